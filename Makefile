@@ -1,0 +1,68 @@
+# Needs python3 (3.11+, with venv) and make; a C compiler makes it fast.
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+READY   := $(VENV)/ready
+TESTING := $(VENV)/ready-test
+LINTING := $(VENV)/ready-lint
+KERNELS := $(wildcard hotpath/*.pyx hotpath/*.pxd)
+# Through the links, so that ruff sees actorgrid.actors and bans a bare `actors`.
+SOURCES := $(wildcard actorgrid/*/) $(wildcard actorgrid/*.py) tests setup.py
+
+.PHONY: run venv test coverage lint types bench soak wheel clean
+.DEFAULT_GOAL := run
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "needs Python 3.11 or newer (set PYTHON=...)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "this python3 has no venv module (Debian/Ubuntu: apt install python3-venv python3-dev)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+
+# Re-installs when the metadata changes, recompiles when a kernel changes; new .py files need neither.
+$(READY): $(BIN)/python pyproject.toml setup.py $(KERNELS)
+	$(BIN)/python -m pip install --quiet --editable '.[demo,nvidia]'
+	@$(BIN)/python -c 'import actorgrid.hotpath as h; print("hot path: " + ("compiled" if h.COMPILED else "plain Python (no C compiler was found: slower, same answers)"))'
+	@touch $@
+
+$(TESTING): $(READY)
+	$(BIN)/python -m pip install --quiet --group test
+	@touch $@
+
+$(LINTING): $(TESTING)
+	$(BIN)/python -m pip install --quiet --group lint
+	@touch $@
+
+run: $(READY)
+	$(BIN)/actorgrid demo
+
+venv: $(READY)
+
+test: $(TESTING)
+	$(BIN)/python -m pytest -m 'not soak'
+
+coverage: $(TESTING)
+	$(BIN)/python -m coverage erase
+	$(BIN)/python -m coverage run -m pytest -m 'not soak'
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
+
+lint: $(LINTING)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --configfile pyproject.toml --severity-level medium --recursive actors chaos configs hotpath supervisors transports actorgrid/cli actorgrid/client
+
+types: $(LINTING)
+	$(BIN)/mypy
+
+bench: $(TESTING)
+	$(BIN)/python -m tests.bench
+
+soak: $(TESTING)
+	$(BIN)/python -m pytest -m soak --timeout 3600
+
+wheel: $(BIN)/python
+	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info hotpath/*.c hotpath/*.so .coverage*

@@ -1,0 +1,1 @@
+"""What applications use: connect, submit, map, run, state."""

@@ -1,0 +1,464 @@
+"""Every error a user can catch, in one place.
+
+* ActorGridError
+  + BadRequest (also a ValueError)
+    - MalformedBody
+    - BodyTooLarge
+    - UnknownGpuModel
+    - TooManyGpus
+    - RequestTooLarge
+    - UnpicklableFunction
+    - UnknownPolicy
+    - InvalidCapacity
+  + ConfigError
+    - MalformedConfig
+    - UnknownSetting
+    - InvalidSetting
+    - SettingNotLive
+  + NotFound
+    - UnknownJob
+    - UnknownKey
+    - UnknownAllocation
+    - UnknownSession
+    - ResultGone
+  + WrongToken
+  + HostError
+    - AlreadyRunning
+    - PortInUse
+    - DataDirUnusable
+    - HostUnreachable
+    - StartFailed
+  + StorageError
+    - DiskFull
+    - LogCorrupted
+    - LogFailed
+  + LedgerRefused
+    - Overcommit
+    - StaleToken
+    - StaleIncarnation
+    - WrongState
+  + PlacementError
+    - UnknownNode
+    - DuplicateNode
+    - UnknownPlacement
+    - AdoptRefused
+  + Overloaded
+    - QueueFull
+    - TooManySessions
+    - MailboxFull
+  + StateTypeConflict
+  + ActorError
+    - CallTimeout
+    - NoSuchActor
+    - ActorDown
+    - InvalidChildSpec
+    - RestartIntensityExceeded
+  + TransportError
+    - FrameTooLarge
+    - PeerRefused
+    - PeerGone
+  + TaskError
+    - TaskFailed
+    - TaskCancelled
+    - TaskTimedOut
+    - WorkerLost
+    - MemoryLimitExceeded
+    - UnpicklableResult
+    - PythonMismatch
+    - DependencyFailed
+
+Each error says what was asked, what was found and what to try (``asked``, ``found``, ``hint``); all
+three cross HTTP and the command line unchanged. ``http_status`` and ``exit_code`` are stable.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class ActorGridError(Exception):
+    """Base of every error raised on purpose.
+
+    ``asked`` is what the caller wanted, ``found`` what the world offered, ``hint`` the next step;
+    each may be empty. ``details`` holds further plain values (str, int, float, bool, list, dict).
+    """
+
+    http_status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self, message: str = "", *, asked: str = "", found: str = "", hint: str = "", **details: Any
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.asked = asked
+        self.found = found
+        self.hint = hint
+        self.details = details
+
+    @property
+    def code(self) -> str:
+        """The stable name of the condition: the class name."""
+        return type(self).__name__
+
+    def __str__(self) -> str:
+        parts = [self.message or self.code]
+        if self.asked:
+            parts.append(f"asked: {self.asked}")
+        if self.found:
+            parts.append(f"found: {self.found}")
+        if self.hint:
+            parts.append(f"try: {self.hint}")
+        return "; ".join(parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (error_from_dict, (self.to_dict(),))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only, for JSON and msgpack."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "asked": self.asked,
+            "found": self.found,
+            "hint": self.hint,
+            "details": self.details,
+        }
+
+
+class BadRequest(ActorGridError, ValueError):
+    """The request cannot be served as written; asking again unchanged gives the same answer."""
+
+    http_status = 400
+    exit_code = 2
+
+
+class MalformedBody(BadRequest):
+    """The body is not the JSON or msgpack it claims to be, or has wrong fields."""
+
+
+class BodyTooLarge(BadRequest):
+    """The body is over the configured limit."""
+
+    http_status = 413
+
+
+class UnknownGpuModel(BadRequest):
+    """No host has, or ever had, a GPU of that model."""
+
+
+class TooManyGpus(BadRequest):
+    """More GPUs (or GPU memory) than exist on any host that could serve the request."""
+
+
+class RequestTooLarge(BadRequest):
+    """More CPU or host memory than any host has in all."""
+
+
+class UnpicklableFunction(BadRequest):
+    """The function or an argument cannot be sent to another process."""
+
+
+class UnknownPolicy(BadRequest):
+    """No placement policy of that name is registered."""
+
+
+class InvalidCapacity(BadRequest):
+    """A bounded structure was asked for with no room in it."""
+
+
+class ConfigError(ActorGridError):
+    """The configuration is refused; nothing was changed."""
+
+    http_status = 400
+    exit_code = 2
+
+
+class MalformedConfig(ConfigError):
+    """A configuration file is not valid YAML of the expected shape."""
+
+
+class UnknownSetting(ConfigError):
+    """No setting has that name."""
+
+
+class InvalidSetting(ConfigError):
+    """The value does not fit the setting."""
+
+
+class SettingNotLive(ConfigError):
+    """The setting exists, but takes effect only at the next start."""
+
+    http_status = 409
+
+
+class NotFound(ActorGridError):
+    """What was named does not exist (any more)."""
+
+    http_status = 404
+    exit_code = 4
+
+
+class UnknownJob(NotFound):
+    """No job has that id."""
+
+
+class UnknownKey(NotFound):
+    """The shared state has no such key."""
+
+
+class UnknownAllocation(NotFound):
+    """No live allocation has that id."""
+
+
+class UnknownSession(NotFound):
+    """The session was never opened, was closed, or was not renewed in time."""
+
+
+class ResultGone(NotFound):
+    """The job ended, but its result is past the retention limit."""
+
+    http_status = 410
+
+
+class WrongToken(ActorGridError):
+    """The bearer token is missing or wrong."""
+
+    http_status = 401
+    exit_code = 3
+
+
+class HostError(ActorGridError):
+    """The host agent cannot do that here and now."""
+
+    http_status = 503
+    exit_code = 5
+
+
+class AlreadyRunning(HostError):
+    """Another agent holds this data directory."""
+
+
+class PortInUse(HostError):
+    """The port the agent was told to serve on is taken."""
+
+
+class DataDirUnusable(HostError):
+    """The data directory cannot be made, read or locked, or others can read it."""
+
+
+class HostUnreachable(HostError):
+    """No agent answers there."""
+
+
+class StartFailed(HostError):
+    """A part of the host did not come up; the message says which and why."""
+
+
+class StorageError(ActorGridError):
+    """Durable storage refused."""
+
+    http_status = 507
+    exit_code = 6
+
+
+class DiskFull(StorageError):
+    """No room for new work; everything accepted is kept and goes on."""
+
+
+class LogCorrupted(StorageError):
+    """A record of the ledger's log fails its checksum: the ledger stays down for this boot."""
+
+
+class LogFailed(StorageError):
+    """A write or fsync of the log failed: the ledger stays down for this boot."""
+
+
+class LedgerRefused(ActorGridError):
+    """The ledger's guard refused the command; state is unchanged."""
+
+    http_status = 409
+
+
+class Overcommit(LedgerRefused):
+    """The grant would give out more of a device or host than it has."""
+
+
+class StaleToken(LedgerRefused):
+    """The command carries a fencing token older than the current one."""
+
+
+class StaleIncarnation(LedgerRefused):
+    """The command names an incarnation of a host that is gone."""
+
+
+class WrongState(LedgerRefused):
+    """The job or allocation is not in a state that allows the command."""
+
+
+class PlacementError(ActorGridError):
+    """The placement engine was asked for something that cannot be."""
+
+
+class UnknownNode(PlacementError):
+    """No node of that name or number is registered."""
+
+
+class DuplicateNode(PlacementError):
+    """A node of that name is registered already."""
+
+
+class UnknownPlacement(PlacementError):
+    """No placement has that id."""
+
+
+class AdoptRefused(PlacementError):
+    """An adopted placement does not fit what the engine holds."""
+
+
+class Overloaded(ActorGridError):
+    """A bound was reached; the same request may be accepted later."""
+
+    http_status = 429
+    exit_code = 7
+
+
+class QueueFull(Overloaded):
+    """The job queue holds its maximum."""
+
+
+class TooManySessions(Overloaded):
+    """The host serves its maximum of sessions or session leases."""
+
+
+class MailboxFull(Overloaded):
+    """The receiver's queue is full; the message was not sent."""
+
+
+class StateTypeConflict(ActorGridError):
+    """The key holds another CRDT type than the operation is for."""
+
+    http_status = 409
+    exit_code = 2
+
+
+class ActorError(ActorGridError):
+    """Something between actors failed."""
+
+    http_status = 503
+
+
+class CallTimeout(ActorError):
+    """No reply came in time; whether the request was carried out is unknown."""
+
+    http_status = 504
+
+
+class NoSuchActor(ActorError):
+    """No actor is registered under that name."""
+
+
+class ActorDown(ActorError):
+    """The actor died before it answered; whether the request was carried out is unknown."""
+
+
+class InvalidChildSpec(ActorError):
+    """A child specification is wrong; the message says where."""
+
+
+class RestartIntensityExceeded(ActorError):
+    """Children died more often than the supervisor's intensity allows; it gave up."""
+
+
+class TransportError(ActorGridError):
+    """Bytes between processes did not get through."""
+
+    http_status = 502
+
+
+class FrameTooLarge(TransportError):
+    """A frame announces more bytes than the limit; the connection is closed."""
+
+
+class PeerRefused(TransportError):
+    """The other side did not accept our credentials or protocol version."""
+
+
+class PeerGone(TransportError):
+    """The other side closed the connection."""
+
+
+class TaskError(ActorGridError):
+    """The user's work did not give a value."""
+
+    http_status = 409
+    exit_code = 1
+
+
+class TaskFailed(TaskError):
+    """The function raised or the command left with a non-zero status.
+
+    ``remote_traceback`` is the worker's traceback as text; ``__cause__`` is the original exception
+    where it could be carried over.
+    """
+
+    @property
+    def remote_traceback(self) -> str:
+        """The traceback on the worker, or an empty string for a command."""
+        return str(self.details.get("traceback", ""))
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}\n\n{self.remote_traceback}" if self.remote_traceback else text
+
+
+class TaskCancelled(TaskError):
+    """The work was cancelled before it gave a value."""
+
+
+class TaskTimedOut(TaskError):
+    """The work ran past its time limit and was stopped."""
+
+
+class WorkerLost(TaskError):
+    """The worker process died under the work, as often as retries allowed."""
+
+
+class MemoryLimitExceeded(TaskError):
+    """The work used more host memory than it asked for and was stopped."""
+
+
+class UnpicklableResult(TaskError):
+    """The function returned something that cannot be sent back."""
+
+
+class PythonMismatch(TaskError):
+    """Client and worker run Pythons that cannot exchange functions."""
+
+
+class DependencyFailed(TaskError):
+    """Work this work depends on did not succeed."""
+
+
+def _tree(root: type[ActorGridError]) -> dict[str, type[ActorGridError]]:
+    found = {root.__name__: root}
+    for child in root.__subclasses__():
+        if child.__module__ == __name__:
+            found.update(_tree(child))
+    return found
+
+
+_BY_CODE = _tree(ActorGridError)
+
+
+def error_from_dict(fields: dict[str, Any]) -> ActorGridError:
+    """The error that :meth:`ActorGridError.to_dict` described; an unknown code gives the base class."""
+    kind = _BY_CODE.get(str(fields.get("code", "")), ActorGridError)
+    details = fields.get("details") or {}
+    return kind(
+        str(fields.get("message", "")),
+        asked=str(fields.get("asked", "")),
+        found=str(fields.get("found", "")),
+        hint=str(fields.get("hint", "")),
+        **{str(name): value for name, value in details.items()},
+    )

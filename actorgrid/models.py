@@ -1,0 +1,412 @@
+"""What crosses a door (HTTP, command line, Python API), as pydantic models.
+
+Units are in the names. A reading the hardware does not have is ``None``, never zero. Requests refuse
+unknown fields; answers may grow fields in later versions.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import uuid
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*$", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+
+
+def parse_bytes(value: object) -> object:
+    """``"2GiB"``, ``"500MB"``, ``1024`` as a number of bytes; KiB is 1024, kB is 1000.
+
+    Anything that is neither a number nor such a text is handed on for the model to refuse.
+    """
+    if not isinstance(value, str):
+        return value
+    found = _SIZE.match(value)
+    if not found:
+        raise ValueError(
+            f"{value!r} is not a size; write bytes, or a number with KiB, MiB, GiB, kB, MB or GB"
+        )
+    number, unit, binary = found.groups()
+    base = 1024 if binary else 1000
+    return round(float(number) * base ** _POWERS[unit.lower()])
+
+
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**60)]
+
+
+def utc_now() -> datetime:
+    """Now, with its zone."""
+    return datetime.now(UTC)
+
+
+class Request(BaseModel):
+    """Base of what comes in: unknown fields are refused."""
+
+    model_config = ConfigDict(
+        extra="forbid", populate_by_name=True, ser_json_bytes="base64", val_json_bytes="base64"
+    )
+
+
+class Answer(BaseModel):
+    """Base of what goes out."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class GPUVendor(StrEnum):
+    """Whose device it is; a simulated device says what it simulates."""
+
+    NVIDIA = "nvidia"
+    AMD = "amd"
+    INTEL = "intel"
+    APPLE = "apple"
+    QUALCOMM = "qualcomm"
+
+
+class GPUStatus(StrEnum):
+    """What a device is doing."""
+
+    AVAILABLE = "available"
+    ALLOCATED = "allocated"
+    MAINTENANCE = "maintenance"
+    ERROR = "error"
+
+
+class DeviceSource(StrEnum):
+    """How we know of a device; only ``probed`` ones have telemetry."""
+
+    PROBED = "probed"
+    SIMULATED = "simulated"
+    DECLARED = "declared"
+
+
+class SchedulingPolicy(StrEnum):
+    """Order in which waiting jobs are served."""
+
+    FIFO = "fifo"
+    PRIORITY = "priority"
+    AFFINITY = "affinity"
+    GANG = "gang"
+    REAL_TIME = "real_time"
+
+
+class NodeHealth(StrEnum):
+    """Health of a host."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    UNREACHABLE = "unreachable"
+    FAILED = "failed"
+
+
+class Pool(StrEnum):
+    """Kinds of warm workers."""
+
+    GPU_COMPUTE = "gpu_compute"
+    CPU_INTENSIVE = "cpu_intensive"
+    IO_BOUND = "io_bound"
+    GENERAL = "general"
+
+
+class JobState(StrEnum):
+    """Life of a job; the last four are final."""
+
+    QUEUED = "queued"
+    PLACED = "placed"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+    @property
+    def final(self) -> bool:
+        """Whether the state never changes again."""
+        return self in _FINAL
+
+
+_FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST})
+
+
+class Resources(Request):
+    """What one attempt (or one session lease) needs of a host."""
+
+    gpus: float = Field(
+        default=0.0,
+        ge=0,
+        le=1024,
+        validation_alias=AliasChoices("gpus", "compute_required"),
+        description="GPUs: a fraction of one (0 < x < 1), or a whole number",
+    )
+    gpu_memory_bytes: Bytes = Field(
+        default=0,
+        validation_alias=AliasChoices("gpu_memory_bytes", "gpu_memory", "memory_required"),
+        description="device memory needed on each GPU",
+    )
+    gpu_models: list[str] = Field(
+        default_factory=list, max_length=64, description="acceptable models; empty: any"
+    )
+    gpu_affinity: list[str] = Field(
+        default_factory=list, max_length=64, description="device UUIDs to choose among; empty: any"
+    )
+    cpus: float = Field(default=1.0, ge=0, le=4096)
+    memory_bytes: Bytes = Field(
+        default=0,
+        validation_alias=AliasChoices("memory_bytes", "memory"),
+        description="host memory; 0: not counted, not limited",
+    )
+
+    @model_validator(mode="after")
+    def _whole_or_share(self) -> Resources:
+        if self.gpus > 1 and not float(self.gpus).is_integer():
+            raise ValueError(
+                f"gpus={self.gpus:g}: ask for a share of one GPU (below 1) or a whole number of GPUs"
+            )
+        if 0 < self.gpus < 0.001:
+            raise ValueError(f"gpus={self.gpus:g}: the smallest share is 0.001")
+        if self.gpus == 0 and self.gpu_memory_bytes:
+            raise ValueError("gpu_memory without gpus: say how much of a GPU, for example gpus=0.25")
+        return self
+
+    @property
+    def gpu_count(self) -> int:
+        """How many devices are touched."""
+        return 0 if self.gpus == 0 else max(1, int(self.gpus))
+
+    @property
+    def gpu_milli(self) -> int:
+        """Thousandths taken of each touched device."""
+        return 1000 if self.gpus >= 1 else math.ceil(self.gpus * 1000)
+
+    @property
+    def cpu_milli(self) -> int:
+        """Thousandths of a CPU."""
+        return round(self.cpus * 1000)
+
+    @property
+    def memory_mib(self) -> int:
+        """Host memory, rounded up."""
+        return -(-self.memory_bytes // 2**20)
+
+    @property
+    def gpu_memory_mib(self) -> int:
+        """Device memory on each GPU, rounded up."""
+        return -(-self.gpu_memory_bytes // 2**20)
+
+
+class TaskRequest(Resources):
+    """A job to accept: a shell command or a pickled Python call."""
+
+    task_id: str = Field(
+        default_factory=lambda: uuid.uuid4().hex, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+    )
+    user_id: str = Field(default="local", max_length=128)
+    name: str = Field(default="", max_length=200)
+    kind: Literal["command", "function"] = "command"
+    command: list[str] = Field(default_factory=list, max_length=4096, description="argv, for kind=command")
+    payload: bytes | None = Field(
+        default=None,
+        description="for kind=function: opaque bytes only the worker reads (base64 in JSON)",
+    )
+    stdin: bytes | None = Field(default=None, description="what the command reads (base64 in JSON)")
+    python: str = Field(default="", max_length=32, description="client's major.minor, for kind=function")
+    priority: int = Field(default=50, ge=0, le=100, description="higher is served first")
+    scheduling_policy: SchedulingPolicy = Field(
+        default=SchedulingPolicy.PRIORITY, validation_alias=AliasChoices("scheduling_policy", "policy")
+    )
+    env: dict[str, str] = Field(default_factory=dict, max_length=1024)
+    cwd: str | None = None
+    max_execution_time_s: float | None = Field(
+        default=None,
+        gt=0,
+        validation_alias=AliasChoices("max_execution_time_s", "max_execution_time", "timeout_s"),
+        description="each attempt is stopped after this long",
+    )
+    retries: int = Field(default=0, ge=0, le=100, description="further attempts after a failure")
+    pool: Pool | None = Field(default=None, description="None: chosen by what is asked for")
+    depends_on: list[str] = Field(
+        default_factory=list, max_length=1000, description="jobs that must succeed first"
+    )
+    max_isolation_s: float | None = Field(
+        default=None, ge=1, le=86400, description="how long an attempt goes on without its agent"
+    )
+    created_at: datetime = Field(default_factory=utc_now)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> TaskRequest:
+        if self.kind == "command" and not self.command:
+            raise ValueError("kind=command needs a command: a list of the program and its arguments")
+        if self.kind == "function" and self.payload is None:
+            raise ValueError("kind=function needs a payload: use the Python client to make one")
+        if self.kind == "command" and any("\0" in part for part in self.command):
+            raise ValueError("a command holds a NUL byte")
+        return self
+
+
+class LeaseRequest(Resources):
+    """Ask for a warm worker to send session tasks to."""
+
+    pool: Pool | None = None
+    env: dict[str, str] = Field(default_factory=dict, max_length=1024)
+    python: str = Field(default="", max_length=32)
+    wait_s: float = Field(default=10.0, ge=0, le=60, description="how long to queue for room")
+
+
+class LeaseGrant(Answer):
+    """A leased worker: where it listens and what to say to it."""
+
+    lease_id: str
+    worker_id: str
+    socket_path: str
+    secret: str
+    token: tuple[int, int]
+    gpu_uuids: list[str]
+    enforcement: str
+    tenancy: str
+    python: str
+
+
+class Attempt(Answer):
+    """One try at a job, numbered from 1."""
+
+    number: int
+    attempt_id: str
+    host: str
+    state: JobState
+    token: tuple[int, int]
+    gpu_uuids: list[str] = []
+    gpu_indexes: list[int] = []
+    placed_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    error: dict[str, Any] | None = None
+    placement_latency_us: float | None = None
+    max_rss_bytes: int | None = None
+    cpu_s: float | None = None
+
+
+class Job(Answer):
+    """A job as people see it; times are seconds since the epoch."""
+
+    job_id: str
+    name: str
+    user_id: str
+    kind: str
+    command: list[str] = []
+    state: JobState
+    priority: int
+    resources: dict[str, Any]
+    submitted_at: float
+    ended_at: float | None = None
+    retries_left: int
+    cancel_requested: bool = False
+    depends_on: list[str] = []
+    error: dict[str, Any] | None = None
+    attempts: list[Attempt] = []
+
+
+class GPUDevice(Answer):
+    """A device and its latest readings."""
+
+    device_id: str
+    vendor: GPUVendor
+    model: str
+    host: str
+    index: int
+    source: DeviceSource
+    memory_total_bytes: int
+    memory_allocated_bytes: int = 0
+    memory_used_bytes: int | None = None
+    allocated_milli: int = 0
+    compute_capability: str | None = None
+    pcie_bus_id: str | None = None
+    numa_node: int | None = None
+    temperature_celsius: float | None = None
+    power_usage_watts: float | None = None
+    utilization_percent: float | None = None
+    status: GPUStatus = GPUStatus.AVAILABLE
+    jobs: list[str] = []
+
+
+class ClusterNode(Answer):
+    """A host."""
+
+    node_id: str
+    hostname: str
+    ip_address: str
+    port: int
+    incarnation: int
+    gpus: list[GPUDevice] = []
+    cpu_milli: int
+    cpu_milli_allocated: int = 0
+    memory_mib: int
+    memory_mib_allocated: int = 0
+    health: NodeHealth = NodeHealth.HEALTHY
+    problems: list[str] = []
+    last_heartbeat: float | None = None
+    raft_role: str = "leader"
+
+
+class SchedulingDecision(Answer):
+    """Where something was placed, and how long deciding took."""
+
+    task_id: str
+    node_id: str
+    gpu_ids: list[str]
+    scheduled_at: float
+    execution_time_estimate_s: float | None = None
+    decision_latency_us: float
+
+
+class PerformanceMetrics(Answer):
+    """The host's own performance; latencies are medians over the last 1,024 decisions."""
+
+    timestamp: datetime = Field(default_factory=utc_now)
+    scheduling_latency_us: float | None
+    scheduling_latency_p99_us: float | None
+    commit_latency_ms: float | None
+    gpu_allocated_percent: float | None
+    gpu_utilization_percent: float | None
+    cluster_throughput_tasks_per_second: float
+    active_tasks: int
+    queued_tasks: int
+
+
+class StateEntry(Answer):
+    """One key of the shared state."""
+
+    key: str
+    type: str
+    value: Any
+
+
+class StateMutation(Request):
+    """One mutator on one key; ``operation`` depends on the type."""
+
+    type: Literal["lww_register", "mv_register", "g_counter", "pn_counter", "or_set", "or_map", "ew_flag"] = (
+        "lww_register"
+    )
+    operation: Literal[
+        "put", "increment", "decrement", "add", "remove", "put_field", "remove_field", "enable", "disable"
+    ] = "put"
+    value: Any = None
+    field: str | None = None
+
+
+class SettingChange(Request):
+    """A new value for a live setting."""
+
+    value: Any
+
+
+class ErrorBody(Answer):
+    """Every answer with a status of 400 or more."""
+
+    error: dict[str, Any]

@@ -1,0 +1,1 @@
+"""Actors that run the cluster, one room per duty."""

@@ -1,0 +1,1 @@
+"""ClusterManager, LoadBalancer and FaultDetector."""

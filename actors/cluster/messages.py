@@ -1,0 +1,131 @@
+"""What ClusterManager, LoadBalancer and FaultDetector take from the doors and from each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# -- ClusterManager
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitJobs:
+    """Accept jobs, all or none. Each is a job record without state (see consensus/commands.py).
+
+    Answer: list of {"job_id", "duplicate"}; given only after the ledger committed them.
+    Raises UnknownGpuModel, TooManyGpus, RequestTooLarge, QueueFull, DiskFull, UnknownJob (dependency).
+    """
+
+    jobs: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    """Cancel a job in any state. Answer: the job record. Raises UnknownJob."""
+
+    job_id: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetJob:
+    """One job record, live or ended. With ``wait_s`` the answer comes when it is final, or at that time."""
+
+    job_id: str
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ListJobs:
+    """Answer: {"jobs": [records, newest first], "total": n}."""
+
+    states: tuple[str, ...] = ()
+    limit: int = 100
+    before: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """Why a job is where it is. Answer: {"job_id", "state", "reasons": [...], "next_step": str, ...}."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListHosts:
+    """Answer: list of dicts (models.ClusterNode fields)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSummary:
+    """Answer: counts of hosts, GPUs, jobs by state, allocated shares; performance figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSetting:
+    """Set a live setting durably. Answer: {"key", "value", "previous"}. Raises ConfigError."""
+
+    key: str
+    value: Any
+    by: str
+
+
+# -- LoadBalancer
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Answer: {"session_id", "renew_s", "expires_s"}. Raises TooManySessions, PythonMismatch."""
+
+    user_id: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenewSession:
+    """Keep a session alive. Raises UnknownSession."""
+
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """End a session and free its leases. Idempotent."""
+
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AcquireWorker:
+    """Lease a warm worker. Answer: dict of models.LeaseGrant fields."""
+
+    session_id: str
+    resources: dict[str, Any]
+    pool: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    wait_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnWorker:
+    """Give a lease back before the session ends. Idempotent."""
+
+    session_id: str
+    lease_id: str
+
+
+# -- FaultDetector
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Sent by every server's runtime each second, from its message loop."""
+
+    name: str
+    pid: int
+    handled: int
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReport:
+    """Answer: {"health": NodeHealth, "ready": bool, "problems": [...], "servers": {name: {...}}}."""

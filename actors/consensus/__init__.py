@@ -1,0 +1,1 @@
+"""The ledger: durable log, replicated state machine, actor."""

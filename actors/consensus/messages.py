@@ -1,0 +1,68 @@
+"""What the ledger takes and tells. Records and commands are plain dicts; ``commands.py`` describes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Commit a command, exactly once per (session, seq). Answer: :class:`Proposed`.
+
+    Raises LedgerRefused (guard; state unchanged), DiskFull, or CallTimeout (outcome unknown: propose the
+    same (session, seq) again, the answer will be that of the first).
+    """
+
+    command: dict[str, Any]
+    session: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """Where the command stands in the log, and what applying it gave."""
+
+    index: int
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Read. Kinds: job, jobs, allocations, hosts, settings, events, counts. Answer: plain values."""
+
+    kind: str
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Start (or start again) to be told of changes. Answer: :class:`Snapshot`; then Applied casts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything live at ``index``: jobs that are not final, allocations, hosts, settings."""
+
+    index: int
+    term: int
+    epoch: int
+    jobs: dict[str, dict[str, Any]]
+    allocations: dict[str, dict[str, Any]]
+    hosts: dict[str, dict[str, Any]]
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """One committed command's effect. ``changes``: (kind, id, new record or None when gone), in order.
+
+    Kinds: job, allocation, host, setting. ``previous`` is the index of the Applied sent before this one:
+    a receiver that sees a gap subscribes again.
+    """
+
+    index: int
+    previous: int
+    at: float
+    command_type: str
+    changes: tuple[tuple[str, str, Any], ...]

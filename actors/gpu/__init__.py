@@ -1,0 +1,1 @@
+"""Devices: inventory, allocation, vendors, telemetry."""

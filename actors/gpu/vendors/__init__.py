@@ -1,0 +1,1 @@
+"""One module per vendor library; nothing else imports one."""

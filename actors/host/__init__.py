@@ -1,0 +1,1 @@
+"""What one host runs, in which order it starts and stops."""

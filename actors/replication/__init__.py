@@ -1,0 +1,1 @@
+"""CRDT types and the shared state."""

@@ -1,0 +1,1 @@
+"""Workers, shims, attempts and their results."""

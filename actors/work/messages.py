@@ -1,0 +1,24 @@
+"""What WorkerManager takes. It learns what to run from the ledger: grants are its orders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AttachLease:
+    """Wait for the worker of a granted session lease. Answer: dict of models.LeaseGrant fields."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListAttempts:
+    """Attempts and workers on this host. Answer: list of dicts (id, kind, state, pid, shim_pid, pool, gpus)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndAllWork:
+    """Stop every attempt and worker in order (SIGTERM, grace, SIGKILL). Answer: how many were stopped."""
+
+    grace_s: float = 5.0

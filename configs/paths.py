@@ -1,0 +1,142 @@
+"""Where a host keeps its files: one data directory, and one short runtime directory for sockets.
+
+    DATA_DIR/                 0700, one host, one agent at a time
+      agent.lock              held (flock) by the running agent; holds its pid
+      agent.json              written when ready: url, pid, boot_id, version; removed by an orderly stop
+      host.json               host_id and incarnation (counts starts)
+      admin.token             0600, the bearer token
+      agent.log               JSON lines
+      ledger/                 segments/*.log and state.db
+      state/                  shared CRDT state
+      blobs/                  payloads by SHA-256, written before the job that names them is accepted
+      attempts/ATTEMPT_ID/    spec, output, status and result of one attempt (see actors/work)
+      workers/WORKER_ID/      the same for a pool worker
+    RUNTIME_DIR/              0700, sockets only (an AF_UNIX path holds 107 bytes)
+      boot-BOOT_ID/           actor sockets of one boot
+      work/                   sockets of shims and workers; outlives a boot
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from actorgrid.errors import DataDirUnusable
+
+
+def default_data_dir() -> Path:
+    """``$ACTORGRID_DATA_DIR``, else ``actorgrid`` under ``$XDG_DATA_HOME`` or ``~/.local/share``."""
+    named = os.environ.get("ACTORGRID_DATA_DIR")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(base) / "actorgrid"
+
+
+@dataclass(frozen=True, slots=True)
+class HostPaths:
+    """All paths of one host, from its data directory."""
+
+    data_dir: Path
+
+    @property
+    def runtime_dir(self) -> Path:
+        """Short, owned by us, the same for the same data directory in every boot."""
+        base = os.environ.get("XDG_RUNTIME_DIR")
+        if not base or len(base) > 40 or not os.access(base, os.W_OK):
+            base = tempfile.gettempdir() if len(tempfile.gettempdir()) <= 40 else "/tmp"  # noqa: S108
+        name = hashlib.sha256(os.fsencode(os.path.realpath(self.data_dir))).hexdigest()[:12]
+        return Path(base) / f"actorgrid-{os.getuid()}-{name}"
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by the running agent."""
+        return self.data_dir / "agent.lock"
+
+    @property
+    def agent_file(self) -> Path:
+        """How to reach the running agent."""
+        return self.data_dir / "agent.json"
+
+    @property
+    def host_file(self) -> Path:
+        """The host's id and incarnation."""
+        return self.data_dir / "host.json"
+
+    @property
+    def token_file(self) -> Path:
+        """The admin bearer token."""
+        return self.data_dir / "admin.token"
+
+    @property
+    def log_file(self) -> Path:
+        """What the agent's processes log."""
+        return self.data_dir / "agent.log"
+
+    @property
+    def ledger_dir(self) -> Path:
+        """Segments and state of the ledger."""
+        return self.data_dir / "ledger"
+
+    @property
+    def state_dir(self) -> Path:
+        """The shared CRDT state."""
+        return self.data_dir / "state"
+
+    @property
+    def blobs_dir(self) -> Path:
+        """Payloads by digest."""
+        return self.data_dir / "blobs"
+
+    @property
+    def attempts_dir(self) -> Path:
+        """One directory per attempt."""
+        return self.data_dir / "attempts"
+
+    @property
+    def workers_dir(self) -> Path:
+        """One directory per pool worker."""
+        return self.data_dir / "workers"
+
+    @property
+    def work_sockets_dir(self) -> Path:
+        """Sockets of shims and workers."""
+        return self.runtime_dir / "work"
+
+    def boot_dir(self, boot_id: str) -> Path:
+        """Actor sockets of one boot."""
+        return self.runtime_dir / f"boot-{boot_id}"
+
+    def make(self) -> None:
+        """Create what is missing, all 0700. Raises DataDirUnusable."""
+        for folder in (
+            self.data_dir,
+            self.ledger_dir,
+            self.state_dir,
+            self.blobs_dir,
+            self.attempts_dir,
+            self.workers_dir,
+            self.runtime_dir,
+            self.work_sockets_dir,
+        ):
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                found = folder.stat()
+            except OSError as error:
+                raise DataDirUnusable(
+                    f"cannot use {folder}: {error.strerror}",
+                    asked=str(self.data_dir),
+                    hint="give another with --data-dir, or mend its permissions",
+                ) from error
+            if found.st_uid != os.getuid():
+                raise DataDirUnusable(
+                    f"{folder} belongs to uid {found.st_uid}, we are {os.getuid()}",
+                    asked=str(self.data_dir),
+                    hint="give another with --data-dir",
+                )
+            if stat.S_IMODE(found.st_mode) & 0o077:
+                folder.chmod(0o700)

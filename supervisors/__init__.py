@@ -1,0 +1,1 @@
+"""The OTP layer: who starts, watches and restarts whom."""
