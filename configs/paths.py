@@ -1,19 +1,19 @@
 """Where a host keeps its files: one data directory, and one short runtime directory for sockets.
 
-    DATA_DIR/                 0700, one host, one agent at a time
-      agent.lock              held (flock) by the running agent; holds its pid
-      agent.json              written when ready: url, pid, boot_id, version; removed by an orderly stop
-      host.json               host_id and incarnation (counts starts)
-      admin.token             0600, the bearer token
-      agent.log               JSON lines
-      ledger/                 segments/*.log and state.db
-      state/                  shared CRDT state
-      blobs/                  payloads by SHA-256, written before the job that names them is accepted
-      attempts/ATTEMPT_ID/    spec, output, status and result of one attempt (see actors/work)
-      workers/WORKER_ID/      the same for a pool worker
-    RUNTIME_DIR/              0700, sockets only (an AF_UNIX path holds 107 bytes)
-      boot-BOOT_ID/           actor sockets of one boot
-      work/                   sockets of shims and workers; outlives a boot
+DATA_DIR/                 0700, one host, one agent at a time
+  agent.lock              held (flock) by the running agent; holds its pid
+  agent.json              written when ready: url, pid, boot_id, version; removed by an orderly stop
+  host.json               host_id and incarnation (counts starts)
+  admin.token             0600, the bearer token
+  agent.log               JSON lines
+  ledger/                 segments/*.log and state.db
+  state/                  shared CRDT state
+  blobs/                  payloads by SHA-256, written before the job that names them is accepted
+  attempts/ATTEMPT_ID/    spec, output, status and result of one attempt (see actors/work)
+  workers/WORKER_ID/      the same for a pool worker
+RUNTIME_DIR/              0700, sockets only (an AF_UNIX path holds 107 bytes)
+  boot-BOOT_ID/           actor sockets of one boot
+  work/                   sockets of shims and workers; outlives a boot
 """
 
 from __future__ import annotations

@@ -55,6 +55,15 @@ class SettingChanged:
     value: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Cast to ``fault_detector`` by every server's runtime, from its message loop."""
+
+    name: str
+    pid: int
+    handled: int
+
+
 class Timer(Protocol):
     """A pending callback."""
 
@@ -146,7 +155,7 @@ def handles(message_type: type) -> Callable[[F], F]:
 
 
 class Server:
-    """Base of every server. Subclasses set ``name``, mark handlers with ``@handles``, and keep their state."""
+    """Base of every server: subclasses set ``name``, mark handlers with ``@handles`` and keep state."""
 
     name: ClassVar[str] = "server"
     max_handler_s: ClassVar[float] = 5.0

@@ -118,14 +118,5 @@ class ReturnWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """Sent by every server's runtime each second, from its message loop."""
-
-    name: str
-    pid: int
-    handled: int
-
-
-@dataclass(frozen=True, slots=True)
 class HealthReport:
     """Answer: {"health": NodeHealth, "ready": bool, "problems": [...], "servers": {name: {...}}}."""

@@ -1,0 +1,272 @@
+"""Every setting: its type, unit, bounds, default, and whether it changes without a restart.
+
+A setting is named by its path, ``work.max_isolation_s``. ``live=True`` marks those that take effect at once.
+The first level says which shipped file holds it (``FILES``).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from actorgrid.errors import InvalidSetting, SettingNotLive, UnknownSetting
+from actorgrid.models import GPUVendor, parse_bytes
+
+ByteCount = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**60)]
+
+FILES = {
+    "cluster": "cluster.yaml",
+    "gpus": "cluster.yaml",
+    "scheduling": "cluster.yaml",
+    "work": "cluster.yaml",
+    "sessions": "cluster.yaml",
+    "security": "security.yaml",
+    "monitoring": "monitoring.yaml",
+    "performance": "performance.yaml",
+}
+
+
+def setting(default: Any, description: str, *, live: bool = False, **bounds: Any) -> Any:
+    """A field with its description and whether it is live."""
+    return Field(default=default, description=description, json_schema_extra={"live": live}, **bounds)
+
+
+class Section(BaseModel):
+    """Base of every section: unknown keys are refused, changes are validated."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True, validate_default=True)
+
+
+class ClusterSection(Section):
+    """Who this host is and where it listens."""
+
+    name: str = setting("actorgrid", "name of the cluster, shown to people", max_length=64)
+    host_name: str = setting("", "name of this host; empty: what the system calls it", max_length=253)
+    bind: str = setting(
+        "127.0.0.1", "address the HTTP door listens on; anything beyond loopback needs TLS material"
+    )
+    base_port: int = setting(
+        7400, "HTTP port; calls, Raft and gossip follow at +1, +2, +3; 0: any free port", ge=0, le=65532
+    )
+
+
+class DeclaredGpus(Section):
+    """Devices no library reports, counted on someone's word."""
+
+    vendor: GPUVendor
+    model: str = Field(min_length=1, max_length=64)
+    memory: ByteCount
+    count: int = Field(default=1, ge=1, le=1024)
+
+
+class GpusSection(Section):
+    """Where the inventory comes from."""
+
+    source: str = setting(
+        "auto",
+        "auto: the vendors' libraries, else simulated:8xH100-80GB; nvidia; none; or simulated:COUNTxMODEL-MEMORY",
+        pattern=r"^(auto|nvidia|none|simulated:\d{1,4}x[A-Za-z0-9_.]+-\d+GB)$",
+    )
+    declared: list[DeclaredGpus] = setting(
+        [], "further devices, counted but without telemetry", max_length=64
+    )
+    probe_interval_s: float = setting(5.0, "time between readings of the devices", live=True, ge=0.5, le=3600)
+    probe_timeout_s: float = setting(
+        10.0, "a vendor library that does not answer in this time is killed with its process", ge=0.5, le=600
+    )
+
+
+class SchedulingSection(Section):
+    """Who is served first and where."""
+
+    policy: Literal["best_fit", "first_fit", "packing", "spread", "random"] = setting(
+        "best_fit", "how a place is chosen among those that fit"
+    )
+    queue_max: int = setting(100_000, "jobs that may wait; more are refused", live=True, ge=1, le=10_000_000)
+    retry_backoff_s: float = setting(
+        0.5, "wait before attempt n+1 is this times 2**(n-1), at most 60 s", live=True, ge=0, le=60
+    )
+
+
+class PoolSection(Section):
+    """One pool of warm workers."""
+
+    warm: int = Field(default=0, ge=0, le=1024, description="workers kept started and idle")
+    max: int = Field(default=64, ge=1, le=4096, description="workers at most, busy ones included")
+
+
+class PoolsSection(Section):
+    """The pools, by kind of work."""
+
+    gpu_compute: PoolSection = PoolSection(warm=0, max=256)
+    cpu_intensive: PoolSection = PoolSection(warm=0, max=64)
+    io_bound: PoolSection = PoolSection(warm=0, max=128)
+    general: PoolSection = PoolSection(warm=2, max=64)
+
+
+class WorkSection(Section):
+    """Workers, attempts and what is kept of them."""
+
+    pools: PoolsSection = setting(PoolsSection(), "warm workers by kind of work")
+    max_isolation_s: float = setting(
+        10.0,
+        "how long an attempt goes on without its agent; a job may set its own",
+        live=True,
+        ge=1,
+        le=86400,
+    )
+    kill_grace_s: float = setting(5.0, "time between SIGTERM and SIGKILL", live=True, ge=0, le=3600)
+    max_output_bytes: ByteCount = setting(
+        64 * 2**20,
+        "kept of stdout and of stderr, each, per attempt; what comes after is dropped and said so",
+        live=True,
+    )
+    max_result_bytes: ByteCount = setting(
+        64 * 2**20, "largest result of a function", live=True, le=64 * 2**20
+    )
+    max_attempts: int = setting(512, "attempts that may run at once on this host", live=True, ge=1, le=10_000)
+    keep_finished_jobs: int = setting(
+        1000, "ended attempts whose output and result stay on disk", live=True, ge=1, le=1_000_000
+    )
+    on_stop: Literal["end", "leave"] = setting(
+        "end",
+        "an orderly stop ends running attempts (their jobs wait for the next start) or leaves them to it",
+        live=True,
+    )
+
+
+class SessionsSection(Section):
+    """Clients that send tasks straight to warm workers."""
+
+    max_sessions: int = setting(200, "sessions at once", live=True, ge=1, le=100_000)
+    max_leases_per_session: int = setting(64, "workers one session may hold", live=True, ge=1, le=4096)
+    renew_s: float = setting(2.0, "how often a client renews", ge=0.2, le=60)
+    expire_s: float = setting(10.0, "a session not renewed this long is closed", live=True, ge=1, le=600)
+
+
+class SecuritySection(Section):
+    """Who may do what."""
+
+    metrics_need_token: bool = setting(False, "ask for the token on /metrics too", live=True)
+    max_body_bytes: ByteCount = setting(64 * 2**20, "largest HTTP body", live=True, le=2**30)
+
+
+class MonitoringSection(Section):
+    """Logs and figures about the agent itself."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "least severe level logged", live=True
+    )
+    log_max_bytes: ByteCount = setting(
+        16 * 2**20, "agent.log is rotated at this size, three older ones are kept"
+    )
+    beat_interval_s: float = setting(1.0, "time between heartbeats of the agent's processes", ge=0.1, le=60)
+
+
+class PerformanceSection(Section):
+    """Sizes that trade speed against memory and disk."""
+
+    ledger_segment_bytes: ByteCount = setting(
+        16 * 2**20, "size at which the log starts a new segment", ge=4096
+    )
+    ledger_snapshot_every: int = setting(20_000, "entries between snapshots", ge=10, le=10_000_000)
+    ledger_batch_max: int = setting(256, "commands committed by one fsync at most", ge=1, le=65_536)
+    min_free_bytes: ByteCount = setting(
+        64 * 2**20,
+        "with less than this free on the data directory's disk, no new work is accepted",
+        live=True,
+    )
+    reserve_bytes: ByteCount = setting(
+        4 * 2**20, "kept allocated so that accepted work can still be recorded on a full disk", le=2**30
+    )
+
+
+class Settings(Section):
+    """All settings of a host."""
+
+    cluster: ClusterSection = ClusterSection()
+    gpus: GpusSection = GpusSection()
+    scheduling: SchedulingSection = SchedulingSection()
+    work: WorkSection = WorkSection()
+    sessions: SessionsSection = SessionsSection()
+    security: SecuritySection = SecuritySection()
+    monitoring: MonitoringSection = MonitoringSection()
+    performance: PerformanceSection = PerformanceSection()
+
+    def get(self, key: str) -> Any:
+        """The value at a dotted path. Raises UnknownSetting with the closest name."""
+        owner, name = self._owner(key)
+        return getattr(owner, name)
+
+    def is_live(self, key: str) -> bool:
+        """Whether the setting takes effect without a restart."""
+        owner, name = self._owner(key)
+        extra = type(owner).model_fields[name].json_schema_extra
+        return isinstance(extra, dict) and bool(extra.get("live"))
+
+    def check_live(self, key: str, value: Any) -> Any:
+        """The value as it would be stored. Raises UnknownSetting, SettingNotLive or InvalidSetting."""
+        owner, name = self._owner(key)
+        if not self.is_live(key):
+            raise SettingNotLive(
+                f"{key} takes effect only at the next start",
+                asked=f"{key} = {value!r}",
+                hint=f"write it into {FILES[key.split('.')[0]]} and restart the agent",
+            )
+        trial = owner.model_copy()
+        try:
+            setattr(trial, name, value)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            raise InvalidSetting(
+                f"{key}: {problem['msg']}", asked=repr(value), found=f"it is {getattr(owner, name)!r} now"
+            ) from None
+        return getattr(trial, name)
+
+    def set_live(self, key: str, value: Any) -> Any:
+        """Change a live setting in this process; gives the previous value. Raises as :meth:`check_live`."""
+        checked = self.check_live(key, value)
+        owner, name = self._owner(key)
+        previous = getattr(owner, name)
+        setattr(owner, name, checked)
+        return previous
+
+    def keys(self) -> list[str]:
+        """All dotted paths, in order."""
+        found: list[str] = []
+
+        def walk(section: Section, prefix: str) -> None:
+            for name in type(section).model_fields:
+                value = getattr(section, name)
+                if isinstance(value, Section):
+                    walk(value, f"{prefix}{name}.")
+                else:
+                    found.append(f"{prefix}{name}")
+
+        walk(self, "")
+        return found
+
+    def _owner(self, key: str) -> tuple[Section, str]:
+        owner: Section = self
+        *path, name = key.split(".")
+        for part in path:
+            inner = getattr(owner, part, None) if part in type(owner).model_fields else None
+            if not isinstance(inner, Section):
+                raise unknown_setting(key, self.keys())
+            owner = inner
+        if name not in type(owner).model_fields or isinstance(getattr(owner, name), Section):
+            raise unknown_setting(key, self.keys())
+        return owner, name
+
+
+def unknown_setting(key: str, known: list[str]) -> UnknownSetting:
+    """The error for a name that is no setting, with the nearest one that is."""
+    import difflib
+
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return UnknownSetting(
+        f"there is no setting {key!r}",
+        asked=key,
+        hint=f"did you mean {close[0]}?" if close else "actorgrid config list shows all",
+    )
