@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from actorgrid.client.async_client import AsyncClient as AsyncClient
     from actorgrid.client.client import Client as Client
     from actorgrid.client.client import connect as connect
-    from actorgrid.client.async_client import AsyncClient as AsyncClient
     from actorgrid.client.local_cluster import LocalCluster as LocalCluster
     from actorgrid.client.task import task as task
     from actorgrid.errors import ActorGridError as ActorGridError

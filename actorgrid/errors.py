@@ -86,9 +86,7 @@ class ActorGridError(Exception):
     http_status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
 
-    def __init__(
-        self, message: str = "", *, asked: str = "", found: str = "", hint: str = "", **details: Any
-    ) -> None:
+    def __init__(self, message: str = "", *, asked: str = "", found: str = "", hint: str = "", **details: Any) -> None:
         super().__init__(message)
         self.message = message
         self.asked = asked

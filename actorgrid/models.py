@@ -28,9 +28,7 @@ def parse_bytes(value: object) -> object:
         return value
     found = _SIZE.match(value)
     if not found:
-        raise ValueError(
-            f"{value!r} is not a size; write bytes, or a number with KiB, MiB, GiB, kB, MB or GB"
-        )
+        raise ValueError(f"{value!r} is not a size; write bytes, or a number with KiB, MiB, GiB, kB, MB or GB")
     number, unit, binary = found.groups()
     base = 1024 if binary else 1000
     return round(float(number) * base ** _POWERS[unit.lower()])
@@ -47,9 +45,7 @@ def utc_now() -> datetime:
 class Request(BaseModel):
     """Base of what comes in: unknown fields are refused."""
 
-    model_config = ConfigDict(
-        extra="forbid", populate_by_name=True, ser_json_bytes="base64", val_json_bytes="base64"
-    )
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, ser_json_bytes="base64", val_json_bytes="base64")
 
 
 class Answer(BaseModel):
@@ -148,9 +144,7 @@ class Resources(Request):
         validation_alias=AliasChoices("gpu_memory_bytes", "gpu_memory", "memory_required"),
         description="device memory needed on each GPU",
     )
-    gpu_models: list[str] = Field(
-        default_factory=list, max_length=64, description="acceptable models; empty: any"
-    )
+    gpu_models: list[str] = Field(default_factory=list, max_length=64, description="acceptable models; empty: any")
     gpu_affinity: list[str] = Field(
         default_factory=list, max_length=64, description="device UUIDs to choose among; empty: any"
     )
@@ -164,9 +158,7 @@ class Resources(Request):
     @model_validator(mode="after")
     def _whole_or_share(self) -> Resources:
         if self.gpus > 1 and not float(self.gpus).is_integer():
-            raise ValueError(
-                f"gpus={self.gpus:g}: ask for a share of one GPU (below 1) or a whole number of GPUs"
-            )
+            raise ValueError(f"gpus={self.gpus:g}: ask for a share of one GPU (below 1) or a whole number of GPUs")
         if 0 < self.gpus < 0.001:
             raise ValueError(f"gpus={self.gpus:g}: the smallest share is 0.001")
         if self.gpus == 0 and self.gpu_memory_bytes:
@@ -202,9 +194,7 @@ class Resources(Request):
 class TaskRequest(Resources):
     """A job to accept: a shell command or a pickled Python call."""
 
-    task_id: str = Field(
-        default_factory=lambda: uuid.uuid4().hex, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
-    )
+    task_id: str = Field(default_factory=lambda: uuid.uuid4().hex, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     user_id: str = Field(default="local", max_length=128)
     name: str = Field(default="", max_length=200)
     kind: Literal["command", "function"] = "command"
@@ -229,9 +219,7 @@ class TaskRequest(Resources):
     )
     retries: int = Field(default=0, ge=0, le=100, description="further attempts after a failure")
     pool: Pool | None = Field(default=None, description="None: chosen by what is asked for")
-    depends_on: list[str] = Field(
-        default_factory=list, max_length=1000, description="jobs that must succeed first"
-    )
+    depends_on: list[str] = Field(default_factory=list, max_length=1000, description="jobs that must succeed first")
     max_isolation_s: float | None = Field(
         default=None, ge=1, le=86400, description="how long an attempt goes on without its agent"
     )

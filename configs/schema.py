@@ -43,9 +43,7 @@ class ClusterSection(Section):
 
     name: str = setting("actorgrid", "name of the cluster, shown to people", max_length=64)
     host_name: str = setting("", "name of this host; empty: what the system calls it", max_length=253)
-    bind: str = setting(
-        "127.0.0.1", "address the HTTP door listens on; anything beyond loopback needs TLS material"
-    )
+    bind: str = setting("127.0.0.1", "address the HTTP door listens on; anything beyond loopback needs TLS material")
     base_port: int = setting(
         7400, "HTTP port; calls, Raft and gossip follow at +1, +2, +3; 0: any free port", ge=0, le=65532
     )
@@ -68,9 +66,7 @@ class GpusSection(Section):
         "auto: the vendors' libraries, else simulated:8xH100-80GB; nvidia; none; or simulated:COUNTxMODEL-MEMORY",
         pattern=r"^(auto|nvidia|none|simulated:\d{1,4}x[A-Za-z0-9_.]+-\d+GB)$",
     )
-    declared: list[DeclaredGpus] = setting(
-        [], "further devices, counted but without telemetry", max_length=64
-    )
+    declared: list[DeclaredGpus] = setting([], "further devices, counted but without telemetry", max_length=64)
     probe_interval_s: float = setting(5.0, "time between readings of the devices", live=True, ge=0.5, le=3600)
     probe_timeout_s: float = setting(
         10.0, "a vendor library that does not answer in this time is killed with its process", ge=0.5, le=600
@@ -122,9 +118,7 @@ class WorkSection(Section):
         "kept of stdout and of stderr, each, per attempt; what comes after is dropped and said so",
         live=True,
     )
-    max_result_bytes: ByteCount = setting(
-        64 * 2**20, "largest result of a function", live=True, le=64 * 2**20
-    )
+    max_result_bytes: ByteCount = setting(64 * 2**20, "largest result of a function", live=True, le=64 * 2**20)
     max_attempts: int = setting(512, "attempts that may run at once on this host", live=True, ge=1, le=10_000)
     keep_finished_jobs: int = setting(
         1000, "ended attempts whose output and result stay on disk", live=True, ge=1, le=1_000_000
@@ -155,21 +149,15 @@ class SecuritySection(Section):
 class MonitoringSection(Section):
     """Logs and figures about the agent itself."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "least severe level logged", live=True
-    )
-    log_max_bytes: ByteCount = setting(
-        16 * 2**20, "agent.log is rotated at this size, three older ones are kept"
-    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "least severe level logged", live=True)
+    log_max_bytes: ByteCount = setting(16 * 2**20, "agent.log is rotated at this size, three older ones are kept")
     beat_interval_s: float = setting(1.0, "time between heartbeats of the agent's processes", ge=0.1, le=60)
 
 
 class PerformanceSection(Section):
     """Sizes that trade speed against memory and disk."""
 
-    ledger_segment_bytes: ByteCount = setting(
-        16 * 2**20, "size at which the log starts a new segment", ge=4096
-    )
+    ledger_segment_bytes: ByteCount = setting(16 * 2**20, "size at which the log starts a new segment", ge=4096)
     ledger_snapshot_every: int = setting(20_000, "entries between snapshots", ge=10, le=10_000_000)
     ledger_batch_max: int = setting(256, "commands committed by one fsync at most", ge=1, le=65_536)
     min_free_bytes: ByteCount = setting(

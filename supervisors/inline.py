@@ -135,11 +135,7 @@ class InlineNode:
                 return True
         if self._timers:
             wait_s = min(wait_s, max(0.0, self._timers[0][0] - self.monotonic()))
-        ready = (
-            self._selector.select(wait_s if self.real_time else 0)
-            if self._selector.get_map() or wait_s
-            else []
-        )
+        ready = self._selector.select(wait_s if self.real_time else 0) if self._selector.get_map() or wait_s else []
         for key, mask in ready:
             on_readable, on_writable = key.data
             if mask & selectors.EVENT_READ and on_readable:
@@ -163,9 +159,7 @@ class InlineNode:
         self.now_s = end
         self.settle()
 
-    def run_until(
-        self, condition: Callable[[], bool], timeout_s: float = 10.0, what: str = "condition"
-    ) -> None:
+    def run_until(self, condition: Callable[[], bool], timeout_s: float = 10.0, what: str = "condition") -> None:
         """Run until *condition* holds. With a simulated clock, moves it at most *timeout_s*."""
         deadline = self.monotonic() + timeout_s
         while not condition():

@@ -269,15 +269,11 @@ class Server:
         if envelope.kind in (REPLY, ERROR):
             if envelope.ref is not None:
                 failed = envelope.kind == ERROR
-                self._settle(
-                    envelope.ref, None if failed else envelope.body, envelope.body if failed else None
-                )
+                self._settle(envelope.ref, None if failed else envelope.body, envelope.body if failed else None)
             return
         entry = self._handlers.get(type(envelope.body))
         if entry is None:
-            self._answer(
-                envelope, None, ActorGridError(f"{self.name} does not take {type(envelope.body).__name__}")
-            )
+            self._answer(envelope, None, ActorGridError(f"{self.name} does not take {type(envelope.body).__name__}"))
             return
         attribute, wants_sender = entry
         method = getattr(self, attribute)
@@ -318,9 +314,7 @@ class Server:
         self.log.error("%s crashed in background work", self.name, exc_info=error)
         self.runtime.crash(error)
 
-    def _advance(
-        self, work: Coroutine[Any, Any, Any], done: Callable[[Any, BaseException | None], None]
-    ) -> None:
+    def _advance(self, work: Coroutine[Any, Any, Any], done: Callable[[Any, BaseException | None], None]) -> None:
         try:
             waiter = work.send(None)
         except StopIteration as end:
