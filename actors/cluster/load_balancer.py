@@ -1,0 +1,189 @@
+"""LoadBalancer: sessions of clients, and which warm worker each of their leases stands for.
+
+A session lives as long as its client renews it. Leases are allocations in the ledger, so they outlive this
+server: after a restart it finds them there and gives every session a full term to renew.
+Placing is not done here: GPUCoordinator decides each allocation.
+"""
+
+from __future__ import annotations
+
+import platform
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from actorgrid.errors import ActorGridError, PythonMismatch, TooManySessions, UnknownSession
+from actorgrid.supervisors.server import Server, handles
+
+from ..consensus.messages import Applied, Snapshot
+from ..consensus.mirror import LedgerMirror
+from ..gpu.messages import AcquireLease
+from ..work.messages import AttachLease
+from .core import choose_pool
+from .messages import AcquireWorker, CloseSession, OpenSession, RenewSession, ReturnWorker
+
+ATTACH_TIMEOUT_S = 30.0
+CHECK_INTERVAL_S = 0.5
+
+
+@dataclass(slots=True)
+class Session:
+    """A client that is there; ``expires_s`` is on the runtime's clock. ``pending`` leases are being granted."""
+
+    expires_s: float
+    leases: set[str] = field(default_factory=set)
+    pending: int = 0
+    user_id: str = ""
+
+
+def python_version() -> str:
+    """Major and minor version: functions are exchanged between equal ones only."""
+    return ".".join(platform.python_version_tuple()[:2])
+
+
+class LoadBalancer(Server):
+    """At most ``sessions.max_sessions`` sessions with ``sessions.max_leases_per_session`` leases each."""
+
+    name = "load_balancer"
+
+    async def start(self) -> None:
+        """Find the leases that are out."""
+        self._sessions: dict[str, Session] = {}
+        self._expired_total = 0
+        self._granted_total = 0
+        self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
+        await self._mirror.start()
+        self.every(CHECK_INTERVAL_S, self._expire)
+
+    def peer_restarted(self, name: str) -> None:
+        """Follow the ledger again when it comes back."""
+        self._mirror.peer_restarted(name)
+
+    @handles(Applied)
+    def _applied(self, message: Applied) -> None:
+        self._mirror.applied(message)
+
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        held: dict[str, set[str]] = {}
+        for allocation_id, allocation in snapshot.allocations.items():
+            if allocation["owner"]["kind"] == "session":
+                held.setdefault(allocation["owner"]["session_id"], set()).add(allocation_id)
+        for session_id, session in self._sessions.items():
+            session.leases = held.pop(session_id, set())
+        for session_id, leases in held.items():
+            self._sessions[session_id] = Session(self._deadline(), leases)
+
+    def _on_applied(self, message: Applied) -> None:
+        for kind, lease_id, record in message.changes:
+            if kind == "allocation" and record is None:
+                for session in self._sessions.values():
+                    session.leases.discard(lease_id)
+
+    def _deadline(self) -> float:
+        return self.runtime.monotonic() + float(self.host.settings.sessions.expire_s)
+
+    def _session(self, session_id: str) -> Session:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise UnknownSession(
+                "the session is not open here",
+                asked=session_id,
+                found=f"{len(self._sessions)} open session(s)",
+                hint="it was closed or not renewed in time; open a new one and send unfinished tasks again",
+            )
+        return session
+
+    @handles(OpenSession)
+    def _open(self, request: OpenSession) -> dict[str, Any]:
+        if request.python and request.python != python_version():
+            raise PythonMismatch(
+                "functions can only be exchanged between equal Python versions",
+                asked=f"client Python {request.python}",
+                found=f"worker Python {python_version()}",
+                hint=f"run the client with Python {python_version()}, or submit a command instead of a function",
+            )
+        limit = self.host.settings.sessions.max_sessions
+        if len(self._sessions) >= limit:
+            raise TooManySessions(
+                "this host serves its maximum of sessions",
+                found=f"{len(self._sessions)} of {limit}",
+                hint="close clients that are done, or raise sessions.max_sessions",
+            )
+        session_id = secrets.token_hex(8)
+        self._sessions[session_id] = Session(self._deadline(), user_id=request.user_id)
+        settings = self.host.settings.sessions
+        return {"session_id": session_id, "renew_s": settings.renew_s, "expires_s": settings.expire_s}
+
+    @handles(RenewSession)
+    def _renew(self, request: RenewSession) -> None:
+        self._session(request.session_id).expires_s = self._deadline()
+
+    @handles(CloseSession)
+    async def _close(self, request: CloseSession) -> None:
+        session = self._sessions.pop(request.session_id, None)
+        if session is not None:
+            await self._release(session.leases)
+
+    @handles(AcquireWorker)
+    async def _acquire(self, request: AcquireWorker) -> dict[str, Any]:
+        session = self._session(request.session_id)
+        limit = self.host.settings.sessions.max_leases_per_session
+        if len(session.leases) + session.pending >= limit:
+            raise TooManySessions(
+                "the session holds its maximum of workers",
+                found=f"{len(session.leases)} leased, {session.pending} being granted, of {limit}",
+                hint="return leases that are idle, or raise sessions.max_leases_per_session",
+            )
+        lease_id = secrets.token_hex(8)
+        pool = choose_pool(request.resources, request.pool)
+        ask = AcquireLease(lease_id, request.session_id, request.resources, pool, dict(request.env), request.wait_s)
+        session.pending += 1
+        try:
+            await self.call("gpu_coordinator", ask, timeout_s=request.wait_s + 10)
+            grant: dict[str, Any] = await self.call("worker_manager", AttachLease(lease_id), ATTACH_TIMEOUT_S)
+        except ActorGridError:
+            # The grant may be committed though its answer was lost: releasing what is not there is harmless.
+            await self._release({lease_id})
+            raise
+        finally:
+            session.pending -= 1
+        if self._sessions.get(request.session_id) is not session:
+            await self._release({lease_id})
+            self._session(request.session_id)
+        session.leases.add(lease_id)
+        session.expires_s = max(session.expires_s, self._deadline())
+        self._granted_total += 1
+        return grant
+
+    @handles(ReturnWorker)
+    async def _return(self, request: ReturnWorker) -> None:
+        session = self._sessions.get(request.session_id)
+        if session is not None and request.lease_id in session.leases:
+            session.leases.discard(request.lease_id)
+            await self._release({request.lease_id})
+
+    async def _expire(self) -> None:
+        now_s = self.runtime.monotonic()
+        for session_id, session in list(self._sessions.items()):
+            if session.expires_s < now_s and not session.pending:
+                del self._sessions[session_id]
+                self._expired_total += 1
+                self.log.info("session %s was not renewed: its %d lease(s) are freed", session_id, len(session.leases))
+                await self._release(session.leases)
+
+    async def _release(self, leases: set[str]) -> None:
+        for lease_id in sorted(leases):
+            await self._mirror.propose({"type": "release_lease", "lease_id": lease_id})
+
+    def metrics(self) -> dict[str, float]:
+        """Sessions and leases, now and in all."""
+        return {
+            "sessions": len(self._sessions),
+            "session_leases": sum(len(session.leases) for session in self._sessions.values()),
+            "session_leases_granted_total": self._granted_total,
+            "sessions_expired_total": self._expired_total,
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Open sessions."""
+        return {"sessions": {key: {"leases": sorted(s.leases), "user": s.user_id} for key, s in self._sessions.items()}}
