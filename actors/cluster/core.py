@@ -96,7 +96,9 @@ def _explain_queued(
         return [*reasons, f"it depends on {shown}{more}"], f"actorgrid why {sorted(unmet)[0]}"
     if job["not_before"] > now:
         last = job["attempts"][-1] if job["attempts"] else {}
-        reasons.append(f"attempt {len(job['attempts'])} ended ({(last.get('error') or {}).get('message', 'see its log')})")
+        reasons.append(
+            f"attempt {len(job['attempts'])} ended ({(last.get('error') or {}).get('message', 'see its log')})"
+        )
         reasons.append(f"the next attempt starts in {duration(job['not_before'] - now)}")
         return reasons, f"actorgrid logs --stderr {job['job_id']}"
     if problems:

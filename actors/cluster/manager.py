@@ -1,0 +1,344 @@
+"""ClusterManager: accepts jobs, answers for them, and keeps the cluster's settings.
+
+A job is accepted when the ledger has committed it, not before. What runs it follows the ledger, so this
+server commands nobody: it checks, proposes, and reads.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from time import time
+from typing import Any
+
+from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
+from actorgrid.models import JobState
+from actorgrid.supervisors.server import Server, SettingChanged, Waiter, handles
+
+from ..consensus.messages import Applied, Query, Snapshot
+from ..consensus.mirror import LedgerMirror
+from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
+from .core import choose_pool, explain_job
+from .fault_detector import EXPECTED
+from .messages import (
+    CancelJob,
+    ChangeSetting,
+    ClusterSummary,
+    GetJob,
+    HealthReport,
+    ListHosts,
+    ListJobs,
+    SubmitJobs,
+    Why,
+)
+
+RECENT_JOBS = 1000
+"""Ended jobs answered from memory; older ones are read from the ledger's history."""
+LIST_LIMIT = 1000
+RATE_WINDOW_S = 60.0
+FEASIBLE_SHAPES = 256
+"""Remembered request shapes that passed the feasibility check, so that a batch of equals asks once."""
+
+
+class ClusterManager(Server):
+    """Doors speak to this server; it holds no truth of its own."""
+
+    name = "cluster_manager"
+
+    async def start(self) -> None:
+        """Follow the ledger."""
+        self._recent: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._waiters: dict[str, list[Waiter]] = {}
+        self._feasible: OrderedDict[tuple[Any, ...], None] = OrderedDict()
+        self._ended_at: list[float] = []
+        self._submitted_total = 0
+        self._ended_total = {state.value: 0 for state in JobState if state.final}
+        self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
+        await self._mirror.start()
+
+    def peer_restarted(self, name: str) -> None:
+        """A restarted server has the settings of its files; tell it what was changed since."""
+        self._mirror.peer_restarted(name)
+        for key, value in self._mirror.settings.items():
+            self.cast(name, SettingChanged(key, value))
+
+    # -- following the ledger
+
+    @handles(Applied)
+    def _applied(self, message: Applied) -> None:
+        self._mirror.applied(message)
+
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        for key, value in snapshot.settings.items():
+            self._tell_setting(key, value)
+        # What ended between two snapshots was not told: those who wait read it from the ledger.
+        for job_id in [job_id for job_id in self._waiters if job_id not in snapshot.jobs]:
+            self.spawn(self._settle_from_history(job_id))
+        self._feasible.clear()
+
+    async def _settle_from_history(self, job_id: str) -> None:
+        record = await self.call("consensus", Query("job", {"job_id": job_id}))
+        if record is not None and JobState(record["state"]).final:
+            self._settle(job_id, record)
+
+    def _on_applied(self, message: Applied) -> None:
+        for kind, identity, record in message.changes:
+            if kind == "job" and record is not None and JobState(record["state"]).final:
+                self._ended_total[record["state"]] += 1
+                self._ended_at.append(message.at)
+                self._settle(identity, record)
+            elif kind == "setting":
+                self._tell_setting(identity, record)
+            elif kind == "host":
+                self._feasible.clear()
+        if len(self._ended_at) > 100_000:
+            del self._ended_at[:50_000]
+
+    def _settle(self, job_id: str, record: dict[str, Any]) -> None:
+        self._recent[job_id] = record
+        self._recent.move_to_end(job_id)
+        while len(self._recent) > RECENT_JOBS:
+            self._recent.popitem(last=False)
+        for waiter in self._waiters.pop(job_id, []):
+            waiter.set(None)
+
+    def _tell_setting(self, key: str, value: Any) -> None:
+        for name in EXPECTED:
+            if name != self.name:
+                self.cast(name, SettingChanged(key, value))
+        self.host.settings.set_live(key, value)
+
+    # -- accepting jobs
+
+    @handles(SubmitJobs)
+    async def _submit(self, request: SubmitJobs) -> list[dict[str, Any]]:
+        waiting = sum(1 for job in self._mirror.jobs.values() if job["state"] == JobState.QUEUED)
+        limit = self.host.settings.scheduling.queue_max
+        if waiting + len(request.jobs) > limit:
+            raise QueueFull(
+                "the queue is full",
+                asked=f"{len(request.jobs)} more job(s)",
+                found=f"{waiting} waiting of {limit}",
+                hint="wait for some to start, cancel some, or raise scheduling.queue_max",
+            )
+        for job in request.jobs:
+            await self._check_feasible(job["resources"])
+        in_batch = {job["job_id"] for job in request.jobs}
+        jobs = []
+        for job in request.jobs:
+            pool = choose_pool(job["resources"], job["pool"])
+            jobs.append({**job, "pool": pool, "depends_on": await self._open_dependencies(job, in_batch)})
+        result = await self._mirror.propose({"type": "submit_jobs", "jobs": jobs})
+        self._submitted_total += len(jobs)
+        accepted: list[dict[str, Any]] = result["jobs"]
+        return accepted
+
+    async def _check_feasible(self, resources: dict[str, Any]) -> None:
+        shape = tuple(
+            (name, tuple(value) if isinstance(value, list) else value) for name, value in sorted(resources.items())
+        )
+        if shape in self._feasible:
+            return
+        await self.call("gpu_coordinator", CheckFeasible(resources), timeout_s=10.0)
+        self._feasible[shape] = None
+        if len(self._feasible) > FEASIBLE_SHAPES:
+            self._feasible.popitem(last=False)
+
+    async def _open_dependencies(self, job: dict[str, Any], in_batch: set[str]) -> list[str]:
+        """The dependencies the ledger has still to watch; those that succeeded long ago are settled here."""
+        still_open = []
+        for name in job["depends_on"]:
+            if name in in_batch or name in self._mirror.jobs:
+                still_open.append(name)
+                continue
+            record = await self._record(name)
+            if record["state"] == JobState.SUCCEEDED:
+                if name in self._recent:
+                    still_open.append(name)
+                continue
+            raise DependencyFailed(
+                f"job {name} {record['state']}, so what depends on it cannot run",
+                asked=f"job {job['job_id']} after {name}",
+                hint=f"actorgrid why {name}",
+            )
+        return still_open
+
+    # -- answering
+
+    async def _record(self, job_id: str) -> dict[str, Any]:
+        record = self._mirror.jobs.get(job_id) or self._recent.get(job_id)
+        if record is None:
+            record = await self.call("consensus", Query("job", {"job_id": job_id}))
+        if record is None:
+            raise UnknownJob(
+                f"there is no job {job_id}", asked=job_id, hint="actorgrid ps --all lists the jobs there are"
+            )
+        return record
+
+    @handles(GetJob)
+    async def _get(self, request: GetJob) -> dict[str, Any]:
+        record = await self._record(request.job_id)
+        if JobState(record["state"]).final or request.wait_s <= 0:
+            return record
+        waiter = Waiter()
+        waiting = self._waiters.setdefault(request.job_id, [])
+        waiting.append(waiter)
+        timer = self.runtime.after(request.wait_s, lambda: waiter.set(None))
+        await waiter
+        timer.cancel()
+        if waiter in waiting:
+            waiting.remove(waiter)
+        if not self._waiters.get(request.job_id):
+            self._waiters.pop(request.job_id, None)
+        return await self._record(request.job_id)
+
+    @handles(ListJobs)
+    async def _list(self, request: ListJobs) -> dict[str, Any]:
+        args = {
+            "states": list(request.states),
+            "limit": max(1, min(request.limit, LIST_LIMIT)),
+            "before": request.before,
+        }
+        answer: dict[str, Any] = await self.call("consensus", Query("jobs", args))
+        return answer
+
+    @handles(CancelJob)
+    async def _cancel(self, request: CancelJob) -> dict[str, Any]:
+        record = await self._record(request.job_id)
+        if not JobState(record["state"]).final:
+            await self._mirror.propose({"type": "cancel_job", "job_id": request.job_id, "by": request.by})
+            record = await self.call("consensus", Query("job", {"job_id": request.job_id})) or record
+        return record
+
+    @handles(Why)
+    async def _why(self, request: Why) -> dict[str, Any]:
+        job = await self._record(request.job_id)
+        states = {}
+        for name in job["depends_on"]:
+            try:
+                states[name] = str((await self._record(name))["state"])
+            except UnknownJob:
+                states[name] = JobState.SUCCEEDED.value
+        fit = None
+        if job["state"] == JobState.QUEUED:
+            try:
+                fit = await self.call("gpu_coordinator", Explain(job["resources"], job["job_id"]))
+            except ActorGridError as error:
+                self.log.info("why %s: %s", request.job_id, error)
+        health = await self._health()
+        return explain_job(job, time(), states, fit, health["problems"])
+
+    async def _health(self) -> dict[str, Any]:
+        try:
+            report: dict[str, Any] = await self.call("fault_detector", HealthReport(), timeout_s=2.0)
+        except ActorGridError as error:
+            return {
+                "health": "degraded",
+                "ready": False,
+                "problems": [f"fault_detector: {error.message}"],
+                "servers": {},
+            }
+        return report
+
+    async def _devices(self) -> list[dict[str, Any]]:
+        try:
+            devices: list[dict[str, Any]] = await self.call("gpu_coordinator", Inventory(), timeout_s=2.0)
+        except ActorGridError as error:
+            self.log.info("inventory: %s", error)
+            return []
+        return devices
+
+    @handles(ListHosts)
+    async def _hosts(self, _request: ListHosts) -> list[dict[str, Any]]:
+        health = await self._health()
+        devices = await self._devices()
+        return [self._host_view(record, health, devices) for _, record in sorted(self._mirror.hosts.items())]
+
+    def _host_view(
+        self, record: dict[str, Any], health: dict[str, Any], devices: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        held = [a for a in self._mirror.allocations.values() if a["host"] == record["host_id"]]
+        return {
+            "node_id": record["host_id"],
+            "hostname": record["hostname"],
+            "ip_address": record.get("address") or self.host.settings.cluster.bind,
+            "port": record.get("port") or self.host.settings.cluster.base_port,
+            "incarnation": record["incarnation"],
+            "gpus": [device for device in devices if device["host"] == record["host_id"]],
+            "cpu_milli": record["cpu_milli"],
+            "cpu_milli_allocated": sum(a["cpu_milli"] for a in held),
+            "memory_mib": record["memory_mib"],
+            "memory_mib_allocated": sum(a["memory_mib"] for a in held),
+            "health": health["health"],
+            "problems": health["problems"],
+            "last_heartbeat": time(),
+            "raft_role": "leader",
+        }
+
+    @handles(ClusterSummary)
+    async def _summary(self, _request: ClusterSummary) -> dict[str, Any]:
+        health = await self._health()
+        devices = await self._devices()
+        counts = await self.call("consensus", Query("counts"))
+        latency = await self._latency()
+        allocated = sum(device["allocated_milli"] for device in devices)
+        readings = [d["utilization_percent"] for d in devices if d["utilization_percent"] is not None]
+        now = time()
+        self._ended_at = [at for at in self._ended_at if at > now - RATE_WINDOW_S]
+        jobs = counts.get("jobs", counts)
+        return {
+            "name": self.host.settings.cluster.name,
+            "health": health["health"],
+            "ready": health["ready"],
+            "problems": health["problems"],
+            "servers": health["servers"],
+            "hosts": len(self._mirror.hosts),
+            "gpus": len(devices),
+            "gpu_sources": sorted({device["source"] for device in devices}),
+            "gpu_models": sorted({device["model"] for device in devices}),
+            "gpu_allocated_milli": allocated,
+            "gpu_capacity_milli": 1000 * len(devices),
+            "jobs": jobs,
+            "allocations": len(self._mirror.allocations),
+            "ledger": {"index": self._mirror.index, "term": self._mirror.term, "epoch": self._mirror.epoch},
+            "performance": {
+                "scheduling_latency_us": latency.get("p50_us"),
+                "scheduling_latency_p99_us": latency.get("p99_us"),
+                "commit_latency_ms": counts.get("commit_latency_ms"),
+                "gpu_allocated_percent": allocated / (10 * len(devices)) if devices else None,
+                "gpu_utilization_percent": sum(readings) / len(readings) if readings else None,
+                "cluster_throughput_tasks_per_second": len(self._ended_at) / RATE_WINDOW_S,
+                "active_tasks": sum(
+                    1 for job in self._mirror.jobs.values() if job["state"] in (JobState.PLACED, JobState.RUNNING)
+                ),
+                "queued_tasks": sum(1 for job in self._mirror.jobs.values() if job["state"] == JobState.QUEUED),
+            },
+        }
+
+    async def _latency(self) -> dict[str, Any]:
+        try:
+            report: dict[str, Any] = await self.call("gpu_coordinator", LatencyReport(), timeout_s=2.0)
+        except ActorGridError as error:
+            self.log.info("latency: %s", error)
+            return {}
+        return report
+
+    @handles(ChangeSetting)
+    async def _change_setting(self, request: ChangeSetting) -> dict[str, Any]:
+        value = self.host.settings.check_live(request.key, request.value)
+        previous = self.host.settings.get(request.key)
+        await self._mirror.propose({"type": "set_setting", "key": request.key, "value": value, "by": request.by})
+        return {"key": request.key, "value": value, "previous": previous}
+
+    def metrics(self) -> dict[str, float]:
+        """Jobs by state, submissions and ends."""
+        states: dict[str, float] = {f"jobs_{state.value}": 0 for state in JobState if not state.final}
+        for job in self._mirror.jobs.values():
+            states[f"jobs_{job['state']}"] = states.get(f"jobs_{job['state']}", 0) + 1
+        states["jobs_submitted_total"] = self._submitted_total
+        for state, count in self._ended_total.items():
+            states[f"jobs_{state}_total"] = count
+        return states
+
+    def status(self) -> dict[str, Any]:
+        """How far it follows the ledger."""
+        return {"index": self._mirror.index, "jobs": len(self._mirror.jobs), "waiting_calls": len(self._waiters)}
