@@ -175,10 +175,10 @@ class Server:
         self.runtime = runtime
         self.log = logging.getLogger(f"actorgrid.{self.name}")
         self.handled = 0
-        self._refs = itertools.count(1)
-        self._waiting: dict[tuple[int, int], tuple[Waiter, Timer]] = {}
+        self._call_refs = itertools.count(1)
+        self._open_calls: dict[tuple[int, int], tuple[Waiter, Timer]] = {}
         # Tells our calls from those of the process that had this name before: its late replies match nothing.
-        self._boot = int.from_bytes(os.urandom(6), "big")
+        self._call_boot = int.from_bytes(os.urandom(6), "big")
 
     # -- for subclasses to override
 
@@ -215,13 +215,13 @@ class Server:
     def call(self, to: str, request: Any, timeout_s: float = 5.0) -> Waiter:
         """Await the answer of server *to*. Raises what it raised, CallTimeout, or NoSuchActor."""
         waiter = Waiter()
-        ref = (self._boot, next(self._refs))
-        timer = self.runtime.after(timeout_s, lambda: self._expire(ref, to, request, timeout_s))
-        self._waiting[ref] = (waiter, timer)
+        ref = (self._call_boot, next(self._call_refs))
+        timer = self.runtime.after(timeout_s, lambda: self._expire_call(ref, to, request, timeout_s))
+        self._open_calls[ref] = (waiter, timer)
         try:
             self.runtime.send(to, Envelope(CALL, self.name, ref, request))
         except ActorGridError as error:
-            self._settle(ref, None, error)
+            self._settle_call(ref, None, error)
         return waiter
 
     def sleep(self, delay_s: float) -> Waiter:
@@ -232,7 +232,7 @@ class Server:
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run *work* in the background; an ActorGridError it raises is logged, anything else crashes us."""
-        self._advance(work, self._background_done)
+        self._advance_work(work, self._background_done)
 
     def every(self, interval_s: float, action: Callable[[], Any]) -> None:
         """Call *action* (or run its coroutine) again and again, *interval_s* after it last ended."""
@@ -259,7 +259,7 @@ class Server:
             done(error)
             return
         if inspect.iscoroutine(result):
-            self._advance(result, lambda _, error: done(error))
+            self._advance_work(result, lambda _, error: done(error))
         else:
             done(None)
 
@@ -269,25 +269,27 @@ class Server:
         if envelope.kind in (REPLY, ERROR):
             if envelope.ref is not None:
                 failed = envelope.kind == ERROR
-                self._settle(envelope.ref, None if failed else envelope.body, envelope.body if failed else None)
+                self._settle_call(envelope.ref, None if failed else envelope.body, envelope.body if failed else None)
             return
         entry = self._handlers.get(type(envelope.body))
         if entry is None:
-            self._answer(envelope, None, ActorGridError(f"{self.name} does not take {type(envelope.body).__name__}"))
+            self._answer_call(
+                envelope, None, ActorGridError(f"{self.name} does not take {type(envelope.body).__name__}")
+            )
             return
         attribute, wants_sender = entry
         method = getattr(self, attribute)
         try:
             result = method(envelope.body, envelope.sender) if wants_sender else method(envelope.body)
-        except Exception as error:  # noqa: BLE001 - the outermost loop: _answer decides between reply and crash
-            self._answer(envelope, None, error)
+        except Exception as error:  # noqa: BLE001 - the outermost loop: _answer_call decides between reply and crash
+            self._answer_call(envelope, None, error)
             return
         if inspect.iscoroutine(result):
-            self._advance(result, lambda value, error: self._answer(envelope, value, error))
+            self._advance_work(result, lambda value, error: self._answer_call(envelope, value, error))
         else:
-            self._answer(envelope, result, None)
+            self._answer_call(envelope, result, None)
 
-    def _answer(self, envelope: Envelope, value: Any, error: BaseException | None) -> None:
+    def _answer_call(self, envelope: Envelope, value: Any, error: BaseException | None) -> None:
         expected = error is None or isinstance(error, ActorGridError)
         if not expected:
             self.log.error("%s crashed on %s", self.name, type(envelope.body).__name__, exc_info=error)
@@ -314,7 +316,7 @@ class Server:
         self.log.error("%s crashed in background work", self.name, exc_info=error)
         self.runtime.crash(error)
 
-    def _advance(self, work: Coroutine[Any, Any, Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def _advance_work(self, work: Coroutine[Any, Any, Any], done: Callable[[Any, BaseException | None], None]) -> None:
         try:
             waiter = work.send(None)
         except StopIteration as end:
@@ -323,17 +325,17 @@ class Server:
         except Exception as error:  # noqa: BLE001 - handed to *done*, which replies or crashes
             done(None, error)
             return
-        waiter.on_done(lambda: self._advance(work, done))
+        waiter.on_done(lambda: self._advance_work(work, done))
 
-    def _expire(self, ref: tuple[int, int], to: str, request: Any, timeout_s: float) -> None:
+    def _expire_call(self, ref: tuple[int, int], to: str, request: Any, timeout_s: float) -> None:
         error = CallTimeout(
             f"{to} did not answer {type(request).__name__} in {timeout_s:g} s",
             hint="it may be restarting; whether it acted is unknown",
         )
-        self._settle(ref, None, error)
+        self._settle_call(ref, None, error)
 
-    def _settle(self, ref: tuple[int, int], value: Any, error: BaseException | None) -> None:
-        entry = self._waiting.pop(ref, None)
+    def _settle_call(self, ref: tuple[int, int], value: Any, error: BaseException | None) -> None:
+        entry = self._open_calls.pop(ref, None)
         if entry is None:
             return
         waiter, timer = entry

@@ -53,7 +53,7 @@ class LoadBalancer(Server):
         self._granted_total = 0
         self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
         await self._mirror.start()
-        self.every(CHECK_INTERVAL_S, self._expire)
+        self.every(CHECK_INTERVAL_S, self._close_expired)
 
     def peer_restarted(self, name: str) -> None:
         """Follow the ledger again when it comes back."""
@@ -162,7 +162,7 @@ class LoadBalancer(Server):
             session.leases.discard(request.lease_id)
             await self._release({request.lease_id})
 
-    async def _expire(self) -> None:
+    async def _close_expired(self) -> None:
         now_s = self.runtime.monotonic()
         for session_id, session in list(self._sessions.items()):
             if session.expires_s < now_s and not session.pending:

@@ -78,14 +78,14 @@ class ClusterManager(Server):
     async def _settle_from_history(self, job_id: str) -> None:
         record = await self.call("consensus", Query("job", {"job_id": job_id}))
         if record is not None and JobState(record["state"]).final:
-            self._settle(job_id, record)
+            self._job_ended(job_id, record)
 
     def _on_applied(self, message: Applied) -> None:
         for kind, identity, record in message.changes:
             if kind == "job" and record is not None and JobState(record["state"]).final:
                 self._ended_total[record["state"]] += 1
                 self._ended_at.append(message.at)
-                self._settle(identity, record)
+                self._job_ended(identity, record)
             elif kind == "setting":
                 self._tell_setting(identity, record)
             elif kind == "host":
@@ -93,7 +93,7 @@ class ClusterManager(Server):
         if len(self._ended_at) > 100_000:
             del self._ended_at[:50_000]
 
-    def _settle(self, job_id: str, record: dict[str, Any]) -> None:
+    def _job_ended(self, job_id: str, record: dict[str, Any]) -> None:
         self._recent[job_id] = record
         self._recent.move_to_end(job_id)
         while len(self._recent) > RECENT_JOBS:
