@@ -1,0 +1,266 @@
+"""What a session client and its leased worker say to each other, and what a function job leaves behind.
+
+Client to worker::
+
+    ["hello", {"version", "secret", "python", "session"}]   first, and once
+    ["function", fn_id, code]                                fn_id: 16 bytes of the caller's choice; code: cloudpickle
+    ["task", task_id, fn_id, args, timeout_s | nil]          args: cloudpickle of (args, kwargs)
+    ["cancel", task_id]                                      only a task that has not started is cancelled
+
+Worker to client::
+
+    ["welcome", {"worker_id", "python", "pid", "gpu_uuids"}] | ["refused", error]
+    ["result", task_id, status, body]                        exactly one per task, in the order the tasks ended
+    ["output", task_id, "stdout" | "stderr", bytes]          before the result of that task
+
+A result with status OK has the pickled value as its body; with status FAILED the body is msgpack
+``{"error": ActorGridError.to_dict(), "exception": pickled exception | nil}``. A client unpickles only what comes
+from its own worker; nothing else of the cluster unpickles any of it.
+
+A worker keeps the last ``MAX_FUNCTIONS`` functions it was sent. A task whose function it no longer has is answered
+with UnknownKey: send the function again, then the task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+import msgpack
+
+from actorgrid.errors import ActorGridError, MalformedBody, error_from_dict
+
+from .frames import MAX_FRAME_BYTES, encode_frame
+
+PROTOCOL_VERSION = 1
+OK, FAILED = 0, 1
+FN_ID_BYTES = 16
+MAX_FUNCTIONS = 256
+MAX_BODY_BYTES = MAX_FRAME_BYTES - 1024
+MAX_TASK_ID = 2**63 - 1
+
+
+class Hello(NamedTuple):
+    """The first frame of a client."""
+
+    version: int
+    secret: str
+    python: str
+    session: str
+
+
+class Function(NamedTuple):
+    """A function by which later tasks may be named."""
+
+    fn_id: bytes
+    code: bytes
+
+
+class Task(NamedTuple):
+    """One call."""
+
+    task_id: int
+    fn_id: bytes
+    args: bytes
+    timeout_s: float | None
+
+
+class Cancel(NamedTuple):
+    """Do not start a task."""
+
+    task_id: int
+
+
+class Welcome(NamedTuple):
+    """The worker takes this client."""
+
+    worker_id: str
+    python: str
+    pid: int
+    gpu_uuids: list[str]
+
+
+class Refused(NamedTuple):
+    """The worker does not take this client; the connection closes."""
+
+    error: ActorGridError
+
+
+class Result(NamedTuple):
+    """The end of a task. ``body``: see the head of this module."""
+
+    task_id: int
+    status: int
+    body: bytes
+
+
+class Output(NamedTuple):
+    """What a task printed."""
+
+    task_id: int
+    stream: str
+    data: bytes
+
+
+ClientFrame = Hello | Function | Task | Cancel
+WorkerFrame = Welcome | Refused | Result | Output
+
+
+def fn_id_of(code: bytes) -> bytes:
+    """A function id from its pickled code: equal code, equal id."""
+    return hashlib.blake2b(code, digest_size=FN_ID_BYTES).digest()
+
+
+# -- client to worker
+
+
+def encode_hello(secret: str, python: str, session: str, version: int = PROTOCOL_VERSION) -> bytes:
+    """The first frame of a client."""
+    return encode_frame(["hello", {"version": version, "secret": secret, "python": python, "session": session}])
+
+
+def encode_function(fn_id: bytes, code: bytes) -> bytes:
+    """Teach the worker a function. Raises FrameTooLarge."""
+    return encode_frame(["function", fn_id, code])
+
+
+def encode_task(task_id: int, fn_id: bytes, args: bytes, timeout_s: float | None = None) -> bytes:
+    """Call a function the worker was taught. Raises FrameTooLarge."""
+    return encode_frame(["task", task_id, fn_id, args, timeout_s])
+
+
+def encode_cancel(task_id: int) -> bytes:
+    """Take a task back that has not started."""
+    return encode_frame(["cancel", task_id])
+
+
+def parse_client_frame(frame: list[Any]) -> ClientFrame:
+    """What a client said. Raises MalformedBody on anything outside the protocol."""
+    match frame:
+        case ["task", int(task_id), bytes(fn_id), bytes(args), (None | float() | int()) as timeout_s]:
+            if not 0 <= task_id <= MAX_TASK_ID or (timeout_s is not None and not 0 < timeout_s < 1e9):
+                raise MalformedBody("a task frame holds a number out of range", found=f"{task_id}, {timeout_s}")
+            return Task(task_id, fn_id, args, timeout_s)
+        case ["function", bytes(fn_id), bytes(code)] if len(fn_id) == FN_ID_BYTES:
+            return Function(fn_id, code)
+        case ["cancel", int(task_id)]:
+            return Cancel(task_id)
+        case [
+            "hello",
+            {"version": int(version), "secret": str(secret), "python": str(python), "session": str(session)},
+        ]:
+            return Hello(version, secret, python, session)
+    raise MalformedBody("not a frame of a session client", found=_describe(frame))
+
+
+# -- worker to client
+
+
+def encode_welcome(worker_id: str, python: str, pid: int, gpu_uuids: list[str]) -> bytes:
+    """Take the client."""
+    return encode_frame(
+        ["welcome", {"worker_id": worker_id, "python": python, "pid": pid, "gpu_uuids": list(gpu_uuids)}]
+    )
+
+
+def encode_refused(error: ActorGridError) -> bytes:
+    """Refuse the client; close after it."""
+    return encode_frame(["refused", error.to_dict()])
+
+
+def encode_success(task_id: int, value: bytes) -> bytes:
+    """A task's value, pickled. Raises FrameTooLarge."""
+    return encode_frame(["result", task_id, OK, value])
+
+
+def encode_failure(task_id: int, error: ActorGridError, exception: bytes | None = None) -> bytes:
+    """Why a task gave no value. Raises FrameTooLarge."""
+    return encode_frame(["result", task_id, FAILED, encode_failure_body(error, exception)])
+
+
+def encode_output(task_id: int, stream: str, data: bytes) -> bytes:
+    """Something a task printed."""
+    return encode_frame(["output", task_id, stream, data])
+
+
+def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
+    """What a worker said. Raises MalformedBody on anything outside the protocol."""
+    match frame:
+        case ["result", int(task_id), int(status), bytes(body)] if status in (OK, FAILED):
+            return Result(task_id, status, body)
+        case ["output", int(task_id), ("stdout" | "stderr") as stream, bytes(data)]:
+            return Output(task_id, stream, data)
+        case [
+            "welcome",
+            {"worker_id": str(worker_id), "python": str(python), "pid": int(pid), "gpu_uuids": list(uuids)},
+        ]:
+            return Welcome(worker_id, python, pid, [str(uuid) for uuid in uuids])
+        case ["refused", dict(error)]:
+            return Refused(error_from_dict(error))
+    raise MalformedBody("not a frame of a worker", found=_describe(frame))
+
+
+# -- failures and result files
+
+
+def encode_failure_body(error: ActorGridError, exception: bytes | None) -> bytes:
+    """The body of a failed result."""
+    packed: bytes = msgpack.packb({"error": error.to_dict(), "exception": exception}, use_bin_type=True)
+    return packed
+
+
+def decode_failure_body(body: bytes) -> tuple[ActorGridError, bytes | None]:
+    """The error and the pickled exception (if it could be pickled). Raises MalformedBody."""
+    fields = _unpack_map(body)
+    error, exception = fields.get("error"), fields.get("exception")
+    if not isinstance(error, dict) or not (exception is None or isinstance(exception, bytes)):
+        raise MalformedBody("a failed result does not hold an error")
+    return error_from_dict(error), exception
+
+
+class JobResult(NamedTuple):
+    """What a function job left: ``value`` pickled when ``ok``, else ``error`` and maybe the pickled exception."""
+
+    ok: bool
+    value: bytes | None
+    error: ActorGridError | None
+    exception: bytes | None
+
+
+def encode_result(
+    value: bytes | None = None, error: ActorGridError | None = None, exception: bytes | None = None
+) -> bytes:
+    """The result file of a function job: a pickled value, or an error."""
+    fields = {
+        "ok": error is None,
+        "value": value,
+        "error": None if error is None else error.to_dict(),
+        "exception": exception,
+    }
+    packed: bytes = msgpack.packb(fields, use_bin_type=True)
+    return packed
+
+
+def decode_result(data: bytes) -> JobResult:
+    """Read a result file. Raises MalformedBody."""
+    match _unpack_map(data):
+        case {"ok": True, "value": bytes(value)}:
+            return JobResult(True, value, None, None)
+        case {"ok": False, "error": dict(error), "exception": (None | bytes()) as exception}:
+            return JobResult(False, None, error_from_dict(error), exception)
+    raise MalformedBody("not the result of a function job")
+
+
+def _unpack_map(data: bytes) -> dict[str, Any]:
+    try:
+        fields = msgpack.unpackb(data, raw=False)
+    except (ValueError, msgpack.UnpackException, RecursionError, OverflowError, TypeError) as error:
+        raise MalformedBody(f"not msgpack: {type(error).__name__}") from None
+    if not isinstance(fields, dict):
+        raise MalformedBody("not a msgpack map", found=type(fields).__name__)
+    return fields
+
+
+def _describe(frame: list[Any]) -> str:
+    kind = frame[0] if frame else ""
+    return f"{str(kind)[:40]!r} with {len(frame) - 1} fields of {[type(field).__name__ for field in frame[1:6]]}"
