@@ -1,1 +1,0 @@
-"""The job and DAG model."""

@@ -1,1 +1,0 @@
-"""Identity and tokens."""
