@@ -1,1 +1,32 @@
-"""Kernels."""
+"""The hot path: compiled kernels, or their reference twins when no compiler was there.
+
+``ACTORGRID_PURE_PYTHON=1`` takes the twins on purpose; both give the same answers. A kernel that is there
+but does not load (built for another Python, a missing symbol) is an error, not a reason to be slow in
+silence. Types come from the reference, so the compiled twin has to match it.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+from .meter import LatencyWindow
+from .records import NodeView, Placement, TypicalTask
+
+if TYPE_CHECKING:
+    from .reference.placement import PlacementEngine
+
+    COMPILED: bool
+elif os.environ.get("ACTORGRID_PURE_PYTHON") == "1":
+    from .reference.placement import PlacementEngine
+
+    COMPILED = False
+else:
+    try:
+        from .placement import PlacementEngine
+
+        COMPILED = True
+    except ModuleNotFoundError:
+        from .reference.placement import PlacementEngine
+
+        COMPILED = False
+
+__all__ = ["COMPILED", "LatencyWindow", "NodeView", "Placement", "PlacementEngine", "TypicalTask"]
