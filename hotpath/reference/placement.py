@@ -232,12 +232,12 @@ class PlacementEngine:
         """
         node = self._node(name)
         touched = []
-        for id, (shares, *amounts) in list(self._held.items()):
+        for id, (shares, cpu, memory, milli, mib) in list(self._held.items()):
             left = tuple(share for share in shares if share[0] != name)
             if len(left) != len(shares):
                 touched.append(id)
                 if left:
-                    self._held[id] = (left, *amounts)  # type: ignore[assignment]
+                    self._held[id] = (left, cpu, memory, milli, mib)
                 else:
                     del self._held[id]
         capacity = WHOLE_GPU_MILLI * len(node.gpus)
@@ -339,8 +339,7 @@ class PlacementEngine:
             raise AdoptRefused(f"a placement {id!r} is held already", asked=str(id))
         for name, _ in wanted:
             self._node(name)
-        done = 0
-        for share in wanted:
+        for done, share in enumerate(wanted):
             ask = _Ask(cpu_milli, memory_mib, len(share[1]), gpu_milli, gpu_memory_mib, (), (), (), ())
             problem = self._misfit(share, ask)
             if problem:
@@ -348,7 +347,6 @@ class PlacementEngine:
                     self._charge(taken, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib, -1)
                 raise AdoptRefused(f"placement {id!r} does not fit on {share[0]}: {problem}", asked=str(wanted))
             self._charge(share, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib, 1)
-            done += 1
         return self._hold(id, wanted, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib)
 
     def release(self, id: int | str) -> None:
@@ -356,9 +354,9 @@ class PlacementEngine:
         held = self._held.pop(id, None)
         if held is None:
             raise UnknownPlacement(f"no placement has the id {id!r}", asked=str(id))
-        shares, *amounts = held
+        shares, cpu, memory, milli, mib = held
         for share in shares:
-            self._charge(share, *amounts, -1)
+            self._charge(share, cpu, memory, milli, mib, -1)
 
     def explain(
         self,
