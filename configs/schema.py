@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from actorgrid.errors import InvalidSetting, SettingNotLive, UnknownSetting
 from actorgrid.models import GPUVendor, parse_bytes
@@ -27,6 +37,24 @@ FILES = {
 }
 
 
+def loopback(address: str) -> str:
+    """*address* when only this machine can reach it. Names other than ``localhost`` are not looked up."""
+    import ipaddress
+
+    try:
+        inside = address == "localhost" or ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        inside = False
+    if not inside:
+        raise PydanticCustomError(
+            "beyond_loopback",
+            "listening on {address} needs TLS material, and this version has no setting for it yet; "
+            "use 127.0.0.1, ::1 or localhost",
+            {"address": repr(address)},
+        )
+    return address
+
+
 def setting(default: Any, description: str, *, live: bool = False, **bounds: Any) -> Any:
     """A field with its description and whether it is live."""
     return Field(default=default, description=description, json_schema_extra={"live": live}, **bounds)
@@ -43,7 +71,9 @@ class ClusterSection(Section):
 
     name: str = setting("actorgrid", "name of the cluster, shown to people", max_length=64)
     host_name: str = setting("", "name of this host; empty: what the system calls it", max_length=253)
-    bind: str = setting("127.0.0.1", "address the HTTP door listens on; anything beyond loopback needs TLS material")
+    bind: Annotated[str, AfterValidator(loopback)] = setting(
+        "127.0.0.1", "address the HTTP door listens on; anything beyond loopback needs TLS material"
+    )
     base_port: int = setting(
         7400, "HTTP port; calls, Raft and gossip follow at +1, +2, +3; 0: any free port", ge=0, le=65532
     )
@@ -66,7 +96,9 @@ class GpusSection(Section):
         "auto: the vendors' libraries, else simulated:8xH100-80GB; nvidia; none; or simulated:COUNTxMODEL-MEMORY",
         pattern=r"^(auto|nvidia|none|simulated:\d{1,4}x[A-Za-z0-9_.]+-\d+GB)$",
     )
-    declared: list[DeclaredGpus] = setting([], "further devices, counted but without telemetry", max_length=64)
+    declared: list[DeclaredGpus] = setting(
+        [], "further devices, counted but without telemetry: a list of {vendor, model, memory, count}", max_length=64
+    )
     probe_interval_s: float = setting(5.0, "time between readings of the devices", live=True, ge=0.5, le=3600)
     probe_timeout_s: float = setting(
         10.0, "a vendor library that does not answer in this time is killed with its process", ge=0.5, le=600
@@ -90,6 +122,16 @@ class PoolSection(Section):
 
     warm: int = Field(default=0, ge=0, le=1024, description="workers kept started and idle")
     max: int = Field(default=64, ge=1, le=4096, description="workers at most, busy ones included")
+
+    @model_validator(mode="after")
+    def _warm_within_max(self) -> PoolSection:
+        if self.warm > self.max:
+            raise PydanticCustomError(
+                "inconsistent",
+                "warm ({warm}) is more than max ({max})",
+                {"key": "warm", "warm": self.warm, "max": self.max},
+            )
+        return self
 
 
 class PoolsSection(Section):
@@ -138,6 +180,16 @@ class SessionsSection(Section):
     renew_s: float = setting(2.0, "how often a client renews", ge=0.2, le=60)
     expire_s: float = setting(10.0, "a session not renewed this long is closed", live=True, ge=1, le=600)
 
+    @model_validator(mode="after")
+    def _one_renewal_may_be_lost(self) -> SessionsSection:
+        if self.expire_s < 2 * self.renew_s:
+            raise PydanticCustomError(
+                "inconsistent",
+                "expire_s ({expire}) must be at least twice renew_s ({renew}), or one late renewal ends a session",
+                {"key": "expire_s", "expire": self.expire_s, "renew": self.renew_s},
+            )
+        return self
+
 
 class SecuritySection(Section):
     """Who may do what."""
@@ -182,6 +234,20 @@ class Settings(Section):
     monitoring: MonitoringSection = MonitoringSection()
     performance: PerformanceSection = PerformanceSection()
 
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def origin(self, key: str) -> str:
+        """Where the value comes from: ``default``, ``FILE:LINE``, a variable, a flag or ``live``.
+
+        Raises UnknownSetting.
+        """
+        self._owner(key)
+        return self._origins.get(key, "default")
+
+    def set_origins(self, origins: dict[str, str]) -> None:
+        """Remember where values come from; a key that is not named comes from its default."""
+        self._origins = dict(origins)
+
     def get(self, key: str) -> Any:
         """The value at a dotted path. Raises UnknownSetting with the closest name."""
         owner, name = self._owner(key)
@@ -218,7 +284,13 @@ class Settings(Section):
         owner, name = self._owner(key)
         previous = getattr(owner, name)
         setattr(owner, name, checked)
+        self._origins[key] = "live"
         return previous
+
+    def describe(self, key: str) -> str:
+        """What the setting means, in a sentence. Raises UnknownSetting."""
+        owner, name = self._owner(key)
+        return type(owner).model_fields[name].description or ""
 
     def keys(self) -> list[str]:
         """All dotted paths, in order."""
@@ -248,13 +320,23 @@ class Settings(Section):
         return owner, name
 
 
-def unknown_setting(key: str, known: list[str]) -> UnknownSetting:
-    """The error for a name that is no setting, with the nearest one that is."""
+def nearest(key: str, known: list[str]) -> str | None:
+    """The setting most likely meant by *key*: the same last word elsewhere, else the closest spelling."""
     import difflib
 
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    word = key.rsplit(".", 1)[-1]
+    elsewhere = [name for name in known if name.rsplit(".", 1)[-1] == word]
+    if len(elsewhere) == 1:
+        return elsewhere[0]
+    close = difflib.get_close_matches(key, elsewhere or known, n=1, cutoff=0.5)
+    return close[0] if close else None
+
+
+def unknown_setting(key: str, known: list[str]) -> UnknownSetting:
+    """The error for a name that is no setting, with the nearest one that is."""
+    close = nearest(key, known)
     return UnknownSetting(
         f"there is no setting {key!r}",
         asked=key,
-        hint=f"did you mean {close[0]}?" if close else "actorgrid config list shows all",
+        hint=f"did you mean {close}?" if close else "actorgrid config list shows all",
     )
