@@ -1,0 +1,261 @@
+"""The shared state on disk: a snapshot and the deltas since, in one directory.
+
+    snapshot-N      all states as of the start of journal-N; whole from its first day (written aside, synced, renamed)
+    journal-N       deltas since, a record per group commit
+
+Deltas, not states, are written, so that one field of a large map costs one field. Reading back joins them, so that
+a delta read twice does no harm. When the journal has outgrown the snapshot the next pair is begun.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from actorgrid.errors import ActorGridError, DiskFull, LogCorrupted, LogFailed, MalformedBody
+
+from .journal import Journal, frame, framed_size, read_record, storage_error
+from .plain import pack, unpack
+from .types import Crdt, decode
+
+log = logging.getLogger("actorgrid.distributed_state")
+
+States = dict[str, dict[str, Crdt]]
+"""By key, then by type name; nearly always one type to a key."""
+COMPACT_AT_BYTES = 4 * 2**20
+"""The journal is not compacted below this size."""
+SNAPSHOT_RECORD_BYTES = 2**20
+_NAMES = re.compile(r"(snapshot|journal)-(\d{12})")
+
+
+class StateStore:
+    """Durable CRDT states. ``states`` is memory's view, ahead of the disk by what was staged and not committed.
+
+    Stage deltas, then ``commit`` them: when that returns, they survive a crash. When it raises DiskFull ``states``
+    holds what the disk does not: ``reopen`` before anything is read. After LogFailed the disk is not to be trusted.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Read all there is. Raises LogCorrupted, DiskFull or LogFailed."""
+        self.directory = directory
+        self.states: States = {}
+        self.commits = 0
+        self.compactions = 0
+        self._number = 0
+        self.snapshot_bytes = 0
+        self._batch: list[tuple[str, bytes]] = []
+        self._batch_bytes = 0
+        self._compact_at = COMPACT_AT_BYTES
+        self._journal: Journal
+        self._open()
+
+    @property
+    def staged(self) -> int:
+        """Deltas waiting for ``commit``."""
+        return len(self._batch)
+
+    @property
+    def staged_bytes(self) -> int:
+        """About how large the next record is."""
+        return self._batch_bytes
+
+    @property
+    def journal_bytes(self) -> int:
+        """Size of the journal in use."""
+        return self._journal.size
+
+    @property
+    def torn_bytes(self) -> int:
+        """What was dropped at opening: a write cut short by a crash, never acknowledged."""
+        return self._journal.torn_bytes
+
+    def reserve(self, delta_bytes: int) -> None:
+        """Make room for one more delta of at most this size. Raises DiskFull; then nothing has changed."""
+        self._journal.reserve(self._batch_bytes + delta_bytes + 64)
+
+    def stage(self, key: str, delta: bytes) -> None:
+        """Put a delta, already joined into ``states``, into the next commit."""
+        self._batch.append((key, delta))
+        self._batch_bytes += len(delta) + 4 * len(key) + 16
+
+    def commit(self) -> None:
+        """Make all that is staged durable, in one write and one fdatasync."""
+        if not self._batch:
+            return
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        self._journal.append(pack(batch))
+        self.commits += 1
+
+    def maybe_compact(self) -> None:
+        """Begin a new snapshot when the journal has outgrown the last one; without room for it, try again later.
+
+        Nothing may be staged. Takes about 5 ms per MB of state.
+        """
+        if self._journal.size < self._compact_at:
+            return
+        assert not self._batch, "a snapshot of uncommitted states would make refused mutations durable"
+        try:
+            self.compact()
+        except DiskFull as error:
+            self._compact_at = self._journal.size * 2
+            log.warning("no room for a snapshot, the journal goes on: %s", error)
+
+    def compact(self) -> None:
+        """Write the next snapshot and begin its journal. Raises DiskFull or LogFailed; the old pair is then kept."""
+        number = self._number + 1
+        path = self.directory / f"snapshot-{number:012d}"
+        draft = path.with_suffix(".draft")
+        journal: Journal | None = None
+        try:
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
+                size = 0
+                for record in _snapshot_records(self.states):
+                    size += file.write(record)
+                file.flush()
+                os.fsync(file.fileno())
+            # The journal first: once the snapshot has its name, nothing may be written to the old journal.
+            journal = Journal(self.directory / f"journal-{number:012d}")
+            os.rename(draft, path)
+        except (OSError, ActorGridError) as error:
+            draft.unlink(missing_ok=True)
+            if journal is not None:
+                journal.close()
+                journal.path.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise storage_error(error, f"cannot write {path.name}") from error
+            raise
+        old, old_number = self._journal, self._number
+        self._journal, self._number = journal, number
+        old.close()
+        try:
+            _sync_directory(self.directory)
+        except OSError as error:
+            raise LogFailed(f"cannot sync {self.directory.name}: {error.strerror}", hint="check the disk") from error
+        self._compact_at = max(COMPACT_AT_BYTES, size)
+        self.snapshot_bytes = size
+        self.compactions += 1
+        self._forget(old_number)
+
+    def reopen(self) -> None:
+        """Forget what is in memory and read the disk again. Raises as the constructor."""
+        self._journal.close()
+        self._batch, self._batch_bytes = [], 0
+        self._open()
+
+    def close(self) -> None:
+        """Let go of the files; what was committed is durable already."""
+        self._journal.close()
+
+    def _open(self) -> None:
+        found: dict[str, list[int]] = {"snapshot": [], "journal": []}
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in self.directory.iterdir():
+                if path.suffix == ".draft":
+                    path.unlink()
+                elif name := _NAMES.fullmatch(path.name):
+                    found[name[1]].append(int(name[2]))
+        except OSError as error:
+            raise storage_error(error, f"cannot read {self.directory.name}") from error
+        self._number = max(found["snapshot"], default=0)
+        for number in found["journal"]:
+            path = self.directory / f"journal-{number:012d}"
+            if number > self._number and path.stat().st_size:  # an empty one: a snapshot was begun, not finished
+                raise _damaged(path, "its snapshot is missing")
+        self.states = {}
+        self.snapshot_bytes = 0
+        if self._number:
+            self.snapshot_bytes = self._read_snapshot(self.directory / f"snapshot-{self._number:012d}")
+        self._compact_at = max(COMPACT_AT_BYTES, self.snapshot_bytes)
+        self._journal = Journal(self.directory / f"journal-{self._number:012d}")
+        try:
+            _sync_directory(self.directory)
+            for payload in self._journal.replay():
+                self._join(payload, self._journal.path)
+        except OSError as error:
+            self._journal.close()
+            raise storage_error(error, f"cannot read {self.directory.name}") from error
+        except ActorGridError:
+            self._journal.close()
+            raise
+        for number in {*found["snapshot"], *found["journal"]} - {self._number}:
+            self._forget(number)
+
+    def _read_snapshot(self, path: Path) -> int:
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise storage_error(error, f"cannot read {path.name}") from error
+        at, number = 0, 0
+        while True:
+            record = read_record(data, at, number)
+            if record is None:
+                raise _damaged(path, f"record {number} fails its checksum, {at} bytes in")
+            payload = record[1]
+            at += framed_size(len(payload))
+            number += 1
+            if not payload:
+                break
+            self._join(payload, path)
+        if at != len(data):
+            raise _damaged(path, f"{len(data) - at} bytes after its end")
+        return at
+
+    def _join(self, payload: bytes, path: Path) -> None:
+        """Take in a batch of (key, state or delta); its checksum was right, so it must be sound."""
+        try:
+            for key, data in unpack(payload):
+                delta = decode(data)
+                kinds = self.states.setdefault(key, {})
+                known = kinds.get(delta.kind)
+                kinds[delta.kind] = delta if known is None else known.join(delta)
+        except (MalformedBody, TypeError, ValueError) as error:
+            raise _damaged(path, f"a record with a right checksum cannot be read: {error}") from error
+
+    def _forget(self, number: int) -> None:
+        """Remove an older pair; what cannot be removed now is removed at the next opening."""
+        for name in ("journal", "snapshot"):
+            path = self.directory / f"{name}-{number:012d}"
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("cannot remove %s: %s", path.name, error)
+
+
+def _snapshot_records(states: States) -> Iterator[bytes]:
+    """Records of (key, state), by key; an empty one ends the file, so that a cut is noticed."""
+    number = 0
+    batch: list[tuple[str, bytes]] = []
+    size = 0
+    for key in sorted(states):
+        for kind in sorted(states[key]):
+            data = states[key][kind].to_bytes()
+            batch.append((key, data))
+            size += len(data)
+        if size >= SNAPSHOT_RECORD_BYTES:
+            yield frame(number, pack(batch))
+            number += 1
+            batch, size = [], 0
+    if batch:
+        yield frame(number, pack(batch))
+        number += 1
+    yield frame(number, b"")
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _damaged(path: Path, what: str) -> LogCorrupted:
+    return LogCorrupted(
+        f"{path.name}: {what}",
+        asked=str(path),
+        hint="the shared state stays down; restore state/ from a backup, or move it away to start empty",
+    )
