@@ -1,1 +1,1 @@
-"""One module per vendor library; nothing else imports one."""
+"""One module per vendor. Only these import a vendor's library, and only inside a DeviceProbe child."""

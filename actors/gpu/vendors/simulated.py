@@ -1,0 +1,80 @@
+"""Simulated devices: for hosts without GPUs, demonstrations and tests. They say that they are simulated."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from actorgrid.errors import InvalidSetting
+
+from ..device import Device, Readings
+
+_SPEC = re.compile(r"^simulated:(\d{1,4})x([A-Za-z0-9_.]+)-(\d+)GB$")
+_CAPABILITY = {
+    "P100": "6.0",
+    "V100": "7.0",
+    "T4": "7.5",
+    "A100": "8.0",
+    "A10": "8.6",
+    "A40": "8.6",
+    "L4": "8.9",
+    "L40S": "8.9",
+    "H100": "9.0",
+    "H200": "9.0",
+    "GH200": "9.0",
+    "B200": "10.0",
+    "B300": "10.3",
+}
+_POWER_W = {"T4": 70, "L4": 72, "A10": 150, "P100": 250, "V100": 300, "A40": 300, "L40S": 350, "A100": 400}
+_IDLE_SHARE = 0.1
+_FULL_POWER_W = 700
+_IDLE_C, _FULL_C = 32.0, 74.0
+
+
+def vendor_of_model(model: str) -> str:
+    """Whose model it is, from its name; NVIDIA's when nothing says otherwise."""
+    lower = model.lower()
+    if re.match(r"mi\d|radeon|rx\d|instinct", lower):
+        return "amd"
+    if re.match(r"max|flex|arc|gaudi", lower):
+        return "intel"
+    return "nvidia"
+
+
+def simulated_devices(spec: str, host_id: str) -> list[Device]:
+    """The devices of ``simulated:COUNTxMODEL-MEMORYGB``; the same host gets the same UUIDs at every start.
+
+    80GB are 80 GiB here, as on a device's label. Raises InvalidSetting.
+    """
+    found = _SPEC.match(spec)
+    if found is None:
+        raise InvalidSetting(
+            f"gpus.source {spec!r} is not understood", asked=spec, hint="write it like simulated:8xH100-80GB"
+        )
+    count, model, memory_gb = int(found[1]), found[2], int(found[3])
+    origin = hashlib.sha256(host_id.encode()).hexdigest()[:12]
+    return [
+        Device(
+            uuid=f"GPU-sim-{origin}-{index:04d}",
+            index=index,
+            vendor=vendor_of_model(model),
+            model=model,
+            memory_mib=memory_gb * 1024,
+            source="simulated",
+            compute_capability=_CAPABILITY.get(model),
+        )
+        for index in range(count)
+    ]
+
+
+def simulated_readings(device: Device, allocated_milli: int, allocated_mib: int) -> Readings:
+    """Readings as if everything allocated were used to the full: a model, the same for the same allocations."""
+    busy = min(1.0, allocated_milli / 1000)
+    full_w = _POWER_W.get(device.model, _FULL_POWER_W)
+    used_mib = allocated_mib or round(busy * device.memory_mib)
+    return Readings(
+        memory_used_mib=min(used_mib, device.memory_mib),
+        utilization_percent=round(100.0 * busy, 1),
+        temperature_celsius=round(_IDLE_C + (_FULL_C - _IDLE_C) * busy, 1),
+        power_watts=round(full_w * (_IDLE_SHARE + (1 - _IDLE_SHARE) * busy), 1),
+    )
