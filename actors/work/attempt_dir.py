@@ -1,0 +1,236 @@
+"""The folder of one attempt or pool worker on disk, and how its parts are written and read.
+
+ATTEMPT_ID/           0700
+  spec.msgpack        what to run; complete before anything starts
+  lock                held (a record lock) by the shim for as long as it lives
+  started             made once, by the first shim: an attempt never runs twice. Holds shim pid and machine boot id
+  stdout, stderr      bounded; what is dropped is counted in the status
+  status.msgpack      how it ended: see shim.py. Renamed into place; its room is reserved beforehand
+  result.bin          result of a function job (transports/task_frames.py); renamed into place
+  reported            empty; made once the ledger knows the end
+
+Whoever finds ``started`` without ``status.msgpack`` and the lock free knows that the shim was killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from actorgrid.errors import BadRequest, DiskFull
+
+RESERVED_BYTES = 4096
+MAX_STATUS_BYTES = 1 << 20
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace *path* with *data*, all or nothing, on disk when this returns. Raises OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(temporary, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in *folder* durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class AttemptDir:
+    """One attempt's (or worker's) folder. Reading never fails for a folder that is not there: it is empty."""
+
+    def __init__(self, parent: Path, attempt_id: str) -> None:
+        if not _ID.fullmatch(attempt_id):
+            raise BadRequest("not the id of an attempt", asked=attempt_id[:100])
+        self.attempt_id = attempt_id
+        self.path = parent / attempt_id
+
+    @property
+    def stdout(self) -> Path:
+        """What it wrote to standard output."""
+        return self.path / "stdout"
+
+    @property
+    def stderr(self) -> Path:
+        """What it wrote to standard error."""
+        return self.path / "stderr"
+
+    @property
+    def result(self) -> Path:
+        """The result file of a function job."""
+        return self.path / "result.bin"
+
+    @property
+    def status_file(self) -> Path:
+        """How it ended."""
+        return self.path / "status.msgpack"
+
+    # -- written by the manager
+
+    def create(self, spec: dict[str, Any]) -> None:
+        """Make the folder with its spec and reserve the status's room. Raises DiskFull."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._reserve()
+            for stream in (self.stdout, self.stderr):
+                os.close(os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            write_durably(self.path / "spec.msgpack", msgpack.packb(spec, use_bin_type=True))
+        except OSError as error:
+            raise DiskFull(
+                f"cannot set up {self.attempt_id}: {error.strerror}", hint="free space in the data directory"
+            ) from error
+
+    def _reserve(self) -> None:
+        fd = os.open(self.path / "status.tmp", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, RESERVED_BYTES)
+        finally:
+            os.close(fd)
+
+    def mark_reported(self) -> None:
+        """The ledger knows the end: this folder is only kept for its readers."""
+        try:
+            os.close(os.open(self.path / "reported", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except FileNotFoundError:
+            return
+
+    def remove(self) -> None:
+        """Delete all of it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    # -- written by the shim
+
+    def take(self) -> int | None:
+        """Become this attempt's only shim: the descriptor that holds the lock, or None if it has had one.
+
+        Never runs twice: a second caller gets None even after the first was killed.
+        """
+        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self.status_file.exists():
+                raise FileExistsError(self.status_file)
+            from .linux import boot_id
+
+            fd = os.open(self.path / "started", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            os.write(fd, msgpack.packb({"pid": os.getpid(), "boot_id": boot_id()}))
+            os.close(fd)
+        except (BlockingIOError, PermissionError, FileExistsError):
+            os.close(lock)
+            return None
+        return lock
+
+    def write_status(self, status: dict[str, Any]) -> None:
+        """Write how it ended into the reserved room, then give it its name. Raises OSError."""
+        data = msgpack.packb(status, use_bin_type=True)
+        reserved = self.path / "status.tmp"
+        fd = os.open(reserved, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(fd, data, 0)
+            os.fsync(fd)
+            os.ftruncate(fd, len(data))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(reserved, self.status_file)
+        sync_folder(self.path)
+
+    # -- read by anyone
+
+    def exists(self) -> bool:
+        """Whether the attempt was set up on this host."""
+        return (self.path / "spec.msgpack").exists()
+
+    def read_spec(self) -> dict[str, Any] | None:
+        """What to run, or None."""
+        return _read_map(self.path / "spec.msgpack")
+
+    def read_status(self) -> dict[str, Any] | None:
+        """How it ended, or None while it has not."""
+        return _read_map(self.status_file)
+
+    def read_started(self) -> dict[str, Any] | None:
+        """Its shim's pid and the machine's boot id, or None when no shim ever took it."""
+        if not (self.path / "started").exists():
+            return None
+        return _read_map(self.path / "started") or {}
+
+    def ended(self) -> bool:
+        """Whether nothing will be added to the output any more."""
+        return self.status_file.exists() or not self.path.exists()
+
+    def reported(self) -> bool:
+        """Whether the ledger knows the end."""
+        return (self.path / "reported").exists()
+
+    def shim_pid(self) -> int | None:
+        """The pid of the shim that holds the lock, or None when none does. Takes no lock itself.
+
+        Never ask from the shim's own process: closing the file would drop its lock.
+        """
+        try:
+            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            asked = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            answer = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
+        finally:
+            os.close(fd)
+        kind, _, _, _, pid = struct.unpack("hhqqi", answer)
+        return None if kind == fcntl.F_UNLCK else int(pid)
+
+    def output_size(self, stream: str) -> int:
+        """Bytes kept so far of ``stdout`` or ``stderr``."""
+        try:
+            return self._stream(stream).stat().st_size
+        except OSError:
+            return 0
+
+    def read_output(self, stream: str, offset: int = 0, max_bytes: int = 1 << 20) -> bytes:
+        """At most *max_bytes* of ``stdout`` or ``stderr`` from *offset*; empty at the (present) end.
+
+        To follow: read until empty; when :meth:`ended` was true before an empty read, that was all.
+        """
+        try:
+            fd = os.open(self._stream(stream), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return b""
+        try:
+            return os.pread(fd, max_bytes, offset)
+        finally:
+            os.close(fd)
+
+    def _stream(self, stream: str) -> Path:
+        if stream not in ("stdout", "stderr"):
+            raise BadRequest("an attempt has two streams", asked=stream[:40], hint="stdout or stderr")
+        return self.path / stream
+
+
+def _read_map(path: Path) -> dict[str, Any] | None:
+    try:
+        if path.stat().st_size > 64 * MAX_STATUS_BYTES:
+            return None
+        fields = msgpack.unpackb(path.read_bytes(), raw=False)
+    except (OSError, ValueError, msgpack.UnpackException):
+        return None
+    return fields if isinstance(fields, dict) else None

@@ -1,0 +1,92 @@
+"""What a process that runs users' work sees: its variables, and which devices."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .linux import MARK_ATTEMPT, MARK_HOST
+
+# Passed on from the agent's environment; everything else (tokens, agent sockets, keys) stays behind.
+_PASSED_ON = frozenset(
+    {"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TERM", "TMPDIR", "LD_LIBRARY_PATH"}
+    | {"VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "ROCM_PATH", "ROCM_HOME", "ONEAPI_ROOT"}
+    | {"HF_HOME", "TORCH_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"}
+    | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "http_proxy", "https_proxy", "no_proxy"}
+    | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}
+)
+
+# The variable by which each vendor's runtime is told its devices.
+VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
+
+
+def host_tag(data_dir: Path) -> str:
+    """Tells the work of this data directory from that of other agents on the machine."""
+    return hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()[:16]
+
+
+def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of the agent's environment that users' work may see."""
+    return {name: value for name, value in environment.items() if name in _PASSED_ON or name.startswith("LC_")}
+
+
+def device_variables(host_devices: Iterable[Mapping[str, Any]], granted: Iterable[str]) -> dict[str, str]:
+    """Visible-device variables for the granted UUIDs, out of all devices of the host.
+
+    Each vendor's variable is always set: empty when nothing of that vendor was granted, so that work without
+    GPUs sees none. Level Zero counts devices by position, so its mask holds positions among Intel's.
+    """
+    wanted = list(granted)
+    devices = sorted(host_devices, key=lambda device: int(device["index"]))
+    vendors = {str(device["uuid"]): str(device["vendor"]) for device in devices}
+    intel = [str(device["uuid"]) for device in devices if device["vendor"] == "intel"]
+    variables = dict.fromkeys(VISIBLE.values(), "")
+    for vendor in ("nvidia", "amd"):
+        variables[VISIBLE[vendor]] = ",".join(uuid for uuid in wanted if vendors.get(uuid) == vendor)
+    variables[VISIBLE["intel"]] = ",".join(str(intel.index(uuid)) for uuid in wanted if uuid in intel)
+    variables["ZE_FLAT_DEVICE_HIERARCHY"] = "COMPOSITE"
+    variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    variables["ACTORGRID_DEVICES"] = ",".join(wanted)
+    return variables
+
+
+def work_environment(
+    agent: Mapping[str, str],
+    user: Mapping[str, str],
+    devices: Mapping[str, str],
+    *,
+    host_tag: str,
+    work_id: str,
+    job_id: str = "",
+    cpu_milli: int = 0,
+) -> dict[str, str]:
+    """Everything a process of users' work sees. The user's values win over the agent's, ours over both."""
+    variables = passed_on(agent)
+    variables["PYTHONUNBUFFERED"] = "1"  # output is a pipe: without it, lines of a Python program arrive late
+    if cpu_milli:
+        variables["OMP_NUM_THREADS"] = str(max(1, cpu_milli // 1000))
+    variables.update(user)
+    variables.update(devices)
+    variables[MARK_ATTEMPT] = work_id
+    variables[MARK_HOST] = host_tag
+    if job_id:
+        variables["ACTORGRID_JOB_ID"] = job_id
+    return variables
+
+
+def enforcement(
+    host_devices: Iterable[Mapping[str, Any]], granted: Iterable[str], gpu_milli: int, gpu_memory_mib: int
+) -> str:
+    """How strongly a grant's limits hold: ``none`` or ``cooperative`` (visible-device variables).
+
+    Nothing stops a process from using more of a device than its share or its memory, and a simulated or
+    declared device has nothing to be kept from.
+    """
+    wanted = set(granted)
+    sources = {str(device.get("source")) for device in host_devices if device["uuid"] in wanted}
+    if not wanted or sources != {"probed"} or gpu_milli < 1000 or gpu_memory_mib:
+        return "none"
+    return "cooperative"

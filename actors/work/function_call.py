@@ -1,0 +1,114 @@
+"""Run one pickled call in a worker: unpickle, call, pickle what it gave or why it failed.
+
+Only workers import this: it is the place where users' bytes become objects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle  # nosec B403 - a worker exists to run what its authenticated owner sent
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from actorgrid.errors import ActorGridError, DependencyFailed, TaskFailed, TaskTimedOut, UnpicklableResult
+from actorgrid.transports.task_frames import decode_result
+
+MAX_TRACEBACK_CHARS = 64 * 1024
+MAX_EXCEPTION_BYTES = 1 << 20
+
+
+class TimeIsUp(BaseException):
+    """Raised in a task by its timer; no ``except Exception`` of the user's stops it."""
+
+
+def dump_value(value: Any, max_bytes: int) -> bytes:
+    """The pickled value. Raises UnpicklableResult when it cannot be pickled or is too large."""
+    try:
+        try:
+            data = pickle.dumps(value, protocol=5)
+        except Exception:  # noqa: BLE001 - user classes raise anything; cloudpickle takes more than pickle does
+            data = cloudpickle.dumps(value, protocol=5)
+    except Exception as error:  # noqa: BLE001 - as above
+        raise UnpicklableResult(
+            f"the result cannot be pickled: {type(error).__name__}: {error}",
+            asked=f"a {type(value).__module__}.{type(value).__qualname__}",
+            hint="return plain data, or write it to a file and return the path",
+        ) from None
+    if len(data) > max_bytes:
+        raise UnpicklableResult(
+            f"the result is {len(data)} bytes, over the limit of {max_bytes}",
+            asked=f"a {type(value).__module__}.{type(value).__qualname__}",
+            hint="write it to a file and return the path, or raise work.max_result_bytes",
+        )
+    return data
+
+
+def describe_failure(error: BaseException, timeout_s: float | None = None) -> tuple[ActorGridError, bytes | None]:
+    """The named error for what a call raised, and the pickled exception where it survives the journey."""
+    if isinstance(error, TimeIsUp):
+        limit = f"{timeout_s:g} s" if timeout_s else "its time limit"
+        return TaskTimedOut(f"the task ran past {limit}", hint="raise timeout_s, or split the work"), None
+    if isinstance(error, UnpicklableResult | DependencyFailed):
+        return error, None
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("actorgrid.actors.work."):
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))[-MAX_TRACEBACK_CHARS:]
+    hint = ""
+    if isinstance(error, ModuleNotFoundError):
+        hint = f"install {error.name!r} where the host's Python finds it, or set PYTHONPATH in env"
+    elif isinstance(error, SystemExit):
+        hint = "a function gives its result by return; sys.exit ends it as failed"
+    try:
+        message = f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise
+        message = type(error).__name__
+    return TaskFailed(message[:4096], traceback=text, hint=hint), _dump_exception(error)
+
+
+def _dump_exception(error: BaseException) -> bytes | None:
+    try:
+        data: bytes = cloudpickle.dumps(error.with_traceback(None), protocol=5)
+        pickle.loads(data)  # nosec B301 - our own bytes: many exceptions pickle but do not come back
+    except Exception:  # noqa: BLE001 - user classes raise anything
+        return None
+    return data if len(data) <= MAX_EXCEPTION_BYTES else None
+
+
+class _PayloadUnpickler(pickle.Unpickler):
+    """Resolves references to other jobs' results."""
+
+    def __init__(self, data: bytes, inputs: dict[str, str]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._inputs = inputs
+
+    def persistent_load(self, pid: Any) -> Any:
+        match pid:
+            case ("job", str(job_id)) if job_id in self._inputs:
+                return load_result(job_id, Path(self._inputs[job_id]))
+        raise DependencyFailed(f"the payload refers to {pid!r}, which this job does not depend on")
+
+
+def load_result(job_id: str, path: Path) -> Any:
+    """The value a job left. Raises DependencyFailed."""
+    try:
+        result = decode_result(path.read_bytes())
+    except OSError as error:
+        raise DependencyFailed(f"the result of job {job_id} is gone: {error.strerror}", asked=job_id) from None
+    if result.value is None:
+        raise DependencyFailed(f"job {job_id} has no value", asked=job_id, found=str(result.error))
+    return pickle.loads(result.value)  # nosec B301 - a worker reads what a worker of the same owner wrote
+
+
+def load_payload(path: Path, digest: str, inputs: dict[str, str]) -> tuple[Callable[..., Any], Any, Any]:
+    """The call in a job's payload. Raises TaskFailed when the bytes are not those the digest names."""
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise TaskFailed("the payload on disk does not match its digest", asked=digest, hint="submit the job again")
+    function, args, kwargs = _PayloadUnpickler(data, inputs).load()
+    return function, args, kwargs

@@ -1,0 +1,145 @@
+"""Processes and their descendants, read from /proc, and how to end them all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+
+from .linux import MARK_ATTEMPT, MARK_HOST
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_MAX_ROUNDS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """One line of the process table."""
+
+    pid: int
+    parent: int
+    state: str
+    rss_bytes: int
+
+
+def read_process(pid: int) -> ProcessFacts | None:
+    """One process, or None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    if len(fields) < 22:
+        return None
+    return ProcessFacts(pid, int(fields[1]), fields[0].decode(), int(fields[21]) * _PAGE_BYTES)
+
+
+def process_table() -> list[ProcessFacts]:
+    """Every process there is; those that vanish meanwhile are left out."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [facts for facts in map(read_process, pids) if facts is not None]
+
+
+def children_of(pid: int) -> list[int]:
+    """Direct children of *pid*'s threads, zombies included."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except FileNotFoundError:
+        if os.path.exists(f"/proc/{pid}") and not os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
+            return [facts.pid for facts in process_table() if facts.parent == pid]  # kernel without the children file
+    except ProcessLookupError:
+        return found
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Everything below *pid*, parents before children. Misses what was reparented away from the tree."""
+    found: list[int] = []
+    todo = [pid]
+    while todo:
+        for child in children_of(todo.pop()):
+            found.append(child)
+            todo.append(child)
+    return found
+
+
+def living(pids: list[int]) -> list[int]:
+    """Those that are neither gone nor zombies."""
+    facts = (read_process(pid) for pid in pids)
+    return [fact.pid for fact in facts if fact is not None and fact.state not in "ZX"]
+
+
+def tree_rss_bytes(pid: int) -> int:
+    """Resident memory of all descendants of *pid*; shared pages count once per process."""
+    facts = (read_process(child) for child in descendants(pid))
+    return sum(fact.rss_bytes for fact in facts if fact is not None)
+
+
+def send(pid: int, number: int) -> None:
+    """Signal a process; one that is gone is fine."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def kill_descendants(pid: int) -> None:
+    """SIGKILL everything below *pid*. The tree is stopped first, so that it cannot fork faster than we look.
+
+    Zombies are left for their parents to reap. Call it again until :func:`descendants` shows nobody living:
+    where *pid* is a subreaper, orphans of those killed move up to it.
+    """
+    stopped: set[int] = set()
+    for _ in range(_MAX_ROUNDS):
+        fresh = [child for child in living(descendants(pid)) if child not in stopped]
+        if not fresh:
+            break
+        for child in fresh:
+            send(child, signal.SIGSTOP)
+            stopped.add(child)
+    for child in living(descendants(pid)):
+        send(child, signal.SIGKILL)
+
+
+def find_marked(host_tag: str) -> dict[int, str]:
+    """Processes of this host's work: pid to attempt or worker id, by the marks in their environment.
+
+    Sees processes of our own user (all, as root). One that changed its own memory can hide.
+    """
+    host = f"{MARK_HOST}={host_tag}".encode()
+    prefix = f"{MARK_ATTEMPT}=".encode()
+    found: dict[int, str] = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                environment = file.read()
+        except OSError:
+            continue  # gone, or another user's
+        if host not in environment:
+            continue
+        entries = environment.split(b"\0")
+        if host in entries:
+            ids = [entry[len(prefix) :] for entry in entries if entry.startswith(prefix)]
+            if ids:
+                found[int(name)] = ids[0].decode("utf-8", "replace")
+    return found
+
+
+def kill_marked(host_tag: str, work_id: str, patience_s: float = 2.0) -> int:
+    """SIGKILL all processes marked with *work_id* until none lives or *patience_s* is over; gives how many."""
+    killed: set[int] = set()
+    deadline = time.monotonic() + patience_s
+    while True:
+        found = living([pid for pid, marked in find_marked(host_tag).items() if marked == work_id])
+        if not found or time.monotonic() > deadline:
+            return len(killed)
+        for pid in found:
+            send(pid, signal.SIGKILL)
+            killed.add(pid)
+        time.sleep(0.002)

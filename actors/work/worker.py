@@ -1,0 +1,453 @@
+"""The worker: a process that runs users' Python, outside the agent's trust.
+
+It holds no descriptor but 0, 1, 2, its listening socket and a control socket to its shim; no token of the agent,
+no key. Over the control socket come, as frames, the sessions it may serve::
+
+    ["session", {"secret", "session", "env", "gpu_uuids", "title"}]      -> the next client must know the secret
+    ["close"]                                                            -> drop the client, answer ["idle"]
+
+and the worker reports ["spoiled", reason] when it should not be used again.
+"""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+import gc
+import hmac
+import io
+import os
+import pickle  # nosec B403 - only after the client's secret was checked
+import select
+import signal
+import socket
+import sys
+from collections import deque
+from pathlib import Path
+from time import monotonic, sleep
+from types import FrameType
+from typing import Any, NoReturn
+
+from actorgrid.errors import (
+    ActorGridError,
+    MalformedBody,
+    PeerRefused,
+    PythonMismatch,
+    TaskCancelled,
+    TransportError,
+    UnknownKey,
+    WrongToken,
+)
+from actorgrid.transports.frames import FrameDecoder, encode_frame
+from actorgrid.transports.task_frames import (
+    MAX_BODY_BYTES,
+    MAX_FUNCTIONS,
+    PROTOCOL_VERSION,
+    Cancel,
+    Function,
+    Hello,
+    Task,
+    encode_failure,
+    encode_output,
+    encode_refused,
+    encode_result,
+    encode_success,
+    encode_welcome,
+    parse_client_frame,
+)
+
+from .attempt_dir import write_durably
+from .function_call import TimeIsUp, describe_failure, dump_value, load_payload
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+EXIT_TASK_FAILED = 1
+READ_BYTES = 256 * 1024
+MAX_WAITING = 10_000  # tasks read ahead; more stay in the socket, and so with the client
+FULL_DISK_RETRY_S = 0.5
+HELLO_BYTES = 64 * 1024  # a stranger may make us hold no more than this
+FLUSH_BYTES = 64 * 1024
+FLUSH_AFTER_S = 0.001
+OUTPUT_HELD_BYTES = 32 * 1024
+HANG_GRACE_S = 5.0  # a task deaf to its timer that long is stuck in C: the whole worker leaves
+
+
+def use_environment(environment: dict[str, str]) -> None:
+    """Make *environment* the process's own, and let PYTHONPATH in it count as it would have at start."""
+    os.environ.clear()
+    os.environ.update(environment)
+    for entry in reversed(environment.get("PYTHONPATH", "").split(os.pathsep)):
+        if entry and entry not in sys.path:
+            sys.path.insert(0, entry)
+
+
+# -- function jobs
+
+
+def run_job(spec: dict[str, Any]) -> int:
+    """Run the one call of a function job and leave its result file; gives the exit code."""
+    function = spec["function"]
+    result_path = Path(function["result_path"])
+    try:
+        if function["python"] and function["python"] != PYTHON:
+            raise PythonMismatch(
+                "the function was pickled by another Python",
+                asked=function["python"],
+                found=PYTHON,
+                hint="run client and host on the same minor version of Python",
+            )
+        call, args, kwargs = load_payload(Path(function["payload_path"]), function["digest"], function["inputs"])
+        data = encode_result(dump_value(call(*args, **kwargs), function["max_result_bytes"]))
+        code = 0
+    except ActorGridError as error:
+        named, exception = (error, None) if isinstance(error, PythonMismatch) else describe_failure(error)
+        data, code = encode_result(error=named, exception=exception), EXIT_TASK_FAILED
+    except BaseException as error:  # noqa: BLE001 - the outermost loop of a job: whatever it raises is its result
+        named, exception = describe_failure(error)
+        data, code = encode_result(error=named, exception=exception), EXIT_TASK_FAILED
+        print(named.details.get("traceback", ""), file=sys.stderr, end="")
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue  # closed by the user's code
+    while True:
+        try:
+            write_durably(result_path, data)
+            return code
+        except OSError as error:
+            # A full disk holds the job back as it holds back output; the job's own time limit still counts.
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            sleep(FULL_DISK_RETRY_S)
+
+
+# -- session tasks
+
+
+class _Client:
+    """One connection: what it taught us, what it waits for."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.decoder = FrameDecoder()
+        self.welcome = False
+        self.functions: dict[bytes, tuple[bytes, Any]] = {}
+        self.waiting: deque[Task] = deque()
+        self.cancelled: set[int] = set()
+        self.replies: list[bytes] = []
+        self.replies_bytes = 0
+
+
+class _Tee(io.TextIOBase):
+    """``sys.stdout``/``sys.stderr`` of session tasks: to the worker's own file, and to the client in chunks."""
+
+    def __init__(self, worker: Worker, name: str, inner: Any) -> None:
+        self._worker = worker
+        self._name = name
+        self._inner = inner
+        self._held: list[str] = []
+        self._held_chars = 0
+        self.encoding_name = "utf-8"
+
+    def write(self, text: str) -> int:
+        """Keep a copy for the client; written through at a line's end."""
+        self._inner.write(text)
+        self._held.append(text)
+        self._held_chars += len(text)
+        if self._held_chars > OUTPUT_HELD_BYTES or (
+            "\n" in text and monotonic() - self._worker.last_flush > 10 * FLUSH_AFTER_S
+        ):
+            self.flush()
+            self._worker.flush_replies()
+        return len(text)
+
+    def flush(self) -> None:
+        """Queue what is held as one output frame."""
+        self._inner.flush()
+        if self._held:
+            text, self._held, self._held_chars = "".join(self._held), [], 0
+            self._worker.add_output(self._name, text.encode("utf-8", "replace"))
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        return int(self._inner.fileno())
+
+    @property
+    def buffer(self) -> Any:
+        return self._inner.buffer
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.encoding_name
+
+
+class Worker:
+    """The loop of a pool worker. One client at a time; each new client needs a new secret from the agent."""
+
+    def __init__(self, worker_id: str, listener: socket.socket, control: socket.socket) -> None:
+        self.worker_id = worker_id
+        self.last_flush = 0.0
+        self._listener = listener
+        self._control = control
+        self._control_decoder = FrameDecoder()
+        self._client: _Client | None = None
+        self._task_id = 0
+        self._timed = False
+        self._secret: bytes = b""
+        self._session = ""
+        self._gpu_uuids: list[str] = []
+        self._tees: list[_Tee] = []
+        self._poll = select.poll()
+        self._poll.register(listener, select.POLLIN)
+        self._poll.register(control, select.POLLIN)
+        listener.setblocking(False)
+
+    def run(self) -> NoReturn:
+        """Serve until the shim closes the control socket."""
+        sys.stdout = _Tee(self, "stdout", sys.stdout)
+        sys.stderr = _Tee(self, "stderr", sys.stderr)
+        self._tees = [sys.stdout, sys.stderr]
+        signal.signal(signal.SIGALRM, self._time_is_up)
+        while True:
+            client = self._client
+            if client is not None and client.waiting:
+                self._run_waiting(client)
+                continue
+            for fd, _ in self._poll.poll():
+                if self._client is not None and fd == self._client.socket.fileno():
+                    self._read_client(self._client)
+                elif fd == self._control.fileno():
+                    self._read_control()
+                elif fd == self._listener.fileno():
+                    self._accept()
+
+    # -- control
+
+    def _read_control(self) -> None:
+        data = self._control.recv(READ_BYTES)
+        if not data:
+            os._exit(0)
+        for frame in self._control_decoder.feed(data):
+            match frame:
+                case ["session", dict(session)]:
+                    self._begin_session(session)
+                case ["close"]:
+                    self._drop_client()
+                    self._secret = b""
+                    self._control.sendall(encode_frame(["idle"]))
+
+    def _begin_session(self, session: dict[str, Any]) -> None:
+        self._drop_client()
+        use_environment(session["env"])
+        self._secret = session["secret"].encode()
+        self._session = session["session"]
+        self._gpu_uuids = list(session["gpu_uuids"])
+        self._control.sendall(encode_frame(["ready", self._session]))
+
+    # -- the client
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        if self._client is not None and self._client.welcome:
+            self._refuse(connection, PeerRefused("the worker serves another client"))
+            connection.close()
+            return
+        self._drop_client()  # one that said nothing yet gives way
+        connection.setblocking(True)
+        self._client = _Client(connection)
+        self._poll.register(connection, select.POLLIN)
+
+    def _refuse(self, connection: socket.socket, error: ActorGridError) -> None:
+        try:
+            connection.send(encode_refused(error), socket.MSG_DONTWAIT)
+        except OSError:
+            return  # it left, or does not read: there is nobody to tell
+
+    def _drop_client(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            self._poll.unregister(client.socket)
+            client.socket.close()
+            if client.welcome:
+                self._secret = b""  # a secret is good for one client
+                for tee in self._tees:
+                    tee.flush()
+                client.functions.clear()
+                gc.collect()
+
+    def _read_client(self, client: _Client) -> None:
+        try:
+            data = client.socket.recv(READ_BYTES if client.welcome else HELLO_BYTES)
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._drop_client()
+            return
+        try:
+            for frame in client.decoder.feed(data):
+                self._take(client, frame)
+            if not client.welcome and client.decoder.pending_bytes > HELLO_BYTES:
+                raise PeerRefused("the first frame must be a hello, and short")
+        except (ActorGridError, TransportError) as error:
+            self._refuse(client.socket, error)
+            if client.welcome:
+                self._control.sendall(encode_frame(["spoiled", f"its client broke protocol: {error.message}"]))
+            self._drop_client()
+
+    def _take(self, client: _Client, frame: list[Any]) -> None:
+        message = parse_client_frame(frame)
+        if not client.welcome:
+            if not isinstance(message, Hello):
+                raise PeerRefused("the first frame must be a hello")
+            self._check(message)
+            client.welcome = True
+            client.socket.sendall(encode_welcome(self.worker_id, PYTHON, os.getpid(), self._gpu_uuids))
+        elif isinstance(message, Task):
+            client.waiting.append(message)
+        elif isinstance(message, Function):
+            client.functions.pop(message.fn_id, None)
+            client.functions[message.fn_id] = (message.code, None)
+            while len(client.functions) > MAX_FUNCTIONS:
+                del client.functions[next(iter(client.functions))]
+        elif isinstance(message, Cancel):
+            if any(task.task_id == message.task_id for task in client.waiting):
+                client.cancelled.add(message.task_id)
+        else:
+            raise MalformedBody("a second hello")
+
+    def _check(self, hello: Hello) -> None:
+        if hello.version != PROTOCOL_VERSION:
+            raise PeerRefused("another protocol version", asked=str(hello.version), found=str(PROTOCOL_VERSION))
+        if not self._secret or not hmac.compare_digest(hello.secret.encode("utf-8", "replace"), self._secret):
+            raise WrongToken("the worker was not leased to this client", hint="ask for a lease and use its secret")
+        if hello.python and hello.python != PYTHON:
+            raise PythonMismatch(
+                "client and worker cannot exchange functions",
+                asked=f"Python {hello.python}",
+                found=f"Python {PYTHON}",
+                hint="run client and host on the same minor version of Python",
+            )
+
+    # -- tasks
+
+    def _run_waiting(self, client: _Client) -> None:
+        """Run what was read; look at the sockets again in between once that costs little beside the task."""
+        looked = monotonic()
+        while client.waiting and self._client is client:
+            self._run_one(client, client.waiting.popleft())
+            now = monotonic()
+            if client.replies_bytes > FLUSH_BYTES or now - self.last_flush > FLUSH_AFTER_S:
+                self.flush_replies()
+            if now - looked > FLUSH_AFTER_S:
+                looked = now
+                self._look(client)
+        self.flush_replies()
+
+    def _look(self, client: _Client) -> None:
+        for fd, _ in self._poll.poll(0):
+            if fd == self._control.fileno():
+                self._read_control()
+            elif fd == self._listener.fileno():
+                self._accept()
+            elif len(client.waiting) < MAX_WAITING and self._client is client and fd == client.socket.fileno():
+                self._read_client(client)
+
+    def _run_one(self, client: _Client, task: Task) -> None:
+        task_id = task.task_id
+        if client.cancelled and task_id in client.cancelled:
+            client.cancelled.discard(task_id)
+            self._reply(client, encode_failure(task_id, TaskCancelled("cancelled before it started")))
+            return
+        self._task_id = task_id
+        try:
+            function = self._function(client, task.fn_id)
+            args, kwargs = pickle.loads(task.args)  # nosec B301 - from the authenticated owner of this worker
+            if task.timeout_s is None:
+                value = function(*args, **kwargs)
+            else:
+                value = self._call_timed(function, args, kwargs, task.timeout_s)
+            reply = encode_success(task_id, dump_value(value, MAX_BODY_BYTES))
+        except BaseException as error:  # noqa: BLE001 - the outermost loop of a task: what it raises is its result
+            if self._timed:
+                self._stop_timer()  # the timer struck inside the clean-up
+            named, exception = self._describe(error, task)
+            reply = encode_failure(task_id, named, exception)
+        for tee in self._tees:
+            if tee._held:
+                tee.flush()
+        self._reply(client, reply)
+
+    def _describe(self, error: BaseException, task: Task) -> tuple[ActorGridError, bytes | None]:
+        if isinstance(error, UnknownKey) and error.details.get("fn_id"):
+            return error, None
+        return describe_failure(error, task.timeout_s)
+
+    def _function(self, client: _Client, fn_id: bytes) -> Any:
+        known = client.functions.pop(fn_id, None)
+        if known is None:
+            raise UnknownKey(
+                "the worker does not hold that function", hint="send it again, then the task", fn_id=fn_id.hex()
+            )
+        code, function = known
+        if function is None:
+            client.functions[fn_id] = known
+            function = pickle.loads(code)  # nosec B301 - from the authenticated owner of this worker
+            del client.functions[fn_id]
+        client.functions[fn_id] = (code, function)  # last used is last in order
+        return function
+
+    def _call_timed(self, function: Any, args: Any, kwargs: Any, timeout_s: float) -> Any:
+        # Repeats, in case the user's code swallows the first; the C watchdog is for code that never comes back.
+        self._timed = True
+        signal.setitimer(signal.ITIMER_REAL, timeout_s, 1.0)
+        faulthandler.dump_traceback_later(timeout_s + HANG_GRACE_S, exit=True, file=2)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        self._timed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
+
+    def _time_is_up(self, _number: int, _frame: FrameType | None) -> None:
+        if self._timed:
+            raise TimeIsUp
+
+    # -- replies
+
+    def add_output(self, stream: str, data: bytes) -> None:
+        """Queue an output frame for the client whose task is running, if there is one."""
+        if self._client is not None and self._client.welcome:
+            self._reply(self._client, encode_output(self._task_id, stream, data))
+
+    def _reply(self, client: _Client, frame: bytes) -> None:
+        client.replies.append(frame)
+        client.replies_bytes += len(frame)
+
+    def flush_replies(self) -> None:
+        """Send what is queued. Blocks while the client does not read: it must go on reading while it sends."""
+        self.last_flush = monotonic()
+        client = self._client
+        if client is None or not client.replies:
+            return
+        data, client.replies, client.replies_bytes = b"".join(client.replies), [], 0
+        try:
+            client.socket.sendall(data)
+        except OSError:
+            client.waiting.clear()  # it is gone; the next read says so too
+            self._drop_client()
+
+
+def serve(worker_id: str, listener: socket.socket, control: socket.socket) -> NoReturn:
+    """Be a pool worker."""
+    Worker(worker_id, listener, control).run()
