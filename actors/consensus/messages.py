@@ -29,7 +29,13 @@ class Proposed:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Read. Kinds: job, jobs, allocations, hosts, settings, events, counts. Answer: plain values."""
+    """Read what is committed. Answer: plain values, by kind:
+
+    job {job_id}: the record, live or ended, or None · jobs {states, limit, before}: {"jobs", "total"}, newest first;
+    ``before`` is the job_id the page before ended with, or a time · allocations, hosts, settings: {kind: ...} ·
+    events {from, limit}: {"events", "index"}, oldest first, from a log index on, the last index given whole ·
+    counts: {"jobs": by state, "allocations", "hosts", "commit_latency_ms"} · status.
+    """
 
     kind: str
     args: dict[str, Any] = field(default_factory=dict)
@@ -57,8 +63,8 @@ class Snapshot:
 class Applied:
     """One committed command's effect. ``changes``: (kind, id, new record or None when gone), in order.
 
-    Kinds: job, allocation, host, setting. ``previous`` is the index of the Applied sent before this one:
-    a receiver that sees a gap subscribes again.
+    Kinds: job, allocation, host, setting, and term (record: (term, epoch)). ``previous`` is the
+    index of the Applied sent before this one: a receiver that sees a gap subscribes again.
     """
 
     index: int

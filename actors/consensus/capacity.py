@@ -1,0 +1,94 @@
+"""What each host has given out: the sums the ledger's guard compares with what the host has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.errors import Overcommit, WrongState
+
+DEVICE_MILLI = 1000
+
+
+class Capacity:
+    """Sums over live allocations, by host and device. Derived: never stored, rebuilt from the allocations.
+
+    An allocation keeps its place in the sums until it is given back, also when its host comes up again with
+    another incarnation or fewer devices.
+    """
+
+    def __init__(self) -> None:
+        self._cpu_milli: dict[str, int] = {}
+        self._memory_mib: dict[str, int] = {}
+        self._device: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def take(self, allocation: dict[str, Any]) -> None:
+        """Count an allocation."""
+        self._add(allocation, 1)
+
+    def give(self, allocation: dict[str, Any]) -> None:
+        """Stop counting an allocation."""
+        self._add(allocation, -1)
+
+    def used_cpu_milli(self, host_id: str) -> int:
+        """CPU given out on a host."""
+        return self._cpu_milli.get(host_id, 0)
+
+    def used_memory_mib(self, host_id: str) -> int:
+        """Memory given out on a host."""
+        return self._memory_mib.get(host_id, 0)
+
+    def used_device(self, host_id: str, index: int) -> tuple[int, int]:
+        """Thousandths and MiB given out of a device."""
+        return self._device.get((host_id, index), (0, 0))
+
+    def check(self, host: dict[str, Any], gpu_indexes: list[int], resources: dict[str, Any]) -> list[dict[str, Any]]:
+        """The device records asked for, when all of it fits. Raises Overcommit, or WrongState for wrong devices.
+
+        What is asked for as zero is not counted and always fits.
+        """
+        host_id = host["host_id"]
+        wanted = resources.get("gpu_count", 0)
+        if len(gpu_indexes) != wanted:
+            raise WrongState(
+                "the grant names another number of devices than was asked for",
+                asked=f"{wanted} device(s)",
+                found=f"indexes {gpu_indexes}",
+            )
+        _fit(f"CPU of host {host_id}", "milli", self.used_cpu_milli(host_id), resources, "cpu_milli", host)
+        _fit(f"memory of host {host_id}", "MiB", self.used_memory_mib(host_id), resources, "memory_mib", host)
+        by_index = {device["index"]: device for device in host["devices"]}
+        found = []
+        for index in gpu_indexes:
+            device = by_index.get(index)
+            if device is None:
+                raise WrongState(
+                    f"host {host_id} has no device {index}", asked=f"device {index}", found=f"{sorted(by_index)}"
+                )
+            milli, memory_mib = self.used_device(host_id, index)
+            what = f"device {index} of host {host_id}"
+            _fit(what, "milli", milli, resources, "gpu_milli", {"gpu_milli": DEVICE_MILLI})
+            _fit(what, "MiB", memory_mib, resources, "gpu_memory_mib", {"gpu_memory_mib": device["memory_mib"]})
+            found.append(device)
+        return found
+
+    def _add(self, allocation: dict[str, Any], sign: int) -> None:
+        host_id = allocation["host"]
+        self._cpu_milli[host_id] = self.used_cpu_milli(host_id) + sign * allocation["cpu_milli"]
+        self._memory_mib[host_id] = self.used_memory_mib(host_id) + sign * allocation["memory_mib"]
+        for index in allocation["gpu_indexes"]:
+            milli, memory_mib = self.used_device(host_id, index)
+            self._device[host_id, index] = (
+                milli + sign * allocation["gpu_milli"],
+                memory_mib + sign * allocation["gpu_memory_mib"],
+            )
+
+
+def _fit(what: str, unit: str, used: int, resources: dict[str, Any], name: str, capacity: dict[str, Any]) -> None:
+    asked = resources.get(name, 0)
+    if asked and used + asked > capacity[name]:
+        raise Overcommit(
+            f"{what} does not have that much left",
+            asked=f"{asked} {unit}",
+            found=f"{max(0, capacity[name] - used)} {unit} free of {capacity[name]}",
+            hint="wait for work there to end, or place it elsewhere",
+        )

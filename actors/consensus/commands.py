@@ -1,0 +1,413 @@
+"""The ledger's commands: how each is made, and what makes one well formed.
+
+A command is a plain dict of JSON values: ``type``, ``v`` (format version), ``at`` (the proposer's clock, seconds
+since the epoch) and the fields of its type. Well formed is all that is decided here; whether the state allows
+it is for ``ledger.py``. A command of an unknown type or a higher version is refused, not guessed at.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from actorgrid.errors import BodyTooLarge, LedgerRefused
+
+VERSION = 1
+MAX_COMMAND_BYTES = 16 * 2**20
+MAX_JOBS = 10_000
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "lost")
+
+# What is still recorded when the disk has no room for new work: it is about work already accepted, or about us.
+ABOUT_ACCEPTED_WORK = frozenset(
+    {
+        "new_term",
+        "register_host",
+        "start_attempt",
+        "end_attempt",
+        "cancel_job",
+        "fail_job",
+        "release_lease",
+        "set_setting",
+    }
+)
+
+Command = dict[str, Any]
+_Check = Callable[[Any], bool]
+
+
+# -- makers
+
+
+def new_term(term: int, at: float, epoch: int | None = None) -> Command:
+    """A new leadership; *epoch* only when the ledger was recovered from a backup or a single survivor."""
+    return _command("new_term", at, term=term, epoch=epoch)
+
+
+def register_host(host: dict[str, Any], at: float) -> Command:
+    """A host came up, with what it has. Refused for an incarnation below the known one."""
+    return _command("register_host", at, host=host)
+
+
+def submit_jobs(jobs: list[dict[str, Any]], at: float) -> Command:
+    """Accept jobs, all or none; a job_id already known is a duplicate and changes nothing."""
+    return _command("submit_jobs", at, jobs=jobs)
+
+
+def grant_attempt(
+    job_id: str,
+    number: int,
+    host: str,
+    incarnation: int,
+    gpu_indexes: list[int],
+    term: int,
+    at: float,
+    placement_latency_us: float | None = None,
+) -> Command:
+    """Give a queued job what it asks for; the amounts are those of the job record."""
+    return _command(
+        "grant_attempt",
+        at,
+        job_id=job_id,
+        number=number,
+        host=host,
+        incarnation=incarnation,
+        gpu_indexes=gpu_indexes,
+        term=term,
+        placement_latency_us=placement_latency_us,
+    )
+
+
+def start_attempt(attempt_id: str, token: list[int], at: float) -> Command:
+    """The attempt's process runs."""
+    return _command("start_attempt", at, attempt_id=attempt_id, token=token)
+
+
+def end_attempt(
+    attempt_id: str,
+    token: list[int],
+    outcome: str,
+    at: float,
+    *,
+    charge: bool = True,
+    retry_at: float | None = None,
+    **facts: Any,
+) -> Command:
+    """The attempt is over and its processes are gone. *facts*: exit_code, signal, error, max_rss_bytes, cpu_s, ..."""
+    return _command(
+        "end_attempt",
+        at,
+        attempt_id=attempt_id,
+        token=token,
+        outcome=outcome,
+        charge=charge,
+        retry_at=retry_at,
+        **facts,
+    )
+
+
+def cancel_job(job_id: str, by: str, at: float) -> Command:
+    """Cancel a waiting job at once; ask for the end of a placed one."""
+    return _command("cancel_job", at, job_id=job_id, by=by)
+
+
+def fail_job(job_id: str, error: dict[str, Any], at: float) -> Command:
+    """End a waiting job that can never run."""
+    return _command("fail_job", at, job_id=job_id, error=error)
+
+
+def grant_lease(
+    lease_id: str,
+    session_id: str,
+    host: str,
+    incarnation: int,
+    gpu_indexes: list[int],
+    resources: dict[str, Any],
+    pool: str,
+    env: dict[str, str],
+    term: int,
+    at: float,
+) -> Command:
+    """Give a client's session a worker with these devices."""
+    return _command(
+        "grant_lease",
+        at,
+        lease_id=lease_id,
+        session_id=session_id,
+        host=host,
+        incarnation=incarnation,
+        gpu_indexes=gpu_indexes,
+        resources=resources,
+        pool=pool,
+        env=env,
+        term=term,
+    )
+
+
+def release_lease(lease_id: str, at: float) -> Command:
+    """Free a session's allocation; one that is gone is no error."""
+    return _command("release_lease", at, lease_id=lease_id)
+
+
+def set_setting(key: str, value: Any, by: str, at: float) -> Command:
+    """Keep a setting's value over the files' one; ``None`` gives the files their say again."""
+    return _command("set_setting", at, key=key, value=value, by=by)
+
+
+def _command(kind: str, at: float, **fields: Any) -> Command:
+    return {"type": kind, "v": VERSION, "at": at, **fields}
+
+
+# -- bytes
+
+
+def encode_entry(command: Command, session: str, seq: int) -> bytes:
+    """A log entry's payload. Raises LedgerRefused for what is not JSON, BodyTooLarge over 16 MiB."""
+    try:
+        data = json.dumps([session, seq, command], separators=(",", ":"), allow_nan=False).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise refused(f"the command is not plain JSON: {error}") from None
+    if len(data) > MAX_COMMAND_BYTES:
+        raise BodyTooLarge(
+            "the command is too large for the ledger",
+            asked=f"{len(data)} bytes",
+            found=f"at most {MAX_COMMAND_BYTES}",
+            hint="submit fewer jobs at once, or keep large inputs out of env and command",
+        )
+    return data
+
+
+def decode_entry(payload: bytes) -> tuple[str, int, Command]:
+    """The session, sequence number and command of a log entry."""
+    session, seq, command = json.loads(payload)
+    return session, seq, command
+
+
+# -- checks
+
+
+def refused(message: str, **more: Any) -> LedgerRefused:
+    """A refusal of something malformed."""
+    return LedgerRefused(message, **more)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= 65_536
+
+
+def _id(value: Any) -> bool:
+    return isinstance(value, str) and ID.fullmatch(value) is not None
+
+
+def _job_id(value: Any) -> bool:
+    return isinstance(value, str) and JOB_ID.fullmatch(value) is not None
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def _signed(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _table(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, str) for part in value)
+
+
+def _env(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(part, str) for part in value.values())
+
+
+def _indexes(value: Any) -> bool:
+    return isinstance(value, list) and all(_whole(part) for part in value) and len(set(value)) == len(value) <= 1024
+
+
+def _token(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(_whole(part) for part in value)
+
+
+def _anything(_value: Any) -> bool:
+    return True
+
+
+def _or_none(check: _Check) -> _Check:
+    return lambda value: value is None or check(value)
+
+
+_HOST: dict[str, _Check] = {
+    "host_id": _id,
+    "incarnation": _whole,
+    "cpu_milli": _whole,
+    "memory_mib": _whole,
+    "devices": lambda value: isinstance(value, list) and len(value) <= 1024,
+}
+_HOST_MAY: dict[str, _Check] = {
+    "hostname": _text,
+    "state": lambda value: value in ("up", "down"),
+    "address": _or_none(_text),
+    "port": _or_none(_whole),
+}
+_DEVICE: dict[str, _Check] = {"uuid": _text, "index": _whole, "memory_mib": _whole}
+_DEVICE_MAY: dict[str, _Check] = {
+    "vendor": _text,
+    "model": _text,
+    "source": _text,
+    "compute_capability": _or_none(_text),
+    "pcie_bus_id": _or_none(_text),
+    "numa_node": _or_none(_signed),
+}
+_RESOURCES_MAY: dict[str, _Check] = {
+    "gpus": lambda value: _number(value) and 0 <= value <= 1024,
+    "gpu_count": lambda value: _whole(value) and value <= 1024,
+    "gpu_milli": lambda value: _whole(value) and value <= 1000,
+    "gpu_memory_mib": _whole,
+    "gpu_models": _texts,
+    "gpu_affinity": _texts,
+    "cpu_milli": _whole,
+    "memory_mib": _whole,
+}
+_JOB: dict[str, _Check] = {"job_id": _job_id, "resources": _table}
+_JOB_MAY: dict[str, _Check] = {
+    "name": _text,
+    "user_id": _text,
+    "kind": lambda value: value in ("command", "function"),
+    "command": _texts,
+    "payload_digest": _or_none(_text),
+    "stdin_digest": _or_none(_text),
+    "python": _or_none(_text),
+    "priority": lambda value: _whole(value) and value <= 100,
+    "policy": _text,
+    "env": _env,
+    "cwd": _or_none(_text),
+    "max_execution_time_s": _or_none(_number),
+    "pool": _or_none(_text),
+    "depends_on": lambda value: _texts(value) and len(value) <= 1000 and all(_job_id(part) for part in value),
+    "max_isolation_s": lambda value: _number(value) and value >= 0,
+    "retries_left": lambda value: _whole(value) and value <= 100,
+    "submitted_at": _number,
+}
+_ENTRY: dict[str, _Check] = {"type": _text, "v": _whole, "at": _number}
+# type -> (fields that must be there, fields that may be)
+_FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
+    "new_term": ({"term": _whole}, {"epoch": _or_none(_whole)}),
+    "register_host": ({"host": _table}, {}),
+    "submit_jobs": ({"jobs": lambda value: isinstance(value, list) and len(value) <= MAX_JOBS}, {}),
+    "grant_attempt": (
+        {
+            "job_id": _text,
+            "number": _whole,
+            "host": _text,
+            "incarnation": _whole,
+            "gpu_indexes": _indexes,
+            "term": _whole,
+        },
+        {"placement_latency_us": _or_none(_number)},
+    ),
+    "start_attempt": ({"attempt_id": _text, "token": _token}, {}),
+    "end_attempt": (
+        {"attempt_id": _text, "token": _token, "outcome": lambda value: value in OUTCOMES},
+        {
+            "charge": _truth,
+            "exit_code": _or_none(_signed),
+            "signal": _or_none(_signed),
+            "error": _or_none(_table),
+            "max_rss_bytes": _or_none(_whole),
+            "cpu_s": _or_none(_number),
+            "result_bytes": _or_none(_whole),
+            "retry_at": _or_none(_number),
+        },
+    ),
+    "cancel_job": ({"job_id": _text}, {"by": _text}),
+    "fail_job": ({"job_id": _text, "error": _table}, {}),
+    "grant_lease": (
+        {
+            "lease_id": _id,
+            "session_id": _text,
+            "host": _text,
+            "incarnation": _whole,
+            "gpu_indexes": _indexes,
+            "resources": _table,
+            "term": _whole,
+        },
+        {"pool": _or_none(_text), "env": _env},
+    ),
+    "release_lease": ({"lease_id": _text}, {}),
+    "set_setting": (
+        {"key": lambda value: _text(value) and 0 < len(value) <= 256, "value": _anything},
+        {"by": _text},
+    ),
+}
+
+
+def check(command: object) -> Command:
+    """*command* itself when it is well formed. Raises LedgerRefused that names the field."""
+    if not isinstance(command, dict):
+        raise refused("a command is a dict", found=type(command).__name__)
+    _hold("command", command, _ENTRY, {})
+    kind, version = command["type"], command["v"]
+    if version > VERSION:
+        raise refused(
+            f"the command {kind!r} is of format version {version}",
+            found=f"this host knows versions up to {VERSION}",
+            hint="upgrade this host",
+        )
+    if kind not in _FIELDS:
+        raise refused(f"there is no command {kind!r}", found=f"known: {', '.join(sorted(_FIELDS))}")
+    must, may = _FIELDS[kind]
+    _hold(kind, command, must, may)
+    if kind == "register_host":
+        _check_host(command["host"])
+    elif kind == "submit_jobs":
+        for job in command["jobs"]:
+            if not isinstance(job, dict):
+                raise refused("a job is a dict", found=type(job).__name__)
+            _hold("job", job, _JOB, _JOB_MAY)
+            _check_resources(job["resources"])
+    elif kind == "grant_lease":
+        _check_resources(command["resources"])
+    return command
+
+
+def _check_host(host: dict[str, Any]) -> None:
+    _hold("host", host, _HOST, _HOST_MAY)
+    for device in host["devices"]:
+        if not isinstance(device, dict):
+            raise refused("a device is a dict", found=type(device).__name__)
+        _hold("device", device, _DEVICE, _DEVICE_MAY)
+    for name in ("index", "uuid"):
+        if len({device[name] for device in host["devices"]}) != len(host["devices"]):
+            raise refused(f"two devices of host {host['host_id']} have the same {name}")
+
+
+def _check_resources(resources: dict[str, Any]) -> None:
+    _hold("resources", resources, {}, _RESOURCES_MAY)
+    if resources.get("gpu_count", 0) and not resources.get("gpu_milli", 0):
+        raise refused("resources ask for GPUs but for no share of them", found="gpu_milli is 0")
+
+
+def _hold(what: str, fields: dict[str, Any], must: dict[str, _Check], may: dict[str, _Check]) -> None:
+    for name, good in must.items():
+        if name not in fields:
+            raise refused(f"{what} has no field {name!r}")
+        if not good(fields[name]):
+            raise refused(f"{what}: field {name!r} is wrong", found=repr(fields[name])[:200])
+    for name, good in may.items():
+        if name in fields and not good(fields[name]):
+            raise refused(f"{what}: field {name!r} is wrong", found=repr(fields[name])[:200])

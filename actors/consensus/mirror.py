@@ -1,0 +1,180 @@
+"""A server's own copy of what is live in the ledger, kept current by the Applied casts it is sent.
+
+It lags by what is on its way, never more: a gap in the chain of casts makes it subscribe again. A proposal
+whose answer has arrived is already in the mirror, because Consensus casts before it answers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from actorgrid.errors import ActorError, ActorGridError, CallTimeout, MailboxFull
+from actorgrid.models import JobState
+from actorgrid.supervisors.server import Server
+
+from .commands import VERSION
+from .messages import Applied, Propose, Proposed, Snapshot, Subscribe
+
+CONSENSUS = "consensus"
+TRY_TIMEOUT_S = 10.0
+BACKOFF_FIRST_S = 0.02
+BACKOFF_MAX_S = 0.5
+LANES_MAX = 256
+
+
+class LedgerMirror:
+    """Follows the ledger for one server and proposes for it.
+
+    ``jobs`` holds those that are not final; ``allocations``, ``hosts`` and ``settings`` all there are, by id.
+    They are empty until ``start`` ends. The records are to be read, not written.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        on_snapshot: Callable[[Snapshot], None] | None = None,
+        on_applied: Callable[[Applied], None] | None = None,
+    ) -> None:
+        self._server = server
+        self._on_snapshot = on_snapshot
+        self._on_applied = on_applied
+        self._following = False
+        self._subscribing = False
+        self._lanes = _Lanes(server.name)
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.allocations: dict[str, dict[str, Any]] = {}
+        self.hosts: dict[str, dict[str, Any]] = {}
+        self.settings: dict[str, Any] = {}
+        self.index = 0
+        self.term = 0
+        self.epoch = 0
+
+    async def start(self) -> None:
+        """Subscribe, waiting for Consensus as long as it takes; the snapshot is in when this returns."""
+        await self._subscribe()
+
+    def peer_restarted(self, name: str) -> None:
+        """Call from ``Server.peer_restarted``: a new Consensus knows no subscribers."""
+        if name == CONSENSUS:
+            self._resubscribe()
+
+    def applied(self, message: Applied) -> None:
+        """Call from the server's handler of :class:`Applied`."""
+        if not self._following or self._subscribing:
+            return
+        if message.previous != self.index:
+            self._resubscribe()
+            return
+        homes: dict[str, dict[str, Any]] = {
+            "allocation": self.allocations,
+            "host": self.hosts,
+            "setting": self.settings,
+        }
+        for kind, identity, record in message.changes:
+            if kind == "job":
+                if record is None or JobState(record["state"]).final:
+                    self.jobs.pop(identity, None)
+                else:
+                    self.jobs[identity] = record
+            elif kind == "term":
+                self.term, self.epoch = record
+            elif kind in homes:
+                if record is None:
+                    homes[kind].pop(identity, None)
+                else:
+                    homes[kind][identity] = record
+        self.index = message.index
+        if self._on_applied is not None:
+            self._on_applied(message)
+
+    async def propose(self, command: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+        """Commit *command* exactly once and give its result; ``v`` and ``at`` are filled in when missing.
+
+        Goes on while Consensus restarts. Raises what the ledger refuses with (LedgerRefused, DiskFull, ...),
+        or CallTimeout after *timeout_s*: then whether the command was committed is unknown. Any number may
+        be under way at once; their order is then that of their arrival. At most 256: more raise MailboxFull.
+        """
+        command = {"v": VERSION, "at": time.time(), **command}
+        deadline = self._server.runtime.monotonic() + timeout_s
+        backoff_s = BACKOFF_FIRST_S
+        lane, seq = self._lanes.take()
+        try:
+            while True:
+                left_s = deadline - self._server.runtime.monotonic()
+                if left_s <= 0:
+                    raise CallTimeout(
+                        f"the ledger did not commit {command.get('type')} in {timeout_s:g} s",
+                        hint="it may be restarting; whether the command was committed is unknown",
+                    )
+                try:
+                    answer: Proposed = await self._server.call(
+                        CONSENSUS, Propose(command, lane, seq), timeout_s=min(left_s, TRY_TIMEOUT_S)
+                    )
+                except (ActorError, MailboxFull) as error:
+                    self._server.log.debug("proposing again: %s", error)
+                    await self._server.sleep(min(backoff_s, max(0.0, left_s)))
+                    backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+                    continue
+                return answer.result
+        finally:
+            self._lanes.give_back(lane, seq)
+
+    def _resubscribe(self) -> None:
+        if self._following and not self._subscribing:
+            self._server.spawn(self._subscribe())
+
+    async def _subscribe(self) -> None:
+        self._subscribing = True
+        backoff_s = BACKOFF_FIRST_S
+        while True:
+            try:
+                snapshot: Snapshot = await self._server.call(CONSENSUS, Subscribe(), timeout_s=TRY_TIMEOUT_S)
+                break
+            except ActorGridError as error:
+                self._server.log.debug("subscribing again: %s", error)
+            await self._server.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
+        self.jobs = snapshot.jobs
+        self.allocations = snapshot.allocations
+        self.hosts = snapshot.hosts
+        self.settings = snapshot.settings
+        self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch
+        self._following, self._subscribing = True, False
+        if self._on_snapshot is not None:
+            self._on_snapshot(snapshot)
+
+
+class _Lanes:
+    """Ledger sessions of one server, one proposal under way in each.
+
+    The ledger keeps the last result of a session, so two proposals of one session may not be under way
+    together: one that has to be repeated would find a later one's result in its place.
+    """
+
+    def __init__(self, name: str) -> None:
+        # A name of its own for each life of the server: what a past life left unanswered is never mistaken for ours.
+        self._prefix = f"{name}-{os.urandom(6).hex()}"
+        self._free: list[tuple[str, int]] = []
+        self._made = 0
+
+    def take(self) -> tuple[str, int]:
+        """A session nobody uses now, with the next sequence number in it."""
+        if self._free:
+            lane, seq = self._free.pop()
+            return lane, seq + 1
+        if self._made >= LANES_MAX:
+            raise MailboxFull(
+                "too many proposals are under way",
+                asked="one more",
+                found=f"{LANES_MAX} of {LANES_MAX}",
+                hint="await some before proposing more",
+            )
+        self._made += 1
+        return f"{self._prefix}-{self._made}", 1
+
+    def give_back(self, lane: str, seq: int) -> None:
+        """The session's proposal *seq* has its answer, or its caller gave up."""
+        self._free.append((lane, seq))
