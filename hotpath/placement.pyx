@@ -220,6 +220,12 @@ cdef class PlacementEngine:
             )
         return views
 
+    def placement(self, id):
+        held = self.held.get(id)
+        if held is None:
+            raise UnknownPlacement(f"no placement has the id {id!r}", asked=str(id))
+        return Placement(id, held[0])
+
     def placements(self):
         return {id: held[0] for id, held in self.held.items()}
 

@@ -184,6 +184,13 @@ class PlacementEngine:
             if node is not None
         ]
 
+    def placement(self, id: int | str) -> Placement:
+        """What is held under *id*. Raises UnknownPlacement."""
+        held = self._held.get(id)
+        if held is None:
+            raise UnknownPlacement(f"no placement has the id {id!r}", asked=str(id))
+        return Placement(id, held[0])
+
     def placements(self) -> dict[int | str, Shares]:
         """Everything held, by id."""
         return {id: held[0] for id, held in self._held.items()}

@@ -42,6 +42,7 @@ def test_release_restores_everything(engine_kind: Any) -> None:
     before = picture(engine)
     placed = engine.place(cpu_milli=500, memory_mib=10, gpu_count=1, gpu_milli=300, gpu_memory_mib=100, gang=5)
     assert placed.id in engine
+    assert engine.placement(placed.id) == placed
     engine.release(placed.id)
     assert picture(engine) == before
 
@@ -49,6 +50,8 @@ def test_release_restores_everything(engine_kind: Any) -> None:
 def test_release_of_an_unknown_id_is_refused(engine_kind: Any) -> None:
     with pytest.raises(UnknownPlacement):
         engine_kind().release(7)
+    with pytest.raises(UnknownPlacement):
+        engine_kind().placement(7)
 
 
 def test_what_does_not_fit_gives_none_and_changes_nothing(engine_kind: Any) -> None:

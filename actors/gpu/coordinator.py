@@ -1,0 +1,388 @@
+"""GPUCoordinator: knows this host's devices and gives out the cluster's.
+
+It registers the host with the ledger, follows the ledger, and proposes a grant for every waiting job and lease that
+fits. It holds nothing that the ledger does not: killed at any moment, it goes on from there.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns, time
+from typing import Any
+
+from actorgrid.errors import ActorGridError, CallTimeout, HostError, LedgerRefused, Overloaded, StorageError
+from actorgrid.hotpath import COMPILED, LatencyWindow
+from actorgrid.models import DeviceSource, GPUStatus
+from actorgrid.supervisors.server import Server, Waiter, handles
+
+from ..consensus.messages import Applied, Snapshot
+from ..consensus.mirror import LedgerMirror
+from .capacity import host_cpu_milli, host_memory_mib
+from .core import CoordinatorCore, Grant
+from .device import Device, Readings, keep_indexes
+from .inventory import HostInventory
+from .messages import AcquireLease, CheckFeasible, Explain, Inventory, LatencyReport
+
+IN_FLIGHT_MAX = 128
+"""Grants proposed and not answered; the mirror takes 256 proposals at once."""
+REGISTER_WAIT_S = 8.0
+RETRY_S = 1.0
+HOLD_S = 2.0
+"""No new grants for this long after the ledger's storage refused one."""
+
+
+class GPUCoordinator(Server):
+    """Answers for devices and places what waits; see ``messages.py``."""
+
+    name = "gpu_coordinator"
+
+    def start(self) -> None:
+        """Begin to look for devices and to follow the ledger; neither is waited for."""
+        settings = self.host.settings
+        self._core = CoordinatorCore(
+            self.host.host_id,
+            self.host.incarnation,
+            settings.scheduling.policy,
+            settings.scheduling.queue_max,
+            perf_counter_ns,
+        )
+        self._inventory = HostInventory(settings.gpus, self.host.host_id, self.runtime, self._devices_changed, self.log)
+        self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
+        self._latency = LatencyWindow()
+        self._grants_total = 0
+        self._refused_total = 0
+        self._registered: list[Waiter] = []
+        self._lease_waiters: dict[str, Waiter] = {}
+        self._kicked = False
+        self._wake_at: float | None = None
+        self._hold_until = 0.0
+        self._problem = ""
+        self._registering = False
+        self.spawn(self._boot())
+        self.spawn(self._sample())
+
+    def stop(self, reason: str) -> None:
+        """End the probe child."""
+        self._inventory.stop()
+
+    def peer_restarted(self, name: str) -> None:
+        """A new Consensus does not know us."""
+        self._mirror.peer_restarted(name)
+
+    def setting_changed(self, key: str) -> None:
+        """The queue's size is live."""
+        if key == "scheduling.queue_max":
+            self._core.queue.maximum = self.host.settings.scheduling.queue_max
+
+    # -- this host
+
+    async def _boot(self) -> None:
+        found = self._inventory.start()
+        await self._mirror.start()
+        await found
+        await self._register()
+
+    def _devices_changed(self) -> None:
+        if self._core.registered:
+            self.spawn(self._register())
+
+    async def _register(self) -> None:
+        """Tell the ledger what this host has now; goes on until it is committed."""
+        if self._registering:
+            return
+        self._registering = True
+        try:
+            while True:
+                host = self._host_record()
+                try:
+                    await self._mirror.propose({"type": "register_host", "host": host})
+                    break
+                except (CallTimeout, StorageError) as error:
+                    self.log.warning("registering this host: %s", error)
+                    self._problem = f"this host is not registered yet: {error.message}"
+                await self.sleep(RETRY_S)
+        finally:
+            self._registering = False
+        self._problem = ""
+        for waiter in self._registered:
+            waiter.set(None)
+        self._registered.clear()
+
+    def _host_record(self) -> dict[str, Any]:
+        host_id = self.host.host_id
+        before = (self._mirror.hosts.get(host_id) or {}).get("devices", [])
+        here = {device.uuid for device in self._inventory.devices}
+        held = {
+            index
+            for allocation in self._mirror.allocations.values()
+            if allocation["host"] == host_id
+            for index in allocation["gpu_indexes"]
+        }
+        # An index someone still holds keeps meaning the device it meant.
+        known = {d["uuid"]: d["index"] for d in before if d["uuid"] in here or d["index"] in held}
+        devices = keep_indexes(self._inventory.devices, known)
+        self._inventory.devices = devices
+        cluster = self.host.settings.cluster
+        return {
+            "host_id": host_id,
+            "hostname": self.host.hostname,
+            "incarnation": self.host.incarnation,
+            "cpu_milli": host_cpu_milli(),
+            "memory_mib": host_memory_mib(),
+            "devices": [device.to_record() for device in devices],
+            "state": "up",
+            "address": cluster.bind,
+            "port": cluster.base_port or None,
+        }
+
+    async def _until_registered(self, wait_s: float) -> None:
+        """Return once the ledger knows this host. Raises HostError when that takes longer."""
+        if self._core.registered:
+            return
+        waiter = Waiter()
+        self._registered.append(waiter)
+        timer = self.runtime.after(wait_s, lambda: waiter.set(None))
+        await waiter
+        timer.cancel()
+        if waiter in self._registered:
+            self._registered.remove(waiter)
+        if not self._core.registered:
+            raise HostError(
+                "this host's devices are not known yet",
+                found=self._problem or "the device probe or the ledger is still starting",
+                hint="try again in a moment; actorgrid status shows what is missing",
+            )
+
+    async def _sample(self) -> None:
+        while True:
+            await self.sleep(self.host.settings.gpus.probe_interval_s)
+            self._core.set_sick(self._inventory.troubles())
+            self._inventory.ask()
+            self._kick()
+
+    # -- following the ledger
+
+    @handles(Applied)
+    def _applied(self, message: Applied) -> None:
+        self._mirror.applied(message)
+
+    def _on_snapshot(self, _snapshot: Snapshot) -> None:
+        mirror = self._mirror
+        self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time())
+        for lease_id in list(self._lease_waiters):
+            self._settle_lease(lease_id)
+        self._kick()
+
+    def _on_applied(self, message: Applied) -> None:
+        self._core.changed(message.changes, time())
+        for kind, id, _record in message.changes:
+            if kind == "allocation":
+                self._settle_lease(id)
+        self._kick()
+
+    # -- scheduling
+
+    def _kick(self) -> None:
+        """Decide after what is already on its way in has been taken."""
+        if not self._kicked:
+            self._kicked = True
+            self.runtime.after(0.0, self._schedule)
+
+    def _schedule(self) -> None:
+        self._kicked = False
+        now = time()
+        if self.runtime.monotonic() < self._hold_until:
+            self._wake_in(self._hold_until - self.runtime.monotonic())
+            return
+        if not self._core.registered:
+            return
+        room = IN_FLIGHT_MAX - len(self._core.in_flight)
+        for grant in self._core.schedule(now, room) if room > 0 else ():
+            self._latency.add(grant.latency_us)
+            self.spawn(self._propose(grant))
+        wake = self._core.queue.next_wake()
+        if wake is not None:
+            self._wake_in(max(0.0, wake - now))
+
+    def _wake_in(self, delay_s: float) -> None:
+        at = self.runtime.monotonic() + delay_s
+        if self._wake_at is not None and self._wake_at <= at:
+            return
+        self._wake_at = at
+
+        def wake() -> None:
+            if self._wake_at == at:
+                self._wake_at = None
+            self._kick()
+
+        self.runtime.after(delay_s, wake)
+
+    async def _propose(self, grant: Grant) -> None:
+        """Commit a grant. What the ledger may or may not have committed stays reserved and is asked again."""
+        while grant.id in self._core.in_flight:
+            try:
+                await self._mirror.propose(grant.command(self._mirror.term))
+                self._grants_total += 1
+                return
+            except CallTimeout as error:
+                # Proposing it again is safe: if it was committed, the guard refuses a second time.
+                self.log.warning("grant %s: %s", grant.id, error)
+                await self.sleep(RETRY_S)
+            except ActorGridError as error:
+                self._refused(grant, error)
+                return
+
+    def _refused(self, grant: Grant, error: ActorGridError) -> None:
+        self._refused_total += 1
+        if not isinstance(error, LedgerRefused):
+            self._hold_until = self.runtime.monotonic() + HOLD_S
+            self._problem = f"nothing new is placed for now: {error.message}"
+        self.log.info("grant %s refused: %s", grant.id, error)
+        self._core.refused(grant, time())
+        self._kick()
+
+    # -- answering
+
+    @handles(CheckFeasible)
+    async def _check_feasible(self, request: CheckFeasible) -> None:
+        await self._until_registered(REGISTER_WAIT_S)
+        self._core.check_feasible(request.resources)
+
+    @handles(Explain)
+    def _explain(self, request: Explain) -> dict[str, Any]:
+        report = self._core.explain(request.resources, request.job_id)
+        if not self._core.registered:
+            report["host"] = "this host's devices are not known yet"
+        elif self._problem:
+            report["host"] = self._problem
+        return report
+
+    @handles(AcquireLease)
+    async def _acquire_lease(self, request: AcquireLease) -> dict[str, Any]:
+        if request.lease_id in self._mirror.allocations:
+            return self._mirror.allocations[request.lease_id]
+        deadline = self.runtime.monotonic() + request.wait_s
+        await self._until_registered(max(request.wait_s, REGISTER_WAIT_S))
+        waiter = self._lease_waiters.get(request.lease_id)
+        if waiter is None:
+            self._core.ask_lease(request, time())
+            waiter = self._lease_waiters[request.lease_id] = Waiter()
+            self._kick()
+            left_s = max(0.0, deadline - self.runtime.monotonic())
+            self.runtime.after(left_s, lambda: self._lease_expired(request))
+        record: dict[str, Any] = await waiter
+        return record
+
+    def _settle_lease(self, lease_id: str) -> None:
+        waiter = self._lease_waiters.get(lease_id)
+        if waiter is not None and lease_id in self._mirror.allocations:
+            del self._lease_waiters[lease_id]
+            waiter.set(self._mirror.allocations[lease_id])
+
+    def _lease_expired(self, request: AcquireLease) -> None:
+        if request.lease_id not in self._lease_waiters:
+            return
+        if not self._core.withdraw_lease(request.lease_id) and request.lease_id in self._core.in_flight:
+            # Being committed right now: the answer is near, and giving up here would leave it to no one.
+            self.runtime.after(RETRY_S, lambda: self._lease_expired(request))
+            return
+        waiter = self._lease_waiters.pop(request.lease_id)
+        nearest = self._core.explain(request.resources, None).get("nearest")
+        waiter.fail(
+            Overloaded(
+                "no room came free in time",
+                asked=f"a worker within {request.wait_s:g} s",
+                found=f"nearest: {nearest}" if nearest else "everything is in use",
+                hint="wait longer (wait_s), ask for a smaller share, or free some work",
+            )
+        )
+
+    @handles(Inventory)
+    def _list(self, _request: Inventory) -> list[dict[str, Any]]:
+        allocated = self._core.allocated()
+        rows = []
+        for host_id, host in sorted(self._mirror.hosts.items()):
+            for record in host["devices"]:
+                device = Device.from_record(record)
+                milli, memory_mib, owners = allocated.get((host_id, device.index), (0, 0, []))
+                if host_id == self.host.host_id:
+                    readings = self._inventory.readings(device, milli, memory_mib)
+                else:
+                    readings = Readings.none("a device of another host")
+                rows.append(_row(host_id, device, readings, milli, memory_mib, owners))
+        return rows
+
+    @handles(LatencyReport)
+    def _latency_report(self, _request: LatencyReport) -> dict[str, Any]:
+        return {
+            "p50_us": self._latency.percentile(50),
+            "p99_us": self._latency.percentile(99),
+            "count": self._latency.count,
+            "policy": self._core.engine.policy,
+            "compiled": COMPILED,
+        }
+
+    def metrics(self) -> dict[str, float]:
+        """Devices, what is given out of them, the queue, and placement latencies."""
+        devices = sum(len(host["devices"]) for host in self._mirror.hosts.values())
+        figures = {
+            "gpu_devices": float(devices),
+            "gpu_capacity_milli": 1000.0 * devices,
+            "gpu_allocated_milli": float(sum(milli for milli, _, _ in self._core.allocated().values())),
+            "gpu_devices_in_error": float(len(self._inventory.troubles())),
+            "queue_length": float(len(self._core.queue)),
+            "grants_in_flight": float(len(self._core.in_flight)),
+            "grants_total": float(self._grants_total),
+            "grants_refused_total": float(self._refused_total),
+        }
+        for percent in (50, 99):
+            value = self._latency.percentile(percent)
+            if value is not None:
+                figures[f"placement_latency_p{percent}_us"] = value
+        return figures
+
+    def status(self) -> dict[str, Any]:
+        """What it knows and does, with ``notes`` people should read."""
+        inventory = self._inventory.status()
+        notes = [*inventory.pop("notes"), *self._core.notes.values()]
+        if self._problem:
+            notes.append(self._problem)
+        return {
+            "registered": self._core.registered,
+            "devices": len(self._inventory.devices),
+            "queue": len(self._core.queue),
+            "in_flight": len(self._core.in_flight),
+            "policy": self._core.engine.policy,
+            "compiled": COMPILED,
+            "probe": inventory,
+            "notes": notes,
+        }
+
+
+def _row(
+    host_id: str, device: Device, readings: Readings, milli: int, memory_mib: int, owners: list[str]
+) -> dict[str, Any]:
+    """A device as models.GPUDevice has it, and why readings are missing."""
+    healthy = GPUStatus.ALLOCATED if milli else GPUStatus.AVAILABLE
+    used = readings.memory_used_mib
+    return {
+        "device_id": device.uuid,
+        "vendor": device.vendor,
+        "model": device.model,
+        "host": host_id,
+        "index": device.index,
+        "source": DeviceSource(device.source).value,
+        "memory_total_bytes": device.memory_mib * 2**20,
+        "memory_allocated_bytes": memory_mib * 2**20,
+        "memory_used_bytes": None if used is None else used * 2**20,
+        "allocated_milli": milli,
+        "compute_capability": device.compute_capability,
+        "pcie_bus_id": device.pcie_bus_id,
+        "numa_node": device.numa_node,
+        "temperature_celsius": readings.temperature_celsius,
+        "power_usage_watts": readings.power_watts,
+        "utilization_percent": readings.utilization_percent,
+        "status": (GPUStatus.ERROR if readings.error else healthy).value,
+        "jobs": owners,
+        "unsupported": dict(readings.unsupported),
+        "error": readings.error or None,
+    }

@@ -1,0 +1,170 @@
+"""Could an empty cluster serve this at all? Asked before a job is accepted, so that nothing waits for ever."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from actorgrid.errors import BadRequest, RequestTooLarge, TooManyGpus, UnknownGpuModel
+
+from ..scheduling.queue import Shape
+from .device import answers_to, words_of_model
+
+Host = Mapping[str, Any]
+Device = Mapping[str, Any]
+
+
+def model_name(device: Device) -> str:
+    """How the engine tells devices apart: one model may come with different amounts of memory."""
+    return f"{device.get('model', '')} {device['memory_mib']} MiB"
+
+
+def accepted_models(asked: Iterable[str], hosts: Iterable[Host]) -> tuple[str, ...]:
+    """The engine's names of all models that answer to one of *asked*; nothing asked gives nothing."""
+    wanted = tuple(asked)
+    if not wanted:
+        return ()
+    return tuple(
+        sorted(
+            {
+                model_name(device)
+                for host in hosts
+                for device in host["devices"]
+                if any(answers_to(one, device.get("model", ""), device["memory_mib"]) for one in wanted)
+            }
+        )
+    )
+
+
+def check_feasible(shape: Shape, hosts: Iterable[Host]) -> None:
+    """Return when some host, with nothing else on it, has room for *shape*.
+
+    Raises UnknownGpuModel, TooManyGpus (also for device memory), RequestTooLarge, or BadRequest for device
+    UUIDs that do not exist; each says what exists.
+    """
+    hosts = list(hosts)
+    if any(_could_serve(shape, host) for host in hosts):
+        return
+    if shape.gpu_count:
+        _blame_gpus(shape, hosts)
+    largest_cpu = max((host["cpu_milli"] for host in hosts), default=0)
+    largest_memory = max((host["memory_mib"] for host in hosts), default=0)
+    if shape.cpu_milli > largest_cpu:
+        raise RequestTooLarge(
+            "no host has that much CPU",
+            asked=f"{shape.cpu_milli / 1000:g} CPUs",
+            found=f"at most {largest_cpu / 1000:g} on one host",
+            hint="ask for fewer cpus",
+        )
+    if shape.memory_mib > largest_memory:
+        raise RequestTooLarge(
+            "no host has that much memory",
+            asked=f"{shape.memory_mib} MiB",
+            found=f"at most {largest_memory} MiB on one host",
+            hint="ask for less memory",
+        )
+    raise RequestTooLarge(
+        "no single host has all of it",
+        asked=_text(shape),
+        found="; ".join(_host_text(host) for host in hosts[:5]) or "no hosts",
+        hint="ask for less of one of them",
+    )
+
+
+def usable_devices(shape: Shape, host: Host) -> list[Device]:
+    """The host's devices of an acceptable model and, where UUIDs are given, among those."""
+    return [
+        device
+        for device in host["devices"]
+        if (
+            not shape.gpu_models
+            or any(answers_to(one, device.get("model", ""), device["memory_mib"]) for one in shape.gpu_models)
+        )
+        and (not shape.gpu_affinity or device["uuid"] in shape.gpu_affinity)
+    ]
+
+
+def describe(hosts: Iterable[Host]) -> str:
+    """What GPUs there are, for people: ``8 x H100 (80 GiB) on host-a``."""
+    parts = []
+    for host in hosts:
+        counts: dict[tuple[str, int], int] = {}
+        for device in host["devices"]:
+            kind = (str(device.get("model", "")), device["memory_mib"])
+            counts[kind] = counts.get(kind, 0) + 1
+        name = host.get("hostname") or host["host_id"]
+        parts += [f"{n} x {model} ({memory / 1024:.0f} GiB) on {name}" for (model, memory), n in counts.items()]
+    return "; ".join(parts[:8]) + ("; ..." if len(parts) > 8 else "") if parts else "no GPUs"
+
+
+def _could_serve(shape: Shape, host: Host) -> bool:
+    if shape.cpu_milli > host["cpu_milli"] or shape.memory_mib > host["memory_mib"]:
+        return False
+    large = [device for device in usable_devices(shape, host) if device["memory_mib"] >= shape.gpu_memory_mib]
+    return len(large) >= shape.gpu_count
+
+
+def _blame_gpus(shape: Shape, hosts: list[Host]) -> None:
+    """Raise for the first thing about GPUs that no host can give; return when GPUs are not what is missing."""
+    there = [device for host in hosts for device in host["devices"]]
+    if shape.gpu_affinity:
+        missing = sorted(set(shape.gpu_affinity) - {device["uuid"] for device in there})
+        if len(missing) == len(shape.gpu_affinity):
+            raise BadRequest(
+                "no device has such a UUID",
+                asked=", ".join(missing[:5]),
+                found=", ".join(device["uuid"] for device in there[:8]) or "no GPUs",
+                hint="actorgrid gpus lists the devices",
+            )
+    if shape.gpu_models and not accepted_models(shape.gpu_models, hosts):
+        raise _unknown_model(shape.gpu_models, there)
+    per_host = [usable_devices(shape, host) for host in hosts]
+    most = max((len(devices) for devices in per_host), default=0)
+    of_what = f" of {', '.join(shape.gpu_models)}" if shape.gpu_models else ""
+    if shape.gpu_count > most:
+        raise TooManyGpus(
+            f"no host has that many GPUs{of_what}" if most else f"there are no GPUs{of_what} here",
+            asked=f"{shape.gpu_count} GPU{'s' if shape.gpu_count > 1 else ''}{of_what}",
+            found=describe(hosts),
+            hint=f"ask for at most {most}" if most else "run on a host with GPUs, or without gpus=",
+        )
+    largest = sorted((device["memory_mib"] for devices in per_host for device in devices), reverse=True)
+    enough = max(sum(device["memory_mib"] >= shape.gpu_memory_mib for device in devices) for devices in per_host)
+    if enough < shape.gpu_count:
+        raise TooManyGpus(
+            f"no host has {shape.gpu_count} GPU(s) with that much memory",
+            asked=f"{shape.gpu_memory_mib} MiB on each",
+            found=describe(hosts),
+            hint=f"ask for at most {largest[0]} MiB of gpu_memory",
+        )
+
+
+def _unknown_model(asked: tuple[str, ...], there: list[Device]) -> UnknownGpuModel:
+    models = sorted({str(device.get("model", "")) for device in there})
+    words = {word: model for model in models for word in words_of_model(model)} | {
+        model.lower(): model for model in models
+    }
+    close = difflib.get_close_matches(asked[0].lower(), list(words), n=1, cutoff=0.5)
+    if close:
+        hint = f"did you mean {words[close[0]]}?"
+    else:
+        hint = f"use one of: {', '.join(models)}" if models else "there are no GPUs here; actorgrid doctor says why"
+    return UnknownGpuModel(
+        f"no GPU here is a {' or '.join(asked)}",
+        asked=", ".join(asked),
+        found=", ".join(models) or "no GPUs",
+        hint=hint,
+    )
+
+
+def _text(shape: Shape) -> str:
+    parts = [f"{shape.gpu_count} GPUs"] if shape.gpu_count else []
+    return ", ".join([*parts, f"{shape.cpu_milli / 1000:g} CPUs", f"{shape.memory_mib} MiB"])
+
+
+def _host_text(host: Host) -> str:
+    return (
+        f"{host.get('hostname') or host['host_id']}: {len(host['devices'])} GPUs, "
+        f"{host['cpu_milli'] / 1000:g} CPUs, {host['memory_mib']} MiB"
+    )
