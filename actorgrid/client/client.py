@@ -1,0 +1,474 @@
+"""The synchronous client of a host: tasks, jobs, shared state, and what the cluster looks like.
+
+Importing this module costs little: what tasks need (cloudpickle, threads) is loaded at the first task.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from actorgrid.errors import BadRequest, HostUnreachable, ResultGone, WrongState
+
+from .find import locate
+from .http import AdminHttp, segment
+from .options import DEFAULTS, TaskOptions, options_of
+from .state import SharedState
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from .durable import DurableJobs
+    from .futures import JobFuture
+    from .map_results import MapResults
+    from .session import Session
+
+T = TypeVar("T")
+FINAL_STATES = frozenset({"succeeded", "failed", "cancelled", "lost"})
+WAIT_STEP_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """How a command ended. ``exit_code`` is ``None`` when a signal ended it, or when it never ran."""
+
+    job_id: str
+    state: str
+    exit_code: int | None
+    signal: int | None
+    stdout: bytes
+    stderr: bytes
+    job: dict[str, Any] = field(repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether it succeeded."""
+        return self.state == "succeeded"
+
+
+class Client:
+    """One host's door, for one user. Safe to use from many threads; not after a fork.
+
+    ``with client:`` makes it the one that ``@task`` functions use, and closes it at the end. Closing cancels
+    session tasks that are unfinished; jobs go on.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        timeout_s: float = 30.0,
+        keep_alive_s: float = 1.0,
+        stream_output: bool = True,
+        insecure: bool = False,
+        ca_fingerprint: str | None = None,
+    ) -> None:
+        """*keep_alive_s*: how long an idle worker is kept leased. *stream_output*: show what session tasks print."""
+        tls = None
+        if ca_fingerprint is not None:
+            from .pinned import context_for
+
+            tls = context_for(url, ca_fingerprint)
+        self.http = AdminHttp(url, token, timeout_s=timeout_s, insecure=insecure, tls=tls)
+        self.state = SharedState(self.http)
+        self._keep_alive_s = keep_alive_s
+        self._stream_output = stream_output
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._durable: DurableJobs | None = None
+        self._closed = False
+        self._pid = os.getpid()
+        _open_clients.add(self)
+
+    @property
+    def url(self) -> str:
+        """Where the host is."""
+        return self.http.url
+
+    # -- work
+
+    def submit(
+        self, fn: Callable[..., T], /, *args: Any, kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Future[T]:
+        """Run ``fn(*args, **kwargs)`` on a worker; the future of its value.
+
+        Keyword arguments are options of the task (see TaskOptions); the function's own go into ``kwargs={...}``,
+        or through ``@task``. A session task runs at least once: again when its worker dies, at most ``retries``
+        times. With ``durable=True`` it is a job, and the future a JobFuture, which may be passed to further durable
+        submits. The function is pickled once: later changes inside what it captures are not seen.
+        Raises UnpicklableFunction and BadRequest here; everything else comes with ``result()``.
+        """
+        return self.submit_with(DEFAULTS if not options else options_of(options), fn, args, kwargs or {})
+
+    def submit_with(
+        self, options: TaskOptions, fn: Callable[..., T], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Future[T]:
+        """``submit`` with ready-made options."""
+        if options.durable:
+            return self._jobs().submit(fn, args, dict(kwargs), options)
+        from .pickling import arguments, function_code
+
+        code = function_code(fn)
+        if options.name is not None:
+            code = code._replace(name=options.name)
+        session = self._session if self._session is not None and not self._closed else self._open_session()
+        return session.submit(code, arguments(args, dict(kwargs)), options)
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        *iterables: Iterable[Any],
+        chunk: int = 1,
+        window: int = 4096,
+        progress: bool = False,
+        **options: Any,
+    ) -> MapResults[T]:
+        """``fn`` over the items, side by side; an iterator of the values in order.
+
+        Work starts at once, with at most *window* tasks ahead of what was taken. *chunk* items travel in one task:
+        worth it below some 100 µs each. The first failure is raised where its value would be, and cancels the rest.
+        *progress* shows a count on a terminal.
+        """
+        from .map_results import MapResults
+
+        return MapResults(self, options_of(options), fn, iterables, chunk=chunk, window=window, progress=progress)
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        check: bool = False,
+        stdin: bytes | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> CommandResult:
+        """Run a command as a job and wait for its end. *check*: raise TaskFailed (or why it did not run) unless 0.
+
+        Options as for submit; *timeout* bounds each attempt. Interrupting the wait leaves the job running.
+        """
+        if isinstance(command, (str, bytes)):
+            raise BadRequest(
+                "a command is a list of words",
+                asked=repr(command)[:80],
+                hint='client.run(["sh", "-c", "..."]) for a shell',
+            )
+        chosen = options_of({**options, "timeout": timeout})
+        job_id = self.submit_job(
+            command=[str(word) for word in command],
+            stdin=stdin,
+            cwd=None if cwd is None else os.path.abspath(cwd),
+            **_request_fields(chosen),
+        )["job_id"]
+        job = self.wait(job_id)
+        if check and job["state"] != "succeeded":
+            from .durable import failure_of
+
+            raise failure_of(job)
+        last = (job.get("attempts") or [{}])[-1]
+        return CommandResult(
+            job_id,
+            job["state"],
+            last.get("exit_code"),
+            last.get("signal"),
+            self._output(job_id, "stdout"),
+            self._output(job_id, "stderr"),
+            job,
+        )
+
+    def cancel(self, work: Future[Any] | str, *, force: bool = False) -> bool:
+        """Cancel a task's future, a JobFuture or a job id; ``True`` when it will not give a value.
+
+        A session task that runs is stopped only with *force*: its worker is killed, other tasks there go elsewhere.
+        """
+        from .futures import JobFuture, TaskFuture
+
+        if isinstance(work, str):
+            job = self.http.post(f"/api/jobs/{segment(work)}/cancel", repeat=True)
+            return bool(
+                job["state"] == "cancelled" or (job.get("cancel_requested") and job["state"] not in FINAL_STATES)
+            )
+        if force and isinstance(work, TaskFuture) and self._session is not None:
+            return self._session.kill(work)
+        if isinstance(work, (JobFuture, TaskFuture)):
+            return work.cancel()
+        raise BadRequest("not work of this client", asked=type(work).__name__, hint="give a future or a job id")
+
+    # -- jobs
+
+    def submit_job(self, **request: Any) -> dict[str, Any]:
+        """Have a job accepted: fields of TaskRequest. ``{"job_id", "duplicate"}``, committed when it returns.
+
+        Sent again with the same ``task_id`` it stays one job.
+        """
+        request.setdefault("task_id", uuid.uuid4().hex)
+        fields = {name: value for name, value in request.items() if value is not None}
+        accepted: dict[str, Any] = self.http.post("/api/jobs", fields, repeat=True)
+        return accepted
+
+    def jobs(
+        self, state: str | Iterable[str] | None = None, limit: int = 100, before: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Jobs, newest first; fields of models.Job. *state*: one or several of the JobState words."""
+        states = state if state is None or isinstance(state, str) else ",".join(state)
+        jobs: list[dict[str, Any]] = self.http.get("/api/jobs", state=states, limit=limit, before=before)["jobs"]
+        return jobs
+
+    def job(self, job_id: str, wait_s: float = 0.0) -> dict[str, Any]:
+        """One job, when it is final or *wait_s* have passed. Raises UnknownJob."""
+        job: dict[str, Any] = self.http.get(
+            f"/api/jobs/{segment(job_id)}", wait_s=wait_s or None, timeout_s=wait_s + 30.0
+        )
+        return job
+
+    def wait(self, job_id: str, timeout: float | None = None) -> dict[str, Any]:
+        """The job once it is final. Raises TimeoutError after *timeout* seconds, UnknownJob."""
+        until = None if timeout is None else time.monotonic() + timeout
+        unreachable_since = 0.0
+        while True:
+            left = WAIT_STEP_S if until is None else min(WAIT_STEP_S, until - time.monotonic())
+            try:
+                job = self.job(job_id, max(0.0, left))
+                unreachable_since = 0.0
+                if job["state"] in FINAL_STATES:
+                    return job
+            except HostUnreachable:  # the agent restarts: the job is still there afterwards
+                now = time.monotonic()
+                unreachable_since = unreachable_since or now
+                if self._closed or now - unreachable_since > WAIT_STEP_S:
+                    raise
+                time.sleep(0.25)
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"job {job_id} is not final after {timeout:g} s")
+
+    def job_future(self, job_id: str) -> JobFuture[Any]:
+        """A future for a function job that exists already."""
+        return self._jobs().attach(job_id)
+
+    def why(self, job_id: str) -> dict[str, Any]:
+        """Why a job is where it is: ``{"state", "reasons", "next_step"}``."""
+        answer: dict[str, Any] = self.http.get(f"/api/jobs/{segment(job_id)}/why")
+        return answer
+
+    def logs(
+        self,
+        job_id: str,
+        stream: str = "stdout",
+        *,
+        follow: bool = False,
+        attempt: int | None = None,
+        offset: int = 0,
+    ) -> Iterator[bytes]:
+        """Output of a job's latest attempt (or of *attempt*), piece by piece; *follow*: until the job is final.
+
+        Survives a restart of the door. Raises UnknownJob, ResultGone.
+        """
+        path = f"/api/jobs/{segment(job_id)}/logs"
+        read = 0
+        while True:
+            asked = {"stream": stream, "attempt": attempt, "offset": offset + read, "follow": follow or None}
+            try:
+                with self.http.stream(path, **asked) as response:
+                    while piece := response.read1(65536):
+                        read += len(piece)
+                        yield piece
+                return
+            except (OSError, ValueError, AttributeError) as error:  # what http.client raises when it breaks off
+                if self._closed or not follow:
+                    raise HostUnreachable("the output broke off", asked=path) from error
+
+    def result(self, job_id: str, timeout: float | None = None) -> Any:
+        """The value of a function job, waiting for it. Raises what it raised, ResultGone, TimeoutError."""
+        from .durable import failure_of, value_of_result
+
+        job = self.wait(job_id, timeout)
+        if job["kind"] != "function":
+            raise WrongState("a command gives no value", asked=job_id, hint="see its exit_code, or client.logs()")
+        if job["state"] == "cancelled":
+            raise failure_of(job)
+        data = self.http.get(f"/api/jobs/{segment(job_id)}/result")
+        if not isinstance(data, bytes):
+            raise ResultGone("the job left no result", asked=job_id)
+        return value_of_result(data)
+
+    # -- the cluster
+
+    def cluster(self) -> dict[str, Any]:
+        """Counts and figures of the whole."""
+        answer: dict[str, Any] = self.http.get("/api/cluster")
+        return answer
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """Hosts; fields of models.ClusterNode."""
+        hosts: list[dict[str, Any]] = self.http.get("/api/hosts")["hosts"]
+        return hosts
+
+    def gpus(self) -> list[dict[str, Any]]:
+        """Devices and their latest readings; fields of models.GPUDevice."""
+        gpus: list[dict[str, Any]] = self.http.get("/api/gpus")["gpus"]
+        return gpus
+
+    def allocations(self) -> list[dict[str, Any]]:
+        """What attempts and leases hold."""
+        allocations: list[dict[str, Any]] = self.http.get("/api/allocations")["allocations"]
+        return allocations
+
+    def performance(self) -> dict[str, Any]:
+        """The host's own figures; fields of models.PerformanceMetrics."""
+        answer: dict[str, Any] = self.http.get("/api/performance")
+        return answer
+
+    def inspect(self) -> dict[str, Any]:
+        """How each of the host's processes says it is."""
+        answer: dict[str, Any] = self.http.get("/api/inspect")
+        return answer
+
+    def config(self) -> list[dict[str, Any]]:
+        """Settings: ``{"key", "value", "default", "origin", "live", "description"}``."""
+        settings: list[dict[str, Any]] = self.http.get("/api/config")["settings"]
+        return settings
+
+    def set_config(self, key: str, value: Any) -> dict[str, Any]:
+        """Change a live setting: ``{"key", "value", "previous"}``.
+
+        Raises UnknownSetting, InvalidSetting, SettingNotLive.
+        """
+        answer: dict[str, Any] = self.http.put(f"/api/config/{segment(key)}", {"value": value})
+        return answer
+
+    def events(self, start: int | None = None) -> Iterator[Any]:
+        """What the ledger applies, from index *start* or from now on. Raises HostUnreachable when it breaks off."""
+        import json
+
+        for event in self.http.events("/api/events", **{"from": start}):
+            if event.event == "end":
+                return
+            yield json.loads(event.data)
+
+    # -- its own life
+
+    def close(self) -> None:
+        """Cancel unfinished session tasks, give leases back, close connections. Again: harmless."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            session, durable = self._session, self._durable
+        _open_clients.discard(self)
+        if os.getpid() != self._pid:
+            return  # a fork's copy: the threads and the leases are the parent's
+        if durable is not None:
+            durable.close()
+        if session is not None:
+            session.close()
+        self.http.close()
+
+    def __enter__(self) -> Client:
+        from .task import push_default
+
+        push_default(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        from .task import pop_default
+
+        pop_default(self)
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<actorgrid.Client {self.url}{' closed' if self._closed else ''}>"
+
+    def _open_session(self) -> Session:
+        from .session import Session
+
+        with self._lock:
+            self._usable()
+            if self._session is None:
+                self._session = Session(self.http, keep_alive_s=self._keep_alive_s, stream_output=self._stream_output)
+            return self._session
+
+    def _jobs(self) -> DurableJobs:
+        from .durable import DurableJobs
+        from .session import user_name
+
+        with self._lock:
+            self._usable()
+            if self._durable is None:
+                self._durable = DurableJobs(self.http, user_name())
+            return self._durable
+
+    def _usable(self) -> None:
+        if self._closed:
+            raise HostUnreachable("the client is closed", hint="make another with actorgrid.connect()")
+        if os.getpid() != self._pid:
+            raise HostUnreachable(
+                "a client does not survive a fork", hint="call actorgrid.connect() in the child process"
+            )
+
+    def _output(self, job_id: str, stream: str) -> bytes:
+        return b"".join(self.logs(job_id, stream))
+
+
+def connect(
+    url: str | None = None,
+    token: str | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    ca_fingerprint: str | None = None,
+    **options: Any,
+) -> Client:
+    """A client of the host at *url*, of ``ACTORGRID_URL``, or of the agent on *data_dir* (or the default directory).
+
+    Further options as for Client. Raises HostUnreachable when there is no agent, WrongToken when it does not take
+    the token.
+    """
+    found_url, found_token = locate(data_dir, url, token)
+    client = Client(found_url, found_token, ca_fingerprint=ca_fingerprint, **options)
+    try:
+        client.http.get("/api/config")
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+def _request_fields(options: TaskOptions) -> dict[str, Any]:
+    """Options as fields of a TaskRequest."""
+    from .session import user_name
+
+    return {
+        "user_id": user_name(),
+        "name": (options.name or "")[:200],
+        "gpus": options.gpus,
+        "gpu_memory_bytes": options.gpu_memory,
+        "gpu_models": list(options.gpu_models),
+        "gpu_affinity": list(options.gpu_affinity),
+        "cpus": options.cpus,
+        "memory_bytes": options.memory,
+        "priority": options.priority,
+        "retries": options.retries or 0,
+        "max_execution_time_s": options.timeout,
+        "pool": options.pool,
+        "env": dict(options.env or {}),
+        "depends_on": [getattr(item, "job_id", item) for item in options.depends_on],
+    }
+
+
+_open_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for client in list(_open_clients):
+        client.close()

@@ -1,0 +1,145 @@
+"""Promises of values: of session tasks and of durable jobs.
+
+Both are ``concurrent.futures.Future``: ``concurrent.futures.wait``, ``as_completed`` and ``asyncio.wrap_future``
+take them. Callbacks run in the client's reader thread: keep them short.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NoReturn, Protocol, TypeVar, cast
+
+from actorgrid.errors import ActorGridError
+
+T = TypeVar("T")
+_PENDING = "PENDING"
+
+
+class _Undecoded:
+    """A result as it arrived. It is unpickled by whoever asks, not by the reader thread: unpickling may import."""
+
+    __slots__ = ("body", "decode")
+
+    def __init__(self, decode: Callable[[bytes], Any], body: bytes) -> None:
+        self.decode = decode
+        self.body = body
+
+
+class _LazyFuture(Future[T]):
+    _decode_lock = threading.Lock()
+
+    def settle(self, decode: Callable[[bytes], Any], body: bytes) -> None:
+        """Done: ``decode(body)`` gives the value, or raises an ActorGridError, when it is asked for."""
+        self.set_result(_Undecoded(decode, body))  # type: ignore[arg-type]
+
+    def result(self, timeout: float | None = None) -> T:
+        """The value. Raises the task's ActorGridError, CancelledError, or TimeoutError after *timeout* seconds."""
+        value: Any = super().result(timeout)
+        if type(value) is _Undecoded:
+            self._unfold(value)
+            value = super().result(0)
+        return cast(T, value)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error, or ``None``. Raises CancelledError, or TimeoutError after *timeout* seconds."""
+        error = super().exception(timeout)
+        if error is None and type(self._result) is _Undecoded:
+            self._unfold(self._result)
+            return super().exception(0)
+        return error
+
+    def _unfold(self, raw: _Undecoded) -> None:
+        value: Any = None
+        error: BaseException | None = None
+        try:
+            value = raw.decode(raw.body)
+        except ActorGridError as found:
+            error = found
+        with self._condition:
+            if self._result is raw:
+                self._result, self._exception = value, error
+
+    def _cancelled(self) -> bool:
+        """Cancel for good and tell those who wait; ``False`` when it was done already."""
+        if not Future.cancel(self):
+            return False
+        if self._state == "CANCELLED":
+            self.set_running_or_notify_cancel()
+        return True
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} stays in its process")
+
+
+class TaskOwner(Protocol):
+    """Who runs session tasks."""
+
+    def take_back(self, future: TaskFuture[Any]) -> bool:
+        """Cancel it unless a worker has started it."""
+
+    def has_started(self, future: TaskFuture[Any]) -> bool:
+        """Whether a worker has started it."""
+
+
+class TaskFuture(_LazyFuture[T]):
+    """The value of a session task."""
+
+    def __init__(self, owner: TaskOwner) -> None:
+        super().__init__()
+        self._owner = owner
+        self.call: Any = None  # the dispatcher's record of it
+
+    def cancel(self) -> bool:
+        """Take the task back if it has not started; ``True`` when it will not run (see Client.cancel for force)."""
+        if self._state != _PENDING:
+            return Future.cancel(self)
+        return self._owner.take_back(self)
+
+    def running(self) -> bool:
+        """Whether a worker has started it, as far as is known here."""
+        return self._state == _PENDING and self._owner.has_started(self)
+
+
+class JobFuture(_LazyFuture[T]):
+    """The value of a durable job. Passed inside the arguments of another durable submit, it stands for its value.
+
+    ``job_id`` is known at once; ``accepted()`` tells when the job is on disk.
+    """
+
+    def __init__(self, job_id: str, name: str, cancel: Callable[[str], bool]) -> None:
+        super().__init__()
+        self.job_id = job_id
+        self.name = name
+        self._cancel = cancel
+        self._accepted = threading.Event()
+        self._refused: ActorGridError | None = None
+        self.add_done_callback(lambda _: self._accepted.set())
+
+    def accepted(self, timeout: float | None = None) -> bool:
+        """Wait until the host has the job on disk; ``False`` after *timeout*. Raises why it was refused."""
+        if not self._accepted.wait(timeout):
+            return False
+        if self._refused is not None:
+            raise self._refused
+        return True
+
+    def refuse(self, error: ActorGridError) -> None:
+        """The host did not take the job."""
+        self._refused = error
+        self.set_exception(error)
+
+    def cancel(self) -> bool:
+        """Ask the host to cancel the job, running or not; ``False`` when it has ended or cannot be reached."""
+        if self.done():
+            return self.cancelled()
+        return self._cancel(self.job_id)
+
+    def __repr__(self) -> str:
+        return f"<JobFuture {self.job_id} {self.name!r} {self._state.lower()}>"
+
+
+def is_future(value: object) -> bool:
+    """Whether *value* is a promise of ours."""
+    return isinstance(value, _LazyFuture)

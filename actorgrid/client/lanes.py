@@ -1,0 +1,254 @@
+"""Which worker gets which task: decisions only, no socket, clock or thread.
+
+A *lane* is a queue of calls of one shape and the workers leased for it. A worker is given more than one call only
+while what it has is expected to last under ``BUDGET_S``: microsecond calls travel in deep batches, calls over
+5 ms one by one, so that none waits behind another while a worker is free.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import Any
+
+from .options import Shape
+from .pickling import FunctionCode
+
+BUDGET_S = 0.005
+MAX_DEPTH = 512
+MAX_UNSENT_BYTES = 256 * 1024
+STALL_S = 0.02
+GROW_BACKLOG_S = 0.05
+MAX_LEASE_REQUESTS = 4
+MAX_PACES = 4096
+
+
+class Call:
+    """One task on its way."""
+
+    __slots__ = (
+        "args", "cancelled", "code", "done", "estimate_s", "future", "lane", "link", "losses_left", "priority",
+        "task_id", "timeout_s",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        task_id: int,
+        code: FunctionCode,
+        args: bytes,
+        timeout_s: float | None,
+        priority: int,
+        losses_left: int,
+        lane: Lane,
+        future: Any,
+    ) -> None:
+        self.task_id = task_id
+        self.code = code
+        self.args = args
+        self.timeout_s = timeout_s
+        self.priority = priority
+        self.losses_left = losses_left
+        self.lane = lane
+        self.future = future
+        self.link: Link | None = None
+        self.estimate_s = 0.0
+        self.cancelled = False  # its value is not wanted any more
+        self.done = False  # it has its outcome
+
+
+class Link:
+    """What we know of one leased worker. ``calls`` are with it, in the order sent; the first one is running."""
+
+    __slots__ = (
+        "calls", "decoder", "fd", "idle_since", "known", "lane", "lease_id", "load_s", "lost", "mark", "out",
+        "recalled", "sock", "stuck", "watches_out", "worker_id",
+    )  # fmt: skip
+
+    def __init__(self, lane: Lane, lease_id: str, worker_id: str, sock: Any, decoder: Any, now: float) -> None:
+        self.lane = lane
+        self.lease_id = lease_id
+        self.worker_id = worker_id
+        self.sock = sock
+        self.fd = -1 if sock is None else sock.fileno()
+        self.decoder = decoder
+        self.calls: dict[int, Call] = {}
+        self.recalled: dict[int, Call] = {}  # asked back and sent elsewhere; the worker answers for each
+        self.load_s = 0.0
+        self.mark = now  # when the first call began, as far as we can tell
+        self.idle_since = now
+        self.known: set[bytes] = set()
+        self.out = bytearray()
+        self.watches_out = False
+        self.lost = False
+        self.stuck = False  # its call runs longer than was expected: nothing goes behind it
+
+    @property
+    def head(self) -> Call | None:
+        """The call that is running."""
+        return next(iter(self.calls.values()), None)
+
+    def has_room(self, estimate_s: float) -> bool:
+        """Whether one more call may be sent now."""
+        if not self.calls:
+            return True
+        return (
+            not self.stuck
+            and self.load_s + estimate_s <= BUDGET_S
+            and len(self.calls) < MAX_DEPTH
+            and len(self.out) < MAX_UNSENT_BYTES
+        )
+
+    def took(self, call: Call, estimate_s: float, now: float) -> None:
+        """A call was sent."""
+        if not self.calls:
+            self.mark = now
+        call.link = self
+        call.estimate_s = estimate_s
+        self.load_s += estimate_s
+        self.calls[call.task_id] = call
+
+    def gave(self, task_id: int, now: float) -> Call | None:
+        """A call ended or came back; ``None`` for one that is not here."""
+        call = self.calls.pop(task_id, None)
+        if call is not None:
+            call.link = None
+            self.load_s -= call.estimate_s
+            if not self.calls:
+                self.load_s = 0.0
+                self.idle_since = now
+        return call
+
+
+class Pace:
+    """How long calls take, by kin: jumps up at once, comes down by a fifth per observation. Holds 4,096 kins."""
+
+    def __init__(self) -> None:
+        self._by_kin: dict[str, float] = {}
+
+    def estimate_s(self, kin: str) -> float:
+        """The expected duration; a whole budget for one never seen, so that it travels alone."""
+        return self._by_kin.get(kin, BUDGET_S)
+
+    def observe(self, kin: str, duration_s: float) -> None:
+        """A call took so long."""
+        known = self._by_kin.get(kin)
+        if known is None:
+            if len(self._by_kin) >= MAX_PACES:
+                self._by_kin.clear()
+            self._by_kin[kin] = duration_s
+        elif duration_s >= known:
+            self._by_kin[kin] = duration_s
+        else:
+            self._by_kin[kin] = known + (duration_s - known) * 0.2
+
+
+class Lane:
+    """Calls of one shape, waiting, and the workers that serve them."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.links: list[Link] = []
+        self.waiting = 0
+        self.requests = 0  # leases asked for, not answered yet
+        self.quiet_until = 0.0  # no further leases before
+        self.failures = 0  # leases in a row that came to nothing
+        self.mean_s: float | None = None
+        self.waiting_since = 0.0
+        self._skipped = 0
+        self._queues: dict[int, deque[Call]] = {}
+
+    def push(self, call: Call, now: float, *, front: bool = False) -> None:
+        """Let *call* wait; in *front* of its priority when it was sent before."""
+        queue = self._queues.get(call.priority)
+        if queue is None:
+            queue = self._queues[call.priority] = deque()
+            if len(self._queues) > 1:
+                self._queues = dict(sorted(self._queues.items(), reverse=True))
+        if self.waiting == 0:
+            self.waiting_since = now
+        if front:
+            queue.appendleft(call)
+        else:
+            queue.append(call)
+        self.waiting += 1
+
+    def forget(self, call: Call) -> None:
+        """A waiting call became ``cancelled`` or ``done``; its place in the queue is skipped later."""
+        self.waiting -= 1
+        self._skipped += 1
+        if self._skipped > 1000 and self._skipped > self.waiting:
+            self._skipped = 0
+            for queue in self._queues.values():
+                alive = [kept for kept in queue if not (kept.cancelled or kept.done)]
+                queue.clear()
+                queue.extend(alive)
+
+    def peek(self) -> Call | None:
+        """The call to send next."""
+        for queue in self._queues.values():
+            while queue:
+                if not (queue[0].cancelled or queue[0].done):
+                    return queue[0]
+                queue.popleft()
+        return None
+
+    def pop(self) -> Call | None:
+        """Take the call to send next out of the queue."""
+        call = self.peek()
+        if call is not None:
+            self._queues[call.priority].popleft()
+            self.waiting -= 1
+        return call
+
+    def drain(self) -> list[Call]:
+        """Take all waiting calls out."""
+        calls = [call for call in itertools.chain(*self._queues.values()) if not (call.cancelled or call.done)]
+        self._queues.clear()
+        self.waiting = 0
+        return calls
+
+    def pick(self, estimate_s: float) -> Link | None:
+        """The least loaded worker with room."""
+        best: Link | None = None
+        for link in self.links:
+            if link.has_room(estimate_s) and (best is None or link.load_s < best.load_s):
+                best = link
+                if not link.calls:
+                    break
+        return best
+
+    def observe(self, duration_s: float) -> None:
+        """Calls of this lane took so long lately."""
+        self.mean_s = duration_s if self.mean_s is None else self.mean_s + (duration_s - self.mean_s) * 0.2
+
+    def stalled(self, now: float) -> int:
+        """How many calls sit behind one that runs longer than was expected."""
+        return sum(len(link.calls) - 1 for link in self.links if len(link.calls) > 1 and now - link.mark > STALL_S)
+
+    def recall(self, now: float) -> list[tuple[Link, Call]]:
+        """Calls to ask back: they sit behind a long one while another worker has nothing to do."""
+        if not any(not link.calls for link in self.links):
+            return []
+        return [
+            (link, call)
+            for link in self.links
+            if len(link.calls) > 1 and now - link.mark > STALL_S
+            for call in itertools.islice(link.calls.values(), 1, None)
+            if not call.cancelled
+        ]
+
+    def wants_lease(self, now: float) -> bool:
+        """Whether to ask for one more worker: the first at once, others while the queue would last."""
+        stalled = self.stalled(now)
+        needed = self.waiting + stalled
+        if needed <= self.requests or self.requests >= MAX_LEASE_REQUESTS:
+            return False
+        if not self.links and not self.requests:
+            return True
+        if now < self.quiet_until:
+            return False
+        if stalled:
+            return True
+        if self.mean_s is None or now - self.waiting_since > 1.0:
+            return now - self.waiting_since > STALL_S
+        return self.waiting * self.mean_s / max(1, len(self.links)) > GROW_BACKLOG_S

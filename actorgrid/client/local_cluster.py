@@ -1,0 +1,210 @@
+"""A cluster of one's own for scripts, notebooks and tests: a real agent in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from actorgrid.configs.paths import HostPaths
+from actorgrid.errors import ActorGridError, BadRequest, HostError, StartFailed, error_from_dict
+
+from .client import Client
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+STDERR_KEPT = 16 * 1024
+# The agent asks the kernel for SIGTERM at our end. PR_SET_PDEATHSIG counts the *thread* that made the process as the
+# parent: ours lives as long as the cluster. Should we be gone before it asked, it sees that it has another parent.
+_BOOTSTRAP = """
+import ctypes, os, runpy, signal, sys
+ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM, 0, 0, 0)
+if os.getppid() != int(sys.argv.pop(1)): sys.exit(1)
+sys.path[:] = [entry for entry in sys.path if entry]
+runpy.run_module("actorgrid", run_name="__main__", alter_sys=True)
+"""
+
+
+class LocalCluster:
+    """One host with simulated GPUs, up when this returns, gone after ``close()`` or with this process.
+
+    ``gpus``: how many to simulate (of *gpu_model*, like ``H100-80GB``); ``None``: the machine's own; 0: none.
+    ``settings``: by dotted path, ``{"work.pools.general.warm": 4}``. Without *data_dir*, a temporary one is used
+    and removed at the end. Raises StartFailed with what the agent said.
+    """
+
+    def __init__(
+        self,
+        hosts: int = 1,
+        gpus: int | None = 8,
+        *,
+        gpu_model: str = "H100-80GB",
+        data_dir: str | os.PathLike[str] | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        if hosts != 1:
+            raise BadRequest(
+                "several hosts come with the cluster release", asked=f"hosts={hosts}", hint="use hosts=1 for now"
+            )
+        if gpus is not None and not 0 <= gpus <= 1024:
+            raise BadRequest("simulate 0 to 1024 GPUs", asked=f"gpus={gpus}")
+        self._own_dir = data_dir is None
+        self.data_dir = Path(tempfile.mkdtemp(prefix="actorgrid-") if data_dir is None else data_dir).absolute()
+        self._closed = False
+        self._clients: list[Client] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said = b""
+        self._started: queue.Queue[dict[str, Any] | ActorGridError] = queue.Queue()
+        self._exited = threading.Event()
+        command = ["up", "--json", "--port", "0", "--data-dir", str(self.data_dir)]
+        if gpus is not None:
+            command += ["--gpus", f"simulated:{gpus}x{gpu_model}" if gpus else "none"]
+        for key, value in (settings or {}).items():
+            command += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+        self._thread = threading.Thread(target=self._run, args=(command,), name="actorgrid-local-cluster", daemon=True)
+        self._thread.start()
+        try:
+            ready = self._started.get(timeout=START_TIMEOUT_S)
+            if isinstance(ready, ActorGridError):
+                raise ready
+        except queue.Empty:
+            said = self._said
+            self.close()
+            raise StartFailed(f"the host was not ready within {START_TIMEOUT_S:g} s", found=_last(said)) from None
+        except BaseException:
+            self.close()
+            raise
+        self.url = str(ready["url"])
+        self.token = HostPaths(self.data_dir).token_file.read_text(encoding="ascii").strip()
+        self._client: Client | None = None
+
+    @property
+    def pid(self) -> int:
+        """The agent's process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def client(self, **options: Any) -> Client:
+        """A client of this cluster, closed with it. Options as for Client."""
+        client = Client(self.url, self.token, **options)
+        self._clients.append(client)
+        return client
+
+    def close(self) -> None:
+        """Stop the agent in order, by force after 20 s; leave nothing behind. Again: harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        for client in self._clients:
+            client.close()
+        process = self._process
+        if process is not None and not self._exited.is_set():
+            _send(process, signal.SIGTERM)
+            if not self._exited.wait(STOP_TIMEOUT_S):
+                _send(process, signal.SIGKILL)
+                self._exited.wait(STOP_TIMEOUT_S)
+        self._thread.join(STOP_TIMEOUT_S)
+        if self._own_dir:
+            shutil.rmtree(HostPaths(self.data_dir).runtime_dir, ignore_errors=True)
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def __enter__(self) -> LocalCluster:
+        from .task import push_default
+
+        self._client = self.client()
+        push_default(self._client)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        from .task import pop_default
+
+        if self._client is not None:
+            pop_default(self._client)
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<LocalCluster {getattr(self, 'url', 'not up')}{' closed' if self._closed else ''}>"
+
+    # -- the thread that is the agent's parent
+
+    def _run(self, command: list[str]) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ACTORGRID_")}
+        root = str(Path(__file__).resolve().parent.parent.parent)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the user's program; it closes us in its own time
+            )
+        except OSError as error:
+            self._exited.set()
+            self._started.put(StartFailed(f"cannot start Python: {error}", asked=sys.executable))
+            return
+        self._process = process
+        assert process.stdout is not None and process.stderr is not None
+        errors = threading.Thread(
+            target=self._drain, args=(process.stderr,), name="actorgrid-agent-stderr", daemon=True
+        )
+        errors.start()
+        with process.stdout:
+            for line in process.stdout:
+                self._hear(line)
+        code = process.wait()
+        errors.join(STOP_TIMEOUT_S)
+        self._exited.set()
+        self._started.put(_failure(code, self._said))
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return  # not for us
+        if isinstance(event, dict) and event.get("event") == "ready":
+            self._started.put(event)
+
+    def _drain(self, pipe: Any) -> None:
+        with pipe:
+            while piece := pipe.read1(4096):
+                self._said = (self._said + piece)[-STDERR_KEPT:]
+
+
+def _send(process: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+def _failure(code: int, said: bytes) -> ActorGridError:
+    """Why it left: the named error its last line holds, else the text."""
+    for line in reversed(said.splitlines()):
+        try:
+            document = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(document, dict) and isinstance(document.get("error"), dict):
+            named = error_from_dict(document["error"])
+            if isinstance(named, HostError):
+                return named
+            return StartFailed(named.message, asked=named.asked, found=named.found, hint=named.hint)
+    return StartFailed(f"the host left with status {code} before it was ready", found=_last(said))
+
+
+def _last(said: bytes) -> str:
+    return said.decode("utf-8", "replace").strip()[-2000:]

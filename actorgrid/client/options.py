@@ -1,0 +1,134 @@
+"""What a task may ask for, in one place: the keyword arguments of submit, map, run and @task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from actorgrid.errors import BadRequest
+
+WORKER_LOSSES = 3
+
+
+class Shape(NamedTuple):
+    """What a worker must have: tasks of one shape share workers. Sizes are as the user wrote them."""
+
+    gpus: float = 0.0
+    gpu_memory: int | str = 0
+    cpus: float = 1.0
+    memory: int | str = 0
+    pool: str | None = None
+    gpu_models: tuple[str, ...] = ()
+    gpu_affinity: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+
+    def lease_request(self, python: str, wait_s: float) -> dict[str, Any]:
+        """The body of a lease request."""
+        return {
+            "gpus": self.gpus,
+            "gpu_memory_bytes": self.gpu_memory,
+            "cpus": self.cpus,
+            "memory_bytes": self.memory,
+            "pool": self.pool,
+            "gpu_models": list(self.gpu_models),
+            "gpu_affinity": list(self.gpu_affinity),
+            "env": dict(self.env),
+            "python": python,
+            "wait_s": wait_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOptions:
+    """How a function is run.
+
+    * ``gpus``: a share of one GPU (below 1) or a whole number; ``gpu_memory``: on each, bytes or ``"2GiB"``;
+      ``gpu_models``, ``gpu_affinity``: acceptable models, acceptable device UUIDs
+    * ``cpus``, ``memory``: of the host
+    * ``priority``: 0 to 100, higher first (among this client's session tasks, or among all jobs)
+    * ``retries``: for a session task, how often it may lose its worker (3 unless said); for a durable one, how many
+      further attempts a failure gets (0 unless said)
+    * ``timeout``: seconds one attempt may take
+    * ``pool``: ``gpu_compute``, ``cpu_intensive``, ``io_bound`` or ``general``; ``env``: environment variables
+    * ``durable``: a job, accepted when it is on disk, which survives the client; else a session task
+    * ``depends_on``: jobs (or their ids) that must succeed first; durable only
+    """
+
+    gpus: float = 0.0
+    gpu_memory: int | str = 0
+    cpus: float = 1.0
+    memory: int | str = 0
+    gpu_models: Sequence[str] = ()
+    gpu_affinity: Sequence[str] = ()
+    priority: int = 50
+    retries: int | None = None
+    timeout: float | None = None
+    pool: str | None = None
+    env: Mapping[str, str] | None = None
+    durable: bool = False
+    name: str | None = None
+    depends_on: Sequence[Any] = ()
+    shape: Shape = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.priority <= 100:
+            raise BadRequest("a priority is from 0 to 100", asked=str(self.priority))
+        if self.timeout is not None and not 0 < self.timeout < 1e9:
+            raise BadRequest("a timeout is a number of seconds above 0", asked=str(self.timeout))
+        if self.retries is not None and not 0 <= self.retries <= 100:
+            raise BadRequest("retries are from 0 to 100", asked=str(self.retries))
+        if self.depends_on and not self.durable:
+            raise BadRequest(
+                "a session task cannot wait for jobs", asked="depends_on=", hint="say durable=True as well"
+            )
+        shape = Shape(
+            self.gpus,
+            self.gpu_memory,
+            self.cpus,
+            self.memory,
+            self.pool,
+            tuple(self.gpu_models),
+            tuple(self.gpu_affinity),
+            tuple(sorted(self.env.items())) if self.env else (),
+        )
+        object.__setattr__(self, "shape", shape)
+
+    def changed(self, **changes: Any) -> TaskOptions:
+        """The same options but for *changes*. Raises BadRequest on one that does not exist."""
+        check_option_names(changes)
+        return replace(self, **changes)
+
+    @property
+    def worker_losses(self) -> int:
+        """How often a session task may lose its worker."""
+        return WORKER_LOSSES if self.retries is None else self.retries
+
+
+DEFAULTS = TaskOptions()
+_NAMES = tuple(name for name in TaskOptions.__dataclass_fields__ if name != "shape")
+
+
+def options_of(changes: dict[str, Any]) -> TaskOptions:
+    """Options from keyword arguments. Raises BadRequest on one that does not exist."""
+    if not changes:
+        return DEFAULTS
+    check_option_names(changes)
+    return TaskOptions(**changes)
+
+
+def check_option_names(changes: Mapping[str, Any]) -> None:
+    """Raise BadRequest when a keyword argument is no option, with the nearest that is."""
+    for name in changes:
+        if name not in _NAMES:
+            import difflib
+
+            near = difflib.get_close_matches(name, _NAMES, 1)
+            raise BadRequest(
+                f"there is no option {name!r}",
+                asked=f"{name}={changes[name]!r}",
+                found="options: " + ", ".join(_NAMES),
+                hint=f"did you mean {near[0]}?"
+                if near
+                else "the function's own keyword arguments go into kwargs={...}",
+            )

@@ -1,0 +1,252 @@
+"""A client's session with its host: opened at the first task, renewed, its leases asked for and given back.
+
+The control side only. Tasks themselves go straight to the leased workers (dispatcher.py), so they do not notice when
+the agent or its gateway restarts; when the session is unknown afterwards, a new one is opened and what is unfinished
+is sent again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import queue
+import socket
+import threading
+import time
+from typing import Any
+
+from actorgrid.errors import (
+    ActorGridError,
+    BadRequest,
+    CallTimeout,
+    HostUnreachable,
+    NotFound,
+    Overloaded,
+    PeerGone,
+    PeerRefused,
+    PythonMismatch,
+    TransportError,
+    UnknownSession,
+    WrongToken,
+)
+from actorgrid.transports.frames import FrameDecoder
+from actorgrid.transports.task_frames import Refused, Welcome, encode_hello, parse_worker_frame
+
+from .dispatcher import Dispatcher
+from .futures import TaskFuture
+from .http import AdminHttp, segment
+from .lanes import Lane
+from .options import TaskOptions
+from .output import OutputPrinter
+from .pickling import PYTHON, FunctionCode
+
+FIRST_LEASE_WAIT_S = 20.0
+GROWTH_QUIET_S = 1.0
+UNREACHABLE_PATIENCE_S = 60.0
+MAX_FAILED_LEASES = 5
+WELCOME_TIMEOUT_S = 30.0
+KEEP_ALIVE_S = 1.0
+LOOK_S = 0.25
+
+
+class Session:
+    """Leases workers as tasks wait and returns them after *keep_alive_s* without work."""
+
+    def __init__(self, http: AdminHttp, *, keep_alive_s: float = KEEP_ALIVE_S, stream_output: bool = True) -> None:
+        self._http = http
+        self._keep_alive_s = keep_alive_s
+        self._lock = threading.Lock()
+        self._id = ""
+        self._renew_s = 2.0
+        self._stop = threading.Event()
+        self._orphans = False
+        self._returns: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
+        self._printer = OutputPrinter() if stream_output else None
+        self._dispatcher = Dispatcher(self, self._printer)
+        self._keeper = threading.Thread(target=self._keep, name="actorgrid-session", daemon=True)
+        self._returner = threading.Thread(target=self._return_leases, name="actorgrid-returns", daemon=True)
+        self._keeper.start()
+        self._returner.start()
+
+    def submit(self, code: FunctionCode, args: bytes, options: TaskOptions) -> TaskFuture[Any]:
+        """Run one call on some worker."""
+        return self._dispatcher.submit(code, args, options)
+
+    def kill(self, future: TaskFuture[Any]) -> bool:
+        """Cancel it even if it runs."""
+        return self._dispatcher.kill(future)
+
+    def figures(self) -> dict[str, Any]:
+        """Numbers for people."""
+        return {"session_id": self._id, **self._dispatcher.figures()}
+
+    def close(self) -> None:
+        """Give everything back; what is unfinished is cancelled."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self._dispatcher.close()
+        self._returns.put(None)
+        with self._lock:
+            session_id, self._id = self._id, ""
+        if session_id:
+            with contextlib.suppress(ActorGridError):  # not renewed any more, the host closes it by itself
+                self._http.delete(f"/api/sessions/{segment(session_id)}", patient=False)
+        for thread in (self._keeper, self._returner):
+            if thread is not threading.current_thread():
+                thread.join(2.0)
+        if self._printer is not None:
+            self._printer.close()
+
+    # -- what the dispatcher asks
+
+    def want(self, lane: Lane, first: bool) -> None:
+        """Ask for a lease in the background; the dispatcher bounds how many at once."""
+        threading.Thread(target=self._acquire, args=(lane, first), name="actorgrid-lease", daemon=True).start()
+
+    def give_back(self, lease_id: str) -> None:
+        """Release a lease in the background."""
+        self._returns.put((self._id, lease_id))
+
+    # -- leases
+
+    def _acquire(self, lane: Lane, first: bool) -> None:
+        started = time.monotonic()
+        while not self._stop.is_set():
+            session_id = ""
+            try:
+                session_id = self._open()
+                grant = self._http.post(
+                    f"/api/sessions/{segment(session_id)}/leases",
+                    lane.shape.lease_request(PYTHON, FIRST_LEASE_WAIT_S if first else 0.0),
+                    timeout_s=FIRST_LEASE_WAIT_S + WELCOME_TIMEOUT_S,
+                )
+                self._join(lane, grant, session_id)
+                return
+            except UnknownSession:
+                self._session_lost(session_id)
+                continue
+            except (BadRequest, WrongToken, PythonMismatch) as error:
+                self._dispatcher.no_lease(lane, GROWTH_QUIET_S, None if lane.links else error)
+                return
+            except Overloaded as error:
+                if lane.links or not self._dispatcher.waits(lane):
+                    self._dispatcher.no_lease(lane, GROWTH_QUIET_S)
+                    return
+                first = True
+                if "TooManySessions" in error.code and time.monotonic() - started > UNREACHABLE_PATIENCE_S:
+                    self._dispatcher.no_lease(lane, GROWTH_QUIET_S, error)
+                    return
+            except (HostUnreachable, CallTimeout) as error:
+                self._orphans = True  # it may have been granted all the same
+                if time.monotonic() - started > UNREACHABLE_PATIENCE_S:
+                    self._dispatcher.no_lease(lane, GROWTH_QUIET_S, None if lane.links else error)
+                    return
+            except ActorGridError as error:
+                lane.failures += 1
+                if lane.failures >= MAX_FAILED_LEASES:
+                    lane.failures = 0
+                    self._dispatcher.no_lease(lane, GROWTH_QUIET_S, None if lane.links else error)
+                    return
+            self._stop.wait(0.1 * 2 ** min(lane.failures, 4))
+        self._dispatcher.no_lease(lane, GROWTH_QUIET_S)
+
+    def _join(self, lane: Lane, grant: dict[str, Any], session_id: str) -> None:
+        """Connect to the leased worker. Raises what it refuses us with."""
+        lease_id = str(grant["lease_id"])
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            sock.settimeout(WELCOME_TIMEOUT_S)
+            sock.connect(str(grant["socket_path"]))
+            sock.sendall(encode_hello(str(grant["secret"]), PYTHON, session_id))
+            decoder = FrameDecoder()
+            frames: list[list[Any]] = []
+            while not frames:
+                data = sock.recv(65536)
+                if not data:
+                    raise PeerGone("the leased worker closed the connection", asked=str(grant["worker_id"]))
+                frames = decoder.feed(data)
+            answer = parse_worker_frame(frames[0])
+            if isinstance(answer, Refused):
+                raise answer.error
+            if not isinstance(answer, Welcome):
+                raise PeerRefused("the leased worker did not say welcome", found=str(frames[0][0]))
+        except OSError as error:
+            sock.close()
+            self.give_back(lease_id)
+            raise PeerGone(
+                f"cannot reach the leased worker: {error}",
+                asked=str(grant["socket_path"]),
+                hint="session tasks need a client on the host's own machine; durable=True works from anywhere",
+            ) from error
+        except (ActorGridError, TransportError):
+            sock.close()
+            self.give_back(lease_id)
+            raise
+        self._dispatcher.add(lane, lease_id, answer.worker_id, sock, decoder)
+
+    def _return_leases(self) -> None:
+        while (given_back := self._returns.get()) is not None:
+            session_id, lease_id = given_back
+            if not session_id or session_id != self._id:
+                continue  # its session is gone, and the lease with it
+            try:
+                self._http.delete(f"/api/sessions/{segment(session_id)}/leases/{segment(lease_id)}")
+            except NotFound:
+                continue
+            except ActorGridError:
+                self._orphans = True
+
+    # -- the session
+
+    def _open(self) -> str:
+        with self._lock:
+            if not self._id:
+                opened = self._http.post("/api/sessions", {"user_id": user_name(), "python": PYTHON}, repeat=True)
+                self._id = str(opened["session_id"])
+                self._renew_s = float(opened.get("renew_s", 2.0))
+            return self._id
+
+    def _session_lost(self, session_id: str) -> None:
+        with self._lock:
+            if self._id != session_id:
+                return  # another thread has seen to it
+            self._id = ""
+        self._dispatcher.drop_all()
+
+    def _keep(self) -> None:
+        renewed = time.monotonic()
+        while not self._stop.wait(min(LOOK_S, self._keep_alive_s / 2 or LOOK_S)):
+            now = time.monotonic()
+            for lease_id in self._dispatcher.idle(self._keep_alive_s, now):
+                self.give_back(lease_id)
+            session_id = self._id
+            if session_id and now - renewed >= self._renew_s:
+                renewed = now
+                try:
+                    self._http.post(f"/api/sessions/{segment(session_id)}/renew", timeout_s=5.0)
+                    if self._orphans:
+                        self._return_orphans(session_id)
+                except UnknownSession:
+                    self._session_lost(session_id)
+                except ActorGridError:
+                    continue  # the door is closed just now; workers go on meanwhile
+
+    def _return_orphans(self, session_id: str) -> None:
+        """Give back leases whose grant, or whose return, got lost with a connection."""
+        held, asking = self._dispatcher.held()
+        if asking:
+            return
+        self._orphans = False
+        for allocation in self._http.get("/api/allocations")["allocations"]:
+            owner = allocation.get("owner") or {}
+            if owner.get("session_id") == session_id and owner.get("lease_id") not in held:
+                self.give_back(str(owner["lease_id"]))
+
+
+def user_name() -> str:
+    """Who we are to the host."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "local"

@@ -1,0 +1,103 @@
+"""``@actorgrid.task``: a function that knows what it needs, and the client it goes to when none is named."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+
+from .options import TaskOptions, options_of
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from .client import Client
+    from .map_results import MapResults
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_entered: list[Client] = []
+_connected: list[Client] = []
+
+
+class Task(Generic[P, T]):
+    """A function with its options. Called, it runs here and now; ``submit`` and ``map`` send it to a worker."""
+
+    def __init__(self, fn: Callable[P, T], options: TaskOptions) -> None:
+        self.fn = fn
+        self.task_options = options
+        functools.update_wrapper(self, fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run it in this process, as if it were not decorated."""
+        return self.fn(*args, **kwargs)
+
+    def submit(self, *args: Any, client: Client | None = None, **kwargs: Any) -> Future[T]:
+        """Run it on a worker. All keyword arguments but ``client`` are the function's own."""
+        return (client or default_client()).submit_with(self.task_options, self.fn, args, kwargs)
+
+    def map(self, *iterables: Iterable[Any], client: Client | None = None, chunk: int = 1) -> MapResults[T]:
+        """Run it over the items, side by side; values in order."""
+        from .map_results import MapResults
+
+        return MapResults(
+            client or default_client(),
+            self.task_options,
+            self.fn,
+            iterables,
+            chunk=chunk,
+            window=4096,
+            progress=False,
+        )
+
+    def options(self, **changes: Any) -> Task[P, T]:
+        """The same function with other options: ``f.options(gpus=2).submit(x)``."""
+        return Task(self.fn, self.task_options.changed(**changes))
+
+
+@overload
+def task(fn: Callable[P, T], /) -> Task[P, T]: ...
+
+
+@overload
+def task(**options: Any) -> Callable[[Callable[P, T]], Task[P, T]]: ...
+
+
+def task(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Give a function options, as ``@task`` or ``@task(gpus=0.25, gpu_memory="2GiB", retries=3)``."""
+    chosen = options_of(options)
+    if fn is not None:
+        return Task(fn, chosen)
+    return lambda function: Task(function, chosen)
+
+
+def default_client() -> Client:
+    """The client of the innermost ``with``, else one that ``connect()`` makes once per process."""
+    with _lock:
+        if _entered:
+            return _entered[-1]
+        if _connected and _connected[0]._closed:
+            _connected.clear()
+        if not _connected:
+            from .client import connect
+
+            _connected.append(connect())
+        return _connected[0]
+
+
+def push_default(client: Client) -> None:
+    """A ``with`` was entered."""
+    with _lock:
+        _entered.append(client)
+
+
+def pop_default(client: Client) -> None:
+    """A ``with`` was left."""
+    with _lock:
+        for index in range(len(_entered) - 1, -1, -1):
+            if _entered[index] is client:
+                del _entered[index]
+                return
