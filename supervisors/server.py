@@ -176,7 +176,7 @@ class Server:
         self.log = logging.getLogger(f"actorgrid.{self.name}")
         self.handled = 0
         self._call_refs = itertools.count(1)
-        self._open_calls: dict[tuple[int, int], tuple[Waiter, Timer]] = {}
+        self._open_calls: dict[tuple[int, int], tuple[Waiter, Timer, str]] = {}
         # Tells our calls from those of the process that had this name before: its late replies match nothing.
         self._call_boot = int.from_bytes(os.urandom(6), "big")
 
@@ -185,8 +185,8 @@ class Server:
     def start(self) -> Any:
         """Build the state; may be ``async def``. Raising stops the host's start with that reason."""
 
-    def stop(self, reason: str) -> None:
-        """Let go in order; not called after a crash."""
+    def stop(self, reason: str) -> Any:
+        """Let go in order; may be ``async def``. Not called after a crash, nor before ``start`` has ended."""
 
     def peer_restarted(self, name: str) -> None:
         """Another server came back with empty hands: what it was told must be told again."""
@@ -217,7 +217,7 @@ class Server:
         waiter = Waiter()
         ref = (self._call_boot, next(self._call_refs))
         timer = self.runtime.after(timeout_s, lambda: self._expire_call(ref, to, request, timeout_s))
-        self._open_calls[ref] = (waiter, timer)
+        self._open_calls[ref] = (waiter, timer, to)
         try:
             self.runtime.send(to, Envelope(CALL, self.name, ref, request))
         except ActorGridError as error:
@@ -262,6 +262,11 @@ class Server:
             self._advance_work(result, lambda _, error: done(error))
         else:
             done(None)
+
+    def fail_calls(self, to: str, error: ActorGridError) -> None:
+        """End all open calls to server *to* with *error*: its process is gone and will not answer."""
+        for ref in [ref for ref, (_waiter, _timer, callee) in self._open_calls.items() if callee == to]:
+            self._settle_call(ref, None, error)
 
     def deliver(self, envelope: Envelope) -> None:
         """Take one message from the runtime."""
@@ -338,7 +343,7 @@ class Server:
         entry = self._open_calls.pop(ref, None)
         if entry is None:
             return
-        waiter, timer = entry
+        waiter, timer, _to = entry
         timer.cancel()
         if error is not None:
             waiter.fail(error)

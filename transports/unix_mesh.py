@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from actorgrid.errors import FrameTooLarge, MailboxFull, PeerGone
 
@@ -103,7 +104,7 @@ class Mesh:
     def __init__(self, folder: Path, key: bytes, name: str, listener: socket.socket | None = None) -> None:
         self.folder = folder
         self.name = name
-        self.inbox: deque[tuple[str, int, bytes | bytearray]] = deque()
+        self.inbox: deque[tuple[str, int, Any]] = deque()
         self.ready_watches: list[int] = []
         self.on_peer_lost: Callable[[str], None] | None = None
         self.pending = 0

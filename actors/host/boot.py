@@ -1,0 +1,251 @@
+"""``actorgrid up``: from an empty directory to a running host, and back.
+
+The process in front holds the lock, starts the tree, tells people where it is, and waits. It serves nothing itself.
+When the tree dies under it (someone killed the admin or the supervisor) it builds a new one, at most 3 times in 60 s.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+from setproctitle import getproctitle, setproctitle
+
+import actorgrid
+from actorgrid.configs.paths import HostPaths
+from actorgrid.configs.schema import Settings
+from actorgrid.errors import PeerGone, StartFailed
+from actorgrid.supervisors.child import ChildSpec, check_children
+from actorgrid.supervisors.tree import DescriptorReady, Tree, TreeFailed, TreeGone, TreeSaid, TreeStarted
+from actorgrid.transports.unix_system import sweep
+
+from .children import CHILDREN
+from .context import HostContext
+from .identity import ensure_token, next_incarnation, write_atomically
+from .lock import AgentLock
+from .logs import AgentLog, logging_to
+from .supervisor import HostAddress, HostStopped
+
+REBUILDS_MAX = 3
+REBUILD_PERIOD_S = 60.0
+_ROTATE_EVERY_S = 2.0
+_STOP_MARGIN_S = 15.0
+_STOP_S_MAX = 4 * 3600.0
+_SUPERVISOR = "actorgrid.actors.host.supervisor:HostSupervisor"
+# Loaded once, before the fork, and shared by all processes: each would cost every process its own copy.
+_PRELOAD = ("aiohttp", "aiohttp.web", "uvloop", "pydantic", "msgpack", "prometheus_client", "psutil", "sqlite3")
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+log = logging.getLogger("actorgrid.boot")
+
+
+def run_host(
+    settings: Settings,
+    data_dir: Path,
+    on_ready: Callable[[dict[str, Any]], None] | None = None,
+    children: Sequence[ChildSpec] = CHILDREN,
+) -> None:
+    """Run a host until SIGTERM, SIGINT or SIGHUP stops it in order; a second signal stops it at once.
+
+    *on_ready* gets the content of agent.json once all servers are up. Call it in the main thread, before the process
+    has other threads. Raises AlreadyRunning, DataDirUnusable, what a server's first start raised (PortInUse,
+    LogCorrupted, ...), RestartIntensityExceeded, or StartFailed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise StartFailed(
+            "a host must be started from the main thread",
+            found=threading.current_thread().name,
+            hint="its processes die with the thread that made them; use a process of its own",
+        )
+    specs = check_children(children)
+    paths = HostPaths(Path(data_dir).absolute())
+    paths.make()
+    monitoring = settings.monitoring
+    with (
+        AgentLock(paths.lock_file),
+        logging_to(paths.log_file, monitoring.log_max_bytes, monitoring.log_level) as lines,
+    ):
+        title = getproctitle()
+        setproctitle("actorgrid: up")
+        ensure_token(paths)
+        _preload(specs)
+        gc.collect()
+        gc.freeze()
+        try:
+            _Agent(settings, paths, specs, on_ready, lines).run()
+        finally:
+            gc.unfreeze()
+            setproctitle(title)
+
+
+def _preload(specs: Sequence[ChildSpec]) -> None:
+    for module in (*_PRELOAD, "actorgrid.actors.host.supervisor", *(spec.module for spec in specs)):
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise StartFailed(
+                f"{module} cannot be loaded: {error}",
+                asked=module,
+                hint="install actorgrid again",
+            ) from error
+
+
+class _Agent:
+    """The process in front."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        paths: HostPaths,
+        specs: tuple[ChildSpec, ...],
+        on_ready: Callable[[dict[str, Any]], None] | None,
+        lines: AgentLog,
+    ) -> None:
+        self._settings = settings
+        self._paths = paths
+        self._specs = specs
+        self._on_ready = on_ready
+        self._lines = lines
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._signals: deque[int] = deque(maxlen=16)
+        self._stopping = ""
+        self._rotated_at = monotonic()
+
+    def run(self) -> None:
+        """Until stopped."""
+        before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        deaths: deque[float] = deque()
+        try:
+            while not self._one_boot():
+                deaths.append(monotonic())
+                while deaths[0] < monotonic() - REBUILD_PERIOD_S:
+                    deaths.popleft()
+                if len(deaths) > REBUILDS_MAX:
+                    raise StartFailed(
+                        f"the actor system died {len(deaths)} times in {REBUILD_PERIOD_S:g} s",
+                        hint="something kills its processes: see the system's log (out of memory?) and agent.log",
+                    )
+                log.error("the actor system died; it is built again")
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(self._wake)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self._signals.append(number)
+        os.eventfd_write(self._wake, 1)
+
+    def _one_boot(self) -> bool:
+        """Build a tree and stay until it is gone: ``True`` when it was stopped, ``False`` when it died.
+
+        Raises when it gave up.
+        """
+        for old in self._paths.runtime_dir.glob("boot-*"):
+            sweep(old)
+        host_id, incarnation = next_incarnation(self._paths)
+        boot_id = uuid.uuid4().hex[:12]
+        hostname = self._settings.cluster.host_name or socket.gethostname()
+        context = HostContext(self._paths, self._settings, host_id, hostname, incarnation, boot_id)
+        log.info("host %s starts, incarnation %d, boot %s", host_id, incarnation, boot_id)
+        try:
+            tree = Tree(self._paths.boot_dir(boot_id), (self._wake,))
+        except PeerGone as error:
+            log.error("the actor system died while it started: %s", error)
+            return False
+        try:
+            tree.start("host", _SUPERVISOR, context, self._specs)
+            self._follow(tree, boot_id)
+        except PeerGone as error:
+            log.error("the actor system died: %s", error)
+        finally:
+            self._paths.agent_file.unlink(missing_ok=True)
+            tree.close()
+        return bool(self._stopping)
+
+    def _follow(self, tree: Tree, boot_id: str) -> None:
+        up, url, failure = False, "", None
+        deadline: float | None = None
+        while True:
+            event = tree.next_event(_ROTATE_EVERY_S)
+            self._rotate()
+            if isinstance(event, TreeGone):
+                break
+            if isinstance(event, TreeStarted):
+                up = True
+                self._announce(url, boot_id, first=True)
+            elif isinstance(event, TreeSaid) and isinstance(event.message, HostAddress):
+                url = event.message.url
+                if up:
+                    self._announce(url, boot_id, first=False)
+            elif isinstance(event, TreeSaid) and isinstance(event.message, HostStopped):
+                self._stopping = event.message.reason
+            elif isinstance(event, TreeFailed):
+                failure = event.error
+                deadline = deadline or monotonic() + _STOP_MARGIN_S
+            elif isinstance(event, DescriptorReady):
+                asked_before = bool(self._stopping)
+                if self._take_signals() and asked_before:
+                    log.warning("a second signal: everything is killed")
+                    return
+                if self._stopping and not asked_before:
+                    deadline = monotonic() + self._stop_limit_s()
+                    tree.stop(self._stopping)
+            if deadline is not None and monotonic() > deadline:
+                log.error("the actor system did not stop in time and is killed")
+                break
+        if failure is not None and not self._stopping:
+            self._stopping = failure.code
+            raise failure
+        if self._stopping:
+            log.info("host stopped: %s", self._stopping)
+
+    def _take_signals(self) -> int:
+        try:
+            os.eventfd_read(self._wake)
+        except BlockingIOError:
+            return 0
+        count = 0
+        while self._signals:
+            number = self._signals.popleft()
+            count += 1
+            self._stopping = self._stopping or signal.Signals(number).name
+        return count
+
+    def _stop_limit_s(self) -> float:
+        limits = [spec.shutdown_s() for spec in self._specs]
+        if any(limit is None for limit in limits):
+            return _STOP_S_MAX
+        return min(_STOP_S_MAX, sum(limit or 0.0 for limit in limits) + _STOP_MARGIN_S)
+
+    def _announce(self, url: str, boot_id: str, first: bool) -> None:
+        info: dict[str, Any] = {
+            "url": url,
+            "pid": os.getpid(),
+            "boot_id": boot_id,
+            "version": actorgrid.__version__,
+            "python": ".".join(str(part) for part in sys.version_info[:3]),
+        }
+        write_atomically(self._paths.agent_file, (json.dumps(info) + "\n").encode())
+        log.info("host is %s at %s", "up" if first else "now", url or "no address")
+        if first and self._on_ready is not None:
+            on_ready, self._on_ready = self._on_ready, None
+            on_ready(info)
+
+    def _rotate(self) -> None:
+        if monotonic() - self._rotated_at >= _ROTATE_EVERY_S:
+            self._rotated_at = monotonic()
+            self._lines.rotate_if_large()

@@ -1,0 +1,19 @@
+"""What one host runs, in the order it starts; it stops in reverse."""
+
+from __future__ import annotations
+
+from actorgrid.supervisors.child import ChildSpec, check_children
+
+CHILDREN = check_children(
+    (
+        ChildSpec("consensus", "actorgrid.actors.consensus.actor:Consensus", shutdown=10.0),
+        ChildSpec("distributed_state", "actorgrid.actors.replication.actor:DistributedState", shutdown=10.0),
+        ChildSpec("gpu_coordinator", "actorgrid.actors.gpu.coordinator:GPUCoordinator"),
+        # Its stop may end all attempts, each with its grace between SIGTERM and SIGKILL.
+        ChildSpec("worker_manager", "actorgrid.actors.work.manager:WorkerManager", shutdown=30.0),
+        ChildSpec("cluster_manager", "actorgrid.actors.cluster.manager:ClusterManager"),
+        ChildSpec("load_balancer", "actorgrid.actors.cluster.load_balancer:LoadBalancer"),
+        ChildSpec("fault_detector", "actorgrid.actors.cluster.fault_detector:FaultDetector"),
+        ChildSpec("gateway", "actorgrid.actors.gateway.actor:Gateway"),
+    )
+)

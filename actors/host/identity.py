@@ -1,0 +1,70 @@
+"""Who this host is (host.json), its admin token, and small files that are either old or new, never half."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+import uuid
+from pathlib import Path
+from typing import Any
+
+from actorgrid.configs.paths import HostPaths
+from actorgrid.errors import DataDirUnusable
+
+
+def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Replace *path* so that a crash at any moment leaves the old content or the new. Raises DataDirUnusable."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            with open(fd, "wb", closefd=False) as file:
+                file.write(data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise DataDirUnusable(f"cannot write {path}: {error.strerror}", asked=str(path)) from error
+
+
+def next_incarnation(paths: HostPaths) -> tuple[str, int]:
+    """The host's id (made at the first start) and the number of this start, both on disk when this returns.
+
+    Raises DataDirUnusable when host.json is damaged: a new id would orphan what the ledger knows of this host.
+    """
+    host_id, incarnation = str(uuid.uuid4()), 0
+    try:
+        found: Any = json.loads(paths.host_file.read_text(encoding="utf-8"))
+        host_id, incarnation = str(uuid.UUID(found["host_id"])), int(found["incarnation"])
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise DataDirUnusable(
+            f"{paths.host_file} cannot be read: {error}",
+            asked=str(paths.host_file),
+            hint='write {"host_id": UUID, "incarnation": N} into it by hand, N not less than before',
+        ) from error
+    incarnation += 1
+    text = json.dumps({"host_id": host_id, "incarnation": incarnation}) + "\n"
+    write_atomically(paths.host_file, text.encode())
+    return host_id, incarnation
+
+
+def ensure_token(paths: HostPaths) -> None:
+    """Make the admin token if there is none, and keep it to its owner."""
+    try:
+        mode = stat.S_IMODE(paths.token_file.stat().st_mode)
+    except FileNotFoundError:
+        write_atomically(paths.token_file, f"{secrets.token_urlsafe(32)}\n".encode())
+        return
+    if mode & 0o077:
+        paths.token_file.chmod(0o600)

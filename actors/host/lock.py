@@ -1,0 +1,81 @@
+"""One agent per data directory at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from time import monotonic, sleep
+from types import TracebackType
+
+from actorgrid.errors import AlreadyRunning, DataDirUnusable
+
+_DYING_S = 10.0
+
+
+class AgentLock:
+    """Held while the agent runs, by all of its processes together.
+
+    The lock is the open file, which forked processes share: a killed agent gives it up only when the last process
+    of its actor system is gone, so no two agents ever work on one directory. Raises AlreadyRunning (``pid`` in its
+    details), or DataDirUnusable.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+
+    def __enter__(self) -> AgentLock:
+        try:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise DataDirUnusable(f"cannot open {self._path}: {error.strerror}", asked=str(self._path)) from error
+        try:
+            self._take()
+        except BaseException:
+            os.close(self._fd)
+            raise
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        return self
+
+    def _take(self) -> None:
+        deadline = monotonic() + _DYING_S
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                pid = self._holder()
+            except OSError as error:
+                raise DataDirUnusable(f"cannot lock {self._path}: {error.strerror}", asked=str(self._path)) from error
+            # A holder that is dead was killed a moment ago: the kernel is still ending its processes.
+            if (pid is not None and is_alive(pid)) or monotonic() > deadline:
+                who = f"process {pid}" if pid is not None else "another process"
+                raise AlreadyRunning(
+                    f"an agent runs on this data directory already, {who}",
+                    asked=str(self._path.parent),
+                    found=who,
+                    hint="use that one, stop it, or give another directory with --data-dir",
+                    pid=pid or 0,
+                )
+            sleep(0.01)
+
+    def _holder(self) -> int | None:
+        text = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip()
+        return int(text) if text.isdigit() else None
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+        self._fd = -1
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of that number runs; one that ended and was not waited for does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[:1] not in (["Z"], ["X"])

@@ -1,0 +1,361 @@
+"""The processes of an actor system: the admin, the actors, and the view of the process that started it all.
+
+The process side of ``thespian_unix`` (which see for what differs from Thespian's own bases).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import multiprocessing
+import os
+import pickle  # nosec B403 - to write; what is read comes through thespian_unix
+import select
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from setproctitle import setproctitle
+from thespian.actors import ActorSystem, ActorSystemException, ChildActorExited, WatchMessage
+from thespian.system.actorManager import ActorManager
+from thespian.system.messages.multiproc import EndpointConnected
+from thespian.system.multiprocCommon import ChildInfo, MultiProcReplicator, detach_child, multiprocessCommon
+from thespian.system.systemAdmin import ThespianAdmin
+from thespian.system.systemCommon import actorStartupFailed
+from thespian.system.transport import ReceiveEnvelope, TransmitIntent
+from thespian.system.utilis import thesplog_control
+
+from actorgrid.errors import PeerGone, StartFailed
+
+from .thespian_unix import PARCEL, PICKLE, Parcel, UnixEndpoint, UnixTransport, address_of, name_of, set_boot
+
+START_S = 60.0
+GONE_S = 10.0
+_PR_SET_PDEATHSIG = 1
+_FATAL_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+
+log = logging.getLogger("actorgrid.transport")
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends; leaves at once if that happened already."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+class _NoThrottle:
+    """In place of Thespian's RateThrottle, which sleeps 0.1 s above 4,480 messages a second."""
+
+    def eventRatePause(self, _now: Any) -> None:
+        """Go on."""
+
+
+class _UnixProcesses(MultiProcReplicator):  # type: ignore[misc]
+    """Starting and burying child processes, for actors and the admin alike."""
+
+    def _prepare(self) -> None:
+        self._governer = _NoThrottle()
+        self.asLogger = self.transport.myAddress  # never used: processes log for themselves
+        self._sigchld = False
+        self._buried: dict[str, None] = {}
+
+    def _startChildActor(
+        self, childAddr: Any, childClass: Any, globalName: Any, parentAddr: Any, notifyAddr: Any, **options: Any
+    ) -> None:
+        endpoint = self.transport.prepEndpoint(childAddr, self.capabilities)
+        if not self._sigchld:
+            signal.signal(signal.SIGCHLD, self.signalChildDied)
+            self._sigchld = True
+        process = _fork(
+            _run_actor,
+            (
+                self.transport,
+                endpoint,
+                childClass,
+                globalName,
+                parentAddr,
+                notifyAddr,
+                self._adminAddr,
+                options.get("childRequirements"),
+                self.capabilities,
+                self.mpcontext,
+            ),
+            f"actor {endpoint.name}",
+        )
+        detach_child(process)
+        if not hasattr(self, "_child_procs"):
+            self._child_procs = []
+        child = ChildInfo(childAddr, childClass, process, endpoint.addrInst)
+        child.childRealAddr = address_of(endpoint.name)
+        self._child_procs.append(child)
+        self.transport.connectEndpoint(endpoint)
+        # The address is known and listens: messages to the child need not wait for its first word.
+        self._addrManager.associateUseableAddress(self.myAddress, endpoint.addrInst, address_of(endpoint.name))
+
+    def _childExited(self, _address: Any) -> None:
+        """Nothing: ``childDied`` buries children, whoever mentions them."""
+
+    def childDied(self) -> bool:
+        """After SIGCHLD: one ChildActorExited for each child that ended."""
+        living = []
+        for child in getattr(self, "_child_procs", []):
+            if child.childProc.is_alive():
+                living.append(child)
+                continue
+            notice = ChildActorExited(child.childRealAddr)
+            notice.exit_status = child.childProc.exitcode
+            notice.pid = child.childProc.pid
+            child.childProc.close()
+            self.transport.scheduleTransmit(None, TransmitIntent(self.transport.myAddress, notice))
+        self._child_procs = living
+        return True
+
+    def child_pid(self, address: Any) -> int | None:
+        """The process of a child made a moment ago; ``None`` when it could not be made."""
+        found = (int(child.childProc.pid) for child in getattr(self, "_child_procs", []) if child.childAddr == address)
+        return next(found, None)
+
+
+class UnixAdmin(_UnixProcesses, ThespianAdmin):  # type: ignore[misc]
+    """Thespian's admin; it leaves with its last actor."""
+
+    def _handleChildExited(self, address: Any) -> Any:
+        result = super()._handleChildExited(address)
+        if not getattr(self, "_child_procs", []) and not self.isShuttingDown():
+            self.shutdown_completed = True
+            self.transport.abort_run(drain=True)
+        return result
+
+    def _cleanupAdmin(self, finish_cleanup: Callable[[], None]) -> None:
+        finish_cleanup()
+
+
+class UnixManager(_UnixProcesses, ActorManager):  # type: ignore[misc]
+    """Thespian's manager of one actor, with a short way for parcels, watches and wakeups."""
+
+    def handleMessages(self, envelope: Any) -> Any:
+        """One message. Actors that take parcels let no exception out (``supervisors/actor.py``)."""
+        message = envelope.message
+        if type(message) is not Parcel or self._receiveQueue or getattr(self, "_exiting", False):
+            return super().handleMessages(envelope)
+        watch = self.actorInst.receiveMessage(message, envelope.sender)
+        self.transport.set_watch(watch.filenos if watch is not None else [])
+        return True
+
+    def actor_send(self, address: Any, message: Any) -> None:
+        """Send for the actor. A parcel that cannot be sent raises here: PeerGone, MailboxFull or FrameTooLarge."""
+        if type(message) is Parcel:
+            self.transport.mesh.post(address.addressDetails.name, PARCEL, message.data)
+            return
+        super().actor_send(address, message)
+
+    def _sayGoodbye(self) -> None:
+        """Nothing: the parent hears of our end from the kernel, once."""
+
+
+def _fork(target: Callable[..., None], arguments: tuple[Any, ...], name: str) -> Any:
+    process = multiprocessing.get_context("fork").Process(target=target, args=(os.getpid(), *arguments), name=name)
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    process.start()
+    return process
+
+
+def _enter_process(parent_pid: int, parent: UnixTransport, endpoint: UnixEndpoint) -> UnixTransport:
+    die_with_parent(parent_pid)
+    parent.mesh.abandon()
+    signal.set_wakeup_fd(-1)
+    for number in _FATAL_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # Ctrl-C and a closed terminal are for the process in front, which stops us in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return UnixTransport(endpoint)
+
+
+def _run_actor(
+    parent_pid: int,
+    parent: UnixTransport,
+    endpoint: UnixEndpoint,
+    kind: Any,
+    global_name: Any,
+    parent_address: Any,
+    notify: Any,
+    admin: Any,
+    requirements: Any,
+    capabilities: Any,
+    context: Any,
+) -> None:
+    transport = _enter_process(parent_pid, parent, endpoint)
+    manager = UnixManager(
+        kind, global_name, transport, None, None, parent_address, admin, requirements, capabilities, context, None
+    )
+    manager._prepare()
+    connected = TransmitIntent(notify, EndpointConnected(endpoint.addrInst))
+    transport.scheduleTransmit(None, connected.addCallback(onFailure=actorStartupFailed))
+    signal.signal(signal.SIGTERM, lambda _number, _frame: transport.interrupt_wait(signal_shutdown=True))
+    try:
+        manager.run()
+    finally:
+        transport.close()
+
+
+def _run_admin(
+    parent_pid: int, parent: UnixTransport, endpoint: UnixEndpoint, starter: Any, capabilities: Any, close_fd: int
+) -> None:
+    os.setsid()  # out of the terminal's process group: signals meant for the process in front stay there
+    os.close(close_fd)
+    transport = _enter_process(parent_pid, parent, endpoint)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    setproctitle("actorgrid: admin")
+    admin = UnixAdmin(transport, transport.myAddress, capabilities, None, multiprocessing.get_context("fork"))
+    admin._prepare()
+    transport.scheduleTransmit(None, TransmitIntent(starter, EndpointConnected(0)))
+    admin._activate()
+    try:
+        admin.run()
+    finally:
+        transport.close()
+
+
+class _UnixBase(multiprocessCommon):  # type: ignore[misc]
+    transportType = UnixTransport
+
+    def __init__(self, system: Any, read_fd: int) -> None:
+        system.capabilities["Thespian ActorSystem Name"] = "actorgrid"
+        system.capabilities["Thespian ActorSystem Version"] = 1
+        system.capabilities["Thespian Watch Supported"] = True
+        self._read_fd = read_fd
+        self.admin_process: Any = None
+        try:
+            super().__init__(system, None)
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """Kill the admin, and with it everything, and bury it."""
+        process, self.admin_process = self.admin_process, None
+        if process is not None:
+            process.kill()
+            process.join()
+            process.close()
+        self.transport.close()
+
+    def _startAdmin(self, adminAddr: Any, addrOfStarter: Any, capabilities: Any, logDefs: Any) -> None:
+        endpoint = self.transport.prepEndpoint(adminAddr, capabilities)
+        self.admin_process = _fork(
+            _run_admin, (self.transport, endpoint, addrOfStarter, capabilities, self._read_fd), "admin"
+        )
+        detach_child(self.admin_process)
+        self.transport.connectEndpoint(endpoint)
+        answer = self.transport.run(None, timedelta(seconds=START_S))
+        if not isinstance(answer, ReceiveEnvelope) or not isinstance(answer.message, EndpointConnected):
+            raise StartFailed(f"the actor system's admin did not answer in {START_S:g} s", found=repr(answer))
+
+
+class _Capabilities:
+    def __init__(self) -> None:
+        self.capabilities: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Watched descriptors that can be read."""
+
+    fds: tuple[int, ...]
+
+
+class UnixSystem:
+    """One actor system of one boot, seen from the process that started it.
+
+    Make it in the main thread. ``lifeline`` is a descriptor that becomes readable (end of file) when the last
+    process of the system is gone. Sending to or creating in a system whose admin died raises PeerGone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        thesplog_control(logging.CRITICAL, False, 0)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=False)
+        set_boot(folder)
+        self.folder = folder
+        self.lifeline, writer = os.pipe()
+        try:
+            self._base = _UnixBase(_Capabilities(), self.lifeline)
+        except BaseException:
+            os.close(self.lifeline)
+            raise
+        finally:
+            os.close(writer)
+        self._system = ActorSystem(self._base, transientUnique=True)
+        self.transport: UnixTransport = self._base.transport
+
+    @property
+    def name(self) -> str:
+        """Where actors reach this process."""
+        return self.transport.mesh.name
+
+    @property
+    def admin_pid(self) -> int:
+        """The process every actor descends from."""
+        return int(self._base.admin_process.pid)
+
+    def create(self, kind: type) -> str:
+        """Start a first actor; gives its socket name. Raises PeerGone when the admin is gone."""
+        try:
+            return name_of(self._system.createActor(kind))
+        except ActorSystemException as error:
+            raise PeerGone(f"the actor system cannot start an actor: {error}") from error
+
+    def tell(self, name: str, message: Any) -> None:
+        """Send. Raises PeerGone, MailboxFull or FrameTooLarge."""
+        kind, data = (PARCEL, message.data) if type(message) is Parcel else (PICKLE, pickle.dumps(message))
+        self.transport.mesh.post(name, kind, data)
+
+    def receive(self, timeout_s: float | None) -> tuple[str, Any] | None:
+        """The next message and who sent it, or ``None`` when none came in time. A ``watch`` comes as Ready."""
+        limit = None if timeout_s is None else timedelta(seconds=timeout_s)
+        envelope = self.transport.run(None, limit)
+        if not isinstance(envelope, ReceiveEnvelope):
+            return None
+        if isinstance(envelope.message, WatchMessage):
+            return self.name, Ready(tuple(envelope.message.ready))
+        return name_of(envelope.sender), envelope.message
+
+    def watch(self, fds: list[int]) -> None:
+        """Wake ``receive`` when one of these is readable."""
+        self.transport.set_watch(fds)
+
+    def wait_gone(self, timeout_s: float = GONE_S) -> bool:
+        """Wait until no process of the system is left; ``False`` when some are after *timeout_s*."""
+        poller = select.poll()
+        poller.register(self.lifeline, select.POLLIN)
+        return bool(poller.poll(timeout_s * 1000))
+
+    def close(self) -> None:
+        """Kill what is left of the system, wait for it, and remove its sockets."""
+        self._base.end()
+        if not self.wait_gone():
+            log.error("processes of %s are left after %g s", self.folder.name, GONE_S)
+        os.close(self.lifeline)
+        sweep(self.folder)
+
+
+def sweep(folder: Path) -> None:
+    """Remove a boot's directory with the socket files in it; nothing below it, and no link is followed."""
+    try:
+        entries = list(os.scandir(folder))
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if not entry.is_dir(follow_symlinks=False):
+            os.unlink(entry.path)
+    try:
+        folder.rmdir()
+    except OSError as error:
+        log.warning("%s stays: %s", folder, error)
