@@ -170,11 +170,13 @@ class AdminHttp:
         """Close every connection, those in use too: their calls raise HostUnreachable."""
         with self._lock:
             self._closed = True
-            connections = list(self._open)
-            self._open.clear()
-            self._idle.clear()
-        for connection in connections:
-            _shut(connection)
+            idle, self._idle = self._idle, []
+            self._open.difference_update(idle)
+            in_use = list(self._open)
+        for connection in idle:
+            connection.close()
+        for connection in in_use:
+            _shut(connection)  # whoever uses it closes it
 
     # -- inside
 

@@ -116,8 +116,18 @@ def _cell(cell: types.CellType) -> Any:
 def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """``(args, kwargs)``, pickled. Raises UnpicklableFunction naming the argument."""
     if not kwargs and _plain(args):
-        return pickle.dumps((args, kwargs), 5)
-    return dumps((args, kwargs), "the arguments")
+        return _bounded(pickle.dumps((args, kwargs), 5))
+    return dumps(_Arguments(args, kwargs), "the arguments")
+
+
+class _Arguments(NamedTuple):
+    """For the blame only: it is pickled as a plain tuple."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __reduce__(self) -> Any:
+        return (tuple, ((self.args, self.kwargs),))
 
 
 def _plain(values: tuple[Any, ...]) -> bool:
@@ -150,6 +160,8 @@ def dumps(value: Any, what: str, jobs: dict[str, None] | None = None) -> bytes:
     """
     try:
         return _dump(value, jobs)
+    except UnpicklableFunction:
+        raise
     except Exception as error:  # user objects raise what they like from __reduce__
         path, blamed = _blame(value)
         raise UnpicklableFunction(
@@ -165,7 +177,10 @@ def _dump(value: Any, jobs: dict[str, None] | None) -> bytes:
     buffer = io.BytesIO()
     pickler = cloudpickle.Pickler(buffer, protocol=5) if jobs is None else _JobPickler(buffer, jobs)
     pickler.dump(value)
-    data = buffer.getvalue()
+    return _bounded(buffer.getvalue())
+
+
+def _bounded(data: bytes) -> bytes:
     if len(data) > MAX_PAYLOAD_BYTES:
         raise UnpicklableFunction(
             f"{len(data)} bytes are too much for one task",
@@ -237,6 +252,8 @@ def _pickles(value: Any) -> bool:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if is_future(value):
+        return
     if isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=False):
             yield f"variable {name!r} of {value.__name__}", _cell(cell)
@@ -246,6 +263,9 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield f"a default of {value.__name__}", default
     elif isinstance(value, types.MethodType):
         yield f"the object of method {value.__name__}", value.__self__
+    elif isinstance(value, _Arguments):
+        yield from ((f"argument {number}", item) for number, item in enumerate(value.args))
+        yield from ((f"argument {name}", item) for name, item in value.kwargs.items())
     elif isinstance(value, dict):
         for key, item in value.items():
             yield f"key {_short(key)}", item
@@ -268,8 +288,6 @@ def _short(value: Any) -> str:
 def _advice(blamed: Any) -> str:
     if is_future(blamed):
         return "pass its result(); the future of a durable=True submit can be passed to another durable=True submit"
-    if isinstance(blamed, UnpicklableFunction):
-        return blamed.hint
     return "make it inside the function, or pass what it is made from"
 
 
