@@ -1,0 +1,118 @@
+"""One call of the command line: which host it speaks to and how it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from actorgrid.client.http import AdminHttp
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Call:
+    """What the options every command takes said. ``http`` connects on first use."""
+
+    def __init__(self) -> None:
+        self.json = False
+        self.data_dir: Path | None = None
+        self.url: str | None = None
+        self._http: AdminHttp | None = None
+
+    @property
+    def http(self) -> AdminHttp:
+        """Requests to the host, over one set of connections. Raises HostUnreachable when none can be found."""
+        if self._http is None:
+            self._http = self.new_http()
+        return self._http
+
+    def new_http(self) -> AdminHttp:
+        """A door of one's own, looked for anew: an agent that came back may serve on another port."""
+        from actorgrid.client.find import locate
+        from actorgrid.client.http import AdminHttp
+
+        url, token = locate(self.data_dir, self.url)
+        return AdminHttp(url, token)
+
+    @property
+    def resolved_data_dir(self) -> Path:
+        """The data directory these options mean, absolute."""
+        from actorgrid.configs.paths import default_data_dir
+
+        return (self.data_dir or default_data_dir()).expanduser().absolute()
+
+    def close(self) -> None:
+        """Close what was opened."""
+        if self._http is not None:
+            self._http.close()
+            self._http = None
+
+    def document(self, value: Any) -> None:
+        """Print the one JSON document of a ``--json`` call, or one line of a stream of them."""
+        import json
+
+        click.echo(json.dumps(value, default=str))
+
+
+pass_call = click.make_pass_decorator(Call, ensure=True)
+
+
+def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    def callback(ctx: click.Context, _parameter: click.Parameter, value: Any) -> Any:
+        call = ctx.ensure_object(Call)
+        if value:
+            setattr(call, name, value)
+        return value
+
+    return callback
+
+
+def json_option(function: F) -> F:
+    """``--json`` alone, for commands that need no host."""
+    option = click.option(
+        "--json",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_keep("json"),
+        help="Answer in JSON, on stdout.",
+    )
+    return option(function)
+
+
+def host_options(function: F) -> F:
+    """``--data-dir``, ``--url`` and ``--json``, kept in the :class:`Call`."""
+    function = json_option(function)
+    function = click.option(
+        "--url", metavar="URL", expose_value=False, callback=_keep("url"), help="The agent's address [$ACTORGRID_URL]."
+    )(function)
+    return data_dir_option(function)
+
+
+def data_dir_option(function: F) -> F:
+    """``--data-dir``, kept in the :class:`Call`."""
+    option = click.option(
+        "--data-dir",
+        metavar="DIR",
+        type=click.Path(path_type=Path, file_okay=False),
+        expose_value=False,
+        callback=_keep("data_dir"),
+        help="The host's data directory [$ACTORGRID_DATA_DIR].",
+    )
+    return option(function)
+
+
+def config_option(function: F) -> F:
+    """``--config DIR``, handed to the command as ``config_dir``."""
+    option = click.option(
+        "--config",
+        "config_dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Directory of the YAML files; else DATA_DIR/config [$ACTORGRID_CONFIG].",
+    )
+    return option(function)

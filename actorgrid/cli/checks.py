@@ -1,0 +1,355 @@
+"""What ``doctor`` looks at: one function per subject, each giving findings with a fix where one is needed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from actorgrid.configs.paths import HostPaths
+from actorgrid.errors import ActorGridError, ConfigError, HostUnreachable
+
+from .call import Call
+from .show import size
+
+MIN_PYTHON = (3, 11)
+MIN_OPEN_FILES = 1024
+SYNC_ROUNDS = 16
+SLOW_SYNC_S = 0.02
+VENDORS = {
+    # library, device node that says there is hardware, extra that uses it
+    "nvidia": ("libnvidia-ml.so.1", "/dev/nvidiactl", "actorgrid[nvidia]"),
+    "amd": ("libamd_smi.so", "/dev/kfd", "actorgrid[amd]"),
+    "intel": ("libze_loader.so.1", "/dev/dri/renderD128", "actorgrid[intel]"),
+}
+LIBRARY_DIRS = ("/usr/lib/wsl/lib", "/opt/rocm/lib", "/usr/local/cuda/lib64")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. A ``note`` is worth knowing; a ``problem`` needs its ``fix``."""
+
+    name: str
+    level: Literal["ok", "note", "problem"]
+    text: str
+    fix: str = ""
+
+    def to_dict(self) -> dict[str, str]:
+        """Plain values."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Report:
+    """All findings, and the settings with their origins (none when they could not be read)."""
+
+    findings: list[Finding] = field(default_factory=list)
+    settings: list[dict[str, Any]] = field(default_factory=list)
+    running: bool = False
+
+    def value(self, key: str, default: Any) -> Any:
+        """A setting's value, or *default* where settings could not be read."""
+        return next((entry["value"] for entry in self.settings if entry["key"] == key), default)
+
+
+def check_all(call: Call, config_dir: Path | None) -> Report:
+    """Look at everything."""
+    report = Report()
+    paths = HostPaths(call.resolved_data_dir)
+    report.findings += [*check_python(), *check_hotpath()]
+    report.findings += check_agent(call, report)
+    report.findings += check_configuration(call, config_dir, report)
+    report.findings += check_data_dir(paths, int(report.value("performance.min_free_bytes", 0)))
+    if not report.running:
+        bind, port = str(report.value("cluster.bind", "127.0.0.1")), int(report.value("cluster.base_port", 7400))
+        report.findings += check_port(bind, port)
+    report.findings += [*check_vendors(), *check_cgroup(), *check_tenancy(), *check_clock(), *check_limits()]
+    return report
+
+
+def check_python() -> Iterator[Finding]:
+    """Version and virtual environment."""
+    version = platform.python_version()
+    if sys.version_info < MIN_PYTHON:
+        yield Finding("python", "problem", version, "install Python 3.11 or newer and build the venv anew: make venv")
+        return
+    where = (
+        f"in the virtual environment {sys.prefix}" if sys.prefix != sys.base_prefix else f"of the system ({sys.prefix})"
+    )
+    yield Finding("python", "ok", f"{version}, {where}")
+
+
+def check_hotpath() -> Iterator[Finding]:
+    """Whether placement runs compiled, and why not."""
+    try:
+        from actorgrid import hotpath
+    except ImportError as error:
+        yield Finding("hot path", "problem", f"does not load: {error}", "build it anew: make clean venv")
+        return
+    if hotpath.COMPILED:
+        yield Finding("hot path", "ok", "compiled")
+    elif os.environ.get("ACTORGRID_PURE_PYTHON") == "1":
+        yield Finding("hot path", "note", "plain Python (ACTORGRID_PURE_PYTHON=1)", "unset it to use the kernels")
+    else:
+        fix = "install a C compiler and Python's headers (apt install build-essential python3-dev), then make venv"
+        yield Finding("hot path", "note", "plain Python: no compiled kernels were built (slower, same answers)", fix)
+
+
+def check_agent(call: Call, report: Report) -> Iterator[Finding]:
+    """Whether an agent runs there, answers, knows us, and is ready. Fills in the live settings."""
+    from actorgrid.client.find import locate
+
+    try:
+        url, _ = locate(call.data_dir, call.url)
+    except HostUnreachable as error:
+        gone = "is gone" in error.message
+        yield Finding("agent", "note", f"none runs: {error.message}", error.hint if gone else "actorgrid up starts one")
+        return
+    try:
+        ready = call.http.request("GET", "/readyz", timeout_s=5.0)
+        report.settings = call.http.get("/api/config")["settings"]
+        report.running = True
+    except ActorGridError as error:
+        yield Finding("agent", "problem", f"{url}: {error.message}", error.hint or "actorgrid up")
+        return
+    problems = ready.get("problems") or []
+    yield Finding("agent", "ok", f"answers at {url}, {ready.get('health', 'ready')}")
+    for problem in problems:
+        yield Finding("agent", "problem", str(problem), "actorgrid inspect shows each process; the log is agent.log")
+
+
+def check_configuration(call: Call, config_dir: Path | None, report: Report) -> Iterator[Finding]:
+    """Whether files, environment and .env can be read. Fills in the settings when no agent gave them."""
+    from .config import settings_of_files
+
+    try:
+        settings = settings_of_files(call, config_dir)
+    except ConfigError as error:
+        yield Finding("configuration", "problem", error.message, error.hint)
+        return
+    changed = [entry for entry in settings if entry["origin"] != "default"]
+    yield Finding("configuration", "ok", f"{len(changed)} of {len(settings)} settings are not at their default")
+    if not report.running:
+        report.settings = settings
+        return
+    running = {entry["key"]: entry for entry in report.settings}
+    for entry in settings:
+        now = running.get(entry["key"])
+        if now and now["value"] != entry["value"] and now["origin"] != "live" and not now["origin"].startswith("--"):
+            text = f"{entry['key']} runs as {now['value']!r}, {entry['origin']} now says {entry['value']!r}"
+            yield Finding("configuration", "note", text, "restart the agent to take it over")
+
+
+def check_data_dir(paths: HostPaths, min_free_bytes: int) -> Iterator[Finding]:
+    """Owner, permissions, room and speed of the data directory's disk."""
+    folder = paths.data_dir
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        parent = next(above for above in folder.parents if above.exists())
+        if os.access(parent, os.W_OK | os.X_OK):
+            yield Finding("data dir", "ok", f"{folder} does not exist yet; up makes it")
+            yield from _check_disk(parent, min_free_bytes)
+        else:
+            yield Finding(
+                "data dir", "problem", f"{folder} cannot be made: no right to write {parent}", "give --data-dir DIR"
+            )
+        return
+    except OSError as error:
+        yield Finding(
+            "data dir", "problem", f"{folder}: {error.strerror}", "give --data-dir DIR, or mend its permissions"
+        )
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        yield Finding("data dir", "problem", f"{folder} is not a directory", "give --data-dir DIR")
+        return
+    if found.st_uid != os.getuid():
+        text = f"{folder} belongs to uid {found.st_uid}, we are {os.getuid()}"
+        yield Finding("data dir", "problem", text, "run as its owner, or give --data-dir DIR")
+        return
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        yield Finding("data dir", "problem", f"others may look into {folder}", f"chmod 700 {folder}")
+    else:
+        yield Finding("data dir", "ok", f"{folder}, ours alone")
+    token = paths.token_file
+    if token.exists() and stat.S_IMODE(token.stat().st_mode) & 0o077:
+        yield Finding("token", "problem", f"others may read {token}", f"chmod 600 {token}")
+    yield from _check_disk(folder, min_free_bytes)
+
+
+def _check_disk(folder: Path, min_free_bytes: int) -> Iterator[Finding]:
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < min_free_bytes:
+        text = f"{size(free)} free, new work is refused below {size(min_free_bytes)}"
+        yield Finding("disk", "problem", text, "make room, or lower performance.min_free_bytes")
+    else:
+        yield Finding("disk", "ok", f"{size(free)} free")
+    if disk.f_ffree == 0 and disk.f_files:
+        yield Finding("disk", "problem", "no inodes are left", "remove files you do not need")
+    try:
+        median_s = sync_time_s(folder)
+    except OSError as error:
+        yield Finding(
+            "fsync", "problem", f"fails in {folder}: {error.strerror}", "mend the disk, or give --data-dir DIR"
+        )
+        return
+    text = f"{median_s * 1000:.2f} ms (median of {SYNC_ROUNDS}); an accepted job costs about one"
+    if median_s > SLOW_SYNC_S:
+        yield Finding("fsync", "note", text, "a local SSD makes accepting work faster; network disks are slow here")
+    else:
+        yield Finding("fsync", "ok", text)
+
+
+def sync_time_s(folder: Path) -> float:
+    """Median time of a 4 KiB write with fdatasync in *folder*; the file is nameless and gone afterwards."""
+    import tempfile
+
+    times = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(SYNC_ROUNDS):
+            begin = time.perf_counter()
+            os.write(file.fileno(), bytes(4096))
+            os.fdatasync(file.fileno())
+            times.append(time.perf_counter() - begin)
+    return sorted(times)[len(times) // 2]
+
+
+def check_port(bind: str, port: int) -> Iterator[Finding]:
+    """Whether an agent could listen there. Asked only when ours does not run."""
+    if port == 0:
+        yield Finding("port", "ok", "any free one")
+        return
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((bind, port))
+        except OSError as error:
+            text = f"{bind}:{port}: {error.strerror}{_holder(port)}"
+            yield Finding("port", "problem", text, "actorgrid up --port 0 takes a free one; cluster.base_port sets it")
+            return
+    yield Finding("port", "ok", f"{bind}:{port} is free")
+
+
+def _holder(port: int) -> str:
+    import psutil
+
+    try:
+        for entry in psutil.net_connections(kind="tcp"):
+            if entry.status == psutil.CONN_LISTEN and entry.laddr and entry.laddr.port == port and entry.pid:
+                return f" (held by process {entry.pid}, {psutil.Process(entry.pid).name()})"
+    except psutil.Error:
+        return ""
+    return ""
+
+
+def check_vendors() -> Iterator[Finding]:
+    """GPU libraries and devices, by their files alone: nothing is loaded, a driver call may hang."""
+    found = False
+    for vendor, (library, node, extra) in VENDORS.items():
+        path, device = find_library(library), os.path.exists(node)
+        if device and not path:
+            fix = f"install the vendor's management library, then pip install '{extra}'"
+            yield Finding("gpus", "note", f"{vendor}: {node} is there, but {library} is not", fix)
+        elif path and not device:
+            yield Finding(
+                "gpus", "note", f"{vendor}: {path} is there, but {node} is not: no device, or no driver loaded"
+            )
+        elif path:
+            found = True
+            yield Finding("gpus", "ok", f"{vendor}: {path}")
+    if not found:
+        yield Finding(
+            "gpus", "note", "no vendor library with a device: GPUs are simulated unless gpus.source says otherwise"
+        )
+
+
+def find_library(name: str) -> str | None:
+    """The path of a shared library where the loader would look, or None."""
+    override = os.environ.get("ACTORGRID_NVML_LIBRARY") if "nvidia" in name else None
+    if override:
+        return override if os.path.exists(override) else None
+    machine = platform.machine()
+    standard = [
+        f"/usr/lib/{machine}-linux-gnu",
+        f"/lib/{machine}-linux-gnu",
+        "/usr/lib64",
+        "/lib64",
+        "/usr/lib",
+        "/lib",
+    ]
+    folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *standard, "/usr/local/lib", *LIBRARY_DIRS]
+    return next((path for folder in folders if folder and os.path.exists(path := os.path.join(folder, name))), None)
+
+
+def check_cgroup() -> Iterator[Finding]:
+    """Whether limits can be enforced by the kernel."""
+    folder = own_cgroup()
+    if folder is None:
+        yield Finding("cgroup", "note", "no unified cgroup hierarchy: memory limits are watched, not enforced")
+    elif os.access(folder, os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK):
+        yield Finding("cgroup", "ok", f"{folder} is writable")
+    else:
+        fix = "run the agent under systemd with Delegate=yes for hard limits"
+        yield Finding("cgroup", "note", f"{folder} is not writable: memory limits are watched, not enforced", fix)
+
+
+def own_cgroup() -> Path | None:
+    """Our folder in the unified hierarchy, if there is one."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("0::"):
+            folder = Path("/sys/fs/cgroup") / line[3:].lstrip("/")
+            return folder if (folder / "cgroup.procs").exists() else None
+    return None
+
+
+def check_tenancy() -> Iterator[Finding]:
+    """Who is kept apart from whom."""
+    yield Finding("tenancy", "note", f"single tenant: work runs as uid {os.getuid()}, which is the agent's own")
+
+
+def check_clock() -> Iterator[Finding]:
+    """The clock leases are counted on, and whether wall time is kept."""
+    try:
+        time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (AttributeError, OSError):
+        yield Finding("clock", "problem", "no CLOCK_BOOTTIME: leases cannot be counted through a pause", "run on Linux")
+        return
+    if clock_is_kept():
+        yield Finding("clock", "ok", "kept by a time service")
+    else:
+        fix = "run chrony or systemd-timesyncd; one host works without"
+        yield Finding("clock", "note", "not kept by a time service: times shown may be off", fix)
+
+
+def clock_is_kept() -> bool:
+    """What the kernel says of its clock (adjtimex, reading only)."""
+    import ctypes
+
+    time_error = 5
+    answer = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(512))
+    return bool(answer not in (time_error, -1))
+
+
+def check_limits() -> Iterator[Finding]:
+    """Open files."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < MIN_OPEN_FILES:
+        fix = f"raise it: ulimit -n {MIN_OPEN_FILES}, or LimitNOFILE= of the service"
+        yield Finding("open files", "problem", f"at most {hard}", fix)
+    else:
+        yield Finding("open files", "ok", f"{soft} of {'any number' if hard == resource.RLIM_INFINITY else hard}")

@@ -1,0 +1,56 @@
+"""``doctor``: looks at this machine with and without a running agent, and says what to do about each problem."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .call import Call, config_option, host_options, pass_call
+
+MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("problem", "red")}
+
+
+@click.command()
+@config_option
+@click.option("--settings/--no-settings", default=True, show_default=True, help="List every setting with its origin.")
+@host_options
+@pass_call
+def command(call: Call, config_dir: Path | None, settings: bool) -> int:
+    """Check this machine; each problem with a fix.
+
+    Works with and without a running agent. Exits with 0 when nothing is wrong (notes are not), else 1.
+    """
+    from .checks import check_all
+
+    report = check_all(call, config_dir)
+    problems = [finding for finding in report.findings if finding.level == "problem"]
+    if call.json:
+        call.document(
+            {
+                "ok": not problems,
+                "findings": [finding.to_dict() for finding in report.findings],
+                "settings": report.settings if settings else [],
+                "running": report.running,
+            }
+        )
+        return 1 if problems else 0
+    for finding in report.findings:
+        word, colour = MARKS[finding.level]
+        click.echo(f"{click.style(f'{word:<8}', fg=colour)} {finding.name:<14} {finding.text}")
+        if finding.fix:
+            click.echo(f"{'':<8} {'':<14} {click.style('fix', bold=True)}: {finding.fix}")
+    if settings and report.settings:
+        _settings(report.settings, report.running)
+    click.echo()
+    click.echo("nothing is wrong" if not problems else f"{len(problems)} problem{'s' if len(problems) > 1 else ''}")
+    return 1 if problems else 0
+
+
+def _settings(settings: list[dict[str, Any]], running: bool) -> None:
+    from .config import show
+
+    click.echo()
+    click.echo("settings of the running agent:" if running else "settings the next agent would read:")
+    show(settings, "")

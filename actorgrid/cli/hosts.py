@@ -1,0 +1,118 @@
+"""``status``, ``hosts`` and ``gpus``: what there is and how it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .call import Call, host_options, pass_call
+from .show import coloured, number, share, size, table
+
+
+@click.command()
+@host_options
+@pass_call
+def status(call: Call) -> int:
+    """One screen: health, GPUs, jobs.
+
+    Exits with 0 when the host is ready, 1 when it answers but is not.
+    """
+    summary = call.http.get("/api/cluster")
+    ready = bool(summary.get("ready", True))
+    if call.json:
+        call.document({**summary, "url": call.http.url})
+        return 0 if ready else 1
+    name = summary.get("name", "actorgrid")
+    health = str(summary.get("health", "unknown"))
+    click.echo(f"{click.style(name, bold=True)} at {call.http.url}: {coloured(health)}{'' if ready else ', not ready'}")
+    for problem in summary.get("problems", []):
+        click.echo(f"  problem: {problem}")
+    click.echo(f"  hosts  {summary.get('hosts', 0)}")
+    click.echo(f"  gpus   {_gpus_line(summary)}")
+    jobs = {state: count for state, count in summary.get("jobs", {}).items() if isinstance(count, int) and count}
+    click.echo("  jobs   " + (", ".join(f"{count} {coloured(state)}" for state, count in jobs.items()) or "none yet"))
+    figures = _performance_line(summary.get("performance", {}))
+    if figures:
+        click.echo(f"  speed  {figures}")
+    if not ready:
+        click.echo("  next   actorgrid doctor")
+    elif not jobs:
+        click.echo("  next   actorgrid run --gpus 0.25 -- env")
+    return 0 if ready else 1
+
+
+def _gpus_line(summary: dict[str, Any]) -> str:
+    count = summary.get("gpus", 0)
+    if not count:
+        return "none"
+    models = ", ".join(summary.get("gpu_models", []))
+    used, total = summary.get("gpu_allocated_milli", 0), summary.get("gpu_capacity_milli", 1000 * count)
+    simulated = " (simulated: placement and accounting are real, the devices are not)"
+    note = simulated if summary.get("gpu_sources") == ["simulated"] else ""
+    return f"{count} x {models}, {share(used)} of {share(total)} allocated{note}"
+
+
+def _performance_line(figures: dict[str, Any]) -> str:
+    parts = []
+    if figures.get("scheduling_latency_us") is not None:
+        parts.append(f"placement {figures['scheduling_latency_us']:.0f} us")
+    if figures.get("commit_latency_ms") is not None:
+        parts.append(f"commit {figures['commit_latency_ms']:.2f} ms")
+    if figures.get("cluster_throughput_tasks_per_second"):
+        parts.append(f"{figures['cluster_throughput_tasks_per_second']:.1f} jobs/s")
+    return ", ".join(parts)
+
+
+@click.command()
+@host_options
+@pass_call
+def hosts(call: Call) -> None:
+    """List the hosts."""
+    answer = call.http.get("/api/hosts")
+    if call.json:
+        call.document(answer)
+        return
+    rows = [
+        [
+            str(host["hostname"]),
+            str(host["health"]),
+            f"{host['ip_address']}:{host['port']}",
+            str(len(host.get("gpus", []))),
+            f"{share(host.get('cpu_milli_allocated', 0))}/{share(host['cpu_milli'])}",
+            f"{size(host.get('memory_mib_allocated', 0) << 20)}/{size(host['memory_mib'] << 20)}",
+            str(host["incarnation"]),
+            "; ".join(host.get("problems", [])) or "-",
+        ]
+        for host in answer["hosts"]
+    ]
+    table(["HOST", "HEALTH", "ADDRESS", "GPUS>", "CPUS>", "MEMORY>", "STARTS>", "PROBLEMS"], rows, "no hosts")
+
+
+@click.command()
+@host_options
+@pass_call
+def gpus(call: Call) -> None:
+    """List the GPUs and what holds them."""
+    answer = call.http.get("/api/gpus")
+    if call.json:
+        call.document(answer)
+        return
+    rows = [
+        [
+            str(gpu["host"])[:12],
+            str(gpu["index"]),
+            str(gpu["model"]),
+            str(gpu["source"]),
+            str(gpu["status"]),
+            share(gpu.get("allocated_milli", 0)),
+            f"{size(gpu.get('memory_allocated_bytes', 0))}/{size(gpu['memory_total_bytes'])}",
+            number(gpu.get("utilization_percent"), "%"),
+            number(gpu.get("temperature_celsius"), "C"),
+            number(gpu.get("power_usage_watts"), "W"),
+            " ".join(str(job)[:8] for job in gpu.get("jobs", [])) or "-",
+        ]
+        for gpu in answer["gpus"]
+    ]
+    columns = ["HOST", "GPU>", "MODEL", "SOURCE", "STATUS", "SHARE>", "MEMORY>", "USE>", "TEMP>", "POWER>", "JOBS"]
+    table(columns, rows, "no GPUs: actorgrid up --gpus 8xH100-80GB simulates some")

@@ -1,0 +1,169 @@
+"""``ps``, ``cancel`` and ``why``."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from .call import Call, host_options, pass_call
+from .show import ago, aligned, coloured, on_terminal, share, size, span, table
+
+STATES = ["queued", "placed", "running", "succeeded", "failed", "cancelled", "lost"]
+LIVE = ["queued", "placed", "running"]
+COLUMNS = ["JOB", "NAME", "STATE", "GPUS>", "ON", "AGE>", "RAN>", "TRY>", "NOTE"]
+WATCH_INTERVAL_S = 1.0
+
+
+@click.command()
+@click.option("--all", "every", is_flag=True, help="Ended jobs too.")
+@click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only these; may be repeated.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="List at most so many.")
+@click.option("--watch", is_flag=True, help="Go on, once a second, until interrupted.")
+@host_options
+@pass_call
+def ps(call: Call, every: bool, states: tuple[str, ...], limit: int, watch: bool) -> None:
+    """List jobs.
+
+    Waiting and running ones, newest first; --all adds those that ended. With --watch on a terminal the list is
+    redrawn; elsewhere each change is a line (with --json: a document a line).
+    """
+    wanted = list(states) or (STATES if every else LIVE)
+    if watch:
+        _watch(call, wanted, limit)
+        return
+    answer = _list(call, wanted, limit)
+    if call.json:
+        call.document(answer)
+        return
+    rows = _rows(answer["jobs"])
+    table(COLUMNS, rows, "no jobs" if every or states else "no jobs wait or run; actorgrid ps --all shows ended ones")
+    if answer.get("total", 0) > len(rows) > 0:
+        click.echo(f"(the newest {len(rows)} of {answer['total']}; --limit shows more)")
+
+
+def _list(call: Call, states: list[str], limit: int) -> dict[str, Any]:
+    query = None if len(states) == len(STATES) else ",".join(states)
+    answer: dict[str, Any] = call.http.get("/api/jobs", state=query, limit=limit)
+    return answer
+
+
+def _rows(jobs: list[dict[str, Any]]) -> list[list[str]]:
+    from .lookup import short_ids
+
+    names = short_ids([job["job_id"] for job in jobs])
+    return [_row(job, names[job["job_id"]]) for job in jobs]
+
+
+def _row(job: dict[str, Any], shown: str) -> list[str]:
+    attempts = job.get("attempts") or []
+    last = attempts[-1] if attempts else {}
+    started, ended = last.get("started_at"), last.get("ended_at")
+    ran = span((ended or time.time()) - started) if started else "-"
+    indexes = ",".join(str(index) for index in last.get("gpu_indexes", []))
+    return [
+        shown,
+        str(job["name"])[:32],
+        str(job["state"]),
+        _gpus(job.get("resources", {})),
+        f"gpu {indexes}" if indexes else "-",
+        ago(job["submitted_at"]),
+        ran,
+        str(len(attempts)),
+        note(job),
+    ]
+
+
+def _gpus(resources: dict[str, Any]) -> str:
+    gpus = resources.get("gpus", 0)
+    if not gpus:
+        return "-"
+    memory = resources.get("gpu_memory_mib", 0)
+    return share(round(gpus * 1000)) + (f" ({size(memory << 20)})" if memory else "")
+
+
+def note(job: dict[str, Any]) -> str:
+    """What one should know of a job beside its state."""
+    if job.get("cancel_requested") and job["state"] in LIVE:
+        return "stopping"
+    attempts = job.get("attempts") or []
+    last = attempts[-1] if attempts else {}
+    if job["state"] in ("failed", "lost") or (job["state"] == "queued" and attempts):
+        error = job.get("error") or last.get("error") or {}
+        if last.get("signal"):
+            return f"signal {last['signal']}"
+        if last.get("exit_code"):
+            return f"exit {last['exit_code']}"
+        return str(error.get("message", ""))[:60]
+    return ""
+
+
+def _watch(call: Call, states: list[str], limit: int) -> None:
+    seen: dict[str, str] = {}
+    drawing = on_terminal() and not call.json
+    while True:
+        # Ended jobs are asked for too, or a job that leaves the list would leave without a word.
+        jobs = _list(call, states if drawing else STATES, limit)["jobs"]
+        if drawing:
+            rows = _rows(jobs)
+            click.clear()
+            click.echo(f"{time.strftime('%H:%M:%S')}  Ctrl-C leaves")
+            click.echo("\n".join(aligned([[name.rstrip(">") for name in COLUMNS], *rows], COLUMNS)))
+        for job in reversed([] if drawing else jobs):
+            state = job["state"]
+            if seen.get(job["job_id"]) == state or (job["job_id"] not in seen and state not in states):
+                continue
+            seen[job["job_id"]] = state
+            if call.json:
+                call.document(job)
+            else:
+                click.echo(f"{job['job_id']} {job['name']} {state} {note(job)}".rstrip())
+        seen = {job["job_id"]: seen[job["job_id"]] for job in jobs if job["job_id"] in seen}
+        time.sleep(WATCH_INTERVAL_S)
+
+
+@click.command()
+@click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
+@host_options
+@pass_call
+def cancel(call: Call, job_ids: tuple[str, ...]) -> None:
+    """Cancel jobs, waiting or running.
+
+    A running job gets SIGTERM, and SIGKILL when its grace (work.kill_grace_s) is over. Cancelling an ended job does
+    nothing. All names are looked up before the first job is cancelled.
+    """
+    from actorgrid.client.http import segment
+
+    from .lookup import find_job
+
+    found = [find_job(call.http, text)["job_id"] for text in job_ids]
+    jobs = [call.http.post(f"/api/jobs/{segment(job_id)}/cancel", repeat=True) for job_id in dict.fromkeys(found)]
+    if call.json:
+        call.document({"jobs": jobs})
+        return
+    for job in jobs:
+        stopping = job["state"] in LIVE
+        click.echo(f"{job['job_id']} {'stopping' if stopping else coloured(job['state'])}")
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@host_options
+@pass_call
+def why(call: Call, job_id: str) -> None:
+    """Why a job waits or failed, and what to do."""
+    from actorgrid.client.http import segment
+
+    from .lookup import find_job
+
+    job = find_job(call.http, job_id)
+    answer = call.http.get(f"/api/jobs/{segment(job['job_id'])}/why")
+    if call.json:
+        call.document(answer)
+        return
+    click.echo(f"{answer['job_id']} ({job['name']}) is {coloured(answer['state'])}:")
+    for reason in answer.get("reasons", []):
+        click.echo(f"  - {reason}")
+    if answer.get("next_step"):
+        click.echo(f"  next: {answer['next_step']}")

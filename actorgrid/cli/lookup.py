@@ -1,0 +1,63 @@
+"""Which job a person means: a whole id, or the beginning of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.client.http import AdminHttp, segment
+from actorgrid.errors import BadRequest, UnknownJob
+
+MAX_LISTED = 1000
+SHOWN = 5
+
+
+def find_job(http: AdminHttp, text: str) -> dict[str, Any]:
+    """The job with that id, else the only one whose id begins so, among the newest 1,000.
+
+    Raises UnknownJob (with the nearest ids) or BadRequest when several begin so.
+    """
+    try:
+        job: dict[str, Any] = http.get(f"/api/jobs/{segment(text)}")
+        return job
+    except UnknownJob as error:
+        missing = error
+    jobs = http.get("/api/jobs", limit=MAX_LISTED)["jobs"]
+    matches = [job for job in jobs if job["job_id"].startswith(text)] if text else []
+    if len(matches) == 1:
+        job = matches[0]
+        return job
+    if matches:
+        shown = ", ".join(f"{job['job_id']} ({job['name']}, {job['state']})" for job in matches[:SHOWN])
+        more = f" and {len(matches) - SHOWN} more" if len(matches) > SHOWN else ""
+        raise BadRequest(
+            f"{len(matches)} jobs begin with {text!r}", asked=text, found=shown + more, hint="write more of the id"
+        )
+    raise UnknownJob(missing.message, asked=text, found=missing.found, hint=_nearest(text, jobs))
+
+
+def _nearest(text: str, jobs: list[dict[str, Any]]) -> str:
+    import difflib
+
+    ids = [job["job_id"] for job in jobs]
+    close = difflib.get_close_matches(text, ids, n=3, cutoff=0.6)
+    if not close and text:
+        heads = {identity[: len(text)]: identity for identity in reversed(ids)}
+        close = [heads[head] for head in difflib.get_close_matches(text, heads, n=3, cutoff=0.6)]
+    if close:
+        return "did you mean " + " or ".join(close) + "?"
+    return "actorgrid ps --all lists them" if ids else "there are no jobs yet: actorgrid run -- COMMAND"
+
+
+def short_ids(ids: list[str], least: int = 8) -> dict[str, str]:
+    """Each id by its shortest beginning, of at least *least* letters, that no other here shares."""
+    ordered = sorted(set(ids))
+    shown = {}
+    for place, identity in enumerate(ordered):
+        shared = 0
+        for other in ordered[max(0, place - 1) : place] + ordered[place + 1 : place + 2]:
+            common = 0
+            while common < min(len(identity), len(other)) and identity[common] == other[common]:
+                common += 1
+            shared = max(shared, common)
+        shown[identity] = identity[: max(least, shared + 1)]
+    return shown

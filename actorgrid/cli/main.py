@@ -1,0 +1,189 @@
+"""The root of the command line. Imports nothing but click: ``--help`` must cost no more than click itself.
+
+Commands load when they are called. What ``--help`` shows of them stands in ``COMMANDS``; a test holds it to the
+commands' own help. Every way to fail ends here: people read it on stderr, ``--json`` puts it on stdout.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+
+from actorgrid.errors import ActorGridError
+
+from .call import Call
+
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "A host": {
+        "up": ("up:command", "Run this machine's agent, in the foreground."),
+        "status": ("hosts:status", "One screen: health, GPUs, jobs."),
+        "hosts": ("hosts:hosts", "List the hosts."),
+        "gpus": ("hosts:gpus", "List the GPUs and what holds them."),
+        "doctor": ("doctor:command", "Check this machine; each problem with a fix."),
+        "config": ("config:command", "Show settings, change live ones."),
+        "inspect": ("inspect:command", "Dump what the agent's processes say of themselves."),
+        "events": ("events:command", "Print what happens, as it happens."),
+    },
+    "Work": {
+        "run": ("run:command", "Run a command as a job; its output and exit status are yours."),
+        "submit": ("submit:command", "Queue a Python file as a job."),
+        "ps": ("jobs:ps", "List jobs."),
+        "logs": ("logs:command", "Print a job's output."),
+        "cancel": ("jobs:cancel", "Cancel jobs, waiting or running."),
+        "why": ("jobs:why", "Why a job waits or failed, and what to do."),
+        "state": ("state:command", "Read and change the shared state."),
+    },
+    "More": {
+        "demo": ("demo:command", "Render a picture on shared GPUs: a tour in a minute."),
+        "version": ("version:command", "Show versions."),
+    },
+}
+_TARGETS = {name: target for section in COMMANDS.values() for name, target in section.items()}
+
+EPILOG = """
+\b
+Exit codes: 0 done; 1 failed; 2 wrong use or request refused; 3 wrong token; 4 no such thing;
+5 the agent cannot be reached or started; 6 storage; 7 overloaded, try later; 130 interrupted.
+`run` exits as its command does (128+n: killed by signal n; 124: time limit; 130: cancelled).
+
+\b
+A host is found by --url or --data-dir, else $ACTORGRID_URL (with $ACTORGRID_TOKEN), else $ACTORGRID_DATA_DIR,
+else ~/.local/share/actorgrid. Every command takes --json. NO_COLOR is respected.
+"""
+
+USAGE_CODE = 2
+INTERRUPTED_CODE = 130
+
+
+class Commands(click.Group):
+    """Loads a command when it is called, and turns every failure into a message and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order they are shown."""
+        return list(_TARGETS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, loaded now."""
+        if cmd_name not in _TARGETS:
+            return None
+        module, _, attribute = _TARGETS[cmd_name][0].partition(":")
+        found: click.Command = getattr(import_module(f".{module}", __package__), attribute)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a suggestion for a misspelt name."""
+        if args and args[0] not in _TARGETS and not args[0].startswith("-"):
+            from .suggest import suggestion
+
+            raise click.UsageError(f"there is no command {args[0]!r}.{suggestion(args[0], _TARGETS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """From the table alone: no command is loaded to be listed."""
+        for title, commands in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> NoReturn:
+        """Run and exit the process, always."""
+        given = list(sys.argv[1:] if args is None else args)
+        extra.pop("standalone_mode", None)
+        call = extra.pop("obj", None) or Call()
+        try:
+            result = super().main(given, prog_name or "actorgrid", standalone_mode=False, obj=call, **extra)
+            code = result if isinstance(result, int) else 0
+            sys.stdout.flush()
+        except click.ClickException as error:
+            code = _show_usage_error(error, call.json or _asks_json(given))
+        except ActorGridError as error:
+            code = _show_error(error, call.json)
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("interrupted", err=True)
+            code = INTERRUPTED_CODE
+        except BrokenPipeError:
+            code = _reader_left()
+        finally:
+            call.close()
+        sys.exit(code)
+
+
+def _asks_json(arguments: list[str]) -> bool:
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in own
+
+
+def _show_error(error: ActorGridError, as_json: bool) -> int:
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"error": error.to_dict()}))
+        return error.exit_code
+    click.echo(click.style("error: ", fg="red", bold=True) + (error.message or error.code), err=True)
+    for label, text in (("asked", error.asked), ("found", error.found), ("try", error.hint)):
+        if text:
+            click.echo(f"  {click.style(label, bold=True)}: {text}", err=True)
+    return error.exit_code
+
+
+def _show_usage_error(error: click.ClickException, as_json: bool) -> int:
+    message, hint = error.format_message(), ""
+    ctx = getattr(error, "ctx", None)
+    if isinstance(error, click.NoSuchOption) and ctx is not None and ctx.parent is None:
+        hint = f"options follow the command: actorgrid COMMAND {error.option_name}"
+    elif ctx is not None:
+        hint = f"{ctx.command_path} --help"
+    if as_json:
+        import json
+
+        fields = {"code": "BadRequest", "message": message, "asked": "", "found": "", "hint": hint, "details": {}}
+        click.echo(json.dumps({"error": fields}))
+    else:
+        click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
+        if hint:
+            click.echo(f"  {click.style('try', bold=True)}: {hint}", err=True)
+    return USAGE_CODE
+
+
+def _reader_left() -> int:
+    """Whoever read our output has gone (``| head``): leave quietly, and keep the interpreter from complaining."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + 13
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog=EPILOG,
+    invoke_without_command=True,
+)
+@click.option("--version", "show_version", is_flag=True, help="Show the version and exit.")
+@click.pass_context
+def cli(ctx: click.Context, show_version: bool) -> None:
+    """Actors that run a GPU cluster: one agent per host."""
+    import os
+
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+    if show_version:
+        from actorgrid import __version__
+
+        click.echo(f"actorgrid {__version__}")
+        ctx.exit(0)
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+        ctx.exit(0)
+
+
+def main() -> NoReturn:
+    """Entry of the ``actorgrid`` script."""
+    cli.main()

@@ -1,0 +1,199 @@
+"""``run``: a command on the cluster that feels as if it ran here."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from actorgrid.errors import BodyTooLarge, HostUnreachable
+
+from .call import Call, host_options, pass_call
+from .work import request, work_options
+
+if TYPE_CHECKING:
+    from .follow import JobFollower
+
+MAX_STDIN_BYTES = 32 * 2**20
+TIMED_OUT_CODE = 124
+CANCELLED_CODE = 130
+PROGRESS_INTERVAL_S = 0.5
+SPINNER = "|/-\\"
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@work_options
+@click.option("--stdin", "send_stdin", is_flag=True, help="Send our standard input (at most 32 MiB) to the command.")
+@click.option("--detach", is_flag=True, help="Print the job's id and leave.")
+@host_options
+@click.argument("words", metavar="-- CMD [ARGS]...", nargs=-1, required=True)
+@pass_call
+def command(call: Call, /, words: tuple[str, ...], send_stdin: bool, detach: bool, **options: Any) -> int:
+    """Run a command as a job; its output and exit status are yours.
+
+    \b
+        actorgrid run --gpus 0.25 -- python train.py
+        actorgrid run --gpus 2 --gpu-model H100 --retries 3 --detach -- ./sweep.sh
+
+    Exits as the command did (128+n when signal n killed it, 124 at its time limit, 130 when cancelled). Ctrl-C
+    cancels the job, Ctrl-C again leaves it to itself. If the agent restarts meanwhile, the job and this command go
+    on. With --json the job's output goes to stderr, and the ended job is the document on stdout.
+    """
+    stdin = _read_stdin() if send_stdin else None
+    wanted = request(call.http, list(words), stdin, **options)
+    # Sent twice it is still one job: the id is ours.
+    accepted = call.http.post("/api/jobs", wanted, repeat=True)
+    job_id = accepted["job_id"]
+    if detach:
+        if call.json:
+            call.document(accepted)
+        else:
+            click.echo(job_id)
+        return 0
+    job = _attend(call, job_id)
+    code = exit_code(job)
+    if call.json:
+        call.document({"job_id": job_id, "state": job["state"], "exit_code": code, "job": job})
+    elif job["state"] != "succeeded":
+        click.echo(f"actorgrid: {ending(job)}", err=True)
+    return code
+
+
+def _read_stdin() -> bytes:
+    content = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
+    if len(content) > MAX_STDIN_BYTES:
+        raise BodyTooLarge(
+            f"standard input is larger than {MAX_STDIN_BYTES} bytes", hint="put it into a file the command can read"
+        )
+    return content
+
+
+def exit_code(job: dict[str, Any]) -> int:
+    """The status this process leaves with for an ended job."""
+    last = job["attempts"][-1] if job.get("attempts") else {}
+    error = job.get("error") or last.get("error") or {}
+    if job["state"] == "succeeded":
+        return 0
+    if job["state"] == "cancelled":
+        return CANCELLED_CODE
+    if error.get("code") == "TaskTimedOut":
+        return TIMED_OUT_CODE
+    if last.get("signal"):
+        return 128 + int(last["signal"])
+    return int(last.get("exit_code") or 1)
+
+
+def ending(job: dict[str, Any]) -> str:
+    """Why it ended as it did, in a line."""
+    last = job["attempts"][-1] if job.get("attempts") else {}
+    error = job.get("error") or last.get("error") or {}
+    tries = f" after {len(job['attempts'])} attempts" if len(job.get("attempts", [])) > 1 else ""
+    reason = str(error.get("message") or "")
+    if last.get("signal") and not reason:
+        reason = f"killed by signal {last['signal']}"
+    elif last.get("exit_code") and not reason:
+        reason = f"exit status {last['exit_code']}"
+    text = f"{job['job_id']} {job['state']}{tries}" + (f": {reason}" if reason else "")
+    return text + (f" ({error['hint']})" if error.get("hint") else "")
+
+
+def _attend(call: Call, job_id: str) -> dict[str, Any]:
+    """Carry output until the job ends. The first Ctrl-C (or SIGTERM) cancels it, the second leaves."""
+    from .follow import JobFollower
+    from .logs import binary
+
+    progress = Progress(call, job_id)
+
+    def notice(text: str) -> None:
+        progress.clear()
+        click.echo(f"actorgrid: {text}", err=True)
+
+    stdout = binary("stderr" if call.json else "stdout")
+    follower = JobFollower(job_id, call.new_http, {"stdout": stdout, "stderr": binary("stderr")}, notice)
+    asked_to_stop = threading.Event()
+
+    def on_term(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, on_term) if _in_main_thread() else None
+    follower.start()
+    try:
+        while True:
+            try:
+                while not follower.finished.wait(PROGRESS_INTERVAL_S):
+                    progress.show(follower)
+                progress.clear()
+                return follower.result()
+            except KeyboardInterrupt:
+                if asked_to_stop.is_set():
+                    notice(f"left; {job_id} may still be stopping: actorgrid ps")
+                    raise
+                asked_to_stop.set()
+                notice(f"cancelling {job_id} (again to leave it to itself)")
+                threading.Thread(target=_cancel, args=(call, job_id, notice), daemon=True).start()
+    finally:
+        progress.close()
+        follower.close()
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _cancel(call: Call, job_id: str, notice: Any) -> None:
+    from actorgrid.client.http import segment
+
+    try:
+        call.http.post(f"/api/jobs/{segment(job_id)}/cancel", repeat=True)
+    except HostUnreachable as error:
+        notice(f"could not cancel: {error.message}; once the agent is back: actorgrid cancel {job_id}")
+
+
+class Progress:
+    """One line on a terminal's stderr while a job waits for its place; nothing elsewhere, nothing once it runs."""
+
+    def __init__(self, call: Call, job_id: str) -> None:
+        self._call = call
+        self._job_id = job_id
+        self._active = sys.stderr.isatty()
+        self._shown = False
+        self._lock = threading.Lock()
+        self._beats = 0
+
+    def show(self, follower: JobFollower) -> None:
+        """Draw it anew; looks the job up."""
+        if not self._active or follower.silent:
+            return
+        from actorgrid.client.http import segment
+
+        try:
+            job = self._call.http.get(f"/api/jobs/{segment(self._job_id)}", timeout_s=5.0)
+        except HostUnreachable:
+            return
+        if job["state"] not in ("queued", "placed"):
+            self.close()
+            return
+        self._beats += 1
+        with self._lock:
+            sys.stderr.write(f"\r\x1b[K{SPINNER[self._beats % 4]} {self._job_id} {job['state']}")
+            sys.stderr.write(f"; actorgrid why {self._job_id[:8]} tells more")
+            sys.stderr.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        """Take the line away."""
+        with self._lock:
+            if self._shown:
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()
+                self._shown = False
+
+    def close(self) -> None:
+        """Take it away for good."""
+        self.clear()
+        self._active = False

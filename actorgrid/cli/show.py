@@ -1,0 +1,116 @@
+"""How answers look: tables, sizes, ages, colours. rich is loaded only to draw a table on a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+STATE_COLOURS = {
+    "queued": "yellow",
+    "placed": "cyan",
+    "running": "blue",
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "magenta",
+    "lost": "red",
+    "healthy": "green",
+    "up": "green",
+    "available": "green",
+    "allocated": "blue",
+    "degraded": "yellow",
+    "unreachable": "red",
+    "error": "red",
+}
+
+
+def on_terminal() -> bool:
+    """Whether a person reads stdout."""
+    return sys.stdout.isatty()
+
+
+def coloured(word: str) -> str:
+    """A state in its colour; click takes the colour off again where nobody sees it."""
+    colour = STATE_COLOURS.get(word)
+    return click.style(word, fg=colour) if colour else word
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
+    """Print rows under their headings: drawn on a terminal, aligned plain text elsewhere. A name that ends in ``>``
+    is aligned to the right."""
+    if not rows:
+        click.echo(empty)
+    elif on_terminal():
+        _drawn(columns, rows)
+    else:
+        click.echo("\n".join(aligned([[name.rstrip(">") for name in columns], *rows], columns)))
+
+
+def aligned(lines: Sequence[Sequence[str]], columns: Sequence[str]) -> list[str]:
+    """Cells padded to the width of their column, two spaces between, nothing cut off."""
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    shown = []
+    for line in lines:
+        cells = [
+            cell.rjust(width) if name.endswith(">") else cell.ljust(width)
+            for cell, width, name in zip(line, widths, columns, strict=True)
+        ]
+        shown.append("  ".join(cells).rstrip())
+    return shown
+
+
+def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        grid.add_column(name.rstrip(">"), justify="right" if name.endswith(">") else "left", overflow="ellipsis")
+    for row in rows:
+        grid.add_row(*[Text(cell, style=STATE_COLOURS.get(cell, "")) for cell in row])
+    Console(no_color=bool(os.environ.get("NO_COLOR")) or None, highlight=False).print(grid)
+
+
+def size(number: int | None) -> str:
+    """Bytes for people: ``80 GiB``; ``-`` for a reading that is not there."""
+    if number is None:
+        return "-"
+    amount = float(number)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.4g} {unit}"
+        amount /= 1024
+    return f"{amount:.4g} TiB"
+
+
+def span(seconds: float | None) -> str:
+    """A length of time: ``3s``, ``4m10s``, ``2h5m``, ``3d4h``."""
+    if seconds is None:
+        return "-"
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600}h"
+
+
+def ago(at: float | None) -> str:
+    """How long ago, for a table."""
+    return span(None if at is None else time.time() - at)
+
+
+def number(value: float | None, unit: str = "", digits: int = 0) -> str:
+    """A reading with its unit, or ``-``."""
+    return "-" if value is None else f"{value:.{digits}f}{unit}"
+
+
+def share(milli: int) -> str:
+    """Thousandths of a device as people write them: 250 is ``0.25``."""
+    return f"{milli / 1000:.3f}".rstrip("0").rstrip(".")

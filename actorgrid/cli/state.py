@@ -1,0 +1,146 @@
+"""``state``: the shared state, from a shell."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from .call import Call, host_options, pass_call
+from .show import table
+from .suggest import suggestion
+
+
+class StateCommands(click.Group):
+    """With a suggestion for a misspelt name."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but for the message."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            raise click.UsageError(
+                f"there is no command {ctx.info_name} {args[0]!r}.{suggestion(args[0], self.commands)}", ctx
+            )
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=StateCommands)
+def command() -> None:
+    """Read and change the shared state.
+
+    Values are JSON; what is not valid JSON is taken as text: 5 is a number, five a word, '"5"' a text. A key keeps the
+    type of its first write.
+    """
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _state(call: Call) -> Any:
+    from actorgrid.client.state import SharedState
+
+    return SharedState(call.http)
+
+
+def _answer(call: Call, key: str, value: Any) -> None:
+    if call.json:
+        call.document({"key": key, "value": value})
+    else:
+        click.echo(_text(value))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@command.command("get")
+@click.argument("key")
+@host_options
+@pass_call
+def get(call: Call, key: str) -> None:
+    """Print a key's value."""
+    entry = _state(call).entry(key)
+    if call.json:
+        call.document(entry)
+    else:
+        click.echo(_text(entry["value"]))
+
+
+@command.command("put")
+@click.argument("key")
+@click.argument("value")
+@click.option("--type", "kind", type=click.Choice(["lww_register", "mv_register"]), default="lww_register")
+@host_options
+@pass_call
+def put(call: Call, key: str, value: str, kind: str) -> None:
+    """Set a register."""
+    _answer(call, key, _state(call).put(key, _value(value), type=kind))
+
+
+@command.command("incr", context_settings={"ignore_unknown_options": True})
+@click.argument("key")
+@click.argument("by", type=int, default=1)
+@host_options
+@pass_call
+def incr(call: Call, key: str, by: int) -> None:
+    """Add to a counter; a negative number takes away."""
+    state = _state(call)
+    _answer(call, key, state.increment(key, by) if by >= 0 else state.decrement(key, -by))
+
+
+@command.command("add")
+@click.argument("key")
+@click.argument("value")
+@host_options
+@pass_call
+def add(call: Call, key: str, value: str) -> None:
+    """Add to a set."""
+    _answer(call, key, _state(call).add_to_set(key, _value(value)))
+
+
+@command.command("remove")
+@click.argument("key")
+@click.argument("value")
+@host_options
+@pass_call
+def remove(call: Call, key: str, value: str) -> None:
+    """Remove from a set."""
+    _answer(call, key, _state(call).remove_from_set(key, _value(value)))
+
+
+@command.command("list")
+@click.argument("prefix", default="")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True)
+@host_options
+@pass_call
+def list_(call: Call, prefix: str, limit: int) -> None:
+    """List keys under a prefix."""
+    entries = _state(call).list(prefix, limit)
+    if call.json:
+        call.document({"entries": entries})
+        return
+    rows = [[entry["key"], entry["type"], _text(entry["value"])] for entry in entries]
+    table(["KEY", "TYPE", "VALUE"], rows, "no keys" + (f" under {prefix}" if prefix else ""))
+
+
+@command.command("watch")
+@click.argument("prefix", default="")
+@click.option("--initial", is_flag=True, help="First what is there.")
+@host_options
+@pass_call
+def watch(call: Call, prefix: str, initial: bool) -> None:
+    """Print changes under a prefix, until interrupted.
+
+    With --json each line is a document of its own.
+    """
+    for entry in _state(call).watch(prefix, initial=initial):
+        if call.json:
+            call.document(entry)
+        else:
+            click.echo(f"{entry['key']} {_text(entry['value'])}")

@@ -1,0 +1,36 @@
+"""``submit``: a Python file as a job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from .call import Call, host_options, pass_call
+from .work import request, work_options
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@work_options
+@click.option("--python", "interpreter", metavar="PATH", help="Another Python than the one running this.")
+@host_options
+@click.argument("file", metavar="FILE.py", type=click.Path(exists=True, dir_okay=False, readable=True))
+@click.argument("arguments", metavar="[ARGS]...", nargs=-1)
+@pass_call
+def command(call: Call, /, file: str, arguments: tuple[str, ...], interpreter: str | None, **options: Any) -> None:
+    """Queue a Python file as a job.
+
+    Prints the job's id. The file is read when the job starts: it must still be there then.
+    """
+    path = os.path.abspath(file)
+    options["name"] = options["name"] or os.path.basename(path)
+    wanted = request(call.http, [interpreter or sys.executable, path, *arguments], **options)
+    accepted = call.http.post("/api/jobs", wanted, repeat=True)
+    if call.json:
+        call.document(accepted)
+        return
+    click.echo(accepted["job_id"])
+    if sys.stderr.isatty():
+        click.echo(f"follow it: actorgrid logs -f {accepted['job_id'][:8]}", err=True)

@@ -1,0 +1,121 @@
+"""``up``: this machine's agent."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from actorgrid.errors import InvalidSetting
+
+from .call import Call, config_option, data_dir_option, json_option, pass_call
+
+
+@click.command()
+@data_dir_option
+@config_option
+@click.option("--port", metavar="N", help="HTTP port; 0: any free one (cluster.base_port).")
+@click.option("--gpus", metavar="SPEC", help="auto, nvidia, none, or simulated ones: 8 or 4xA100-40GB (gpus.source).")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any setting; may be repeated.")
+@json_option
+@pass_call
+def command(
+    call: Call, config_dir: Path | None, port: str | None, gpus: str | None, assignments: tuple[str, ...]
+) -> None:
+    """Run this machine's agent, in the foreground.
+
+    Ctrl-C or SIGTERM stops it in order. With --json one line {"event": "ready", "url": …, "pid": …} is printed
+    when it takes work.
+    """
+    from actorgrid.configs.load import load_settings
+
+    overrides, flag_names = flags(port, gpus, assignments)
+    data_dir = call.resolved_data_dir
+    loaded = load_settings(config_dir, data_dir, overrides, flag_names=flag_names)
+
+    def on_ready(info: dict[str, Any]) -> None:
+        if call.json:
+            call.document({"event": "ready", "data_dir": str(data_dir), **info})
+        else:
+            click.echo(banner(info, data_dir, call.data_dir))
+        sys.stdout.flush()
+
+    from actorgrid.actors.host.boot import run_host
+
+    if not call.json:
+        click.echo(f"starting on {data_dir} …", err=True)
+    run_host(loaded.settings, data_dir, on_ready)
+
+
+def flags(port: str | None, gpus: str | None, assignments: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:
+    """Settings by key, and how each was written. Raises InvalidSetting for what is not ``KEY=VALUE`` or given twice."""
+    overrides: dict[str, str] = {}
+    names: dict[str, str] = {}
+    given: list[tuple[str, str | None, str]] = [
+        ("cluster.base_port", port, "--port"),
+        ("gpus.source", None if gpus is None else source(gpus), "--gpus"),
+    ]
+    for text in assignments:
+        key, equals, written = text.partition("=")
+        if not equals or not key.strip():
+            raise InvalidSetting("--set takes KEY=VALUE", asked=text, hint="for example --set work.kill_grace_s=3")
+        given.append((key.strip(), written.strip(), f"--set {key.strip()}"))
+    for key, value, name in given:
+        if value is None:
+            continue
+        if key in overrides:
+            raise InvalidSetting(f"{key} is given twice", asked=f"{names[key]} and {name}", hint="remove one of them")
+        overrides[key], names[key] = value, name
+    return overrides, names
+
+
+def source(spec: str) -> str:
+    """What ``--gpus`` means as ``gpus.source``: ``8`` and ``4xA100-40GB`` are simulated."""
+    if spec == "0":
+        return "none"
+    if re.fullmatch(r"\d+", spec):
+        return f"simulated:{spec}xH100-80GB"
+    return f"simulated:{spec}" if re.match(r"\d+x", spec) else spec
+
+
+def banner(info: dict[str, Any], data_dir: Path, named: Path | None) -> str:
+    """What a person wants to know of a host that has just come up."""
+    from actorgrid import hotpath
+
+    option = f" --data-dir {named}" if named else ""
+    url = click.style(str(info.get("url", "")), fg="green", bold=True)
+    lines = [
+        f"{click.style('actorgrid', bold=True)} is up at {url}",
+        f"  gpus      {gpus_line(info.get('gpus'))}",
+        f"  data      {data_dir}",
+        f"  hot path  {'compiled' if hotpath.COMPILED else 'plain Python (no compiled kernels: slower, same answers)'}",
+        "",
+        "In another terminal:",
+        f"  actorgrid status{option}",
+        f"  actorgrid run{option} --gpus 0.25 -- env",
+        f"  actorgrid doctor{option}",
+        "",
+        "Ctrl-C stops it.",
+    ]
+    return "\n".join(lines)
+
+
+def gpus_line(devices: list[dict[str, Any]] | None) -> str:
+    """``8 x H100-80GB (simulated …)``; several kinds are joined."""
+    if devices is None:
+        return "see actorgrid gpus"
+    if not devices:
+        return "none"
+    kinds: dict[tuple[str, str], int] = {}
+    for device in devices:
+        kind = (str(device["model"]), str(device["source"]))
+        kinds[kind] = kinds.get(kind, 0) + 1
+    parts = [
+        f"{count} x {model}" + ("" if source == "probed" else f" ({source})")
+        for (model, source), count in kinds.items()
+    ]
+    only_simulated = all(source == "simulated" for _, source in kinds)
+    return ", ".join(parts) + ("; placement is real, the devices are not" if only_simulated else "")

@@ -1,0 +1,31 @@
+"""``version``."""
+
+from __future__ import annotations
+
+import platform
+
+import click
+
+from actorgrid import __version__
+
+from .call import Call, json_option, pass_call
+
+
+@click.command()
+@json_option
+@pass_call
+def command(call: Call) -> None:
+    """Show versions."""
+    from actorgrid import hotpath
+
+    versions = {
+        "actorgrid": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "hotpath": "compiled" if hotpath.COMPILED else "plain Python",
+    }
+    if call.json:
+        call.document(versions)
+        return
+    for name, value in versions.items():
+        click.echo(f"{name:<10} {value}")

@@ -1,0 +1,119 @@
+"""The options that say what work needs, for ``run`` and ``submit``."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SIZE = re.compile(r"^\d+(\.\d+)?\s*[kmgtp]?i?b?$", re.IGNORECASE)
+_TIME = re.compile(r"^(\d+(?:\.\d+)?)\s*([smhd]?)$")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _size(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """Bytes, as text: the host converts it."""
+    if value is not None and not _SIZE.match(value.strip()):
+        raise click.BadParameter(f"{value!r} is not a size; write for example 512MiB, 2GiB or 80GB")
+    return value.strip() if value else None
+
+
+def _seconds(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    """A number of seconds, or one with s, m, h or d."""
+    if value is None:
+        return None
+    found = _TIME.match(value.strip())
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if seconds <= 0:
+        raise click.BadParameter(f"{value!r} is not a length of time; write for example 30, 90s, 10m or 2h")
+    return seconds
+
+
+def _variables(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """``NAME=VALUE``, or ``NAME`` alone for its value here; the last of equal names counts."""
+    found = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not name:
+            raise click.BadParameter(f"{value!r} is not of the form NAME=VALUE")
+        if not equals and name not in os.environ:
+            raise click.BadParameter(f"{name} is not set here; write {name}=VALUE")
+        found[name] = text if equals else os.environ[name]
+    return found
+
+
+_OPTIONS = [
+    click.option("--gpus", type=float, default=0.0, metavar="N", help="GPUs: a share of one (0.25) or a whole number."),
+    click.option("--gpu-memory", callback=_size, metavar="SIZE", help="Device memory on each GPU, for example 10GiB."),
+    click.option(
+        "--gpu-model", "gpu_models", multiple=True, metavar="MODEL", help="Accept this model; may be repeated."
+    ),
+    click.option("--cpus", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="N", help="CPUs."),
+    click.option("--memory", callback=_size, metavar="SIZE", help="Host memory; not limited unless given."),
+    click.option("--priority", type=click.IntRange(0, 100), default=50, show_default=True, help="Higher goes first."),
+    click.option("--timeout", callback=_seconds, metavar="TIME", help="Stop each attempt after this: 30, 10m, 2h."),
+    click.option(
+        "--retries", type=click.IntRange(0, 100), default=0, show_default=True, help="Attempts after a failure."
+    ),
+    click.option(
+        "--env", "env", callback=_variables, multiple=True, metavar="K=V", help="A variable; K alone: as it is here."
+    ),
+    click.option("--cwd", type=click.Path(), metavar="DIR", help="Run there; else in the current directory."),
+    click.option("--name", default="", metavar="NAME", help="A name to show."),
+    click.option("--after", "after", multiple=True, metavar="JOB", help="Start when this job has succeeded; repeat."),
+]
+
+
+def work_options(function: F) -> F:
+    """What ``run`` and ``submit`` take alike; hand the values to :func:`request`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def request(http: Any, command: list[str], stdin: bytes | None = None, **options: Any) -> dict[str, Any]:
+    """The job to submit, as the HTTP API takes it. Raises UnknownJob for an ``--after`` nobody knows.
+
+    The id is made here, so that sending it twice makes one job.
+    """
+    from .lookup import find_job
+
+    wanted: dict[str, Any] = {
+        "task_id": uuid.uuid4().hex,
+        "kind": "command",
+        "command": command,
+        "name": options["name"],
+        "gpus": options["gpus"],
+        "gpu_models": list(options["gpu_models"]),
+        "cpus": options["cpus"],
+        "priority": options["priority"],
+        "retries": options["retries"],
+        "env": options["env"],
+        "cwd": os.path.abspath(options["cwd"] or os.getcwd()),
+        "depends_on": [find_job(http, text)["job_id"] for text in options["after"]],
+        "user_id": _user(),
+    }
+    if options["gpu_memory"]:
+        wanted["gpu_memory"] = options["gpu_memory"]
+    if options["memory"]:
+        wanted["memory"] = options["memory"]
+    if options["timeout"]:
+        wanted["max_execution_time_s"] = options["timeout"]
+    if stdin is not None:
+        wanted["stdin"] = stdin
+    return wanted
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()[:128]
+    except (KeyError, OSError):
+        return f"uid-{os.getuid()}"
