@@ -37,7 +37,6 @@ class HostInventory:
         runtime: Runtime,
         on_change: Callable[[], None],
         log: logging.Logger,
-        traces: Callable[[], tuple[bool, str]] = traces_of_nvidia,
     ) -> None:
         self.settings = settings
         self.host_id = host_id
@@ -49,7 +48,6 @@ class HostInventory:
         self._runtime = runtime
         self._on_change = on_change
         self._log = log
-        self._traces = traces
         self._readings: dict[str, Readings] = {}
         self._trouble: dict[str, str] = {}
         self._known = Waiter()
@@ -63,7 +61,7 @@ class HostInventory:
         elif source.startswith("simulated:"):
             self._simulate(source)
         else:
-            worth_it, sign = self._traces()
+            worth_it, sign = traces_of_nvidia()
             self._hardware = sign == "device" or source == "nvidia"
             if worth_it or source == "nvidia":
                 self.probe = DeviceProbe(

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.gpu.rig import Rig
 
 SOURCE = Path(__file__).with_name("nvml_stub.c")
 
@@ -71,3 +75,21 @@ def nvml(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("ACTORGRID_NVML_LIBRARY", str(nvml_library))
     monkeypatch.setenv("NVML_STUB_STATE", str(stub.state))
     return stub
+
+
+@pytest.fixture
+def make_rig(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
+    made: list[Rig] = []
+
+    def make(source: str = "simulated:8xH100-80GB", **gpus: Any) -> Rig:
+        made.append(Rig(tmp_path / f"data{len(made)}", source, **gpus))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
+@pytest.fixture
+def rig(make_rig: Callable[..., Rig]) -> Rig:
+    return make_rig().up()

@@ -1,0 +1,216 @@
+"""The coordinator's decisions against the real ledger, through random histories with answers late and lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from actorgrid.actors.consensus.ledger import Ledger
+from actorgrid.actors.gpu.core import CoordinatorCore, Grant
+from actorgrid.actors.gpu.messages import AcquireLease
+from tests.gpu.rig import resources
+
+GPUS = 3
+
+
+class World:
+    """A ledger, a coordinator that may be killed, and proposals that reach the ledger in any order or late."""
+
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
+        self.ledger = Ledger()
+        self.now = 0.0
+        self.sent: list[Grant] = []
+        self.incarnation = 0
+        self.jobs = 0
+        self.apply({"type": "new_term", "term": 1})
+        self.core = self.make_core()
+
+    def make_core(self) -> CoordinatorCore:
+        core = CoordinatorCore("h", self.incarnation + 1, self.policy, 50, lambda: 0)
+        self.incarnation += 1
+        self.load(core)
+        return core
+
+    def load(self, core: CoordinatorCore) -> None:
+        live = self.ledger.live()
+        self.mirror_jobs, self.mirror_allocations = live.jobs, live.allocations
+        core.load(live.jobs, live.allocations, live.hosts, self.now)
+
+    def apply(self, command: dict[str, Any]) -> Any:
+        outcome = self.ledger.apply(self.ledger.index + 1, {"v": 1, "at": self.now, **command})
+        if hasattr(self, "core"):
+            live = self.ledger.live()
+            for mine, theirs in ((self.mirror_jobs, live.jobs), (self.mirror_allocations, live.allocations)):
+                mine.clear()
+                mine.update(theirs)
+            self.core.changed(outcome.changes, self.now)
+        return outcome
+
+    def register(self) -> None:
+        devices = [{"uuid": f"u{i}", "index": i, "model": "H100", "memory_mib": 1000} for i in range(GPUS)]
+        host = {"host_id": "h", "incarnation": self.incarnation, "cpu_milli": 4000, "memory_mib": 1000}
+        self.apply({"type": "register_host", "host": {**host, "devices": devices}})
+
+    def submit(self, needs: dict[str, Any], after_last: bool) -> None:
+        self.jobs += 1
+        depends = [f"j{self.jobs - 1}"] if after_last and self.jobs > 1 else []
+        job = {"job_id": f"j{self.jobs}", "resources": needs, "depends_on": depends, "retries_left": 2}
+        self.apply({"type": "submit_jobs", "jobs": [job]})
+
+    def lease(self, needs: dict[str, Any]) -> None:
+        self.jobs += 1
+        if self.core.registered:
+            self.core.ask_lease(AcquireLease(f"l{self.jobs}", "s", needs, "gpu_compute"), self.now)
+
+    def schedule(self) -> None:
+        if self.core.registered:
+            self.sent += self.core.schedule(self.now, 8)
+
+    def answer(self, which: int) -> None:
+        """One proposal reaches the ledger; its answer reaches whoever coordinates now."""
+        if not self.sent:
+            return
+        grant = self.sent.pop(which % len(self.sent))
+        outcome = self.apply(grant.command(1))
+        if outcome.error is not None:
+            self.core.refused(grant, self.now)
+
+    def end(self, which: int, outcome: str) -> None:
+        held = sorted(self.ledger.allocations)
+        if not held:
+            return
+        record = self.ledger.allocations[held[which % len(held)]]
+        if record["owner"]["kind"] == "session":
+            self.apply({"type": "release_lease", "lease_id": record["allocation_id"]})
+        else:
+            command = {"type": "end_attempt", "attempt_id": record["allocation_id"], "token": list(record["token"])}
+            self.apply({**command, "outcome": outcome, "retry_at": self.now + 1.0})
+
+    def cancel(self, which: int) -> None:
+        if self.jobs:
+            self.apply({"type": "cancel_job", "job_id": f"j{which % self.jobs + 1}", "by": "test"})
+
+    def kill(self) -> None:
+        """A new coordinator starts from the ledger; what the old one proposed may still arrive."""
+        self.core = self.make_core()
+
+    def resubscribe(self) -> None:
+        self.load(self.core)
+
+    def check(self) -> None:
+        core = self.core
+        if core._stale:
+            core._rebuild()
+        for id, record in self.ledger.allocations.items():
+            assert id in core.engine, f"{id} is given out but not held"
+            assert core.engine.placement(id).shares == (("h", tuple(record["gpu_indexes"])),)
+        held = {id for id in core.engine.placements() if isinstance(id, str)}
+        assert held <= set(self.ledger.allocations) | set(core.in_flight)
+        waiting = {job["job_id"] for job in self.mirror_jobs.values() if job["state"] == "queued"}
+        queued = {id for id in waiting if id in core.queue}
+        in_flight = {grant.job_id for grant in core.in_flight.values()}
+        assert waiting == queued | (in_flight & waiting), "a waiting job is neither queued nor being granted"
+
+
+needs = st.builds(
+    lambda gpus, memory, cpu: resources(gpus, cpu_milli=cpu, gpu_memory_mib=memory if gpus else 0),
+    st.sampled_from((0, 0.25, 0.5, 0.7, 1, 2, 3)),
+    st.sampled_from((0, 300, 600)),
+    st.sampled_from((0, 500, 3000)),
+)
+steps = st.one_of(
+    st.tuples(st.just("submit"), needs, st.booleans()),
+    st.tuples(st.just("submit"), needs, st.just(False)),
+    st.tuples(st.just("lease"), needs),
+    st.tuples(st.just("schedule")),
+    st.tuples(st.just("schedule")),
+    st.tuples(st.just("answer"), st.integers(0, 7)),
+    st.tuples(st.just("answer"), st.integers(0, 7)),
+    st.tuples(st.just("end"), st.integers(0, 7), st.sampled_from(("succeeded", "failed", "lost"))),
+    st.tuples(st.just("cancel"), st.integers(0, 30)),
+    st.tuples(st.just("kill")),
+    st.tuples(st.just("register")),
+    st.tuples(st.just("resubscribe")),
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(policy=st.sampled_from(("best_fit", "spread", "random")), history=st.lists(steps, max_size=60))
+def test_no_history_loses_a_job_or_lets_the_coordinator_lose_count(policy: str, history: list[tuple[Any, ...]]) -> None:
+    world = World(policy)
+    world.register()
+    for step, *arguments in history:
+        world.now += 0.3
+        getattr(world, step)(*arguments)
+        world.check()
+    # Left alone, everything that waits is served: the ledger frees, the coordinator places.
+    if not world.core.registered:
+        world.register()
+    for _ in range(1000):
+        if not world.sent and not world.ledger.allocations and not world.mirror_jobs and not len(world.core.queue):
+            break
+        world.now += 20.0
+        world.schedule()
+        while world.sent:
+            world.answer(0)
+        world.end(0, "succeeded")
+        world.check()
+    assert not world.mirror_jobs, "jobs are left although nothing is in use"
+    assert world.core.engine.allocated_gpu_milli == 0
+    assert not world.core.in_flight
+
+
+def test_nothing_is_granted_before_this_incarnation_is_registered() -> None:
+    world = World("best_fit")
+    world.register()
+    world.kill()
+    world.submit(resources(1), False)
+    assert not world.core.registered
+    assert world.core.schedule(world.now, 8) == []
+    world.register()
+    (grant,) = world.core.schedule(world.now, 8)
+    assert grant.incarnation == 2
+
+
+def test_a_grant_without_an_answer_stays_reserved_and_is_not_decided_again() -> None:
+    world = World("best_fit")
+    world.register()
+    world.submit(resources(3), False)
+    world.schedule()
+    world.resubscribe()
+    assert world.core.schedule(world.now, 8) == []
+    world.submit(resources(1), False)
+    assert world.core.schedule(world.now, 8) == [], "the room is reserved"
+    world.answer(0)
+    assert world.ledger.jobs["j1"]["state"] == "placed"
+
+
+def test_a_refused_grant_is_tried_again_later_each_time() -> None:
+    world = World("best_fit")
+    world.register()
+    world.submit(resources(1), False)
+    for pause in (0.1, 0.2, 0.4):
+        (grant,) = world.core.schedule(world.now, 8)
+        world.core.refused(grant, world.now)
+        assert world.core.engine.allocated_gpu_milli == 0
+        assert world.core.schedule(world.now, 8) == []
+        assert world.core.queue.next_wake() == world.now + pause
+        world.now += pause
+
+
+def test_a_queue_that_was_full_takes_the_rest_when_there_is_room() -> None:
+    world = World("best_fit")
+    world.register()
+    for _ in range(120):
+        world.submit(resources(1), False)
+    assert len(world.core.queue) == 50
+    for _ in range(200):
+        world.now += 1.0
+        world.schedule()
+        while world.sent:
+            world.answer(0)
+        world.end(0, "succeeded")
+    assert not world.mirror_jobs
