@@ -10,19 +10,15 @@ the new term can be recorded); the host then stays down.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, deque
 from dataclasses import dataclass
-from itertools import islice
 from time import time
 from typing import Any, ClassVar
 
 from actorgrid.errors import (
     ActorGridError,
-    BadRequest,
     DiskFull,
     LogCorrupted,
-    LogFailed,
     MailboxFull,
     StorageError,
 )
@@ -30,22 +26,21 @@ from actorgrid.supervisors.server import Server, Timer, Waiter, handles
 
 from .commands import ABOUT_ACCEPTED_WORK, check, decode_entry, encode_entry, new_term
 from .failure import FailureMarker
-from .ledger import FINAL, Event, Ledger, Outcome
+from .history import WRITE_AT_ROWS, History
+from .ledger import Ledger, Outcome
 from .log import RECOVERY_HINT, SegmentLog
 from .messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
+from .queries import Queries
 from .record import Record
 from .reserve import Reserve, free_bytes
 from .store import Store
 
 BACKLOG_MAX = 10_000
-STORE_FLUSH_S = 1.0
-STORE_FLUSH_ROWS = 5_000
-STORE_ROWS_MAX = 500_000
+HISTORY_WRITE_S = 1.0
 ROOM_CHECK_S = 1.0
 RESYNC_S = 0.5
 RESYNC_TRIES = 120
 TIMES_KEPT = 1024
-LIST_MAX = 10_000
 RESYNC = "resync"
 
 
@@ -76,8 +71,6 @@ class Consensus(Server):
         self._flush_timer: Timer | None = None
         self._subscribers: dict[str, int] = {}
         self._lagging: dict[str, int] = {}
-        self._retired: dict[str, tuple[int, dict[str, Any]]] = {}
-        self._events: list[Event] = []
         self._commits_total = 0
         self._batches_total = 0
         self._refused_total: Counter[str] = Counter()
@@ -86,7 +79,9 @@ class Consensus(Server):
         self._marker = FailureMarker(folder / "failed")
         end = self._marker.check(self.host.boot_id)
         self._store = Store(folder / "state.db")
+        self._history = History(self._store)
         self._ledger, self._snapshot_index = self._load_snapshot()
+        self._queries = Queries(self._ledger, self._history)
         self._snapshot_due = self._snapshot_index + performance.ledger_snapshot_every
         try:
             self._log = SegmentLog.open(folder / "segments", performance.ledger_segment_bytes, self._replay, end)
@@ -97,7 +92,7 @@ class Consensus(Server):
         self._marker.clear()
         self._reserve.refill(performance.min_free_bytes)
         self._begin_term()
-        self.every(STORE_FLUSH_S, self._flush_store)
+        self.every(HISTORY_WRITE_S, self._write_history)
         self.every(ROOM_CHECK_S, self._look_for_room)
         self.every(RESYNC_S, self._tell_lagging)
 
@@ -106,9 +101,10 @@ class Consensus(Server):
         while self._pending and self._failed is None:
             self._commit_batch()
         if self._failed is None:
-            self._flush_store()
+            self._write_history()
             if self._ledger.index > self._snapshot_index:
                 self._save_snapshot()
+        self._failed = self._failed or StorageError("the ledger is stopped")
         self._log.close()
         self._store.close()
 
@@ -134,9 +130,9 @@ class Consensus(Server):
                 index=self._ledger.index + 1,
             )
         session, seq, command = decode_entry(record.payload)
-        self._keep(self._ledger.apply(record.index, command, session, seq))
-        if len(self._events) + len(self._retired) > STORE_FLUSH_ROWS:
-            self._flush_store()
+        self._history.keep(self._ledger.apply(record.index, command, session, seq))
+        if self._history.waiting > WRITE_AT_ROWS:
+            self._write_history()
 
     def _check_reach(self) -> None:
         durable = max([self._store.durable_index(), *(snapshot.index for snapshot in self._store.snapshots())])
@@ -160,7 +156,7 @@ class Consensus(Server):
             if not self._reserve.release():
                 raise
             self._log.append([record])
-        self._keep(self._ledger.apply(record.index, command))
+        self._history.keep(self._ledger.apply(record.index, command))
 
     # -- proposals
 
@@ -235,20 +231,21 @@ class Consensus(Server):
         except StorageError as error:
             self._fail(error, batch)
             return
-        self._sync_times.append(self.runtime.monotonic() - started)
-        self._batches_total += 1
-        self._commits_total += len(committed)
+        if committed:
+            self._sync_times.append(self.runtime.monotonic() - started)
+            self._batches_total += 1
+            self._commits_total += len(committed)
         for proposal in committed:
             # The command as the log has it, not as it was sent: so a replay sees the very same values.
             session, seq, command = decode_entry(proposal.payload)
             outcome = self._ledger.apply(self._ledger.index + 1, command, session, seq)
             if outcome.error is not None:
                 self._refused_total[outcome.error.code] += 1
-            self._keep(outcome)
+            self._history.keep(outcome)
             self._tell(outcome, command)
             proposal.waiter.set(outcome)
-        if len(self._events) + len(self._retired) > STORE_FLUSH_ROWS:
-            self._flush_store()
+        if self._history.waiting > WRITE_AT_ROWS:
+            self._write_history()
 
     def _append(self, batch: list[_Proposal]) -> list[_Proposal]:
         """Make *batch* durable, as much of it as there is room for; the rest is answered with DiskFull."""
@@ -308,37 +305,26 @@ class Consensus(Server):
 
     # -- the store
 
-    def _keep(self, outcome: Outcome) -> None:
-        self._events.extend(outcome.events)
-        for number, job in outcome.retired:
-            self._retired[job["job_id"]] = (number, job)
-
-    def _flush_store(self) -> None:
-        """Write ended jobs and events; with no room for them they wait here, as the log has them anyway."""
-        if self._failed is not None or not (self._events or self._retired):
+    def _write_history(self) -> None:
+        if self._failed is not None:
             return
         try:
-            self._store.write(self._ledger.index, self._retired.values(), self._events)
-        except LogCorrupted:
-            raise
+            self._history.write(self._ledger.index)
         except StorageError as error:
-            self.log.warning("history is kept in memory for now: %s", error)
-            if len(self._events) + len(self._retired) > STORE_ROWS_MAX:
-                raise LogFailed(f"the ledger's history cannot be written: {error}") from error
-            return
-        self._events.clear()
-        self._retired.clear()
+            self._failed = error
+            self.log.critical("%s", error)
+            self.runtime.crash(error)
 
     def _save_snapshot(self) -> None:
         every = self.host.settings.performance.ledger_snapshot_every
         self._snapshot_due = self._ledger.index + every
         if self._full is not None:
             return
-        self._flush_store()
+        self._write_history()
         try:
             previous = self._store.save_snapshot(self._ledger.index, self._ledger.term, self._ledger.snapshot())
-        except DiskFull as error:
-            self.log.warning("no snapshot for lack of room, the log stays: %s", error)
+        except StorageError as error:
+            self.log.error("no snapshot, so the log behind it stays: %s", error)
             return
         self._snapshot_index = self._ledger.index
         dropped = self._log.drop_behind(previous)
@@ -375,89 +361,12 @@ class Consensus(Server):
 
     @handles(Query)
     def _query(self, query: Query) -> Any:
-        reader = {
-            "job": self._read_job,
-            "jobs": self._read_jobs,
-            "allocations": self._read_allocations,
-            "hosts": self._read_hosts,
-            "settings": self._read_settings,
-            "events": self._read_events,
-            "counts": self._read_counts,
-            "status": self._read_status,
-        }.get(query.kind)
-        if reader is None:
-            raise BadRequest(f"the ledger has no query {query.kind!r}", asked=query.kind)
-        return reader(query.args)
-
-    def _read_job(self, args: dict[str, Any]) -> dict[str, Any] | None:
-        job_id = str(args["job_id"])
-        found = self._ledger.jobs.get(job_id)
-        if found is None and job_id in self._retired:
-            found = self._retired[job_id][1]
-        return found if found is not None else self._store.job(job_id)
-
-    def _read_jobs(self, args: dict[str, Any]) -> dict[str, Any]:
-        """Newest submitted first. ``before``: a job_id to go on after, or a time to stay before."""
-        states = tuple(args.get("states") or ())
-        limit = max(1, min(int(args.get("limit") or 100), LIST_MAX))
-        before = args.get("before")
-        before_at = float(before) if isinstance(before, (int, float)) else None
-        before_ordinal = None
-        if isinstance(before, str):
-            before_ordinal = self._ordinal(before)
-        if self._retired:
-            self._flush_store()
-        in_memory = [*self._ledger.jobs.values(), *(job for _, job in self._retired.values())]
-        in_memory.sort(key=_ordinal_of, reverse=True)
-        matching = (
-            job
-            for job in in_memory
-            if (not states or job["state"] in states)
-            and (before_ordinal is None or job["ordinal"] < before_ordinal)
-            and (before_at is None or job["submitted_at"] < before_at)
-        )
-        ended: list[dict[str, Any]] = []
-        if not states or any(state in FINAL for state in states):
-            ended = self._store.jobs(states, limit, before_ordinal, before_at)
-        merged = heapq.merge(islice(matching, limit), ended, key=_ordinal_of, reverse=True)
-        counts = self._job_counts()
-        total = sum(count for state, count in counts.items() if not states or state in states)
-        return {"jobs": list(islice(merged, limit)), "total": total}
-
-    def _ordinal(self, job_id: str) -> int:
-        job = self._read_job({"job_id": job_id})
-        return job["ordinal"] if job is not None else 0
-
-    def _job_counts(self) -> dict[str, int]:
-        counts = Counter(self._ledger.counts)
-        counts.update(self._store.counts())
-        counts.update(job["state"] for _, job in self._retired.values())
-        return dict(counts)
-
-    def _read_allocations(self, _args: dict[str, Any]) -> dict[str, Any]:
-        return {"allocations": list(self._ledger.allocations.values())}
-
-    def _read_hosts(self, _args: dict[str, Any]) -> dict[str, Any]:
-        return {"hosts": [host for _, host in sorted(self._ledger.hosts.items())]}
-
-    def _read_settings(self, _args: dict[str, Any]) -> dict[str, Any]:
-        return {"settings": dict(sorted(self._ledger.settings.items()))}
-
-    def _read_events(self, args: dict[str, Any]) -> dict[str, Any]:
-        self._flush_store()
-        limit = max(1, min(int(args.get("limit") or 1000), LIST_MAX))
-        return {"events": self._store.events(int(args.get("from") or 0), limit), "index": self._ledger.index}
-
-    def _read_counts(self, _args: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "jobs": self._job_counts(),
-            "allocations": len(self._ledger.allocations),
-            "hosts": len(self._ledger.hosts),
-            "commit_latency_ms": 1000 * _percentile(self._sync_times, 50) if self._sync_times else None,
-        }
-
-    def _read_status(self, _args: dict[str, Any]) -> dict[str, Any]:
-        return self.status()
+        if query.kind == "status":
+            return self.status()
+        answer = self._queries.answer(query.kind, query.args)
+        if query.kind == "counts":
+            answer["commit_latency_ms"] = 1000 * _percentile(self._sync_times, 50) if self._sync_times else None
+        return answer
 
     def metrics(self) -> dict[str, float]:
         """Commits, batches, refusals by reason, sync times over the last 1,024 batches, sizes."""
@@ -502,11 +411,6 @@ class Consensus(Server):
         except DiskFull:
             return False
         return True
-
-
-def _ordinal_of(job: dict[str, Any]) -> int:
-    ordinal: int = job["ordinal"]
-    return ordinal
 
 
 def _percentile(values: deque[float], percent: int) -> float:

@@ -13,85 +13,45 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from actorgrid.errors import (
     ActorGridError,
-    DependencyFailed,
     LedgerRefused,
     QueueFull,
     StaleIncarnation,
     StaleToken,
-    TaskCancelled,
-    TaskFailed,
-    TaskTimedOut,
     UnknownJob,
-    WorkerLost,
     WrongState,
     error_from_dict,
 )
-from actorgrid.models import JobState
 
 from .capacity import Capacity
 from .commands import check
+from .dependencies import refuse_circles
+from .jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
 from .messages import Snapshot
+from .records import (
+    END_FACTS,
+    cancelled_before_start,
+    default_error,
+    new_allocation,
+    new_attempt,
+    new_host,
+    new_job,
+    resources_of,
+)
+from .sessions import Sessions
 
 FORMAT = 1
 LIVE_JOBS_MAX = 1_000_000
 HOSTS_MAX = 10_000
 ALLOCATIONS_MAX = 100_000
 SETTINGS_MAX = 1_000
-SESSIONS_MAX = 10_000
-ENDED_MAX = 1_000
-REMEMBERED_MAX = 100_000
 ATTEMPTS_MAX = 1_000
 ATTEMPTS_KEPT = 50
-
-QUEUED, PLACED, RUNNING = JobState.QUEUED.value, JobState.PLACED.value, JobState.RUNNING.value
-SUCCEEDED, FAILED = JobState.SUCCEEDED.value, JobState.FAILED.value
-CANCELLED, LOST = JobState.CANCELLED.value, JobState.LOST.value
-FINAL = (SUCCEEDED, FAILED, CANCELLED, LOST)
-
-_JOB_DEFAULTS: dict[str, Any] = {
-    "name": "",
-    "user_id": "local",
-    "kind": "command",
-    "command": [],
-    "payload_digest": None,
-    "stdin_digest": None,
-    "python": "",
-    "priority": 50,
-    "policy": "priority",
-    "env": {},
-    "cwd": None,
-    "max_execution_time_s": None,
-    "pool": None,
-    "depends_on": [],
-    "max_isolation_s": 10.0,
-    "retries_left": 0,
-}
-_RESOURCE_DEFAULTS: dict[str, Any] = {
-    "gpus": 0.0,
-    "gpu_count": 0,
-    "gpu_milli": 0,
-    "gpu_memory_mib": 0,
-    "gpu_models": [],
-    "gpu_affinity": [],
-    "cpu_milli": 0,
-    "memory_mib": 0,
-}
-_DEVICE_DEFAULTS: dict[str, Any] = {
-    "vendor": "",
-    "model": "",
-    "source": "declared",
-    "compute_capability": None,
-    "pcie_bus_id": None,
-    "numa_node": None,
-}
-_END_FACTS = ("exit_code", "signal", "max_rss_bytes", "cpu_s", "result_bytes")
 
 Change = tuple[str, str, Any]
 
@@ -133,27 +93,20 @@ class Ledger:
         self.index = 0
         self.term = 0
         self.epoch = 1
-        self.jobs: dict[str, dict[str, Any]] = {}
+        self._jobs = Jobs(lambda job_id, job, state: self._changed("job", job_id, job, state))
+        self.jobs = self._jobs.records
         self.allocations: dict[str, dict[str, Any]] = {}
         self.hosts: dict[str, dict[str, Any]] = {}
         self.settings: dict[str, Any] = {}
-        self.counts: dict[str, int] = {state.value: 0 for state in JobState}
+        self.counts = self._jobs.counts
         self.capacity = Capacity()
-        self._ended: OrderedDict[str, None] = OrderedDict()
-        self._remembered: OrderedDict[str, str] = OrderedDict()
-        self._sessions: OrderedDict[str, tuple[int, int, dict[str, Any]]] = OrderedDict()
-        self._jobs_total = 0
+        self._sessions = Sessions()
         self._events_total = 0
-        self._retired_total = 0
-        # Derived, never stored: which jobs wait for which.
-        self._unmet: dict[str, set[str]] = {}
-        self._dependents: dict[str, dict[str, None]] = {}
         # Of the entry being applied.
         self._at = 0.0
         self._type = ""
         self._changes: list[Change] = []
         self._events: list[Event] = []
-        self._retired: list[tuple[int, dict[str, Any]]] = []
         self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "new_term": self._new_term,
             "register_host": self._register_host,
@@ -172,7 +125,7 @@ class Ledger:
 
     def repeated(self, session: str, seq: int) -> Outcome | None:
         """The outcome already given to (session, seq), or WrongState for one that a later one has overtaken."""
-        last = self._sessions.get(session) if session else None
+        last = self._sessions.last(session) if session else None
         if last is None or seq > last[0]:
             return None
         if seq < last[0]:
@@ -194,9 +147,9 @@ class Ledger:
         self.index = index
         earlier = self.repeated(session, seq)
         if earlier is not None:
-            self._sessions.move_to_end(session)
+            self._sessions.used(session)
             return earlier
-        self._changes, self._events, self._retired = [], [], []
+        self._changes, self._events = [], []
         result: dict[str, Any] | None = None
         error: ActorGridError | None = None
         try:
@@ -207,13 +160,10 @@ class Ledger:
             assert not self._changes, f"{self._type} changed the state before it was refused"
             error = refusal
         if session:
-            kept = {"result": result} if error is None else {"error": error.to_dict()}
-            self._sessions[session] = (seq, index, kept)
-            self._sessions.move_to_end(session)
-            if len(self._sessions) > SESSIONS_MAX:
-                self._sessions.popitem(last=False)
-        self._retire()
-        return Outcome(index, result, error, tuple(self._changes), tuple(self._events), tuple(self._retired))
+            answer = {"result": result} if error is None else {"error": error.to_dict()}
+            self._sessions.told(session, seq, index, answer)
+        retired = tuple(self._jobs.retire())
+        return Outcome(index, result, error, tuple(self._changes), tuple(self._events), retired)
 
     # -- snapshots
 
@@ -224,14 +174,12 @@ class Ledger:
             "index": self.index,
             "term": self.term,
             "epoch": self.epoch,
-            "jobs": self.jobs,
+            "jobs": self._jobs.dump(),
             "allocations": self.allocations,
             "hosts": self.hosts,
             "settings": self.settings,
-            "ended": list(self._ended),
-            "remembered": list(self._remembered.items()),
-            "sessions": [[name, *last] for name, last in self._sessions.items()],
-            "totals": [self._jobs_total, self._events_total, self._retired_total],
+            "sessions": self._sessions.dump(),
+            "events_total": self._events_total,
         }
         return json.dumps(state, sort_keys=True, separators=(",", ":")).encode("ascii")
 
@@ -251,20 +199,14 @@ class Ledger:
             )
         ledger = cls()
         ledger.index, ledger.term, ledger.epoch = state["index"], state["term"], state["epoch"]
-        ledger.jobs = dict(sorted(state["jobs"].items(), key=lambda item: item[1]["ordinal"]))
+        ledger._jobs.load(state["jobs"])
         ledger.allocations = dict(sorted(state["allocations"].items(), key=lambda item: item[1]["token"]))
         ledger.hosts = state["hosts"]
         ledger.settings = state["settings"]
-        ledger._ended = OrderedDict.fromkeys(state["ended"])
-        ledger._remembered = OrderedDict((name, value) for name, value in state["remembered"])
-        ledger._sessions = OrderedDict((name, (seq, index, kept)) for name, seq, index, kept in state["sessions"])
-        ledger._jobs_total, ledger._events_total, ledger._retired_total = state["totals"]
+        ledger._sessions = Sessions.load(state["sessions"])
+        ledger._events_total = state["events_total"]
         for allocation in ledger.allocations.values():
             ledger.capacity.take(allocation)
-        for job in ledger.jobs.values():
-            ledger.counts[job["state"]] += 1
-            if job["state"] == QUEUED:
-                ledger._await_dependencies(job)
         return ledger
 
     def live(self) -> Snapshot:
@@ -301,9 +243,7 @@ class Ledger:
                 asked=f"incarnation {given['incarnation']}",
                 found=f"incarnation {known['incarnation']}",
             )
-        defaults = {"hostname": host_id, "state": "up", "address": None, "port": None}
-        devices = [{**_DEVICE_DEFAULTS, **device} for device in given["devices"]]
-        self.hosts[host_id] = {**defaults, **given, "devices": devices, "registered_at": self._at}
+        self.hosts[host_id] = new_host(given, self._at)
         self._changed("host", host_id, self.hosts[host_id], self.hosts[host_id]["state"])
         return {"host_id": host_id, "incarnation": given["incarnation"]}
 
@@ -326,81 +266,40 @@ class Ledger:
         answers = []
         for given in command["jobs"]:
             job_id = given["job_id"]
-            duplicate = job_id in fresh or job_id in self.jobs or job_id in self._remembered
+            duplicate = job_id in fresh or self._jobs.known(job_id)
             answers.append({"job_id": job_id, "duplicate": duplicate})
             if not duplicate:
                 fresh[job_id] = given
-        live = len(self.jobs) - len(self._ended)
+        live = self._jobs.live_count
         if live + len(fresh) > LIVE_JOBS_MAX:
             raise QueueFull(
                 "the ledger holds its maximum of jobs", asked=f"{len(fresh)} more", found=f"{live} of {LIVE_JOBS_MAX}"
             )
         for given in fresh.values():
             for name in given.get("depends_on", ()):
-                if name not in fresh and name not in self.jobs and name not in self._remembered:
+                if name not in fresh and not self._jobs.known(name):
                     raise UnknownJob(
                         f"job {given['job_id']} depends on {name}, which is not known",
                         asked=name,
                         hint="submit it first, or in the same batch",
                     )
-        _refuse_cycles(fresh)
-        accepted = []
-        for job_id, given in fresh.items():
-            self._jobs_total += 1
-            job = {
-                **_JOB_DEFAULTS,
-                "submitted_at": self._at,
-                **given,
-                "depends_on": list(dict.fromkeys(given.get("depends_on", ()))),
-                "resources": {**_RESOURCE_DEFAULTS, **given["resources"]},
-                "ordinal": self._jobs_total,
-                "state": QUEUED,
-                "cancel_requested": False,
-                "submitted_index": self.index,
-                "not_before": 0.0,
-                "ended_at": None,
-                "error": None,
-                "attempts": [],
-            }
-            self.jobs[job_id] = job
-            self.counts[QUEUED] += 1
-            accepted.append(job)
-            self._changed("job", job_id, job, QUEUED)
-        for job in accepted:
-            self._await_dependencies(job)
-        for job in accepted:
-            if job["state"] == QUEUED:
-                broken = next((name for name in job["depends_on"] if self._broken(name)), None)
-                if broken is not None:
-                    self._finish(job, FAILED, _dependency_failed(job["job_id"], broken, self._state_of(broken)))
+        refuse_circles({job_id: given.get("depends_on", ()) for job_id, given in fresh.items()})
+        first = self._jobs.next_ordinal
+        self._jobs.accept(
+            [new_job(given, first + number, self.index, self._at) for number, given in enumerate(fresh.values())],
+            self._at,
+        )
         return {"jobs": answers}
-
-    def _state_of(self, job_id: str) -> str:
-        job = self.jobs.get(job_id)
-        # What was accepted as a dependency and is remembered no more has succeeded: a failure ends its dependents.
-        return job["state"] if job is not None else self._remembered.get(job_id, SUCCEEDED)
-
-    def _broken(self, job_id: str) -> bool:
-        state = self._state_of(job_id)
-        return state in FINAL and state != SUCCEEDED
-
-    def _await_dependencies(self, job: dict[str, Any]) -> None:
-        unmet = {name for name in job["depends_on"] if self._state_of(name) != SUCCEEDED}
-        if unmet:
-            self._unmet[job["job_id"]] = unmet
-            for name in sorted(unmet):
-                self._dependents.setdefault(name, {})[job["job_id"]] = None
 
     def _cancel_job(self, command: dict[str, Any]) -> dict[str, Any]:
         job_id = command["job_id"]
         job = self.jobs.get(job_id)
         if job is None:
-            if job_id in self._remembered:
-                return {"state": self._remembered[job_id], "cancel_requested": False}
+            if self._jobs.known(job_id):
+                return {"state": self._jobs.state_of(job_id), "cancel_requested": False}
             raise UnknownJob(f"there is no job {job_id}", asked=job_id)
         if job["state"] == QUEUED:
-            error = TaskCancelled(f"cancelled by {command.get('by') or 'request'} before it started")
-            self._finish(job, CANCELLED, error.to_dict())
+            self._jobs.finish(job, CANCELLED, cancelled_before_start(command.get("by", "")), self._at)
         elif job["state"] not in FINAL and not job["cancel_requested"]:
             job["cancel_requested"] = True
             self._changed("job", job_id, job, job["state"])
@@ -410,15 +309,15 @@ class Ledger:
         job_id = command["job_id"]
         job = self.jobs.get(job_id)
         if job is None:
-            if job_id in self._remembered:
-                return {"state": self._remembered[job_id]}
+            if self._jobs.known(job_id):
+                return {"state": self._jobs.state_of(job_id)}
             raise UnknownJob(f"there is no job {job_id}", asked=job_id)
         if job["state"] in (PLACED, RUNNING):
             raise WrongState(
                 f"job {job_id} is {job['state']}", asked="fail it before it starts", hint="cancel it instead"
             )
         if job["state"] == QUEUED:
-            self._finish(job, FAILED, command["error"])
+            self._jobs.finish(job, FAILED, command["error"], self._at)
         return {"state": job["state"]}
 
     # -- grants
@@ -436,41 +335,26 @@ class Ledger:
                 asked=f"attempt {number}",
                 found=f"the next is {_last_number(job) + 1}",
             )
-        if self._unmet.get(job_id):
-            raise WrongState(f"job {job_id} waits for others", found=f"not ended: {sorted(self._unmet[job_id])[:5]}")
+        unmet = self._jobs.unmet(job_id)
+        if unmet:
+            raise WrongState(f"job {job_id} waits for others", found=f"not ended: {', '.join(unmet[:5])}")
         resources = job["resources"]
         devices = self.capacity.check(host, command["gpu_indexes"], resources)
         attempt_id = f"{job_id}.{number}"
         self._refuse_taken(attempt_id)
         owner = {"kind": "attempt", "job_id": job_id, "attempt": number}
         allocation = self._allocate(attempt_id, owner, command, devices, resources, job["pool"], {})
-        attempt: dict[str, Any] = {
-            "number": number,
-            "attempt_id": attempt_id,
-            "host": host["host_id"],
-            "incarnation": host["incarnation"],
-            "state": PLACED,
-            "token": allocation["token"],
-            "allocation_id": attempt_id,
-            "gpu_indexes": allocation["gpu_indexes"],
-            "gpu_uuids": allocation["gpu_uuids"],
-            "placed_at": self._at,
-            "started_at": None,
-            "ended_at": None,
-            "error": None,
-            "placement_latency_us": command.get("placement_latency_us"),
-            **dict.fromkeys(_END_FACTS),
-        }
+        attempt = new_attempt(allocation, number, command.get("placement_latency_us"))
         job["attempts"].append(attempt)
         if len(job["attempts"]) > ATTEMPTS_KEPT:
             del job["attempts"][1]
-        self._move(job, PLACED)
+        self._jobs.move(job, PLACED)
         return {"token": allocation["token"], "attempt_id": attempt_id, "gpu_uuids": allocation["gpu_uuids"]}
 
     def _grant_lease(self, command: dict[str, Any]) -> dict[str, Any]:
         host = self._grantable(command)
         self._refuse_taken(command["lease_id"])
-        resources = {**_RESOURCE_DEFAULTS, **command["resources"]}
+        resources = resources_of(command["resources"])
         devices = self.capacity.check(host, command["gpu_indexes"], resources)
         owner = {"kind": "session", "session_id": command["session_id"], "lease_id": command["lease_id"]}
         allocation = self._allocate(
@@ -516,23 +400,16 @@ class Ledger:
         pool: str | None,
         env: dict[str, str],
     ) -> dict[str, Any]:
-        touches = bool(devices)
-        allocation = {
-            "allocation_id": allocation_id,
-            "owner": owner,
+        where = {
             "host": command["host"],
             "incarnation": command["incarnation"],
-            "gpu_indexes": list(command["gpu_indexes"]),
-            "gpu_uuids": [device["uuid"] for device in devices],
-            "gpu_milli": resources["gpu_milli"] if touches else 0,
-            "gpu_memory_mib": resources["gpu_memory_mib"] if touches else 0,
-            "cpu_milli": resources["cpu_milli"],
-            "memory_mib": resources["memory_mib"],
+            "gpu_indexes": command["gpu_indexes"],
             "token": [self.epoch, self.index],
             "granted_at": self._at,
             "pool": pool,
             "env": env,
         }
+        allocation = new_allocation(allocation_id, owner, where, devices, resources)
         self.allocations[allocation_id] = allocation
         self.capacity.take(allocation)
         self._changes.append(("allocation", allocation_id, allocation))
@@ -566,34 +443,34 @@ class Ledger:
         if attempt["state"] == RUNNING:
             return {"already": True, "cancel_requested": job["cancel_requested"]}
         attempt["state"], attempt["started_at"] = RUNNING, self._at
-        self._move(job, RUNNING)
+        self._jobs.move(job, RUNNING)
         return {"already": False, "cancel_requested": job["cancel_requested"]}
 
     def _end_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
         job, attempt = self._attempt(command)
         if job is None or attempt is None or attempt["state"] in FINAL:
-            return {"already": True, "job_state": self._state_of(command["attempt_id"].rpartition(".")[0])}
+            return {"already": True, "job_state": self._jobs.state_of(command["attempt_id"].rpartition(".")[0])}
         outcome, error = command["outcome"], command.get("error")
         attempt["state"] = FAILED if outcome == "timed_out" else outcome
         attempt["ended_at"] = self._at
-        attempt.update({name: command.get(name) for name in _END_FACTS})
+        attempt.update({name: command.get(name) for name in END_FACTS})
         if outcome != SUCCEEDED:
-            error = error or _default_error(outcome, attempt)
+            error = error or default_error(outcome, attempt["attempt_id"])
             attempt["error"] = error
         self._free(attempt["allocation_id"])
         if outcome == SUCCEEDED:
-            self._finish(job, SUCCEEDED, None)
+            self._jobs.finish(job, SUCCEEDED, None, self._at)
         elif outcome == CANCELLED or job["cancel_requested"]:
-            self._finish(job, CANCELLED, error)
+            self._jobs.finish(job, CANCELLED, error, self._at)
         elif attempt["number"] >= ATTEMPTS_MAX:
-            self._finish(job, LOST, error)
+            self._jobs.finish(job, LOST, error, self._at)
         elif not command.get("charge", True) or job["retries_left"] > 0:
             if command.get("charge", True):
                 job["retries_left"] -= 1
             job["not_before"] = command.get("retry_at") or self._at
-            self._move(job, QUEUED)
+            self._jobs.move(job, QUEUED)
         else:
-            self._finish(job, LOST if outcome == LOST else FAILED, error)
+            self._jobs.finish(job, LOST if outcome == LOST else FAILED, error, self._at)
         return {"already": False, "job_state": job["state"]}
 
     def _attempt(self, command: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
@@ -601,7 +478,7 @@ class Ledger:
         job_id, _, number = command["attempt_id"].rpartition(".")
         job = self.jobs.get(job_id)
         if job is None:
-            if job_id in self._remembered:
+            if self._jobs.known(job_id):
                 return None, None
             raise WrongState(f"there is no attempt {command['attempt_id']}", asked=command["attempt_id"])
         attempt = next((a for a in reversed(job["attempts"]) if str(a["number"]) == number), None)
@@ -617,53 +494,7 @@ class Ledger:
             )
         return job, attempt
 
-    # -- transitions
-
-    def _move(self, job: dict[str, Any], state: str) -> None:
-        self.counts[job["state"]] -= 1
-        self.counts[state] += 1
-        job["state"] = state
-        self._changed("job", job["job_id"], job, state)
-
-    def _finish(self, job: dict[str, Any], state: str, error: dict[str, Any] | None) -> None:
-        """End a job, and with it, unless it succeeded, all that waits for it, directly or not."""
-        ending = [(job, state, error)]
-        while ending:
-            job, state, error = ending.pop(0)
-            job_id = job["job_id"]
-            job["ended_at"], job["error"] = self._at, error
-            for name in self._unmet.pop(job_id, ()):
-                waiting = self._dependents.get(name, {})
-                waiting.pop(job_id, None)
-                if not waiting:
-                    self._dependents.pop(name, None)
-            self._move(job, state)
-            self._ended[job_id] = None
-            for dependent_id in self._dependents.pop(job_id, {}):
-                if state == SUCCEEDED:
-                    self._unmet[dependent_id].discard(job_id)
-                    if not self._unmet[dependent_id]:
-                        del self._unmet[dependent_id]
-                else:
-                    dependent = self.jobs[dependent_id]
-                    for name in self._unmet.pop(dependent_id):
-                        if name != job_id:
-                            waiting = self._dependents.get(name, {})
-                            waiting.pop(dependent_id, None)
-                            if not waiting:
-                                self._dependents.pop(name, None)
-                    ending.append((dependent, FAILED, _dependency_failed(dependent_id, job_id, state)))
-
-    def _retire(self) -> None:
-        while len(self._ended) > ENDED_MAX:
-            job_id, _ = self._ended.popitem(last=False)
-            job = self.jobs.pop(job_id)
-            self.counts[job["state"]] -= 1
-            self._remembered[job_id] = job["state"]
-            self._retired_total += 1
-            self._retired.append((self._retired_total, job))
-        while len(self._remembered) > REMEMBERED_MAX:
-            self._remembered.popitem(last=False)
+    # -- what an entry did
 
     def _changed(self, kind: str, identity: str, record: Any, state: str) -> None:
         self._changes.append((kind, identity, record))
@@ -676,42 +507,3 @@ class Ledger:
 
 def _last_number(job: dict[str, Any]) -> int:
     return job["attempts"][-1]["number"] if job["attempts"] else 0
-
-
-def _dependency_failed(job_id: str, dependency: str, state: str) -> dict[str, Any]:
-    return DependencyFailed(
-        f"job {dependency}, which job {job_id} depends on, {state}", found=state, hint=f"actorgrid why {dependency}"
-    ).to_dict()
-
-
-def _default_error(outcome: str, attempt: dict[str, Any]) -> dict[str, Any]:
-    kinds: dict[str, type[ActorGridError]] = {
-        "failed": TaskFailed,
-        "cancelled": TaskCancelled,
-        "timed_out": TaskTimedOut,
-        "lost": WorkerLost,
-    }
-    return kinds[outcome](f"attempt {attempt['attempt_id']} {outcome.replace('_', ' ')}").to_dict()
-
-
-def _refuse_cycles(jobs: dict[str, dict[str, Any]]) -> None:
-    """Jobs of one batch may depend on each other in any order, but not in a circle."""
-    left = {job_id: [name for name in job.get("depends_on", ()) if name in jobs] for job_id, job in jobs.items()}
-    users: dict[str, list[str]] = {}
-    open_counts = {}
-    for job_id, names in left.items():
-        unique = set(names)
-        open_counts[job_id] = len(unique)
-        for name in unique:
-            users.setdefault(name, []).append(job_id)
-    ready = [job_id for job_id, count in open_counts.items() if count == 0]
-    done = 0
-    while ready:
-        done += 1
-        for user in users.get(ready.pop(), ()):
-            open_counts[user] -= 1
-            if open_counts[user] == 0:
-                ready.append(user)
-    if done != len(jobs):
-        circle = sorted(job_id for job_id, count in open_counts.items() if count)
-        raise WrongState("the jobs depend on each other in a circle", found=f"among {circle[:5]}")

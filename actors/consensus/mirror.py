@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from actorgrid.errors import ActorError, ActorGridError, CallTimeout, MailboxFull
+from actorgrid.errors import ActorDown, ActorError, ActorGridError, CallTimeout, MailboxFull
 from actorgrid.models import JobState
-from actorgrid.supervisors.server import Server
+from actorgrid.supervisors.server import Server, Waiter
 
 from .commands import VERSION
 from .messages import Applied, Propose, Proposed, Snapshot, Subscribe
@@ -44,6 +44,7 @@ class LedgerMirror:
         self._following = False
         self._subscribing = False
         self._lanes = _Lanes(server.name)
+        self._calls: dict[int, Waiter] = {}
         self.jobs: dict[str, dict[str, Any]] = {}
         self.allocations: dict[str, dict[str, Any]] = {}
         self.hosts: dict[str, dict[str, Any]] = {}
@@ -57,9 +58,12 @@ class LedgerMirror:
         await self._subscribe()
 
     def peer_restarted(self, name: str) -> None:
-        """Call from ``Server.peer_restarted``: a new Consensus knows no subscribers."""
-        if name == CONSENSUS:
-            self._resubscribe()
+        """Call from ``Server.peer_restarted``: a new Consensus knows no subscribers and answers no old calls."""
+        if name != CONSENSUS:
+            return
+        for waiter in list(self._calls.values()):
+            waiter.fail(ActorDown("consensus restarted before it answered"))
+        self._resubscribe()
 
     def applied(self, message: Applied) -> None:
         """Call from the server's handler of :class:`Applied`."""
@@ -110,9 +114,7 @@ class LedgerMirror:
                         hint="it may be restarting; whether the command was committed is unknown",
                     )
                 try:
-                    answer: Proposed = await self._server.call(
-                        CONSENSUS, Propose(command, lane, seq), timeout_s=min(left_s, TRY_TIMEOUT_S)
-                    )
+                    answer: Proposed = await self._ask(Propose(command, lane, seq), min(left_s, TRY_TIMEOUT_S))
                 except (ActorError, MailboxFull) as error:
                     self._server.log.debug("proposing again: %s", error)
                     await self._server.sleep(min(backoff_s, max(0.0, left_s)))
@@ -121,6 +123,14 @@ class LedgerMirror:
                 return answer.result
         finally:
             self._lanes.give_back(lane, seq)
+
+    async def _ask(self, request: Any, timeout_s: float) -> Any:
+        waiter = self._server.call(CONSENSUS, request, timeout_s)
+        self._calls[id(waiter)] = waiter
+        try:
+            return await waiter
+        finally:
+            del self._calls[id(waiter)]
 
     def _resubscribe(self) -> None:
         if self._following and not self._subscribing:
@@ -131,7 +141,7 @@ class LedgerMirror:
         backoff_s = BACKOFF_FIRST_S
         while True:
             try:
-                snapshot: Snapshot = await self._server.call(CONSENSUS, Subscribe(), timeout_s=TRY_TIMEOUT_S)
+                snapshot: Snapshot = await self._ask(Subscribe(), TRY_TIMEOUT_S)
                 break
             except ActorGridError as error:
                 self._server.log.debug("subscribing again: %s", error)

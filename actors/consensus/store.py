@@ -140,12 +140,6 @@ class Store:
             row = self._db.execute("SELECT crc, record FROM history WHERE job_id = ?", (job_id,)).fetchone()
         return _job(*row) if row else None
 
-    def job_ordinal(self, job_id: str) -> int | None:
-        """Where an ended job stands in the order of submission."""
-        with self._named():
-            row = self._db.execute("SELECT ordinal FROM history WHERE job_id = ?", (job_id,)).fetchone()
-        return int(row[0]) if row else None
-
     def jobs(
         self, states: Iterable[str], limit: int, before_ordinal: int | None, before_at: float | None
     ) -> list[dict[str, Any]]:

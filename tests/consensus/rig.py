@@ -12,6 +12,7 @@ from actorgrid.actors.consensus.mirror import LedgerMirror
 from actorgrid.actors.host.context import HostContext
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
+from actorgrid.errors import LogFailed
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.server import Server, handles
 
@@ -96,6 +97,8 @@ class Host:
         """Gone without a goodbye; only what the kernel closes for a dead process is closed."""
         server = self.live
         self.node.remove("consensus")
+        # Its timers are still in the node's queue: a dead process has none.
+        server._failed = LogFailed("killed")
         server._log.close()
         server._store.close()
         self.consensus = None

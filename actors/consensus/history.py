@@ -1,0 +1,87 @@
+"""What ended and what happened, on its way to the store and in it: one answer for both."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from actorgrid.errors import LogCorrupted, LogFailed, StorageError
+
+from .ledger import Event, Outcome
+from .store import Store
+
+log = logging.getLogger("actorgrid.consensus")
+
+WRITE_AT_ROWS = 5_000
+ROWS_MAX = 500_000
+
+
+class History:
+    """Collects what entries leave behind and writes it in batches.
+
+    What is not written yet is in memory, and after a crash comes again from the log. While the store refuses
+    (disk full), at most 500,000 rows wait; at that point LogFailed ends the server.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._retired: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._events: list[Event] = []
+
+    def keep(self, outcome: Outcome) -> None:
+        """Take over what an entry left behind."""
+        self._events.extend(outcome.events)
+        for number, job in outcome.retired:
+            self._retired[job["job_id"]] = (number, job)
+
+    @property
+    def waiting(self) -> int:
+        """Rows that are not written yet."""
+        return len(self._events) + len(self._retired)
+
+    def write(self, durable_index: int) -> None:
+        """Write what waits. Raises LogCorrupted, or LogFailed when it has waited too long; else only logs."""
+        if not self.waiting:
+            return
+        try:
+            self._store.write(durable_index, self._retired.values(), self._events)
+        except LogCorrupted:
+            raise
+        except StorageError as error:
+            log.warning("%d rows of history wait in memory: %s", self.waiting, error)
+            if self.waiting > ROWS_MAX:
+                raise LogFailed(f"the ledger's history cannot be written: {error}") from error
+            return
+        self._events.clear()
+        self._retired.clear()
+
+    def job(self, job_id: str) -> dict[str, Any] | None:
+        """A job that ended and left the ledger's memory."""
+        waiting = self._retired.get(job_id)
+        return waiting[1] if waiting is not None else self._store.job(job_id)
+
+    def jobs(
+        self, states: tuple[str, ...], limit: int, before_ordinal: int | None, before_at: float | None
+    ) -> list[dict[str, Any]]:
+        """Jobs that left memory, newest submitted first."""
+        waiting = [
+            job
+            for _, job in self._retired.values()
+            if (not states or job["state"] in states)
+            and (before_ordinal is None or job["ordinal"] < before_ordinal)
+            and (before_at is None or job["submitted_at"] < before_at)
+        ]
+        found = [*waiting, *self._store.jobs(states, limit, before_ordinal, before_at)]
+        found.sort(key=lambda job: -int(job["ordinal"]))
+        return found[:limit]
+
+    def counts(self) -> dict[str, int]:
+        """Jobs that left memory, by state."""
+        counts = self._store.counts()
+        for _, job in self._retired.values():
+            counts[job["state"]] = counts.get(job["state"], 0) + 1
+        return counts
+
+    def events(self, from_index: int, limit: int) -> list[dict[str, Any]]:
+        """Written events from an index on, oldest first."""
+        return self._store.events(from_index, limit)

@@ -1,0 +1,139 @@
+"""The jobs the ledger knows, and how they move from state to state: whole, ended, or only remembered by name."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+from actorgrid.models import JobState
+
+from .dependencies import Dependencies
+from .records import dependency_failed
+
+ENDED_MAX = 1_000
+REMEMBERED_MAX = 100_000
+
+QUEUED, PLACED, RUNNING = JobState.QUEUED.value, JobState.PLACED.value, JobState.RUNNING.value
+SUCCEEDED, FAILED = JobState.SUCCEEDED.value, JobState.FAILED.value
+CANCELLED, LOST = JobState.CANCELLED.value, JobState.LOST.value
+FINAL = (SUCCEEDED, FAILED, CANCELLED, LOST)
+
+Plain = dict[str, Any]
+
+
+class Jobs:
+    """Part of the replicated state. *changed* is told of every job whose record changed, and its state.
+
+    ``records`` holds live jobs and the last 1,000 that ended, in order of acceptance; of 100,000 more the id and
+    the state are kept, so that they can be depended on and are not accepted twice.
+    """
+
+    def __init__(self, changed: Callable[[str, Plain, str], None]) -> None:
+        self.records: dict[str, Plain] = {}
+        self.counts: dict[str, int] = {state.value: 0 for state in JobState}
+        self._changed = changed
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._remembered: OrderedDict[str, str] = OrderedDict()
+        self._dependencies = Dependencies()
+        self._total = 0
+        self._retired_total = 0
+
+    @property
+    def live_count(self) -> int:
+        """Jobs that are not final."""
+        return len(self.records) - len(self._ended)
+
+    @property
+    def next_ordinal(self) -> int:
+        """The number the next accepted job gets."""
+        return self._total + 1
+
+    def known(self, job_id: str) -> bool:
+        """Whether a job of that id was accepted before, as far as is remembered."""
+        return job_id in self.records or job_id in self._remembered
+
+    def state_of(self, job_id: str) -> str:
+        """The state of a known job. One remembered no more has succeeded: its failure would have ended who asks."""
+        job = self.records.get(job_id)
+        return job["state"] if job is not None else self._remembered.get(job_id, SUCCEEDED)
+
+    def unmet(self, job_id: str) -> list[str]:
+        """The jobs a queued one still waits for."""
+        return self._dependencies.unmet(job_id)
+
+    def accept(self, jobs: list[Plain], at: float) -> None:
+        """Take in new records, already numbered; those that can never run end at once."""
+        for job in jobs:
+            self._total = job["ordinal"]
+            self.records[job["job_id"]] = job
+            self.counts[QUEUED] += 1
+            self._changed(job["job_id"], job, QUEUED)
+        for job in jobs:
+            self._await_dependencies(job)
+        for job in jobs:
+            broken = next((name for name in job["depends_on"] if self.state_of(name) in FINAL[1:]), None)
+            if broken is not None and job["state"] == QUEUED:
+                self.finish(job, FAILED, dependency_failed(job["job_id"], broken, self.state_of(broken)), at)
+
+    def move(self, job: Plain, state: str) -> None:
+        """Another state for *job*."""
+        self.counts[job["state"]] -= 1
+        self.counts[state] += 1
+        job["state"] = state
+        self._changed(job["job_id"], job, state)
+
+    def finish(self, job: Plain, state: str, error: Plain | None, at: float) -> None:
+        """End a job, and with it, unless it succeeded, all that waits for it, directly or not."""
+        ending = deque([(job, state, error)])
+        while ending:
+            job, state, error = ending.popleft()
+            job_id = job["job_id"]
+            job["ended_at"], job["error"] = at, error
+            self._dependencies.drop(job_id)
+            self.move(job, state)
+            self._ended[job_id] = None
+            for dependent_id in self._dependencies.leave(job_id):
+                if state != SUCCEEDED:
+                    # It ends only once, whatever else it waits for.
+                    self._dependencies.drop(dependent_id)
+                    failed = dependency_failed(dependent_id, job_id, state)
+                    ending.append((self.records[dependent_id], FAILED, failed))
+
+    def retire(self) -> list[tuple[int, Plain]]:
+        """The ended jobs over the bound, oldest end first, with a number each: the history is their home now."""
+        retired = []
+        while len(self._ended) > ENDED_MAX:
+            job_id, _ = self._ended.popitem(last=False)
+            job = self.records.pop(job_id)
+            self.counts[job["state"]] -= 1
+            self._remembered[job_id] = job["state"]
+            self._retired_total += 1
+            retired.append((self._retired_total, job))
+        while len(self._remembered) > REMEMBERED_MAX:
+            self._remembered.popitem(last=False)
+        return retired
+
+    def dump(self) -> Plain:
+        """Plain values, all of the state."""
+        return {
+            "records": self.records,
+            "ended": list(self._ended),
+            "remembered": list(self._remembered.items()),
+            "totals": [self._total, self._retired_total],
+        }
+
+    def load(self, dumped: Plain) -> None:
+        """Become what ``dump`` gave; for a new, empty object."""
+        self.records.update(sorted(dumped["records"].items(), key=lambda item: item[1]["ordinal"]))
+        self._ended.update(OrderedDict.fromkeys(dumped["ended"]))
+        self._remembered.update((name, state) for name, state in dumped["remembered"])
+        self._total, self._retired_total = dumped["totals"]
+        for job in self.records.values():
+            self.counts[job["state"]] += 1
+            if job["state"] == QUEUED:
+                self._await_dependencies(job)
+
+    def _await_dependencies(self, job: Plain) -> None:
+        open_ones = [name for name in job["depends_on"] if self.state_of(name) != SUCCEEDED]
+        self._dependencies.add(job["job_id"], open_ones)

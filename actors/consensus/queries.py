@@ -1,0 +1,92 @@
+"""Answers to :class:`Query`, from the state and the history together."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from actorgrid.errors import BadRequest
+
+from .history import History
+from .jobs import FINAL
+from .ledger import Ledger
+
+LIST_MAX = 10_000
+LIST_DEFAULT = 100
+EVENTS_DEFAULT = 1_000
+
+
+class Queries:
+    """Reads of one ledger. Records are live ones: what is answered is to be sent off, not kept."""
+
+    def __init__(self, ledger: Ledger, history: History) -> None:
+        self._ledger = ledger
+        self._history = history
+        self._kinds: dict[str, Callable[[dict[str, Any]], Any]] = {
+            "job": self._job,
+            "jobs": self._jobs,
+            "allocations": lambda _: {"allocations": list(ledger.allocations.values())},
+            "hosts": lambda _: {"hosts": [host for _, host in sorted(ledger.hosts.items())]},
+            "settings": lambda _: {"settings": dict(sorted(ledger.settings.items()))},
+            "events": self._events,
+            "counts": self._counts,
+        }
+
+    def answer(self, kind: str, args: dict[str, Any]) -> Any:
+        """Raises BadRequest for a kind or an argument that is none."""
+        reader = self._kinds.get(kind)
+        if reader is None:
+            raise BadRequest(f"the ledger has no query {kind!r}", found=f"known: {', '.join(sorted(self._kinds))}")
+        try:
+            return reader(args)
+        except (TypeError, ValueError, KeyError) as error:
+            raise BadRequest(f"query {kind}: wrong arguments: {error}", asked=repr(args)[:200]) from None
+
+    def _job(self, args: dict[str, Any]) -> dict[str, Any] | None:
+        job_id = str(args["job_id"])
+        return self._ledger.jobs.get(job_id) or self._history.job(job_id)
+
+    def _jobs(self, args: dict[str, Any]) -> dict[str, Any]:
+        states = tuple(str(state) for state in args.get("states") or ())
+        limit = max(1, min(int(args.get("limit") or LIST_DEFAULT), LIST_MAX))
+        before = args.get("before")
+        before_at = float(before) if isinstance(before, (int, float)) else None
+        before_ordinal = None
+        if isinstance(before, str):
+            last = self._job({"job_id": before})
+            before_ordinal = int(last["ordinal"]) if last is not None else 0
+        in_memory = (
+            job
+            # In order of acceptance, so backwards the newest comes first.
+            for job in reversed(self._ledger.jobs.values())
+            if (not states or job["state"] in states)
+            and (before_ordinal is None or job["ordinal"] < before_ordinal)
+            and (before_at is None or job["submitted_at"] < before_at)
+        )
+        gone: list[dict[str, Any]] = []
+        if not states or any(state in FINAL for state in states):
+            gone = self._history.jobs(states, limit, before_ordinal, before_at)
+        merged = heapq.merge(in_memory, gone, key=lambda job: -int(job["ordinal"]))
+        total = sum(count for state, count in self.job_counts().items() if not states or state in states)
+        return {"jobs": list(islice(merged, limit)), "total": total}
+
+    def job_counts(self) -> dict[str, int]:
+        """All jobs by state, those that left memory too."""
+        counts = dict(self._ledger.counts)
+        for state, count in self._history.counts().items():
+            counts[state] = counts.get(state, 0) + count
+        return counts
+
+    def _events(self, args: dict[str, Any]) -> dict[str, Any]:
+        limit = max(1, min(int(args.get("limit") or EVENTS_DEFAULT), LIST_MAX))
+        self._history.write(self._ledger.index)
+        return {"events": self._history.events(int(args.get("from") or 0), limit), "index": self._ledger.index}
+
+    def _counts(self, _args: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "jobs": self.job_counts(),
+            "allocations": len(self._ledger.allocations),
+            "hosts": len(self._ledger.hosts),
+        }

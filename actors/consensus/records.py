@@ -1,0 +1,142 @@
+"""The shapes of the ledger's records: job, attempt, allocation, host, with a value for every field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.errors import ActorGridError, DependencyFailed, TaskCancelled, TaskFailed, TaskTimedOut, WorkerLost
+
+END_FACTS = ("exit_code", "signal", "max_rss_bytes", "cpu_s", "result_bytes")
+NEVER_BEFORE = 0.0
+
+Plain = dict[str, Any]
+
+
+def resources_of(given: Plain) -> Plain:
+    """What is asked for; what is not named is not asked for."""
+    return {
+        "gpus": 0.0,
+        "gpu_count": 0,
+        "gpu_milli": 0,
+        "gpu_memory_mib": 0,
+        "gpu_models": [],
+        "gpu_affinity": [],
+        "cpu_milli": 0,
+        "memory_mib": 0,
+        **given,
+    }
+
+
+def new_job(given: Plain, ordinal: int, index: int, at: float) -> Plain:
+    """A queued job. ``ordinal`` counts jobs in the order of their acceptance, from 1."""
+    return {
+        "name": "",
+        "user_id": "local",
+        "kind": "command",
+        "command": [],
+        "payload_digest": None,
+        "stdin_digest": None,
+        "python": "",
+        "priority": 50,
+        "policy": "priority",
+        "env": {},
+        "cwd": None,
+        "max_execution_time_s": None,
+        "pool": None,
+        "max_isolation_s": 10.0,
+        "retries_left": 0,
+        "submitted_at": at,
+        **given,
+        "depends_on": list(dict.fromkeys(given.get("depends_on", ()))),
+        "resources": resources_of(given["resources"]),
+        "ordinal": ordinal,
+        "state": "queued",
+        "cancel_requested": False,
+        "submitted_index": index,
+        "not_before": NEVER_BEFORE,
+        "ended_at": None,
+        "error": None,
+        "attempts": [],
+    }
+
+
+def new_attempt(allocation: Plain, number: int, latency_us: float | None) -> Plain:
+    """A placed attempt, from the allocation it runs on."""
+    return {
+        "number": number,
+        "attempt_id": allocation["allocation_id"],
+        "allocation_id": allocation["allocation_id"],
+        "host": allocation["host"],
+        "incarnation": allocation["incarnation"],
+        "state": "placed",
+        "token": allocation["token"],
+        "gpu_indexes": allocation["gpu_indexes"],
+        "gpu_uuids": allocation["gpu_uuids"],
+        "placed_at": allocation["granted_at"],
+        "started_at": None,
+        "ended_at": None,
+        "error": None,
+        "placement_latency_us": latency_us,
+        **dict.fromkeys(END_FACTS),
+    }
+
+
+def new_allocation(allocation_id: str, owner: Plain, where: Plain, devices: list[Plain], resources: Plain) -> Plain:
+    """What is given out; *where* holds host, incarnation, gpu_indexes, token, granted_at, pool and env."""
+    return {
+        "allocation_id": allocation_id,
+        "owner": owner,
+        "gpu_uuids": [device["uuid"] for device in devices],
+        "gpu_milli": resources["gpu_milli"] if devices else 0,
+        "gpu_memory_mib": resources["gpu_memory_mib"] if devices else 0,
+        "cpu_milli": resources["cpu_milli"],
+        "memory_mib": resources["memory_mib"],
+        **where,
+    }
+
+
+def new_host(given: Plain, at: float) -> Plain:
+    """A registered host."""
+    unknown = {
+        "vendor": "",
+        "model": "",
+        "source": "declared",
+        "compute_capability": None,
+        "pcie_bus_id": None,
+        "numa_node": None,
+    }
+    return {
+        "hostname": given["host_id"],
+        "state": "up",
+        "address": None,
+        "port": None,
+        **given,
+        "devices": [{**unknown, **device} for device in given["devices"]],
+        "registered_at": at,
+    }
+
+
+def dependency_failed(job_id: str, dependency: str, state: str) -> Plain:
+    """The error of a job that can never run."""
+    return DependencyFailed(
+        f"job {dependency}, which job {job_id} depends on, ended {state}",
+        asked=job_id,
+        found=state,
+        hint=f"actorgrid why {dependency}",
+    ).to_dict()
+
+
+def cancelled_before_start(by: str) -> Plain:
+    """The error of a job that was cancelled while it waited."""
+    return TaskCancelled(f"cancelled by {by or 'request'} before it started").to_dict()
+
+
+def default_error(outcome: str, attempt_id: str) -> Plain:
+    """For an attempt that ended badly and came with no error."""
+    kinds: dict[str, type[ActorGridError]] = {
+        "failed": TaskFailed,
+        "cancelled": TaskCancelled,
+        "timed_out": TaskTimedOut,
+        "lost": WorkerLost,
+    }
+    return kinds[outcome](f"attempt {attempt_id} {outcome.replace('_', ' ')}").to_dict()
