@@ -55,11 +55,16 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def is_id(name: str) -> bool:
+    """Whether *name* can be the id of an attempt or worker, and so of its folder."""
+    return _ID.fullmatch(name) is not None
+
+
 class AttemptDir:
     """One attempt's (or worker's) folder. Reading never fails for a folder that is not there: it is empty."""
 
     def __init__(self, parent: Path, attempt_id: str) -> None:
-        if not _ID.fullmatch(attempt_id):
+        if not is_id(attempt_id):
             raise BadRequest("not the id of an attempt", asked=attempt_id[:100])
         self.attempt_id = attempt_id
         self.path = parent / attempt_id

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .linux import MARK_ATTEMPT, MARK_HOST
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # of the workers: they run our interpreter
 
 # Passed on from the agent's environment; everything else (tokens, agent sockets, keys) stays behind.
 _PASSED_ON = frozenset(

@@ -57,9 +57,9 @@ from actorgrid.transports.task_frames import (
 )
 
 from .attempt_dir import write_durably
+from .environment import PYTHON
 from .function_call import TimeIsUp, describe_failure, dump_value, load_payload
 
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 EXIT_TASK_FAILED = 1
 READ_BYTES = 256 * 1024
 MAX_WAITING = 10_000  # tasks read ahead; more stay in the socket, and so with the client

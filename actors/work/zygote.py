@@ -12,7 +12,6 @@ import gc
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 
 # Only for their side effect: forked children find them loaded.
@@ -20,29 +19,12 @@ import cloudpickle  # noqa: F401
 import msgpack
 from setproctitle import setproctitle
 
-import actorgrid
 from actorgrid.errors import ActorGridError
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
 from . import function_call, worker  # noqa: F401
-from .linux import MARK_ATTEMPT, close_all_but, die_with_parent, room_for_mark
+from .linux import close_all_but, die_with_parent
 from .shim import run_shim
-
-# The title of a process is written over its arguments, so these have to be long enough (SPT_NOENV leaves the
-# environment, where the marks are, alone).
-_ROOM_FOR_TITLE = "." * 160
-_BOOT = "import sys; sys.path.append(sys.argv[1]); from actorgrid.actors.work.zygote import main; main(sys.argv[2])"
-
-
-def command_line(fd: int, parent_pid: int) -> list[str]:
-    """How to exec a zygote that talks on descriptor *fd*."""
-    root = str(Path(actorgrid.__file__).resolve().parent.parent)
-    return [sys.executable, "-I", "-c", _BOOT, root, f"{fd},{parent_pid}", _ROOM_FOR_TITLE]
-
-
-def bare_environment(passed_on: dict[str, str]) -> dict[str, str]:
-    """The environment to exec a zygote with."""
-    return {**passed_on, "SPT_NOENV": "1", MARK_ATTEMPT: room_for_mark()}
 
 
 def main(arguments: str) -> None:
@@ -58,18 +40,18 @@ def main(arguments: str) -> None:
     gc.collect()
     gc.disable()
     gc.freeze()
-    control.sendall(encode_frame(["ready", os.getpid()]))
-    while True:
-        data = control.recv(65536)
-        if not data:
-            return
-        for frame in decoder.feed(data):
-            match frame:
-                case ["fork", str(folder)]:
-                    control.sendall(encode_frame(_fork(folder, control)))
+    try:
+        control.sendall(encode_frame(["ready", os.getpid()]))
+        while data := control.recv(65536):
+            for frame in decoder.feed(data):
+                match frame:
+                    case ["fork", str(folder)]:
+                        control.sendall(encode_frame(_fork(folder)))
+    except ConnectionError:
+        return  # the agent is gone
 
 
-def _fork(folder: str, control: socket.socket) -> list[object]:
+def _fork(folder: str) -> list[object]:
     """Fork twice, so that the shim is nobody's child in the agent's tree and no zombie is left."""
     ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
     try:

@@ -1,0 +1,383 @@
+"""Attempts on this host: start what the ledger granted, follow each to its end, tell the ledger.
+
+One coroutine per attempt reads its folder and acts on what it finds, so that starting, adopting after our own
+restart and collecting what ended meanwhile are one and the same path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from actorgrid.actors.consensus.mirror import LedgerMirror
+from actorgrid.errors import ActorGridError, DependencyFailed, DiskFull, LedgerRefused, MalformedBody, WorkerLost
+from actorgrid.supervisors.server import Server
+from actorgrid.transports.task_frames import JobResult, decode_result
+
+from .attempt_dir import AttemptDir, is_id
+from .environment import device_variables, host_tag, work_environment
+from .linux import boot_id
+from .outcomes import STDERR_TAIL_BYTES, outcome_of, outcome_of_lost, retry_delay_s
+from .process_tree import find_marked, living, send
+from .shim_link import ShimLink
+from .zygote_link import ZygoteLink
+
+MAX_ERROR_RESULT_BYTES = 4 * 2**20  # a result file larger than that is not read by the agent
+START_TRIES = 10
+LOOK_AGAIN_S = 0.05
+COMMIT_AGAIN_S = 0.5
+KILL_MARKED_S = 5.0
+
+
+class LiveAttempt:
+    """One attempt that has not been reported to the ledger yet."""
+
+    def __init__(self, directory: AttemptDir, token: list[int]) -> None:
+        self.directory = directory
+        self.token = token
+        self.link: ShimLink | None = None
+        self.shim_pid: int | None = None
+        self.state = "starting"
+        self.stop_reason = ""
+        self.stop_grace_s = 0.0
+        self.start_told = False
+
+    def stop(self, reason: str, grace_s: float) -> None:
+        """End it; what has no shim yet is told so as soon as it has one. The first reason stays."""
+        self.stop_reason = self.stop_reason or reason
+        self.stop_grace_s = grace_s
+        if self.link is not None:
+            self.link.send(["stop", self.stop_reason, grace_s])
+
+
+class Attempts:
+    """All attempts of this host that the ledger does not know the end of. At most ``work.max_attempts`` run."""
+
+    def __init__(self, server: Server, mirror: LedgerMirror, zygote: ZygoteLink) -> None:
+        self.started_total = 0
+        self.adopted_total = 0
+        self.ended_total: dict[str, int] = {}
+        self.live: dict[str, LiveAttempt] = {}
+        self._server = server
+        self._mirror = mirror
+        self._zygote = zygote
+        self._tag = host_tag(server.host.paths.data_dir)
+        self._boot = boot_id()
+        self._waiting: deque[str] = deque()
+        self._stopping = False
+        self.ledger_known = False  # set by the manager once the mirror is filled
+        self.on_reported: Callable[[AttemptDir], None] = lambda _directory: None
+
+    # -- what the manager tells us
+
+    def recover(self) -> None:
+        """Take up every attempt on disk whose end the ledger does not know. Before anything is heard of the ledger."""
+        for folder in sorted(self._server.host.paths.attempts_dir.iterdir()):
+            if not is_id(folder.name):
+                continue
+            directory = AttemptDir(folder.parent, folder.name)
+            if folder.name in self.live or directory.reported():
+                continue
+            spec = directory.read_spec()
+            if spec is None:
+                directory.remove()  # never complete: nothing was started from it
+                continue
+            self.adopted_total += 1
+            self._begin(folder.name, spec["ledger_token"])
+
+    def ensure(self, allocation: dict[str, Any]) -> None:
+        """The ledger granted this: run it, unless it is running already."""
+        attempt_id = allocation["allocation_id"]
+        live = self.live.get(attempt_id)
+        if live is None and not self._stopping and attempt_id not in self._waiting:
+            if len(self.live) >= self._server.host.settings.work.max_attempts:
+                self._waiting.append(attempt_id)
+            else:
+                self._begin(attempt_id, allocation["token"])
+        job = self._mirror.jobs.get(allocation["owner"]["job_id"])
+        if job is not None and job["cancel_requested"]:
+            self.cancel(attempt_id)
+
+    def cancel(self, attempt_id: str) -> None:
+        """The job's owner wants it ended."""
+        if attempt_id in self.live:
+            self.live[attempt_id].stop("cancelled", self._server.host.settings.work.kill_grace_s)
+
+    def disowned(self, attempt_id: str) -> None:
+        """The ledger holds no allocation for it (any more): it must not run."""
+        if attempt_id in self.live and self.live[attempt_id].state != "reporting":
+            self.live[attempt_id].stop("stopped", 0.0)
+        if attempt_id in self._waiting:
+            self._waiting.remove(attempt_id)
+
+    def renew(self) -> None:
+        """Prolong the leases of all shims."""
+        for attempt in self.live.values():
+            if attempt.link is not None:
+                attempt.link.send(["renew"])
+
+    def stop_all(self, grace_s: float) -> int:
+        """End everything and start nothing more; gives how many were told."""
+        self._stopping = True
+        self._waiting.clear()
+        for attempt in self.live.values():
+            attempt.stop("stopped", grace_s)
+        return len(self.live)
+
+    def leave(self) -> None:
+        """Hang up on all shims without ending them."""
+        self._stopping = True
+        for attempt in self.live.values():
+            if attempt.link is not None:
+                attempt.link.hang_up()
+
+    # -- one attempt
+
+    def _begin(self, attempt_id: str, token: list[int]) -> None:
+        directory = AttemptDir(self._server.host.paths.attempts_dir, attempt_id)
+        self.live[attempt_id] = LiveAttempt(directory, token)
+        self._server.spawn(self._follow(attempt_id))
+
+    async def _follow(self, attempt_id: str) -> None:
+        attempt = self.live[attempt_id]
+        facts = await self._run(attempt)
+        if facts is not None:
+            attempt.state = "reporting"
+            await self._report(attempt, facts)
+        del self.live[attempt_id]
+        if facts is not None:
+            attempt.directory.mark_reported()
+            self.on_reported(attempt.directory)
+        while self._waiting and len(self.live) < self._server.host.settings.work.max_attempts:
+            allocation = self._mirror.allocations.get(self._waiting.popleft())
+            if allocation is not None:
+                self.ensure(allocation)
+
+    async def _run(self, attempt: LiveAttempt) -> dict[str, Any] | None:
+        """See it through; gives the fields of ``end_attempt``, or None when there is nothing to tell."""
+        directory = attempt.directory
+        tries = 0
+        unreachable_s = 0.0
+        while True:
+            status = directory.read_status()
+            if status is not None:
+                return await self._ended(attempt, status)
+            started = directory.read_started()
+            if started is None:
+                tries += 1
+                try:
+                    if not await self._start(attempt, tries):
+                        return None
+                except (DiskFull, WorkerLost, DependencyFailed) as error:
+                    if tries < START_TRIES and not isinstance(error, DependencyFailed):
+                        await self._server.sleep(min(1.0, LOOK_AGAIN_S * 2**tries))
+                        continue
+                    failed = "failed" if isinstance(error, DependencyFailed) else "lost"
+                    return {"outcome": failed, "charge": failed == "failed", "error": error.to_dict()}
+                continue
+            if await self._connected(attempt):
+                unreachable_s = 0.0
+                continue
+            if self._stopping:
+                return None
+            pid = directory.shim_pid()
+            if pid is None:
+                status = directory.read_status()
+                if status is not None:
+                    return await self._ended(attempt, status)
+                await self._kill_marked(directory.attempt_id)
+                return outcome_of_lost(directory.attempt_id, started.get("boot_id") != self._boot)
+            # It holds its lock but does not take our call: starting, ending, or stopped. Its lease bounds that.
+            unreachable_s += LOOK_AGAIN_S
+            if unreachable_s > self._isolation_s(directory):
+                send(pid, signal.SIGKILL)
+            await self._server.sleep(LOOK_AGAIN_S)
+
+    def _isolation_s(self, directory: AttemptDir) -> float:
+        spec = directory.read_spec() or {}
+        return float(spec.get("isolation_s", self._server.host.settings.work.max_isolation_s))
+
+    async def _connected(self, attempt: LiveAttempt) -> bool:
+        """Stay connected to the shim until it hangs up; ``False`` when there was no connection to be had."""
+        spec = attempt.directory.read_spec() or {}
+        link = ShimLink(self._server.runtime)
+        if not spec or not link.connect(spec["control_path"], spec["token"]):
+            return False
+        known = await link.known
+        if not known:
+            return False
+        attempt.link, attempt.state = link, "running"
+        attempt.shim_pid = attempt.directory.shim_pid()
+        if attempt.stop_reason:
+            attempt.stop(attempt.stop_reason, attempt.stop_grace_s)
+        self._note_started(attempt)
+        await link.closed
+        attempt.link = None
+        return True
+
+    async def _start(self, attempt: LiveAttempt, tries: int) -> bool:
+        """Set up the folder and have the shim forked; ``False`` when it should not run at all."""
+        attempt_id = attempt.directory.attempt_id
+        while not self.ledger_known and not self._stopping:
+            await self._server.sleep(LOOK_AGAIN_S)  # from before our start: whether it is still wanted, the ledger says
+        allocation = self._mirror.allocations.get(attempt_id)
+        job = self._mirror.jobs.get(allocation["owner"]["job_id"]) if allocation else None
+        if allocation is None or job is None or self._stopping or attempt.stop_reason == "stopped":
+            attempt.directory.remove()
+            return False
+        if not attempt.directory.exists():
+            attempt.directory.create(self._spec(job, allocation))
+        if tries == 1:
+            self.started_total += 1
+        attempt.shim_pid = await self._zygote.fork(str(attempt.directory.path))
+        self._note_started(attempt)
+        return True
+
+    def _note_started(self, attempt: LiveAttempt) -> None:
+        if not attempt.start_told:
+            attempt.start_told = True
+            self._server.spawn(self._tell_started(attempt))
+
+    async def _tell_started(self, attempt: LiveAttempt) -> None:
+        command = {"type": "start_attempt", "attempt_id": attempt.directory.attempt_id, "token": attempt.token}
+        try:
+            answer = await self._mirror.propose(command)
+        except LedgerRefused as refused:
+            if attempt.link is not None:
+                self._server.log.info("attempt %s is not ours to run: %s", attempt.directory.attempt_id, refused)
+                attempt.stop("stopped", 0.0)
+            return
+        if answer.get("cancel_requested"):
+            self.cancel(attempt.directory.attempt_id)
+
+    async def _ended(self, attempt: LiveAttempt, status: dict[str, Any]) -> dict[str, Any]:
+        directory = attempt.directory
+        spec = directory.read_spec() or {"id": directory.attempt_id, "kind": "command", "job_id": "", "timeout_s": 0}
+        size = directory.output_size("stderr")
+        tail = directory.read_output("stderr", max(0, size - STDERR_TAIL_BYTES), STDERR_TAIL_BYTES)
+        result = self._read_result(directory, status) if spec["kind"] == "function" else None
+        return outcome_of(spec, status, tail, result)
+
+    def _read_result(self, directory: AttemptDir, status: dict[str, Any]) -> JobResult | None:
+        if status.get("exit_code") == 0:
+            # Its value is for the client alone; that it was renamed into place says that it is complete.
+            return JobResult(True, b"", None, None) if directory.result.exists() else None
+        try:
+            if directory.result.stat().st_size > MAX_ERROR_RESULT_BYTES:
+                return None
+            return decode_result(directory.result.read_bytes())
+        except (OSError, MalformedBody):
+            return None
+
+    async def _report(self, attempt: LiveAttempt, facts: dict[str, Any]) -> None:
+        number = int(attempt.directory.attempt_id.rpartition(".")[2])
+        delay_s = retry_delay_s(self._server.host.settings.scheduling.retry_backoff_s, number)
+        self.ended_total[facts["outcome"]] = self.ended_total.get(facts["outcome"], 0) + 1
+        command = {
+            "type": "end_attempt",
+            "attempt_id": attempt.directory.attempt_id,
+            "token": attempt.token,
+            **facts,
+        }
+        while True:
+            command["at"] = time.time()
+            command["retry_at"] = command["at"] + delay_s
+            try:
+                await self._mirror.propose(command)
+                return
+            except LedgerRefused as refused:
+                self._server.log.info("the end of %s is no news: %s", attempt.directory.attempt_id, refused)
+                return
+            except ActorGridError as error:
+                self._server.log.warning("the end of %s is not recorded yet: %s", attempt.directory.attempt_id, error)
+            await self._server.sleep(COMMIT_AGAIN_S)
+
+    async def _kill_marked(self, attempt_id: str) -> None:
+        """End what a killed shim left behind, wherever it hides by now."""
+        deadline = self._server.runtime.monotonic() + KILL_MARKED_S
+        while True:
+            found = living([pid for pid, marked in find_marked(self._tag).items() if marked == attempt_id])
+            if not found:
+                return
+            for pid in found:
+                send(pid, signal.SIGKILL)
+            if self._server.runtime.monotonic() > deadline:
+                self._server.log.error("processes %s of lost attempt %s do not die", found, attempt_id)
+                return
+            await self._server.sleep(0.01)
+
+    # -- specs
+
+    def _spec(self, job: dict[str, Any], allocation: dict[str, Any]) -> dict[str, Any]:
+        paths, settings = self._server.host.paths, self._server.host.settings
+        attempt_id = allocation["allocation_id"]
+        devices = self._mirror.hosts.get(allocation["host"], {}).get("devices", [])
+        resources = job["resources"]
+        kind = job.get("kind", "command")
+        spec: dict[str, Any] = {
+            "v": 1,
+            "kind": kind,
+            "id": attempt_id,
+            "job_id": job["job_id"],
+            "ledger_token": list(allocation["token"]),
+            "token": secrets.token_hex(16),
+            "title": f"actorgrid: worker {job.get('pool') or allocation.get('pool') or 'general'} job {attempt_id}",
+            "command": list(job.get("command") or []),
+            "env": work_environment(
+                os.environ,
+                job.get("env") or {},
+                device_variables(devices, allocation["gpu_uuids"]),
+                host_tag=self._tag,
+                work_id=attempt_id,
+                job_id=job["job_id"],
+                cpu_milli=resources.get("cpu_milli", 0),
+            ),
+            "cwd": job.get("cwd") or default_folder(),
+            "stdin": str(paths.blobs_dir / job["stdin_digest"]) if job.get("stdin_digest") else None,
+            "timeout_s": job.get("max_execution_time_s"),
+            "grace_s": settings.work.kill_grace_s,
+            "max_output_bytes": settings.work.max_output_bytes,
+            "memory_bytes": resources.get("memory_mib", 0) * 2**20,
+            "isolation_s": job.get("max_isolation_s") or settings.work.max_isolation_s,
+            "control_path": str(socket_path(paths.work_sockets_dir, f"{self._tag}/{attempt_id}", "s")),
+        }
+        if kind == "function":
+            spec["function"] = {
+                "payload_path": str(paths.blobs_dir / str(job["payload_digest"])),
+                "digest": job["payload_digest"],
+                "python": job.get("python") or "",
+                "inputs": {name: str(self._result_of(name)) for name in job.get("depends_on") or ()},
+                "max_result_bytes": settings.work.max_result_bytes,
+                "result_path": str(AttemptDir(paths.attempts_dir, attempt_id).result),
+            }
+        return spec
+
+    def _result_of(self, job_id: str) -> Path:
+        """The result file of a dependency's last attempt that left one here (a command leaves none)."""
+        attempts_dir: Path = self._server.host.paths.attempts_dir
+        found = [
+            folder
+            for folder in attempts_dir.glob(f"{job_id}.*")
+            if folder.name.rpartition(".")[0] == job_id and (folder / "result.bin").exists()
+        ]
+        if not found:
+            return attempts_dir / f"{job_id}.0" / "result.bin"
+        return max(found, key=lambda folder: int(folder.name.rpartition(".")[2])) / "result.bin"
+
+
+def socket_path(folder: Path, name: str, kind: str) -> Path:
+    """A short path for a socket (an AF_UNIX path holds 107 bytes), the same for the same name."""
+    return folder / f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def default_folder() -> str:
+    """Where work runs that names no folder: the user's home, else the root."""
+    home = os.path.expanduser("~")
+    return home if os.path.isdir(home) else "/"

@@ -1,0 +1,248 @@
+"""Which worker serves which lease, when workers start and when they go: decisions only, carried out by leases.py.
+
+A worker that has run nobody's code takes any lease of its pool: environment and devices are set as it is handed
+over. Once used it is bound to that session, environment and devices: it goes back to idle only for the same
+session, and only without GPUs (a process that touched a device may hold memory there); else it is retired.
+Forking a new one costs milliseconds, so nothing is gained by trusting a used one further.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+MAX_USED_IDLE = 4  # used workers kept for their session, per pool
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseKey:
+    """What a worker is bound to by its first lease."""
+
+    session_id: str
+    gpu_uuids: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartWorker:
+    """Fork a worker."""
+
+    worker_id: str
+    pool: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """Hand a ready worker to a lease."""
+
+    worker_id: str
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseSession:
+    """Have the worker let go of its client and say that it is idle."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetireWorker:
+    """End the worker."""
+
+    worker_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """The worker of this lease died: the lease is worth nothing."""
+
+    lease_id: str
+    worker_id: str
+
+
+Instruction = StartWorker | OpenSession | CloseSession | RetireWorker | LeaseLost
+
+STARTING, IDLE, LEASED, CLOSING, RETIRING = "starting", "idle", "leased", "closing", "retiring"
+
+
+@dataclass(slots=True)
+class PoolWorker:
+    """What is known of one worker."""
+
+    worker_id: str
+    pool: str
+    number: int
+    state: str
+    lease_id: str | None = None
+    key: LeaseKey | None = None
+    spoiled: bool = False
+
+
+class WorkerPools:
+    """All pool workers of a host. ``sizes``: pool to (kept warm, at most). Leases beyond the most wait in order."""
+
+    def __init__(self, sizes: Mapping[str, tuple[int, int]], id_prefix: str) -> None:
+        self._sizes = dict(sizes)
+        self._prefix = id_prefix
+        self._made = 0
+        self.workers: dict[str, PoolWorker] = {}
+        self._waiting: dict[str, deque[str]] = {pool: deque() for pool in sizes}
+        self._keys: dict[str, tuple[str, LeaseKey]] = {}
+        self._stopping = False
+
+    # -- events
+
+    def adopt(self, worker_id: str, pool: str, number: int, lease_id: str | None, key: LeaseKey | None) -> None:
+        """A worker from before our own start lives on."""
+        if pool not in self._sizes:
+            pool = next(iter(self._sizes))
+        state = LEASED if lease_id else IDLE
+        self.workers[worker_id] = PoolWorker(worker_id, pool, number, state, lease_id, key)
+        if lease_id and key:
+            self._keys[lease_id] = (pool, key)
+
+    def tick(self) -> list[Instruction]:
+        """Start what is missing to the warm size."""
+        started: list[Instruction] = []
+        for pool, (warm, most) in self._sizes.items():
+            fresh = sum(1 for each in self._of(pool) if each.state in (STARTING, IDLE) and each.key is None)
+            reserved = len(self._waiting[pool])
+            while not self._stopping and fresh - reserved < warm and len(self._of(pool)) < most:
+                started.append(self._start(pool))
+                fresh += 1
+        return started
+
+    def lease_granted(self, lease_id: str, pool: str, key: LeaseKey) -> list[Instruction]:
+        """The ledger gave a session a worker here. A lease known already changes nothing."""
+        if lease_id in self._keys or self._stopping:
+            return []
+        if pool not in self._sizes:
+            pool = "gpu_compute" if key.gpu_uuids and "gpu_compute" in self._sizes else next(iter(self._sizes))
+        self._keys[lease_id] = (pool, key)
+        self._waiting[pool].append(lease_id)
+        return self._serve(pool)
+
+    def lease_ended(self, lease_id: str) -> list[Instruction]:
+        """The allocation is gone from the ledger."""
+        pool, _key = self._keys.pop(lease_id, ("", LeaseKey("", (), ())))
+        if not pool:
+            return []
+        if lease_id in self._waiting[pool]:
+            self._waiting[pool].remove(lease_id)
+        for worker in self.workers.values():
+            if worker.lease_id == lease_id and worker.state == LEASED:
+                worker.lease_id = None
+                keep = worker.key is not None and not worker.key.gpu_uuids and not worker.spoiled
+                worker.state = CLOSING if keep and not self._stopping else RETIRING
+                return [CloseSession(worker.worker_id) if worker.state == CLOSING else RetireWorker(worker.worker_id)]
+        return []
+
+    def worker_ready(self, worker_id: str) -> list[Instruction]:
+        """A started worker listens."""
+        worker = self.workers.get(worker_id)
+        if worker is None or worker.state != STARTING:
+            return []
+        worker.state = IDLE
+        return self._serve(worker.pool)
+
+    def worker_idle(self, worker_id: str) -> list[Instruction]:
+        """A worker has let go of its client, as asked."""
+        worker = self.workers.get(worker_id)
+        if worker is None or worker.state != CLOSING:
+            return []
+        worker.state = IDLE
+        used = [each for each in self._of(worker.pool) if each.state == IDLE and each.key is not None]
+        retired = [self._retire(each) for each in used[: max(0, len(used) - MAX_USED_IDLE)]]
+        return [*retired, *self._serve(worker.pool)]
+
+    def worker_spoiled(self, worker_id: str) -> None:
+        """Not to be reused after its present lease."""
+        if worker_id in self.workers:
+            self.workers[worker_id].spoiled = True
+
+    def worker_overdue(self, worker_id: str) -> list[Instruction]:
+        """A worker did not let go in time."""
+        worker = self.workers.get(worker_id)
+        return [self._retire(worker)] if worker is not None and worker.state == CLOSING else []
+
+    def worker_ended(self, worker_id: str) -> list[Instruction]:
+        """A worker's process is gone, for whatever reason."""
+        worker = self.workers.pop(worker_id, None)
+        if worker is None:
+            return []
+        lost: list[Instruction] = []
+        if worker.lease_id is not None and worker.lease_id in self._keys:
+            del self._keys[worker.lease_id]
+            lost.append(LeaseLost(worker.lease_id, worker_id))
+        return [*lost, *self._serve(worker.pool)]
+
+    def stop(self) -> list[Instruction]:
+        """End all; nothing is started from now on."""
+        self._stopping = True
+        return [self._retire(worker) for worker in self.workers.values() if worker.state != RETIRING]
+
+    # -- questions
+
+    def worker_of(self, lease_id: str) -> PoolWorker | None:
+        """The worker a lease has, if it has one yet."""
+        return next((each for each in self.workers.values() if each.lease_id == lease_id), None)
+
+    def leases(self) -> Iterable[str]:
+        """Leases served or waiting."""
+        return list(self._keys)
+
+    def key_of(self, lease_id: str) -> LeaseKey:
+        """What the lease asks of its worker."""
+        return self._keys[lease_id][1]
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Workers by pool and state."""
+        found: dict[tuple[str, str], int] = {}
+        for worker in self.workers.values():
+            found[worker.pool, worker.state] = found.get((worker.pool, worker.state), 0) + 1
+        return found
+
+    # -- inside
+
+    def _of(self, pool: str) -> list[PoolWorker]:
+        return [worker for worker in self.workers.values() if worker.pool == pool]
+
+    def _start(self, pool: str) -> StartWorker:
+        self._made += 1
+        taken = {worker.number for worker in self._of(pool)}
+        number = next(count for count in range(1, len(taken) + 2) if count not in taken)
+        worker = PoolWorker(f"{pool}-{self._prefix}-{self._made}", pool, number, STARTING)
+        self.workers[worker.worker_id] = worker
+        return StartWorker(worker.worker_id, pool, number)
+
+    def _retire(self, worker: PoolWorker) -> RetireWorker:
+        worker.state = RETIRING
+        return RetireWorker(worker.worker_id)
+
+    def _serve(self, pool: str) -> list[Instruction]:
+        waiting = self._waiting[pool]
+        todo: list[Instruction] = []
+        for lease_id in list(waiting):
+            key = self._keys[lease_id][1]
+            idle = [each for each in self._of(pool) if each.state == IDLE and not each.spoiled]
+            match = [each for each in idle if each.key == key] or [each for each in idle if each.key is None]
+            if not match:
+                break
+            worker = match[0]
+            worker.state, worker.lease_id, worker.key = LEASED, lease_id, key
+            waiting.remove(lease_id)
+            todo.append(OpenSession(worker.worker_id, lease_id))
+        starting = sum(1 for each in self._of(pool) if each.state == STARTING)
+        most = self._sizes[pool][1]
+        while len(waiting) > starting and not self._stopping:
+            if len(self._of(pool)) >= most:
+                bound = next((each for each in self._of(pool) if each.state == IDLE), None)
+                if bound is not None:
+                    todo.append(self._retire(bound))  # idle for another session: its room is wanted
+                break
+            todo.append(self._start(pool))
+            starting += 1
+        return [*todo, *self.tick()]

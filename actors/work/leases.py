@@ -1,0 +1,367 @@
+"""Pool workers and session leases: carries out what core.py decides."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from actorgrid.actors.consensus.mirror import LedgerMirror
+from actorgrid.errors import ActorGridError, DiskFull, LedgerRefused, Overloaded, UnknownAllocation, WorkerLost
+from actorgrid.supervisors.server import Server, Waiter
+
+from .attempt_dir import AttemptDir, is_id
+from .attempts import COMMIT_AGAIN_S, default_folder, socket_path
+from .core import (
+    CloseSession,
+    Instruction,
+    LeaseKey,
+    LeaseLost,
+    OpenSession,
+    PoolWorker,
+    RetireWorker,
+    StartWorker,
+    WorkerPools,
+)
+from .environment import PYTHON, device_variables, enforcement, host_tag, work_environment
+from .shim_link import ShimLink
+from .zygote_link import ZygoteLink
+
+ATTACH_WAIT_S = 15.0
+TICK_S = 0.5
+START_BACKOFF_MAX_S = 5.0
+
+
+class Leases:
+    """The workers of this host's pools and the leases they serve."""
+
+    def __init__(self, server: Server, mirror: LedgerMirror, zygote: ZygoteLink) -> None:
+        pools = server.host.settings.work.pools
+        sizes = {name: (getattr(pools, name).warm, getattr(pools, name).max) for name in type(pools).model_fields}
+        self.workers_started_total = 0
+        self.workers_lost_total = 0
+        self._pools = WorkerPools(sizes, secrets.token_hex(4))
+        self._server = server
+        self._mirror = mirror
+        self._zygote = zygote
+        self._tag = host_tag(server.host.paths.data_dir)
+        self._links: dict[str, ShimLink] = {}
+        self._secrets: dict[str, str] = {}  # worker to the secret its next client must know
+        self._given: set[str] = set()  # workers whose secret went out
+        self._opening: dict[str, list[Waiter]] = {}  # worker to those waiting for its "ready"
+        self._attaching: dict[str, list[Waiter]] = {}  # lease to those waiting for a worker
+        self._failures = 0
+
+    # -- what the manager tells us
+
+    def recover(self) -> None:
+        """Take up workers that live from before our start; what is left of others is cleared away."""
+        for folder in sorted(self._server.host.paths.workers_dir.iterdir()):
+            if not is_id(folder.name):
+                continue
+            directory = AttemptDir(folder.parent, folder.name)
+            spec = directory.read_spec()
+            if spec is None or directory.read_status() is not None or directory.shim_pid() is None:
+                continue
+            lease = _read_lease(folder)
+            key = None
+            if lease is not None:
+                key = LeaseKey(lease["session_id"], tuple(lease["gpu_uuids"]), tuple(map(tuple, lease["env"])))
+            worker = spec["worker"]
+            lease_id = lease["lease_id"] if lease is not None else None
+            self._pools.adopt(folder.name, worker["pool"], worker["number"], lease_id, key)
+            if lease is not None:
+                self._secrets[folder.name] = lease["secret"]
+                self._given.add(folder.name)
+            self._server.spawn(self._follow(folder.name, spec))
+
+    def tick(self) -> None:
+        """Keep the warm sizes."""
+        self._carry_out(self._pools.tick())
+
+    def ensure(self, allocation: dict[str, Any]) -> None:
+        """The ledger granted a session a worker here."""
+        env = tuple(sorted((allocation.get("env") or {}).items()))
+        key = LeaseKey(allocation["owner"]["session_id"], tuple(allocation["gpu_uuids"]), env)
+        self._carry_out(
+            self._pools.lease_granted(allocation["allocation_id"], allocation.get("pool") or "general", key)
+        )
+
+    def disowned(self, lease_id: str) -> None:
+        """The ledger holds the lease no more."""
+        for waiter in self._attaching.pop(lease_id, []):
+            waiter.fail(UnknownAllocation(f"lease {lease_id} was released", asked=lease_id))
+        self._carry_out(self._pools.lease_ended(lease_id))
+
+    def known(self) -> list[str]:
+        """Leases served or waiting."""
+        return list(self._pools.leases())
+
+    def renew(self) -> None:
+        """Prolong the leases of all shims."""
+        for link in self._links.values():
+            link.send(["renew"])
+
+    def stop_all(self) -> int:
+        """End all workers, start none; gives how many."""
+        instructions = self._pools.stop()
+        self._carry_out(instructions)
+        return len(instructions)
+
+    def leave(self) -> None:
+        """Hang up on all shims without ending them."""
+        self._pools.stop()
+        for link in list(self._links.values()):
+            link.hang_up()
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Workers by pool and state."""
+        return self._pools.counts()
+
+    def workers(self) -> list[PoolWorker]:
+        """All workers there are."""
+        return list(self._pools.workers.values())
+
+    def pid_of(self, worker_id: str) -> int | None:
+        """The worker's process."""
+        link = self._links.get(worker_id)
+        return link.pid if link is not None else None
+
+    # -- grants
+
+    async def attach(self, lease_id: str) -> dict[str, Any]:
+        """The grant of a lease, once its worker is ready. Each call gives a new secret and voids the one before.
+
+        Raises UnknownAllocation, WorkerLost, or Overloaded when no worker came free in time.
+        """
+        worker = self._pools.worker_of(lease_id)
+        if worker is None:
+            waiter = Waiter()
+            self._attaching.setdefault(lease_id, []).append(waiter)
+            self._server.runtime.after(ATTACH_WAIT_S, lambda: waiter.fail(self._no_worker(lease_id)))
+            await waiter
+            worker = self._pools.worker_of(lease_id)
+        if worker is None:
+            raise self._no_worker(lease_id)
+        if worker.worker_id in self._given:
+            self._open(worker.worker_id, lease_id)
+        if worker.worker_id in self._opening:
+            waiter = Waiter()
+            self._opening[worker.worker_id].append(waiter)
+            self._server.runtime.after(ATTACH_WAIT_S, lambda: waiter.fail(self._no_worker(lease_id)))
+            await waiter
+        self._given.add(worker.worker_id)
+        return self._grant(lease_id, worker)
+
+    def _no_worker(self, lease_id: str) -> Overloaded | UnknownAllocation:
+        if lease_id not in self._mirror.allocations:
+            return UnknownAllocation(f"no lease {lease_id} is granted on this host", asked=lease_id)
+        return Overloaded(
+            f"no worker became ready for lease {lease_id} in {ATTACH_WAIT_S:g} s",
+            hint="give leases back, or raise work.pools.*.max",
+        )
+
+    def _grant(self, lease_id: str, worker: PoolWorker) -> dict[str, Any]:
+        allocation = self._mirror.allocations.get(lease_id)
+        if allocation is None:
+            raise self._no_worker(lease_id)
+        devices = self._mirror.hosts.get(allocation["host"], {}).get("devices", [])
+        return {
+            "lease_id": lease_id,
+            "worker_id": worker.worker_id,
+            "socket_path": str(self._socket_path(worker.worker_id)),
+            "secret": self._secrets[worker.worker_id],
+            "token": list(allocation["token"]),
+            "gpu_uuids": list(allocation["gpu_uuids"]),
+            "enforcement": enforcement(
+                devices, allocation["gpu_uuids"], allocation["gpu_milli"], allocation["gpu_memory_mib"]
+            ),
+            "tenancy": "single",  # workers run under the agent's user
+            "python": PYTHON,
+        }
+
+    # -- instructions
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case StartWorker(worker_id, pool, number):
+                    self._server.spawn(self._start(worker_id, pool, number))
+                case OpenSession(worker_id, lease_id):
+                    self._open(worker_id, lease_id)
+                    for waiter in self._attaching.pop(lease_id, []):
+                        waiter.set(None)
+                case CloseSession(worker_id):
+                    self._close(worker_id)
+                case RetireWorker(worker_id):
+                    self._retire(worker_id)
+                case LeaseLost(lease_id, worker_id):
+                    self.workers_lost_total += 1
+                    self._server.log.warning("worker %s died under lease %s", worker_id, lease_id)
+                    self._server.spawn(self._release(lease_id))
+
+    def _socket_path(self, worker_id: str) -> Path:
+        return socket_path(self._server.host.paths.work_sockets_dir, f"{self._tag}/{worker_id}", "w")
+
+    async def _start(self, worker_id: str, pool: str, number: int) -> None:
+        settings, paths = self._server.host.settings, self._server.host.paths
+        directory = AttemptDir(paths.workers_dir, worker_id)
+        spec = {
+            "v": 1,
+            "kind": "worker",
+            "id": worker_id,
+            "job_id": "",
+            "token": secrets.token_hex(16),
+            "title": f"actorgrid: worker {pool} {number}",
+            "command": [],
+            "env": self._environment(worker_id, {}, [], ()),
+            "cwd": default_folder(),
+            "stdin": None,
+            "timeout_s": None,
+            "grace_s": settings.work.kill_grace_s,
+            "max_output_bytes": settings.work.max_output_bytes,
+            "memory_bytes": 0,
+            "isolation_s": settings.work.max_isolation_s,
+            "control_path": str(socket_path(paths.work_sockets_dir, f"{self._tag}/{worker_id}", "s")),
+            "worker": {
+                "worker_id": worker_id,
+                "pool": pool,
+                "number": number,
+                "socket_path": str(self._socket_path(worker_id)),
+            },
+        }
+        try:
+            directory.create(spec)
+            await self._zygote.fork(str(directory.path))
+        except (DiskFull, WorkerLost) as error:
+            self._failures += 1
+            self._server.log.warning("no worker for pool %s: %s", pool, error)
+            directory.remove()
+            await self._server.sleep(min(START_BACKOFF_MAX_S, 0.1 * 2 ** min(self._failures, 10)))
+            self._carry_out(self._pools.worker_ended(worker_id))
+            return
+        self._failures = 0
+        self.workers_started_total += 1
+        await self._follow(worker_id, spec)
+
+    async def _follow(self, worker_id: str, spec: dict[str, Any]) -> None:
+        link = ShimLink(self._server.runtime, lambda frame: self._worker_said(worker_id, frame))
+        if link.connect(spec["control_path"], spec["token"]):
+            self._links[worker_id] = link
+            if await link.known:
+                worker = self._pools.workers.get(worker_id)
+                if worker is not None and worker.state == "retiring":
+                    self._retire(worker_id)
+                self._carry_out(self._pools.worker_ready(worker_id))
+            await link.closed
+        self._ended(worker_id)
+
+    def _ended(self, worker_id: str) -> None:
+        self._links.pop(worker_id, None)
+        self._secrets.pop(worker_id, None)
+        self._given.discard(worker_id)
+        for waiter in self._opening.pop(worker_id, []):
+            waiter.fail(WorkerLost(f"worker {worker_id} died before it was ready"))
+        self._carry_out(self._pools.worker_ended(worker_id))
+
+    def _environment(
+        self,
+        worker_id: str,
+        user: dict[str, str],
+        devices: list[dict[str, Any]],
+        granted: tuple[str, ...],
+        cpus: int = 0,
+    ) -> dict[str, str]:
+        return work_environment(
+            os.environ,
+            user,
+            device_variables(devices, granted),
+            host_tag=self._tag,
+            work_id=worker_id,
+            cpu_milli=cpus,
+        )
+
+    def _open(self, worker_id: str, lease_id: str) -> None:
+        allocation = self._mirror.allocations.get(lease_id, {})
+        devices = self._mirror.hosts.get(str(allocation.get("host")), {}).get("devices", [])
+        key = self._pools.key_of(lease_id)
+        env = self._environment(worker_id, dict(key.env), devices, key.gpu_uuids, int(allocation.get("cpu_milli", 0)))
+        secret = secrets.token_urlsafe(32)
+        self._secrets[worker_id] = secret
+        self._given.discard(worker_id)
+        self._opening.setdefault(worker_id, [])
+        _write_lease(
+            self._server.host.paths.workers_dir / worker_id,
+            {
+                "lease_id": lease_id,
+                "session_id": key.session_id,
+                "gpu_uuids": list(key.gpu_uuids),
+                "env": list(key.env),
+                "secret": secret,
+            },
+        )
+        session = {"secret": secret, "session": lease_id, "env": env, "gpu_uuids": list(key.gpu_uuids)}
+        link = self._links.get(worker_id)
+        memory_bytes = int(allocation.get("memory_mib", 0)) * 2**20
+        if link is None or not (link.send(["limits", memory_bytes]) and link.send(["worker", ["session", session]])):
+            self._server.log.warning("worker %s does not take lease %s", worker_id, lease_id)
+            if link is not None:
+                self._retire(worker_id)
+
+    def _worker_said(self, worker_id: str, frame: list[Any]) -> None:
+        match frame:
+            case ["ready", *_]:
+                for waiter in self._opening.pop(worker_id, []):
+                    waiter.set(None)
+            case ["idle"]:
+                self._carry_out(self._pools.worker_idle(worker_id))
+            case ["spoiled", str(why)]:
+                self._server.log.info("worker %s is not used again: %s", worker_id, why)
+                self._pools.worker_spoiled(worker_id)
+
+    def _close(self, worker_id: str) -> None:
+        link = self._links.get(worker_id)
+        if link is None or not link.send(["worker", ["close"]]):
+            self._carry_out(self._pools.worker_overdue(worker_id))
+            return
+        grace_s = self._server.host.settings.work.kill_grace_s
+        self._server.runtime.after(grace_s, lambda: self._carry_out(self._pools.worker_overdue(worker_id)))
+
+    def _retire(self, worker_id: str) -> None:
+        link = self._links.get(worker_id)
+        if link is not None:
+            link.send(["stop", "retired", self._server.host.settings.work.kill_grace_s])
+
+    async def _release(self, lease_id: str) -> None:
+        while lease_id in self._mirror.allocations:
+            try:
+                await self._mirror.propose({"type": "release_lease", "lease_id": lease_id})
+                return
+            except LedgerRefused as refused:
+                self._server.log.info("lease %s was not released: %s", lease_id, refused)
+                return
+            except ActorGridError as error:
+                self._server.log.warning("lease %s is not released yet: %s", lease_id, error)
+            await self._server.sleep(COMMIT_AGAIN_S)
+
+
+def _write_lease(folder: Path, lease: dict[str, Any]) -> None:
+    """Remember whom a worker serves, for our own restart (not for the machine's: no fsync)."""
+    temporary = folder / "lease.tmp"
+    try:
+        temporary.touch(mode=0o600)
+        temporary.write_bytes(msgpack.packb(lease))
+        temporary.rename(folder / "lease.msgpack")
+    except OSError:
+        return  # a full disk, or the worker is gone: after a restart it would be retired as unknown
+
+
+def _read_lease(folder: Path) -> dict[str, Any] | None:
+    try:
+        lease = msgpack.unpackb((folder / "lease.msgpack").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return lease if isinstance(lease, dict) else None

@@ -1,0 +1,217 @@
+"""WorkerManager: runs on this host what the ledger granted to it, and tells the ledger how it ended.
+
+It follows the ledger: an attempt's allocation is an order to run it, a session's allocation an order to keep a
+worker for it, a vanished allocation an order to stop. All of its own memory can be lost: what runs is under
+shims, what was asked is in the ledger, and how it ended is on disk.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+from actorgrid.actors.consensus.messages import Applied, Snapshot
+from actorgrid.actors.consensus.mirror import LedgerMirror
+from actorgrid.supervisors.server import Runtime, Server, handles
+
+from .attempt_dir import AttemptDir
+from .attempts import Attempts
+from .environment import host_tag
+from .housekeeping import kill_escaped, remove_old_attempts, remove_old_workers, remove_unnamed_blobs
+from .leases import TICK_S, Leases
+from .messages import AttachLease, EndAllWork, ListAttempts
+from .zygote_link import ZygoteLink
+
+RENEW_S = 1.0
+CLEAN_S = 30.0
+STOP_MARGIN_S = 2.0
+STOP_MAX_S = 30.0
+
+
+class WorkerManager(Server):
+    """See the head of the module."""
+
+    name: ClassVar[str] = "worker_manager"
+    max_handler_s: ClassVar[float] = 10.0
+
+    def __init__(self, host: Any, runtime: Runtime) -> None:
+        super().__init__(host, runtime)
+        self._tag = host_tag(host.paths.data_dir)
+        self._zygote = ZygoteLink(runtime, self.log.warning)
+        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied)
+        self._attempts = Attempts(self, self._mirror, self._zygote)
+        self._leases = Leases(self, self._mirror, self._zygote)
+        self._follows = False
+        self._killed_escaped = 0
+
+    # -- life
+
+    def start(self) -> None:
+        """Start the zygote and take up what lives. The ledger is followed as soon as it answers."""
+        self._zygote.start()
+        self._attempts.recover()
+        self._leases.recover()
+        self._killed_escaped = len(self._kill_escaped())
+        self.every(RENEW_S, self._renew)
+        self.every(TICK_S, self._leases.tick)
+        self.every(CLEAN_S, self._clean)
+        self._leases.tick()
+        self.spawn(self._mirror.start())
+
+    def stop(self, reason: str) -> None:
+        """End all work, or leave it to the next start: ``work.on_stop``. Takes at most the grace and two seconds.
+
+        What ends here is reported by the next start. To have it reported at once, ask EndAllWork before.
+        """
+        if self.host.settings.work.on_stop == "end":
+            grace_s = min(self.host.settings.work.kill_grace_s, STOP_MAX_S)
+            folders = [attempt.directory for attempt in self._attempts.live.values()]
+            folders += [AttemptDir(self.host.paths.workers_dir, worker.worker_id) for worker in self._leases.workers()]
+            self._attempts.stop_all(grace_s)
+            self._leases.stop_all()
+            deadline = time.monotonic() + grace_s + STOP_MARGIN_S
+            while time.monotonic() < deadline and any(folder.shim_pid() is not None for folder in folders):
+                time.sleep(0.005)
+        self._attempts.leave()
+        self._leases.leave()
+        self._zygote.stop()
+
+    def peer_restarted(self, name: str) -> None:
+        """Consensus came back: subscribe again."""
+        self._mirror.peer_restarted(name)
+
+    # -- the ledger
+
+    @handles(Applied)
+    def _applied(self, message: Applied) -> None:
+        self._mirror.applied(message)
+
+    def _on_snapshot(self, _snapshot: Snapshot) -> None:
+        self._follows = self._attempts.ledger_known = True
+        for allocation in list(self._mirror.allocations.values()):
+            self._take_up(allocation)
+        for attempt_id, attempt in list(self._attempts.live.items()):
+            if attempt_id not in self._mirror.allocations and attempt.directory.read_started() is not None:
+                self._attempts.disowned(attempt_id)
+        for lease_id in self._leases.known():
+            if lease_id not in self._mirror.allocations:
+                self._leases.disowned(lease_id)
+
+    def _on_applied(self, message: Applied) -> None:
+        for kind, identity, record in message.changes:
+            if kind == "allocation":
+                if record is None:
+                    self._attempts.disowned(identity)
+                    self._leases.disowned(identity)
+                else:
+                    self._take_up(record)
+            elif kind == "job" and record is not None and record.get("cancel_requested"):
+                for attempt in record.get("attempts", ()):
+                    self._attempts.cancel(attempt["attempt_id"])
+
+    def _take_up(self, allocation: dict[str, Any]) -> None:
+        if allocation["host"] != self.host.host_id:
+            return
+        if allocation["owner"]["kind"] == "attempt":
+            self._attempts.ensure(allocation)
+        else:
+            self._leases.ensure(allocation)
+
+    # -- requests
+
+    @handles(AttachLease)
+    async def _attach_lease(self, request: AttachLease) -> dict[str, Any]:
+        return await self._leases.attach(request.lease_id)
+
+    @handles(ListAttempts)
+    def _list_attempts(self, _request: ListAttempts) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for attempt_id, attempt in self._attempts.live.items():
+            allocation = self._mirror.allocations.get(attempt_id, {})
+            found.append(
+                {
+                    "id": attempt_id,
+                    "kind": "attempt",
+                    "state": attempt.state,
+                    "pid": attempt.link.pid if attempt.link is not None else None,
+                    "shim_pid": attempt.shim_pid,
+                    "pool": allocation.get("pool"),
+                    "gpus": list(allocation.get("gpu_uuids", ())),
+                }
+            )
+        for worker in self._leases.workers():
+            found.append(
+                {
+                    "id": worker.worker_id,
+                    "kind": "worker",
+                    "state": worker.state,
+                    "pid": self._leases.pid_of(worker.worker_id),
+                    "shim_pid": AttemptDir(self.host.paths.workers_dir, worker.worker_id).shim_pid(),
+                    "pool": worker.pool,
+                    "gpus": list(worker.key.gpu_uuids) if worker.key is not None else [],
+                }
+            )
+        return found
+
+    @handles(EndAllWork)
+    async def _end_all_work(self, request: EndAllWork) -> int:
+        count = self._attempts.stop_all(request.grace_s) + self._leases.stop_all()
+        deadline = self.runtime.monotonic() + request.grace_s + STOP_MARGIN_S
+        while (self._attempts.live or self._leases.workers()) and self.runtime.monotonic() < deadline:
+            await self.sleep(0.01)
+        return count
+
+    # -- rounds
+
+    def _renew(self) -> None:
+        self._attempts.renew()
+        self._leases.renew()
+
+    def _clean(self) -> None:
+        if not self._follows:
+            return
+        self._kill_escaped()
+        jobs = self._mirror.jobs.values()
+        needed = {name for job in jobs for name in job.get("depends_on") or ()}
+        remove_old_attempts(self.host.paths.attempts_dir, self.host.settings.work.keep_finished_jobs, needed)
+        remove_old_workers(self.host.paths.workers_dir, {worker.worker_id for worker in self._leases.workers()})
+        named = {str(job.get(field)) for job in jobs for field in ("payload_digest", "stdin_digest") if job.get(field)}
+        remove_unnamed_blobs(self.host.paths.blobs_dir, named)
+
+    def _kill_escaped(self) -> list[int]:
+        killed = kill_escaped(self._tag, self.host.paths.attempts_dir, self.host.paths.workers_dir)
+        if killed:
+            self.log.warning("killed processes that had escaped their attempts: %s", killed)
+        return killed
+
+    # -- figures
+
+    def metrics(self) -> dict[str, float]:
+        """Workers and attempts, started and ended."""
+        figures: dict[str, float] = {
+            "attempts_running": float(len(self._attempts.live)),
+            "attempts_started_total": float(self._attempts.started_total),
+            "attempts_adopted_total": float(self._attempts.adopted_total),
+            "workers_started_total": float(self._leases.workers_started_total),
+            "workers_lost_total": float(self._leases.workers_lost_total),
+            "zygote_restarts_total": float(self._zygote.restarts),
+        }
+        for outcome, count in self._attempts.ended_total.items():
+            figures[f"attempts_ended_{outcome}_total"] = float(count)
+        for (pool, state), count in self._leases.counts().items():
+            figures[f"workers_{pool}_{state}"] = float(count)
+        return figures
+
+    def status(self) -> dict[str, Any]:
+        """For people."""
+        workers: dict[str, dict[str, int]] = {}
+        for (pool, state), count in self._leases.counts().items():
+            workers.setdefault(pool, {})[state] = count
+        return {
+            "attempts": sorted(self._attempts.live),
+            "workers": workers,
+            "leases": self._leases.known(),
+            "zygote_pid": self._zygote.pid,
+            "follows_ledger": self._follows,
+            "killed_escaped_at_start": self._killed_escaped,
+        }

@@ -1,0 +1,121 @@
+"""What the ledger is told of an attempt's end, from what the shim and the worker left. Decisions only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.errors import ActorGridError, MemoryLimitExceeded, TaskCancelled, TaskFailed, TaskTimedOut, WorkerLost
+from actorgrid.transports.task_frames import JobResult
+
+RETRY_MAX_S = 60.0
+STDERR_TAIL_BYTES = 2048
+
+
+def retry_delay_s(backoff_s: float, number: int) -> float:
+    """Wait after attempt *number*: the backoff, doubled each time, at most a minute."""
+    return min(RETRY_MAX_S, backoff_s * 2.0 ** min(number - 1, 30))
+
+
+def outcome_of(
+    spec: dict[str, Any], status: dict[str, Any], stderr_tail: bytes, result: JobResult | None
+) -> dict[str, Any]:
+    """The fields of ``end_attempt`` for an attempt whose shim left *status*.
+
+    *result* is the decoded result file of a function job, if it left a readable one.
+    """
+    outcome, charge, error = _judge(spec, status, stderr_tail, result)
+    return {
+        "outcome": outcome,
+        "charge": charge,
+        "exit_code": status.get("exit_code"),
+        "signal": status.get("signal"),
+        "error": None if error is None else error.to_dict(),
+        "max_rss_bytes": status.get("max_rss_bytes"),
+        "cpu_s": status.get("cpu_s"),
+        "result_bytes": status.get("result_bytes") if outcome == "succeeded" else None,
+    }
+
+
+def outcome_of_lost(attempt_id: str, host_restarted: bool) -> dict[str, Any]:
+    """The fields of ``end_attempt`` for an attempt whose shim is gone without a word.
+
+    A restart of the machine is not the job's fault and costs it no retry.
+    """
+    if host_restarted:
+        error = WorkerLost(f"the host restarted under attempt {attempt_id}", hint="it is tried again")
+    else:
+        error = WorkerLost(
+            f"the shim of attempt {attempt_id} was killed, and its processes with it",
+            hint="look for the kernel's out-of-memory killer in dmesg; set memory= to be told by name",
+        )
+    return {"outcome": "lost", "charge": not host_restarted, "error": error.to_dict()}
+
+
+def _judge(
+    spec: dict[str, Any], status: dict[str, Any], stderr_tail: bytes, result: JobResult | None
+) -> tuple[str, bool, ActorGridError | None]:
+    attempt_id = spec["id"]
+    reason = status.get("reason")
+    if reason == "timed_out":
+        limit = f"{spec['timeout_s']:g} s"
+        return (
+            "timed_out",
+            True,
+            TaskTimedOut(f"attempt {attempt_id} ran past {limit}", hint="raise max_execution_time"),
+        )
+    if reason == "cancelled":
+        return "cancelled", False, TaskCancelled(f"attempt {attempt_id} was cancelled while it ran")
+    if reason == "memory":
+        error = MemoryLimitExceeded(
+            f"attempt {attempt_id} used more host memory than it asked for",
+            asked=f"{spec['memory_bytes']} bytes",
+            found=f"{status.get('max_rss_bytes')} bytes",
+            hint="ask for more with memory=",
+        )
+        return "failed", True, error
+    if reason == "isolated":
+        lost = WorkerLost(
+            f"attempt {attempt_id} was ended: its agent was away longer than {spec['isolation_s']:g} s",
+            hint="it is tried again; max_isolation_s sets how long it may go on alone",
+        )
+        return "lost", False, lost
+    if reason == "stopped":
+        return "lost", False, WorkerLost(f"attempt {attempt_id} was ended by an orderly stop", hint="it is tried again")
+    if reason == "refused":
+        return "failed", True, _not_started(spec, str(status.get("error", "")))
+    return _judge_exit(spec, status, stderr_tail, result)
+
+
+def _judge_exit(
+    spec: dict[str, Any], status: dict[str, Any], stderr_tail: bytes, result: JobResult | None
+) -> tuple[str, bool, ActorGridError | None]:
+    code, number = status.get("exit_code"), status.get("signal")
+    if spec["kind"] == "function" and result is not None and number is None:
+        if result.ok and code == 0:
+            return "succeeded", True, None
+        if result.error is not None:
+            return ("timed_out" if isinstance(result.error, TaskTimedOut) else "failed"), True, result.error
+    elif spec["kind"] == "command" and code == 0:
+        return "succeeded", True, None
+    what = "the worker" if spec["kind"] == "function" else "the command"
+    how = f"was ended by signal {number}" if number is not None else f"left with status {code}"
+    missing = " without a result" if spec["kind"] == "function" else ""
+    error = TaskFailed(
+        f"{what} {how}{missing}",
+        found="",
+        hint=f"actorgrid logs {spec['job_id']}",
+        exit_code=code,
+        signal=number,
+        stderr=stderr_tail[-STDERR_TAIL_BYTES:].decode("utf-8", "replace"),
+    )
+    return "failed", True, error
+
+
+def _not_started(spec: dict[str, Any], why: str) -> TaskFailed:
+    if why.startswith("cannot enter"):
+        hint = "give a cwd that exists on the host"
+    elif why.startswith("cannot run"):
+        hint = "check the spelling, give the full path, or set PATH in env"
+    else:
+        hint = "the message above is the system's"
+    return TaskFailed(why, asked=" ".join(spec.get("command") or [spec["kind"]])[:200], hint=hint, exit_code=127)

@@ -1,0 +1,176 @@
+"""WorkerManager's end of the zygote: start it, ask it for forks, start it again when it dies."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess  # nosec B404 - starts our own interpreter with a fixed command line
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import actorgrid
+from actorgrid.errors import ActorGridError, WorkerLost
+from actorgrid.supervisors.server import Runtime, Waiter
+from actorgrid.transports.frames import FrameDecoder, encode_frame
+
+from .environment import passed_on
+from .linux import MARK_ATTEMPT, room_for_mark
+
+RESTART_FIRST_S = 0.05
+RESTART_MAX_S = 5.0
+MAX_WAITING = 20_000
+
+# The title of a process is written over its arguments, so these have to be long enough (SPT_NOENV leaves the
+# environment, where the marks are, alone).
+_ROOM_FOR_TITLE = "." * 160
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from actorgrid.actors.work.zygote import main; main(sys.argv[2])"
+
+
+def command_line(fd: int, parent_pid: int) -> list[str]:
+    """How to exec a zygote that talks on descriptor *fd*."""
+    root = str(Path(actorgrid.__file__).resolve().parent.parent)
+    return [sys.executable, "-I", "-c", _BOOT, root, f"{fd},{parent_pid}", _ROOM_FOR_TITLE]
+
+
+def bare_environment(passed_on: dict[str, str]) -> dict[str, str]:
+    """The environment to exec a zygote with."""
+    return {**passed_on, "SPT_NOENV": "1", MARK_ATTEMPT: room_for_mark()}
+
+
+class ZygoteLink:
+    """The one zygote of a host. ``fork`` may be called before it is up; requests are carried out in order."""
+
+    def __init__(self, runtime: Runtime, warn: Callable[..., None]) -> None:
+        self.restarts = 0
+        self._runtime = runtime
+        self._warn = warn
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._decoder = FrameDecoder()
+        self._waiting: dict[str, Waiter] = {}
+        self._outgoing = bytearray()
+        self._backoff_s = RESTART_FIRST_S
+        self._stopped = False
+
+    @property
+    def pid(self) -> int | None:
+        """The zygote's process, while there is one."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Start the process; call from the thread that lives as long as we do (it dies with that thread)."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(  # nosec B603 - no shell, our own interpreter
+                command_line(theirs.fileno(), os.getpid()),
+                env=bare_environment(passed_on(os.environ)),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                close_fds=True,
+                cwd="/",
+            )
+        ours.setblocking(False)
+        self._socket = ours
+        self._decoder = FrameDecoder()
+        self._runtime.watch(ours.fileno(), self._read)
+        self._flush()
+
+    def fork(self, folder: str) -> Waiter:
+        """Await the pid of the shim of *folder*. Raises WorkerLost when it did not start."""
+        waiter = self._waiting.get(folder)
+        if waiter is not None:
+            return waiter
+        waiter = Waiter()
+        if len(self._waiting) >= MAX_WAITING or self._stopped:
+            waiter.fail(WorkerLost("no process can be started now", hint="the host has too many starts waiting"))
+            return waiter
+        self._waiting[folder] = waiter
+        self._outgoing += encode_frame(["fork", folder])
+        self._flush()
+        return waiter
+
+    def stop(self, patience_s: float = 2.0) -> None:
+        """End it; shims live on."""
+        self._stopped = True
+        self._close()
+        process, self._process = self._process, None
+        if process is not None:
+            try:
+                process.wait(patience_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._fail_waiting("the host is stopping")
+
+    def _flush(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            while self._outgoing:
+                del self._outgoing[: self._socket.send(self._outgoing)]
+        except BlockingIOError:
+            self._runtime.watch(self._socket.fileno(), self._read, self._flush)
+            return
+        except OSError:
+            return  # it is dying: the read side sees it
+        self._runtime.watch(self._socket.fileno(), self._read)
+
+    def _read(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            data = self._socket.recv(65536)
+            frames = self._decoder.feed(data)
+        except BlockingIOError:
+            return
+        except (OSError, ActorGridError):
+            data, frames = b"", []
+        if not data:
+            self._died()
+            return
+        for frame in frames:
+            match frame:
+                case ["ready", int()]:
+                    self._backoff_s = RESTART_FIRST_S
+                case ["forked", str(folder), int(pid)]:
+                    self._settle(folder, pid, "")
+                case ["failed", str(folder), str(why)]:
+                    self._settle(folder, 0, why)
+
+    def _settle(self, folder: str, pid: int, why: str) -> None:
+        waiter = self._waiting.pop(folder, None)
+        if waiter is not None:
+            if why:
+                waiter.fail(WorkerLost(f"no shim for {os.path.basename(folder)}: {why}"))
+            else:
+                waiter.set(pid)
+
+    def _died(self) -> None:
+        self._close()
+        if self._process is not None:
+            self._process.kill()
+            self._warn("the zygote ended with status %s; starting another", self._process.wait())
+            self._process = None
+        self._outgoing.clear()
+        self._fail_waiting("the zygote died")
+        if not self._stopped:
+            self.restarts += 1
+            self._runtime.after(self._backoff_s, self._restart)
+            self._backoff_s = min(2 * self._backoff_s, RESTART_MAX_S)
+
+    def _restart(self) -> None:
+        if not self._stopped:
+            self.start()
+
+    def _fail_waiting(self, why: str) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for waiter in waiting.values():
+            waiter.fail(WorkerLost(why))
+
+    def _close(self) -> None:
+        if self._socket is not None:
+            self._runtime.unwatch(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
