@@ -1,1 +1,1 @@
-"""The aiohttp doors."""
+"""The aiohttp doors: HTTP API, metrics, server-sent events."""

@@ -1,0 +1,204 @@
+"""Gateway: the HTTP door of a host, in a thread of its own beside the server's."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from actorgrid.errors import ActorGridError, CallTimeout, PortInUse, StartFailed
+from actorgrid.supervisors.server import Server, Waiter, handles
+
+from ..consensus.messages import Applied, Snapshot
+from ..consensus.mirror import LedgerMirror
+from ..replication.messages import ReadPrefix, StateChanged, UnwatchPrefix, WatchPrefix
+from .auth import TokenGate, read_token
+from .blobs import BlobStore
+from .bridge import Bridge
+from .door import Door
+from .hub import Hub, Resynced
+from .loop import DRAIN_S, LoopThread
+from .port import listen, remember, remembered, url_of
+
+START_TIMEOUT_S = 20.0
+REBIND_S = 3.0
+"""How long a restarted gateway waits for the port of the one before it."""
+PORT_FILE = "gateway.port"
+RESYNC_KEYS = 10_000
+
+
+class Gateway(Server):
+    """Serves HTTP on loopback; keeps nothing that a restart could lose.
+
+    Whoever holds an event stream when the process dies connects again with Last-Event-ID.
+    """
+
+    name = "gateway"
+    max_handler_s = 5.0
+
+    async def start(self) -> None:
+        """Listen and serve. Raises PortInUse, StartFailed or DataDirUnusable; the ledger is followed once it is up."""
+        paths = self.host.paths
+        self._thread: LoopThread | None = None
+        self._bridge: Bridge | None = None
+        self._door: Door | None = None
+        self._prefixes: dict[str, int] = {}
+        self._watched: set[str] = set()
+        self._gate = TokenGate(read_token(paths.token_file), paths.token_file)
+        BlobStore(paths.blobs_dir).clear_drafts()
+        sock = await self._listen()
+        self.url = url_of(sock)
+        bridge = self._bridge = Bridge(self)
+        hub = Hub()
+        ready = Waiter()
+
+        def make_door() -> Door:
+            return Door(self.host, bridge, hub, self._gate, self._watch_prefix, self._unwatch_prefix)
+
+        def on_ready(door: Door) -> None:
+            self._door = door
+            ready.set(None)
+
+        def on_death(error: BaseException) -> None:
+            if ready.done:
+                self.runtime.crash(error)
+            else:
+                ready.fail(StartFailed(f"the HTTP loop did not come up: {error!r}", hint="see the agent's log"))
+
+        self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
+        self._thread = LoopThread(sock, bridge, hub, make_door, on_ready, on_death)
+        timer = self.runtime.after(
+            START_TIMEOUT_S, lambda: ready.fail(CallTimeout("the HTTP loop did not come up in time"))
+        )
+        self._thread.start()
+        try:
+            await ready
+        except ActorGridError:
+            self.stop("start failed")
+            raise
+        finally:
+            timer.cancel()
+        remember(paths.boot_dir(self.host.boot_id) / PORT_FILE, int(sock.getsockname()[1]))
+        self.log.info("listening on %s", self.url)
+        self.spawn(self._mirror.start())
+
+    async def _listen(self) -> Any:
+        """The socket: on the port this boot had before if there was one, for that is what clients know."""
+        cluster = self.host.settings.cluster
+        before = remembered(self.host.paths.boot_dir(self.host.boot_id) / PORT_FILE)
+        if before is None:
+            return listen(cluster.bind, cluster.base_port)
+        deadline = self.runtime.monotonic() + REBIND_S
+        while True:
+            try:
+                return listen(cluster.bind, before)
+            except PortInUse:
+                if self.runtime.monotonic() > deadline:
+                    raise
+            await self.sleep(0.05)
+
+    def stop(self, reason: str) -> None:
+        """Stop listening, answer or cut off what is under way, and end the thread: at most twice ``DRAIN_S``."""
+        if self._thread is not None:
+            self._thread.finish()
+            self._thread.join(2 * DRAIN_S + 0.5)
+            if self._thread.is_alive():
+                self.log.warning("the HTTP loop did not end in time; it ends with the process")
+            self._thread = None
+        if self._bridge is not None:
+            self._bridge.close()
+            self._bridge = None
+
+    def peer_restarted(self, name: str) -> None:
+        """Follow it again."""
+        self._mirror.peer_restarted(name)
+        if name == "distributed_state" and self._watched:
+            self.spawn(self._watch_again())
+
+    # -- what happens, for those who listen
+
+    @handles(Applied)
+    def _applied(self, message: Applied) -> None:
+        self._mirror.applied(message)
+
+    def _on_applied(self, message: Applied) -> None:
+        if self._bridge is not None:
+            self._bridge.tell(message)
+
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        if self._bridge is not None:
+            self._bridge.tell(Resynced(snapshot.index))
+
+    @handles(StateChanged)
+    def _state_changed(self, change: StateChanged) -> None:
+        if self._bridge is not None:
+            self._bridge.tell(change)
+
+    async def _watch_prefix(self, prefix: str) -> None:
+        """One more client watches *prefix*; asks DistributedState when it was not watched yet."""
+        self._prefixes[prefix] = self._prefixes.get(prefix, 0) + 1
+        try:
+            await self._adjust_watches()
+        except ActorGridError:
+            self._forget_prefix(prefix)
+            raise
+
+    def _unwatch_prefix(self, prefix: str) -> None:
+        self._forget_prefix(prefix)
+        self.spawn(self._adjust_watches())
+
+    def _forget_prefix(self, prefix: str) -> None:
+        left = self._prefixes.get(prefix, 0) - 1
+        if left > 0:
+            self._prefixes[prefix] = left
+        else:
+            self._prefixes.pop(prefix, None)
+
+    async def _adjust_watches(self) -> None:
+        # Only the shortest are asked for: under overlapping watches each change would come more than once.
+        wanted = shortest(self._prefixes)
+        for prefix in sorted(wanted - self._watched):
+            await self.call("distributed_state", WatchPrefix(prefix))
+            self._watched.add(prefix)
+        for prefix in sorted(self._watched - shortest(self._prefixes)):
+            self._watched.discard(prefix)
+            self.cast("distributed_state", UnwatchPrefix(prefix))
+
+    async def _watch_again(self) -> None:
+        """A restarted DistributedState knows no watchers, and what changed meanwhile was not told: read it."""
+        for prefix in sorted(self._watched):
+            await self.call("distributed_state", WatchPrefix(prefix), 10.0)
+            for entry in await self.call("distributed_state", ReadPrefix(prefix, RESYNC_KEYS), 10.0):
+                if self._bridge is not None:
+                    self._bridge.tell(StateChanged(entry["key"], entry["type"], entry["value"]))
+
+    # -- how we are
+
+    def metrics(self) -> dict[str, float]:
+        """Calls under way and who listens; requests are counted by route in ``/metrics`` itself."""
+        if self._bridge is None or self._door is None:
+            return {}
+        return {
+            "gateway_calls_in_flight": self._bridge.in_flight,
+            "gateway_event_streams": self._door.hub.listeners,
+            "gateway_followed_outputs": self._door.followers,
+        }
+
+    def status(self) -> dict[str, Any]:
+        """Where it listens, and how busy it is."""
+        found: dict[str, Any] = {"url": self.url, "pid": os.getpid(), "ledger_index": self._mirror.index}
+        if self._door is not None:
+            found |= {
+                "connections": self._door.connections(),
+                "requests": self._door.serving,
+                "event_streams": self._door.hub.listeners,
+            }
+        return found
+
+
+def shortest(prefixes: Any) -> set[str]:
+    """Those prefixes that no other one covers."""
+    kept: list[str] = []
+    for prefix in sorted(prefixes):
+        if not kept or not prefix.startswith(kept[-1]):
+            kept.append(prefix)
+    return set(kept)

@@ -1,0 +1,232 @@
+"""Models of what the doors take and give beyond those of ``actorgrid.models``.
+
+Answers may grow fields; requests and queries refuse what they do not know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from actorgrid.models import (
+    Answer,
+    ClusterNode,
+    GPUDevice,
+    Job,
+    JobState,
+    PerformanceMetrics,
+    Request,
+    StateEntry,
+    TaskRequest,
+)
+
+MAX_BATCH = 1000
+
+
+class Health(Answer):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(Answer):
+    """Whether work is accepted; ``problems`` says why not."""
+
+    ready: bool
+    health: str
+    problems: list[str]
+
+
+class ClusterAnswer(Answer):
+    """The cluster in figures."""
+
+    name: str
+    health: str
+    ready: bool
+    problems: list[str]
+    hosts: int
+    gpus: int
+    gpu_allocated_milli: int
+    gpu_capacity_milli: int
+    jobs: dict[str, Any]
+    performance: dict[str, Any]
+
+
+class HostsAnswer(Answer):
+    """All hosts."""
+
+    hosts: list[ClusterNode]
+
+
+class GpusAnswer(Answer):
+    """All devices."""
+
+    gpus: list[GPUDevice]
+
+
+class Allocation(Answer):
+    """What one attempt or session lease holds."""
+
+    allocation_id: str
+    owner: dict[str, Any]
+    host: str
+    incarnation: int
+    gpu_indexes: list[int]
+    gpu_uuids: list[str]
+    gpu_milli: int
+    gpu_memory_mib: int
+    cpu_milli: int
+    memory_mib: int
+    token: tuple[int, int]
+
+
+class AllocationsAnswer(Answer):
+    """All live allocations."""
+
+    allocations: list[Allocation]
+
+
+class PerformanceAnswer(PerformanceMetrics):
+    """The host's own performance."""
+
+
+class InspectAnswer(Answer):
+    """How each process of the host says it is; ``error`` in place of values where one did not answer."""
+
+    servers: dict[str, dict[str, Any]]
+    attempts: list[dict[str, Any]]
+
+
+class Accepted(Answer):
+    """The job is in the ledger. ``duplicate``: it was before; nothing new was made."""
+
+    job_id: str
+    duplicate: bool
+
+
+class BatchRequest(Request):
+    """Jobs to accept, all or none."""
+
+    jobs: list[TaskRequest] = Field(min_length=1, max_length=MAX_BATCH)
+
+
+class BatchAccepted(Answer):
+    """The jobs are in the ledger, in the order they were given."""
+
+    jobs: list[Accepted]
+
+
+class JobsQuery(Request):
+    """Which jobs to list."""
+
+    state: str = Field(default="", description="states, separated by commas; empty: all")
+    limit: int = Field(default=100, ge=1, le=1000)
+    before: float | None = Field(
+        default=None, description="only jobs submitted before this time (seconds since the epoch)"
+    )
+
+
+class JobsAnswer(Answer):
+    """Jobs, newest first; ``total`` counts those that match, listed or not."""
+
+    jobs: list[Job]
+    total: int
+
+
+class WaitQuery(Request):
+    """How long to wait for the job's end."""
+
+    wait_s: float = Field(default=0.0, ge=0, le=600, allow_inf_nan=False)
+
+
+class WhyAnswer(Answer):
+    """Why a job is where it is."""
+
+    job_id: str
+    state: JobState
+    reasons: list[str]
+    next_step: str
+
+
+class LogsQuery(Request):
+    """Which output, from where, and for how long."""
+
+    stream: Literal["stdout", "stderr"] = "stdout"
+    attempt: int | None = Field(default=None, ge=1, description="its number; without it, the latest")
+    offset: int = Field(default=0, ge=0, le=2**62, description="bytes to leave out at the start")
+    follow: bool = Field(default=False, description="go on until the job is final (with attempt: until that one ended)")
+
+
+class EventsQuery(Request):
+    """Where to start."""
+
+    from_: int | None = Field(
+        default=None, alias="from", ge=0, le=2**62, description="index of the first event; without it, from now on"
+    )
+
+
+class StateQuery(Request):
+    """Which keys."""
+
+    prefix: str = Field(default="", max_length=1024)
+    limit: int = Field(default=1000, ge=1, le=10_000)
+
+
+class WatchQuery(Request):
+    """Which keys, and whether to begin with what is there."""
+
+    prefix: str = Field(default="", max_length=1024)
+    initial: bool = Field(default=False, description="first send what is there")
+
+
+class StateAnswer(Answer):
+    """Entries by key."""
+
+    entries: list[StateEntry]
+
+
+class Setting(Answer):
+    """One setting. ``origin``: where its value was written. ``live``: whether it may change without a restart."""
+
+    key: str
+    value: Any
+    default: Any
+    origin: str
+    live: bool
+    description: str
+
+
+class SettingsAnswer(Answer):
+    """All settings, in order."""
+
+    settings: list[Setting]
+
+
+class SettingChanged(Answer):
+    """The setting's value now and before."""
+
+    key: str
+    value: Any
+    previous: Any
+
+
+class SessionRequest(Request):
+    """Who opens a session, with which Python."""
+
+    user_id: str = Field(default="local", max_length=128)
+    python: str = Field(default="", max_length=32, description="major.minor of the client")
+
+
+class SessionAnswer(Answer):
+    """An open session: renew it every ``renew_s``; after ``expires_s`` without that it is closed."""
+
+    session_id: str
+    renew_s: float
+    expires_s: float
+
+
+class Done(Answer):
+    """It is so now."""
+
+    done: bool = True

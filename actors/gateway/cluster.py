@@ -1,0 +1,137 @@
+"""The cluster as it is: hosts, GPUs, allocations, performance, processes, settings."""
+
+from __future__ import annotations
+
+import asyncio
+from time import time
+from typing import Any
+
+from actorgrid.errors import ActorGridError, SettingNotLive, UnknownSetting
+from actorgrid.models import PerformanceMetrics, SettingChange
+from actorgrid.supervisors.server import GetStatus
+
+from ..cluster.fault_detector import EXPECTED
+from ..cluster.messages import ChangeSetting, ClusterSummary, ListHosts
+from ..consensus.messages import Query
+from ..gpu.messages import Inventory
+from ..work.messages import ListAttempts
+from .answers import (
+    AllocationsAnswer,
+    ClusterAnswer,
+    GpusAnswer,
+    HostsAnswer,
+    InspectAnswer,
+    PerformanceAnswer,
+    SettingChanged,
+    SettingsAnswer,
+)
+from .route import Call, Route
+
+SUMMARY_TIMEOUT_S = 15.0
+"""ClusterManager asks four servers in turn; each may be restarting."""
+STATUS_TIMEOUT_S = 2.0
+
+
+async def get_cluster(call: Call) -> Any:
+    """Counts and figures of the cluster."""
+    return await call.ask("cluster_manager", ClusterSummary(), SUMMARY_TIMEOUT_S)
+
+
+async def get_hosts(call: Call) -> Any:
+    """All hosts."""
+    return {"hosts": await call.ask("cluster_manager", ListHosts(), SUMMARY_TIMEOUT_S)}
+
+
+async def get_gpus(call: Call) -> Any:
+    """All devices."""
+    return {"gpus": await call.ask("gpu_coordinator", Inventory())}
+
+
+async def get_allocations(call: Call) -> Any:
+    """All live allocations."""
+    found = await call.ask("consensus", Query("allocations"))
+    records = found.values() if isinstance(found, dict) else found
+    return {"allocations": sorted(records, key=lambda record: str(record["allocation_id"]))}
+
+
+async def get_performance(call: Call) -> Any:
+    """The host's own performance."""
+    summary = await call.ask("cluster_manager", ClusterSummary(), SUMMARY_TIMEOUT_S)
+    figures = {name: value for name, value in summary["performance"].items() if name in PerformanceMetrics.model_fields}
+    return {"timestamp": PerformanceMetrics.model_fields["timestamp"].get_default(call_default_factory=True), **figures}
+
+
+async def get_inspect(call: Call) -> Any:
+    """How each process of the host says it is."""
+
+    async def status(name: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = await call.ask(name, GetStatus(), STATUS_TIMEOUT_S)
+        except ActorGridError as error:
+            return {"error": error.to_dict()}
+        return found
+
+    async def attempts() -> list[dict[str, Any]]:
+        try:
+            found: list[dict[str, Any]] = await call.ask("worker_manager", ListAttempts(), STATUS_TIMEOUT_S)
+        except ActorGridError:
+            return []  # its own status says so
+        return found
+
+    names = ("host", *EXPECTED)
+    listed, *statuses = await asyncio.gather(attempts(), *(status(name) for name in names))
+    return {"at": time(), "servers": dict(zip(names, statuses, strict=True)), "attempts": listed}
+
+
+async def get_config(call: Call) -> Any:
+    """All settings."""
+    settings = call.door.settings
+    defaults = type(settings)()
+    return {
+        "settings": [
+            {
+                "key": key,
+                "value": _plain(settings.get(key)),
+                "default": _plain(defaults.get(key)),
+                "origin": settings.origin(key),
+                "live": settings.is_live(key),
+                "description": settings.describe(key),
+            }
+            for key in settings.keys()  # noqa: SIM118 - a method of ours, not a mapping's
+        ]
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+
+
+async def put_config(call: Call) -> Any:
+    """Change a live setting, for good."""
+    change = call.body_as(SettingChange)
+    key = call.part("key")
+    call.door.settings.check_live(key, change.value)
+    return await call.ask("cluster_manager", ChangeSetting(key, change.value, by="http"), 35.0)
+
+
+ROUTES = (
+    Route("GET", "/api/cluster", "The cluster in figures", get_cluster, ClusterAnswer, "cluster"),
+    Route("GET", "/api/hosts", "All hosts, with their GPUs and health", get_hosts, HostsAnswer, "cluster"),
+    Route("GET", "/api/gpus", "All GPUs, with their latest readings", get_gpus, GpusAnswer, "cluster"),
+    Route("GET", "/api/allocations", "What is allocated, and to whom", get_allocations, AllocationsAnswer, "cluster"),
+    Route("GET", "/api/performance", "The host's own performance", get_performance, PerformanceAnswer, "cluster"),
+    Route("GET", "/api/inspect", "How each process of the host is", get_inspect, InspectAnswer, "cluster"),
+    Route("GET", "/api/config", "All settings: value, default, origin", get_config, SettingsAnswer, "config"),
+    Route(
+        "PUT",
+        "/api/config/{key}",
+        "Change a live setting without a restart",
+        put_config,
+        SettingChanged,
+        "config",
+        request=SettingChange,
+        errors=(UnknownSetting, SettingNotLive),
+    ),
+)

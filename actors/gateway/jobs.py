@@ -1,0 +1,159 @@
+"""Jobs: accept, list, wait, cancel, explain."""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any
+
+from actorgrid.errors import (
+    BadRequest,
+    DependencyFailed,
+    DiskFull,
+    PythonMismatch,
+    QueueFull,
+    RequestTooLarge,
+    TooManyGpus,
+    UnknownGpuModel,
+    UnknownJob,
+    UnknownPolicy,
+)
+from actorgrid.models import Job, JobState, TaskRequest
+
+from ..cluster.messages import CancelJob, GetJob, ListJobs, SubmitJobs, Why
+from .answers import Accepted, BatchAccepted, BatchRequest, JobsAnswer, JobsQuery, WaitQuery, WhyAnswer
+from .records import job_checks, job_record
+from .route import Call, Route
+
+COMMIT_TIMEOUT_S = 45.0
+"""A proposal outlives a restart of the ledger, which itself waits 30 s."""
+ANSWER_S = 10.0
+
+
+async def post_job(call: Call) -> Any:
+    """Accept one job."""
+    request = call.body_as(TaskRequest)
+    job_checks(request)
+    return (await _accept(call, [request]))[0]
+
+
+async def post_jobs(call: Call) -> Any:
+    """Accept many jobs, all or none."""
+    requests = call.body_as(BatchRequest).jobs
+    seen: set[str] = set()
+    for position, request in enumerate(requests):
+        job_checks(request, f"jobs.{position}.")
+        if request.task_id in seen:
+            raise BadRequest(
+                f"jobs.{position}.task_id: used twice in this batch", asked=request.task_id, hint="each job has its own"
+            )
+        seen.add(request.task_id)
+    return {"jobs": await _accept(call, requests)}
+
+
+async def _accept(call: Call, requests: list[TaskRequest]) -> list[dict[str, Any]]:
+    settings = call.door.settings
+    contents = [content for request in requests for content in (request.payload, request.stdin) if content is not None]
+    wanted = sum(len(content) for content in contents)
+    store = call.door.blobs
+
+    def keep() -> dict[bytes, str]:
+        store.check_room(wanted, settings.performance.min_free_bytes)
+        return dict(zip(contents, store.put_all(contents), strict=True))
+
+    # On the disk for good first: once the ledger names a payload, a crash of ours must not lose it.
+    digests = await call.door.in_pool(keep)
+    now = time()
+    jobs = tuple(
+        job_record(
+            request,
+            digests[request.payload] if request.payload is not None else None,
+            digests[request.stdin] if request.stdin is not None else None,
+            settings.work.max_isolation_s,
+            now,
+        )
+        for request in requests
+    )
+    accepted: list[dict[str, Any]] = await call.ask("cluster_manager", SubmitJobs(jobs), COMMIT_TIMEOUT_S)
+    return accepted
+
+
+async def get_jobs(call: Call) -> Any:
+    """List jobs."""
+    query = call.query_as(JobsQuery)
+    states = tuple(part.strip() for part in query.state.split(",") if part.strip())
+    known = [state.value for state in JobState]
+    for state in states:
+        if state not in known:
+            raise BadRequest(
+                f"there is no job state {state[:40]!r}", asked=state[:40], hint=f"one of {', '.join(known)}"
+            )
+    return await call.ask("cluster_manager", ListJobs(states, query.limit, query.before), ANSWER_S)
+
+
+async def get_job(call: Call) -> Any:
+    """One job; with ``wait_s``, when it is final or that time is over."""
+    wait_s = call.query_as(WaitQuery).wait_s
+    return await call.ask("cluster_manager", GetJob(call.part("job_id"), wait_s), wait_s + ANSWER_S)
+
+
+async def cancel_job(call: Call) -> Any:
+    """Cancel a job; a final one stays as it is."""
+    return await call.ask("cluster_manager", CancelJob(call.part("job_id"), by="http"), COMMIT_TIMEOUT_S)
+
+
+async def why_job(call: Call) -> Any:
+    """Why a job is where it is."""
+    return await call.ask("cluster_manager", Why(call.part("job_id")), 15.0)
+
+
+_ADMISSION = (
+    UnknownGpuModel,
+    TooManyGpus,
+    RequestTooLarge,
+    UnknownPolicy,
+    PythonMismatch,
+    DependencyFailed,
+    UnknownJob,
+    QueueFull,
+    DiskFull,
+)
+
+ROUTES = (
+    Route(
+        "POST",
+        "/api/jobs",
+        "Accept a job: committed when this answers",
+        post_job,
+        Accepted,
+        "jobs",
+        request=TaskRequest,
+        errors=_ADMISSION,
+        status=201,
+    ),
+    Route(
+        "POST",
+        "/api/jobs/batch",
+        "Accept up to 1000 jobs, all or none",
+        post_jobs,
+        BatchAccepted,
+        "jobs",
+        request=BatchRequest,
+        errors=_ADMISSION,
+        status=201,
+    ),
+    Route("GET", "/api/jobs", "Jobs, newest first", get_jobs, JobsAnswer, "jobs", query=JobsQuery),
+    Route(
+        "GET",
+        "/api/jobs/{job_id}",
+        "One job; wait_s waits for its end",
+        get_job,
+        Job,
+        "jobs",
+        query=WaitQuery,
+        errors=(UnknownJob,),
+    ),
+    Route("POST", "/api/jobs/{job_id}/cancel", "Cancel a job", cancel_job, Job, "jobs", errors=(UnknownJob,)),
+    Route(
+        "GET", "/api/jobs/{job_id}/why", "Why a job is where it is", why_job, WhyAnswer, "jobs", errors=(UnknownJob,)
+    ),
+)

@@ -1,0 +1,191 @@
+"""The loop's thread: a uvloop event loop that serves the door on a socket made by the server's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+import uvloop
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
+
+from actorgrid.errors import BadRequest, Overloaded
+
+from .body import encode_json
+from .bridge import Bridge
+from .door import SECURITY_HEADERS, Door
+from .hub import Hub
+
+MAX_CONNECTIONS = 1024
+"""Open connections; one more is answered 429 and closed."""
+FIRST_REQUEST_S = 15.0
+"""A connection must bring the head of its first request within this time."""
+KEEP_ALIVE_S = 75.0
+LINGER_S = 2.0
+"""How long the rest of a refused body is read, so that the client gets to see the refusal."""
+MAX_HEAD_BYTES = 16 * 2**10
+DRAIN_S = 2.0
+"""Given to requests under way when the host stops."""
+
+
+class Connection(RequestHandler):
+    """aiohttp's connection with a time limit on the first request, and errors in our form."""
+
+    __slots__ = ("_first_request",)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the clock."""
+        super().connection_made(transport)
+        self._first_request: asyncio.TimerHandle | None = self._loop.call_later(FIRST_REQUEST_S, self._too_late)
+
+    def _too_late(self) -> None:
+        self._first_request = None
+        if not self._request_count:
+            self.force_close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Stop the clock."""
+        if self._first_request is not None:
+            self._first_request.cancel()
+        super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """What is no HTTP, in the form of every other error."""
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer is on its way already")
+        error = BadRequest(
+            "the request is not HTTP this host reads",
+            found=(message or HTTPStatus(status).phrase).splitlines()[0][:200],
+            hint="send HTTP/1.1; heads are limited to 16 KiB",
+        )
+        response = web.Response(
+            body=encode_json({"error": error.to_dict()}), status=status, content_type="application/json"
+        )
+        response.headers.update(SECURITY_HEADERS)
+        response.force_close()
+        return response
+
+
+class Full(asyncio.Protocol):
+    """Tells one client too many so."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Answer before anything is asked, and close."""
+        assert isinstance(transport, asyncio.Transport)
+        error = Overloaded(
+            "the host has its maximum of HTTP connections",
+            found=f"{MAX_CONNECTIONS}",
+            hint="keep connections open and use them again, or close those that are idle",
+        )
+        body = encode_json({"error": error.to_dict()})
+        head = (
+            "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nConnection: close\r\n"
+            f"Retry-After: 1\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        transport.write(head.encode() + body)
+        transport.close()
+
+
+class LoopThread(threading.Thread):
+    """Runs until ``finish``; tells the server through the bridge when it is ready, and if it dies."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        bridge: Bridge,
+        hub: Hub,
+        make_door: Callable[[], Door],
+        on_ready: Callable[[Door], None],
+        on_death: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(name="gateway-http", daemon=True)
+        self._sock = sock
+        self._bridge = bridge
+        self._hub = hub
+        self._make_door = make_door
+        self._on_ready = on_ready
+        self._on_death = on_death
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._finish: asyncio.Event | None = None
+
+    def finish(self) -> None:
+        """Ask for an orderly end, from any thread."""
+        if self._loop is not None and self._finish is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._finish.set)
+            except RuntimeError:
+                return  # it has ended already
+
+    def run(self) -> None:
+        """The thread's outermost loop."""
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - told to the server, which lets the process crash
+            death = error
+            self._bridge.post(lambda: self._on_death(death))
+        finally:
+            self._sock.close()
+
+    async def _serve(self) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        self._finish = asyncio.Event()
+        door = self._make_door()
+        runner = web.AppRunner(
+            door.application(),
+            handle_signals=False,
+            access_log=None,
+            keepalive_timeout=KEEP_ALIVE_S,
+            lingering_time=LINGER_S,
+            max_line_size=MAX_HEAD_BYTES,
+            max_field_size=MAX_HEAD_BYTES,
+            auto_decompress=False,
+            shutdown_timeout=DRAIN_S,
+        )
+        await runner.setup()
+        served = runner.server
+        assert served is not None
+        open_connections: Callable[[], int] = served._connections.__len__
+        settings: dict[str, Any] = served._kwargs
+
+        def connect() -> asyncio.Protocol:
+            if open_connections() >= MAX_CONNECTIONS:
+                return Full()
+            return Connection(served, loop=loop, **settings)
+
+        door.connections = open_connections
+        listening = await loop.create_server(connect, sock=self._sock, backlog=1024)
+        self._bridge.open(loop, self._hub)
+        self._bridge.post(lambda: self._on_ready(door))
+        try:
+            await self._finish.wait()
+        finally:
+            listening.close()
+            await self._drain(door)
+            await runner.cleanup()
+            door.close()
+
+    async def _drain(self, door: Door) -> None:
+        """Answer what waits for others at once, let what is being sent be sent, then hang up."""
+        door.stopping = True
+        self._bridge.stop_waiting()
+        door.hub.close("stopping")
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await door.idle.wait()
+        except TimeoutError:
+            logging.getLogger("actorgrid.gateway").info("%d request(s) were cut off", door.serving)

@@ -1,0 +1,110 @@
+"""Sessions and their leases of warm workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.errors import (
+    Overloaded,
+    PythonMismatch,
+    RequestTooLarge,
+    TooManyGpus,
+    TooManySessions,
+    UnknownGpuModel,
+    UnknownSession,
+)
+from actorgrid.models import LeaseGrant, LeaseRequest
+
+from ..cluster.messages import AcquireWorker, CloseSession, OpenSession, RenewSession, ReturnWorker
+from .answers import Done, SessionAnswer, SessionRequest
+from .records import check_env, check_python, resources_record
+from .route import Call, Route
+
+ATTACH_S = 60.0
+"""Given to a lease beyond its own wait: commit, start of a worker, and their restarts."""
+
+
+async def open_session(call: Call) -> Any:
+    """Open a session."""
+    request = call.body_as(SessionRequest)
+    return await call.ask("load_balancer", OpenSession(request.user_id, request.python))
+
+
+async def renew_session(call: Call) -> Any:
+    """Keep a session alive."""
+    await call.ask("load_balancer", RenewSession(call.part("session_id")))
+    return {"done": True}
+
+
+async def close_session(call: Call) -> Any:
+    """End a session and free its leases."""
+    await call.ask("load_balancer", CloseSession(call.part("session_id")), 35.0)
+    return {"done": True}
+
+
+async def acquire_lease(call: Call) -> Any:
+    """Lease a warm worker."""
+    request = call.body_as(LeaseRequest)
+    check_python(request.python)
+    check_env(request.env, "env")
+    pool = request.pool.value if request.pool else None
+    ask = AcquireWorker(
+        call.part("session_id"), resources_record(request), pool, dict(request.env), wait_s=request.wait_s
+    )
+    return await call.ask("load_balancer", ask, request.wait_s + ATTACH_S)
+
+
+async def return_lease(call: Call) -> Any:
+    """Give a lease back."""
+    await call.ask("load_balancer", ReturnWorker(call.part("session_id"), call.part("lease_id")), 35.0)
+    return {"done": True}
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/api/sessions",
+        "Open a session",
+        open_session,
+        SessionAnswer,
+        "sessions",
+        request=SessionRequest,
+        errors=(TooManySessions, PythonMismatch),
+    ),
+    Route(
+        "POST",
+        "/api/sessions/{session_id}/renew",
+        "Keep a session alive",
+        renew_session,
+        Done,
+        "sessions",
+        errors=(UnknownSession,),
+    ),
+    Route("DELETE", "/api/sessions/{session_id}", "End a session and free its leases", close_session, Done, "sessions"),
+    Route(
+        "POST",
+        "/api/sessions/{session_id}/leases",
+        "Lease a warm worker",
+        acquire_lease,
+        LeaseGrant,
+        "sessions",
+        request=LeaseRequest,
+        errors=(
+            UnknownSession,
+            TooManySessions,
+            Overloaded,
+            PythonMismatch,
+            UnknownGpuModel,
+            TooManyGpus,
+            RequestTooLarge,
+        ),
+    ),
+    Route(
+        "DELETE",
+        "/api/sessions/{session_id}/leases/{lease_id}",
+        "Give a lease back",
+        return_lease,
+        Done,
+        "sessions",
+    ),
+)

@@ -1,0 +1,569 @@
+"""A gateway among small stand-ins, driven from the test's thread, and a real HTTP client in another."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import time
+from typing import Any
+
+import aiohttp
+import pytest
+
+from actorgrid.actors.cluster import messages as cluster
+from actorgrid.actors.consensus.messages import Applied, Query, Snapshot, Subscribe
+from actorgrid.actors.gateway.actor import Gateway
+from actorgrid.actors.gpu.messages import Inventory
+from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.replication import messages as replication
+from actorgrid.actors.work.messages import ListAttempts
+from actorgrid.configs.paths import HostPaths
+from actorgrid.configs.schema import Settings
+from actorgrid.errors import ActorGridError, UnknownJob, UnknownKey, UnknownSession
+from actorgrid.supervisors.inline import InlineNode
+from actorgrid.supervisors.server import Server, Waiter, handles
+
+FINAL = ("succeeded", "failed", "cancelled", "lost")
+GPU = {
+    "device_id": "GPU-0",
+    "vendor": "nvidia",
+    "model": "H100-80GB",
+    "host": "h1",
+    "index": 0,
+    "source": "simulated",
+    "memory_total_bytes": 80 * 2**30,
+    "memory_allocated_bytes": 0,
+    "memory_used_bytes": None,
+    "allocated_milli": 250,
+    "temperature_celsius": None,
+    "power_usage_watts": None,
+    "utilization_percent": None,
+    "status": "allocated",
+    "jobs": ["a"],
+}
+ALLOCATION = {
+    "allocation_id": "a.1",
+    "owner": {"kind": "attempt", "job_id": "a", "attempt": 1},
+    "host": "h1",
+    "incarnation": 1,
+    "gpu_indexes": [0],
+    "gpu_uuids": ["GPU-0"],
+    "gpu_milli": 250,
+    "gpu_memory_mib": 0,
+    "cpu_milli": 1000,
+    "memory_mib": 0,
+    "token": [1, 7],
+    "granted_at": 1.0,
+    "pool": "gpu_compute",
+    "env": {},
+}
+
+
+class StandIn(Server):
+    """Answers from memory; ``broken`` makes it raise that instead, ``mute`` makes it never answer."""
+
+    broken: ActorGridError | None = None
+    mute = False
+
+    def deliver(self, envelope: Any) -> None:
+        if not self.mute:
+            super().deliver(envelope)
+
+    def check(self) -> None:
+        if self.broken is not None:
+            raise self.broken
+
+
+class Consensus(StandIn):
+    name = "consensus"
+
+    def start(self) -> None:
+        self.index = 5
+        self.rows: list[dict[str, Any]] = []
+        self.subscribers: list[str] = []
+
+    @handles(Subscribe)
+    def subscribe(self, _request: Subscribe, sender: str) -> Snapshot:
+        self.subscribers.append(sender)
+        return Snapshot(self.index, 1, 1, {}, {}, {}, {})
+
+    @handles(Query)
+    def query(self, query: Query) -> Any:
+        self.check()
+        if query.kind == "allocations":
+            return {"a.1": ALLOCATION}
+        if query.kind == "counts":
+            return {"jobs": {"queued": 2, "running": 1}, "commit_latency_ms": 1.5}
+        first, limit = query.args["from_index"], query.args["limit"]
+        return [row for row in self.rows if row["index"] >= first][:limit]
+
+    def apply(self, kind: str, identity: str, record: Any, command_type: str = "start_attempt") -> int:
+        previous, self.index = self.index, self.index + 1
+        state = record.get("state", "") if isinstance(record, dict) else ""
+        self.rows.append(
+            {
+                "number": len(self.rows) + 1,
+                "index": self.index,
+                "at": 1.0,
+                "type": command_type,
+                "kind": kind,
+                "id": identity,
+                "state": state,
+            }
+        )
+        for name in self.subscribers:
+            self.cast(name, Applied(self.index, previous, 1.0, command_type, ((kind, identity, record),)))
+        return self.index
+
+
+class ClusterManager(StandIn):
+    name = "cluster_manager"
+
+    def start(self) -> None:
+        self.jobs: dict[str, dict[str, Any]] = {}
+        self.submitted: list[dict[str, Any]] = []
+        self.waiting: dict[str, list[Waiter]] = {}
+
+    @handles(cluster.SubmitJobs)
+    def submit(self, request: cluster.SubmitJobs) -> list[dict[str, Any]]:
+        self.check()
+        answers = []
+        for job in request.jobs:
+            answers.append({"job_id": job["job_id"], "duplicate": job["job_id"] in self.jobs})
+            record = {**job, "state": "queued", "attempts": [], "ended_at": None, "error": None}
+            self.jobs.setdefault(job["job_id"], record)
+            self.submitted.append(job)
+        return answers
+
+    def record(self, job_id: str) -> dict[str, Any]:
+        self.check()
+        if job_id not in self.jobs:
+            raise UnknownJob(f"there is no job {job_id}", asked=job_id, hint="actorgrid ps")
+        return self.jobs[job_id]
+
+    @handles(cluster.GetJob)
+    async def get(self, request: cluster.GetJob) -> dict[str, Any]:
+        record = self.record(request.job_id)
+        if request.wait_s and record["state"] not in FINAL:
+            waiter = Waiter()
+            self.waiting.setdefault(request.job_id, []).append(waiter)
+            timer = self.runtime.after(request.wait_s, lambda: waiter.set(None))
+            await waiter
+            timer.cancel()
+        return self.record(request.job_id)
+
+    def change(self, job_id: str, **fields: Any) -> dict[str, Any]:
+        self.jobs[job_id] = {**self.jobs[job_id], **fields}
+        if self.jobs[job_id]["state"] in FINAL:
+            for waiter in self.waiting.pop(job_id, []):
+                waiter.set(None)
+        return self.jobs[job_id]
+
+    @handles(cluster.ListJobs)
+    def listed(self, request: cluster.ListJobs) -> dict[str, Any]:
+        found = [job for job in self.jobs.values() if not request.states or job["state"] in request.states]
+        return {"jobs": found[: request.limit], "total": len(found)}
+
+    @handles(cluster.CancelJob)
+    def cancel(self, request: cluster.CancelJob) -> dict[str, Any]:
+        self.record(request.job_id)
+        return self.change(request.job_id, state="cancelled", cancel_requested=True)
+
+    @handles(cluster.Why)
+    def why(self, request: cluster.Why) -> dict[str, Any]:
+        state = self.record(request.job_id)["state"]
+        return {"job_id": request.job_id, "state": state, "reasons": ["it waits"], "next_step": "wait"}
+
+    @handles(cluster.ListHosts)
+    def hosts(self, _request: cluster.ListHosts) -> list[dict[str, Any]]:
+        return [
+            {
+                "node_id": "h1",
+                "hostname": "box",
+                "ip_address": "127.0.0.1",
+                "port": 7400,
+                "incarnation": 1,
+                "gpus": [GPU],
+                "cpu_milli": 2000,
+                "memory_mib": 1024,
+            }
+        ]
+
+    @handles(cluster.ClusterSummary)
+    def summary(self, _request: cluster.ClusterSummary) -> dict[str, Any]:
+        return {
+            "name": "actorgrid",
+            "health": "healthy",
+            "ready": True,
+            "problems": [],
+            "hosts": 1,
+            "gpus": 1,
+            "gpu_allocated_milli": 250,
+            "gpu_capacity_milli": 1000,
+            "jobs": {"queued": 2},
+            "performance": {
+                "scheduling_latency_us": 3.0,
+                "scheduling_latency_p99_us": None,
+                "commit_latency_ms": 1.0,
+                "gpu_allocated_percent": 25.0,
+                "gpu_utilization_percent": None,
+                "cluster_throughput_tasks_per_second": 0.5,
+                "active_tasks": 1,
+                "queued_tasks": 2,
+            },
+        }
+
+    @handles(cluster.ChangeSetting)
+    def set(self, request: cluster.ChangeSetting) -> dict[str, Any]:
+        previous = self.host.settings.set_live(request.key, request.value)
+        return {"key": request.key, "value": self.host.settings.get(request.key), "previous": previous}
+
+    def metrics(self) -> dict[str, float]:
+        return {"jobs_queued": 2, "jobs_submitted_total": len(self.submitted)}
+
+
+class LoadBalancer(StandIn):
+    name = "load_balancer"
+
+    def start(self) -> None:
+        self.sessions: set[str] = set()
+        self.acquired: list[cluster.AcquireWorker] = []
+
+    @handles(cluster.OpenSession)
+    def open(self, _request: cluster.OpenSession) -> dict[str, Any]:
+        self.sessions.add("s1")
+        return {"session_id": "s1", "renew_s": 2.0, "expires_s": 10.0}
+
+    @handles(cluster.RenewSession)
+    def renew(self, request: cluster.RenewSession) -> None:
+        if request.session_id not in self.sessions:
+            raise UnknownSession("the session is not open here", asked=request.session_id)
+
+    @handles(cluster.CloseSession)
+    def close(self, request: cluster.CloseSession) -> None:
+        self.sessions.discard(request.session_id)
+
+    @handles(cluster.AcquireWorker)
+    def acquire(self, request: cluster.AcquireWorker) -> dict[str, Any]:
+        self.acquired.append(request)
+        return {
+            "lease_id": "l1",
+            "worker_id": "w1",
+            "socket_path": "/run/w1",
+            "secret": "x",
+            "token": [1, 9],
+            "gpu_uuids": [],
+            "enforcement": "none",
+            "tenancy": "single",
+            "python": "3.11",
+        }
+
+    @handles(cluster.ReturnWorker)
+    def give_back(self, _request: cluster.ReturnWorker) -> None:
+        return None
+
+
+class GpuCoordinator(StandIn):
+    name = "gpu_coordinator"
+
+    def start(self) -> None:
+        self.gpus = [GPU]
+
+    @handles(Inventory)
+    def inventory(self, _request: Inventory) -> list[dict[str, Any]]:
+        return self.gpus
+
+
+class DistributedState(StandIn):
+    name = "distributed_state"
+
+    def start(self) -> None:
+        self.entries: dict[str, dict[str, Any]] = {}
+        self.watched: list[str] = []
+        self.unwatched: list[str] = []
+
+    @handles(replication.Mutate)
+    def mutate(self, request: replication.Mutate) -> dict[str, Any]:
+        self.check()
+        return self.put(request.key, request.value, request.type)
+
+    def put(self, key: str, value: Any, kind: str = "lww_register") -> dict[str, Any]:
+        entry = self.entries[key] = {"key": key, "type": kind, "value": value}
+        if any(key.startswith(prefix) for prefix in self.watched):
+            self.cast("gateway", replication.StateChanged(key, kind, value))
+        return entry
+
+    @handles(replication.Read)
+    def read(self, request: replication.Read) -> dict[str, Any]:
+        if request.key not in self.entries:
+            raise UnknownKey(f"there is no key {request.key}", asked=request.key)
+        return self.entries[request.key]
+
+    @handles(replication.ReadPrefix)
+    def read_prefix(self, request: replication.ReadPrefix) -> list[dict[str, Any]]:
+        found = [entry for key, entry in sorted(self.entries.items()) if key.startswith(request.prefix)]
+        return found[: request.limit]
+
+    @handles(replication.WatchPrefix)
+    def watch(self, request: replication.WatchPrefix) -> None:
+        self.watched.append(request.prefix)
+
+    @handles(replication.UnwatchPrefix)
+    def unwatch(self, request: replication.UnwatchPrefix) -> None:
+        self.unwatched.append(request.prefix)
+        self.watched.remove(request.prefix)
+
+
+class WorkerManager(StandIn):
+    name = "worker_manager"
+
+    @handles(ListAttempts)
+    def attempts(self, _request: ListAttempts) -> list[dict[str, Any]]:
+        return [{"id": "a.1", "kind": "attempt", "state": "running", "pid": 1, "shim_pid": 2, "pool": "x", "gpus": []}]
+
+
+class FaultDetector(StandIn):
+    name = "fault_detector"
+
+    def start(self) -> None:
+        self.ready = True
+
+    @handles(cluster.HealthReport)
+    def report(self, _request: cluster.HealthReport) -> dict[str, Any]:
+        return {
+            "health": "healthy" if self.ready else "degraded",
+            "ready": self.ready,
+            "problems": [] if self.ready else ["consensus is silent"],
+            "servers": {"consensus": {"pid": os.getpid(), "handled": 3, "silent_s": 0.1, "restarts": 1}},
+        }
+
+
+class Host(StandIn):
+    name = "host"
+
+    def status(self) -> dict[str, Any]:
+        return {"children": 8}
+
+
+STAND_INS: tuple[type[StandIn], ...] = (
+    Consensus,
+    ClusterManager,
+    LoadBalancer,
+    GpuCoordinator,
+    DistributedState,
+    WorkerManager,
+    FaultDetector,
+    Host,
+)
+
+
+@dataclass
+class Reply:
+    """An HTTP answer, read to its end."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.json["error"]
+        return found
+
+
+class ClientThread:
+    """An asyncio loop with an aiohttp session, away from the test's thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="test-client")
+        self._thread.start()
+        self.session: aiohttp.ClientSession = asyncio.run_coroutine_threadsafe(self._open(), self.loop).result(10)
+
+    async def _open(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
+
+    async def _close(self) -> None:
+        await self.session.close()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)
+        await self.loop.shutdown_default_executor()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self.loop).result(10)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+
+
+@dataclass
+class Town:
+    """The node with its servers, and a client."""
+
+    node: InlineNode
+    host: HostContext
+    client: ClientThread
+    gateway: Gateway
+    wake: tuple[int, int]
+    servers: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return self.gateway.url
+
+    @property
+    def token(self) -> str:
+        return self.host.paths.token_file.read_text().strip()
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> concurrent.futures.Future[Any]:
+        """Run in the client's loop; the node is woken when it ends."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.client.loop)
+        future.add_done_callback(lambda _: os.write(self.wake[1], b"\0"))
+        return future
+
+    def finish(self, future: concurrent.futures.Future[Any], timeout_s: float = 20.0) -> Any:
+        self.node.run_until(future.done, timeout_s, "the client to be done")
+        return future.result()
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], timeout_s: float = 20.0) -> Any:
+        return self.finish(self.start(coroutine), timeout_s)
+
+    def until(self, condition: Callable[[], bool], what: str = "condition", timeout_s: float = 10.0) -> None:
+        self.node.run_until(condition, timeout_s, what)
+
+    async def fetch(self, method: str, path: str, token: str | None = "", **more: Any) -> Reply:
+        headers = dict(more.pop("headers", {}))
+        if token is not None:
+            headers.setdefault("Authorization", f"Bearer {token or self.token}")
+        async with self.client.session.request(method, self.url + path, headers=headers, **more) as response:
+            return Reply(response.status, dict(response.headers), await response.read())
+
+    def http(self, method: str, path: str, token: str | None = "", **more: Any) -> Reply:
+        reply: Reply = self.run(self.fetch(method, path, token, **more))
+        return reply
+
+    def raw(self, request: bytes) -> bytes:
+        """Send bytes as they are; all that comes back until the host hangs up."""
+
+        async def talk() -> bytes:
+            port = int(self.url.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(request)
+                await writer.drain()
+                return await asyncio.wait_for(reader.read(), 10)
+            finally:
+                writer.close()
+
+        answer: bytes = self.run(talk())
+        return answer
+
+    def with_stream(
+        self, path: str, use: Callable[[aiohttp.ClientResponse], Awaitable[Any]], **more: Any
+    ) -> concurrent.futures.Future[Any]:
+        """Open a stream in the client's loop and let *use* read it."""
+
+        async def talk() -> Any:
+            headers = {"Authorization": f"Bearer {self.token}", **more.pop("headers", {})}
+            async with self.client.session.get(self.url + path, headers=headers, **more) as response:
+                return await use(response)
+
+        return self.start(talk())
+
+    def add_job(self, job_id: str = "a", **fields: Any) -> dict[str, Any]:
+        record = {
+            "job_id": job_id,
+            "name": "echo",
+            "user_id": "local",
+            "kind": "command",
+            "command": ["echo"],
+            "state": "queued",
+            "priority": 50,
+            "resources": {"gpus": 0.25},
+            "submitted_at": time(),
+            "ended_at": None,
+            "retries_left": 0,
+            "cancel_requested": False,
+            "depends_on": [],
+            "error": None,
+            "attempts": [],
+            **fields,
+        }
+        self.servers["cluster_manager"].jobs[job_id] = record
+        return record
+
+    def attempt(self, job_id: str = "a", number: int = 1, **fields: Any) -> dict[str, Any]:
+        return {
+            "number": number,
+            "attempt_id": f"{job_id}.{number}",
+            "host": "h1",
+            "incarnation": 1,
+            "state": "running",
+            "token": [1, 7],
+            "gpu_uuids": ["GPU-0"],
+            "gpu_indexes": [0],
+            "placed_at": 1.0,
+            "started_at": 1.0,
+            "ended_at": None,
+            **fields,
+        }
+
+    def attempt_folder(self, attempt_id: str = "a.1") -> Path:
+        folder = self.host.paths.attempts_dir / attempt_id
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def tell_job(self, job_id: str, **fields: Any) -> None:
+        """Change a job and let the ledger tell everyone."""
+        record = self.servers["cluster_manager"].change(job_id, **fields)
+        self.servers["consensus"].apply("job", job_id, record)
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostContext:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path) if len(str(tmp_path)) <= 40 else "/nonexistent")
+    settings = Settings()
+    settings.cluster.base_port = 0
+    settings.performance.min_free_bytes = 0
+    context = HostContext(HostPaths(tmp_path / "data"), settings, "h1", "box", 1, os.urandom(4).hex())
+    context.paths.make()
+    return context
+
+
+@pytest.fixture
+def client() -> Iterator[ClientThread]:
+    thread = ClientThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def town(host: HostContext, client: ClientThread) -> Iterator[Town]:
+    node = InlineNode(real_time=True)
+    wake = os.pipe()
+    node.watch(wake[0], lambda: os.read(wake[0], 64) and None)
+    servers = {kind.name: node.add(kind, host) for kind in STAND_INS}
+    gateway = node.add(Gateway, host)
+    assert isinstance(gateway, Gateway)
+    here = Town(node, host, client, gateway, wake, servers)
+    here.until(lambda: bool(servers["consensus"].subscribers), "the mirror")  # type: ignore[attr-defined]
+    node.settle()
+    yield here
+    gateway.stop("test")
+    node.unwatch(wake[0])
+    node._selector.close()
+    for end in wake:
+        os.close(end)

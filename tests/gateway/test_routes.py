@@ -1,0 +1,112 @@
+"""What is documented is what is served, both ways."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgpack
+import pytest
+
+from actorgrid.actors.gateway.door import ROUTES
+from actorgrid.actors.gateway.route import Route
+
+JOB = {"task_id": "new", "command": ["true"]}
+BODIES: dict[str, Any] = {
+    "post_job": JOB,
+    "post_jobs": {"jobs": [{**JOB, "task_id": "x"}, {**JOB, "task_id": "y"}]},
+    "put_config": {"value": 3.0},
+    "post_key": {"value": 1},
+    "open_session": {"user_id": "u", "python": ""},
+    "acquire_lease": {"gpus": 0.5},
+}
+PARTS = {"job_id": "a", "key": "work.kill_grace_s", "session_id": "s1", "lease_id": "l1"}
+
+
+def path_of(route: Route) -> str:
+    path = route.documented_path
+    for name, value in PARTS.items():
+        path = path.replace("{" + name + "}", value)
+    return path
+
+
+def prepare(town: Any) -> None:
+    town.attempt_folder().joinpath("stdout").write_bytes(b"hello\n")
+    town.attempt_folder().joinpath("result.bin").write_bytes(b"result")
+    attempt = town.attempt(state="succeeded", ended_at=2.0)
+    town.add_job("a", kind="function", state="succeeded", attempts=[attempt])
+    town.servers["distributed_state"].put("work.kill_grace_s", 1)
+    town.servers["load_balancer"].sessions.add("s1")
+
+
+def test_document_and_router_hold_the_same_paths_and_methods(town: Any) -> None:
+    document = town.http("GET", "/openapi.json", token=None).json
+    documented = {(method.upper(), path) for path, operations in document["paths"].items() for method in operations}
+    app = town.gateway._door.application()
+    served = set()
+    for route in app.router.routes():
+        info = route.resource.get_info()
+        served.add((route.method, info.get("path") or info["formatter"]))
+    assert documented == served
+    assert document["openapi"] == "3.1.0"
+
+
+def test_every_reference_in_the_document_leads_somewhere(town: Any) -> None:
+    document = town.http("GET", "/openapi.json", token=None).json
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            if "$ref" in node:
+                where = document
+                for part in node["$ref"].removeprefix("#/").split("/"):
+                    where = where[part]
+            for value in node.values():
+                walk(value)
+        elif isinstance(node, list):
+            for value in node:
+                walk(value)
+
+    walk(document)
+    operations = [one["operationId"] for item in document["paths"].values() for one in item.values()]
+    assert len(set(operations)) == len(operations)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.documented_path}")
+@pytest.mark.parametrize("form", ["json", "msgpack"])
+def test_every_documented_operation_answers_as_its_schema_says(town: Any, route: Route, form: str) -> None:
+    prepare(town)
+    headers = {"Accept": "application/msgpack"} if form == "msgpack" else {}
+    more: dict[str, Any] = {"headers": headers}
+    if route.request is not None:
+        body = BODIES[route.operation]
+        if form == "msgpack":
+            more["data"] = msgpack.packb(body)
+            headers["Content-Type"] = "application/msgpack"
+        else:
+            more["json"] = body
+    if route.answer == "text/event-stream":
+
+        async def first(response: Any) -> tuple[int, str, bytes]:
+            return response.status, response.content_type, await response.content.readline()
+
+        status, content_type, line = town.finish(town.with_stream(path_of(route), first))
+        assert (status, content_type, line) == (200, "text/event-stream", b": listening\n")
+        return
+    reply = town.http(route.method, path_of(route), **more)
+    assert reply.status == route.status, reply.body
+    if isinstance(route.answer, str):
+        assert reply.headers["Content-Type"].partition(";")[0] == route.answer
+        return
+    assert reply.headers["Content-Type"].partition(";")[0] == f"application/{form}"
+    plain = msgpack.unpackb(reply.body) if form == "msgpack" else json.loads(reply.body)
+    route.answer.model_validate(plain)
+
+
+@pytest.mark.parametrize(
+    "route", [route for route in ROUTES if route.token], ids=lambda route: f"{route.method} {route.documented_path}"
+)
+def test_every_operation_under_api_asks_for_the_token(town: Any, route: Route) -> None:
+    assert route.path.startswith("/api/")
+    reply = town.http(route.method, path_of(route), token=None)
+    assert reply.status == 401
+    assert reply.error["code"] == "WrongToken"
