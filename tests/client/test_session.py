@@ -234,7 +234,9 @@ def test_tasks_go_on_while_the_door_is_closed(client: Client, host: StandIn) -> 
     assert client.submit(abs, -2).result(20) == 2
 
 
-def test_an_unknown_session_is_opened_anew_and_its_tasks_run_again(client: Client, host: StandIn, tmp_path: Path) -> None:
+def test_an_unknown_session_is_opened_anew_and_its_tasks_run_again(
+    client: Client, host: StandIn, tmp_path: Path
+) -> None:
     gate = str(tmp_path / "gate")
 
     def wait_for(path: str) -> str:
@@ -313,7 +315,7 @@ def test_a_result_that_cannot_be_pickled_says_so(client: Client) -> None:
 
 def test_a_changed_global_is_seen_by_the_next_submit(client: Client) -> None:
     scope: dict[str, object] = {"__name__": "__main__"}
-    exec("factor = 2\ndef scale(x): return x * factor", scope)  # noqa: S102
+    exec("factor = 2\ndef scale(x): return x * factor", scope)
     scale = scope["scale"]
     assert client.submit(scale, 10).result(20) == 20  # type: ignore[arg-type]
     scope["factor"] = 3
@@ -321,7 +323,7 @@ def test_a_changed_global_is_seen_by_the_next_submit(client: Client) -> None:
 
 
 def test_more_functions_than_a_worker_remembers(client: Client) -> None:
-    functions = [eval(f"lambda: {number}") for number in range(300)]  # noqa: S307
+    functions = [eval(f"lambda: {number}") for number in range(300)]
     for _ in range(2):
         assert [f.result(60) for f in [client.submit(fn) for fn in functions]] == list(range(300))
 

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from actorgrid.client.lanes import BUDGET_S, Call, Lane, Link, Pace
+from actorgrid.client.options import Shape
+from actorgrid.client.pickling import FunctionCode
+
+CODE = FunctionCode(b"0" * 16, b"", "f", "f")
+
+
+def call(lane: Lane, number: int, priority: int = 50) -> Call:
+    return Call(number, CODE, b"", None, priority, 3, lane, None)
+
+
+def link(lane: Lane, name: str, now: float = 0.0) -> Link:
+    made = Link(lane, name, name, None, None, now)
+    lane.links.append(made)
+    return made
+
+
+def lane() -> Lane:
+    return Lane(Shape())
+
+
+def test_an_unknown_function_travels_alone() -> None:
+    queue = lane()
+    worker = link(queue, "a")
+    worker.took(call(queue, 1), Pace().estimate_s("f"), 0.0)
+    assert not worker.has_room(Pace().estimate_s("f"))
+
+
+def test_short_calls_travel_in_batches_bounded_by_the_budget() -> None:
+    queue = lane()
+    worker = link(queue, "a")
+    number = 0
+    while worker.has_room(BUDGET_S / 10.5):
+        number += 1
+        worker.took(call(queue, number), BUDGET_S / 10.5, 0.0)
+    assert number == 10
+
+
+def test_the_least_loaded_worker_is_picked() -> None:
+    queue = lane()
+    busy, free = link(queue, "a"), link(queue, "b")
+    busy.took(call(queue, 1), 0.001, 0.0)
+    assert queue.pick(0.001) is free
+    free.took(call(queue, 2), 0.002, 0.0)
+    assert queue.pick(0.001) is busy
+
+
+def test_the_pace_jumps_up_and_comes_down_slowly() -> None:
+    pace = Pace()
+    pace.observe("f", 0.001)
+    pace.observe("f", 1.0)
+    assert pace.estimate_s("f") == 1.0
+    pace.observe("f", 0.0)
+    assert 0.7 < pace.estimate_s("f") < 0.9
+
+
+def test_priority_first_then_order_of_arrival_and_cancelled_ones_are_skipped() -> None:
+    queue = lane()
+    for number, priority in ((1, 50), (2, 90), (3, 50), (4, 90)):
+        queue.push(call(queue, number, priority), 0.0)
+    skipped = queue.peek()
+    assert skipped is not None
+    skipped.cancelled = True
+    queue.forget(skipped)
+    order = []
+    while (found := queue.pop()) is not None:
+        order.append(found.task_id)
+    assert order == [4, 1, 3]
+    assert queue.waiting == 0
+
+
+def test_a_queue_of_cancelled_calls_does_not_grow() -> None:
+    queue = lane()
+    for number in range(10_000):
+        made = call(queue, number)
+        queue.push(made, 0.0)
+        made.cancelled = True
+        queue.forget(made)
+    assert sum(len(waiting) for waiting in queue._queues.values()) < 2000
+
+
+def test_calls_behind_a_long_one_are_recalled_only_when_a_worker_is_idle() -> None:
+    queue = lane()
+    stuck = link(queue, "a")
+    for number in range(3):
+        stuck.took(call(queue, number), 0.0001, 0.0)
+    assert queue.recall(1.0) == []
+    link(queue, "b")
+    assert [found.task_id for _, found in queue.recall(1.0)] == [1, 2]
+
+
+def test_the_first_lease_is_wanted_at_once_and_more_only_for_a_backlog() -> None:
+    queue = lane()
+    assert not queue.wants_lease(0.0)
+    queue.push(call(queue, 1), 0.0)
+    assert queue.wants_lease(0.0)
+    queue.requests = 1
+    assert not queue.wants_lease(0.0)
+    queue.requests = 0
+    link(queue, "a")
+    queue.observe(0.00005)
+    assert not queue.wants_lease(0.5)
+    for number in range(10_000):
+        queue.push(call(queue, number), 0.0)
+    assert queue.wants_lease(0.5)
+    queue.quiet_until = 2.0
+    assert not queue.wants_lease(0.5)
+
+
+def test_ended_calls_free_the_load() -> None:
+    queue = lane()
+    worker = link(queue, "a")
+    worker.took(call(queue, 1), 0.004, 0.0)
+    assert worker.gave(1, 5.0) is not None
+    assert worker.gave(1, 5.0) is None
+    assert (worker.load_s, worker.idle_since) == (0.0, 5.0)
