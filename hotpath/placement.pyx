@@ -556,7 +556,7 @@ cdef class PlacementEngine:
         if counts[0] + counts[1] == 0:
             return -1
         best_key.far = 0 if counts[0] else 1
-        wanted = self.roll(counts[best_key.far])
+        wanted = self._roll(counts[best_key.far])
         for slot in range(self.used):
             node = &self.slots[slot]
             if fits(node, ask, self.model_call, &tightest):
@@ -567,7 +567,7 @@ cdef class PlacementEngine:
                     wanted -= 1
         raise AssertionError("the dice gave a number that is not below what was asked")
 
-    def roll(self, below):
+    def _roll(self, below):
         """A number below *below* from the dice."""
         cdef unsigned long long z
         if self.rng is not None:

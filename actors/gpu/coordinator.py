@@ -12,7 +12,7 @@ from typing import Any
 from actorgrid.errors import ActorGridError, CallTimeout, HostError, LedgerRefused, Overloaded, StorageError
 from actorgrid.hotpath import COMPILED, LatencyWindow
 from actorgrid.models import DeviceSource, GPUStatus
-from actorgrid.supervisors.server import Server, Waiter, handles
+from actorgrid.supervisors.server import Server, Timer, Waiter, handles
 
 from ..consensus.messages import Applied, Snapshot
 from ..consensus.mirror import LedgerMirror
@@ -51,7 +51,7 @@ class GPUCoordinator(Server):
         self._grants_total = 0
         self._refused_total = 0
         self._registered: list[Waiter] = []
-        self._lease_waiters: dict[str, Waiter] = {}
+        self._lease_waiters: dict[str, tuple[Waiter, Timer]] = {}
         self._kicked = False
         self._wake_at: float | None = None
         self._hold_until = 0.0
@@ -262,30 +262,33 @@ class GPUCoordinator(Server):
             return self._mirror.allocations[request.lease_id]
         deadline = self.runtime.monotonic() + request.wait_s
         await self._until_registered(max(request.wait_s, REGISTER_WAIT_S))
-        waiter = self._lease_waiters.get(request.lease_id)
-        if waiter is None:
+        waiting = self._lease_waiters.get(request.lease_id)
+        if waiting is None:
             self._core.ask_lease(request, time())
-            waiter = self._lease_waiters[request.lease_id] = Waiter()
+            waiting = Waiter(), self._expire_lease_in(max(0.0, deadline - self.runtime.monotonic()), request)
+            self._lease_waiters[request.lease_id] = waiting
             self._kick()
-            left_s = max(0.0, deadline - self.runtime.monotonic())
-            self.runtime.after(left_s, lambda: self._lease_expired(request))
-        record: dict[str, Any] = await waiter
+        record: dict[str, Any] = await waiting[0]
         return record
 
     def _settle_lease(self, lease_id: str) -> None:
-        waiter = self._lease_waiters.get(lease_id)
-        if waiter is not None and lease_id in self._mirror.allocations:
-            del self._lease_waiters[lease_id]
+        if lease_id in self._lease_waiters and lease_id in self._mirror.allocations:
+            waiter, timer = self._lease_waiters.pop(lease_id)
+            timer.cancel()
             waiter.set(self._mirror.allocations[lease_id])
+
+    def _expire_lease_in(self, delay_s: float, request: AcquireLease) -> Timer:
+        return self.runtime.after(delay_s, lambda: self._lease_expired(request))
 
     def _lease_expired(self, request: AcquireLease) -> None:
         if request.lease_id not in self._lease_waiters:
             return
         if not self._core.withdraw_lease(request.lease_id) and request.lease_id in self._core.in_flight:
             # Being committed right now: the answer is near, and giving up here would leave it to no one.
-            self.runtime.after(RETRY_S, lambda: self._lease_expired(request))
+            waiter, _ = self._lease_waiters[request.lease_id]
+            self._lease_waiters[request.lease_id] = waiter, self._expire_lease_in(RETRY_S, request)
             return
-        waiter = self._lease_waiters.pop(request.lease_id)
+        waiter, _ = self._lease_waiters.pop(request.lease_id)
         nearest = self._core.explain(request.resources, None).get("nearest")
         waiter.fail(
             Overloaded(

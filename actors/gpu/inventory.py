@@ -1,8 +1,8 @@
 """This host's devices: from a vendor's library, simulated or declared, with what they read last.
 
 ``gpus.source`` says where from. ``auto`` asks NVML where there is a sign of NVIDIA hardware or its library, and
-simulates otherwise. Where the hardware is there but the library does not answer, nothing is simulated: the host
-then has no GPUs, says so, and goes on asking.
+simulates where there is no driver. Where hardware and driver are there but keep us out, nothing is simulated: the
+host then has no GPUs and says so; a driver that does not answer goes on being asked.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class HostInventory:
             return
         self.stop()  # nothing to read: no need to keep the process
         what = f"NVML: {report.outcome}" + (f" ({report.message})" if report.message else "")
-        if self.settings.source == "auto":
+        real_but_closed = self._hardware and report.outcome in ("version_mismatch", "no_permission")
+        if self.settings.source == "auto" and not real_but_closed:
             self._simulate(FALLBACK, what)
         else:
             self._note(what, warn=True)

@@ -8,14 +8,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CheckFeasible:
-    """Could an empty cluster serve this? Answer: None. Raises UnknownGpuModel, TooManyGpus, RequestTooLarge."""
+    """Could an empty cluster serve this? Answer: None. Raises UnknownGpuModel, TooManyGpus, RequestTooLarge.
+
+    Also BadRequest for device UUIDs that do not exist, and HostError while this host's devices are not known yet.
+    """
 
     resources: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Why does this not fit now? Answer: the engine's ``explain()`` dict, with ``position`` for a queued job."""
+    """Why does this not fit now? Answer: the engine's ``explain()`` dict, with ``position`` for a queued job.
+
+    For a job also ``depends_on`` (those still open) and ``not_before``; ``host`` says what keeps all placing back.
+    """
 
     resources: dict[str, Any]
     job_id: str | None = None
@@ -23,7 +29,11 @@ class Explain:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All devices with their latest readings. Answer: list of dicts (models.GPUDevice fields)."""
+    """All devices with their latest readings. Answer: list of dicts (models.GPUDevice fields).
+
+    A reading that is ``None`` has its reason in ``unsupported`` {reading: reason}; ``error`` says what is wrong
+    with a device whose status is error.
+    """
 
 
 @dataclass(frozen=True, slots=True)

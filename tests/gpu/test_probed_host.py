@@ -107,6 +107,20 @@ def test_auto_simulates_where_only_a_broken_library_is_installed(
     assert rig.coordinator.status()["probe"]["probe_pid"] is None
 
 
+@pytest.mark.parametrize(
+    ("sign", "code", "sources"),
+    [("device", 4, set()), ("library", 4, {"simulated"}), ("device", 9, {"simulated"}), ("device", 18, set())],
+)
+def test_auto_does_not_simulate_over_devices_that_only_keep_us_out(
+    nvml: Any, make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, sign: str, code: int, sources: set[str]
+) -> None:
+    monkeypatch.setattr(inventory, "traces_of_nvidia", lambda: (True, sign))
+    nvml.set(init=code)
+    rig = make_rig("auto").up()
+    assert {str(row.source) for row in rows(rig)} == sources
+    assert any("NVML" in note for note in rig.coordinator.status()["notes"])
+
+
 def test_a_probe_that_finds_nothing_is_not_kept(nvml: Any, make_rig: Callable[..., Rig]) -> None:
     rig = make_rig("auto").up()
     assert {row.source for row in rows(rig)} == {"simulated"}
