@@ -6,6 +6,7 @@ These functions run in workers; numpy, Pillow and torch load inside them. Arrays
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import os
 import time
@@ -104,8 +105,8 @@ def plan(frames: int, tiles: int, columns: int, rows: int) -> list[list[Tile]]:
         tops = [rows * place // down for place in range(down + 1)]
         cuts = [
             (left, top, right - left, bottom - top)
-            for top, bottom in zip(tops, tops[1:], strict=False)
-            for left, right in zip(lefts, lefts[1:], strict=False)
+            for top, bottom in itertools.pairwise(tops)
+            for left, right in itertools.pairwise(lefts)
         ]
         plans.append([Tile(frame, place, *cut) for place, cut in enumerate(cuts)])
     return plans
@@ -133,7 +134,7 @@ def stitch_frame(tiles: Sequence[TileResult]) -> Picture:
     began = time.perf_counter()
     frame = tiles[0].tile.frame
     fine = frame.samples
-    counts = np.empty((frame.rows * fine, frame.columns * fine), np.float32)
+    counts: Any = np.empty((frame.rows * fine, frame.columns * fine), np.float32)
     light = np.empty_like(counts)
     filled = 0
     for result in tiles:
@@ -233,9 +234,7 @@ def _with_numpy(tile: Tile) -> tuple[bytes, bytes, str]:
     light = np.ones(c.size, np.float32)
     # The main cardioid and the disc beside it never escape.
     q = (c.real - 0.25) ** 2 + c.imag**2
-    alive = np.flatnonzero(
-        (q * (q + c.real - 0.25) > 0.25 * c.imag**2) & ((c.real + 1) ** 2 + c.imag**2 > 0.0625)
-    )
+    alive = np.flatnonzero((q * (q + c.real - 0.25) > 0.25 * c.imag**2) & ((c.real + 1) ** 2 + c.imag**2 > 0.0625))
     c = c[alive]
     z = c.copy()
     slope = np.ones_like(c)
