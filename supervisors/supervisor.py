@@ -78,6 +78,7 @@ class Supervisor(Server):
         self.processes = runtime
         self.policy = RestartPolicy(runtime.children, self.intensity, self.period_s)
         self.stopping = ""
+        self.failure: ActorGridError | None = None
         self._children_by_id = {spec.id: _Child(spec) for spec in runtime.children}
 
     # -- starting
@@ -95,7 +96,7 @@ class Supervisor(Server):
         except ActorGridError as error:
             self.log.error("%s does not start: %s", self.name, error)
             await self.stop_children(f"{self.name} does not start")
-            raise
+            raise self.failure or error from None
 
     def _launch(self, child: _Child) -> None:
         spec, child.state, child.reason = child.spec, "starting", None
@@ -209,6 +210,7 @@ class Supervisor(Server):
             found=f"its last end: {reason}",
             hint="the agent's log shows what ended it; mend that and start the agent again",
         )
+        self.failure = error
         self.log.critical("%s gives up: %s", self.name, error)
         await self.stop_children(error.message)
         self.processes.fail(error)

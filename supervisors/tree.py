@@ -131,10 +131,6 @@ class Tree:
         """Ask the root to stop everything in order, even when it has not started yet; TreeGone follows."""
         self._system.tell(self._root, StopServer(reason))
 
-    def cast(self, message: Any) -> None:
-        """Send to the root without an answer. Raises PeerGone."""
-        self._system.tell(self._root, Parcel(pack(Envelope(CAST, "main", None, message), 0)))
-
     def call(self, message: Any, timeout_s: float) -> Any:
         """Ask the root; events that come meanwhile are kept. Raises what it raised, CallTimeout or PeerGone."""
         ref = (0, next(self._refs))

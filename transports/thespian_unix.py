@@ -50,6 +50,7 @@ from .unix_mesh import Mesh, listen
 
 PICKLE, PARCEL, INTERNAL = 0, 1, 256  # kinds of frames; INTERNAL is over a byte: it cannot come over a socket
 ADMIN = "admin"
+_TURN_S = 1.0
 
 log = logging.getLogger("actorgrid.transport")
 
@@ -230,9 +231,7 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
         """Send what is queued, for at most *timeout_s*; nothing received is handled."""
         end = currentTime() + timeout_s
         while self.mesh.pending and currentTime() < end:
-            # A received frame would make poll return at once: put it aside, this process handles no more of them.
-            self.mesh.inbox.clear()
-            self.mesh.poll(max(0.0, end - currentTime()))
+            self.mesh.poll_sending(max(0.0, end - currentTime()))
 
     def close(self) -> None:
         """Let go of all sockets."""
@@ -290,13 +289,15 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
             if transmit_only and not before:
                 return 0
             end = self.run_time._time_to_quit
-            mesh.poll(None if end is None else max(0.0, end - currentTime()))
+            left_s = None if end is None else max(0.0, end - currentTime())
             if transmit_only:
+                mesh.poll_sending(_TURN_S if left_s is None else min(_TURN_S, left_s))
                 if mesh.pending < before:
                     return mesh.pending
             else:
+                mesh.poll(left_s)
                 self._note_signals()
-            if not inbox and self._expired():
+            if (transmit_only or not inbox) and self._expired():
                 return Thespian__Run_Expired()
 
     def _aborted(self) -> bool:

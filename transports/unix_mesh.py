@@ -6,7 +6,8 @@ It keeps one connection for sending to each peer, and takes one from each peer t
 peer dies, what was not handed to the kernel is reported undelivered, what was may be lost unread.
 
 Bounds: a frame holds 64 MiB. 100,000 frames or 256 MiB wait for one peer, then ``post`` raises MailboxFull.
-64 connections may be unproven at a time, each for 5 s and 161 bytes (``unix_handshake``); more are closed.
+64 connections may be unproven at a time, each for 5 s and 161 bytes (``unix_handshake``); one more closes the oldest,
+and a peer it happens to tries again, for 10 s.
 Received frames are bounded by reading no socket again before the inbox is empty: at most 128 KiB of small
 frames, or one large frame, for each peer.
 
@@ -36,6 +37,7 @@ QUEUED_FRAMES_MAX = 100_000
 QUEUED_BYTES_MAX = 256 * 2**20
 UNPROVEN_MAX = 64
 UNPROVEN_S = 5.0
+HANDSHAKE_S = 10.0
 BACKLOG = 512
 
 _HEADER = struct.Struct(">IB")
@@ -68,7 +70,18 @@ def listen(path: Path) -> socket.socket:
 class _Outgoing:
     """Our connection to one peer, and what waits to be sent over it."""
 
-    __slots__ = ("armed", "connection", "nonce", "peer", "queue", "queued_bytes", "received", "server_nonce", "state")
+    __slots__ = (
+        "armed",
+        "connection",
+        "dialled_at",
+        "nonce",
+        "peer",
+        "queue",
+        "queued_bytes",
+        "received",
+        "server_nonce",
+        "state",
+    )
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
@@ -80,6 +93,7 @@ class _Outgoing:
         self.nonce = b""
         self.server_nonce = b""
         self.armed = False
+        self.dialled_at = monotonic()
 
 
 class _Incoming:
@@ -117,7 +131,7 @@ class Mesh:
         self._outgoing: dict[str, _Outgoing] = {}
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._incoming: set[_Incoming] = set()
-        self._unproven: set[_Incoming] = set()
+        self._unproven: dict[_Incoming, None] = {}  # oldest first
         self._retry: set[_Outgoing] = set()
         self._watched: dict[int, int] = {}
         self._own_fds: set[int] = set()
@@ -270,7 +284,10 @@ class Mesh:
 
     def _outgoing_ready(self, link: _Outgoing, events: int) -> None:
         if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and not self._answered(link):
-            self._lose(link)
+            if link.state == "ready" or monotonic() > link.dialled_at + HANDSHAKE_S:
+                self._lose(link)
+            else:
+                self._hang_up(link)
             return
         if events & select.EPOLLOUT or link.state == "ready":
             self._flush(link)
@@ -302,8 +319,18 @@ class Mesh:
             except OSError:
                 return False
             return True
+        if not handshake.check_listener(self._key, link.nonce, link.server_nonce, answer, link.peer, self.name):
+            return False
         link.state = "ready"
-        return handshake.check_listener(self._key, link.nonce, link.server_nonce, answer, link.peer, self.name)
+        return True
+
+    def _hang_up(self, link: _Outgoing) -> None:
+        """The listener closed before we were proven: it is dead, which the next dial shows, or it was crowded."""
+        if link.connection is not None:
+            self._close(link.connection)
+            link.connection = None
+        link.state, link.received, link.armed = "connecting", b"", False
+        self._retry.add(link)
 
     def _lose(self, link: _Outgoing) -> None:
         if self._outgoing.get(link.peer) is not link:
@@ -335,10 +362,12 @@ class Mesh:
                     log.warning("%s cannot take a connection: %s", self.name, error)
                     return
                 raise
-            if handshake.peer_uid(connection) != os.geteuid() or len(self._unproven) >= UNPROVEN_MAX:
+            if handshake.peer_uid(connection) != os.geteuid():
                 self.refused += 1
                 connection.close()
                 continue
+            if len(self._unproven) >= UNPROVEN_MAX:
+                self._refuse(next(iter(self._unproven)), "too many connections have not proven who they are")
             connection.setblocking(False)
             link = _Incoming(connection, os.urandom(handshake.NONCE_BYTES), monotonic() + UNPROVEN_S)
             try:
@@ -347,7 +376,7 @@ class Mesh:
                 connection.close()
                 continue
             self._incoming.add(link)
-            self._unproven.add(link)
+            self._unproven[link] = None
             self._register(connection.fileno(), select.EPOLLIN, self._reader(link))
 
     def _reader(self, link: _Incoming) -> Callable[[int], None]:
@@ -377,7 +406,7 @@ class Mesh:
             return
         link.peer, proof = checked
         link.head = b""
-        self._unproven.discard(link)
+        self._unproven.pop(link, None)
         try:
             link.connection.send(proof)
         except OSError:
@@ -389,7 +418,7 @@ class Mesh:
         self._drop(link)
 
     def _drop(self, link: _Incoming) -> None:
-        self._unproven.discard(link)
+        self._unproven.pop(link, None)
         self._incoming.discard(link)
         self._close(link.connection)
 
@@ -466,6 +495,17 @@ class Mesh:
             now = monotonic()
             for link in [link for link in self._unproven if link.deadline <= now]:
                 self._refuse(link, f"it did not prove who it is in {UNPROVEN_S:g} s")
+
+    def poll_sending(self, timeout_s: float) -> None:
+        """As ``poll``, for connections with something to send alone: nothing is received, however much comes."""
+        poller = select.poll()
+        for link in self._outgoing.values():
+            if link.connection is not None and link.queue:
+                poller.register(link.connection, select.POLLIN | (select.POLLOUT if link.state == "ready" else 0))
+        wait_s = min(timeout_s, _RETRY_S) if self._retry else timeout_s
+        for fd, events in poller.poll(wait_s * 1000):  # the event bits of poll and epoll are the same
+            self._handlers[fd](events)
+        self._redial()
 
     def _redial(self) -> None:
         for link in list(self._retry):

@@ -36,14 +36,14 @@ START_S = 60.0
 GONE_S = 10.0
 _PR_SET_PDEATHSIG = 1
 _FATAL_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 log = logging.getLogger("actorgrid.transport")
 
 
 def die_with_parent(parent_pid: int) -> None:
     """Have the kernel kill this process when its parent ends; leaves at once if that happened already."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent_pid:
         os._exit(1)
@@ -227,11 +227,11 @@ def _run_admin(
 class _UnixBase(multiprocessCommon):  # type: ignore[misc]
     transportType = UnixTransport
 
-    def __init__(self, system: Any, read_fd: int) -> None:
+    def __init__(self, system: Any, read_fd: int, write_fd: int) -> None:
         system.capabilities["Thespian ActorSystem Name"] = "actorgrid"
         system.capabilities["Thespian ActorSystem Version"] = 1
         system.capabilities["Thespian Watch Supported"] = True
-        self._read_fd = read_fd
+        self._read_fd, self._write_fd = read_fd, write_fd
         self.admin_process: Any = None
         try:
             super().__init__(system, None)
@@ -246,6 +246,9 @@ class _UnixBase(multiprocessCommon):  # type: ignore[misc]
             process.kill()
             process.join()
             process.close()
+        if self._write_fd >= 0:
+            os.close(self._write_fd)
+            self._write_fd = -1
         self.transport.close()
 
     def _startAdmin(self, adminAddr: Any, addrOfStarter: Any, capabilities: Any, logDefs: Any) -> None:
@@ -255,9 +258,15 @@ class _UnixBase(multiprocessCommon):  # type: ignore[misc]
         )
         detach_child(self.admin_process)
         self.transport.connectEndpoint(endpoint)
+        write_fd, self._write_fd = self._write_fd, -1
+        os.close(write_fd)  # the tree holds the other copies: end of file says that it is gone
+        self.transport.set_watch([self._read_fd])
         answer = self.transport.run(None, timedelta(seconds=START_S))
-        if not isinstance(answer, ReceiveEnvelope) or not isinstance(answer.message, EndpointConnected):
-            raise StartFailed(f"the actor system's admin did not answer in {START_S:g} s", found=repr(answer))
+        message = answer.message if isinstance(answer, ReceiveEnvelope) else None
+        if isinstance(message, WatchMessage):
+            raise PeerGone("the actor system's admin died at once", hint="agent.log may say why")
+        if not isinstance(message, EndpointConnected):
+            raise StartFailed(f"the actor system's admin did not answer in {START_S:g} s", found=repr(message))
 
 
 class _Capabilities:
@@ -286,12 +295,10 @@ class UnixSystem:
         self.folder = folder
         self.lifeline, writer = os.pipe()
         try:
-            self._base = _UnixBase(_Capabilities(), self.lifeline)
+            self._base = _UnixBase(_Capabilities(), self.lifeline, writer)
         except BaseException:
             os.close(self.lifeline)
             raise
-        finally:
-            os.close(writer)
         self._system = ActorSystem(self._base, transientUnique=True)
         self.transport: UnixTransport = self._base.transport
 

@@ -28,7 +28,7 @@ from setproctitle import getproctitle, setproctitle
 import actorgrid
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
-from actorgrid.errors import PeerGone, StartFailed
+from actorgrid.errors import ActorGridError, PeerGone, StartFailed
 from actorgrid.supervisors.child import ChildSpec, check_children
 from actorgrid.supervisors.tree import DescriptorReady, Tree, TreeFailed, TreeGone, TreeSaid, TreeStarted
 from actorgrid.transports.unix_system import sweep
@@ -177,7 +177,8 @@ class _Agent:
         return bool(self._stopping)
 
     def _follow(self, tree: Tree, boot_id: str) -> None:
-        up, url, failure = False, "", None
+        up, url = False, ""
+        failure: ActorGridError | None = None
         deadline: float | None = None
         while True:
             event = tree.next_event(_ROTATE_EVERY_S)
@@ -194,7 +195,7 @@ class _Agent:
             elif isinstance(event, TreeSaid) and isinstance(event.message, HostStopped):
                 self._stopping = event.message.reason
             elif isinstance(event, TreeFailed):
-                failure = event.error
+                failure = failure or event.error
                 deadline = deadline or monotonic() + _STOP_MARGIN_S
             elif isinstance(event, DescriptorReady):
                 asked_before = bool(self._stopping)

@@ -91,7 +91,7 @@ def test_a_server_that_dies_fails_its_callers_at_once_and_comes_back(
     host = start_host().ready()
     with pytest.raises(ActorDown):
         host.ask("echo", what, *args, timeout_s=60.0)
-    wait_for(lambda: host.children()["echo"]["state"] == "up", "a restart")
+    wait_for(lambda: host.children()["echo"]["restarts"] == 1, "a restart")
     assert reason in host.children()["echo"]["last_exit"]["reason"]
     assert host.ask("echo", "pid") == host.tree()["echo"]
 
@@ -168,6 +168,7 @@ def test_the_spec_says_which_end_is_answered_with_a_restart(
     host = start_host(ECHO, spec("second", kind, restart=restart), DOOR).ready()
     with pytest.raises(ActorDown):
         host.ask("second", "exit", status)
+    wait_for(lambda: host.children()["second"]["last_exit"], "the end")
     wait_for(lambda: host.children()["second"]["state"] == state, f"state {state}")
 
 
