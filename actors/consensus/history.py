@@ -27,12 +27,15 @@ class History:
         self._store = store
         self._retired: dict[str, tuple[int, dict[str, Any]]] = {}
         self._events: list[Event] = []
+        self._written = store.newest()
 
     def keep(self, outcome: Outcome) -> None:
-        """Take over what an entry left behind."""
-        self._events.extend(outcome.events)
+        """Take over what an entry left behind; what is written already, as in a replay, is left out."""
+        written_job, written_event = self._written
+        self._events.extend(event for event in outcome.events if event.number > written_event)
         for number, job in outcome.retired:
-            self._retired[job["job_id"]] = (number, job)
+            if number > written_job:
+                self._retired[job["job_id"]] = (number, job)
 
     @property
     def waiting(self) -> int:

@@ -134,6 +134,14 @@ class Store:
             )
             self._db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (EVENTS_MAX,))
 
+    def newest(self) -> tuple[int, int]:
+        """The numbers of the newest ended job and the newest event that are written; 0 for none."""
+        with self._named():
+            row = self._db.execute(
+                "SELECT coalesce((SELECT max(number) FROM history), 0), coalesce((SELECT max(number) FROM events), 0)"
+            ).fetchone()
+        return int(row[0]), int(row[1])
+
     def job(self, job_id: str) -> dict[str, Any] | None:
         """An ended job, or ``None``."""
         with self._named():

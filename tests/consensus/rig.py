@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ class Host:
         self.node = InlineNode()
         self.consensus: Consensus | None = None
         self._seq = itertools.count(1)
+        self._session = os.urandom(6).hex()
 
     @property
     def live(self) -> Consensus:
@@ -108,8 +110,10 @@ class Host:
         self.node.remove("consensus")
         self.consensus = None
 
-    def propose(self, command: dict[str, Any], session: str = "test", seq: int | None = None) -> Any:
-        return self.node.request("consensus", Propose(command, session, next(self._seq) if seq is None else seq))
+    def propose(self, command: dict[str, Any], session: str = "", seq: int | None = None) -> Any:
+        return self.node.request(
+            "consensus", Propose(command, session or self._session, next(self._seq) if seq is None else seq)
+        )
 
     def query(self, kind: str, **args: Any) -> Any:
         return self.node.request("consensus", Query(kind, args))

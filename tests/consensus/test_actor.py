@@ -5,13 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from actorgrid.actors.consensus import jobs
 from actorgrid.actors.consensus.commands import (
+    cancel_job,
     end_attempt,
     grant_attempt,
+    grant_lease,
     register_host,
+    release_lease,
+    set_setting,
     start_attempt,
     submit_jobs,
 )
+from actorgrid.actors.consensus.messages import Propose, Query, Snapshot, Subscribe
+from actorgrid.errors import (
+    ActorGridError,
+    BadRequest,
+    BodyTooLarge,
+    CallTimeout,
+    LedgerRefused,
+    Overcommit,
+    UnknownJob,
+    WrongState,
+)
+from actorgrid.supervisors.server import CALL, Envelope, GetMetrics, GetStatus
 from tests.consensus.rig import AT, Follower, Host, host_record, job_record
 
 MakeHost = Callable[..., Host]
@@ -96,3 +115,215 @@ def test_mirror_follows_through_a_restart_of_consensus(make_host: MakeHost) -> N
     assert follower.mirror.term == 2
     assert follower.mirror.index == host.live._ledger.index
     assert follower.snapshots == 2
+
+
+def test_what_waits_in_the_mailbox_is_committed_by_one_fsync(make_host: MakeHost) -> None:
+    host = make_host(ledger_batch_max=50)
+    host.start()
+    before = host.live.metrics()
+    for number in range(120):
+        body = Propose(submit_jobs([job_record(f"j{number}")], AT), f"s{number}", 1)
+        host.node.send("consensus", Envelope(CALL, "test", (9, number), body))
+    host.node.settle()
+    after = host.live.metrics()
+    assert after["ledger_commits_total"] - before["ledger_commits_total"] == 120
+    assert after["ledger_batches_total"] - before["ledger_batches_total"] == 3
+    assert len(host.node._replies) == 120
+
+
+def test_a_repeated_proposal_is_committed_once(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    command = submit_jobs([job_record("a")], AT)
+    first = host.propose(command, "s", 1)
+    assert host.propose(command, "s", 1) == first
+    # Twice in one batch: both wait before either is applied.
+    body = Propose(set_setting("k", 1, "me", AT), "s", 2)
+    for number in (1, 2):
+        host.node.send("consensus", Envelope(CALL, "test", (9, number), body))
+    host.node.settle()
+    answers = {host.node._replies[9, number].body.index for number in (1, 2)}
+    assert len(answers) == 1
+    assert [event["type"] for event in host.query("events")["events"]] == ["submit_jobs", "set_setting"]
+    with pytest.raises(WrongState):
+        host.propose(command, "s", 1)
+    host.kill()
+    host.start()
+    assert host.propose(set_setting("k", 1, "me", AT), "s", 2).index in answers
+
+
+def test_refusals_reach_the_proposer_and_are_counted(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    host.propose(register_host(host_record(), AT))
+    host.propose(submit_jobs([job_record("a", resources={"cpu_milli": 99_000})], AT))
+    with pytest.raises(Overcommit) as caught:
+        host.propose(grant_attempt("a", 1, "h1", 1, [0], 1, AT))
+    assert caught.value.found
+    with pytest.raises(LedgerRefused):
+        host.propose({"type": "no_such"})
+    with pytest.raises(LedgerRefused):
+        host.propose(set_setting("k", float("inf"), "me", AT))
+    with pytest.raises(LedgerRefused):
+        host.propose(set_setting("k", b"bytes", "me", AT))
+    with pytest.raises(BodyTooLarge):
+        host.propose(set_setting("k", "x" * (17 << 20), "me", AT))
+    metrics = host.node.request("consensus", GetMetrics())
+    assert metrics["ledger_refused_total"] == 5
+    assert metrics["ledger_refused_Overcommit_total"] == 1
+
+
+def test_leases_go_through_to_the_mirror_and_back(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    follower = host.node.add(Follower, host.context)
+    assert isinstance(follower, Follower)
+    host.propose(register_host(host_record(), AT))
+    resources = {"gpu_count": 1, "gpu_milli": 250}
+    host.propose(grant_lease("L1", "S", "h1", 1, [1], resources, "gpu_compute", {}, 1, AT))
+    host.node.settle()
+    assert follower.mirror.allocations["L1"]["gpu_uuids"] == ["GPU-h1-1"]
+    assert follower.mirror.hosts["h1"]["incarnation"] == 1
+    host.propose(release_lease("L1", AT))
+    host.propose(set_setting("work.kill_grace_s", 2, "me", AT))
+    host.node.settle()
+    assert follower.mirror.allocations == {}
+    assert follower.mirror.settings == {"work.kill_grace_s": 2}
+    chain = [(message.previous, message.index) for message in follower.heard]
+    assert [previous for previous, _ in chain[1:]] == [index for _, index in chain[:-1]]
+    assert follower.snapshots == 1
+
+
+def test_a_subscriber_that_missed_a_cast_subscribes_again(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    follower = host.node.add(Follower, host.context)
+    assert isinstance(follower, Follower)
+    del host.node.servers["follower"]
+    host.propose(submit_jobs([job_record("a")], AT))
+    host.propose(submit_jobs([job_record("b")], AT))
+    host.node.servers["follower"] = follower
+    assert follower.mirror.jobs == {}
+    host.node.advance(2.0)
+    assert sorted(follower.mirror.jobs) == ["a", "b"]
+    assert follower.snapshots == 2
+    host.propose(cancel_job("a", "me", AT))
+    host.node.settle()
+    assert sorted(follower.mirror.jobs) == ["b"]
+
+
+def test_many_proposals_of_one_server_are_under_way_at_once(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    follower = host.node.add(Follower, host.context)
+    assert isinstance(follower, Follower)
+    done: list[Any] = []
+
+    async def work(number: int) -> None:
+        done.append(await follower.mirror.propose({"type": "submit_jobs", "jobs": [job_record(f"j{number}")]}))
+
+    for number in range(200):
+        follower.spawn(work(number))
+    host.kill()
+    host.start()
+    follower.peer_restarted("consensus")
+    host.node.run_until(lambda: len(done) == 200)
+    assert not any(answer["jobs"][0]["duplicate"] for answer in done)
+    host.node.settle()
+    assert len(follower.mirror.jobs) == 200
+    assert host.query("jobs", limit=1)["total"] == 200
+
+
+def test_mirror_gives_the_ledgers_refusal_to_its_caller(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    follower = host.node.add(Follower, host.context)
+    assert isinstance(follower, Follower)
+    caught: list[ActorGridError] = []
+
+    async def work() -> None:
+        try:
+            await follower.mirror.propose({"type": "fail_job", "job_id": "nobody", "error": {}})
+        except UnknownJob as error:
+            caught.append(error)
+        host.kill()
+        try:
+            await follower.mirror.propose({"type": "release_lease", "lease_id": "L"}, timeout_s=3.0)
+        except CallTimeout as error:
+            caught.append(error)
+
+    follower.spawn(work())
+    host.node.run_until(lambda: len(caught) == 2)
+
+
+def test_ended_jobs_beyond_memory_are_read_from_the_store(make_host: MakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "ENDED_MAX", 3)
+    host = make_host()
+    host.start()
+    host.propose(register_host(host_record(), AT))
+    host.propose(submit_jobs([job_record("waits", submitted_at=AT - 1)], AT))
+    for number in range(10):
+        run_job(host, f"j{number}", "failed" if number % 2 else "succeeded", submitted_at=AT + number)
+    for step in ("unwritten", "written", "killed", "stopped"):
+        if step == "written":
+            host.node.advance(3.0)
+        elif step == "killed":
+            host.kill()
+            host.start()
+        elif step == "stopped":
+            host.stop()
+            host.start()
+        assert host.query("job", job_id="j0")["state"] == "succeeded", step
+        assert host.query("job", job_id="nobody") is None
+        assert host.query("counts")["jobs"]["failed"] == 5
+        everything = host.query("jobs", limit=100)
+        assert everything["total"] == 11
+        assert [job["job_id"] for job in everything["jobs"]] == [*(f"j{n}" for n in range(9, -1, -1)), "waits"]
+        page = host.query("jobs", limit=4, states=["failed"])
+        assert [job["job_id"] for job in page["jobs"]] == ["j9", "j7", "j5", "j3"]
+        assert page["total"] == 5
+        rest = host.query("jobs", limit=4, states=["failed"], before="j3")
+        assert [job["job_id"] for job in rest["jobs"]] == ["j1"]
+        early = host.query("jobs", before=AT + 2)
+        assert [job["job_id"] for job in early["jobs"]] == ["j1", "j0", "waits"]
+        assert [job["job_id"] for job in host.query("jobs", states=["queued"])["jobs"]] == ["waits"]
+    answer = host.propose(submit_jobs([job_record("j0")], AT))
+    assert answer.result["jobs"] == [{"job_id": "j0", "duplicate": True}]
+
+
+def test_events_come_in_order_and_whole_entries(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    host.propose(submit_jobs([job_record(f"a{n}") for n in range(5)], AT))
+    second = host.propose(submit_jobs([job_record(f"b{n}") for n in range(5)], AT)).index
+    assert len(host.query("events")["events"]) == 10
+    assert [event["id"] for event in host.query("events", limit=2)["events"]] == [f"a{n}" for n in range(5)]
+    page = host.query("events", **{"from": second})["events"]
+    assert [event["id"] for event in page] == [f"b{n}" for n in range(5)]
+    assert page[0] == {
+        "number": 6,
+        "index": second,
+        "at": AT,
+        "type": "submit_jobs",
+        "kind": "job",
+        "id": "b0",
+        "state": "queued",
+    }
+
+
+def test_queries_answer_plainly_and_refuse_what_they_do_not_know(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    host.propose(register_host(host_record(), AT))
+    host.propose(set_setting("k", 1, "me", AT))
+    assert host.query("hosts")["hosts"][0]["host_id"] == "h1"
+    assert host.query("settings") == {"settings": {"k": 1}}
+    status = host.query("status")
+    assert status.keys() == host.node.request("consensus", GetStatus()).keys()
+    assert status["role"] == "leader"
+    snapshot = host.node.request("consensus", Subscribe())
+    assert isinstance(snapshot, Snapshot)
+    assert snapshot.settings == {"k": 1}
+    for query in (Query("no_such"), Query("job"), Query("jobs", {"limit": "many"})):
+        with pytest.raises(BadRequest):
+            host.node.request("consensus", query)
