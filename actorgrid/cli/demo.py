@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 SIZES = {"small": (3, 4, 480, 300), "normal": (6, 8, 960, 600), "large": (8, 24, 1920, 1200)}
 """Frames, tiles of each, columns, rows."""
 TILE_OPTIONS: dict[str, Any] = {"gpus": 0.25, "gpu_memory": "2GiB", "cpus": 0.125}
+STITCH_OPTIONS: dict[str, Any] = {"cpus": 0.125, "priority": 60}
+"""A frame that is complete goes before tiles of the next."""
 JOB_OPTIONS: dict[str, Any] = {
     "durable": True,
     "retries": 2,
@@ -50,7 +52,7 @@ JOB_OPTIONS: dict[str, Any] = {
 PATIENCE_S = 600.0
 LEAST_COLOURS = 256
 """A picture with fewer is not the one we asked for."""
-COLUMNS = ["STEP", "GPU", "UUID", "DEVICE", "PID>", "QUEUED_MS>", "PLACED_US>", "START_MS>", "RUN_MS>"]
+COLUMNS = ["STEP", "GPU>", "UUID", "WITH", "PID>", "QUEUED_MS>", "PLACED_US>", "START_MS>", "RUN_MS>"]
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def command(call: Call, size: str, frames: int | None, tiles: int | None, out: P
         subtitle = (
             f"a Mandelbrot zoom, {len(tiling)} frames of {len(tiling[0])} tiles,"
             f" {share(round(TILE_OPTIONS['gpus'] * 1000))} GPU and {TILE_OPTIONS['gpu_memory']} each;"
-            f" rendered on {', '.join(report['devices'])}"
+            f" rendered with {', '.join(report['devices'])}"
         )
         lanes = [(gpu["device_id"], gpu["model"]) for gpu in gpus]
         _write(out / "mandelbrot.png", poster.png)
@@ -139,15 +141,15 @@ def _submit(client: Client, tiling: Sequence[Sequence[Tile]]) -> Submitted:
     tiles: list[list[Any]] = []
     frames: list[Any] = []
     for frame in tiling:
-        label = f"frame {frame[0].frame.number + 1}"
+        label = str(frame[0].frame.number + 1)
         tiles.append(
             [
-                client.submit(render_tile, tile, name=f"{label} tile {tile.number + 1}", **TILE_OPTIONS, **JOB_OPTIONS)
+                client.submit(render_tile, tile, name=f"tile {label}.{tile.number + 1}", **TILE_OPTIONS, **JOB_OPTIONS)
                 for tile in frame
             ]
         )
-        frames.append(client.submit(stitch_frame, tiles[-1], name=f"{label} stitch", cpus=0.5, **JOB_OPTIONS))
-    poster: Any = client.submit(make_poster, frames, name="poster", cpus=0.5, **JOB_OPTIONS)
+        frames.append(client.submit(stitch_frame, tiles[-1], name=f"stitch {label}", **STITCH_OPTIONS, **JOB_OPTIONS))
+    poster: Any = client.submit(make_poster, frames, name="poster", **STITCH_OPTIONS, **JOB_OPTIONS)
     return Submitted(tiles, frames, poster)
 
 
@@ -203,7 +205,7 @@ def _steps(client: Client, work: Submitted, tiling: Sequence[Sequence[Tile]]) ->
     for number, kind, future in [*stitching, (len(tiling) - 1, "poster", work.poster)]:
         picture = future.result()
         job = client.job(future.job_id)
-        steps.append(demo_report.step_of(job, ended, kind=kind, frame=number, pid=picture.pid, device="cpu (numpy)"))
+        steps.append(demo_report.step_of(job, ended, kind=kind, frame=number, pid=picture.pid, device="numpy"))
     return steps
 
 
@@ -373,10 +375,10 @@ def _print(steps: Sequence[Step], report: dict[str, Any]) -> None:
 
 
 def short_uuids(uuids: Iterable[str]) -> dict[str, str]:
-    """Eight characters of each UUID: its first (as tools show them), or its last where the first do not differ."""
+    """Eight characters of each UUID: its first, as tools show them, or its last where the first do not differ."""
     bare = {uuid: uuid.removeprefix("GPU-") for uuid in uuids}
     heads = {name[:8] for name in bare.values()}
-    return {uuid: name[:8] if len(heads) == len(bare) else name[-8:] for uuid, name in bare.items()}
+    return {uuid: name[:8] if len(heads) == len(bare) else f"…{name[-7:]}" for uuid, name in bare.items()}
 
 
 def _describe(gpus: Sequence[dict[str, Any]]) -> str:

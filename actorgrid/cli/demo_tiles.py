@@ -254,7 +254,7 @@ def _with_numpy(tile: Tile) -> tuple[bytes, bytes, str]:
         slope += 1
         z *= z
         z += c
-    return np.maximum(counts, -1).tobytes(), light.tobytes(), "cpu (numpy)"
+    return np.maximum(counts, -1).tobytes(), light.tobytes(), "numpy"
 
 
 def _lit(normal: Any, numbers: Any) -> Any:
@@ -294,4 +294,4 @@ def _on_gpu(tile: Tile) -> tuple[bytes, bytes, str] | None:
     found = counts.cpu().numpy()
     light = np.where(found >= 0, _lit(normal.cpu().numpy(), np), np.float32(1)).astype(np.float32)
     name = torch.cuda.get_device_name(0)
-    return found.astype(np.float32).tobytes(), light.tobytes(), f"{name} (torch)"
+    return found.astype(np.float32).tobytes(), light.tobytes(), f"torch, {name}"

@@ -49,9 +49,8 @@ def timeline_png(
     from PIL import Image, ImageDraw
 
     began = min(step.ready_at for step in steps)
-    span = max(step.ended_at for step in steps) - began
+    span = max(0.001, max(step.ended_at for step in steps) - began)
     tick = nice_step(span / 10)
-    last_tick = math.ceil(span / tick - 1e-9) * tick
     lanes = lay_out(steps, gpus)
     waiting = sorted(steps, key=lambda step: (step.ready_at, step.placed_at, step.name))
     line = max(1, min(4, 200 // len(waiting)))
@@ -67,12 +66,12 @@ def timeline_png(
     height = top_chart + CHART + 62
     image = Image.new("RGB", (WIDTH, height), BACKGROUND)
     draw = ImageDraw.Draw(image)
-    paint = _Painter(draw, began, (WIDTH - LABELS - 2 * MARGIN) / last_tick, colours)
+    paint = _Painter(draw, began, (WIDTH - LABELS - 2 * MARGIN) / span, colours)
 
     paint.text(MARGIN, MARGIN - 6, title, 26, TEXT)
     paint.text(MARGIN, MARGIN + 28, subtitle, 15, QUIET)
     _legend(paint, steps, colours, MARGIN + 58)
-    ticks = [count * tick for count in range(round(last_tick / tick) + 1)]
+    ticks = [count * tick for count in range(math.floor(span / tick + 1e-9) + 1)]
 
     paint.text(MARGIN, top_queue, f"waiting for room: {len(waiting)} jobs, one line each", 15, TEXT)
     bottom = top_queue + 26 + line * len(waiting)
@@ -216,7 +215,7 @@ def _chart(paint: _Painter, steps: Sequence[Step], gpus: int, top: float, ticks:
     """Share of all GPUs allocated, over time."""
     course = levels(steps)
     peak = max((share for _, share, _ in course), default=0.0)
-    whole = max(1.0, nice_step(peak)) if gpus else 1.0
+    whole = float(max(1, math.ceil(peak)))
     paint.text(MARGIN, top - 24, f"GPUs allocated, of {gpus}", 15, TEXT)
     paint.panel(top, top + CHART, ticks)
     for part in (0.0, 0.5, 1.0):

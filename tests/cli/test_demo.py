@@ -246,7 +246,7 @@ def test_the_demo_renders_on_a_real_host_and_reports_every_step(tmp_path: Path) 
         assert found["ready_at"] <= found["placed_at"] <= found["started_at"] <= found["ended_at"]
         if found["kind"] == "tile":
             assert len(found["gpu_uuids"]) == 1
-            assert ends[found["name"]] <= ends[f"frame {found['frame'] + 1} stitch"]
+            assert ends[found["name"]] <= ends[f"stitch {found['frame'] + 1}"]
     assert len({found["pid"] for found in steps}) > 1
     with Image.open(tmp_path / "out" / "mandelbrot.png") as image:
         assert image.size > (480, 300)
