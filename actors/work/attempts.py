@@ -72,6 +72,7 @@ class Attempts:
         self._boot = boot_id()
         self._waiting: deque[str] = deque()
         self._stopping = False
+        self._left = False
         self.ledger_known = False  # set by the manager once the mirror is filled
         self.on_reported: Callable[[AttemptDir], None] = lambda _directory: None
 
@@ -119,7 +120,7 @@ class Attempts:
 
     def renew(self) -> None:
         """Prolong the leases of all shims."""
-        for attempt in self.live.values():
+        for attempt in list(self.live.values()):
             if attempt.link is not None:
                 attempt.link.send(["renew"])
 
@@ -127,14 +128,14 @@ class Attempts:
         """End everything and start nothing more; gives how many were told."""
         self._stopping = True
         self._waiting.clear()
-        for attempt in self.live.values():
+        for attempt in list(self.live.values()):
             attempt.stop("stopped", grace_s)
         return len(self.live)
 
     def leave(self) -> None:
         """Hang up on all shims without ending them."""
-        self._stopping = True
-        for attempt in self.live.values():
+        self._stopping = self._left = True
+        for attempt in list(self.live.values()):
             if attempt.link is not None:
                 attempt.link.hang_up()
 
@@ -166,6 +167,8 @@ class Attempts:
         tries = 0
         unreachable_s = 0.0
         while True:
+            if self._left:
+                return None
             status = directory.read_status()
             if status is not None:
                 return await self._ended(attempt, status)
@@ -185,8 +188,6 @@ class Attempts:
             if await self._connected(attempt):
                 unreachable_s = 0.0
                 continue
-            if self._stopping:
-                return None
             pid = directory.shim_pid()
             if pid is None:
                 status = directory.read_status()
@@ -210,10 +211,11 @@ class Attempts:
         link = ShimLink(self._server.runtime)
         if not spec or not link.connect(spec["control_path"], spec["token"]):
             return False
-        known = await link.known
-        if not known:
+        attempt.link = link
+        if not await link.known:
+            attempt.link = None
             return False
-        attempt.link, attempt.state = link, "running"
+        attempt.state = "running"
         attempt.shim_pid = attempt.directory.shim_pid()
         if attempt.stop_reason:
             attempt.stop(attempt.stop_reason, attempt.stop_grace_s)

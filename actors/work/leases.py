@@ -54,6 +54,8 @@ class Leases:
         self._opening: dict[str, list[Waiter]] = {}  # worker to those waiting for its "ready"
         self._attaching: dict[str, list[Waiter]] = {}  # lease to those waiting for a worker
         self._failures = 0
+        self._stopping = False
+        self._left = False
 
     # -- what the manager tells us
 
@@ -102,18 +104,19 @@ class Leases:
 
     def renew(self) -> None:
         """Prolong the leases of all shims."""
-        for link in self._links.values():
+        for link in list(self._links.values()):
             link.send(["renew"])
 
     def stop_all(self) -> int:
         """End all workers, start none; gives how many."""
+        self._stopping = True
         instructions = self._pools.stop()
         self._carry_out(instructions)
         return len(instructions)
 
     def leave(self) -> None:
         """Hang up on all shims without ending them."""
-        self._pools.stop()
+        self._left = True
         for link in list(self._links.values()):
             link.hang_up()
 
@@ -199,14 +202,17 @@ class Leases:
                 case RetireWorker(worker_id):
                     self._retire(worker_id)
                 case LeaseLost(lease_id, worker_id):
-                    self.workers_lost_total += 1
-                    self._server.log.warning("worker %s died under lease %s", worker_id, lease_id)
+                    if not self._stopping:
+                        self.workers_lost_total += 1
+                        self._server.log.warning("worker %s died under lease %s", worker_id, lease_id)
                     self._server.spawn(self._release(lease_id))
 
     def _socket_path(self, worker_id: str) -> Path:
         return socket_path(self._server.host.paths.work_sockets_dir, f"{self._tag}/{worker_id}", "w")
 
     async def _start(self, worker_id: str, pool: str, number: int) -> None:
+        if self._left:
+            return
         settings, paths = self._server.host.settings, self._server.host.paths
         directory = AttemptDir(paths.workers_dir, worker_id)
         spec = {
@@ -261,6 +267,8 @@ class Leases:
 
     def _ended(self, worker_id: str) -> None:
         self._links.pop(worker_id, None)
+        if self._left:
+            return  # we hung up; the worker lives on
         self._secrets.pop(worker_id, None)
         self._given.discard(worker_id)
         for waiter in self._opening.pop(worker_id, []):

@@ -7,6 +7,7 @@ shims, what was asked is in the ledger, and how it ended is on disk.
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from .environment import host_tag
 from .housekeeping import kill_escaped, remove_old_attempts, remove_old_workers, remove_unnamed_blobs
 from .leases import TICK_S, Leases
 from .messages import AttachLease, EndAllWork, ListAttempts
+from .process_tree import send
 from .zygote_link import ZygoteLink
 
 RENEW_S = 1.0
@@ -69,8 +71,15 @@ class WorkerManager(Server):
             folders += [AttemptDir(self.host.paths.workers_dir, worker.worker_id) for worker in self._leases.workers()]
             self._attempts.stop_all(grace_s)
             self._leases.stop_all()
+            told: set[int] = set()
             deadline = time.monotonic() + grace_s + STOP_MARGIN_S
-            while time.monotonic() < deadline and any(folder.shim_pid() is not None for folder in folders):
+            while time.monotonic() < deadline:
+                pids = {pid for pid in (folder.shim_pid() for folder in folders) if pid is not None}
+                for pid in pids - told:
+                    send(pid, signal.SIGTERM)  # some have no link yet; to a shim, it says the same as "stop"
+                told |= pids
+                if not pids:
+                    break
                 time.sleep(0.005)
         self._attempts.leave()
         self._leases.leave()

@@ -64,6 +64,7 @@ EXIT_TASK_FAILED = 1
 READ_BYTES = 256 * 1024
 MAX_WAITING = 10_000  # tasks read ahead; more stay in the socket, and so with the client
 FULL_DISK_RETRY_S = 0.5
+MAX_WAITING_BYTES = 64 * 2**20
 HELLO_BYTES = 64 * 1024  # a stranger may make us hold no more than this
 FLUSH_BYTES = 64 * 1024
 FLUSH_AFTER_S = 0.001
@@ -133,9 +134,14 @@ class _Client:
         self.welcome = False
         self.functions: dict[bytes, tuple[bytes, Any]] = {}
         self.waiting: deque[Task] = deque()
+        self.waiting_bytes = 0
         self.cancelled: set[int] = set()
         self.replies: list[bytes] = []
         self.replies_bytes = 0
+
+    def has_room(self) -> bool:
+        """Whether more may be read ahead."""
+        return len(self.waiting) < MAX_WAITING and self.waiting_bytes < MAX_WAITING_BYTES
 
 
 class _Tee(io.TextIOBase):
@@ -312,6 +318,7 @@ class Worker:
             client.socket.sendall(encode_welcome(self.worker_id, PYTHON, os.getpid(), self._gpu_uuids))
         elif isinstance(message, Task):
             client.waiting.append(message)
+            client.waiting_bytes += len(message.args)
         elif isinstance(message, Function):
             client.functions.pop(message.fn_id, None)
             client.functions[message.fn_id] = (message.code, None)
@@ -342,7 +349,9 @@ class Worker:
         """Run what was read; look at the sockets again in between once that costs little beside the task."""
         looked = monotonic()
         while client.waiting and self._client is client:
-            self._run_one(client, client.waiting.popleft())
+            task = client.waiting.popleft()
+            client.waiting_bytes -= len(task.args)
+            self._run_one(client, task)
             now = monotonic()
             if client.replies_bytes > FLUSH_BYTES or now - self.last_flush > FLUSH_AFTER_S:
                 self.flush_replies()
@@ -357,7 +366,7 @@ class Worker:
                 self._read_control()
             elif fd == self._listener.fileno():
                 self._accept()
-            elif len(client.waiting) < MAX_WAITING and self._client is client and fd == client.socket.fileno():
+            elif self._client is client and fd == client.socket.fileno() and client.has_room():
                 self._read_client(client)
 
     def _run_one(self, client: _Client, task: Task) -> None:
@@ -435,17 +444,38 @@ class Worker:
         client.replies_bytes += len(frame)
 
     def flush_replies(self) -> None:
-        """Send what is queued. Blocks while the client does not read: it must go on reading while it sends."""
+        """Send what is queued, however long the client takes to read it.
+
+        What it sends meanwhile is read ahead (up to the bounds), so that one that sends a batch before it
+        reads any result cannot lock the two of us up.
+        """
         self.last_flush = monotonic()
         client = self._client
         if client is None or not client.replies:
             return
         data, client.replies, client.replies_bytes = b"".join(client.replies), [], 0
         try:
-            client.socket.sendall(data)
+            self._send(client, memoryview(data))
         except OSError:
-            client.waiting.clear()  # it is gone; the next read says so too
-            self._drop_client()
+            if self._client is client:
+                self._drop_client()
+
+    def _send(self, client: _Client, data: memoryview) -> None:
+        while data:
+            try:
+                data = data[client.socket.send(data, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                reads = select.POLLIN if client.has_room() else 0
+                both = select.poll()
+                both.register(client.socket, select.POLLOUT | reads)
+                both.register(self._control, select.POLLIN)
+                for fd, events in both.poll():
+                    if fd == self._control.fileno():
+                        self._read_control()
+                    elif events & select.POLLIN:
+                        self._read_client(client)
+                if self._client is not client:
+                    return
 
 
 def serve(worker_id: str, listener: socket.socket, control: socket.socket) -> NoReturn:
