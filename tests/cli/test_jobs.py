@@ -1,0 +1,249 @@
+"""Listing, finding, explaining and cancelling jobs; what run and submit ask for."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actorgrid.cli.lookup import short_ids
+from actorgrid.cli.run import ending, exit_code
+from actorgrid.errors import UnknownJob
+from actorgrid.models import TaskRequest
+
+from .conftest import Door, Invoke, job
+
+ONE, TWO = "abc111", "abd222"
+
+
+def with_jobs(door: Door, *jobs: dict[str, Any]) -> None:
+    for record in jobs:
+        door.on(f"GET /api/jobs/{record['job_id']}", record)
+    door.on("GET /api/jobs", {"jobs": list(jobs), "total": len(jobs)})
+
+
+def test_ps_shows_what_waits_and_runs(call: Invoke, door: Door) -> None:
+    with_jobs(door, job(ONE), job(TWO, "queued"))
+    result = call("ps")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].split() == ["JOB", "NAME", "STATE", "GPUS", "ON", "AGE", "RAN", "TRY", "NOTE"]
+    assert "abc111  train  running  0.25 (2 GiB)  gpu 2" in lines[1]
+    assert door.asked[-1][1] == {"state": "queued,placed,running", "limit": "100"}
+
+
+def test_ps_all_asks_for_every_state(call: Invoke, door: Door) -> None:
+    with_jobs(door)
+    assert call("ps", "--all").stdout == "no jobs\n"
+    assert door.asked[-1][1] == {"limit": "100"}
+    call("ps", "--state", "failed", "--state", "lost", "--limit", "5")
+    assert door.asked[-1][1] == {"state": "failed,lost", "limit": "5"}
+
+
+def test_ps_says_how_a_job_failed(call: Invoke, door: Door) -> None:
+    ended = {"number": 1, "started_at": 1.0, "ended_at": 2.0, "exit_code": 3}
+    killed = {"number": 1, "started_at": 1.0, "ended_at": 2.0, "signal": 9}
+    with_jobs(door, job(ONE, "failed", attempts=[ended]), job(TWO, "failed", attempts=[killed]))
+    result = call("ps", "--all")
+    assert "exit 3" in result.stdout and "signal 9" in result.stdout
+
+
+def test_ps_in_json_is_the_answer_itself(call: Invoke, door: Door) -> None:
+    with_jobs(door, job(ONE))
+    assert json.loads(call("ps", "--json").stdout)["jobs"][0]["job_id"] == ONE
+
+
+def test_a_job_is_found_by_the_beginning_of_its_id(call: Invoke, door: Door) -> None:
+    with_jobs(door, job(ONE), job(TWO))
+    door.on(f"GET /api/jobs/{ONE}/why", {"job_id": ONE, "state": "running", "reasons": ["r"], "next_step": "n"})
+    result = call("why", "abc")
+    assert result.stdout == "abc111 (train) is running:\n  - r\n  next: n\n"
+
+
+def test_an_ambiguous_beginning_lists_what_begins_so(call: Invoke, door: Door) -> None:
+    with_jobs(door, job(ONE), job(TWO))
+    result = call("why", "ab")
+    assert result.exit_code == 2
+    assert "2 jobs begin with 'ab'" in result.stderr and ONE in result.stderr and TWO in result.stderr
+
+
+def test_a_misspelt_id_is_guessed(call: Invoke, door: Door) -> None:
+    with_jobs(door, job(ONE), job(TWO))
+    for text in ("abc112", "abx1"):
+        result = call("why", text)
+        assert result.exit_code == 4
+        assert f"did you mean {ONE}" in result.stderr
+
+
+def test_cancel_looks_up_all_before_it_cancels_any(call: Invoke, door: Door) -> None:
+    with_jobs(door, job(ONE))
+    door.on(f"POST /api/jobs/{ONE}/cancel", job(ONE, cancel_requested=True))
+    assert call("cancel", ONE, "nope").exit_code == 4
+    assert not [request for request, _, _ in door.asked if "cancel" in request]
+    result = call("cancel", ONE, "abc")
+    assert result.stdout == f"{ONE} stopping\n"
+    assert [request for request, _, _ in door.asked].count(f"POST /api/jobs/{ONE}/cancel") == 1
+
+
+def test_logs_keep_stdout_and_stderr_apart(call: Invoke, door: Door) -> None:
+    with_jobs(door, job(ONE))
+    door.on(f"GET /api/jobs/{ONE}/logs", lambda query, _: b"1\n2\n3\n" if query["stream"] == "stdout" else b"bad\xff\n")
+    result = call("logs", ONE)
+    assert result.stdout == "1\n2\n3\n" and result.stderr_bytes == b"bad\xff\n"
+    assert call("logs", ONE, "--tail", "2", "--stdout").stdout == "2\n3\n"
+    assert json.loads(call("logs", ONE, "--json").stdout) == {
+        "job_id": ONE,
+        "state": "running",
+        "attempt": 1,
+        "stdout": "1\n2\n3\n",
+        "stderr": "bad\ufffd\n",
+    }
+
+
+def test_logs_of_a_job_that_has_not_started_say_so(call: Invoke, door: Door) -> None:
+    with_jobs(door, job(ONE, "queued"))
+    door.on(f"GET /api/jobs/{ONE}/logs", b"")
+    result = call("logs", ONE)
+    assert result.stdout == "" and "has not started" in result.stderr
+
+
+@pytest.mark.parametrize("options", [["-f", "--json"], ["-f", "--tail", "1"], ["--stdout", "--stderr"]])
+def test_logs_refuse_what_makes_no_sense(call: Invoke, door: Door, options: list[str]) -> None:
+    assert call("logs", ONE, *options).exit_code == 2
+    assert door.asked == []
+
+
+def test_run_asks_for_what_was_said(call: Invoke, door: Door, tmp_path: Path) -> None:
+    with_jobs(door, job(ONE))
+    door.on("POST /api/jobs", lambda _, body: {"job_id": body["task_id"], "duplicate": False}, 201)
+    words = ["--gpus", "0.25", "--gpu-memory", "2GiB", "--gpu-model", "H100", "--gpu-model", "A100", "--cpus", "2"]
+    words += ["--memory", "512MiB", "--priority", "70", "--timeout", "10m", "--retries", "3", "--env", "A=b=c"]
+    words += ["--env", "HOME", "--cwd", str(tmp_path), "--name", "n", "--after", "abc", "--detach", "--json"]
+    result = call("run", *words, "--", "python", "-c", "pass", "--json")
+    body = door.asked[-1][2]
+    assert json.loads(result.stdout) == {"job_id": body["task_id"], "duplicate": False}
+    request = TaskRequest(**body)
+    assert request.command == ["python", "-c", "pass", "--json"]
+    assert (request.gpus, request.gpu_memory_bytes, request.gpu_models) == (0.25, 2 * 2**30, ["H100", "A100"])
+    assert (request.cpus, request.memory_bytes, request.priority, request.retries) == (2, 512 * 2**20, 70, 3)
+    assert (request.max_execution_time_s, request.cwd, request.name) == (600, str(tmp_path), "n")
+    assert request.env == {"A": "b=c", "HOME": os.environ["HOME"]} and request.depends_on == [ONE]
+
+
+def test_run_works_in_the_callers_directory(call: Invoke, door: Door) -> None:
+    door.on("POST /api/jobs", {"job_id": ONE, "duplicate": False}, 201)
+    assert call("run", "--detach", "ls", "-l").stdout == f"{ONE}\n"
+    assert door.asked[-1][2]["cwd"] == os.getcwd() and door.asked[-1][2]["command"] == ["ls", "-l"]
+
+
+def test_run_sends_standard_input_when_asked(call: Invoke, door: Door) -> None:
+    import msgpack
+
+    door.on("POST /api/jobs", {"job_id": ONE, "duplicate": False}, 201)
+    call("run", "--stdin", "--detach", "--", "cat", input="hello")
+    assert msgpack.unpackb(door.asked[-1][2])["stdin"] == b"hello"
+    call("run", "--detach", "--", "cat", input="hello")
+    assert "stdin" not in door.asked[-1][2]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--gpu-memory", "lots"], "2GiB"),
+        (["--timeout", "soon"], "90s"),
+        (["--timeout", "0"], "90s"),
+        (["--env", "=x"], "NAME=VALUE"),
+        (["--env", "SURELY_NOT_SET_HERE"], "is not set here"),
+        (["--priority", "101"], "101"),
+        (["--gpus", "many"], "many"),
+    ],
+)
+def test_run_refuses_a_wrong_value_before_it_asks_anyone(
+    call: Invoke, door: Door, options: list[str], says: str
+) -> None:
+    result = call("run", *options, "--", "true")
+    assert result.exit_code == 2 and says in result.stderr
+    assert door.asked == []
+
+
+def test_run_without_a_command_is_refused(call: Invoke) -> None:
+    assert call("run", "--gpus", "1").exit_code == 2
+
+
+def test_run_refuses_to_wait_for_a_job_nobody_knows(call: Invoke, door: Door) -> None:
+    with_jobs(door)
+    assert call("run", "--after", "zz", "--", "true").exit_code == 4
+    assert not [request for request, _, _ in door.asked if request.startswith("POST")]
+
+
+def test_run_carries_output_and_leaves_as_the_command_did(call: Invoke, door: Door) -> None:
+    ended = {"number": 1, "started_at": 1.0, "ended_at": 2.0, "exit_code": 7}
+    record = job("", "failed", attempts=[ended], error={"code": "TaskFailed", "message": "status 7", "hint": "h"})
+
+    def accept(_: dict[str, str], body: dict[str, Any]) -> dict[str, Any]:
+        path = f"GET /api/jobs/{body['task_id']}"
+        door.on(path, {**record, "job_id": body["task_id"]})
+        door.on(f"{path}/logs", lambda query, _: f"{query['stream']}\n".encode()[int(query["offset"]) :])
+        return {"job_id": body["task_id"], "duplicate": False}
+
+    door.on("POST /api/jobs", accept, 201)
+    result = call("run", "--", "x")
+    assert result.exit_code == 7
+    assert result.stdout == "stdout\n"
+    assert result.stderr.startswith("stderr\n") and "failed: status 7 (h)" in result.stderr
+    result = call("run", "--json", "--", "x")
+    assert result.exit_code == 7 and json.loads(result.stdout)["exit_code"] == 7
+    assert sorted(result.stderr.splitlines()) == ["stderr", "stdout"]
+
+
+@pytest.mark.parametrize(
+    ("record", "code"),
+    [
+        (job(ONE, "succeeded"), 0),
+        (job(ONE, "failed", attempts=[{"exit_code": 42}]), 42),
+        (job(ONE, "failed", attempts=[{"signal": 9}]), 137),
+        (job(ONE, "failed", attempts=[{"signal": 15}], error={"code": "TaskTimedOut"}), 124),
+        (job(ONE, "cancelled", attempts=[{"signal": 15}]), 130),
+        (job(ONE, "failed", attempts=[], error={"code": "DependencyFailed", "message": "no"}), 1),
+        (job(ONE, "lost", attempts=[{}]), 1),
+    ],
+)
+def test_an_ended_job_gives_its_exit_status(record: dict[str, Any], code: int) -> None:
+    assert exit_code(record) == code
+    assert ending(record).startswith(f"{ONE} {record['state']}")
+
+
+def test_submit_runs_the_file_with_this_python(call: Invoke, door: Door, tmp_path: Path) -> None:
+    door.on("POST /api/jobs", {"job_id": ONE, "duplicate": False}, 201)
+    script = tmp_path / "train.py"
+    script.write_text("print(1)")
+    result = call("submit", "--gpus", "1", str(script), "--epochs", "3")
+    assert result.stdout == f"{ONE}\n"
+    body = door.asked[-1][2]
+    assert body["command"] == [sys.executable, str(script), "--epochs", "3"]
+    assert (body["name"], body["gpus"]) == ("train.py", 1)
+
+
+def test_submit_refuses_a_file_that_is_not_there(call: Invoke, door: Door) -> None:
+    assert call("submit", "no_such.py").exit_code == 2
+    assert door.asked == []
+
+
+def test_an_error_of_the_host_is_shown_as_it_is(call: Invoke, door: Door) -> None:
+    door.fail("POST /api/jobs", UnknownJob("m", hint="h"))
+    assert "try: h" in call("run", "--detach", "--", "x").stderr
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=20), max_size=30))
+def test_short_ids_are_beginnings_no_other_shares(ids: list[str]) -> None:
+    shown = short_ids(ids, least=2)
+    for identity, short in shown.items():
+        assert identity.startswith(short)
+        others = [other for other in shown if other != identity and other.startswith(short)]
+        assert others == [] or short == identity

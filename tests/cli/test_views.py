@@ -1,0 +1,175 @@
+"""status, hosts, gpus, state, config, events, inspect: what they ask and show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from actorgrid.cli.show import share, size, span
+from actorgrid.errors import SettingNotLive
+
+from .conftest import Door, Invoke
+
+SUMMARY: dict[str, Any] = {
+    "name": "lab",
+    "health": "healthy",
+    "ready": True,
+    "problems": [],
+    "hosts": 1,
+    "gpus": 8,
+    "gpu_sources": ["simulated"],
+    "gpu_models": ["H100"],
+    "gpu_allocated_milli": 250,
+    "gpu_capacity_milli": 8000,
+    "jobs": {"queued": 0, "running": 2, "succeeded": 5},
+    "performance": {"scheduling_latency_us": 4.2, "commit_latency_ms": 0.3},
+}
+GPU: dict[str, Any] = {
+    "device_id": "GPU-1",
+    "vendor": "nvidia",
+    "model": "H100",
+    "host": "h-1",
+    "index": 0,
+    "source": "probed",
+    "memory_total_bytes": 80 * 2**30,
+    "memory_allocated_bytes": 20 * 2**30,
+    "allocated_milli": 250,
+    "temperature_celsius": None,
+    "power_usage_watts": 310.0,
+    "utilization_percent": 55.0,
+    "status": "allocated",
+    "jobs": ["abcdefghijk"],
+}
+
+
+def test_status_fits_one_screen(call: Invoke, door: Door) -> None:
+    door.on("GET /api/cluster", SUMMARY)
+    result = call("status")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0] == f"lab at {door.url}: healthy"
+    assert "8 x H100, 0.25 of 8 allocated (simulated" in result.stdout
+    assert "2 running, 5 succeeded" in result.stdout and "placement 4 us" in result.stdout
+    assert json.loads(call("status", "--json").stdout) == {**SUMMARY, "url": door.url}
+
+
+def test_status_of_a_host_that_is_not_ready_fails_and_says_where_to_look(call: Invoke, door: Door) -> None:
+    door.on("GET /api/cluster", {**SUMMARY, "ready": False, "health": "degraded", "problems": ["gateway is silent"]})
+    result = call("status")
+    assert result.exit_code == 1
+    assert "not ready" in result.stdout and "problem: gateway is silent" in result.stdout
+    assert "actorgrid doctor" in result.stdout
+
+
+def test_gpus_show_a_missing_reading_as_missing(call: Invoke, door: Door) -> None:
+    door.on("GET /api/gpus", {"gpus": [GPU]})
+    line = call("gpus").stdout.splitlines()[1]
+    assert line.split() == [
+        "h-1",
+        "0",
+        "H100",
+        "probed",
+        "allocated",
+        "0.25",
+        "20",
+        "GiB/80",
+        "GiB",
+        "55%",
+        "-",
+        "310W",
+        "abcdefgh",
+    ]
+    door.on("GET /api/gpus", {"gpus": []})
+    assert "no GPUs" in call("gpus").stdout
+
+
+def test_hosts_are_listed(call: Invoke, door: Door) -> None:
+    host = {"hostname": "n1", "health": "healthy", "ip_address": "127.0.0.1", "port": 7400, "gpus": [GPU]}
+    host |= {"cpu_milli": 2000, "memory_mib": 4096, "incarnation": 3, "problems": ["a", "b"]}
+    door.on("GET /api/hosts", {"hosts": [host]})
+    assert call("hosts").stdout.splitlines()[1].split() == (
+        ["n1", "healthy", "127.0.0.1:7400", "1", "0/2", "0", "B/4", "GiB", "3", "a", "(and", "1", "more)"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "body"),
+    [
+        (["put", "a/b", '{"x": 1}'], {"type": "lww_register", "operation": "put", "value": {"x": 1}}),
+        (["put", "a/b", "five"], {"type": "lww_register", "operation": "put", "value": "five"}),
+        (["put", "a/b", '"5"', "--type", "mv_register"], {"type": "mv_register", "operation": "put", "value": "5"}),
+        (["incr", "a/b"], {"type": "pn_counter", "operation": "increment", "value": 1}),
+        (["incr", "a/b", "-3"], {"type": "pn_counter", "operation": "decrement", "value": 3}),
+        (["add", "a/b", "x"], {"type": "or_set", "operation": "add", "value": "x"}),
+        (["remove", "a/b", "7"], {"type": "or_set", "operation": "remove", "value": 7}),
+    ],
+)
+def test_state_sends_the_mutator(call: Invoke, door: Door, words: list[str], body: dict[str, Any]) -> None:
+    door.on("POST /api/state/a/b", {"key": "a/b", "type": body["type"], "value": ["now"]})
+    result = call("state", *words)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == '["now"]\n'
+    assert door.asked[-1][2] == {**body, "field": None}
+    assert json.loads(call("state", *words, "--json").stdout) == {"key": "a/b", "value": ["now"]}
+
+
+def test_state_reads_texts_plainly(call: Invoke, door: Door) -> None:
+    entry = {"key": "k", "type": "lww_register", "value": "plain"}
+    door.on("GET /api/state/k", entry)
+    door.on("GET /api/state", {"entries": [entry]})
+    assert call("state", "get", "k").stdout == "plain\n"
+    assert call("state", "list", "k").stdout.splitlines()[1].split() == ["k", "lww_register", "plain"]
+    assert door.asked[-1][1] == {"prefix": "k", "limit": "1000"}
+
+
+def test_events_are_one_line_each(call: Invoke, door: Door) -> None:
+    changes = [{"kind": "job", "id": "j", "state": "queued"}]
+    event = {"index": 7, "at": 0, "type": "submit_jobs", "changes": changes}
+    end = {"reason": "stopping", "hint": "the host is stopping"}
+    stream = f"data: {json.dumps(event)}\n\nevent: end\ndata: {json.dumps(end)}\n\n".encode()
+    door.on("GET /api/events", stream)
+    result = call("events", "--from", "5")
+    assert result.stdout.split()[1:] == ["7", "submit_jobs", "job", "j", "queued"]
+    assert result.exit_code == 5 and "the host is stopping" in result.stderr
+    assert door.asked[-1][1] == {"from": "5"}
+    assert json.loads(call("events", "--json").stdout.splitlines()[0]) == event
+
+
+def test_inspect_is_json_for_all(call: Invoke, door: Door) -> None:
+    door.on("GET /api/inspect", {"servers": {"gateway": {}}})
+    assert json.loads(call("inspect").stdout) == json.loads(call("inspect", "--json").stdout)
+
+
+def test_config_set_sends_the_text_and_shows_what_it_was(call: Invoke, door: Door) -> None:
+    door.on("PUT /api/config/work.kill_grace_s", {"key": "work.kill_grace_s", "value": 3.0, "previous": 5.0})
+    assert call("config", "set", "work.kill_grace_s", "3").stdout == "work.kill_grace_s = 3.0 (was 5.0)\n"
+    assert door.asked[-1][2] == {"value": "3"}
+
+
+def test_config_set_of_a_setting_that_is_not_live_says_what_to_do(call: Invoke, door: Door) -> None:
+    door.fail("PUT /api/config/cluster.name", SettingNotLive("m", hint="write it into cluster.yaml"))
+    result = call("config", "set", "cluster.name", "x")
+    assert result.exit_code == 2 and "cluster.yaml" in result.stderr
+
+
+def test_config_of_a_running_agent_is_its_own(call: Invoke, door: Door) -> None:
+    row = {"key": "work.kill_grace_s", "value": 3.0, "default": 5.0, "origin": "live", "live": True, "description": "d"}
+    door.on("GET /api/config", {"settings": [row, {**row, "key": "cluster.name", "origin": "default"}]})
+    assert call("config", "get", "work.kill_grace_s").stdout == "3.0\n"
+    lines = call("config", "list", "--changed").stdout.splitlines()
+    assert [line.split() for line in lines[1:]] == [["work.kill_grace_s", "3.0", "live", "live"]]
+    assert json.loads(call("config", "list", "--json").stdout)["running"] is True
+
+
+def test_figures_read_well() -> None:
+    assert [size(n) for n in (None, 0, 1023, 1536, 80 * 2**30, 3 * 2**40)] == [
+        "-",
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "80 GiB",
+        "3 TiB",
+    ]
+    assert [span(s) for s in (None, -1, 59, 61, 3700, 90000)] == ["-", "0s", "59s", "1m1s", "1h1m", "1d1h"]
+    assert [share(n) for n in (0, 250, 1000, 333, 2000)] == ["0", "0.25", "1", "0.333", "2"]
