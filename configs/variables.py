@@ -29,21 +29,11 @@ OTHER_VARIABLES = {
     "ACTORGRID_REQUIRE_COMPILED": "1: fail when the hot path is not compiled",
     "ACTORGRID_PROFILE": "build: compile the hot path for profilers",
     "ACTORGRID_NVML_LIBRARY": "another libnvidia-ml to load",
+    "ACTORGRID_HOST": "set by the agent for work: the host's id",
+    "ACTORGRID_ATTEMPT": "set by the agent for work: the attempt's id",
+    "ACTORGRID_JOB_ID": "set by the agent for work: the job's id",
+    "ACTORGRID_DEVICES": "set by the agent for work: the GPUs it may use",
 }
-# What the agent puts into the environment of work; seen here when work starts actorgrid itself.
-WORK_PREFIXES = (
-    "ACTORGRID_ATTEMPT",
-    "ACTORGRID_DEVICES",
-    "ACTORGRID_GPU",
-    "ACTORGRID_JOB",
-    "ACTORGRID_LEASE",
-    "ACTORGRID_RESULT",
-    "ACTORGRID_SECRET",
-    "ACTORGRID_SESSION",
-    "ACTORGRID_SHIM",
-    "ACTORGRID_TEST",
-    "ACTORGRID_WORKER",
-)
 
 
 def variable(key: str) -> str:
@@ -61,7 +51,7 @@ def read_environment(environ: Mapping[str, str], known: list[str], structured: I
         if name in names:
             key, origin = names[name], Origin("environment", name=name)
             layer.put(key, parse(key, environ[name], origin, structured), origin)
-        elif name not in OTHER_VARIABLES and ("__" in name or not name.startswith(WORK_PREFIXES)):
+        elif name not in OTHER_VARIABLES:
             raise _unknown(name, f"the variable {name}", [*names, *OTHER_VARIABLES])
     return layer
 

@@ -291,28 +291,17 @@ def find_library(name: str) -> str | None:
 
 
 def check_cgroup() -> Iterator[Finding]:
-    """Whether limits can be enforced by the kernel."""
-    folder = own_cgroup()
-    if folder is None:
-        yield Finding("cgroup", "note", "no unified cgroup hierarchy: memory limits are watched, not enforced")
-    elif os.access(folder, os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK):
-        yield Finding("cgroup", "ok", f"{folder} is writable")
+    """Whether the kernel can hold work to its memory."""
+    from actorgrid.actors.work.limits import writable_cgroup
+
+    folder = writable_cgroup()
+    if folder is not None:
+        yield Finding("cgroup", "ok", f"{folder} is writable: --memory is a hard limit")
     else:
-        fix = "run the agent under systemd with Delegate=yes for hard limits"
-        yield Finding("cgroup", "note", f"{folder} is not writable: memory limits are watched, not enforced", fix)
-
-
-def own_cgroup() -> Path | None:
-    """Our folder in the unified hierarchy, if there is one."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("0::"):
-            folder = Path("/sys/fs/cgroup") / line[3:].lstrip("/")
-            return folder if (folder / "cgroup.procs").exists() else None
-    return None
+        fix = "run the agent under systemd with Delegate=yes, or as root on a host with cgroup v2"
+        yield Finding(
+            "cgroup", "note", "none with a memory controller is writable: --memory is watched, not a hard limit", fix
+        )
 
 
 def check_tenancy() -> Iterator[Finding]:

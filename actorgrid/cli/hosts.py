@@ -82,11 +82,16 @@ def hosts(call: Call) -> None:
             f"{share(host.get('cpu_milli_allocated', 0))}/{share(host['cpu_milli'])}",
             f"{size(host.get('memory_mib_allocated', 0) << 20)}/{size(host['memory_mib'] << 20)}",
             str(host["incarnation"]),
-            "; ".join(host.get("problems", [])) or "-",
+            _problems(host.get("problems", [])),
         ]
         for host in answer["hosts"]
     ]
     table(["HOST", "HEALTH", "ADDRESS", "GPUS>", "CPUS>", "MEMORY>", "STARTS>", "PROBLEMS"], rows, "no hosts")
+
+
+def _problems(problems: list[str]) -> str:
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return problems[0] + more if problems else "-"
 
 
 @click.command()

@@ -6,6 +6,7 @@ commands' own help. Every way to fail ends here: people read it on stderr, ``--j
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -106,7 +107,7 @@ class Commands(click.Group):
         except ActorGridError as error:
             code = _show_error(error, call.json)
         except (click.Abort, KeyboardInterrupt):
-            click.echo("interrupted", err=True)
+            _tell("interrupted")
             code = INTERRUPTED_CODE
         except BrokenPipeError:
             code = _reader_left()
@@ -120,16 +121,21 @@ def _asks_json(arguments: list[str]) -> bool:
     return "--json" in own
 
 
+def _tell(text: str) -> None:
+    """To people, on stderr; outside any click context, so NO_COLOR is looked at here."""
+    click.echo(text, err=True, color=False if os.environ.get("NO_COLOR") else None)
+
+
 def _show_error(error: ActorGridError, as_json: bool) -> int:
     if as_json:
         import json
 
         click.echo(json.dumps({"error": error.to_dict()}))
         return error.exit_code
-    click.echo(click.style("error: ", fg="red", bold=True) + (error.message or error.code), err=True)
+    _tell(click.style("error: ", fg="red", bold=True) + (error.message or error.code))
     for label, text in (("asked", error.asked), ("found", error.found), ("try", error.hint)):
         if text:
-            click.echo(f"  {click.style(label, bold=True)}: {text}", err=True)
+            _tell(f"  {click.style(label, bold=True)}: {text}")
     return error.exit_code
 
 
@@ -146,21 +152,20 @@ def _show_usage_error(error: click.ClickException, as_json: bool) -> int:
         fields = {"code": "BadRequest", "message": message, "asked": "", "found": "", "hint": hint, "details": {}}
         click.echo(json.dumps({"error": fields}))
     else:
-        click.echo(click.style("error: ", fg="red", bold=True) + message, err=True)
+        _tell(click.style("error: ", fg="red", bold=True) + message)
         if hint:
-            click.echo(f"  {click.style('try', bold=True)}: {hint}", err=True)
+            _tell(f"  {click.style('try', bold=True)}: {hint}")
     return USAGE_CODE
 
 
 def _reader_left() -> int:
     """Whoever read our output has gone (``| head``): leave quietly, and keep the interpreter from complaining."""
-    import os
-
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 128 + 13
 
 
 @click.group(
+    name="actorgrid",
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=EPILOG,
@@ -170,8 +175,6 @@ def _reader_left() -> int:
 @click.pass_context
 def cli(ctx: click.Context, show_version: bool) -> None:
     """Actors that run a GPU cluster: one agent per host."""
-    import os
-
     if os.environ.get("NO_COLOR"):
         ctx.color = False
     if show_version:

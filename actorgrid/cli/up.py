@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from actorgrid.errors import InvalidSetting
+from actorgrid.errors import ActorGridError, InvalidSetting
 
 from .call import Call, config_option, data_dir_option, json_option, pass_call
 
@@ -40,7 +40,7 @@ def command(
         if call.json:
             call.document({"event": "ready", "data_dir": str(data_dir), **info})
         else:
-            click.echo(banner(info, data_dir, call.data_dir))
+            click.echo(banner({"gpus": inventory(info, data_dir), **info}, data_dir, call.data_dir))
         sys.stdout.flush()
 
     from actorgrid.actors.host.boot import run_host
@@ -79,6 +79,23 @@ def source(spec: str) -> str:
     if re.fullmatch(r"\d+", spec):
         return f"simulated:{spec}xH100-80GB"
     return f"simulated:{spec}" if re.match(r"\d+x", spec) else spec
+
+
+def inventory(info: dict[str, Any], data_dir: Path) -> list[dict[str, Any]] | None:
+    """The devices, asked of the host that has just come up; None when it does not say at once."""
+    from actorgrid.client.find import locate
+    from actorgrid.client.http import AdminHttp
+
+    http = None
+    try:
+        http = AdminHttp(*locate(data_dir, str(info["url"])), timeout_s=2.0, retry_s=0.5)
+        devices: list[dict[str, Any]] = http.get("/api/gpus")["gpus"]
+        return devices
+    except ActorGridError:
+        return None  # it is only a line of the banner; status will say what is wrong
+    finally:
+        if http is not None:
+            http.close()
 
 
 def banner(info: dict[str, Any], data_dir: Path, named: Path | None) -> str:
