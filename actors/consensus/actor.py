@@ -19,6 +19,7 @@ from actorgrid.errors import (
     ActorGridError,
     DiskFull,
     LogCorrupted,
+    LogFailed,
     MailboxFull,
     StorageError,
 )
@@ -36,8 +37,7 @@ from .reserve import Reserve, free_bytes
 from .store import Store
 
 BACKLOG_MAX = 10_000
-HISTORY_WRITE_S = 1.0
-ROOM_CHECK_S = 1.0
+HOUSEKEEPING_S = 1.0
 RESYNC_S = 0.5
 RESYNC_TRIES = 120
 TIMES_KEPT = 1024
@@ -71,6 +71,7 @@ class Consensus(Server):
         self._flush_timer: Timer | None = None
         self._subscribers: dict[str, int] = {}
         self._lagging: dict[str, int] = {}
+        self._resync_planned = False
         self._commits_total = 0
         self._batches_total = 0
         self._refused_total: Counter[str] = Counter()
@@ -78,23 +79,25 @@ class Consensus(Server):
         self._reserve = Reserve(folder / "reserve", performance.reserve_bytes)
         self._marker = FailureMarker(folder / "failed")
         end = self._marker.check(self.host.boot_id)
-        self._store = Store(folder / "state.db")
-        self._history = History(self._store)
-        self._ledger, self._snapshot_index = self._load_snapshot()
-        self._queries = Queries(self._ledger, self._history)
-        self._snapshot_due = self._snapshot_index + performance.ledger_snapshot_every
+        self._store = self._open_store()
         try:
+            self._history = History(self._store)
+            self._ledger, self._snapshot_index = self._load_snapshot()
+            self._queries = Queries(self._ledger, self._history)
+            self._snapshot_due = self._snapshot_index + performance.ledger_snapshot_every
             self._log = SegmentLog.open(folder / "segments", performance.ledger_segment_bytes, self._replay, end)
-            self._check_reach()
+            try:
+                self._check_reach()
+                self._marker.clear()
+                self._reserve.refill(performance.min_free_bytes)
+                self._begin_term()
+            except StorageError:
+                self._log.close()
+                raise
         except StorageError:
             self._store.close()
             raise
-        self._marker.clear()
-        self._reserve.refill(performance.min_free_bytes)
-        self._begin_term()
-        self.every(HISTORY_WRITE_S, self._write_history)
-        self.every(ROOM_CHECK_S, self._look_for_room)
-        self.every(RESYNC_S, self._tell_lagging)
+        self.every(HOUSEKEEPING_S, self._keep_house)
 
     def stop(self, reason: str) -> None:
         """Commit what waits, keep a snapshot, let go of the files."""
@@ -108,7 +111,23 @@ class Consensus(Server):
         self._log.close()
         self._store.close()
 
+    def _keep_house(self) -> None:
+        self._write_history()
+        self._look_for_room()
+
     # -- recovery
+
+    def _open_store(self) -> Store:
+        path = self.host.paths.ledger_dir / "state.db"
+        try:
+            return Store(path)
+        except LogCorrupted:
+            raise
+        except StorageError:
+            # SQLite needs a little room only to open its file.
+            if not self._reserve.release():
+                raise
+            return Store(path)
 
     def _load_snapshot(self) -> tuple[Ledger, int]:
         for snapshot in self._store.snapshots():
@@ -137,7 +156,6 @@ class Consensus(Server):
     def _check_reach(self) -> None:
         durable = max([self._store.durable_index(), *(snapshot.index for snapshot in self._store.snapshots())])
         if self._log.last_index < durable or self._ledger.index < self._log.last_index:
-            self._log.close()
             raise LogCorrupted(
                 "the log ends before an entry that was acknowledged",
                 found=f"last entry {self._log.last_index}, acknowledged up to {durable}",
@@ -156,6 +174,9 @@ class Consensus(Server):
             if not self._reserve.release():
                 raise
             self._log.append([record])
+        except LogFailed as error:
+            self._remember(error)
+            raise
         self._history.keep(self._ledger.apply(record.index, command))
 
     # -- proposals
@@ -282,6 +303,8 @@ class Consensus(Server):
         return kept
 
     def _look_for_room(self) -> None:
+        if self._failed is not None:
+            return
         least = self.host.settings.performance.min_free_bytes
         held = self._reserve.refill(least)
         if self._full is not None and (held or self._reserve.size_bytes == 0):
@@ -293,15 +316,18 @@ class Consensus(Server):
     def _fail(self, error: StorageError, batch: list[_Proposal]) -> None:
         """The log cannot be trusted any more: tell those who wait, remember it for this boot, die."""
         self._failed = error
+        self._remember(error)
+        for proposal in [*batch, *self._pending]:
+            proposal.waiter.fail(error)
+        self._pending.clear()
+        self.runtime.crash(error)
+
+    def _remember(self, error: StorageError) -> None:
         self.log.critical("%s", error)
         try:
             self._marker.write(self.host.boot_id, self._log.end, error.message)
         except OSError as second:
             self.log.critical("cannot even remember that: %s", second)
-        for proposal in [*batch, *self._pending]:
-            proposal.waiter.fail(error)
-        self._pending.clear()
-        self.runtime.crash(error)
 
     # -- the store
 
@@ -348,14 +374,24 @@ class Consensus(Server):
             else:
                 del self._subscribers[name]
                 self._lagging[name] = 0
+                self._plan_resync()
 
     def _tell_lagging(self) -> None:
         """A subscriber that missed a cast is told so as soon as it takes one, and subscribes again."""
+        self._resync_planned = False
+        if self._failed is not None:
+            return
         for name, tries in list(self._lagging.items()):
             if self.cast(name, Applied(self._ledger.index, -1, 0.0, RESYNC, ())) or tries >= RESYNC_TRIES:
                 del self._lagging[name]
             else:
                 self._lagging[name] = tries + 1
+        self._plan_resync()
+
+    def _plan_resync(self) -> None:
+        if self._lagging and not self._resync_planned:
+            self._resync_planned = True
+            self.runtime.after(RESYNC_S, self._tell_lagging)
 
     # -- reading
 

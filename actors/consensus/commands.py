@@ -36,6 +36,8 @@ ABOUT_ACCEPTED_WORK = frozenset(
     }
 )
 
+_TO_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
 Command = dict[str, Any]
 _Check = Callable[[Any], bool]
 
@@ -168,7 +170,7 @@ def _command(kind: str, at: float, **fields: Any) -> Command:
 def encode_entry(command: Command, session: str, seq: int) -> bytes:
     """A log entry's payload. Raises LedgerRefused for what is not JSON, BodyTooLarge over 16 MiB."""
     try:
-        data = json.dumps([session, seq, command], separators=(",", ":"), allow_nan=False).encode("ascii")
+        data = _TO_JSON.encode([session, seq, command]).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise refused(f"the command is not plain JSON: {error}") from None
     if len(data) > MAX_COMMAND_BYTES:

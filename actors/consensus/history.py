@@ -12,7 +12,7 @@ from .store import Store
 
 log = logging.getLogger("actorgrid.consensus")
 
-WRITE_AT_ROWS = 5_000
+WRITE_AT_ROWS = 1_000
 ROWS_MAX = 500_000
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ TRY_TIMEOUT_S = 10.0
 BACKOFF_FIRST_S = 0.02
 BACKOFF_MAX_S = 0.5
 LANES_MAX = 256
+WAITING_MAX = 10_000
 
 
 class LedgerMirror:
@@ -99,12 +101,12 @@ class LedgerMirror:
 
         Goes on while Consensus restarts. Raises what the ledger refuses with (LedgerRefused, DiskFull, ...),
         or CallTimeout after *timeout_s*: then whether the command was committed is unknown. Any number may
-        be under way at once; their order is then that of their arrival. At most 256: more raise MailboxFull.
+        be under way at once, in no promised order; beyond 256 they wait here, beyond 10,000 MailboxFull is raised.
         """
         command = {"v": VERSION, "at": time.time(), **command}
         deadline = self._server.runtime.monotonic() + timeout_s
         backoff_s = BACKOFF_FIRST_S
-        lane, seq = self._lanes.take()
+        lane, seq = await self._lanes.take()
         try:
             while True:
                 left_s = deadline - self._server.runtime.monotonic()
@@ -168,23 +170,32 @@ class _Lanes:
         # A name of its own for each life of the server: what a past life left unanswered is never mistaken for ours.
         self._prefix = f"{name}-{os.urandom(6).hex()}"
         self._free: list[tuple[str, int]] = []
+        self._waiting: deque[Waiter] = deque()
         self._made = 0
 
-    def take(self) -> tuple[str, int]:
+    async def take(self) -> tuple[str, int]:
         """A session nobody uses now, with the next sequence number in it."""
         if self._free:
             lane, seq = self._free.pop()
             return lane, seq + 1
-        if self._made >= LANES_MAX:
+        if self._made < LANES_MAX:
+            self._made += 1
+            return f"{self._prefix}-{self._made}", 1
+        if len(self._waiting) >= WAITING_MAX:
             raise MailboxFull(
                 "too many proposals are under way",
                 asked="one more",
-                found=f"{LANES_MAX} of {LANES_MAX}",
+                found=f"{WAITING_MAX} wait",
                 hint="await some before proposing more",
             )
-        self._made += 1
-        return f"{self._prefix}-{self._made}", 1
+        waiter = Waiter()
+        self._waiting.append(waiter)
+        lane, seq = await waiter
+        return lane, seq + 1
 
     def give_back(self, lane: str, seq: int) -> None:
         """The session's proposal *seq* has its answer, or its caller gave up."""
-        self._free.append((lane, seq))
+        if self._waiting:
+            self._waiting.popleft().set((lane, seq))
+        else:
+            self._free.append((lane, seq))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus import jobs
+from actorgrid.actors.consensus import jobs, mirror
 from actorgrid.actors.consensus.commands import (
     cancel_job,
     end_attempt,
@@ -327,3 +327,19 @@ def test_queries_answer_plainly_and_refuse_what_they_do_not_know(make_host: Make
     for query in (Query("no_such"), Query("job"), Query("jobs", {"limit": "many"})):
         with pytest.raises(BadRequest):
             host.node.request("consensus", query)
+
+
+def test_more_proposals_than_lanes_wait_their_turn(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    follower = host.node.add(Follower, host.context)
+    assert isinstance(follower, Follower)
+    done: list[Any] = []
+
+    async def work(number: int) -> None:
+        done.append(await follower.mirror.propose({"type": "submit_jobs", "jobs": [job_record(f"j{number}")]}))
+
+    for number in range(mirror.LANES_MAX + 300):
+        follower.spawn(work(number))
+    host.node.run_until(lambda: len(done) == mirror.LANES_MAX + 300)
+    assert len(host.live._ledger.jobs) == mirror.LANES_MAX + 300

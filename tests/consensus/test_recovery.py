@@ -379,3 +379,17 @@ def test_proposals_after_a_stop_are_refused(make_host: MakeHost) -> None:
     assert isinstance(server, Consensus)
     host.start()
     assert Ledger.restore(host.live._ledger.snapshot()).jobs.keys() == {"j0", "j1"}
+
+
+@pytest.mark.root
+def test_a_start_on_a_full_disk_uses_the_reserve(make_host: MakeHost, small_disk: Path) -> None:
+    host = make_host(small_disk / "data", reserve_bytes=256 << 10)
+    host.start()
+    host.propose(submit_jobs([job_record("a")], AT))
+    host.stop()
+    with (small_disk / "filler").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(bytes(4096))
+    host.start()
+    host.propose(cancel_job("a", "me", AT))
+    assert host.query("job", job_id="a")["state"] == "cancelled"
