@@ -262,6 +262,7 @@ class _UnixBase(multiprocessCommon):  # type: ignore[misc]
         os.close(write_fd)  # the tree holds the other copies: end of file says that it is gone
         self.transport.set_watch([self._read_fd])
         answer = self.transport.run(None, timedelta(seconds=START_S))
+        self.transport.set_watch([])
         message = answer.message if isinstance(answer, ReceiveEnvelope) else None
         if isinstance(message, WatchMessage):
             raise PeerGone("the actor system's admin died at once", hint="agent.log may say why")
