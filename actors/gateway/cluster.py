@@ -50,8 +50,7 @@ async def get_gpus(call: Call) -> Any:
 async def get_allocations(call: Call) -> Any:
     """All live allocations."""
     found = await call.ask("consensus", Query("allocations"))
-    records = found.values() if isinstance(found, dict) else found
-    return {"allocations": sorted(records, key=lambda record: str(record["allocation_id"]))}
+    return {"allocations": sorted(found["allocations"], key=lambda record: str(record["allocation_id"]))}
 
 
 async def get_performance(call: Call) -> Any:

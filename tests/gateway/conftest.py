@@ -97,11 +97,11 @@ class Consensus(StandIn):
     def query(self, query: Query) -> Any:
         self.check()
         if query.kind == "allocations":
-            return {"a.1": ALLOCATION}
+            return {"allocations": [ALLOCATION]}
         if query.kind == "counts":
             return {"jobs": {"queued": 2, "running": 1}, "commit_latency_ms": 1.5}
-        first, limit = query.args["from_index"], query.args["limit"]
-        return [row for row in self.rows if row["index"] >= first][:limit]
+        first, limit = query.args["from"], query.args["limit"]
+        return {"events": [row for row in self.rows if row["index"] >= first][:limit], "index": self.index}
 
     def apply(self, kind: str, identity: str, record: Any, command_type: str = "start_attempt") -> int:
         previous, self.index = self.index, self.index + 1
