@@ -66,6 +66,7 @@ class LocalCluster:
         self._clients: list[Client] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._said = b""
+        self._error: ActorGridError | None = None
         self._started: queue.Queue[dict[str, Any] | ActorGridError] = queue.Queue()
         self._exited = threading.Event()
         command = ["up", "--json", "--port", "0", "--data-dir", str(self.data_dir)]
@@ -80,7 +81,7 @@ class LocalCluster:
             if isinstance(ready, ActorGridError):
                 raise ready
         except queue.Empty:
-            said = self._said
+            said = self._said + self._log()
             self.close()
             raise StartFailed(f"the host was not ready within {START_TIMEOUT_S:g} s", found=_last(said)) from None
         except BaseException:
@@ -170,7 +171,7 @@ class LocalCluster:
         code = process.wait()
         errors.join(STOP_TIMEOUT_S)
         self._exited.set()
-        self._started.put(_failure(code, self._said))
+        self._started.put(_failure(self._error, code, self._said))
 
     def _hear(self, line: bytes) -> None:
         try:
@@ -179,6 +180,14 @@ class LocalCluster:
             return  # not for us
         if isinstance(event, dict) and event.get("event") == "ready":
             self._started.put(event)
+        elif isinstance(event, dict) and isinstance(event.get("error"), dict):
+            self._error = error_from_dict(event["error"])
+
+    def _log(self) -> bytes:
+        try:
+            return HostPaths(self.data_dir).log_file.read_bytes()[-STDERR_KEPT:]
+        except OSError:
+            return b""
 
     def _drain(self, pipe: Any) -> None:
         with pipe:
@@ -191,18 +200,14 @@ def _send(process: subprocess.Popen[bytes], number: int) -> None:
         process.send_signal(number)
 
 
-def _failure(code: int, said: bytes) -> ActorGridError:
-    """Why it left: the named error its last line holds, else the text."""
-    for line in reversed(said.splitlines()):
-        try:
-            document = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(document, dict) and isinstance(document.get("error"), dict):
-            named = error_from_dict(document["error"])
-            if isinstance(named, HostError):
-                return named
-            return StartFailed(named.message, asked=named.asked, found=named.found, hint=named.hint)
+def _failure(named: ActorGridError | None, code: int, said: bytes) -> ActorGridError:
+    """Why it left, as far as it said."""
+    if isinstance(named, HostError):
+        return named
+    if named is not None:
+        failed = StartFailed(named.message, asked=named.asked, found=named.found, hint=named.hint)
+        failed.__cause__ = named
+        return failed
     return StartFailed(f"the host left with status {code} before it was ready", found=_last(said))
 
 

@@ -41,6 +41,7 @@ from .output import OutputPrinter
 from .pickling import PYTHON, FunctionCode
 
 FIRST_LEASE_WAIT_S = 20.0
+GROWTH_WAIT_S = 0.5
 GROWTH_QUIET_S = 1.0
 UNREACHABLE_PATIENCE_S = 60.0
 MAX_FAILED_LEASES = 5
@@ -118,7 +119,7 @@ class Session:
                 session_id = self._open()
                 grant = self._http.post(
                     f"/api/sessions/{segment(session_id)}/leases",
-                    lane.shape.lease_request(PYTHON, FIRST_LEASE_WAIT_S if first else 0.0),
+                    lane.shape.lease_request(PYTHON, FIRST_LEASE_WAIT_S if first else GROWTH_WAIT_S),
                     timeout_s=FIRST_LEASE_WAIT_S + WELCOME_TIMEOUT_S,
                 )
                 self._join(lane, grant, session_id)
