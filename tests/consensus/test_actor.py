@@ -343,3 +343,26 @@ def test_more_proposals_than_lanes_wait_their_turn(make_host: MakeHost) -> None:
         follower.spawn(work(number))
     host.node.run_until(lambda: len(done) == mirror.LANES_MAX + 300)
     assert len(host.live._ledger.jobs) == mirror.LANES_MAX + 300
+
+
+def test_what_a_dead_consensus_had_in_hand_is_proposed_again_at_once(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    follower = host.node.add(Follower, host.context)
+    assert isinstance(follower, Follower)
+    done: list[float] = []
+
+    async def work() -> None:
+        await follower.mirror.propose({"type": "submit_jobs", "jobs": [job_record("a")]})
+        done.append(host.node.now_s)
+
+    follower.spawn(work())
+    host.node.run_until(lambda: len(host.live._pending) == 1)
+    host.kill()
+    host.start()
+    started = host.node.now_s
+    follower.peer_restarted("consensus")
+    host.node.run_until(lambda: bool(done))
+    assert done[0] - started < 1.0
+    host.node.settle()
+    assert list(follower.mirror.jobs) == ["a"]

@@ -412,6 +412,10 @@ def test_sessions_are_bounded_least_recently_used_first(monkeypatch: pytest.Monk
         book.do(set_setting("k", number, "me", AT), session, number)
     assert book.ledger.repeated("b", 2) is None
     assert book.ledger.repeated("a", 3) is not None
+    book.do(set_setting("k", 3, "me", AT), "a", 3)
+    book.do(set_setting("k", 5, "me", AT), "d", 5)
+    assert book.ledger.repeated("c", 4) is None
+    assert book.ledger.repeated("a", 3) is not None
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ def test_a_crash_at_any_byte_of_the_last_batch_keeps_all_that_was_acknowledged(t
         assert found == written[: len(found)], length
         # And it can go on from there.
         assert fill(copy, [[b"next"]])[-1].index == len(found) + 1
+        assert read(copy) == [*found, Record(len(found) + 1, 1, b"next")]
 
 
 def test_a_crash_while_a_segment_is_made_keeps_all_before_it(tmp_path: Path) -> None:
