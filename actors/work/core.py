@@ -230,7 +230,7 @@ class WorkerPools:
             idle = [each for each in self._of(pool) if each.state == IDLE and not each.spoiled]
             match = [each for each in idle if each.key == key] or [each for each in idle if each.key is None]
             if not match:
-                break
+                continue  # a later one may have a worker bound to it idle; a fresh one goes to the first in line
             worker = match[0]
             worker.state, worker.lease_id, worker.key = LEASED, lease_id, key
             waiting.remove(lease_id)

@@ -1,0 +1,191 @@
+"""The parts without a whole host around them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorgrid.actors.work.attempt_dir import AttemptDir
+from actorgrid.actors.work.environment import device_variables, enforcement, passed_on, work_environment
+from actorgrid.actors.work.housekeeping import remove_old_attempts, remove_unnamed_blobs
+from actorgrid.actors.work.limits import MemoryGroup, writable_cgroup
+from actorgrid.actors.work.outcomes import outcome_of, retry_delay_s
+from actorgrid.actors.work.shim import _Stream
+from actorgrid.errors import BadRequest, TaskFailed
+from actorgrid.transports.task_frames import JobResult
+from tests.work.rig import DEVICES
+
+
+def test_an_id_that_is_no_file_name_is_refused(tmp_path: Path) -> None:
+    for bad in ("../x", "", ".hidden", "a/b", "a\0b", "x" * 101):
+        with pytest.raises(BadRequest):
+            AttemptDir(tmp_path, bad)
+
+
+def test_a_folder_that_is_not_there_reads_as_empty(tmp_path: Path) -> None:
+    directory = AttemptDir(tmp_path, "a.1")
+    assert directory.read_output("stdout") == b""
+    assert directory.output_size("stderr") == 0
+    assert directory.read_status() is None
+    assert directory.shim_pid() is None
+    assert directory.ended()
+    with pytest.raises(BadRequest):
+        directory.read_output("../spec")
+
+
+def test_output_is_read_in_pieces(tmp_path: Path) -> None:
+    directory = AttemptDir(tmp_path, "a.1")
+    directory.create({})
+    directory.stdout.write_bytes(b"0123456789")
+    assert directory.read_output("stdout", 4, 3) == b"456"
+    assert directory.read_output("stdout", 10) == b""
+    assert not directory.ended()
+
+
+def test_the_status_is_written_into_reserved_room(tmp_path: Path) -> None:
+    directory = AttemptDir(tmp_path, "a.1")
+    directory.create({})
+    assert (directory.path / "status.tmp").stat().st_blocks > 0
+    directory.write_status({"reason": "exited"})
+    assert directory.read_status() == {"reason": "exited"}
+    assert directory.ended()
+
+
+def test_an_attempt_is_taken_once(tmp_path: Path) -> None:
+    directory = AttemptDir(tmp_path, "a.1")
+    directory.create({})
+    lock = directory.take()
+    assert lock is not None
+    os.close(lock)
+    assert directory.take() is None
+
+
+def test_a_full_disk_holds_the_writer_back_and_counts_what_is_lost() -> None:
+    reader, writer = os.pipe()
+    stream = _Stream(reader, Path("/dev/full"), 1000)
+    os.write(writer, b"hello")
+    assert not stream.drain(0.0)
+    assert stream.blocked_until > 0
+    os.write(writer, b"more")
+    assert not stream.drain(1.0)
+    stream.close()
+    os.close(writer)
+    assert stream.dropped == 5  # "more" was never read: it was still the writer's
+
+
+def test_users_values_win_over_the_agents_and_ours_over_both() -> None:
+    devices = device_variables(DEVICES, ["GPU-sim-0"])
+    env = work_environment(
+        {"PATH": "/agent", "ACTORGRID_TOKEN": "x", "LC_ALL": "C"},
+        {"PATH": "/user", "CUDA_VISIBLE_DEVICES": "7", "OMP_NUM_THREADS": "9"},
+        devices,
+        host_tag="tag",
+        work_id="a.1",
+        job_id="a",
+        cpu_milli=2500,
+    )
+    assert (env["PATH"], env["LC_ALL"], env["CUDA_VISIBLE_DEVICES"]) == ("/user", "C", "GPU-sim-0")
+    assert (env["OMP_NUM_THREADS"], env["ACTORGRID_JOB_ID"]) == ("9", "a")
+    assert "ACTORGRID_TOKEN" not in env
+    assert passed_on({"SSH_AUTH_SOCK": "x"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "milli", "memory", "expected"),
+    [
+        ("probed", 1000, 0, "cooperative"),
+        ("probed", 500, 0, "none"),
+        ("probed", 1000, 1, "none"),
+        ("simulated", 1000, 0, "none"),
+        ("declared", 1000, 0, "none"),
+    ],
+)
+def test_a_grant_says_what_is_enforced(source: str, milli: int, memory: int, expected: str) -> None:
+    devices = [{"uuid": "G", "index": 0, "vendor": "nvidia", "source": source}]
+    assert enforcement(devices, ["G"], milli, memory) == expected
+
+
+FAILED = JobResult(False, None, TaskFailed("x"), None)
+SPEC = {"id": "a.1", "job_id": "a", "kind": "function", "timeout_s": 3.0, "memory_bytes": 5, "isolation_s": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("status", "result", "outcome", "charge", "code"),
+    [
+        ({"reason": "exited", "exit_code": 0}, JobResult(True, b"", None, None), "succeeded", True, None),
+        ({"reason": "exited", "exit_code": 0}, None, "failed", True, "TaskFailed"),
+        (
+            {"reason": "exited", "exit_code": 1},
+            JobResult(False, None, TaskFailed("x"), None),
+            "failed",
+            True,
+            "TaskFailed",
+        ),
+        ({"reason": "exited", "exit_code": None, "signal": 9}, None, "failed", True, "TaskFailed"),
+        ({"reason": "timed_out", "signal": 15}, None, "timed_out", True, "TaskTimedOut"),
+        ({"reason": "cancelled", "signal": 15}, None, "cancelled", False, "TaskCancelled"),
+        ({"reason": "memory", "signal": 9}, None, "failed", True, "MemoryLimitExceeded"),
+        ({"reason": "isolated", "signal": 9}, None, "lost", False, "WorkerLost"),
+        ({"reason": "stopped", "signal": 15}, None, "lost", False, "WorkerLost"),
+        ({"reason": "refused", "exit_code": 127, "error": "cannot run x: no"}, None, "failed", True, "TaskFailed"),
+    ],
+)
+def test_every_ending_has_its_outcome(
+    status: dict[str, Any], result: JobResult | None, outcome: str, charge: bool, code: str | None
+) -> None:
+    facts = outcome_of(SPEC, status, b"", result)
+    assert (facts["outcome"], facts["charge"]) == (outcome, charge)
+    assert (facts["error"] or {}).get("code") == code
+
+
+def test_the_wait_before_a_retry_doubles_up_to_a_minute() -> None:
+    assert [retry_delay_s(0.5, number) for number in (1, 2, 3, 20, 10_000)] == [0.5, 1.0, 2.0, 60.0, 60.0]
+
+
+def test_only_the_newest_reported_attempts_are_kept_and_inputs_of_waiting_jobs(tmp_path: Path) -> None:
+    for number in range(5):
+        directory = AttemptDir(tmp_path, f"job{number}.1")
+        directory.create({})
+        if number != 4:
+            directory.mark_reported()
+            os.utime(directory.path / "reported", (number, number))
+    assert remove_old_attempts(tmp_path, 1, {"job0"}) == 2
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == ["job0.1", "job3.1", "job4.1"]
+
+
+def test_blobs_nobody_names_go_once_they_are_old(tmp_path: Path) -> None:
+    for name in ("named", "old", "young"):
+        (tmp_path / name).write_bytes(b"")
+    os.utime(tmp_path / "old", (0, 0))
+    os.utime(tmp_path / "named", (0, 0))
+    assert remove_unnamed_blobs(tmp_path, {"named"}, time.time()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["named", "young"]
+
+
+def cgroup_root(tmp_path: Path, controllers: str) -> tuple[Path, Path]:
+    proc, root = tmp_path / "proc", tmp_path / "cgroup"
+    (root / "user" / "me").mkdir(parents=True)
+    proc.mkdir()
+    (proc / "mounts").write_text(f"proc /proc proc rw 0 0\ncgroup2 {root} cgroup2 rw 0 0\n")
+    (proc / "cgroup").write_text("0::/user/me\n")
+    (root / "user" / "cgroup.subtree_control").write_text(controllers)
+    return proc, root / "user"
+
+
+def test_a_memory_group_is_made_where_the_kernel_hands_the_controller_down(tmp_path: Path) -> None:
+    proc, parent = cgroup_root(tmp_path, "cpu memory\n")
+    assert writable_cgroup(proc) == parent
+    group = MemoryGroup(parent, "a.1", 1 << 20)
+    assert (group.path / "memory.max").read_text() == str(1 << 20)
+    assert not group.was_exceeded()
+    (group.path / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")
+    assert group.was_exceeded()
+
+
+def test_no_memory_group_without_the_controller(tmp_path: Path) -> None:
+    assert writable_cgroup(cgroup_root(tmp_path, "cpu\n")[0]) is None
+    assert writable_cgroup(tmp_path / "nothing") is None
