@@ -43,6 +43,9 @@ class Gateway(Server):
         self._door: Door | None = None
         self._prefixes: dict[str, int] = {}
         self._watched: set[str] = set()
+        self._adjusting = False
+        self._unadjusted = False
+        self._await_adjusted: list[Waiter] = []
         self._gate = TokenGate(read_token(paths.token_file), paths.token_file)
         BlobStore(paths.blobs_dir).clear_drafts()
         sock = await self._listen()
@@ -154,9 +157,34 @@ class Gateway(Server):
             self._prefixes.pop(prefix, None)
 
     async def _adjust_watches(self) -> None:
+        """Make what is asked of DistributedState fit what clients watch; one at a time, the others wait for it."""
+        self._unadjusted = True
+        if self._adjusting:
+            waiter = Waiter()
+            self._await_adjusted.append(waiter)
+            await waiter
+            return
+        self._adjusting = True
+        failure: ActorGridError | None = None
+        try:
+            while self._unadjusted:
+                self._unadjusted = False
+                await self._adjust_once()
+        except ActorGridError as error:
+            failure = error
+            raise
+        finally:
+            self._adjusting = False
+            waiting, self._await_adjusted = self._await_adjusted, []
+            for waiter in waiting:
+                if failure is None:
+                    waiter.set(None)
+                else:
+                    waiter.fail(failure)
+
+    async def _adjust_once(self) -> None:
         # Only the shortest are asked for: under overlapping watches each change would come more than once.
-        wanted = shortest(self._prefixes)
-        for prefix in sorted(wanted - self._watched):
+        for prefix in sorted(shortest(self._prefixes) - self._watched):
             await self.call("distributed_state", WatchPrefix(prefix))
             self._watched.add(prefix)
         for prefix in sorted(self._watched - shortest(self._prefixes)):

@@ -170,7 +170,7 @@ def check_plain(value: Any) -> None:
 
 def parse_query(given: MultiMapping[str], model: type[BaseModel]) -> BaseModel:
     """The query as a *model*. Raises BadRequest naming the parameter."""
-    names = list(given)
+    names = [name for name, _ in given.items()]
     for name in names:
         if names.count(name) > 1:
             raise BadRequest(f"query parameter {name!r} is given twice", asked=name, hint="give it once")

@@ -202,7 +202,7 @@ class Door:
                 response = self._unknown_path(request)
             except web.HTTPException as error:
                 response = self._instead(request, BadRequest(error.reason), error.status)
-            except (ConnectionError, web.PayloadAccessError, web.RequestPayloadError):
+            except (ConnectionError, web.PayloadAccessError, web.RequestPayloadError, asyncio.CancelledError):
                 status = 499  # the client hung up: nobody reads an answer
                 raise
             except Exception:  # noqa: BLE001 - the outermost loop of a request: told by reference, logged in full

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 from aiohttp import web
@@ -85,7 +85,6 @@ class Full(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Answer before anything is asked, and close."""
-        assert isinstance(transport, asyncio.Transport)
         error = Overloaded(
             "the host has its maximum of HTTP connections",
             found=f"{MAX_CONNECTIONS}",
@@ -96,8 +95,9 @@ class Full(asyncio.Protocol):
             "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nConnection: close\r\n"
             f"Retry-After: 1\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        transport.write(head.encode() + body)
-        transport.close()
+        sending = cast(asyncio.Transport, transport)
+        sending.write(head.encode() + body)
+        sending.close()
 
 
 class LoopThread(threading.Thread):
@@ -155,6 +155,7 @@ class LoopThread(threading.Thread):
             max_field_size=MAX_HEAD_BYTES,
             auto_decompress=False,
             shutdown_timeout=DRAIN_S,
+            handler_cancellation=True,  # a client that hangs up frees its place at once
         )
         await runner.setup()
         served = runner.server

@@ -84,7 +84,8 @@ async def get_events(call: Call) -> Any:
                 yield item
             return
         while True:
-            page = await call.ask("consensus", Query("events", {"from_index": index, "limit": HISTORY_PAGE}), 10.0)
+            answer = await call.ask("consensus", Query("events", {"from": index, "limit": HISTORY_PAGE}), 10.0)
+            page = answer["events"]
             for event in grouped(page):
                 yield Item(event["index"], encode_json(event))
             if len(page) < HISTORY_PAGE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 
 from aiohttp import web
@@ -19,10 +19,29 @@ FAREWELL_S = 2.0
 """Given to the last words to a client that is being cut off."""
 
 
-async def write(response: web.StreamResponse, data: bytes) -> None:
-    """Send a piece. Raises TimeoutError when the client does not take it, ConnectionError when it is gone."""
-    async with asyncio.timeout(WRITE_TIMEOUT_S):
+async def write(
+    request: web.Request, response: web.StreamResponse, data: bytes, last_words: bytes = b"", within_s: float = 0.0
+) -> None:
+    """Send a piece; a client that does not take it in time is cut off, with *last_words* if it ever reads on.
+
+    Raises ConnectionError when the client is gone. Nothing is cancelled while it waits for room: a cancelled
+    wait would make aiohttp's writer cancel whoever waits next.
+    """
+    loop = asyncio.get_running_loop()
+    timer = loop.call_later(within_s or WRITE_TIMEOUT_S, _give_up, request, response, last_words)
+    try:
         await response.write(data)
+    finally:
+        timer.cancel()
+
+
+def _give_up(request: web.Request, response: web.StreamResponse, last_words: bytes) -> None:
+    transport = request.transport
+    if transport is not None and not transport.is_closing():
+        if last_words and response.chunked:
+            # Past aiohttp's writer, which is waiting for room.
+            transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(last_words), last_words))
+        cut_off(request)
 
 
 def cut_off(request: web.Request) -> None:
@@ -53,12 +72,8 @@ async def send_bytes(
     """Raw bytes, chunked, until *pieces* end. A client that is gone or too slow ends it early."""
     async with aclosing(pieces):
         response = await begin(request, "application/octet-stream", headers)
-        try:
-            async for piece in pieces:
-                await write(response, piece)
-        except TimeoutError:
-            cut_off(request)
-            return response
+        async for piece in pieces:
+            await write(request, response, piece)
     await response.write_eof()
     return response
 
@@ -91,10 +106,10 @@ async def send_events(
         if item.index and item.index <= last:
             return
         last = max(last, item.index)
-        await write(response, sse(item.data, event_id=item.index))
+        await write(request, response, sse(item.data, event_id=item.index), last_words("lagging"))
 
     try:
-        await write(response, b": listening\n\n")
+        await write(request, response, b": listening\n\n")
         async for item in start:
             await send(item)
         while not gone(request):
@@ -105,32 +120,21 @@ async def send_events(
             elif got is not None:
                 await send(got)
             elif listener.ended:
-                await _farewell(response, listener.ended)
+                await write(request, response, last_words(listener.ended), within_s=FAREWELL_S)
+                await response.write_eof()
                 break
             else:
-                await write(response, b": still here\n\n")
-    except TimeoutError:
-        await _farewell(response, "lagging")
+                await write(request, response, b": still here\n\n", last_words("lagging"))
     except ConnectionError:
-        return response
+        return response  # the client went, or was made to
     cut_off(request)
     return response
 
 
-async def _farewell(response: web.StreamResponse, reason: str) -> None:
+def last_words(reason: str) -> bytes:
+    """The event that ends a stream."""
     hint = {
         "lagging": "the client reads too slowly; connect again with Last-Event-ID",
         "stopping": "the host is stopping; connect again later with Last-Event-ID",
     }.get(reason, reason)
-    last_words = response.write(sse(encode_json({"reason": reason, "hint": hint}), event="end"))
-    await _briefly(last_words)
-    await _briefly(response.write_eof())
-
-
-async def _briefly(sending: Awaitable[None]) -> None:
-    # The bytes are with the transport before the wait begins; only the wait for room is cut short.
-    try:
-        async with asyncio.timeout(FAREWELL_S):
-            await sending
-    except (TimeoutError, ConnectionError):
-        return
+    return sse(encode_json({"reason": reason, "hint": hint}), event="end")
