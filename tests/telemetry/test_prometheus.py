@@ -1,0 +1,178 @@
+"""Figures in the Prometheus format: real readings with their names, and nothing where there is no reading."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from actorgrid.actors.telemetry.collect import Reading, collect
+from actorgrid.actors.telemetry.processes import ProcessReading, read_process, read_processes
+from actorgrid.actors.telemetry.prometheus import HttpFigures, render
+from actorgrid.errors import CallTimeout, NoSuchActor
+
+GPU = {
+    "device_id": "GPU-1",
+    "vendor": "nvidia",
+    "model": "H100-80GB",
+    "host": "h1",
+    "index": 3,
+    "source": "probed",
+    "pcie_bus_id": "00000000:81:00.0",
+    "memory_total_bytes": 80 * 2**30,
+    "memory_allocated_bytes": 2**30,
+    "memory_used_bytes": 3 * 2**30,
+    "allocated_milli": 250,
+    "utilization_percent": 40.0,
+    "temperature_celsius": 61.0,
+    "power_usage_watts": 300.5,
+}
+
+
+def parse(reading: Reading, http: HttpFigures | None = None) -> dict[str, list[Any]]:
+    text = render(reading, "box", http or HttpFigures()).decode()
+    return {family.name: family.samples for family in text_string_to_metric_families(text)}
+
+
+def only(samples: list[Any]) -> Any:
+    (sample,) = samples
+    return sample
+
+
+def test_nvidia_readings_have_dcgm_names_units_and_labels() -> None:
+    found = parse(Reading(gpus=[GPU]))
+    values = {name: only(found[f"DCGM_FI_DEV_{name}"]).value for name in ("GPU_UTIL", "GPU_TEMP", "POWER_USAGE")}
+    assert values == {"GPU_UTIL": 40.0, "GPU_TEMP": 61.0, "POWER_USAGE": 300.5}
+    assert only(found["DCGM_FI_DEV_FB_USED"]).value == 3 * 1024
+    assert only(found["DCGM_FI_DEV_FB_FREE"]).value == 77 * 1024
+    assert only(found["DCGM_FI_DEV_GPU_UTIL"]).labels == {
+        "gpu": "3",
+        "UUID": "GPU-1",
+        "pci_bus_id": "00000000:81:00.0",
+        "device": "nvidia3",
+        "modelName": "H100-80GB",
+        "hostname": "box",
+    }
+
+
+@pytest.mark.parametrize("change", [{"source": "simulated"}, {"source": "declared"}, {"vendor": "amd"}])
+def test_dcgm_names_are_for_real_nvidia_devices_only(change: dict[str, str]) -> None:
+    found = parse(Reading(gpus=[GPU | change]))
+    assert not [name for name in found if name.startswith("DCGM")]
+    assert only(found["actorgrid_gpu_utilization_ratio"]).value == pytest.approx(0.4)
+
+
+def test_readings_that_do_not_exist_are_absent_not_zero() -> None:
+    bare = GPU | dict.fromkeys(
+        ("memory_used_bytes", "utilization_percent", "temperature_celsius", "power_usage_watts"), None
+    )
+    found = parse(Reading(gpus=[bare]))
+    assert not [name for name in found if name.startswith("DCGM")]
+    for name in ("memory_used_bytes", "utilization_ratio", "temperature_celsius", "power_watts"):
+        assert not found[f"actorgrid_gpu_{name}"]
+    assert only(found["actorgrid_gpu_allocated_ratio"]).value == 0.25
+    assert only(found["actorgrid_gpu_memory_total_bytes"]).labels["uuid"] == "GPU-1"
+
+
+def test_an_idle_device_reads_zero() -> None:
+    found = parse(Reading(gpus=[GPU | {"utilization_percent": 0.0}]))
+    assert only(found["DCGM_FI_DEV_GPU_UTIL"]).value == 0.0
+
+
+def test_servers_are_up_or_not_and_their_figures_typed_by_name() -> None:
+    figures: dict[str, Any] = {"queue": 3, "seen_total": 9, "odd name!": 1.5, "nothing": None, "yes": True}
+    reading = Reading(servers={"one": figures, "two": None}, restarts={"one": 2}, ready=True)
+    found = parse(reading)
+    assert {sample.labels["server"]: sample.value for sample in found["actorgrid_up"]} == {"one": 1.0, "two": 0.0}
+    assert only(found["actorgrid_queue"]).value == 3
+    assert only(found["actorgrid_seen"]).name == "actorgrid_seen_total"
+    assert only(found["actorgrid_odd_name_"]).value == 1.5
+    assert "actorgrid_nothing" not in found and "actorgrid_yes" not in found
+    assert only(found["actorgrid_ready"]).value == 1.0
+    assert only(found["actorgrid_server_restarts"]).value == 2
+
+
+def test_two_servers_that_disagree_on_a_name_do_not_break_the_page() -> None:
+    found = parse(Reading(servers={"one": {"x_total": 1}, "two": {"x": 2, "x_total": 3}}))
+    assert [sample.value for sample in found["actorgrid_x"]] == [1, 3]
+
+
+def test_jobs_by_state_and_processes() -> None:
+    process = ProcessReading(1, 100, None, 2.5)
+    found = parse(Reading(jobs={"queued": 4}, processes={"consensus": process}))
+    assert only(found["actorgrid_jobs"]).labels == {"state": "queued"}
+    assert only(found["actorgrid_process_resident_memory_bytes"]).value == 100
+    assert only(found["actorgrid_process_cpu_seconds"]).value == 2.5
+    assert not found["actorgrid_process_proportional_memory_bytes"]
+
+
+def test_requests_are_counted_by_route_and_timed() -> None:
+    http = HttpFigures()
+    http.answered("GET", "/api/jobs/{job_id}", 200, 0.003)
+    http.answered("GET", "/api/jobs/{job_id}", 200, None)
+    http.answered("other", "unmatched", 404, None)
+    http.note(7, 3)
+    http.note(5, 4)
+    found = parse(Reading(), http)
+    counts = {
+        (sample.labels["route"], sample.labels["status"]): sample.value
+        for sample in found["actorgrid_http_requests"]
+        if sample.name.endswith("_total")
+    }
+    assert counts == {("/api/jobs/{job_id}", "200"): 2.0, ("unmatched", "404"): 1.0}
+    buckets = {
+        sample.labels["le"]: sample.value
+        for sample in found["actorgrid_http_request_seconds"]
+        if sample.name.endswith("_bucket")
+    }
+    assert (buckets["0.0025"], buckets["0.005"], buckets["+Inf"]) == (0.0, 1.0, 1.0)
+    assert only(found["actorgrid_http_connections"]).value == 5
+    refused = [sample for sample in found["actorgrid_http_refused_tokens"] if sample.name.endswith("_total")]
+    assert only(refused).value == 4
+
+
+def test_names_are_not_given_twice() -> None:
+    text = render(Reading(gpus=[GPU], servers={"one": {}}, ready=True), "box", HttpFigures()).decode()
+    types = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+
+
+def test_our_own_process_is_read() -> None:
+    reading = read_process(os.getpid())
+    assert reading is not None
+    assert reading.rss_bytes > 2**20 and reading.cpu_s > 0
+    assert reading.pss_bytes is None or 0 < reading.pss_bytes <= reading.rss_bytes * 2
+
+
+def test_a_process_that_is_gone_is_left_out() -> None:
+    assert set(read_processes({"us": os.getpid(), "gone": 2**22 + 1})) == {"us"}
+
+
+def test_servers_that_do_not_answer_are_not_up_and_hold_nobody_back() -> None:
+    async def ask(name: str, request: Any, _timeout_s: float) -> Any:
+        kind = type(request).__name__
+        if name == "quiet":
+            raise CallTimeout("no answer")
+        if name == "fault_detector":
+            vital = {"pid": 5, "handled": 1, "silent_s": 0.1, "restarts": 2}
+            return {"ready": True, "servers": {"one": vital}}
+        if kind == "Query":
+            return {"jobs": {"queued": 1}}
+        if kind == "Inventory":
+            raise NoSuchActor("gone")
+        return {"x": 1.0}
+
+    asked: list[dict[str, int]] = []
+
+    async def read(pids: dict[str, int]) -> dict[str, ProcessReading]:
+        asked.append(pids)
+        return {}
+
+    reading = asyncio.run(collect(ask, ("one", "quiet"), read, ("gateway", 7)))
+    assert reading.servers == {"one": {"x": 1.0}, "quiet": None}
+    assert reading.gpus == [] and reading.jobs == {"queued": 1}
+    assert asked == [{"one": 5, "gateway": 7}]
+    assert reading.restarts == {"one": 2}
