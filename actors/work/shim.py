@@ -21,7 +21,6 @@ The agent learns of the end by the socket closing, and then reads the status.
 
 from __future__ import annotations
 
-import errno
 import gc
 import hmac
 import os
@@ -45,6 +44,7 @@ from actorgrid.transports.frames import FrameDecoder, encode_frame
 from .attempt_dir import AttemptDir
 from .limits import MemoryGroup, limit_process, writable_cgroup
 from .linux import MARK_HOST, adopt_orphans, boot_seconds, close_all_but, die_with_parent, mark
+from .output import FULL_DISK_RETRY_S, OutputStream
 from .process_tree import children_of, descendants, kill_descendants, living, send, tree_rss_bytes
 
 READ_BYTES = 64 * 1024
@@ -52,67 +52,11 @@ MAX_CONTROLLERS = 4
 MAX_CONTROL_FRAME = 4 * 2**20
 MEMORY_CHECK_S = 0.25
 KILL_AGAIN_S = 0.01
-FULL_DISK_RETRY_S = 0.5
 DRAIN_PATIENCE_S = 10.0  # how long output of a dead tree waits for room on a full disk
 EXIT_NOT_STARTED = 127
 EXIT_CRASHED = 70
 
 Body = Callable[[dict[str, Any], list[socket.socket]], int]
-
-
-class _Stream:
-    """One output pipe and its bounded file."""
-
-    def __init__(self, pipe: int, path: Path, max_bytes: int) -> None:
-        self.pipe: int | None = pipe
-        self.dropped = 0
-        self.blocked_until = 0.0
-        self._room = max_bytes
-        self._max = max_bytes
-        self._pending = b""
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        os.set_blocking(pipe, False)
-
-    def drain(self, now: float) -> bool:
-        """Carry one read; ``False`` when there is nothing to read now (or the disk is full)."""
-        if self.pipe is None or not self._write(now):
-            return False
-        try:
-            data = os.read(self.pipe, READ_BYTES)
-        except BlockingIOError:
-            return False
-        if not data:
-            os.close(self.pipe)
-            self.pipe = None
-            return False
-        kept = data[: self._room]
-        self._room -= len(kept)
-        cut = len(data) - len(kept)
-        if cut and not self.dropped:
-            kept += f"\n[actorgrid: output beyond {self._max} bytes is dropped]\n".encode()
-        self.dropped += cut
-        self._pending = kept
-        return self._write(now)
-
-    def _write(self, now: float) -> bool:
-        while self._pending:
-            try:
-                self._pending = self._pending[os.write(self._file, self._pending) :]
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-                    raise
-                self.blocked_until = now + FULL_DISK_RETRY_S  # not reading on is the back-pressure
-                return False
-        self.blocked_until = 0.0
-        return True
-
-    def close(self) -> None:
-        """Count what could not be kept, and let go."""
-        self.dropped += len(self._pending)
-        if self.pipe is not None:
-            os.close(self.pipe)
-            self.pipe = None
-        os.close(self._file)
 
 
 class _Controller:
@@ -144,7 +88,7 @@ class Shim:
         self._child = 0
         self._error = ""
         self._group: MemoryGroup | None = None
-        self._streams: list[_Stream] = []
+        self._streams: list[OutputStream] = []
         self._worker: socket.socket | None = None
         self._worker_decoder = FrameDecoder(MAX_CONTROL_FRAME)
         self._started_at = time.time()
@@ -194,7 +138,10 @@ class Shim:
         for end in inherited:
             end.close()
         limit = self._spec["max_output_bytes"]
-        self._streams = [_Stream(out_read, self._dir.stdout, limit), _Stream(err_read, self._dir.stderr, limit)]
+        self._streams = [
+            OutputStream(out_read, self._dir.stdout, limit),
+            OutputStream(err_read, self._dir.stderr, limit),
+        ]
         for stream in self._streams:
             self._poll.register(stream.pipe or 0, select.POLLIN)
         with open(fault_read, "rb") as faults:

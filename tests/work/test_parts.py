@@ -14,7 +14,7 @@ from actorgrid.actors.work.environment import device_variables, enforcement, pas
 from actorgrid.actors.work.housekeeping import remove_old_attempts, remove_unnamed_blobs
 from actorgrid.actors.work.limits import MemoryGroup, writable_cgroup
 from actorgrid.actors.work.outcomes import outcome_of, retry_delay_s
-from actorgrid.actors.work.shim import _Stream
+from actorgrid.actors.work.output import OutputStream
 from actorgrid.errors import BadRequest, TaskFailed
 from actorgrid.transports.task_frames import JobResult
 from tests.work.rig import DEVICES
@@ -66,7 +66,7 @@ def test_an_attempt_is_taken_once(tmp_path: Path) -> None:
 
 def test_a_full_disk_holds_the_writer_back_and_counts_what_is_lost() -> None:
     reader, writer = os.pipe()
-    stream = _Stream(reader, Path("/dev/full"), 1000)
+    stream = OutputStream(reader, Path("/dev/full"), 1000)
     os.write(writer, b"hello")
     assert not stream.drain(0.0)
     assert stream.blocked_until > 0
@@ -120,7 +120,7 @@ SPEC = {"id": "a.1", "job_id": "a", "kind": "function", "timeout_s": 3.0, "memor
         ({"reason": "exited", "exit_code": 0}, None, "failed", True, "TaskFailed"),
         (
             {"reason": "exited", "exit_code": 1},
-            JobResult(False, None, TaskFailed("x"), None),
+            FAILED,
             "failed",
             True,
             "TaskFailed",

@@ -1,0 +1,65 @@
+"""One stream of users' output: from a pipe into a bounded file, with a full disk holding the writer back."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+READ_BYTES = 64 * 1024
+FULL_DISK_RETRY_S = 0.5
+
+
+class OutputStream:
+    """One output pipe and its bounded file. ``dropped`` counts the bytes that were not kept."""
+
+    def __init__(self, pipe: int, path: Path, max_bytes: int) -> None:
+        self.pipe: int | None = pipe
+        self.dropped = 0
+        self.blocked_until = 0.0
+        self._room = max_bytes
+        self._max = max_bytes
+        self._pending = b""
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.set_blocking(pipe, False)
+
+    def drain(self, now: float) -> bool:
+        """Carry one read; ``False`` when there is nothing to read now (or the disk is full)."""
+        if self.pipe is None or not self._write(now):
+            return False
+        try:
+            data = os.read(self.pipe, READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            os.close(self.pipe)
+            self.pipe = None
+            return False
+        kept = data[: self._room]
+        self._room -= len(kept)
+        cut = len(data) - len(kept)
+        if cut and not self.dropped:
+            kept += f"\n[actorgrid: output beyond {self._max} bytes is dropped]\n".encode()
+        self.dropped += cut
+        self._pending = kept
+        return self._write(now)
+
+    def _write(self, now: float) -> bool:
+        while self._pending:
+            try:
+                self._pending = self._pending[os.write(self._file, self._pending) :]
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                    raise
+                self.blocked_until = now + FULL_DISK_RETRY_S  # not reading on is the back-pressure
+                return False
+        self.blocked_until = 0.0
+        return True
+
+    def close(self) -> None:
+        """Count what could not be kept, and let go."""
+        self.dropped += len(self._pending)
+        if self.pipe is not None:
+            os.close(self.pipe)
+            self.pipe = None
+        os.close(self._file)
