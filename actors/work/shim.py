@@ -178,7 +178,7 @@ class Shim:
             os.chdir(spec["cwd"])
             if spec["kind"] == "command":
                 step = f"run {spec['command'][0]}"
-                os.execvpe(spec["command"][0], spec["command"], spec["env"])
+                os.execvpe(spec["command"][0], spec["command"], spec["env"])  # nosec B606 - the job itself
         except (OSError, ValueError, ActorGridError) as error:
             why = (error.strerror or "") if isinstance(error, OSError) else str(error)
             os.write(fault, f"cannot {step}: {why}".encode()[:4000])
