@@ -48,7 +48,9 @@ RESYNC = "resync"
 class _Proposal:
     """One command on its way into the log."""
 
-    request: Propose
+    session: str
+    seq: int
+    command: dict[str, Any]
     payload: bytes
     waiter: Waiter
 
@@ -189,9 +191,10 @@ class Consensus(Server):
         if earlier is not None:
             return self._proposed(earlier)
         try:
-            check(request.command)
             payload = encode_entry(request.command, request.session, request.seq)
-            self._refuse_without_room(request.command["type"])
+            # The command as the log will have it, not as it was sent: so a replay sees the very same values.
+            command = check(decode_entry(payload)[2])
+            self._refuse_without_room(command["type"])
             if len(self._pending) >= BACKLOG_MAX:
                 raise MailboxFull(
                     "too many commands wait for the disk", found=f"{BACKLOG_MAX} waiting", hint="propose it again"
@@ -199,7 +202,7 @@ class Consensus(Server):
         except ActorGridError as error:
             self._refused_total[error.code] += 1
             raise
-        proposal = _Proposal(request, payload, Waiter())
+        proposal = _Proposal(request.session, request.seq, command, payload, Waiter())
         self._pending.append(proposal)
         # A timer of no delay fires when the mailbox is empty: until then, the batch grows.
         if len(self._pending) >= self.host.settings.performance.ledger_batch_max:
@@ -257,13 +260,11 @@ class Consensus(Server):
             self._batches_total += 1
             self._commits_total += len(committed)
         for proposal in committed:
-            # The command as the log has it, not as it was sent: so a replay sees the very same values.
-            session, seq, command = decode_entry(proposal.payload)
-            outcome = self._ledger.apply(self._ledger.index + 1, command, session, seq)
+            outcome = self._ledger.apply(self._ledger.index + 1, proposal.command, proposal.session, proposal.seq)
             if outcome.error is not None:
                 self._refused_total[outcome.error.code] += 1
             self._history.keep(outcome)
-            self._tell(outcome, command)
+            self._tell(outcome, proposal.command)
             proposal.waiter.set(outcome)
         if self._history.waiting > WRITE_AT_ROWS:
             self._write_history()
@@ -295,7 +296,7 @@ class Consensus(Server):
             self.log.warning("the reserve of %d bytes is used for work accepted before", self._reserve.size_bytes)
         kept = []
         for proposal in batch:
-            if proposal.request.command["type"] in ABOUT_ACCEPTED_WORK:
+            if proposal.command["type"] in ABOUT_ACCEPTED_WORK:
                 kept.append(proposal)
             else:
                 self._refused_total[full.code] += 1

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from actorgrid.errors import BodyTooLarge, LedgerRefused
+from actorgrid.errors import BadRequest, BodyTooLarge
 
 VERSION = 1
 MAX_COMMAND_BYTES = 16 * 2**20
@@ -168,7 +168,7 @@ def _command(kind: str, at: float, **fields: Any) -> Command:
 
 
 def encode_entry(command: Command, session: str, seq: int) -> bytes:
-    """A log entry's payload. Raises LedgerRefused for what is not JSON, BodyTooLarge over 16 MiB."""
+    """A log entry's payload. Raises BadRequest for what is not JSON, BodyTooLarge over 16 MiB."""
     try:
         data = _TO_JSON.encode([session, seq, command]).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
@@ -192,9 +192,9 @@ def decode_entry(payload: bytes) -> tuple[str, int, Command]:
 # -- checks
 
 
-def refused(message: str, **more: Any) -> LedgerRefused:
-    """A refusal of something malformed."""
-    return LedgerRefused(message, **more)
+def refused(message: str, **more: Any) -> BadRequest:
+    """A refusal of something malformed: not the guard's, so that nobody takes it for an answer about the state."""
+    return BadRequest(message, **more)
 
 
 def _text(value: Any) -> bool:
@@ -359,7 +359,7 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
 
 
 def check(command: object) -> Command:
-    """*command* itself when it is well formed. Raises LedgerRefused that names the field."""
+    """*command* itself when it is well formed. Raises BadRequest that names the field."""
     if not isinstance(command, dict):
         raise refused("a command is a dict", found=type(command).__name__)
     _hold("command", command, _ENTRY, {})

@@ -23,7 +23,7 @@ from actorgrid.actors.consensus.commands import (
 )
 from actorgrid.actors.consensus.ledger import ATTEMPTS_MAX, Ledger, Outcome
 from actorgrid.errors import (
-    LedgerRefused,
+    BadRequest,
     Overcommit,
     StaleIncarnation,
     StaleToken,
@@ -442,7 +442,7 @@ def test_sessions_are_bounded_least_recently_used_first(monkeypatch: pytest.Monk
 )
 def test_a_malformed_command_is_refused_and_named(command: Any) -> None:
     book = Book()
-    with pytest.raises(LedgerRefused) as caught:
+    with pytest.raises(BadRequest) as caught:
         book.do(command)
     assert caught.value.message
 
