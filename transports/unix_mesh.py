@@ -49,6 +49,7 @@ _GATHER_BYTES = 512 * 1024
 _BUFFER_BYTES = 1 << 20  # the kernel caps it at net.core.wmem_max
 _RETRY_S = 0.005
 _EVENTS_A_TURN = 64
+_REST_TURNS = 64
 
 Done = Callable[[bool], None]
 log = logging.getLogger("actorgrid.transport")
@@ -506,6 +507,13 @@ class Mesh:
         for fd, events in poller.poll(wait_s * 1000):  # the event bits of poll and epoll are the same
             self._handlers[fd](events)
         self._redial()
+
+    def read_rest(self, peer: str) -> None:
+        """Receive what a process that has ended left behind. Bounded: it was a full socket buffer at most."""
+        for _ in range(_REST_TURNS):
+            if not any(link.peer == peer for link in self._incoming):
+                return
+            self.poll(0.0)
 
     def _redial(self) -> None:
         for link in list(self._retry):

@@ -63,7 +63,6 @@ class _UnixProcesses(MultiProcReplicator):  # type: ignore[misc]
         self._governer = _NoThrottle()
         self.asLogger = self.transport.myAddress  # never used: processes log for themselves
         self._sigchld = False
-        self._buried: dict[str, None] = {}
 
     def _startChildActor(
         self, childAddr: Any, childClass: Any, globalName: Any, parentAddr: Any, notifyAddr: Any, **options: Any
@@ -112,7 +111,8 @@ class _UnixProcesses(MultiProcReplicator):  # type: ignore[misc]
             notice.exit_status = child.childProc.exitcode
             notice.pid = child.childProc.pid
             child.childProc.close()
-            self.transport.scheduleTransmit(None, TransmitIntent(self.transport.myAddress, notice))
+            self.transport.mesh.read_rest(name_of(child.childRealAddr))  # its last words come before the notice
+            self.transport.notify(notice)
         self._child_procs = living
         return True
 

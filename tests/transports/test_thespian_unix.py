@@ -21,6 +21,9 @@ from actorgrid.transports.thespian_unix import Parcel
 from actorgrid.transports.unix_system import UnixSystem, sweep
 from tests.transports.mesh_actors import Mirror, Watcher
 
+# Coverage, where it runs, warns so in each forked process, and a warning is an error here.
+pytestmark = pytest.mark.filterwarnings("ignore:Module actorgrid was previously imported")
+
 
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[UnixSystem]:
