@@ -10,8 +10,8 @@ from typing import Any
 class Propose:
     """Commit a command, exactly once per (session, seq). Answer: :class:`Proposed`.
 
-    Raises LedgerRefused (guard; state unchanged), BadRequest (malformed), UnknownJob, DiskFull, or CallTimeout (outcome unknown: propose the
-    same (session, seq) again, the answer will be that of the first).
+    Raises LedgerRefused (guard; state unchanged), BadRequest (malformed), UnknownJob, DiskFull, or
+    CallTimeout (outcome unknown: propose the same (session, seq) again, the answer will be that of the first).
     """
 
     command: dict[str, Any]

@@ -99,7 +99,7 @@ class LedgerMirror:
     async def propose(self, command: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
         """Commit *command* exactly once and give its result; ``v`` and ``at`` are filled in when missing.
 
-        Goes on while Consensus restarts. Raises what the ledger refuses with (LedgerRefused, BadRequest, DiskFull, ...),
+        Goes on while Consensus restarts. Raises what the ledger refuses with (LedgerRefused, BadRequest, DiskFull, ...)
         or CallTimeout after *timeout_s*: then whether the command was committed is unknown. Any number may
         be under way at once, in no promised order; beyond 256 they wait here, beyond 10,000 MailboxFull is raised.
         """
