@@ -273,25 +273,33 @@ def _on_gpu(tile: Tile) -> tuple[bytes, bytes, str] | None:
         return None
     if not torch.cuda.is_available():
         return None
+    counts, light = with_torch(tile, "cuda")
+    return counts, light, f"torch, {torch.cuda.get_device_name(0)}"
+
+
+def with_torch(tile: Tile, device: str) -> tuple[bytes, bytes]:
+    """Counts and light, computed by torch on *device*: every point in every step, which is what GPUs are good at."""
     import numpy as np
+    import torch
 
     x, y = _points(tile, np)
-    c = (torch.from_numpy(x)[None, :] + 1j * torch.from_numpy(y)[:, None]).to("cuda", torch.complex128).ravel()
-    z, slope = c.clone(), torch.ones_like(c)
-    counts = torch.full((c.numel(),), -1.0, dtype=torch.float64, device="cuda")
-    normal = torch.ones_like(c)
-    alive = torch.ones(c.numel(), dtype=torch.bool, device="cuda")
+    c = torch.complex(torch.from_numpy(np.tile(x, (len(y), 1))), torch.from_numpy(np.tile(y[:, None], (1, len(x))))).to(
+        device
+    )
+    z, slope, normal = c.clone(), torch.ones_like(c), torch.ones_like(c)
+    counts = torch.full(c.shape, -1.0, dtype=torch.float64, device=device)
+    alive = torch.ones(c.shape, dtype=torch.bool, device=device)
     for count in range(1, tile.frame.iterations + 1):
         size = z.real**2 + z.imag**2
         gone = alive & (size > ESCAPE * ESCAPE)
         counts = torch.where(gone, count + 1 - torch.log2(torch.log(size) / 2), counts)
         normal = torch.where(gone, z / slope, normal)
-        alive &= ~gone
+        alive = alive & ~gone
         slope = torch.where(alive, 2 * slope * z + 1, slope)
         z = torch.where(alive, z * z + c, z)
+        # Asking stops the pipeline, so it is asked now and then only.
         if count % 32 == 0 and not bool(alive.any()):
             break
     found = counts.cpu().numpy()
     light = np.where(found >= 0, _lit(normal.cpu().numpy(), np), np.float32(1)).astype(np.float32)
-    name = torch.cuda.get_device_name(0)
-    return found.astype(np.float32).tobytes(), light.tobytes(), f"torch, {name}"
+    return np.maximum(found, -1).astype(np.float32).tobytes(), light.tobytes()

@@ -64,11 +64,6 @@ class CausalContext:
         """The gapless part: all counters up to this are in. Not to be changed."""
         return self._vector
 
-    @property
-    def cloud_size(self) -> int:
-        """Dots beyond a gap."""
-        return sum(map(len, self._cloud.values()))
-
     def next_dot(self, replica: Replica) -> Dot:
         """The dot of *replica*'s next event; only the replica itself may ask."""
         counter = self._vector.get(replica, 0)
@@ -99,14 +94,6 @@ class CausalContext:
             for replica, beyond in list(other._cloud.items()):
                 for counter in list(beyond):
                     self.add((replica, counter))
-
-    def covers(self, other: CausalContext) -> bool:
-        """Whether every dot of *other* is in here."""
-        for replica, highest in other._vector.items():
-            have = self._vector.get(replica, 0)
-            if have < highest and not self._cloud.get(replica, set()).issuperset(range(have + 1, highest + 1)):
-                return False
-        return all((replica, counter) in self for replica, beyond in other._cloud.items() for counter in beyond)
 
     def copy(self) -> CausalContext:
         """An independent copy; costs one pass over replicas and gaps."""

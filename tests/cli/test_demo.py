@@ -69,6 +69,22 @@ def test_rendered_counts_agree_with_the_definition_point_by_point() -> None:
     assert result.pid == os.getpid()
 
 
+def test_torch_computes_what_numpy_computes() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    import numpy as np
+
+    tile = plan(3, 2, 60, 40)[1][0]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    counts, light = (np.frombuffer(data, np.float32) for data in demo_tiles.with_torch(tile, device))
+    plain_counts, plain_light, _ = demo_tiles._with_numpy(tile)
+    inside = np.frombuffer(plain_counts, np.float32) < 0
+    assert np.mean((counts < 0) == inside) > 0.999
+    # Points close to the set are chaotic: the last bit of one product decides their count.
+    close = np.isclose(counts, np.frombuffer(plain_counts, np.float32), atol=1e-2)
+    assert np.mean(close) > 0.99
+    assert np.mean(np.isclose(light, np.frombuffer(plain_light, np.float32), atol=1e-2)) > 0.99
+
+
 def test_stitched_tiles_are_the_frame_rendered_whole() -> None:
     whole = plan(2, 1, 48, 30)
     cut = plan(2, 6, 48, 30)

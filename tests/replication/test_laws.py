@@ -16,7 +16,7 @@ from actorgrid.errors import BadRequest, MalformedBody, StateTypeConflict
 
 A, B, C = ("a", 1), ("b", 1), ("c", 1)
 ALL = pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES.keys())
-many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 # -- the checks, for real and naive types alike
