@@ -34,7 +34,8 @@ class JobFollower:
 
     *connect* gives a new door each time. *outputs* maps ``stdout`` and ``stderr`` to where their bytes go (a stream
     that is not named is not read). *notice* is told what a person should know. Output begins with that of *attempt*
-    (the first, unless given) and goes on through later ones, or with *only* ends with it.
+    (the first, unless given) and goes on through later ones, or with *only* ends with it. *before_output* is called
+    before each piece, to clear what else is on the terminal.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class JobFollower:
         notice: Callable[[str], None],
         attempt: int | None = None,
         only: bool = False,
+        before_output: Callable[[], None] = lambda: None,
     ) -> None:
         self.job_id = job_id
         self.job: dict[str, Any] | None = None
@@ -52,6 +54,7 @@ class JobFollower:
         self.finished = threading.Event()
         self._attempt = attempt
         self._only = only
+        self._before_output = before_output
         self._closed = threading.Event()
         self._connect = connect
         self._notice = notice
@@ -66,9 +69,9 @@ class JobFollower:
 
     def start(self) -> None:
         """Begin."""
-        self._waiter.start()
         for thread in self._threads:
             thread.start()
+        self._waiter.start()  # last: it joins the others
 
     def result(self) -> dict[str, Any]:
         """The ended job. Call when ``finished`` is set; raises what kept us from knowing."""
@@ -95,14 +98,13 @@ class JobFollower:
 
     def _wait(self) -> None:
         try:
-            job = self._persist(self._await_end)
-            if job is not None:
-                self.job = job
+            self.job = self._persist(self._await_end)
         except ActorGridError as error:
             self._fail(error)
-        for thread in self._threads:
-            thread.join()
-        self.finished.set()
+        finally:
+            for thread in self._threads:
+                thread.join()
+            self.finished.set()
 
     def _await_end(self, door: AdminHttp) -> dict[str, Any]:
         while True:
@@ -128,6 +130,7 @@ class JobFollower:
                         self._answered()
                         while piece := _piece(response):
                             offset += len(piece)
+                            self._before_output()
                             target.write(piece)
                             target.flush()
                 except NotFound as error:
@@ -146,10 +149,13 @@ class JobFollower:
 
         try:
             self._persist(read)
-        except BrokenPipeError:
-            self._fail(OutputClosed("whoever read the output has gone"))
         except ActorGridError as error:
             self._notice(f"no more {stream}: {error.message}")
+        except BrokenPipeError:
+            hint = f"the job runs on; to stop it: actorgrid cancel {self.job_id}"
+            self._fail(OutputClosed("whoever read the output has gone", hint=hint))
+        except OSError as error:  # of the target: the door's own come as ActorGridError
+            self._fail(ActorGridError(f"cannot write {stream}: {error.strerror}", hint=f"actorgrid logs {self.job_id}"))
 
     def _persist(self, work: Callable[[AdminHttp], Any]) -> Any:
         """Do *work* on a door; when the door breaks, on a new one, until nobody answered for too long."""

@@ -31,7 +31,7 @@ def ps(call: Call, every: bool, states: tuple[str, ...], limit: int, watch: bool
     """
     wanted = list(states) or (STATES if every else LIVE)
     if watch:
-        _watch(call, wanted, limit)
+        _watch(call, wanted, limit, strict=bool(states))
         return
     answer = _list(call, wanted, limit)
     if call.json:
@@ -99,7 +99,9 @@ def note(job: dict[str, Any]) -> str:
     return ""
 
 
-def _watch(call: Call, states: list[str], limit: int) -> None:
+def _watch(call: Call, states: list[str], limit: int, strict: bool) -> None:
+    """Redraw or tell changes. A job that ends is told too, unless *strict*: then only the states asked for."""
+    first = True
     seen: dict[str, str] = {}
     drawing = on_terminal() and not call.json
     while True:
@@ -112,13 +114,16 @@ def _watch(call: Call, states: list[str], limit: int) -> None:
             click.echo("\n".join(aligned([[name.rstrip(">") for name in COLUMNS], *rows], COLUMNS)))
         for job in reversed([] if drawing else jobs):
             state = job["state"]
-            if seen.get(job["job_id"]) == state or (job["job_id"] not in seen and state not in states):
+            if seen.get(job["job_id"]) == state:
                 continue
             seen[job["job_id"]] = state
+            if state not in states and (first or strict):
+                continue
             if call.json:
                 call.document(job)
             else:
                 click.echo(f"{job['job_id']} {job['name']} {state} {note(job)}".rstrip())
+        first = False
         seen = {job["job_id"]: seen[job["job_id"]] for job in jobs if job["job_id"] in seen}
         time.sleep(WATCH_INTERVAL_S)
 

@@ -112,7 +112,8 @@ def _attend(call: Call, job_id: str) -> dict[str, Any]:
         click.echo(f"actorgrid: {text}", err=True)
 
     stdout = binary("stderr" if call.json else "stdout")
-    follower = JobFollower(job_id, call.new_http, {"stdout": stdout, "stderr": binary("stderr")}, notice)
+    outputs = {"stdout": stdout, "stderr": binary("stderr")}
+    follower = JobFollower(job_id, call.new_http, outputs, notice, before_output=progress.close)
     asked_to_stop = threading.Event()
 
     def on_term(_number: int, _frame: object) -> None:
@@ -180,6 +181,8 @@ class Progress:
             return
         self._beats += 1
         with self._lock:
+            if not self._active:  # output began while we asked
+                return
             sys.stderr.write(f"\r\x1b[K{SPINNER[self._beats % 4]} {self._job_id} {job['state']}")
             sys.stderr.write(f"; actorgrid why {self._job_id[:8]} tells more")
             sys.stderr.flush()
@@ -188,12 +191,17 @@ class Progress:
     def clear(self) -> None:
         """Take the line away."""
         with self._lock:
-            if self._shown:
-                sys.stderr.write("\r\x1b[K")
-                sys.stderr.flush()
-                self._shown = False
+            self._clear()
 
     def close(self) -> None:
         """Take it away for good."""
-        self.clear()
-        self._active = False
+        if self._active or self._shown:
+            with self._lock:
+                self._active = False
+                self._clear()
+
+    def _clear(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False

@@ -110,6 +110,53 @@ def test_a_job_is_followed_listed_explained_and_cancelled(host: Host) -> None:
     assert host.json("logs", job_id, "--json")["stdout"] == "begun\n"
 
 
+def test_ps_watch_tells_a_job_to_its_end_even_if_it_is_short(host: Host) -> None:
+    watcher = subprocess.Popen(
+        [sys.executable, "-m", "actorgrid", "ps", "--watch"], stdout=subprocess.PIPE, text=True, env=host.environment()
+    )
+    try:
+        assert watcher.stdout is not None
+        marker = detach(host, "--", "sleep", "60")
+        for line in watcher.stdout:
+            if line.startswith(marker):
+                break  # it watches now
+        short = detach(host, "--", "true")
+        assert next(line for line in watcher.stdout if line.startswith(short) and "succeeded" in line)
+        host.call("cancel", marker)
+        assert next(line for line in watcher.stdout if line.startswith(marker) and "cancelled" in line)
+    finally:
+        watcher.kill()
+        watcher.communicate()
+
+
+def test_events_tell_what_the_ledger_did(host: Host) -> None:
+    job_id = detach(host, "--", "true")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "actorgrid", "events", "--from", "0", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=host.environment(),
+    )
+    try:
+        assert process.stdout is not None
+        events = (json.loads(line) for line in process.stdout)
+        told = (change for event in events for change in event["changes"] if change["id"] == job_id)
+        assert next(change for change in told if change["state"] == "succeeded")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_reader_that_leaves_is_told_that_the_job_runs_on(host: Host) -> None:
+    script = f"{sys.executable} -m actorgrid run -- sh -c 'yes | head -c 3000000; exec sleep 60' | head -n 1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, env=host.environment(), timeout=60
+    )
+    assert (done.returncode, done.stdout) == (141, "y\n")
+    job_id = re.search(r"actorgrid cancel (\w+)", done.stderr)
+    assert job_id and host.call("cancel", job_id[1]).returncode == 0
+
+
 def test_logs_follow_to_the_end(host: Host) -> None:
     job_id = detach(host, "--", "sh", "-c", "for i in 1 2 3; do echo $i; sleep 0.1; done")
     assert host.call("logs", "-f", job_id).stdout == "1\n2\n3\n"
@@ -191,6 +238,44 @@ def test_doctor_shows_the_running_agent_and_its_origins(host: Host) -> None:
 def test_inspect_and_hosts_answer(host: Host) -> None:
     assert "gateway" in host.json("inspect", "--json")["servers"]
     assert len(host.json("hosts", "--json")["hosts"]) == 1
+
+
+def on_terminal(host: Host, *words: str, **environ: str) -> str:
+    """What a person sees who calls the command line on a terminal."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "actorgrid", *words],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**host.environment(), "TERM": "xterm", "COLUMNS": "120", **environ},
+    )
+    os.close(theirs)
+    seen = b""
+    try:
+        while piece := os.read(ours, 65536):
+            seen += piece
+    except OSError:
+        pass  # the other side has closed: all was read
+    finally:
+        os.close(ours)
+        process.wait(60)
+    return seen.decode().replace("\r\n", "\n")
+
+
+def test_a_waiting_run_shows_its_state_on_a_terminal_and_leaves_no_trace(host: Host) -> None:
+    holder = detach(host, "--gpus", "2", "--", "sleep", "1.2")
+    seen = on_terminal(host, "run", "--gpus", "2", "--", "sh", "-c", "echo hi")
+    assert "queued; actorgrid why" in seen
+    assert re.sub(r"\r\x1b\[K[^\r\n]*?(?=\r\x1b)", "", seen).replace("\r\x1b[K", "") == "hi\n"
+    assert state_of(host, holder) == "succeeded"
+
+
+def test_tables_have_colours_on_a_terminal_unless_told_otherwise(host: Host) -> None:
+    assert "\x1b[32mavailable" in on_terminal(host, "gpus")
+    assert "\x1b[32m" not in on_terminal(host, "gpus", NO_COLOR="1")
 
 
 def test_run_goes_on_through_the_death_of_the_agent(starting: Starting, tmp_path: Path) -> None:
