@@ -78,20 +78,25 @@ class HostCollector(Collector):
         self._hostname = hostname
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
-        yield from self._servers()
-        yield from self._processes()
-        yield from self._jobs()
-        yield from self._gpus()
-        yield from self._dcgm()
+        """All families, each name once: what is read here goes before a server's own figure of that name."""
+        ours = [*self._host(), *self._processes(), *self._jobs(), *self._gpus(), *self._dcgm()]
+        yield from ours
+        taken = {family.name for family in ours}
+        for family in self._own_figures():
+            if family.name not in taken:
+                yield family
 
-    def _servers(self) -> Iterator[Metric]:
-        up = GaugeMetricFamily("actorgrid_up", "Whether the server answered in time.", labels=["server"])
+    def _own_figures(self) -> list[Metric]:
         families: dict[str, Metric] = {}
         for server, figures in self._reading.servers.items():
-            up.add_metric([server], 0 if figures is None else 1)
             for name, value in (figures or {}).items():
                 self._own_figure(families, server, name, value)
+        return list(families.values())
+
+    def _host(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("actorgrid_up", "Whether the server answered in time.", labels=["server"])
+        for server, figures in self._reading.servers.items():
+            up.add_metric([server], 0 if figures is None else 1)
         yield up
         if self._reading.ready is not None:
             yield GaugeMetricFamily("actorgrid_ready", "Whether work is accepted.", value=float(self._reading.ready))
@@ -99,7 +104,6 @@ class HostCollector(Collector):
         for server, count in self._reading.restarts.items():
             restarts.add_metric([server], count)
         yield restarts
-        yield from families.values()
 
     def _own_figure(self, families: dict[str, Metric], server: str, name: str, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, float)):

@@ -7,7 +7,8 @@ import concurrent.futures
 import json
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
@@ -17,11 +18,17 @@ import aiohttp
 import pytest
 
 from actorgrid.actors.cluster import messages as cluster
+from actorgrid.actors.cluster.fault_detector import FaultDetector as RealFaultDetector
+from actorgrid.actors.cluster.load_balancer import LoadBalancer as RealLoadBalancer
+from actorgrid.actors.cluster.manager import ClusterManager as RealClusterManager
+from actorgrid.actors.consensus.actor import Consensus as RealConsensus
 from actorgrid.actors.consensus.messages import Applied, Query, Snapshot, Subscribe
 from actorgrid.actors.gateway.actor import Gateway
+from actorgrid.actors.gpu.coordinator import GPUCoordinator as RealGPUCoordinator
 from actorgrid.actors.gpu.messages import Inventory
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.replication import messages as replication
+from actorgrid.actors.replication.actor import DistributedState as RealDistributedState
 from actorgrid.actors.work.messages import ListAttempts
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
@@ -550,20 +557,50 @@ def client() -> Iterator[ClientThread]:
     thread.close()
 
 
-@pytest.fixture
-def town(host: HostContext, client: ClientThread) -> Iterator[Town]:
+@contextmanager
+def town_of(kinds: Iterable[type[Server]], host: HostContext, client: ClientThread) -> Iterator[Town]:
     node = InlineNode(real_time=True)
     wake = os.pipe()
     node.watch(wake[0], lambda: os.read(wake[0], 64) and None)
-    servers = {kind.name: node.add(kind, host) for kind in STAND_INS}
-    gateway = node.add(Gateway, host)
-    assert isinstance(gateway, Gateway)
-    here = Town(node, host, client, gateway, wake, servers)
-    here.until(lambda: bool(servers["consensus"].subscribers), "the mirror")  # type: ignore[attr-defined]
-    node.settle()
-    yield here
-    gateway.stop("test")
-    node.unwatch(wake[0])
-    node._selector.close()
-    for end in wake:
-        os.close(end)
+    servers: dict[str, Any] = {}
+    try:
+        for kind in kinds:
+            servers[kind.name] = node.add(kind, host)
+        gateway = servers["gateway"] = node.add(Gateway, host)
+        assert isinstance(gateway, Gateway)
+        yield Town(node, host, client, gateway, wake, servers)
+    finally:
+        for server in reversed(servers.values()):
+            server.stop("test")
+        node.unwatch(wake[0])
+        node._selector.close()
+        for end in wake:
+            os.close(end)
+
+
+@pytest.fixture
+def town(host: HostContext, client: ClientThread) -> Iterator[Town]:
+    """The gateway among stand-ins."""
+    with town_of(STAND_INS, host, client) as here:
+        here.until(lambda: bool(here.servers["consensus"].subscribers), "the mirror")
+        here.node.settle()
+        yield here
+
+
+@pytest.fixture
+def real_town(host: HostContext, client: ClientThread) -> Iterator[Town]:
+    """The gateway among the real servers, but for the one that would start processes."""
+    host.settings.gpus.source = "simulated:2xH100-80GB"
+    kinds = (
+        RealConsensus,
+        RealDistributedState,
+        RealGPUCoordinator,
+        WorkerManager,
+        RealClusterManager,
+        RealLoadBalancer,
+        RealFaultDetector,
+        Host,
+    )
+    with town_of(kinds, host, client) as here:
+        here.until(lambda: bool(here.gateway._mirror.hosts), "the host to be registered")
+        yield here

@@ -135,7 +135,8 @@ def test_requests_are_counted_by_route_and_timed() -> None:
 
 
 def test_names_are_not_given_twice() -> None:
-    text = render(Reading(gpus=[GPU], servers={"one": {}}, ready=True), "box", HttpFigures()).decode()
+    own = {"jobs": 1.0, "gpu_power_watts": 2.0, "up": 3.0}
+    text = render(Reading(gpus=[GPU], servers={"one": own}, ready=True), "box", HttpFigures()).decode()
     types = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(types) == len(set(types))
 
