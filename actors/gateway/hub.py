@@ -98,24 +98,28 @@ def view_event(applied: Applied) -> dict[str, Any]:
 
 
 def view_change(kind: str, identity: str, record: Any) -> dict[str, Any]:
-    """One changed record in short; the whole of it is a GET away."""
+    """One changed record in short; the whole of it is a GET away.
+
+    ``kind``, ``id`` and ``state`` are always there, with the words of the ledger's history.
+    """
     shown: dict[str, Any] = {"kind": kind, "id": identity}
-    if record is None:
-        return {**shown, "gone": True}
-    if not isinstance(record, dict):
-        return {**shown, "value": record}
-    if kind == "job":
+    if kind == "job" and isinstance(record, dict):
         attempts = record.get("attempts") or []
-        shown |= {name: record.get(name) for name in ("name", "user_id", "state", "cancel_requested")}
+        shown |= {name: record.get(name) for name in ("state", "name", "user_id", "cancel_requested")}
         shown["attempt"] = attempts[-1]["number"] if attempts else None
         shown["gpu_uuids"] = attempts[-1].get("gpu_uuids", []) if attempts else []
         shown["error"] = (record.get("error") or {}).get("code")
-    elif kind == "allocation":
+    elif kind == "allocation" and isinstance(record, dict):
+        shown |= {"state": "granted"}
         shown |= {name: record.get(name) for name in ("owner", "host", "gpu_uuids", "gpu_milli")}
-    elif kind == "host":
-        shown |= {name: record.get(name) for name in ("hostname", "incarnation", "state")}
+    elif kind == "host" and isinstance(record, dict):
+        shown |= {name: record.get(name) for name in ("state", "hostname", "incarnation")}
+    elif kind == "setting":
+        shown |= {"state": "unset" if record is None else "set", "value": record}
+    elif record is None:
+        shown["state"] = "released" if kind == "allocation" else "gone"
     else:
-        shown["value"] = record
+        shown |= {"state": "set", "value": record}
     return shown
 
 

@@ -68,7 +68,7 @@ def test_events_of_the_ledger_come_as_they_are_applied(town: Any) -> None:
         "error": None,
     }
     assert second["data"]["type"] == "set_setting"
-    assert second["data"]["changes"] == [{"kind": "setting", "id": "work.kill_grace_s", "value": 3.0}]
+    assert second["data"]["changes"] == [{"kind": "setting", "id": "work.kill_grace_s", "state": "set", "value": 3.0}]
 
 
 @pytest.mark.parametrize("how", ["from", "last-event-id"])
@@ -199,6 +199,24 @@ def test_dropped_events_become_a_gap_for_everyone() -> None:
         hub.missed()
         assert list(listener.items) == [GAP]
         assert watch.changed.is_set() and watch.record is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "state"),
+    [
+        ("job", {"state": "failed", "attempts": [], "error": {"code": "TaskFailed"}}, "failed"),
+        ("allocation", {"host": "h1"}, "granted"),
+        ("allocation", None, "released"),
+        ("host", {"state": "up"}, "up"),
+        ("setting", 3, "set"),
+        ("setting", None, "unset"),
+        ("job", None, "gone"),
+        ("term", (2, 1), "set"),
+    ],
+)
+def test_every_change_has_a_state(kind: str, record: Any, state: str) -> None:
+    shown = gateway_hub.view_change(kind, "x", record)
+    assert (shown["kind"], shown["id"], shown["state"]) == (kind, "x", state)
 
 
 def test_a_listener_cut_off_hears_nothing_more() -> None:
