@@ -359,6 +359,9 @@ class Server:
         return self.status()
 
     @handles(SettingChanged)
-    def _setting_changed(self, change: SettingChanged) -> None:
+    def change_setting(self, change: SettingChanged) -> None:
+        """Take over a committed value; told by the ledger's followers and by ClusterManager."""
+        if self.host.settings.get(change.key) == change.value:
+            return
         self.host.settings.set_live(change.key, change.value)
         self.setting_changed(change.key)

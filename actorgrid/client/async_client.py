@@ -141,6 +141,16 @@ class AsyncClient:
         """Change a live setting."""
         return await asyncio.to_thread(self.sync.set_config, key, value)
 
+    def job_future(self, job_id: str) -> asyncio.Future[Any]:
+        """An asyncio future for a function job that exists already."""
+        return asyncio.wrap_future(self.sync.job_future(job_id))
+
+    async def events(self, start: int | None = None) -> AsyncIterator[Any]:
+        """What the ledger applies, from index *start* or from now on."""
+        found = self.sync.events(start)
+        while (event := await asyncio.to_thread(next, found, _END)) is not _END:
+            yield event
+
     async def close(self) -> None:
         """As Client.close()."""
         await asyncio.to_thread(self.sync.close)

@@ -13,6 +13,8 @@ import psutil
 
 from actorgrid.supervisors.server import Beat, Server, handles
 
+from ..consensus.messages import Applied
+from ..consensus.mirror import LedgerMirror
 from ..replication.messages import Mutate
 from .core import Vitals
 from .messages import HealthReport
@@ -37,8 +39,10 @@ class FaultDetector(Server):
 
     name = "fault_detector"
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Nobody is judged before a full patience has passed."""
+        self._mirror = LedgerMirror(self)
+        await self._mirror.start()
         interval_s = self.host.settings.monitoring.beat_interval_s
         now_s = self.runtime.monotonic()
         self._interval_s = interval_s
@@ -47,6 +51,14 @@ class FaultDetector(Server):
         self._published: tuple[str, tuple[str, ...]] | None = None
         self._pauses = 0
         self.every(interval_s, self._check)
+
+    def peer_restarted(self, name: str) -> None:
+        """Follow the ledger's settings again when it comes back."""
+        self._mirror.peer_restarted(name)
+
+    @handles(Applied)
+    def _applied(self, message: Applied) -> None:
+        self._mirror.applied(message)
 
     @handles(Beat)
     def _beat(self, beat: Beat) -> None:

@@ -12,13 +12,12 @@ from typing import Any
 
 from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
 from actorgrid.models import JobState
-from actorgrid.supervisors.server import Server, SettingChanged, Waiter, handles
+from actorgrid.supervisors.server import GetStatus, Server, SettingChanged, Waiter, handles
 
 from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from .core import choose_pool, explain_job
-from .fault_detector import EXPECTED
 from .messages import (
     CancelJob,
     ChangeSetting,
@@ -37,6 +36,10 @@ LIST_LIMIT = 1000
 RATE_WINDOW_S = 60.0
 FEASIBLE_SHAPES = 256
 """Remembered request shapes that passed the feasibility check, so that a batch of equals asks once."""
+
+
+WITHOUT_MIRROR = ("consensus", "distributed_state")
+"""Servers that do not follow the ledger, and have to be told of settings; all others hear of them there."""
 
 
 class ClusterManager(Server):
@@ -58,8 +61,9 @@ class ClusterManager(Server):
     def peer_restarted(self, name: str) -> None:
         """A restarted server has the settings of its files; tell it what was changed since."""
         self._mirror.peer_restarted(name)
-        for key, value in self._mirror.settings.items():
-            self.cast(name, SettingChanged(key, value))
+        if name in WITHOUT_MIRROR:
+            for key, value in self._mirror.settings.items():
+                self.cast(name, SettingChanged(key, value))
 
     # -- following the ledger
 
@@ -69,7 +73,7 @@ class ClusterManager(Server):
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         for key, value in snapshot.settings.items():
-            self._tell_setting(key, value)
+            self._tell_setting(key, value)  # those started before us that do not follow the ledger
         # What ended between two snapshots was not told: those who wait read it from the ledger.
         for job_id in [job_id for job_id in self._waiters if job_id not in snapshot.jobs]:
             self.spawn(self._settle_from_history(job_id))
@@ -102,10 +106,8 @@ class ClusterManager(Server):
             waiter.set(None)
 
     def _tell_setting(self, key: str, value: Any) -> None:
-        for name in EXPECTED:
-            if name != self.name:
-                self.cast(name, SettingChanged(key, value))
-        self.host.settings.set_live(key, value)
+        for name in WITHOUT_MIRROR:
+            self.cast(name, SettingChanged(key, value))
 
     # -- accepting jobs
 
@@ -251,17 +253,30 @@ class ClusterManager(Server):
     async def _hosts(self, _request: ListHosts) -> list[dict[str, Any]]:
         health = await self._health()
         devices = await self._devices()
-        return [self._host_view(record, health, devices) for _, record in sorted(self._mirror.hosts.items())]
+        port = await self._port()
+        return [self._host_view(record, health, devices, port) for _, record in sorted(self._mirror.hosts.items())]
+
+    async def _port(self) -> int:
+        """Where the door really is: the configured port may be 0, for any free one."""
+        port = int(self.host.settings.cluster.base_port)
+        if port:
+            return port
+        try:
+            status = await self.call("gateway", GetStatus(), timeout_s=2.0)
+        except ActorGridError as error:
+            self.log.info("port: %s", error)
+            return 0
+        return int(str(status["url"]).rpartition(":")[2])
 
     def _host_view(
-        self, record: dict[str, Any], health: dict[str, Any], devices: list[dict[str, Any]]
+        self, record: dict[str, Any], health: dict[str, Any], devices: list[dict[str, Any]], port: int
     ) -> dict[str, Any]:
         held = [a for a in self._mirror.allocations.values() if a["host"] == record["host_id"]]
         return {
             "node_id": record["host_id"],
             "hostname": record["hostname"],
             "ip_address": record.get("address") or self.host.settings.cluster.bind,
-            "port": record.get("port") or self.host.settings.cluster.base_port,
+            "port": record.get("port") or port,
             "incarnation": record["incarnation"],
             "gpus": [device for device in devices if device["host"] == record["host_id"]],
             "cpu_milli": record["cpu_milli"],

@@ -14,7 +14,7 @@ from typing import Any
 
 from actorgrid.errors import ActorDown, ActorError, ActorGridError, CallTimeout, MailboxFull
 from actorgrid.models import JobState
-from actorgrid.supervisors.server import Server, Waiter
+from actorgrid.supervisors.server import Server, SettingChanged, Waiter
 
 from .commands import VERSION
 from .messages import Applied, Propose, Proposed, Snapshot, Subscribe
@@ -93,6 +93,9 @@ class LedgerMirror:
                 else:
                     homes[kind][identity] = record
         self.index = message.index
+        for kind, identity, record in message.changes:
+            if kind == "setting" and record is not None:
+                self._server.change_setting(SettingChanged(identity, record))
         if self._on_applied is not None:
             self._on_applied(message)
 
@@ -155,6 +158,8 @@ class LedgerMirror:
         self.settings = snapshot.settings
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch
         self._following, self._subscribing = True, False
+        for key, value in self.settings.items():
+            self._server.change_setting(SettingChanged(key, value))
         if self._on_snapshot is not None:
             self._on_snapshot(snapshot)
 

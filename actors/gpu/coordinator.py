@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import perf_counter_ns, time
 from typing import Any
 
-from actorgrid.errors import ActorGridError, CallTimeout, HostError, LedgerRefused, Overloaded, StorageError
+from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, HostError, LedgerRefused, Overloaded, StorageError
 from actorgrid.hotpath import COMPILED, LatencyWindow
 from actorgrid.models import DeviceSource, GPUStatus
 from actorgrid.supervisors.server import Server, Timer, Waiter, handles
@@ -96,7 +96,7 @@ class GPUCoordinator(Server):
                 try:
                     await self._mirror.propose({"type": "register_host", "host": host})
                     break
-                except (CallTimeout, StorageError) as error:
+                except (CallTimeout, StorageError, LedgerRefused, BadRequest) as error:
                     self.log.warning("registering this host: %s", error)
                     self._problem = f"this host is not registered yet: {error.message}"
                 await self.sleep(RETRY_S)

@@ -48,6 +48,7 @@ class LiveAttempt:
         self.stop_reason = ""
         self.stop_grace_s = 0.0
         self.start_told = False
+        self.alive_here = False  # our own life has seen its shim
 
     def stop(self, reason: str, grace_s: float) -> None:
         """End it; what has no shim yet is told so as soon as it has one. The first reason stays."""
@@ -194,7 +195,9 @@ class Attempts:
                 if status is not None:
                     return await self._ended(attempt, status)
                 await self._kill_marked(directory.attempt_id)
-                return outcome_of_lost(directory.attempt_id, started.get("boot_id") != self._boot)
+                if started.get("boot_id") != self._boot:
+                    return outcome_of_lost(directory.attempt_id, "host")
+                return outcome_of_lost(directory.attempt_id, None if attempt.alive_here else "agent")
             # It holds its lock but does not take our call: starting, ending, or stopped. Its lease bounds that.
             unreachable_s += LOOK_AGAIN_S
             if unreachable_s > self._isolation_s(directory):
@@ -216,6 +219,7 @@ class Attempts:
             attempt.link = None
             return False
         attempt.state = "running"
+        attempt.alive_here = True
         attempt.shim_pid = attempt.directory.shim_pid()
         if attempt.stop_reason:
             attempt.stop(attempt.stop_reason, attempt.stop_grace_s)
@@ -239,6 +243,7 @@ class Attempts:
         if tries == 1:
             self.started_total += 1
         attempt.shim_pid = await self._zygote.fork(str(attempt.directory.path))
+        attempt.alive_here = True
         self._note_started(attempt)
         return True
 

@@ -36,19 +36,20 @@ def outcome_of(
     }
 
 
-def outcome_of_lost(attempt_id: str, host_restarted: bool) -> dict[str, Any]:
+def outcome_of_lost(attempt_id: str, went_with: str | None) -> dict[str, Any]:
     """The fields of ``end_attempt`` for an attempt whose shim is gone without a word.
 
-    A restart of the machine is not the job's fault and costs it no retry.
+    *went_with* says what took it along: ``"host"`` or ``"agent"`` is not the job's fault and costs it no retry;
+    ``None`` means that it died alone, as one does that asked the kernel for too much memory.
     """
-    if host_restarted:
-        error = WorkerLost(f"the host restarted under attempt {attempt_id}", hint="it is tried again")
+    if went_with is not None:
+        error = WorkerLost(f"attempt {attempt_id} ended together with the {went_with}", hint="it is tried again")
     else:
         error = WorkerLost(
             f"the shim of attempt {attempt_id} was killed, and its processes with it",
             hint="look for the kernel's out-of-memory killer in dmesg; set memory= to be told by name",
         )
-    return {"outcome": "lost", "charge": not host_restarted, "error": error.to_dict()}
+    return {"outcome": "lost", "charge": went_with is None, "error": error.to_dict()}
 
 
 def _judge(
