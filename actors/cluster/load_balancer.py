@@ -18,11 +18,13 @@ from actorgrid.supervisors.server import Server, handles
 from ..consensus.messages import Applied, Snapshot
 from ..consensus.mirror import LedgerMirror
 from ..gpu.messages import AcquireLease
-from ..work.messages import AttachLease
+from ..work.messages import AttachLease, DetachLease
 from .core import choose_pool
 from .messages import AcquireWorker, CloseSession, OpenSession, RenewSession, ReturnWorker
 
 ATTACH_TIMEOUT_S = 30.0
+DETACH_TIMEOUT_S = 60.0
+DETACH_AGAIN_S = 0.2
 CHECK_INTERVAL_S = 0.5
 
 
@@ -32,7 +34,7 @@ class Session:
 
     expires_s: float
     leases: set[str] = field(default_factory=set)
-    pending: int = 0
+    pending: set[str] = field(default_factory=set)
     user_id: str = ""
 
 
@@ -49,6 +51,7 @@ class LoadBalancer(Server):
     async def start(self) -> None:
         """Find the leases that are out."""
         self._sessions: dict[str, Session] = {}
+        self._releasing: set[str] = set()
         self._expired_total = 0
         self._granted_total = 0
         self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
@@ -69,15 +72,24 @@ class LoadBalancer(Server):
             if allocation["owner"]["kind"] == "session":
                 held.setdefault(allocation["owner"]["session_id"], set()).add(allocation_id)
         for session_id, session in self._sessions.items():
-            session.leases = held.pop(session_id, set())
+            session.leases = held.pop(session_id, set()) - session.pending - self._releasing
         for session_id, leases in held.items():
             self._sessions[session_id] = Session(self._deadline(), leases)
 
     def _on_applied(self, message: Applied) -> None:
         for kind, lease_id, record in message.changes:
-            if kind == "allocation" and record is None:
+            if kind != "allocation":
+                continue
+            if record is None:
                 for session in self._sessions.values():
                     session.leases.discard(lease_id)
+            elif record["owner"]["kind"] == "session" and not self._wanted(record["owner"]["session_id"], lease_id):
+                # Granted after we had given up waiting for it.
+                self._release({lease_id})
+
+    def _wanted(self, session_id: str, lease_id: str) -> bool:
+        session = self._sessions.get(session_id)
+        return session is not None and (lease_id in session.leases or lease_id in session.pending)
 
     def _deadline(self) -> float:
         return self.runtime.monotonic() + float(self.host.settings.sessions.expire_s)
@@ -119,36 +131,36 @@ class LoadBalancer(Server):
         self._session(request.session_id).expires_s = self._deadline()
 
     @handles(CloseSession)
-    async def _close(self, request: CloseSession) -> None:
+    def _close(self, request: CloseSession) -> None:
         session = self._sessions.pop(request.session_id, None)
         if session is not None:
-            await self._release(session.leases)
+            self._release(session.leases)
 
     @handles(AcquireWorker)
     async def _acquire(self, request: AcquireWorker) -> dict[str, Any]:
         session = self._session(request.session_id)
         limit = self.host.settings.sessions.max_leases_per_session
-        if len(session.leases) + session.pending >= limit:
+        if len(session.leases) + len(session.pending) >= limit:
             raise TooManySessions(
                 "the session holds its maximum of workers",
-                found=f"{len(session.leases)} leased, {session.pending} being granted, of {limit}",
+                found=f"{len(session.leases)} leased, {len(session.pending)} being granted, of {limit}",
                 hint="return leases that are idle, or raise sessions.max_leases_per_session",
             )
         lease_id = secrets.token_hex(8)
         pool = choose_pool(request.resources, request.pool)
         ask = AcquireLease(lease_id, request.session_id, request.resources, pool, dict(request.env), request.wait_s)
-        session.pending += 1
+        session.pending.add(lease_id)
         try:
             await self.call("gpu_coordinator", ask, timeout_s=request.wait_s + 10)
             grant: dict[str, Any] = await self.call("worker_manager", AttachLease(lease_id), ATTACH_TIMEOUT_S)
         except ActorGridError:
             # The grant may be committed though its answer was lost: releasing what is not there is harmless.
-            await self._release({lease_id})
+            self._release({lease_id})
             raise
         finally:
-            session.pending -= 1
+            session.pending.discard(lease_id)
         if self._sessions.get(request.session_id) is not session:
-            await self._release({lease_id})
+            self._release({lease_id})
             self._session(request.session_id)
         session.leases.add(lease_id)
         session.expires_s = max(session.expires_s, self._deadline())
@@ -156,24 +168,38 @@ class LoadBalancer(Server):
         return grant
 
     @handles(ReturnWorker)
-    async def _return(self, request: ReturnWorker) -> None:
+    def _return(self, request: ReturnWorker) -> None:
         session = self._sessions.get(request.session_id)
         if session is not None and request.lease_id in session.leases:
             session.leases.discard(request.lease_id)
-            await self._release({request.lease_id})
+            self._release({request.lease_id})
 
-    async def _close_expired(self) -> None:
+    def _close_expired(self) -> None:
         now_s = self.runtime.monotonic()
         for session_id, session in list(self._sessions.items()):
             if session.expires_s < now_s and not session.pending:
                 del self._sessions[session_id]
                 self._expired_total += 1
                 self.log.info("session %s was not renewed: its %d lease(s) are freed", session_id, len(session.leases))
-                await self._release(session.leases)
+                self._release(session.leases)
 
-    async def _release(self, leases: set[str]) -> None:
-        for lease_id in sorted(leases):
-            await self._mirror.propose({"type": "release_lease", "lease_id": lease_id})
+    def _release(self, leases: set[str]) -> None:
+        for lease_id in sorted(leases - self._releasing):
+            self._releasing.add(lease_id)
+            self.spawn(self._detach(lease_id))
+
+    async def _detach(self, lease_id: str) -> None:
+        """Have the worker let go, then the lease freed: its devices are given to nobody while a process holds them."""
+        try:
+            while True:
+                try:
+                    await self.call("worker_manager", DetachLease(lease_id), DETACH_TIMEOUT_S)
+                    return
+                except ActorGridError as error:
+                    self.log.info("lease %s is not released yet: %s", lease_id, error)
+                await self.sleep(DETACH_AGAIN_S)
+        finally:
+            self._releasing.discard(lease_id)
 
     def metrics(self) -> dict[str, float]:
         """Sessions and leases, now and in all."""

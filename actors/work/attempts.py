@@ -23,9 +23,10 @@ from actorgrid.transports.task_frames import JobResult, decode_result
 
 from .attempt_dir import AttemptDir, is_id
 from .environment import device_variables, host_tag, work_environment
+from .housekeeping import end_marked
 from .linux import boot_id
 from .outcomes import STDERR_TAIL_BYTES, outcome_of, outcome_of_lost, retry_delay_s
-from .process_tree import find_marked, living, send
+from .process_tree import send
 from .shim_link import ShimLink
 from .zygote_link import ZygoteLink
 
@@ -33,7 +34,6 @@ MAX_ERROR_RESULT_BYTES = 4 * 2**20  # a result file larger than that is not read
 START_TRIES = 10
 LOOK_AGAIN_S = 0.05
 COMMIT_AGAIN_S = 0.5
-KILL_MARKED_S = 5.0
 
 
 class LiveAttempt:
@@ -194,7 +194,7 @@ class Attempts:
                 status = directory.read_status()
                 if status is not None:
                     return await self._ended(attempt, status)
-                await self._kill_marked(directory.attempt_id)
+                await end_marked(self._server, self._tag, directory.attempt_id)
                 if started.get("boot_id") != self._boot:
                     return outcome_of_lost(directory.attempt_id, "host")
                 return outcome_of_lost(directory.attempt_id, None if attempt.alive_here else "agent")
@@ -305,20 +305,6 @@ class Attempts:
             except ActorGridError as error:
                 self._server.log.warning("the end of %s is not recorded yet: %s", attempt.directory.attempt_id, error)
             await self._server.sleep(COMMIT_AGAIN_S)
-
-    async def _kill_marked(self, attempt_id: str) -> None:
-        """End what a killed shim left behind, wherever it hides by now."""
-        deadline = self._server.runtime.monotonic() + KILL_MARKED_S
-        while True:
-            found = living([pid for pid, marked in find_marked(self._tag).items() if marked == attempt_id])
-            if not found:
-                return
-            for pid in found:
-                send(pid, signal.SIGKILL)
-            if self._server.runtime.monotonic() > deadline:
-                self._server.log.error("processes %s of lost attempt %s do not die", found, attempt_id)
-                return
-            await self._server.sleep(0.01)
 
     # -- specs
 

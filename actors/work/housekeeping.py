@@ -8,12 +8,35 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from actorgrid.supervisors.server import Server
+
 from .attempt_dir import AttemptDir, is_id
 from .process_tree import find_marked, living, send
 
+SAY_AGAIN_S = 5.0
+LOOK_AGAIN_S = 0.02
 BLOB_AGE_S = 600.0  # a blob is written before the job that names it is accepted: young ones are left alone
 MAX_REMOVED = 200  # per round: a large clearing must not hold up the server
 KEPT_WORKERS = 32
+
+
+async def end_marked(server: Server, host_tag: str, work_id: str) -> None:
+    """End what a killed shim left behind, wherever it hides by now; returns when nothing of it lives.
+
+    It waits as long as that takes: a process that hangs in a driver still holds its device, which must not be
+    given to anybody else.
+    """
+    say_at_s = server.runtime.monotonic() + SAY_AGAIN_S
+    while True:
+        found = living([pid for pid, marked in find_marked(host_tag).items() if marked == work_id])
+        if not found:
+            return
+        for pid in found:
+            send(pid, signal.SIGKILL)
+        if server.runtime.monotonic() > say_at_s:
+            server.log.error("processes %s of %s do not die; what they hold stays allocated", found, work_id)
+            say_at_s += SAY_AGAIN_S
+        await server.sleep(LOOK_AGAIN_S)
 
 
 def remove_old_attempts(attempts_dir: Path, keep: int, needed_jobs: Collection[str]) -> int:

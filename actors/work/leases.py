@@ -16,6 +16,8 @@ from actorgrid.supervisors.server import Server, Waiter
 from .attempt_dir import AttemptDir, is_id
 from .attempts import COMMIT_AGAIN_S, default_folder, socket_path
 from .core import (
+    CLOSING,
+    RETIRING,
     CloseSession,
     Instruction,
     LeaseKey,
@@ -27,6 +29,7 @@ from .core import (
     WorkerPools,
 )
 from .environment import PYTHON, device_variables, enforcement, host_tag, work_environment
+from .housekeeping import end_marked
 from .shim_link import ShimLink
 from .zygote_link import ZygoteLink
 
@@ -53,6 +56,8 @@ class Leases:
         self._given: set[str] = set()  # workers whose secret went out
         self._opening: dict[str, list[Waiter]] = {}  # worker to those waiting for its "ready"
         self._attaching: dict[str, list[Waiter]] = {}  # lease to those waiting for a worker
+        self._letting_go: dict[str, list[Waiter]] = {}  # worker to those waiting until it is off its devices
+        self._detaching: set[str] = set()  # leases on their way out, still in the ledger
         self._failures = 0
         self._stopping = False
         self._left = False
@@ -86,6 +91,8 @@ class Leases:
 
     def ensure(self, allocation: dict[str, Any]) -> None:
         """The ledger granted a session a worker here."""
+        if allocation["allocation_id"] in self._detaching:
+            return
         env = tuple(sorted((allocation.get("env") or {}).items()))
         key = LeaseKey(allocation["owner"]["session_id"], tuple(allocation["gpu_uuids"]), env)
         self._carry_out(
@@ -96,6 +103,7 @@ class Leases:
         """The ledger holds the lease no more."""
         for waiter in self._attaching.pop(lease_id, []):
             waiter.fail(UnknownAllocation(f"lease {lease_id} was released", asked=lease_id))
+        self._detaching.discard(lease_id)
         self._carry_out(self._pools.lease_ended(lease_id))
 
     def known(self) -> list[str]:
@@ -159,6 +167,22 @@ class Leases:
         self._given.add(worker.worker_id)
         return self._grant(lease_id, worker)
 
+    async def detach(self, lease_id: str) -> None:
+        """End a lease: first its worker lets go, then the ledger may give its devices to others."""
+        self._detaching.add(lease_id)
+        worker = self._pools.worker_of(lease_id)
+        self._carry_out(self._pools.lease_ended(lease_id))
+        if worker is not None and worker.worker_id in self._pools.workers and worker.state in (CLOSING, RETIRING):
+            waiter = Waiter()
+            self._letting_go.setdefault(worker.worker_id, []).append(waiter)
+            await waiter
+        await self._release(lease_id)
+        self._detaching.discard(lease_id)
+
+    def _let_go(self, worker_id: str) -> None:
+        for waiter in self._letting_go.pop(worker_id, []):
+            waiter.set(None)
+
     def _no_worker(self, lease_id: str) -> Overloaded | UnknownAllocation:
         if lease_id not in self._mirror.allocations:
             return UnknownAllocation(f"no lease {lease_id} is granted on this host", asked=lease_id)
@@ -205,7 +229,14 @@ class Leases:
                     if not self._stopping:
                         self.workers_lost_total += 1
                         self._server.log.warning("worker %s died under lease %s", worker_id, lease_id)
-                    self._server.spawn(self._release(lease_id))
+                    self._detaching.add(lease_id)
+                    self._server.spawn(self._clear_and_release(worker_id, lease_id))
+
+    async def _clear_and_release(self, worker_id: str, lease_id: str) -> None:
+        # A shim that was killed could not clear up behind its worker.
+        await end_marked(self._server, self._tag, worker_id)
+        await self._release(lease_id)
+        self._detaching.discard(lease_id)
 
     def _socket_path(self, worker_id: str) -> Path:
         return socket_path(self._server.host.paths.work_sockets_dir, f"{self._tag}/{worker_id}", "w")
@@ -269,6 +300,7 @@ class Leases:
         self._links.pop(worker_id, None)
         if self._left:
             return  # we hung up; the worker lives on
+        self._let_go(worker_id)
         self._secrets.pop(worker_id, None)
         self._given.discard(worker_id)
         for waiter in self._opening.pop(worker_id, []):
@@ -325,6 +357,7 @@ class Leases:
                 for waiter in self._opening.pop(worker_id, []):
                     waiter.set(None)
             case ["idle"]:
+                self._let_go(worker_id)
                 self._carry_out(self._pools.worker_idle(worker_id))
             case ["spoiled", str(why)]:
                 self._server.log.info("worker %s is not used again: %s", worker_id, why)

@@ -20,7 +20,7 @@ from .attempts import Attempts
 from .environment import host_tag
 from .housekeeping import kill_escaped, remove_old_attempts, remove_old_workers, remove_unnamed_blobs
 from .leases import TICK_S, Leases
-from .messages import AttachLease, EndAllWork, ListAttempts
+from .messages import AttachLease, DetachLease, EndAllWork, ListAttempts
 from .process_tree import send
 from .zygote_link import ZygoteLink
 
@@ -131,6 +131,10 @@ class WorkerManager(Server):
     @handles(AttachLease)
     async def _attach_lease(self, request: AttachLease) -> dict[str, Any]:
         return await self._leases.attach(request.lease_id)
+
+    @handles(DetachLease)
+    async def _detach_lease(self, request: DetachLease) -> None:
+        await self._leases.detach(request.lease_id)
 
     @handles(ListAttempts)
     def _list_attempts(self, _request: ListAttempts) -> list[dict[str, Any]]:

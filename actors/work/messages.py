@@ -13,6 +13,16 @@ class AttachLease:
 
 
 @dataclass(frozen=True, slots=True)
+class DetachLease:
+    """End a session lease: its worker lets go of the devices first, and only then is the lease released.
+
+    Answer: None, once the ledger released it. Asking for a lease that is gone already is harmless.
+    """
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ListAttempts:
     """Attempts and workers on this host. Answer: list of dicts (id, kind, state, pid, shim_pid, pool, gpus)."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from dataclasses import dataclass
 
 from .linux import MARK_ATTEMPT, MARK_HOST
@@ -129,17 +128,3 @@ def find_marked(host_tag: str) -> dict[int, str]:
             if ids:
                 found[int(name)] = ids[0].decode("utf-8", "replace")
     return found
-
-
-def kill_marked(host_tag: str, work_id: str, patience_s: float = 2.0) -> int:
-    """SIGKILL all processes marked with *work_id* until none lives or *patience_s* is over; gives how many."""
-    killed: set[int] = set()
-    deadline = time.monotonic() + patience_s
-    while True:
-        found = living([pid for pid, marked in find_marked(host_tag).items() if marked == work_id])
-        if not found or time.monotonic() > deadline:
-            return len(killed)
-        for pid in found:
-            send(pid, signal.SIGKILL)
-            killed.add(pid)
-        time.sleep(0.002)

@@ -348,3 +348,29 @@ def public_verbs(kind: type) -> set[str]:
 def test_both_clients_offer_the_same() -> None:
     # submit_with gives a concurrent future, for the client's own use.
     assert public_verbs(actorgrid.Client) - public_verbs(actorgrid.AsyncClient) == {"submit_with"}
+
+
+def test_a_gpu_is_not_free_while_a_returned_worker_still_runs_on_it(shared_agent: Agent, tmp_path: Path) -> None:
+    client = shared_agent.client()
+    until(lambda: client.allocations() == [], "all is free")
+    mark = tmp_path / "pid"
+
+    def stubborn() -> None:
+        import os
+        import signal
+
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with open(mark, "w") as file:
+            file.write(str(os.getpid()))
+        while True:
+            pass
+
+    client.submit(stubborn, gpus=4, cpus=0.1)
+    pid = int(until(lambda: mark.exists() and mark.read_text(), "the task runs"))
+    client.close()
+    # As long as the worker lives its devices stay allocated; nothing else may be placed on them.
+    other = shared_agent.client()
+    while alive(pid):
+        held = other.allocations()
+        assert not alive(pid) or len(held) == 1
+    until(lambda: other.allocations() == [], "the devices are free")
