@@ -6,20 +6,19 @@ this process, and this process learns from the kernel (``lifeline``) when nothin
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from actorgrid.errors import ActorGridError, CallTimeout, PeerGone
+from actorgrid.errors import ActorGridError, PeerGone
 from actorgrid.transports.thespian_unix import Parcel
 from actorgrid.transports.unix_system import Ready, UnixSystem
 
 from .actor import SupervisorActor
 from .child import ChildSpec
-from .server import CALL, CAST, REPLY, Envelope
-from .wire import HostServer, ServerCrashed, ServerStarted, ServerStartFailed, StopServer, pack, unpack
+from .server import CAST
+from .wire import HostServer, ServerCrashed, ServerStarted, ServerStartFailed, StopServer, unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,6 @@ class Tree:
         self._system = UnixSystem(folder)
         self._system.watch([self._system.lifeline, *watch])
         self._root = ""
-        self._name = ""
-        self._refs = itertools.count(1)
-        self._replies: dict[tuple[int, int], Envelope] = {}
         self._events: list[TreeEvent] = []
         self.gone = False
 
@@ -79,7 +75,6 @@ class Tree:
 
     def start(self, name: str, kind: str, host: Any, children: tuple[ChildSpec, ...]) -> None:
         """Start the root; TreeStarted or TreeFailed follows. Raises PeerGone when the tree died at once."""
-        self._name = name
         self._root = self._system.create(SupervisorActor)
         self._system.tell(self._root, HostServer(name, kind, host, 1, {}, children))
 
@@ -124,34 +119,10 @@ class Tree:
             envelope, _generation = unpack(message.data)
             if envelope.kind == CAST:
                 self._events.append(TreeSaid(envelope.sender, envelope.body))
-            elif envelope.ref is not None and envelope.ref in self._replies:
-                self._replies[envelope.ref] = envelope
 
     def stop(self, reason: str) -> None:
         """Ask the root to stop everything in order, even when it has not started yet; TreeGone follows."""
         self._system.tell(self._root, StopServer(reason))
-
-    def call(self, message: Any, timeout_s: float) -> Any:
-        """Ask the root; events that come meanwhile are kept. Raises what it raised, CallTimeout or PeerGone."""
-        ref = (0, next(self._refs))
-        waiting = Envelope(CALL, "main", ref, None)
-        self._replies[ref] = waiting
-        self._system.tell(self._root, Parcel(pack(Envelope(CALL, "main", ref, message), 0)))
-        deadline = monotonic() + timeout_s
-        while self._replies[ref] is waiting and not self.gone:
-            received = self._system.receive(max(0.0, deadline - monotonic()))
-            if received is not None:
-                self._take(*received)
-            elif monotonic() >= deadline:
-                break
-        reply = self._replies.pop(ref)
-        if reply is waiting:
-            if self.gone:
-                raise PeerGone(f"{self._name} is gone")
-            raise CallTimeout(f"{self._name} did not answer {type(message).__name__} in {timeout_s:g} s")
-        if reply.kind == REPLY:
-            return reply.body
-        raise reply.body
 
     def close(self) -> None:
         """Kill what is left, wait until all of it is gone, and remove its sockets."""

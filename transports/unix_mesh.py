@@ -188,11 +188,6 @@ class Mesh:
         else:
             self._enqueue(link, memoryview(payload)[sent - _HEADER.size :], done)
 
-    def room(self, peer: str) -> bool:
-        """Whether one more small frame for *peer* would be taken."""
-        link = self._outgoing.get(peer)
-        return link is None or len(link.queue) < QUEUED_FRAMES_MAX
-
     def forget(self, peer: str) -> None:
         """Drop the connection to a dead peer; what waited for it is undelivered."""
         link = self._outgoing.get(peer)
