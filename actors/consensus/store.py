@@ -60,7 +60,8 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._named():
-            self._db = sqlite3.connect(path, isolation_level=None)
+            # Used by one thread, but the garbage collector may close it from another.
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             with self._named():
                 self._db.execute("PRAGMA journal_mode=WAL")
