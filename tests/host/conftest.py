@@ -119,8 +119,10 @@ class Host:
         return path.read_text() if path.exists() else ""
 
     def agent(self) -> dict[str, Any] | None:
-        path = self.data_dir / "agent.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        try:
+            return json.loads((self.data_dir / "agent.json").read_text())
+        except FileNotFoundError:
+            return None
 
     def stop(self) -> int:
         self.tree()
