@@ -30,11 +30,11 @@ def command(
     Ctrl-C or SIGTERM stops it in order. With --json one line {"event": "ready", "url": …, "pid": …} is printed
     when it takes work.
     """
-    from actorgrid.configs.load import load_settings
+    from actorgrid.configs.apart import settings_read_apart
 
     overrides, flag_names = flags(port, gpus, assignments)
     data_dir = call.resolved_data_dir
-    loaded = load_settings(config_dir, data_dir, overrides, flag_names=flag_names)
+    settings = settings_read_apart(config_dir, data_dir, overrides, flag_names=flag_names)
 
     def on_ready(info: dict[str, Any]) -> None:
         if call.json:
@@ -47,7 +47,7 @@ def command(
 
     if not call.json:
         click.echo(f"starting on {data_dir} …", err=True)
-    run_host(loaded.settings, data_dir, on_ready)
+    run_host(settings, data_dir, on_ready)
 
 
 def flags(port: str | None, gpus: str | None, assignments: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:

@@ -6,6 +6,7 @@ Everything here lives in the loop's thread.
 from __future__ import annotations
 
 import asyncio
+import functools
 import difflib
 import logging
 import os
@@ -87,10 +88,14 @@ class Door:
         self.idle = asyncio.Event()
         self.idle.set()
         self.connections: Callable[[], int] = lambda: 0
-        self.openapi = encode_json(document(ROUTES, actorgrid.__version__))
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="gateway-files")
         self._scrape: asyncio.Task[bytes] | None = None
         self._names = allowed_names(host.settings.cluster.bind)
+
+    @functools.cached_property
+    def openapi(self) -> bytes:
+        """The served document, made when it is first asked for: making it takes some megabytes."""
+        return encode_json(document(ROUTES, actorgrid.__version__))
 
     @property
     def settings(self) -> Settings:

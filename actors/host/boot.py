@@ -36,6 +36,7 @@ from actorgrid.transports.unix_system import sweep
 from .children import CHILDREN
 from .context import HostContext
 from .identity import ensure_token, next_incarnation, write_atomically
+from .idle_memory import give_back_file_pages
 from .lock import AgentLock
 from .logs import AgentLog, logging_to
 from .supervisor import HostAddress, HostStopped
@@ -168,6 +169,7 @@ class _Agent:
             return False
         try:
             tree.start("host", _SUPERVISOR, context, self._specs)
+            give_back_file_pages()
             self._follow(tree, boot_id)
         except PeerGone as error:
             log.error("the actor system died: %s", error)
