@@ -6,8 +6,8 @@ Everything here lives in the loop's thread.
 from __future__ import annotations
 
 import asyncio
-import functools
 import difflib
+import functools
 import logging
 import os
 import secrets
