@@ -359,6 +359,7 @@ class PerformanceMetrics(Answer):
     timestamp: datetime = Field(default_factory=utc_now)
     scheduling_latency_us: float | None
     scheduling_latency_p99_us: float | None
+    memory_allocation_latency_us: float | None = None
     commit_latency_ms: float | None
     gpu_allocated_percent: float | None
     gpu_utilization_percent: float | None

@@ -125,6 +125,10 @@ class AsyncClient:
         """What attempts and leases hold."""
         return await asyncio.to_thread(self.sync.allocations)
 
+    async def decisions(self, limit: int = 100) -> list[dict[str, Any]]:
+        """The latest placements."""
+        return await asyncio.to_thread(self.sync.decisions, limit)
+
     async def performance(self) -> dict[str, Any]:
         """The host's own figures."""
         return await asyncio.to_thread(self.sync.performance)

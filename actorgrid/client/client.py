@@ -322,6 +322,11 @@ class Client:
         allocations: list[dict[str, Any]] = self.http.get("/api/allocations")["allocations"]
         return allocations
 
+    def decisions(self, limit: int = 100) -> list[dict[str, Any]]:
+        """The latest placements, newest first; fields of models.SchedulingDecision."""
+        decisions: list[dict[str, Any]] = self.http.get("/api/decisions", limit=limit)["decisions"]
+        return decisions
+
     def performance(self) -> dict[str, Any]:
         """The host's own figures; fields of models.PerformanceMetrics."""
         answer: dict[str, Any] = self.http.get("/api/performance")

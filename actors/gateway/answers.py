@@ -17,6 +17,7 @@ from actorgrid.models import (
     JobState,
     PerformanceMetrics,
     Request,
+    SchedulingDecision,
     StateEntry,
     TaskRequest,
 )
@@ -85,6 +86,18 @@ class AllocationsAnswer(Answer):
     """All live allocations."""
 
     allocations: list[Allocation]
+
+
+class DecisionsQuery(Request):
+    """How many to list."""
+
+    limit: int = Field(default=100, ge=1, le=1024)
+
+
+class DecisionsAnswer(Answer):
+    """The latest placements, newest first; the host keeps 1,024."""
+
+    decisions: list[SchedulingDecision]
 
 
 class PerformanceAnswer(PerformanceMetrics):

@@ -13,11 +13,13 @@ from actorgrid.supervisors.server import GetStatus
 from ..cluster.fault_detector import EXPECTED
 from ..cluster.messages import ChangeSetting, ClusterSummary, ListHosts
 from ..consensus.messages import Query
-from ..gpu.messages import Inventory
+from ..gpu.messages import Inventory, RecentDecisions
 from ..work.messages import ListAttempts
 from .answers import (
     AllocationsAnswer,
     ClusterAnswer,
+    DecisionsAnswer,
+    DecisionsQuery,
     GpusAnswer,
     HostsAnswer,
     InspectAnswer,
@@ -51,6 +53,11 @@ async def get_allocations(call: Call) -> Any:
     """All live allocations."""
     found = await call.ask("consensus", Query("allocations"))
     return {"allocations": sorted(found["allocations"], key=lambda record: str(record["allocation_id"]))}
+
+
+async def get_decisions(call: Call) -> Any:
+    """What was placed where, and how long deciding took."""
+    return {"decisions": await call.ask("gpu_coordinator", RecentDecisions(call.query.limit))}
 
 
 async def get_performance(call: Call) -> Any:
@@ -120,6 +127,15 @@ ROUTES = (
     Route("GET", "/api/hosts", "All hosts, with their GPUs and health", get_hosts, HostsAnswer, "cluster"),
     Route("GET", "/api/gpus", "All GPUs, with their latest readings", get_gpus, GpusAnswer, "cluster"),
     Route("GET", "/api/allocations", "What is allocated, and to whom", get_allocations, AllocationsAnswer, "cluster"),
+    Route(
+        "GET",
+        "/api/decisions",
+        "The latest placements and their latencies",
+        get_decisions,
+        DecisionsAnswer,
+        "cluster",
+        query=DecisionsQuery,
+    ),
     Route("GET", "/api/performance", "The host's own performance", get_performance, PerformanceAnswer, "cluster"),
     Route("GET", "/api/inspect", "How each process of the host is", get_inspect, InspectAnswer, "cluster"),
     Route("GET", "/api/config", "All settings: value, default, origin", get_config, SettingsAnswer, "config"),

@@ -6,6 +6,8 @@ fits. It holds nothing that the ledger does not: killed at any moment, it goes o
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import islice
 from time import perf_counter_ns, time
 from typing import Any
 
@@ -20,11 +22,12 @@ from .capacity import host_cpu_milli, host_memory_mib
 from .core import CoordinatorCore, Grant
 from .device import Device, Readings, keep_indexes
 from .inventory import HostInventory
-from .messages import AcquireLease, CheckFeasible, Explain, Inventory, LatencyReport
+from .messages import AcquireLease, CheckFeasible, Explain, Inventory, LatencyReport, RecentDecisions
 
 IN_FLIGHT_MAX = 128
 """Grants proposed and not answered; the mirror takes 256 proposals at once."""
 REGISTER_WAIT_S = 8.0
+DECISIONS_KEPT = 1024
 RETRY_S = 1.0
 HOLD_S = 2.0
 """No new grants for this long after the ledger's storage refused one."""
@@ -48,6 +51,7 @@ class GPUCoordinator(Server):
         self._inventory = HostInventory(settings.gpus, self.host.host_id, self.runtime, self._devices_changed, self.log)
         self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
         self._latency = LatencyWindow()
+        self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self._grants_total = 0
         self._refused_total = 0
         self._registered: list[Waiter] = []
@@ -222,6 +226,7 @@ class GPUCoordinator(Server):
             try:
                 await self._mirror.propose(grant.command(self._mirror.term))
                 self._grants_total += 1
+                self._decisions.appendleft(self._decision(grant))
                 return
             except CallTimeout as error:
                 # Proposing it again is safe: if it was committed, the guard refuses a second time.
@@ -230,6 +235,19 @@ class GPUCoordinator(Server):
             except ActorGridError as error:
                 self._refused(grant, error)
                 return
+
+    def _decision(self, grant: Grant) -> dict[str, Any]:
+        allocation = self._mirror.allocations.get(grant.id, {})
+        job = self._mirror.jobs.get(grant.job_id, {})
+        return {
+            "task_id": grant.job_id or grant.id,
+            "node_id": grant.host,
+            "gpu_ids": list(allocation.get("gpu_uuids", ())),
+            "scheduled_at": allocation.get("granted_at", time()),
+            # The best guess there is of how long it will take: what its owner allows it.
+            "execution_time_estimate_s": job.get("max_execution_time_s"),
+            "decision_latency_us": grant.latency_us,
+        }
 
     def _refused(self, grant: Grant, error: ActorGridError) -> None:
         self._refused_total += 1
@@ -313,6 +331,10 @@ class GPUCoordinator(Server):
                     readings = Readings.none("a device of another host")
                 rows.append(_row(host_id, device, readings, milli, memory_mib, owners))
         return rows
+
+    @handles(RecentDecisions)
+    def _recent_decisions(self, request: RecentDecisions) -> list[dict[str, Any]]:
+        return list(islice(self._decisions, max(0, request.limit)))
 
     @handles(LatencyReport)
     def _latency_report(self, _request: LatencyReport) -> dict[str, Any]:

@@ -52,5 +52,12 @@ class AcquireLease:
 
 
 @dataclass(frozen=True, slots=True)
+class RecentDecisions:
+    """The latest committed decisions, newest first. Answer: list of dicts (models.SchedulingDecision fields)."""
+
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
 class LatencyReport:
     """Placement latencies lately. Answer: {"p50_us", "p99_us", "count", "policy", "compiled"}."""

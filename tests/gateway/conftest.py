@@ -25,7 +25,7 @@ from actorgrid.actors.consensus.actor import Consensus as RealConsensus
 from actorgrid.actors.consensus.messages import Applied, Query, Snapshot, Subscribe
 from actorgrid.actors.gateway.actor import Gateway
 from actorgrid.actors.gpu.coordinator import GPUCoordinator as RealGPUCoordinator
-from actorgrid.actors.gpu.messages import Inventory
+from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.replication import messages as replication
 from actorgrid.actors.replication.actor import DistributedState as RealDistributedState
@@ -281,6 +281,19 @@ class GpuCoordinator(StandIn):
 
     def start(self) -> None:
         self.gpus = [GPU]
+
+    @handles(RecentDecisions)
+    def decisions(self, request: RecentDecisions) -> list[dict[str, Any]]:
+        self.check()
+        decision = {
+            "task_id": "job-1",
+            "node_id": "host-1",
+            "gpu_ids": ["GPU-1"],
+            "scheduled_at": 1.0,
+            "execution_time_estimate_s": None,
+            "decision_latency_us": 5.5,
+        }
+        return [decision][: request.limit]
 
     @handles(Inventory)
     def inventory(self, _request: Inventory) -> list[dict[str, Any]]:

@@ -11,7 +11,14 @@ import pytest
 
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.gpu import coordinator, inventory
-from actorgrid.actors.gpu.messages import AcquireLease, CheckFeasible, Explain, Inventory, LatencyReport
+from actorgrid.actors.gpu.messages import (
+    AcquireLease,
+    CheckFeasible,
+    Explain,
+    Inventory,
+    LatencyReport,
+    RecentDecisions,
+)
 from actorgrid.errors import BadRequest, HostError, Overloaded, RequestTooLarge, TooManyGpus, UnknownGpuModel
 from actorgrid.models import GPUDevice
 from actorgrid.supervisors.server import CALL, Envelope
@@ -398,3 +405,15 @@ def test_latencies_and_figures_are_kept(rig: Rig) -> None:
     figures = rig.coordinator.metrics()
     assert (figures["gpu_devices"], figures["gpu_capacity_milli"], figures["gpu_allocated_milli"]) == (8, 8000, 1000)
     assert figures["grants_total"] == 2
+
+
+def test_decisions_are_told_newest_first(rig: Rig) -> None:
+    rig.submit("a", gpus=0.5)
+    rig.wait_placed("a")
+    rig.submit("b", gpus=0.5)
+    rig.wait_placed("b")
+    second, first = rig.ask(RecentDecisions())
+    assert (first["task_id"], second["task_id"]) == ("a", "b")
+    assert first["gpu_ids"] == second["gpu_ids"]
+    assert first["decision_latency_us"] > 0
+    assert rig.ask(RecentDecisions(limit=1)) == [second]
