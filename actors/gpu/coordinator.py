@@ -224,9 +224,10 @@ class GPUCoordinator(Server):
         """Commit a grant. What the ledger may or may not have committed stays reserved and is asked again."""
         while grant.id in self._core.in_flight:
             try:
-                await self._mirror.propose(grant.command(self._mirror.term))
+                result = await self._mirror.propose(grant.command(self._mirror.term))
                 self._grants_total += 1
                 self._decisions.appendleft(self._decision(grant))
+                await self._seen(grant, int(result["token"][1]))
                 return
             except CallTimeout as error:
                 # Proposing it again is safe: if it was committed, the guard refuses a second time.
@@ -235,6 +236,14 @@ class GPUCoordinator(Server):
             except ActorGridError as error:
                 self._refused(grant, error)
                 return
+
+    async def _seen(self, grant: Grant, index: int) -> None:
+        """Stop holding room for *grant*, committed at *index*, once the mirror is that far."""
+        while grant.id in self._core.in_flight and self._mirror.index < index:
+            await self.sleep(RETRY_S)  # the ledger is being subscribed to again
+        if grant.id in self._core.in_flight:
+            self._core.committed(grant, time())
+            self._kick()
 
     def _decision(self, grant: Grant) -> dict[str, Any]:
         allocation = self._mirror.allocations.get(grant.id, {})

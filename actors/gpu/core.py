@@ -119,6 +119,8 @@ class CoordinatorCore:
         self._jobs, self._allocations, self.hosts = jobs, allocations, hosts
         for id in [id for id in self.in_flight if id in allocations]:
             del self.in_flight[id]
+        for id in [id for id in self._leases if id in allocations]:
+            del self._leases[id]  # granted while nobody told us: it waits for nothing more
         self._rebuild()
         self.queue = WaitingQueue(self.queue.maximum)
         for lease in self._leases.values():
@@ -225,6 +227,19 @@ class CoordinatorCore:
             self._queue_job({**job, "not_before": max(job["not_before"], again_at)}, now)
         else:
             self._refusals.pop(key, None)
+
+    def committed(self, grant: Grant, now: float) -> None:
+        """*grant* is in the ledger up to where the mappings are. If they do not show it, it has ended already.
+
+        That can pass unseen: the ledger restarts, or sends to others before us, and work ends in milliseconds.
+        """
+        if self.in_flight.get(grant.id) is not grant:
+            return
+        del self.in_flight[grant.id]
+        self._leases.pop(grant.id, None)
+        self._stale = True  # the engine still holds its room
+        if (job := self._jobs.get(grant.job_id)) is not None and job["state"] == JobState.QUEUED:
+            self._queue_job(job, now)
 
     def set_sick(self, devices: Mapping[str, str]) -> None:
         """The UUIDs of devices in trouble, with what troubles them; nothing new is placed there."""

@@ -78,6 +78,28 @@ class World:
         if outcome.error is not None:
             self.core.refused(grant, self.now)
 
+    def missed(self, which: int, ends: bool) -> None:
+        """A grant is committed, and may be over, before the coordinator hears of it; then it follows anew."""
+        if not self.sent:
+            return
+        grant = self.sent.pop(which % len(self.sent))
+        core, self.core = self.core, self.make_core_like(self.core)
+        outcome = self.apply(grant.command(1))
+        if ends and outcome.error is None:
+            self.end(sorted(self.ledger.allocations).index(grant.id), "failed")
+        self.core = core
+        self.load(core)
+        if outcome.error is None:
+            core.committed(grant, self.now)
+        else:
+            core.refused(grant, self.now)
+
+    def make_core_like(self, core: CoordinatorCore) -> CoordinatorCore:
+        """Somebody else to hear what *core* does not."""
+        other = CoordinatorCore("h", core.own_incarnation, self.policy, 50, lambda: 0)
+        self.load(other)
+        return other
+
     def end(self, which: int, outcome: str) -> None:
         held = sorted(self.ledger.allocations)
         if not held:
@@ -131,6 +153,7 @@ steps = st.one_of(
     st.tuples(st.just("answer"), st.integers(0, 7)),
     st.tuples(st.just("end"), st.integers(0, 7), st.sampled_from(("succeeded", "failed", "lost"))),
     st.tuples(st.just("cancel"), st.integers(0, 30)),
+    st.tuples(st.just("missed"), st.integers(0, 7), st.booleans()),
     st.tuples(st.just("kill")),
     st.tuples(st.just("register")),
     st.tuples(st.just("resubscribe")),
@@ -173,6 +196,28 @@ def test_nothing_is_granted_before_this_incarnation_is_registered() -> None:
     world.register()
     (grant,) = world.core.schedule(world.now, 8)
     assert grant.incarnation == 2
+
+
+def test_a_lease_granted_while_the_ledger_was_away_waits_for_nothing_more() -> None:
+    world = World("best_fit")
+    world.register()
+    world.lease(resources(1))
+    world.schedule()
+    world.missed(0, False)
+    assert len(world.core.queue) == 0
+    world.end(0, "succeeded")
+    assert world.core.schedule(world.now, 8) == []
+
+
+def test_an_attempt_that_came_and_went_unheard_of_is_tried_again_and_its_room_is_free() -> None:
+    world = World("best_fit")
+    world.register()
+    world.submit(resources(3), False)
+    world.schedule()
+    world.missed(0, True)
+    assert not world.core.in_flight
+    (grant,) = world.core.schedule(world.now + 5.0, 8)
+    assert grant.id == "j1.2"
 
 
 def test_a_grant_without_an_answer_stays_reserved_and_is_not_decided_again() -> None:
