@@ -194,7 +194,9 @@ class LoadBalancer(Server):
             while True:
                 try:
                     await self.call("worker_manager", DetachLease(lease_id), DETACH_TIMEOUT_S)
-                    return
+                    # Still there: its end is on its way to us, or it was granted while it was being ended.
+                    if lease_id not in self._mirror.allocations:
+                        return
                 except ActorGridError as error:
                     self.log.info("lease %s is not released yet: %s", lease_id, error)
                 await self.sleep(DETACH_AGAIN_S)
