@@ -257,9 +257,9 @@ class Attempts:
         try:
             answer = await self._mirror.propose(command)
         except LedgerRefused as refused:
-            if attempt.link is not None:
+            if attempt.state != "reporting":
                 self._server.log.info("attempt %s is not ours to run: %s", attempt.directory.attempt_id, refused)
-                attempt.stop("stopped", 0.0)
+                attempt.stop("stopped", 0.0)  # at once, or as soon as it can be reached
             return
         if answer.get("cancel_requested"):
             self.cancel(attempt.directory.attempt_id)

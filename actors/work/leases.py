@@ -14,7 +14,7 @@ from actorgrid.errors import ActorGridError, DiskFull, LedgerRefused, Overloaded
 from actorgrid.supervisors.server import Server, Waiter
 
 from .attempt_dir import AttemptDir, is_id
-from .attempts import COMMIT_AGAIN_S, default_folder, socket_path
+from .attempts import COMMIT_AGAIN_S, LOOK_AGAIN_S, default_folder, socket_path
 from .core import (
     CLOSING,
     RETIRING,
@@ -61,19 +61,25 @@ class Leases:
         self._failures = 0
         self._stopping = False
         self._left = False
+        self.ledger_known = False  # set by the manager once the mirror is filled
 
     # -- what the manager tells us
 
     def recover(self) -> None:
         """Take up workers that live from before our start; what is left of others is cleared away."""
+        orphaned: dict[str, str] = {}
         for folder in sorted(self._server.host.paths.workers_dir.iterdir()):
             if not is_id(folder.name):
                 continue
             directory = AttemptDir(folder.parent, folder.name)
             spec = directory.read_spec()
-            if spec is None or directory.read_status() is not None or directory.shim_pid() is None:
+            if spec is None or directory.read_status() is not None:
                 continue
             lease = _read_lease(folder)
+            if directory.shim_pid() is None:
+                if lease is not None:
+                    orphaned[lease["lease_id"]] = folder.name
+                continue
             key = None
             if lease is not None:
                 key = LeaseKey(lease["session_id"], tuple(lease["gpu_uuids"]), tuple(map(tuple, lease["env"])))
@@ -84,6 +90,10 @@ class Leases:
                 self._secrets[folder.name] = lease["secret"]
                 self._given.add(folder.name)
             self._server.spawn(self._follow(folder.name, spec))
+        for lease_id, worker_id in orphaned.items():
+            if self._pools.worker_of(lease_id) is None:
+                self._detaching.add(lease_id)  # nobody else works on its devices before it is gone
+                self._server.spawn(self._release_lost(lease_id, worker_id))
 
     def tick(self) -> None:
         """Keep the warm sizes."""
@@ -169,6 +179,8 @@ class Leases:
 
     async def detach(self, lease_id: str) -> None:
         """End a lease: first its worker lets go, then the ledger may give its devices to others."""
+        while not self.ledger_known:
+            await self._server.sleep(LOOK_AGAIN_S)  # a lease that is in the ledger looks like one that is not
         self._detaching.add(lease_id)
         worker = self._pools.worker_of(lease_id)
         self._carry_out(self._pools.lease_ended(lease_id))
@@ -230,11 +242,12 @@ class Leases:
                         self.workers_lost_total += 1
                         self._server.log.warning("worker %s died under lease %s", worker_id, lease_id)
                     self._detaching.add(lease_id)
-                    self._server.spawn(self._clear_and_release(worker_id, lease_id))
+                    self._server.spawn(self._release_lost(lease_id, worker_id))
 
-    async def _clear_and_release(self, worker_id: str, lease_id: str) -> None:
-        # A shim that was killed could not clear up behind its worker.
+    async def _release_lost(self, lease_id: str, worker_id: str) -> None:
         await end_marked(self._server, self._tag, worker_id)
+        while not self.ledger_known:
+            await self._server.sleep(LOOK_AGAIN_S)
         await self._release(lease_id)
         self._detaching.discard(lease_id)
 
@@ -294,6 +307,9 @@ class Leases:
                     self._retire(worker_id)
                 self._carry_out(self._pools.worker_ready(worker_id))
             await link.closed
+        if not self._left and AttemptDir(self._server.host.paths.workers_dir, worker_id).read_status() is None:
+            # Its shim was killed, and could not clear up: what its tasks started may still use its devices.
+            await end_marked(self._server, self._tag, worker_id)
         self._ended(worker_id)
 
     def _ended(self, worker_id: str) -> None:
@@ -333,7 +349,7 @@ class Leases:
         self._secrets[worker_id] = secret
         self._given.discard(worker_id)
         self._opening.setdefault(worker_id, [])
-        _write_lease(
+        remembered = _write_lease(
             self._server.host.paths.workers_dir / worker_id,
             {
                 "lease_id": lease_id,
@@ -346,7 +362,9 @@ class Leases:
         session = {"secret": secret, "session": lease_id, "env": env, "gpu_uuids": list(key.gpu_uuids)}
         link = self._links.get(worker_id)
         memory_bytes = int(allocation.get("memory_mib", 0)) * 2**20
-        if link is None or not (link.send(["limits", memory_bytes]) and link.send(["worker", ["session", session]])):
+        # Our next start would take a worker whose lease it does not find for one that nobody has used.
+        told = remembered and link is not None and link.send(["limits", memory_bytes])
+        if link is None or not (told and link.send(["worker", ["session", session]])):
             self._server.log.warning("worker %s does not take lease %s", worker_id, lease_id)
             if link is not None:
                 self._retire(worker_id)
@@ -389,15 +407,19 @@ class Leases:
             await self._server.sleep(COMMIT_AGAIN_S)
 
 
-def _write_lease(folder: Path, lease: dict[str, Any]) -> None:
-    """Remember whom a worker serves, for our own restart (not for the machine's: no fsync)."""
+def _write_lease(folder: Path, lease: dict[str, Any]) -> bool:
+    """Remember whom a worker serves, for our own restart (not for the machine's: no fsync).
+
+    ``False`` on a full disk, or when the worker is gone.
+    """
     temporary = folder / "lease.tmp"
     try:
         temporary.touch(mode=0o600)
         temporary.write_bytes(msgpack.packb(lease))
         temporary.rename(folder / "lease.msgpack")
     except OSError:
-        return  # a full disk, or the worker is gone: after a restart it would be retired as unknown
+        return False
+    return True
 
 
 def _read_lease(folder: Path) -> dict[str, Any] | None:

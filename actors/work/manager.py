@@ -96,7 +96,7 @@ class WorkerManager(Server):
         self._mirror.applied(message)
 
     def _on_snapshot(self, _snapshot: Snapshot) -> None:
-        self._follows = self._attempts.ledger_known = True
+        self._follows = self._attempts.ledger_known = self._leases.ledger_known = True
         for allocation in list(self._mirror.allocations.values()):
             self._take_up(allocation)
         for attempt_id, attempt in list(self._attempts.live.items()):

@@ -91,6 +91,7 @@ class Shim:
         self._streams: list[OutputStream] = []
         self._worker: socket.socket | None = None
         self._worker_decoder = FrameDecoder(MAX_CONTROL_FRAME)
+        self._to_worker = bytearray()
         self._started_at = time.time()
         self._max_tree_rss = 0
 
@@ -357,7 +358,8 @@ class Shim:
         self._poll.register(connection, select.POLLIN)
 
     def _drop(self, controller: _Controller) -> None:
-        del self._controllers[controller.socket.fileno()]
+        if self._controllers.pop(controller.socket.fileno(), None) is None:
+            return  # dropped before, when it could not be told something
         self._poll.unregister(controller.socket)
         controller.socket.close()
 
@@ -393,7 +395,7 @@ class Shim:
             case ["limits", int(memory_bytes)]:
                 self._memory_bytes = memory_bytes
             case ["worker", list(inner)] if self._worker is not None:
-                self._worker.sendall(encode_frame(inner))
+                self._tell_worker(encode_frame(inner))
             case _:
                 return False
         return True
@@ -408,13 +410,36 @@ class Shim:
         except OSError:
             self._drop(controller)  # it does not read: it has to come back
 
+    def _tell_worker(self, data: bytes) -> None:
+        """Queue *data*: we may not wait for a worker that is busy, the lease goes on counting."""
+        if len(self._to_worker) > MAX_CONTROL_FRAME:
+            self._stop("stopped", 0.0)  # it has not read for very long
+            return
+        self._to_worker += data
+        self._flush_worker()
+
+    def _flush_worker(self) -> None:
+        if self._worker is None:
+            return
+        try:
+            while self._to_worker:
+                del self._to_worker[: self._worker.send(self._to_worker, socket.MSG_DONTWAIT)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._to_worker.clear()  # it is ending: its exit tells us
+        self._poll.modify(self._worker, select.POLLIN | (select.POLLOUT if self._to_worker else 0))
+
     def _read_worker(self) -> None:
         worker = self._worker
         if worker is None:
             return
+        self._flush_worker()
         try:
-            data = worker.recv(READ_BYTES)
+            data = worker.recv(READ_BYTES, socket.MSG_DONTWAIT)
             frames = self._worker_decoder.feed(data)
+        except BlockingIOError:
+            return  # there was only room
         except (OSError, ActorGridError):
             data, frames = b"", []
         if not data:
