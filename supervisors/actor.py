@@ -322,6 +322,8 @@ class ServerActor(Actor):  # type: ignore[misc]
         super().__init__()
         self.runtime: ActorRuntime | None = None
         self._watch: Any = None
+        # Other servers learn our address as soon as there is one, and may be faster than our first order.
+        self._early: deque[tuple[Any, Any]] = deque(maxlen=HELD_MAX)
 
     def receiveMessage(self, message: Any, sender: Any) -> Any:
         """Any message. Lets no exception out: Thespian would run the handler a second time."""
@@ -330,6 +332,10 @@ class ServerActor(Actor):  # type: ignore[misc]
             if runtime is None:
                 if isinstance(message, HostServer):
                     self._become(message, name_of(sender))
+                    while self._early:
+                        self.receiveMessage(*self._early.popleft())
+                elif isinstance(message, Parcel | StopServer):
+                    self._early.append((message, sender))
             elif type(message) is Parcel:
                 runtime.receive(message.data, name_of(sender))
             elif isinstance(message, WatchMessage):
