@@ -111,6 +111,14 @@ class HostPaths:
         """Actor sockets of one boot."""
         return self.runtime_dir / f"boot-{boot_id}"
 
+    def leave(self) -> None:
+        """Remove the runtime directories that are empty: after an orderly stop with no work left, all of them."""
+        for folder in (self.work_sockets_dir, self.runtime_dir):
+            try:
+                folder.rmdir()
+            except OSError:
+                return  # sockets of work that goes on, or somebody else was quicker
+
     def make(self) -> None:
         """Create what is missing, all 0700. Raises DataDirUnusable."""
         for folder in (

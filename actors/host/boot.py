@@ -89,6 +89,9 @@ def run_host(
         try:
             _Agent(settings, paths, specs, on_ready, lines).run()
         finally:
+            for boot in paths.runtime_dir.glob("boot-*"):
+                sweep(boot)
+            paths.leave()
             gc.unfreeze()
             setproctitle(title)
 

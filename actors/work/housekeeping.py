@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Collection
 from pathlib import Path
@@ -15,6 +16,7 @@ from .process_tree import find_marked, living, send
 
 SAY_AGAIN_S = 5.0
 LOOK_AGAIN_S = 0.02
+SOCKET_AGE_S = 60.0
 BLOB_AGE_S = 600.0  # a blob is written before the job that names it is accepted: young ones are left alone
 MAX_REMOVED = 200  # per round: a large clearing must not hold up the server
 KEPT_WORKERS = 32
@@ -37,6 +39,24 @@ async def end_marked(server: Server, host_tag: str, work_id: str) -> None:
             server.log.error("processes %s of %s do not die; what they hold stays allocated", found, work_id)
             say_at_s += SAY_AGAIN_S
         await server.sleep(LOOK_AGAIN_S)
+
+
+def remove_dead_sockets(folder: Path, now: float | None = None) -> int:
+    """Remove sockets nobody listens on: a shim that was killed could not. Young ones may not listen yet."""
+    now = time.time() if now is None else now
+    removed = 0
+    for path in folder.iterdir():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+            try:
+                if now - path.stat().st_mtime < SOCKET_AGE_S:
+                    continue
+                probe.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink(missing_ok=True)
+                removed += 1
+            except OSError:
+                continue  # gone, or busy: somebody listens
+    return removed
 
 
 def remove_old_attempts(attempts_dir: Path, keep: int, needed_jobs: Collection[str]) -> int:

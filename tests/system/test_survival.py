@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from actorgrid.configs.paths import HostPaths
 from tests.system.agent import SERVERS, Agent, alive, until, write_when_told
 
 MakeAgent = Callable[..., Agent]
@@ -157,3 +158,12 @@ def test_an_orderly_stop_ends_work_and_its_job_runs_at_the_next_start(make_agent
     client = agent.client()
     ended = until(lambda: (view := client.job(job, wait_s=5))["state"] == "succeeded" and view, "the job ends")
     assert len(ended["attempts"]) == 2
+
+
+def test_an_orderly_stop_leaves_no_directory_of_sockets(make_agent: MakeAgent) -> None:
+    agent = make_agent().start()
+    agent.client().submit(os.getpid, cpus=0.1).result(30)
+    runtime = HostPaths(agent.data_dir).runtime_dir
+    assert runtime.is_dir()
+    agent.stop()
+    assert not runtime.exists()
