@@ -18,7 +18,13 @@ from actorgrid.supervisors.server import Runtime, Server, handles
 from .attempt_dir import AttemptDir
 from .attempts import Attempts
 from .environment import host_tag
-from .housekeeping import kill_escaped, remove_old_attempts, remove_old_workers, remove_unnamed_blobs
+from .housekeeping import (
+    kill_escaped,
+    remove_dead_sockets,
+    remove_old_attempts,
+    remove_old_workers,
+    remove_unnamed_blobs,
+)
 from .leases import TICK_S, Leases
 from .messages import AttachLease, DetachLease, EndAllWork, ListAttempts
 from .process_tree import send
@@ -50,6 +56,7 @@ class WorkerManager(Server):
 
     def start(self) -> None:
         """Start the zygote and take up what lives. The ledger is followed as soon as it answers."""
+        remove_dead_sockets(self.host.paths.work_sockets_dir)
         self._zygote.start()
         self._attempts.recover()
         self._leases.recover()
