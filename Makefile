@@ -41,10 +41,7 @@ test: $(TESTING)
 	$(BIN)/python -m pytest -m 'not soak'
 
 coverage: $(TESTING)
-	$(BIN)/python -m coverage erase
-	$(BIN)/python -m coverage run -m pytest -m 'not soak'
-	$(BIN)/python -m coverage combine --quiet
-	$(BIN)/python -m coverage report
+	$(BIN)/python -m tests.measure -m 'not soak'
 
 lint: $(LINTING)
 	$(BIN)/ruff check $(SOURCES)
@@ -65,4 +62,4 @@ wheel: $(BIN)/python
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info hotpath/*.c hotpath/*.so .coverage*
+	rm -rf $(VENV) build dist *.egg-info hotpath/*.c hotpath/*.so

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -14,10 +13,6 @@ from actorgrid.supervisors.child import ChildSpec
 
 
 def main() -> None:
-    if os.environ.get("COVERAGE_PROCESS_START"):
-        import coverage
-
-        coverage.process_startup()
     directory, specs = sys.argv[1:]
     children = [ChildSpec(**fields) for fields in json.loads(specs)]
     try:
