@@ -1,0 +1,80 @@
+"""FaultDetector among real servers: who is silent, what is scarce, and what every host may read of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actorgrid.actors.cluster.fault_detector import EXPECTED, FaultDetector
+from actorgrid.actors.cluster.messages import HealthReport
+from actorgrid.actors.replication.messages import Read
+from actorgrid.supervisors.server import CAST, Beat, Envelope
+from tests.cluster.rig import Rig
+
+
+@pytest.fixture(autouse=True)
+def detector(rig: Rig) -> Any:
+    return rig.add(FaultDetector)
+
+
+def beat(rig: Rig, *names: str, pid: int = 1) -> None:
+    for name in names:
+        rig.node.send("fault_detector", Envelope(CAST, name, None, Beat(name, pid, 0)))
+    rig.node.settle()
+
+
+def report(rig: Rig) -> dict[str, Any]:
+    answer: dict[str, Any] = rig.node.request("fault_detector", HealthReport())
+    return answer
+
+
+def later(rig: Rig, *beating: str) -> None:
+    """Two patiences, in steps as small as the detector's own, with beats of some."""
+    step_s = rig.settings.monitoring.beat_interval_s
+    for _ in range(10):
+        beat(rig, *beating)
+        rig.node.advance(step_s)
+
+
+def test_servers_that_beat_are_well_and_the_silent_one_is_named_everywhere(rig: Rig) -> None:
+    others = [name for name in EXPECTED if name != "gateway"]
+    later(rig, *EXPECTED)
+    assert (report(rig)["ready"], report(rig)["health"]) == (True, "healthy")
+    later(rig, *others)
+    assert report(rig)["problems"] == ["gateway is silent"]
+    shared = rig.node.request("distributed_state", Read(f"health/{rig.host.host_id}"))["value"]
+    assert (shared["health"], shared["problems"]) == ("degraded", ["gateway is silent"])
+
+
+def test_a_server_in_a_new_process_counts_as_restarted(rig: Rig, detector: FaultDetector) -> None:
+    beat(rig, "gateway", pid=1)
+    beat(rig, "gateway", pid=2)
+    assert detector.metrics()["server_restarts_total"] == 1
+    assert detector.status()["servers"]["gateway"]["pid"] == 2
+
+
+def test_a_pause_of_the_whole_host_is_held_against_nobody(rig: Rig, detector: FaultDetector) -> None:
+    later(rig, *EXPECTED)
+    rig.node.now_s += 1000.0  # nothing ran meanwhile, the detector included
+    rig.node.advance(rig.settings.monitoring.beat_interval_s)
+    assert report(rig)["ready"] is True
+    assert detector.metrics()["host_pauses_total"] == 1
+
+
+def test_a_disk_without_room_is_a_problem_of_a_ready_host(rig: Rig) -> None:
+    rig.settings.performance.min_free_bytes = 1 << 60
+    later(rig, *EXPECTED)
+    assert (report(rig)["ready"], report(rig)["health"]) == (True, "degraded")
+    assert "disk" in report(rig)["problems"][0]
+
+
+def test_it_goes_on_when_the_shared_state_comes_back(rig: Rig, detector: FaultDetector) -> None:
+    state = rig.node.servers.pop("distributed_state")
+    later(rig)
+    rig.node.servers["distributed_state"] = state
+    detector.peer_restarted("distributed_state")
+    detector.peer_restarted("consensus")
+    later(rig)
+    shared = rig.node.request("distributed_state", Read(f"health/{rig.host.host_id}"))["value"]
+    assert shared["health"] == "degraded"
