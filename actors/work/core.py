@@ -105,7 +105,19 @@ class WorkerPools:
             self._keys[lease_id] = (pool, key)
 
     def tick(self) -> list[Instruction]:
-        """Start what is missing to the warm size."""
+        """Start what is missing to the warm size, and let go of one that is beyond it in each pool.
+
+        Such a one was started for a lease that ended before it was ready.
+        """
+        todo = self._fill()
+        for pool, (warm, _most) in self._sizes.items():
+            fresh = [each for each in self._of(pool) if each.state in (STARTING, IDLE) and each.key is None]
+            idle = [each for each in fresh if each.state == IDLE]
+            if idle and len(fresh) - len(self._waiting[pool]) > warm:
+                todo.append(self._retire(idle[-1]))
+        return todo
+
+    def _fill(self) -> list[Instruction]:
         started: list[Instruction] = []
         for pool, (warm, most) in self._sizes.items():
             fresh = sum(1 for each in self._of(pool) if each.state in (STARTING, IDLE) and each.key is None)
@@ -245,4 +257,4 @@ class WorkerPools:
                 break
             todo.append(self._start(pool))
             starting += 1
-        return [*todo, *self.tick()]
+        return [*todo, *self._fill()]

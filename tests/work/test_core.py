@@ -139,3 +139,15 @@ def test_no_pool_outgrows_its_size_and_no_worker_has_two_leases(steps: list[tupl
                 made.worker_ended(worker.worker_id)
     served = sum(1 for lease in made.leases() if made.worker_of(lease))
     assert served == min(3, len(list(made.leases())))
+
+
+def test_a_worker_started_for_a_lease_that_ended_meanwhile_does_not_stay() -> None:
+    made = pools(warm=1)
+    (warm,) = started(made.tick())
+    (worker,) = started(made.lease_granted("L1", "gpu_compute", GPU))
+    made.lease_ended("L1")
+    made.worker_ready(worker)
+    assert made.tick() == [RetireWorker(worker)]
+    made.worker_ended(worker)
+    made.worker_ready(warm)
+    assert made.tick() == [], "the warm ones stay"
