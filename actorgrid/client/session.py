@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from actorgrid.errors import (
+    ActorDown,
     ActorGridError,
     BadRequest,
     CallTimeout,
@@ -144,6 +145,8 @@ class Session:
                     self._dispatcher.no_lease(lane, GROWTH_QUIET_S, None if lane.links else error)
                     return
             except ActorGridError as error:
+                if isinstance(error, ActorDown):
+                    self._orphans = True  # what died may have been about to tell us of it
                 lane.failures += 1
                 if lane.failures >= MAX_FAILED_LEASES:
                     lane.failures = 0
@@ -238,8 +241,9 @@ class Session:
         held, asking = self._dispatcher.held()
         if asking:
             return
+        allocations = self._http.get("/api/allocations")["allocations"]
         self._orphans = False
-        for allocation in self._http.get("/api/allocations")["allocations"]:
+        for allocation in allocations:
             owner = allocation.get("owner") or {}
             if owner.get("session_id") == session_id and owner.get("lease_id") not in held:
                 self.give_back(str(owner["lease_id"]))

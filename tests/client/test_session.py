@@ -7,11 +7,13 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from actorgrid.client.client import Client
 from actorgrid.errors import (
+    ActorDown,
     BadRequest,
     HostUnreachable,
     TaskCancelled,
@@ -202,6 +204,25 @@ def test_idle_workers_are_given_back(host: StandIn) -> None:
         assert client.submit(abs, -1).result(20) == 1
         wait_until(lambda: not host.leases)
         assert client.submit(abs, -2).result(20) == 2
+
+
+def test_a_lease_whose_grant_was_lost_with_a_server_is_given_back(client: Client, host: StandIn) -> None:
+    asked = []
+
+    def allocations(_body: dict[str, Any], _query: dict[str, str]) -> dict[str, Any]:
+        asked.append(None)
+        if len(asked) == 1:
+            raise BadRequest("not this time")
+        (session_id,) = host.sessions
+        return {"allocations": [{"owner": {"session_id": session_id, "lease_id": "lost"}}]}
+
+    host.routes["GET", "/api/allocations"] = allocations
+    host.lease_error = ActorDown("died before it answered")
+    future = client.submit(abs, -1)
+    wait_until(lambda: bool(host.lease_requests))
+    host.lease_error = None
+    assert future.result(20) == 1
+    wait_until(lambda: any(verb == "DELETE" and path.endswith("/leases/lost") for verb, path in host.requests))
 
 
 def test_different_resources_get_workers_of_their_own(client: Client, host: StandIn) -> None:

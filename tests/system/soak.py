@@ -284,7 +284,25 @@ class Soak:
                 client.close()
                 client = self._connect()
             self._pause(dice.choice([0.0, 0.1, 2.0]))
+        if client._session is not None:
+            self._check_returned(client, client._session.figures)
         client.close()
+
+    def _check_returned(self, client: actorgrid.Client, figures: Callable[[], dict[str, Any]]) -> None:
+        """An idle client holds nothing, whatever died while it asked and gave back."""
+
+        def held() -> list[dict[str, Any]] | None:
+            try:
+                allocations = client.allocations()
+            except ActorGridError:
+                return None
+            session_id = figures()["session_id"]
+            return [record for record in allocations if record["owner"].get("session_id") == session_id]
+
+        try:
+            until(lambda: held() == [], "an idle client's leases are free", within_s=20.0)
+        except AssertionError:
+            self._problem(f"an idle client still holds {held()}; it knows of {figures()}")
 
     # -- checkers that run along
 
