@@ -70,7 +70,9 @@ def check_all(call: Call, config_dir: Path | None) -> Report:
     if not report.running:
         bind, port = str(report.value("cluster.bind", "127.0.0.1")), int(report.value("cluster.base_port", 7400))
         report.findings += check_port(bind, port)
-    report.findings += [*check_vendors(), *check_cgroup(), *check_tenancy(), *check_clock(), *check_limits()]
+    report.findings += check_inventory(call) if report.running else []
+    report.findings += [*check_vendors(), *check_enforcement(), *check_cgroup(), *check_tenancy()]
+    report.findings += [*check_clock(), *check_limits()]
     return report
 
 
@@ -134,8 +136,9 @@ def check_configuration(call: Call, config_dir: Path | None, report: Report) -> 
     except ConfigError as error:
         yield Finding("configuration", "problem", error.message, error.hint)
         return
-    changed = [entry for entry in settings if entry["origin"] != "default"]
-    yield Finding("configuration", "ok", f"{len(changed)} of {len(settings)} settings are not at their default")
+    shown = report.settings if report.running else settings
+    changed = [entry for entry in shown if entry["origin"] != "default"]
+    yield Finding("configuration", "ok", f"{len(changed)} of {len(shown)} settings are not at their default")
     if not report.running:
         report.settings = settings
         return
@@ -272,6 +275,27 @@ def check_vendors() -> Iterator[Finding]:
         )
 
 
+def check_inventory(call: Call) -> Iterator[Finding]:
+    """What GPUs the running agent gives out."""
+    try:
+        devices = call.http.get("/api/gpus")["gpus"]
+    except ActorGridError as error:
+        yield Finding("gpus", "problem", f"the agent does not list them: {error.message}", "actorgrid inspect")
+        return
+    kinds: dict[tuple[str, str], int] = {}
+    for device in devices:
+        kind = (str(device["model"]), str(device["source"]))
+        kinds[kind] = kinds.get(kind, 0) + 1
+    text = ", ".join(f"{count} x {model} ({source})" for (model, source), count in kinds.items())
+    level: Literal["ok", "note"] = "ok" if all(source == "probed" for _, source in kinds) else "note"
+    yield Finding("gpus", level, f"the agent gives out {text or 'none'}")
+
+
+def check_enforcement() -> Iterator[Finding]:
+    """What holds work to what it was granted, and what only counts it."""
+    yield Finding("gpu limits", "note", "whole GPUs by visibility; shares and GPU memory are counted, not enforced")
+
+
 def find_library(name: str) -> str | None:
     """The path of a shared library where the loader would look, or None."""
     override = os.environ.get("ACTORGRID_NVML_LIBRARY") if "nvidia" in name else None
@@ -291,7 +315,7 @@ def find_library(name: str) -> str | None:
 
 
 def check_cgroup() -> Iterator[Finding]:
-    """Whether the kernel can hold work to its memory."""
+    """What holds work to the memory it asked for."""
     from actorgrid.actors.work.limits import writable_cgroup
 
     folder = writable_cgroup()

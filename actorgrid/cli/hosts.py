@@ -48,7 +48,7 @@ def _gpus_line(summary: dict[str, Any]) -> str:
         return "none"
     models = ", ".join(summary.get("gpu_models", []))
     used, total = summary.get("gpu_allocated_milli", 0), summary.get("gpu_capacity_milli", 1000 * count)
-    simulated = " (simulated: placement and accounting are real, the devices are not)"
+    simulated = "\n         simulated: placement is real, the devices are not"
     note = simulated if summary.get("gpu_sources") == ["simulated"] else ""
     return f"{count} x {models}, {share(used)} of {share(total)} allocated{note}"
 
@@ -59,7 +59,7 @@ def _performance_line(figures: dict[str, Any]) -> str:
         parts.append(f"placement {figures['scheduling_latency_us']:.0f} us")
     if figures.get("commit_latency_ms") is not None:
         parts.append(f"commit {figures['commit_latency_ms']:.2f} ms")
-    if figures.get("cluster_throughput_tasks_per_second"):
+    if figures.get("cluster_throughput_tasks_per_second", 0) >= 0.05:
         parts.append(f"{figures['cluster_throughput_tasks_per_second']:.1f} jobs/s")
     return ", ".join(parts)
 
@@ -103,15 +103,15 @@ def gpus(call: Call) -> None:
     if call.json:
         call.document(answer)
         return
+    names = {host["node_id"]: host["hostname"] for host in call.http.get("/api/hosts")["hosts"]}
     rows = [
         [
-            str(gpu["host"])[:12],
+            str(names.get(gpu["host"], gpu["host"])),
             str(gpu["index"]),
             str(gpu["model"]),
-            str(gpu["source"]),
             str(gpu["status"]),
             share(gpu.get("allocated_milli", 0)),
-            f"{size(gpu.get('memory_allocated_bytes', 0))}/{size(gpu['memory_total_bytes'])}",
+            _of(gpu.get("memory_allocated_bytes", 0), gpu["memory_total_bytes"]),
             number(gpu.get("utilization_percent"), "%"),
             number(gpu.get("temperature_celsius"), "C"),
             number(gpu.get("power_usage_watts"), "W"),
@@ -119,5 +119,17 @@ def gpus(call: Call) -> None:
         ]
         for gpu in answer["gpus"]
     ]
-    columns = ["HOST", "GPU>", "MODEL", "SOURCE", "STATUS", "SHARE>", "MEMORY>", "USE>", "TEMP>", "POWER>", "JOBS"]
+    columns = ["HOST", "GPU>", "MODEL", "STATUS", "SHARE>", "MEMORY>", "USE>", "TEMP>", "POWER>", "JOBS"]
     table(columns, rows, "no GPUs: actorgrid up --gpus 8xH100-80GB simulates some")
+    counts = {source: 0 for source in sorted({str(gpu["source"]) for gpu in answer["gpus"]})}
+    for gpu in answer["gpus"]:
+        counts[str(gpu["source"])] += 1
+    if set(counts) - {"probed"}:
+        click.echo("(" + ", ".join(f"{count} {source}" for source, count in counts.items()) + ")")
+
+
+def _of(part_bytes: int, total_bytes: int) -> str:
+    """A part of a whole, the unit once where it is the same: ``20/80 GiB``."""
+    part, total = size(part_bytes), size(total_bytes)
+    same = part.split()[-1] == total.split()[-1] or not part_bytes
+    return f"{part.split()[0]}/{total}" if same else f"{part}/{total}"

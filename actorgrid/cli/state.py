@@ -21,9 +21,16 @@ class StateCommands(click.Group):
         """As click does, but for the message."""
         if args and args[0] not in self.commands and not args[0].startswith("-"):
             raise click.UsageError(
-                f"there is no command {ctx.info_name} {args[0]!r}.{suggestion(args[0], self.commands)}", ctx
+                f"there is no command '{ctx.info_name} {args[0]}'.{suggestion(args[0], self.commands)}", ctx
             )
         return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Alone, it answers with its help; that is no mistake."""
+        if not args:
+            click.echo(ctx.get_help())
+            ctx.exit(0)
+        return super().parse_args(ctx, args)
 
 
 @click.group(cls=StateCommands)

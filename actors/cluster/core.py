@@ -29,6 +29,32 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+FAILED = {
+    "gpu_busy": "free GPU shares",
+    "gpu_memory": "free GPU memory",
+    "gpu_model": "GPUs of the model asked for",
+    "gpu_count": "GPUs",
+    "cpu": "free CPU",
+    "memory": "free memory",
+}
+"""What people call the constraints the engine counts; others go by the engine's own name."""
+
+
+def missing(nearest: Any) -> str:
+    """The engine's nearest miss for people: what it lacks there."""
+    if not isinstance(nearest, Mapping) or not isinstance(nearest.get("missing"), Mapping):
+        return str(nearest)
+    parts = [
+        f"{amount / 1000:g} {name.removesuffix('_milli').upper()}"
+        if name.endswith("_milli")
+        else f"{amount} MiB of {name.removesuffix('_mib').replace('_', ' ')}"
+        if name.endswith("_mib")
+        else f"{amount} {name}"
+        for name, amount in nearest["missing"].items()
+    ]
+    return "the host that comes closest lacks " + ", ".join(parts)
+
+
 def explain_job(
     job: Mapping[str, Any],
     now: float,
@@ -53,7 +79,8 @@ def explain_job(
     elif state is JobState.RUNNING:
         attempt = job["attempts"][-1]
         since = now - (attempt.get("started_at") or attempt.get("placed_at") or now)
-        gpus = ", ".join(attempt.get("gpu_uuids") or []) or "no GPU"
+        indexes = attempt.get("gpu_indexes") or []
+        gpus = f"GPU {', '.join(str(index) for index in indexes)}" if indexes else "no GPU"
         reasons = [f"attempt {attempt['number']} has been running for {duration(since)} on {gpus}"]
         if job["cancel_requested"]:
             reasons.append("it was asked to stop; it is killed when its grace is over")
@@ -69,7 +96,8 @@ def explain_job(
         if error.get("found"):
             reasons.append(error["found"])
         if job["attempts"]:
-            reasons.append(f"{len(job['attempts'])} attempt(s) were made")
+            made = len(job["attempts"])
+            reasons.append("one attempt was made" if made == 1 else f"{made} attempts were made")
         next_step = error.get("hint") or f"actorgrid logs --stderr {job_id}"
     return {
         "job_id": job_id,
@@ -107,15 +135,17 @@ def _explain_queued(
         reasons.append("the scheduler did not answer just now")
         return reasons, "ask again in a moment; actorgrid status shows whether it is restarting"
     if fit.get("position"):
-        reasons.append(f"{fit['position'] - 1} job(s) are ahead of it in the queue")
+        ahead = fit["position"] - 1
+        if ahead:
+            reasons.append("one job is ahead of it in the queue" if ahead == 1 else f"{ahead} jobs are ahead of it")
     if fit.get("fits"):
         reasons.append("it fits now and is about to be placed")
         return reasons, "wait a moment"
     for name, count in (fit.get("failed") or {}).items():
         if count:
-            reasons.append(f"{name}: not enough free on {count} host(s)")
+            reasons.append(f"{FAILED.get(name, name)}: not enough on {count} host{'s' if count > 1 else ''}")
     if fit.get("nearest"):
-        reasons.append(f"nearest miss: {fit['nearest']}")
+        reasons.append(f"nearest: {missing(fit['nearest'])}")
     return reasons, "wait for running work to end, ask for less, or raise its --priority; actorgrid ps shows what runs"
 
 

@@ -205,7 +205,9 @@ def _problem(item: Any, known: list[str]) -> dict[str, str]:
         problem, hint = "there is no such field", _did_you_mean(str(item["loc"][-1]), known)
     elif item["type"] == "missing":
         problem = "this field is required"
-    given = "" if item["type"] in ("missing", "json_invalid") else _shown(item["input"])
+    # A rule about several fields has no field of its own; its message names them with their values.
+    whole = not item["loc"]
+    given = "" if whole or item["type"] in ("missing", "json_invalid") else _given(field, item["input"])
     return {"field": field, "problem": problem, "given": given, "hint": hint}
 
 
@@ -230,6 +232,10 @@ def _names(model: type[BaseModel]) -> str:
 def _did_you_mean(given: str, known: list[str]) -> str:
     close = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known[:30])}"
+
+
+def _given(field: str, value: Any) -> str:
+    return f"{field} = {_shown(value)}"
 
 
 def _shown(value: Any) -> str:

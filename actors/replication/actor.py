@@ -158,13 +158,13 @@ class DistributedState(Server):
         if kinds and request.type not in kinds:
             found = _first(kinds).kind
             raise StateTypeConflict(
-                f"{request.key!r} is a {found}, not a {request.type}",
+                f"{request.key!r} holds {found}, not {request.type}",
                 asked=request.type,
                 found=found,
                 hint="use another key",
             )
         if not kinds and request.operation in SHRINKING:
-            raise UnknownKey(f"the shared state has no {request.key!r}", asked=request.key)
+            raise _unknown_key(request.key)
         state = kinds.get(request.type) or new(request.type)
         if request.operation not in SHRINKING:
             self._check_key(request, state)
@@ -327,7 +327,7 @@ class DistributedState(Server):
     def _shown(self, store: StateStore, key: str) -> Crdt:
         kinds = store.states.get(key)
         if not kinds:
-            raise UnknownKey(f"the shared state has no {key!r}", asked=key)
+            raise _unknown_key(key)
         return _first(kinds)
 
 
@@ -340,3 +340,7 @@ def _first(kinds: dict[str, Crdt]) -> Crdt:
 
 def _entry(key: str, state: Crdt) -> dict[str, Any]:
     return {"key": key, "type": state.kind, "value": state.plain}
+
+
+def _unknown_key(key: str) -> UnknownKey:
+    return UnknownKey(f"the shared state has no {key!r}", asked=key, hint="actorgrid state list shows what there is")

@@ -98,7 +98,7 @@ def test_a_misspelt_command_is_guessed(alone: Invoke) -> None:
 def test_a_misspelt_subcommand_is_guessed(alone: Invoke) -> None:
     result = alone("state", "gett", "k")
     assert result.exit_code == 2
-    assert "there is no command state 'gett'. Did you mean 'get'?" in result.stderr
+    assert "there is no command 'state gett'. Did you mean 'get'?" in result.stderr
 
 
 def test_a_misspelt_option_is_guessed(alone: Invoke) -> None:

@@ -49,7 +49,7 @@ def test_status_fits_one_screen(call: Invoke, door: Door) -> None:
     result = call("status")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0] == f"lab at {door.url}: healthy"
-    assert "8 x H100, 0.25 of 8 allocated (simulated" in result.stdout
+    assert "8 x H100, 0.25 of 8 allocated\n         simulated:" in result.stdout
     assert "2 running, 5 succeeded" in result.stdout and "placement 4 us" in result.stdout
     assert json.loads(call("status", "--json").stdout) == {**SUMMARY, "url": door.url}
 
@@ -64,16 +64,15 @@ def test_status_of_a_host_that_is_not_ready_fails_and_says_where_to_look(call: I
 
 def test_gpus_show_a_missing_reading_as_missing(call: Invoke, door: Door) -> None:
     door.on("GET /api/gpus", {"gpus": [GPU]})
+    door.on("GET /api/hosts", {"hosts": [{"node_id": "h-1", "hostname": "n1"}]})
     line = call("gpus").stdout.splitlines()[1]
     assert line.split() == [
-        "h-1",
+        "n1",
         "0",
         "H100",
-        "probed",
         "allocated",
         "0.25",
-        "20",
-        "GiB/80",
+        "20/80",
         "GiB",
         "55%",
         "-",

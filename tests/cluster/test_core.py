@@ -40,10 +40,10 @@ def test_a_job_that_does_not_fit_is_told_what_is_missing_and_who_is_ahead() -> N
     fit = {"fits": False, "failed": {"gpu_milli": 1, "cpu_milli": 0}, "nearest": "h1 lacks 250 milli", "position": 3}
     answer = explain_job(job(), 112.0, {}, fit, [])
     assert "it has been waiting for 12 s" in answer["reasons"]
-    assert "2 job(s) are ahead of it in the queue" in answer["reasons"]
-    assert "gpu_milli: not enough free on 1 host(s)" in answer["reasons"]
+    assert "2 jobs are ahead of it" in answer["reasons"]
+    assert "gpu_milli: not enough on 1 host" in answer["reasons"]
     assert not any("cpu_milli" in reason for reason in answer["reasons"])
-    assert "nearest miss: h1 lacks 250 milli" in answer["reasons"]
+    assert "nearest: h1 lacks 250 milli" in answer["reasons"]
     assert "ask for less" in answer["next_step"]
 
 
@@ -61,9 +61,9 @@ def test_a_job_between_attempts_says_when_the_next_starts() -> None:
 
 
 def test_a_running_job_names_its_gpus() -> None:
-    running = job(state="running", attempts=[attempt(gpu_uuids=["GPU-1"])], cancel_requested=True)
+    running = job(state="running", attempts=[attempt(gpu_uuids=["GPU-1"], gpu_indexes=[3])], cancel_requested=True)
     answer = explain_job(running, 120.0, {}, None, [])
-    assert answer["reasons"][0] == "attempt 1 has been running for 10 s on GPU-1"
+    assert answer["reasons"][0] == "attempt 1 has been running for 10 s on GPU 3"
     assert "asked to stop" in answer["reasons"][1]
 
 
