@@ -16,10 +16,9 @@ import time
 from typing import Any
 
 from actorgrid.errors import (
-    ActorDown,
+    ActorError,
     ActorGridError,
     BadRequest,
-    CallTimeout,
     HostUnreachable,
     NotFound,
     Overloaded,
@@ -139,14 +138,13 @@ class Session:
                 if "TooManySessions" in error.code and time.monotonic() - started > UNREACHABLE_PATIENCE_S:
                     self._dispatcher.no_lease(lane, GROWTH_QUIET_S, error)
                     return
-            except (HostUnreachable, CallTimeout) as error:
-                self._orphans = True  # it may have been granted all the same
+            except (HostUnreachable, ActorError) as error:
+                # A part of the host is restarting. What died may have been about to tell us of a grant.
+                self._orphans = True
                 if time.monotonic() - started > UNREACHABLE_PATIENCE_S:
                     self._dispatcher.no_lease(lane, GROWTH_QUIET_S, None if lane.links else error)
                     return
             except ActorGridError as error:
-                if isinstance(error, ActorDown):
-                    self._orphans = True  # what died may have been about to tell us of it
                 lane.failures += 1
                 if lane.failures >= MAX_FAILED_LEASES:
                     lane.failures = 0
