@@ -9,7 +9,6 @@
     - RequestTooLarge
     - UnpicklableFunction
     - UnknownPolicy
-    - InvalidCapacity
   + ConfigError
     - MalformedConfig
     - UnknownSetting
@@ -159,10 +158,6 @@ class UnpicklableFunction(BadRequest):
 
 class UnknownPolicy(BadRequest):
     """No placement policy of that name is registered."""
-
-
-class InvalidCapacity(BadRequest):
-    """A bounded structure was asked for with no room in it."""
 
 
 class ConfigError(ActorGridError):

@@ -69,9 +69,7 @@ def _latest(job: dict[str, Any]) -> int | None:
 
 def _copy(call: Call, job_id: str, stream: str, attempt: int | None, tail: int | None) -> None:
     target = binary(stream)
-    for piece in (
-        _pieces(call, job_id, stream, attempt) if tail is None else [_last(call, job_id, stream, attempt, tail)]
-    ):
+    for piece in _chosen(call, job_id, stream, attempt, tail):
         target.write(piece)
     target.flush()
 
@@ -103,9 +101,7 @@ def _last(call: Call, job_id: str, stream: str, attempt: int | None, lines: int)
 
 def _text(call: Call, job_id: str, stream: str, attempt: int | None, tail: int | None) -> str:
     kept = b""
-    for piece in (
-        _pieces(call, job_id, stream, attempt) if tail is None else [_last(call, job_id, stream, attempt, tail)]
-    ):
+    for piece in _chosen(call, job_id, stream, attempt, tail):
         kept = (kept + piece)[-MAX_JSON_BYTES:]
     return kept.decode("utf-8", "replace")
 

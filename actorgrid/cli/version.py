@@ -1,4 +1,4 @@
-"""``version``."""
+"""``version``: what is installed here, and whether its fast path is compiled."""
 
 from __future__ import annotations
 

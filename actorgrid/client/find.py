@@ -33,11 +33,6 @@ def locate(
     return url, token
 
 
-def agent_pid(data_dir: str | os.PathLike[str]) -> int:
-    """The process of the agent that runs on *data_dir*. Raises HostUnreachable."""
-    return int(_running_agent(HostPaths(Path(data_dir)))["pid"])
-
-
 def _running_agent(paths: HostPaths) -> dict[str, Any]:
     start = f"start one: actorgrid up --data-dir {paths.data_dir}"
     agent = _agent_file(paths, start)

@@ -6,7 +6,6 @@ no copy of them on its path; installed ones travel by name.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import pickle
 import sys
@@ -20,10 +19,10 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from actorgrid.errors import ActorGridError, UnpicklableFunction, UnpicklableResult
+from actorgrid.transports.task_frames import fn_id_of
 
 from .futures import JobFuture, is_future
 
-FN_ID_BYTES = 16
 MAX_CACHED_FUNCTIONS = 4096
 MAX_BLAMED = 500
 MAX_PAYLOAD_BYTES = 64 * 2**20 - 1024
@@ -67,7 +66,7 @@ def function_code(fn: Callable[..., Any]) -> FunctionCode:
     name = str(getattr(fn, "__name__", type(fn).__name__))
     line = fn.__code__.co_firstlineno if isinstance(fn, types.FunctionType) else 0
     kin = f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', name)}:{line}"
-    made = FunctionCode(hashlib.sha256(code).digest()[:FN_ID_BYTES], code, name, kin)
+    made = FunctionCode(fn_id_of(code), code, name, kin)
     key = id(fn)
     try:
         alive = weakref.ref(fn, lambda _: _cache.pop(key, None))

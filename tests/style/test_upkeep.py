@@ -1,0 +1,184 @@
+"""What a growing tree loses first: dead code, files of one subject, sentences at the top, imports without rings."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("actors", "hotpath", "transports", "supervisors", "configs", "chaos", "actorgrid")
+LINES_MAX = 600
+
+# Over LINES_MAX lines, and why that is right.
+LONG = {
+    "tests/gateway/conftest.py": "one stand-in for every server that the gateway asks; its parts share their records",
+}
+# Called by name from outside of the package, and by whom.
+CALLED_FROM_OUTSIDE = {
+    "AgentLog.emit": "logging",
+    "_PayloadUnpickler.persistent_load": "pickle",
+    "_JobPickler.persistent_id": "pickle",
+    "Commands.list_commands": "click",
+    "Commands.get_command": "click",
+    "Commands.format_commands": "click",
+    "InlineNode": "tests, and whoever embeds a host: every server is tested on it",
+}
+# Files whose classes fill in Thespian's: it calls their methods.
+FILLS_IN_THESPIAN = {"transports/thespian_unix.py", "transports/unix_system.py"}
+REGISTERING_NOTHING = {"property", "staticmethod", "classmethod", "contextmanager", "dataclass", "cache", "lru_cache"}
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@cache
+def package() -> dict[str, ast.Module]:
+    paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in paths}
+
+
+def mentioned(tree: ast.AST) -> Counter[str]:
+    """How often each name is used; definitions do not count, names within strings do (``package.module:Class``)."""
+    found: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            found[node.id] += 1
+        elif isinstance(node, ast.Attribute):
+            found[node.attr] += 1
+        elif isinstance(node, ast.alias):
+            found[node.name] += 1
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 200:
+            found.update(re.findall(r"\w+", node.value))
+    return found
+
+
+def definitions(tree: ast.AST, owner: str = "") -> list[tuple[str, Definition]]:
+    found: list[tuple[str, Definition]] = []
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, Definition):
+            found.append((owner + node.name, node))
+        if isinstance(node, ast.ClassDef):
+            found += definitions(node, f"{node.name}.")
+        elif isinstance(node, ast.If | ast.Try):
+            found += definitions(node, owner)
+    return found
+
+
+def registered(node: Definition) -> bool:
+    """Whether a decorator hands it to someone: ``@handles``, ``@command``, ``@model_validator``."""
+    names = {re.split(r"[.(]", ast.unparse(each).removeprefix("functools."))[0] for each in node.decorator_list}
+    return bool(names - REGISTERING_NOTHING)
+
+
+def unused(modules: dict[str, ast.Module], extra: Counter[str]) -> list[str]:
+    uses = extra.copy()
+    for tree in modules.values():
+        uses.update(mentioned(tree))
+    dead = []
+    for path, tree in modules.items():
+        for name, node in definitions(tree):
+            special = node.name.startswith("__") and node.name.endswith("__")
+            filled_in = path in FILLS_IN_THESPIAN and "." in name
+            if not (special or filled_in or registered(node) or name in CALLED_FROM_OUTSIDE or uses[node.name]):
+                dead.append(f"{path}: {name}")
+    return dead
+
+
+def test_every_function_and_class_is_used_somewhere_in_the_package() -> None:
+    kernels = [*(ROOT / "hotpath").glob("*.pyx"), *(ROOT / "hotpath").glob("*.pxd"), ROOT / "pyproject.toml"]
+    extra = Counter(word for path in kernels for word in re.findall(r"\w+", path.read_text()))
+    assert unused(package(), extra) == []
+
+
+def test_the_check_above_finds_dead_code_and_spares_what_is_registered() -> None:
+    source = """
+class A:
+    def used(self): ...
+    def dead(self): ...
+    @handles(X)
+    def told(self): ...
+A().used
+"""
+    assert unused({"a.py": ast.parse(source)}, Counter()) == ["a.py: A.dead"]
+
+
+def test_what_is_excused_still_exists() -> None:
+    names = {name for tree in package().values() for name, _ in definitions(tree)}
+    assert set(CALLED_FROM_OUTSIDE) <= names
+    assert all((ROOT / path).exists() for path in (*LONG, *FILLS_IN_THESPIAN))
+
+
+def test_files_stay_short_enough_for_one_subject() -> None:
+    paths = [path for folder in (*FOLDERS, "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in paths}
+    long = {path for path, lines in lengths.items() if lines > LINES_MAX}
+    assert long == set(LONG), "split it at its second subject; or take it off the list, now that it is short"
+
+
+@pytest.mark.parametrize("path", sorted(package()))
+def test_every_module_says_in_a_sentence_what_it_is_for(path: str) -> None:
+    documentation = ast.get_docstring(package()[path])
+    assert documentation, "no docstring"
+    first = documentation.split("\n\n")[0]
+    assert re.match(r"[A-Z`\d]|agent\.log", first), first
+    assert re.search(r"[.!?:)]$|::$", first), first
+    assert len(first.split()) >= 3, first
+
+
+def imports(name: str, tree: ast.Module, known: set[str], is_package: bool) -> set[str]:
+    """The modules of ours that *name* loads as it is loaded: not those within functions or for type checkers."""
+    found: set[str] = set()
+
+    def visit(nodes: list[ast.stmt]) -> None:
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                found.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    parts = name.split(".") if is_package else name.split(".")[:-1]
+                    parts = parts[: len(parts) - (node.level - 1)]
+                    base = ".".join([*parts, *([node.module] if node.module else [])])
+                found.update(
+                    f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base for alias in node.names
+                )
+            elif isinstance(node, ast.If) and "TYPE_CHECKING" not in ast.unparse(node.test):
+                visit(node.body + node.orelse)
+            elif isinstance(node, ast.Try):
+                visit(node.body + node.orelse + [line for each in node.handlers for line in each.body])
+
+    visit(tree.body)
+    return (found & known) - {name}
+
+
+def ring(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that load each other in a ring, or nothing."""
+    done: set[str] = set()
+
+    def search(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return path[path.index(name) :]
+        if name in done:
+            return []
+        for following in sorted(graph[name]):
+            if found := search(following, [*path, name]):
+                return found
+        done.add(name)
+        return []
+
+    return next((found for name in sorted(graph) if (found := search(name, []))), [])
+
+
+def test_no_modules_import_each_other_in_a_ring() -> None:
+    modules = {}
+    for path, tree in package().items():
+        parts = Path(path).with_suffix("").parts
+        dotted = ".".join(parts if parts[0] == "actorgrid" else ("actorgrid", *parts))
+        modules[dotted.removesuffix(".__init__")] = (tree, path.endswith("__init__.py"))
+    known = set(modules)
+    assert ring({name: imports(name, tree, known, whole) for name, (tree, whole) in modules.items()}) == []
+    assert ring({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
