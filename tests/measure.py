@@ -43,7 +43,10 @@ def main(arguments: list[str]) -> int:
         HOOK.unlink(missing_ok=True)
     coverage = [sys.executable, "-m", "coverage"]
     data = f"--data-file={FOLDER / 'data'}"
+    # A process killed while it wrote leaves a broken file: said, and left out.
     subprocess.run([*coverage, "combine", "--quiet", data], check=True)
+    for broken in FOLDER.glob("data.*"):
+        broken.unlink()
     report = subprocess.run([*coverage, "report", data], check=False).returncode
     return status or report
 

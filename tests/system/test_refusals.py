@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import socket
+import struct
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,8 @@ import pytest
 
 import actorgrid
 from actorgrid import errors
-from tests.system.agent import Agent, is_root, until
+from actorgrid.configs.paths import HostPaths
+from tests.system.agent import SERVERS, Agent, is_root, until
 
 MakeAgent = Callable[..., Agent]
 
@@ -260,6 +264,30 @@ def test_only_workers_ever_unpickle_what_users_send(shared_agent: Agent, tmp_pat
     readers = {int(path.name) for path in tmp_path.iterdir()}
     assert readers == workers
     assert not readers & agents
+
+
+def test_a_hostile_pickle_on_the_socket_of_any_live_actor_has_no_effect(shared_agent: Agent, tmp_path: Path) -> None:
+    hostile = pickle.dumps(Witness(tmp_path))
+    frame = struct.pack(">IB", len(hostile), 0) + hostile
+    before = {process.pid for process in shared_agent.processes()}
+    paths = HostPaths(shared_agent.data_dir)
+    answering = 0
+    for actor in sorted(paths.boot_dir(shared_agent.ready["boot_id"]).iterdir()):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(20)
+            try:
+                connection.connect(str(actor))
+            except ConnectionRefusedError:
+                continue  # a process that has ended
+            assert connection.recv(100)  # its greeting: somebody reads
+            answering += 1
+            with suppress(ConnectionResetError, BrokenPipeError):  # closed with our bytes unread
+                connection.sendall(frame * 3)
+                assert connection.recv(100) == b"", f"{actor.name} answered a stranger"
+    assert answering > len(SERVERS)
+    assert shared_agent.client().cluster()["ready"]
+    assert before <= {process.pid for process in shared_agent.processes()}
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_commands_say_what_to_do_when_no_agent_is_there(tmp_path: Path) -> None:
