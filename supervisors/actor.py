@@ -499,8 +499,8 @@ def load_server(kind: str) -> type[Server]:
     module_name, _, class_name = kind.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
-        raise StartFailed(f"{kind} cannot be loaded: {error}", asked=kind, hint="check the child spec") from error
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last two: no module, or a relative one
+        raise StartFailed(f"{kind!r} cannot be loaded: {error}", asked=kind, hint="check the child spec") from error
     if not (isinstance(found, type) and issubclass(found, Server)):
         raise StartFailed(f"{kind} is not a Server", asked=kind, found=repr(found))
     return found
