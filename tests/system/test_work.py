@@ -57,7 +57,7 @@ def test_shares_fill_one_gpu_before_the_next_and_never_overfill_it(shared_agent:
     assert client.job(ninth)["state"] == "queued"
     why = client.why(ninth)
     assert why["state"] == "queued"
-    assert any("gpu" in reason for reason in why["reasons"])
+    assert any("GPU" in reason for reason in why["reasons"])
     for n in range(8):
         (tmp_path / f"j{n}.go").touch()
     for name in [*jobs, ninth]:
