@@ -243,6 +243,11 @@ class LeaseRequest(Resources):
     env: dict[str, str] = Field(default_factory=dict, max_length=1024)
     python: str = Field(default="", max_length=32)
     wait_s: float = Field(default=10.0, ge=0, le=60, description="how long to queue for room")
+    lease_id: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{16}$",
+        description="the lease's id; asking again with the same one gives the same lease. None: the host makes one",
+    )
 
 
 class LeaseGrant(Answer):

@@ -168,10 +168,10 @@ class Dispatcher:
             link.sock.close()
         return [link.lease_id for link in given_up]
 
-    def held(self) -> tuple[set[str], bool]:
-        """The leases in use, and whether any are being asked for."""
+    def held(self) -> set[str]:
+        """The leases in use."""
         with self._lock:
-            return {link.lease_id for link in self._links.values()}, any(lane.requests for lane in self._lanes.values())
+            return {link.lease_id for link in self._links.values()}
 
     def figures(self) -> dict[str, int]:
         """Numbers for people: unfinished calls, workers, lanes."""

@@ -23,8 +23,8 @@ class Shape(NamedTuple):
     gpu_affinity: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
 
-    def lease_request(self, python: str, wait_s: float) -> dict[str, Any]:
-        """The body of a lease request."""
+    def lease_request(self, python: str, wait_s: float, lease_id: str) -> dict[str, Any]:
+        """The body of a lease request; asked again with the same id it gives the same lease."""
         return {
             "gpus": self.gpus,
             "gpu_memory_bytes": self.gpu_memory,
@@ -36,6 +36,7 @@ class Shape(NamedTuple):
             "env": dict(self.env),
             "python": python,
             "wait_s": wait_s,
+            "lease_id": lease_id,
         }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import queue
+import secrets
 import socket
 import threading
 import time
@@ -61,6 +62,7 @@ class Session:
         self._renew_s = 2.0
         self._stop = threading.Event()
         self._orphans = False
+        self._asking: set[str] = set()
         self._returns: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
         self._printer = OutputPrinter() if stream_output else None
         self._dispatcher = Dispatcher(self, self._printer)
@@ -113,45 +115,62 @@ class Session:
 
     def _acquire(self, lane: Lane, first: bool) -> None:
         started = time.monotonic()
-        while not self._stop.is_set():
-            session_id = ""
-            try:
-                session_id = self._open()
-                grant = self._http.post(
-                    f"/api/sessions/{segment(session_id)}/leases",
-                    lane.shape.lease_request(PYTHON, FIRST_LEASE_WAIT_S if first else GROWTH_WAIT_S),
-                    timeout_s=FIRST_LEASE_WAIT_S + WELCOME_TIMEOUT_S,
-                )
-                self._join(lane, grant, session_id)
-                return
-            except UnknownSession:
-                self._session_lost(session_id)
-                continue
-            except (BadRequest, WrongToken, PythonMismatch) as error:
-                self._dispatcher.no_lease(lane, GROWTH_QUIET_S, None if lane.links else error)
-                return
-            except Overloaded as error:
-                if lane.links or not self._dispatcher.waits(lane):
-                    self._dispatcher.no_lease(lane, GROWTH_QUIET_S)
+        lease_id = self._ask_for(None)
+        try:
+            while not self._stop.is_set():
+                session_id = ""
+                try:
+                    session_id = self._open()
+                    wait_s = FIRST_LEASE_WAIT_S if first else GROWTH_WAIT_S
+                    grant = self._http.post(
+                        f"/api/sessions/{segment(session_id)}/leases",
+                        lane.shape.lease_request(PYTHON, wait_s, lease_id),
+                        timeout_s=FIRST_LEASE_WAIT_S + WELCOME_TIMEOUT_S,
+                    )
+                    self._join(lane, grant, session_id)
                     return
-                first = True
-                if "TooManySessions" in error.code and time.monotonic() - started > UNREACHABLE_PATIENCE_S:
-                    self._dispatcher.no_lease(lane, GROWTH_QUIET_S, error)
-                    return
-            except (HostUnreachable, ActorError) as error:
-                # A part of the host is restarting. What died may have been about to tell us of a grant.
-                self._orphans = True
-                if time.monotonic() - started > UNREACHABLE_PATIENCE_S:
+                except UnknownSession:
+                    self._session_lost(session_id)
+                    lease_id = self._ask_for(lease_id)
+                    continue
+                except (BadRequest, WrongToken, PythonMismatch) as error:
                     self._dispatcher.no_lease(lane, GROWTH_QUIET_S, None if lane.links else error)
                     return
-            except ActorGridError as error:
-                lane.failures += 1
-                if lane.failures >= MAX_FAILED_LEASES:
-                    lane.failures = 0
-                    self._dispatcher.no_lease(lane, GROWTH_QUIET_S, None if lane.links else error)
-                    return
-            self._stop.wait(0.1 * 2 ** min(lane.failures, 4))
-        self._dispatcher.no_lease(lane, GROWTH_QUIET_S)
+                except Overloaded as error:
+                    if lane.links or not self._dispatcher.waits(lane):
+                        self._dispatcher.no_lease(lane, GROWTH_QUIET_S)
+                        return
+                    first = True
+                    if "TooManySessions" in error.code and time.monotonic() - started > UNREACHABLE_PATIENCE_S:
+                        self._dispatcher.no_lease(lane, GROWTH_QUIET_S, error)
+                        return
+                    lease_id = self._ask_for(lease_id)
+                except (HostUnreachable, ActorError) as error:
+                    # A part of the host is restarting, and may have granted it: the same id is asked for again.
+                    self._orphans = True
+                    if time.monotonic() - started > UNREACHABLE_PATIENCE_S:
+                        self._dispatcher.no_lease(lane, GROWTH_QUIET_S, None if lane.links else error)
+                        return
+                except ActorGridError as error:
+                    lane.failures += 1
+                    if lane.failures >= MAX_FAILED_LEASES:
+                        lane.failures = 0
+                        self._dispatcher.no_lease(lane, GROWTH_QUIET_S, None if lane.links else error)
+                        return
+                    lease_id = self._ask_for(lease_id)
+                self._stop.wait(0.1 * 2 ** min(lane.failures, 4))
+            self._dispatcher.no_lease(lane, GROWTH_QUIET_S)
+        finally:
+            with self._lock:
+                self._asking.discard(lease_id)
+
+    def _ask_for(self, done: str | None) -> str:
+        """A new lease id, in place of *done*, which is not asked for any more."""
+        lease_id = secrets.token_hex(8)
+        with self._lock:
+            self._asking.discard(done or "")
+            self._asking.add(lease_id)
+        return lease_id
 
     def _join(self, lane: Lane, grant: dict[str, Any], session_id: str) -> None:
         """Connect to the leased worker. Raises what it refuses us with."""
@@ -236,14 +255,19 @@ class Session:
 
     def _return_orphans(self, session_id: str) -> None:
         """Give back leases whose grant, or whose return, got lost with a connection."""
-        held, asking = self._dispatcher.held()
-        if asking:
-            return
-        allocations = self._http.get("/api/allocations")["allocations"]
         self._orphans = False
+        try:
+            allocations = self._http.get("/api/allocations")["allocations"]
+        except ActorGridError:
+            self._orphans = True
+            raise
+        with self._lock:
+            known = set(self._asking)
+        # In this order: a lease stops being asked for only once it is held.
+        known |= self._dispatcher.held()
         for allocation in allocations:
             owner = allocation.get("owner") or {}
-            if owner.get("session_id") == session_id and owner.get("lease_id") not in held:
+            if owner.get("session_id") == session_id and owner.get("lease_id") not in known:
                 self.give_back(str(owner["lease_id"]))
 
 

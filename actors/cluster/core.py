@@ -45,10 +45,14 @@ def missing(nearest: Any) -> str:
     if not isinstance(nearest, Mapping) or not isinstance(nearest.get("missing"), Mapping):
         return str(nearest)
     parts = [
-        f"{amount / 1000:g} {name.removesuffix('_milli').upper()}"
+        f"{amount / 1000:g} of a GPU on each"
+        if name == "gpu_milli"
+        else f"{amount / 1000:g} {name.removesuffix('_milli').upper()}"
         if name.endswith("_milli")
         else f"{amount} MiB of {name.removesuffix('_mib').replace('_', ' ')}"
         if name.endswith("_mib")
+        else f"{amount} {'GPU' if amount == 1 else 'GPUs'}"
+        if name == "gpus"
         else f"{amount} {name}"
         for name, amount in nearest["missing"].items()
     ]

@@ -12,7 +12,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
-from actorgrid.errors import ActorGridError, PythonMismatch, TooManySessions, UnknownSession
+from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, PythonMismatch, TooManySessions, UnknownSession
 from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.messages import Applied, Snapshot
@@ -139,14 +139,15 @@ class LoadBalancer(Server):
     @handles(AcquireWorker)
     async def _acquire(self, request: AcquireWorker) -> dict[str, Any]:
         session = self._session(request.session_id)
+        lease_id = request.lease_id or secrets.token_hex(8)
+        await self._settled(request.session_id, lease_id)
         limit = self.host.settings.sessions.max_leases_per_session
-        if len(session.leases) + len(session.pending) >= limit:
+        if len((session.leases | session.pending) - {lease_id}) >= limit:
             raise TooManySessions(
                 "the session holds its maximum of workers",
                 found=f"{len(session.leases)} leased, {len(session.pending)} being granted, of {limit}",
                 hint="return leases that are idle, or raise sessions.max_leases_per_session",
             )
-        lease_id = secrets.token_hex(8)
         pool = choose_pool(request.resources, request.pool)
         ask = AcquireLease(lease_id, request.session_id, request.resources, pool, dict(request.env), request.wait_s)
         session.pending.add(lease_id)
@@ -166,6 +167,17 @@ class LoadBalancer(Server):
         session.expires_s = max(session.expires_s, self._deadline())
         self._granted_total += 1
         return grant
+
+    async def _settled(self, session_id: str, lease_id: str) -> None:
+        """Wait until nothing is under way about a lease that is asked for again. Raises BadRequest, CallTimeout."""
+        deadline_s = self.runtime.monotonic() + ATTACH_TIMEOUT_S
+        while lease_id in self._releasing or any(lease_id in other.pending for other in self._sessions.values()):
+            if self.runtime.monotonic() > deadline_s:
+                raise CallTimeout(f"lease {lease_id} is still being settled", hint="ask again, or for another lease")
+            await self.sleep(DETACH_AGAIN_S)
+        held = self._mirror.allocations.get(lease_id)
+        if held is not None and held["owner"].get("session_id") != session_id:
+            raise BadRequest("the lease is another session's", asked=lease_id, hint="choose a random lease_id")
 
     @handles(ReturnWorker)
     def _return(self, request: ReturnWorker) -> None:

@@ -97,13 +97,17 @@ class CloseSession:
 
 @dataclass(frozen=True, slots=True)
 class AcquireWorker:
-    """Lease a warm worker. Answer: dict of models.LeaseGrant fields."""
+    """Lease a warm worker. Answer: dict of models.LeaseGrant fields.
+
+    ``lease_id`` makes it repeatable: after a lost answer, the same id gives the same lease with a new secret.
+    """
 
     session_id: str
     resources: dict[str, Any]
     pool: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     wait_s: float = 10.0
+    lease_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

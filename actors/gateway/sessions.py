@@ -49,7 +49,12 @@ async def acquire_lease(call: Call) -> Any:
     check_env(request.env, "env")
     pool = request.pool.value if request.pool else None
     ask = AcquireWorker(
-        call.part("session_id"), resources_record(request), pool, dict(request.env), wait_s=request.wait_s
+        call.part("session_id"),
+        resources_record(request),
+        pool,
+        dict(request.env),
+        request.wait_s,
+        request.lease_id or "",
     )
     return await call.ask("load_balancer", ask, request.wait_s + ATTACH_S)
 

@@ -374,3 +374,19 @@ def test_a_gpu_is_not_free_while_a_returned_worker_still_runs_on_it(shared_agent
         held = other.allocations()
         assert not alive(pid) or len(held) == 1
     until(lambda: other.allocations() == [], "the devices are free")
+
+
+def test_a_lease_asked_for_again_after_a_lost_answer_is_the_same_lease(shared_agent: Agent) -> None:
+    http = shared_agent.client().http
+    until(lambda: shared_agent.client().allocations() == [], "all is free")
+    sessions = [http.post("/api/sessions", {"user_id": "u", "python": ""})["session_id"] for _ in range(2)]
+    body = {"gpus": 4, "cpus": 0.1, "lease_id": "00000000deadbeef"}
+    first = http.post(f"/api/sessions/{sessions[0]}/leases", body)
+    again = http.post(f"/api/sessions/{sessions[0]}/leases", body)
+    assert (again["lease_id"], again["worker_id"]) == (first["lease_id"], first["worker_id"])
+    assert again["secret"] != first["secret"]
+    with pytest.raises(errors.BadRequest):
+        http.post(f"/api/sessions/{sessions[1]}/leases", body)
+    for session in sessions:
+        http.delete(f"/api/sessions/{session}")
+    until(lambda: shared_agent.client().allocations() == [], "all is free again")
