@@ -111,8 +111,8 @@ def _watch(call: Call, states: list[str], limit: int, strict: bool) -> None:
             rows = _rows(jobs)
             click.clear()
             click.echo(f"{time.strftime('%H:%M:%S')}  Ctrl-C leaves")
-            heading = [[name.rstrip(">") for name in COLUMNS]] if rows else []
-            click.echo("\n".join(aligned([*heading, *rows], COLUMNS)) or "no jobs wait or run")
+            lines = aligned([[name.rstrip(">") for name in COLUMNS], *rows], COLUMNS) if rows else ["no jobs"]
+            click.echo("\n".join(lines))
         for job in reversed([] if drawing else jobs):
             state = job["state"]
             if seen.get(job["job_id"]) == state:

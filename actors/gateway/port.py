@@ -49,7 +49,7 @@ def holder(port: int) -> str:
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
                 if connection.pid is None:
                     return "a process of another user"
-                command = " ".join(psutil.Process(connection.pid).cmdline())
+                command = " ".join(psutil.Process(connection.pid).cmdline()).strip()
                 return f"pid {connection.pid}: {command[:200]}"
     except (psutil.Error, OSError) as error:
         return f"not known who holds it ({error})"

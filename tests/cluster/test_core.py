@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.cluster.core import SILENT_BEATS, Vitals, choose_pool, duration, explain_job
+from actorgrid.actors.cluster.core import SILENT_BEATS, Vitals, choose_pool, duration, explain_job, missing
 
 
 def job(**changes: Any) -> dict[str, Any]:
@@ -117,3 +117,8 @@ def test_a_new_pid_counts_as_a_restart() -> None:
     health.beat("a", 1, 10, 1.0)
     health.beat("a", 7, 1, 2.0)
     assert health.report(2.0)["servers"]["a"]["restarts"] == 1
+
+
+def test_the_nearest_miss_is_said_in_words() -> None:
+    nearest = {"node": "h1", "missing": {"gpus": 1, "gpu_milli": 500, "memory_mib": 64}}
+    assert missing(nearest) == ("the host that comes closest lacks 1 GPU, 0.5 of a GPU on each, 64 MiB of memory")
