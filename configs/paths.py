@@ -48,7 +48,8 @@ class HostPaths:
         """Short, owned by us, the same for the same data directory in every boot."""
         base = os.environ.get("XDG_RUNTIME_DIR")
         if not base or len(base) > 40 or not os.access(base, os.W_OK):
-            base = tempfile.gettempdir() if len(tempfile.gettempdir()) <= 40 else "/tmp"
+            # What we make in it is ours alone: 0700, and its owner is checked (see make).
+            base = tempfile.gettempdir() if len(tempfile.gettempdir()) <= 40 else "/tmp"  # nosec B108
         name = hashlib.sha256(os.fsencode(os.path.realpath(self.data_dir))).hexdigest()[:12]
         return Path(base) / f"actorgrid-{os.getuid()}-{name}"
 
