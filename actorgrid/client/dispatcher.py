@@ -191,7 +191,7 @@ class Dispatcher:
                 calls += [call for call in link.calls.values() if not call.cancelled]
                 self._unlink(link)
             self._lanes.clear()
-        os.eventfd_write(self._wake_fd, 1)
+            os.eventfd_write(self._wake_fd, 1)
         if threading.current_thread() is not self._reader:
             self._reader.join(5.0)
         for link in links:
@@ -343,8 +343,9 @@ class Dispatcher:
             if self._ticking and now >= next_tick:
                 next_tick = now + TICK_S
                 self._tick(now)
-        self._epoll.close()
-        os.close(self._wake_fd)
+        with self._lock:  # close() may have said so and be about to use them
+            self._epoll.close()
+            os.close(self._wake_fd)
 
     def _read(self, link: Link) -> None:
         try:
