@@ -145,16 +145,20 @@ def test_end_all_work_puts_jobs_back_into_the_queue(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("on_stop", ["end", "leave"])
-def test_an_orderly_stop_ends_work_or_leaves_it(make_rig, on_stop: str) -> None:  # type: ignore[no-untyped-def]
+def test_an_orderly_stop_ends_work_or_leaves_it(make_rig, tmp_path: Path, on_stop: str) -> None:  # type: ignore[no-untyped-def]
     rig = make_rig(work__on_stop=on_stop)
     rig.start_manager()
-    rig.submit("a", command=["sh", "-c", "echo up; sleep 1; echo done"])
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    rig.submit("a", command=["sh", "-c", f"echo up; read line < {go}; echo done"])
     attempt_id = rig.grant("a")
     rig.running(attempt_id)
     rig.manager.stop("test")
     rig.node.remove("worker_manager")
     assert (rig.marked(attempt_id) == []) == (on_stop == "end")
     rig.start_manager()
+    if on_stop == "leave":
+        go.write_text("on\n")
     job = rig.ended(attempt_id)
     assert job["state"] == ("queued" if on_stop == "end" else "succeeded")
 
