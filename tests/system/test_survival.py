@@ -71,7 +71,8 @@ def test_work_runs_on_without_the_agent_and_the_next_start_adopts_it(make_agent:
 
     function = client.submit(wait_for_file, str(script), gpus=0.5, cpus=0.1, durable=True)
     pid = started(tmp_path, "job")
-    until(lambda: client.job(function.job_id)["state"] == "running", "the function runs")
+    # Durable work is sent in batches, soon after its future was given.
+    until(lambda: function.job_id in {job["job_id"] for job in client.jobs("running")}, "the function runs")
     client.close()
     agent.kill()
     assert alive(pid)
