@@ -20,6 +20,7 @@
     - UnknownAllocation
     - UnknownSession
     - ResultGone
+    - NoSuchChild
   + WrongToken
   + HostError
     - AlreadyRunning
@@ -45,12 +46,16 @@
     - QueueFull
     - TooManySessions
     - MailboxFull
+    - TooManyActors
   + StateTypeConflict
   + ActorError
     - CallTimeout
     - NoSuchActor
     - ActorDown
     - InvalidChildSpec
+    - ChildExists
+    - NameTaken
+    - NotSupported
     - RestartIntensityExceeded
   + TransportError
     - FrameTooLarge
@@ -214,6 +219,10 @@ class ResultGone(NotFound):
     http_status = 410
 
 
+class NoSuchChild(NotFound):
+    """The supervisor has no child of that id."""
+
+
 class WrongToken(ActorGridError):
     """The bearer token is missing or wrong."""
 
@@ -328,6 +337,10 @@ class MailboxFull(Overloaded):
     """The receiver's queue is full; the message was not sent."""
 
 
+class TooManyActors(Overloaded):
+    """The supervisor, or the whole host, runs its maximum of actors; none was started."""
+
+
 class StateTypeConflict(ActorGridError):
     """The key holds another CRDT type than the operation is for."""
 
@@ -357,6 +370,27 @@ class ActorDown(ActorError):
 
 class InvalidChildSpec(ActorError):
     """A child specification is wrong; the message says where."""
+
+
+class ChildExists(ActorError):
+    """The supervisor has a child of that id already, or it runs when it must not."""
+
+    http_status = 409
+    exit_code = 2
+
+
+class NameTaken(ActorError):
+    """Another living actor is registered under that name."""
+
+    http_status = 409
+    exit_code = 2
+
+
+class NotSupported(ActorError):
+    """The actor does not take this request, in its kind or in its present state."""
+
+    http_status = 400
+    exit_code = 2
 
 
 class RestartIntensityExceeded(ActorError):
