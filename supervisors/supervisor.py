@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Protocol
 from actorgrid.errors import ActorGridError, CallTimeout, RestartIntensityExceeded, StartFailed
 
 from .child import ChildSpec
+from .exits import ExitReason
+from .ref import Ref
 from .restart import Forget, GiveUp, Instruction, Restart, RestartPolicy, Stop
 from .server import Runtime, Server, Timer, Waiter, handles
 
@@ -30,7 +32,60 @@ class WhichChildren:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The process that ``start_child`` made: its pid and its Ref. The server in it has yet to start."""
+
+    pid: int
+    ref: Ref
+
+
 class ChildRuntime(Runtime, Protocol):
+    """What a supervisor asks of its process beyond what any server does.
+
+    For each process that ``start_child`` made, the runtime calls back: ``child_started(child_id)`` when the server's
+    start ended well, or ``child_start_failed(child_id, error)`` when it raised (the process is ending), at most one
+    of the two; and last, exactly once, ``child_exited(child_id, reason)`` when the process is gone. For a child of
+    type ``supervisor`` that is when its whole subtree is gone. No process of an id is asked for before the one
+    before it has exited.
+    """
+
+    arguments: tuple[Any, ...]
+
+    def start_child(self, child_id: str, spec: ChildSpec, arguments: tuple[Any, ...]) -> Started:
+        """Make a process for the child and order it to start with *arguments*. Raises StartFailed, TooManyActors.
+
+        *child_id* is the spec's id, or ``id:number`` for a dynamic child. When it raises, there was no process
+        and no callback follows. It never calls back from within.
+        """
+
+    def stop_child(self, child_id: str, reason: str) -> None:
+        """Ask the child to stop in order, even one that has not started yet; harmless when it is gone."""
+
+    def kill_child(self, child_id: str) -> None:
+        """SIGKILL; harmless when it is gone."""
+
+    def fail(self, error: ActorGridError) -> None:
+        """Tell our own supervisor that we ended with *error*, and leave. All children are gone (or cannot be killed)."""
+
+    def exit(self) -> None:
+        """Leave in order (an end that a transient child is not restarted after)."""
+
+
+class ChildEvents(Protocol):
+    """What a :class:`ChildRuntime` calls: a Supervisor."""
+
+    def child_started(self, child_id: str) -> None:
+        """The child's ``start`` ended well."""
+
+    def child_start_failed(self, child_id: str, error: ActorGridError) -> None:
+        """The child's ``start`` raised."""
+
+    def child_exited(self, child_id: str, reason: ExitReason) -> None:
+        """The child's process is gone."""
+
+
+class _FormerRuntime(Runtime, Protocol):
     """What a supervisor asks of its process beyond what any server does.
 
     For each ``start_child`` come ``child_started`` or ``child_start_failed`` at most, and ``child_exited`` once,
@@ -73,7 +128,7 @@ class Supervisor(Server):
     intensity: ClassVar[int] = 10
     period_s: ClassVar[float] = 30.0
 
-    def __init__(self, host: Any, runtime: ChildRuntime) -> None:
+    def __init__(self, host: Any, runtime: _FormerRuntime) -> None:
         super().__init__(host, runtime)
         self.processes = runtime
         self.policy = RestartPolicy(runtime.children, self.intensity, self.period_s)
