@@ -130,6 +130,7 @@ class Watchdog:
 
 
 def _evidence(reading: Reading) -> tuple[object, ...]:
-    if reading.state == "stopping":  # handlers and beats go on during a stop, and prove nothing about its end
+    """What must change for a child to have shown that it goes on: beats prove nothing about a handler or a stop."""
+    if reading.started_s is not None:
         return (reading.state, reading.started_s)
-    return (reading.state, reading.beats, reading.handled, reading.started_s)
+    return (reading.state, reading.beats, reading.handled)
