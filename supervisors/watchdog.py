@@ -87,7 +87,7 @@ class Watchdog:
             reading = readings.get(child_id)
             if reading is None or reading.state in ("new", "starting"):
                 continue
-            self._count(watched, reading, 0.0 if paused else counted_s, now_s)
+            self._count(watched, reading, counted_s, now_s)
             if paused:
                 watched.silent_s = 0.0
                 continue
@@ -126,7 +126,7 @@ class Watchdog:
             said = f"{what} has run {watched.silent_s:.1f} s, declared at most {limit_s:g} s"
             if reading.handler and reading.state != "stopping":
                 said += f" ({reading.handler})"
-        return f"{said}; the hung are ended within {within_s:g} s"
+        return f"{said}; the hung are found within {within_s:g} s"
 
 
 def _evidence(reading: Reading) -> tuple[object, ...]:

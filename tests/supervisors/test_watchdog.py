@@ -35,7 +35,7 @@ def first_hung(judge: Watchdog, reading: Reading, start_s: float = 0.0, steps: i
 def test_an_idle_child_that_stops_beating_is_hung() -> None:
     assert first_hung(watchdog("child"), IDLE) == (
         5.0,
-        "its loop has not turned for 5.0 s, a beat is due every 1 s; the hung are ended within 6 s",
+        "its loop has not turned for 5.0 s, a beat is due every 1 s; the hung are found within 6 s",
     )
 
 
@@ -43,7 +43,7 @@ def test_a_handler_over_its_declared_time_is_hung() -> None:
     reading = Reading("running", 3, 7, 0.0, 5.0, "GetStatus")
     assert first_hung(watchdog("child"), reading) == (
         7.0,
-        "a handler has run 7.0 s, declared at most 5 s (GetStatus); the hung are ended within 7 s",
+        "a handler has run 7.0 s, declared at most 5 s (GetStatus); the hung are found within 7 s",
     )
 
 
@@ -85,7 +85,7 @@ def test_a_stop_has_the_time_it_declared_whatever_its_loop_and_handlers_do() -> 
         reading = Reading("stopping", beats=now, handled=now, started_s=0.0, limit_s=10.0, handler="stop")
         found += [(now, hung) for hung in judge.judge({"child": reading}, float(now))]
     assert found == [
-        (12, Hung("child", "its stop has run 12.0 s, declared at most 10 s; the hung are ended within 12 s"))
+        (12, Hung("child", "its stop has run 12.0 s, declared at most 10 s; the hung are found within 12 s"))
     ]
 
 
