@@ -1,35 +1,109 @@
 """A supervisor: a server that starts its children in order, restarts them, and stops them in reverse.
 
-The decisions are ``restart.py``'s; this carries them out over a :class:`ChildRuntime`, which owns the processes.
-A restart begins only when the old process is gone, so two never hold the same files or ports.
+The decisions are ``restart.py``'s; this carries them out over a :class:`ChildRuntime`, which owns the processes, and
+answers requests. A restart begins only when the old process is gone, so two never hold the same files or ports.
 """
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import time
 from typing import Any, ClassVar, Protocol
 
-from actorgrid.errors import ActorGridError, CallTimeout, RestartIntensityExceeded, StartFailed
+from actorgrid.errors import ActorGridError, InvalidChildSpec, NoSuchChild
 
-from .child import ChildSpec
+from .child import ChildSpec, SupervisorFlags
+from .child_table import Child
 from .exits import ExitReason
+from .orders import (
+    CancelTimer,
+    Exit,
+    Forgotten,
+    GoOnWithout,
+    Instruction,
+    KillProcess,
+    Reply,
+    Request,
+    SetTimer,
+    StartEnded,
+    StartProcess,
+    Stopping,
+    StopProcess,
+    Tag,
+)
 from .ref import Ref
-from .restart import Forget, GiveUp, Instruction, Restart, RestartPolicy, Stop
-from .server import Runtime, Server, Timer, Waiter, handles
+from .restart import SupervisorCore, exit_in_words
+from .runtime import Runtime, Timer, Waiter
+from .server import Server, handles
 
-_KILL_S = 10.0
+
+@dataclass(frozen=True, slots=True)
+class StartChild:
+    """Start one more child; answered with ChildInfo when it is up.
+
+    Give ``spec``; or, to a simple_one_for_one supervisor, ``arguments`` that follow those of its one spec. Errors:
+    InvalidChildSpec, ChildExists, TooManyActors, NotSupported, StartFailed and what the child's start raised (the
+    spec is then dropped again).
+    """
+
+    spec: ChildSpec | None = None
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateChild:
+    """Stop a child, named by id or Ref; answered when it is gone. Its spec stays, unless temporary or dynamic.
+
+    Errors: NoSuchChild; CallTimeout when not even a kill ends it.
+    """
+
+    child: str | Ref
+
+
+@dataclass(frozen=True, slots=True)
+class RestartChild:
+    """Start a child that is stopped; answered with ChildInfo when it is up.
+
+    Errors: NoSuchChild, ChildExists (it runs), NotSupported (simple_one_for_one), StartFailed and what its start
+    raised.
+    """
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteChild:
+    """Forget the spec of a child that is stopped. Errors: NoSuchChild, ChildExists (it runs), NotSupported."""
+
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
 class WhichChildren:
-    """Answer: list of {"name", "pid", "state", "restarts", "last_exit"} in start order.
+    """Answer: a list of dictionaries in start order, one for each child.
 
-    States: waiting, starting, up, restarting, stopping, down. ``last_exit``: {"at", "reason"} or None.
+    Keys: "name", "pid", "ref", "state", "restarts", "last_exit", "type", "restart" and "kind". States: waiting,
+    starting, up, restarting, stopping, down. "pid" and "ref" are None without a process; "last_exit" is
+    {"at", "reason", "kind"} or None.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class CountChildren:
+    """Answer: {"specs", "active", "supervisors", "workers"}; "active" are those with a process."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildInfo:
+    """A child that is up."""
+
+    id: str
+    pid: int
+    ref: Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +124,6 @@ class ChildRuntime(Runtime, Protocol):
     before it has exited.
     """
 
-    arguments: tuple[Any, ...]
-
     def start_child(self, child_id: str, spec: ChildSpec, arguments: tuple[Any, ...]) -> Started:
         """Make a process for the child and order it to start with *arguments*. Raises StartFailed, TooManyActors.
 
@@ -66,211 +138,53 @@ class ChildRuntime(Runtime, Protocol):
         """SIGKILL; harmless when it is gone."""
 
     def fail(self, error: ActorGridError) -> None:
-        """Tell our own supervisor that we ended with *error*, and leave. All children are gone (or cannot be killed)."""
+        """Tell our own supervisor that we ended with *error*, and leave: all children are gone (or do not die)."""
 
     def exit(self) -> None:
-        """Leave in order (an end that a transient child is not restarted after)."""
-
-
-class ChildEvents(Protocol):
-    """What a :class:`ChildRuntime` calls: a Supervisor."""
-
-    def child_started(self, child_id: str) -> None:
-        """The child's ``start`` ended well."""
-
-    def child_start_failed(self, child_id: str, error: ActorGridError) -> None:
-        """The child's ``start`` raised."""
-
-    def child_exited(self, child_id: str, reason: ExitReason) -> None:
-        """The child's process is gone."""
-
-
-class _FormerRuntime(Runtime, Protocol):
-    """What a supervisor asks of its process beyond what any server does.
-
-    For each ``start_child`` come ``child_started`` or ``child_start_failed`` at most, and ``child_exited`` once,
-    last; ``child_crashed`` may come before it, with the reason.
-    """
-
-    children: tuple[ChildSpec, ...]
-
-    def start_child(self, spec: ChildSpec) -> int:
-        """Make the child's process; gives its pid. Raises StartFailed."""
-
-    def stop_child(self, child_id: str, reason: str) -> None:
-        """Ask the child to stop in order."""
-
-    def kill_child(self, child_id: str) -> None:
-        """SIGKILL."""
-
-    def fail(self, error: ActorGridError) -> None:
-        """Tell our own supervisor that we gave up, and leave."""
-
-    def exit(self) -> None:
-        """Leave in order."""
-
-
-@dataclass(slots=True)
-class _Child:
-    spec: ChildSpec
-    state: str = "waiting"
-    pid: int | None = None
-    last_exit: dict[str, Any] | None = None
-    reason: ActorGridError | None = None  # what the process said before it ended
-    first_start: Waiter | None = None
-    ended: list[Waiter] = field(default_factory=list)  # whoever waits for its process to be gone
-    start_timer: Timer | None = None
+        """Leave in order, after an end that a transient child is not restarted after."""
 
 
 class Supervisor(Server):
-    """Subclasses give a name, and an intensity if the default is not right."""
+    """Base of supervisors. Override :meth:`init`; or set ``flags`` and give the children as the one argument."""
 
-    intensity: ClassVar[int] = 10
-    period_s: ClassVar[float] = 30.0
+    name: ClassVar[str] = "supervisor"
+    flags: ClassVar[SupervisorFlags] = SupervisorFlags()
 
-    def __init__(self, host: Any, runtime: _FormerRuntime) -> None:
+    def __init__(self, host: Any, runtime: ChildRuntime) -> None:
         super().__init__(host, runtime)
         self.processes = runtime
-        self.policy = RestartPolicy(runtime.children, self.intensity, self.period_s)
-        self.stopping = ""
-        self.failure: ActorGridError | None = None
-        self._children_by_id = {spec.id: _Child(spec) for spec in runtime.children}
+        self.title = runtime.me.name or self.name  # several supervisors may be of one class
+        self._core = SupervisorCore(self.title, SupervisorFlags(), ())
+        self._own_start = Waiter()
+        self._start_failed = False
+        self._over = False
+        self._to_do: deque[Instruction] = deque()
+        self._doing = False
+        self._running: dict[str, Started] = {}
+        self._ended_at: dict[str, float] = {}
+        self._timers: dict[Tag, Timer] = {}
+        self._numbers = itertools.count(1)
+        self._requests: dict[Request, Waiter] = {}
+        self._wait_for_end: list[Waiter] = []
 
-    # -- starting
+    def init(self, *arguments: Any) -> tuple[SupervisorFlags, Sequence[ChildSpec]]:
+        """The flags and the children; *arguments* are those of our own child spec. It may not start anything."""
+        if len(arguments) != 1:
+            raise InvalidChildSpec(
+                f"{self.title} takes its children as its one argument",
+                found=f"{len(arguments)} arguments",
+                hint="give arguments=(children,) in its child spec, or override init(self, *arguments)",
+            )
+        return self.flags, arguments[0]
+
+    # -- our own life
 
     async def start(self) -> None:
         """Start all children, each when the one before it is up. Raises what the first failing one raised."""
-        try:
-            for child in self._children_by_id.values():
-                child.first_start = Waiter()
-                self._launch(child)
-                await child.first_start
-                child.first_start = None
-                if self.stopping:
-                    raise StartFailed(f"stopped while starting: {self.stopping}")
-        except ActorGridError as error:
-            self.log.error("%s does not start: %s", self.name, error)
-            await self.stop_children(f"{self.name} does not start")
-            raise self.failure or error from None
-
-    def _launch(self, child: _Child) -> None:
-        spec, child.state, child.reason = child.spec, "starting", None
-        try:
-            child.pid = self.processes.start_child(spec)
-        except StartFailed as error:
-            child.reason = error
-            self._gone(child, "no process could be made")
-            return
-        self._cancel_start_timer(child)
-        child.start_timer = self.runtime.after(spec.start_timeout_s, lambda: self._start_too_slow(child))
-
-    def _start_too_slow(self, child: _Child) -> None:
-        error = StartFailed(f"{child.spec.id} did not start in {child.spec.start_timeout_s:g} s")
-        self.child_start_failed(child.spec.id, error)
-
-    def _cancel_start_timer(self, child: _Child) -> None:
-        if child.start_timer is not None:
-            child.start_timer.cancel()
-            child.start_timer = None
-
-    # -- what the runtime reports
-
-    def child_started(self, child_id: str) -> None:
-        """The child's ``start`` ended well."""
-        child = self._children_by_id[child_id]
-        self._cancel_start_timer(child)
-        if child.state != "starting":
-            return
-        child.state = "up"
-        self.log.info("%s is up, pid %s", child_id, child.pid)
-        self.policy.started(child_id, self.runtime.monotonic())
-        if child.first_start is not None:
-            child.first_start.set(None)
-        else:
-            self.child_came_back(child_id)
-
-    def child_came_back(self, child_id: str) -> None:
-        """For subclasses: a restarted child is up."""
-
-    def child_start_failed(self, child_id: str, error: ActorGridError) -> None:
-        """The child's ``start`` raised: end its process; the rest follows when it is gone."""
-        child = self._children_by_id[child_id]
-        self._cancel_start_timer(child)
-        if child.state == "starting":
-            child.reason = error
-            self.processes.kill_child(child_id)
-
-    def child_crashed(self, child_id: str, error: ActorGridError) -> None:
-        """The child says why it is about to end."""
-        self._children_by_id[child_id].reason = error
-
-    def child_exited(self, child_id: str, exit_status: int) -> None:
-        """The child's process is gone."""
-        child = self._children_by_id[child_id]
-        self._gone(child, describe_exit(exit_status), normal=exit_status == 0)
-
-    def _gone(self, child: _Child, how: str, normal: bool = False) -> None:
-        was, child.pid, child_id = child.state, None, child.spec.id
-        self._cancel_start_timer(child)
-        child.last_exit = {"at": time(), "reason": f"{child.reason.message} ({how})" if child.reason else how}
-        ended, child.ended = child.ended, []
-        for waiter in ended:
-            waiter.set(None)
-        if self.stopping or was == "stopping":
-            child.state = "down"
-            if child.first_start is not None:
-                child.first_start.fail(child.reason or StartFailed(f"{child_id} was stopped: {self.stopping}"))
-            return
-        if child.first_start is not None:
-            child.state = "down"
-            child.first_start.fail(
-                child.reason or StartFailed(f"{child_id} died while it started: {how}", hint="see the agent's log")
-            )
-            return
-        now_s = self.runtime.monotonic()
-        self.log.warning("%s ended: %s", child_id, child.last_exit["reason"])
-        if was == "starting":
-            self._carry_out(self.policy.start_failed(child_id, now_s))
-        else:
-            self._carry_out(self.policy.child_exited(child_id, normal, now_s))
-
-    def _carry_out(self, instructions: list[Instruction]) -> None:
-        for instruction in instructions:
-            child = self._children_by_id[instruction.id]
-            if isinstance(instruction, Restart):
-                child.state = "restarting"
-                self._after(instruction.delay_s, partial(self._restart, child))
-            elif isinstance(instruction, Forget):
-                child.state = "down"
-            elif isinstance(instruction, GiveUp):
-                child.state = "down"
-                self.spawn(self._give_up(instruction, child))
-            elif isinstance(instruction, Stop):
-                raise AssertionError("one_for_one stops no other child")
-
-    def _after(self, delay_s: float, action: Callable[[], None]) -> None:
-        if delay_s > 0:
-            self.runtime.after(delay_s, action)
-        else:
-            action()
-
-    def _restart(self, child: _Child) -> None:
-        if not self.stopping and child.state == "restarting":
-            self._launch(child)
-
-    async def _give_up(self, instruction: GiveUp, child: _Child) -> None:
-        reason = child.last_exit["reason"] if child.last_exit else "unknown"
-        error = RestartIntensityExceeded(
-            f"{instruction.id} ended again after {instruction.restarts} restarts in {instruction.period_s:g} s",
-            found=f"its last end: {reason}",
-            hint="the agent's log shows what ended it; mend that and start the agent again",
-        )
-        self.failure = error
-        self.log.critical("%s gives up: %s", self.name, error)
-        await self.stop_children(error.message)
-        self.processes.fail(error)
-
-    # -- stopping
+        flags, children = self.init(*self.arguments)
+        self._core = SupervisorCore(self.title, flags, tuple(children))
+        self._carry_out(self._core.start(self.runtime.monotonic()))
+        await self._own_start
 
     async def stop(self, reason: str) -> None:
         """Stop all children, the last started first."""
@@ -278,68 +192,225 @@ class Supervisor(Server):
 
     async def stop_children(self, reason: str) -> None:
         """Stop what runs, in reverse order, each within its ``shutdown``; nothing is started any more."""
-        if not self.stopping:
-            self.log.info("%s stops: %s", self.name, reason)
-        self.stopping = self.stopping or reason or "asked to"
-        for child in reversed(self._children_by_id.values()):
-            if child.pid is not None:
-                await self._stop_one(child, reason)
-            child.state = "down"
-
-    async def _stop_one(self, child: _Child, reason: str) -> None:
-        if child.state == "starting" and child.reason is None:
-            child.reason = StartFailed(f"{child.spec.id} was stopped while it started: {reason}")
-        child.state = "stopping"
-        child_id, limit_s = child.spec.id, child.spec.shutdown_s()
-        if limit_s != 0.0:
-            self.processes.stop_child(child_id, reason)
-            if await self._ended_within(child, limit_s):
-                return
-            self.log.warning("%s did not stop in %s s and is killed", child_id, limit_s)
-        self.processes.kill_child(child_id)
-        if not await self._ended_within(child, _KILL_S):
-            self.log.error("%s (pid %s) does not die of SIGKILL", child_id, child.pid)
-
-    async def _ended_within(self, child: _Child, limit_s: float | None) -> bool:
-        if child.pid is None:
-            return True
         ended = Waiter()
-        child.ended.append(ended)
-        timer = self.runtime.after(limit_s, lambda: ended.fail(CallTimeout(""))) if limit_s is not None else None
-        try:
+        self._wait_for_end.append(ended)
+        self._carry_out(self._core.shutdown(reason))
+        if not self._over:
             await ended
-        except CallTimeout:
-            return False
-        finally:
-            if timer is not None:
-                timer.cancel()
-        return True
 
-    # -- questions
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing is started any more."""
+        return self._core.phase in ("stopping", "ended")
+
+    # -- what the runtime reports
+
+    def child_started(self, child_id: str) -> None:
+        """The child's ``start`` ended well."""
+        child = self._core.child(child_id)
+        if child is None:
+            return
+        was = child.state
+        instructions = self._core.child_started(child_id, self.runtime.monotonic())
+        came_up = was == "starting" and child.state == "up"
+        if came_up:
+            self.log.info("%s is up, pid %s", child_id, self._running[child_id].pid)
+        self._carry_out(instructions)
+        if came_up and child.starts > 1:
+            self.child_came_back(child_id)
+
+    def child_came_back(self, child_id: str) -> None:
+        """For subclasses: a child that had been up before is up again."""
+
+    def child_start_failed(self, child_id: str, error: ActorGridError) -> None:
+        """The child's ``start`` raised; its process is ending."""
+        self.log.warning("%s did not start: %s", child_id, error)
+        self._carry_out(self._core.child_start_failed(child_id, error, self.runtime.monotonic()))
+
+    def child_exited(self, child_id: str, reason: ExitReason) -> None:
+        """The child's process is gone."""
+        self._ended(child_id, partial(self._core.child_exited, child_id, reason))
+
+    def _ended(self, child_id: str, tell: Callable[[float], list[Instruction]]) -> None:
+        child = self._core.child(child_id)
+        if child is None:
+            return
+        self._running.pop(child_id, None)
+        self._ended_at[child_id] = time()
+        was_asked = child.state == "stopping"
+        instructions = tell(self.runtime.monotonic())
+        if child.last_exit is not None:
+            log = self.log.info if was_asked else self.log.warning
+            log("%s ended: %s%s", child_id, exit_in_words(child.last_exit), _indented(child.last_exit.traceback))
+        self._carry_out(instructions)
+
+    # -- instructions
+
+    def _carry_out(self, instructions: list[Instruction]) -> None:
+        """Do them in order. What follows from doing one is done after all that are known already."""
+        self._to_do.extend(instructions)
+        if self._doing:
+            return
+        self._doing = True
+        try:
+            while self._to_do:
+                self._perform(self._to_do.popleft())
+        finally:
+            self._doing = False
+
+    def _perform(self, instruction: Instruction) -> None:
+        match instruction:
+            case StartProcess(child_id, spec, arguments):
+                self._start_process(child_id, spec, arguments)
+            case StopProcess(child_id, reason):
+                self.processes.stop_child(child_id, reason)
+            case KillProcess(child_id, why):
+                if why:
+                    self.log.warning("%s %s and is killed", child_id, why)
+                self.processes.kill_child(child_id)
+            case GoOnWithout(child_id):
+                process = self._running.get(child_id)
+                self.log.error("%s (pid %s) does not die of SIGKILL", child_id, process and process.pid)
+            case Forgotten(child_id):
+                self._ended_at.pop(child_id, None)
+            case SetTimer(tag, delay_s):
+                self._timers[tag] = self.runtime.after(delay_s, partial(self._timer_fired, tag))
+            case CancelTimer(tag):
+                self._timers.pop(tag).cancel()
+            case Reply(request, child_id, error):
+                self._answer(request, child_id, error)
+            case Stopping(reason, error):
+                self._say_why(reason, error)
+            case StartEnded(error):
+                self._end_own_start(error)
+            case Exit(reason):
+                self._leave(reason)
+
+    def _start_process(self, child_id: str, spec: ChildSpec, arguments: tuple[Any, ...]) -> None:
+        try:
+            self._running[child_id] = self.processes.start_child(child_id, spec, arguments)
+        except ActorGridError as error:
+            self._ended(child_id, partial(self._core.process_refused, child_id, error))
+
+    def _timer_fired(self, tag: Tag) -> None:
+        del self._timers[tag]
+        self._carry_out(self._core.timer_fired(tag, self.runtime.monotonic()))
+
+    def _say_why(self, reason: str, error: ActorGridError | None) -> None:
+        if error is None:
+            self.log.info("%s stops: %s", self.title, reason)
+        elif self._own_start.done:
+            self.log.critical("%s gives up: %s", self.title, error)
+        else:
+            self.log.error("%s does not start: %s", self.title, error)
+
+    def _end_own_start(self, error: ActorGridError | None) -> None:
+        if error is None:
+            self._own_start.set(None)
+        else:
+            self._start_failed = True
+            self._own_start.fail(error)
+
+    def _leave(self, reason: ExitReason) -> None:
+        self._over = True
+        waiting, self._wait_for_end = self._wait_for_end, []
+        if reason.error is not None:
+            if not self._start_failed:  # else whoever runs ``start`` has that error
+                self.processes.fail(reason.error)
+        elif not waiting:
+            self.processes.exit()
+        for waiter in waiting:
+            waiter.set(None)
+
+    # -- requests
+
+    def _ask(self, put: Callable[[Request, float], list[Instruction]]) -> Waiter:
+        request, answer = next(self._numbers), Waiter()
+        self._requests[request] = answer
+        self._carry_out(put(request, self.runtime.monotonic()))
+        return answer
+
+    def _answer(self, request: Request, child_id: str, error: ActorGridError | None) -> None:
+        answer = self._requests.pop(request)
+        if error is not None:
+            answer.fail(error)
+            return
+        process = self._running.get(child_id)
+        answer.set(ChildInfo(child_id, process.pid, process.ref) if process is not None else None)
+
+    @handles(StartChild)
+    async def _start_child(self, request: StartChild) -> ChildInfo:
+        spec = request.spec
+        if spec is None:
+            info = await self._ask(lambda number, now_s: self._core.start_dynamic(number, request.arguments, now_s))
+        elif request.arguments:
+            raise InvalidChildSpec(
+                "StartChild: a spec and arguments were given",
+                hint="put the arguments into the spec: ChildSpec(..., arguments=...)",
+            )
+        else:
+            info = await self._ask(lambda number, now_s: self._core.start_child(number, spec, now_s))
+        return info  # type: ignore[no-any-return] # what _answer makes
+
+    @handles(TerminateChild)
+    async def _terminate_child(self, request: TerminateChild) -> None:
+        child_id = self._id_of(request.child)
+        await self._ask(lambda number, now_s: self._core.terminate_child(number, child_id, now_s))
+
+    @handles(RestartChild)
+    async def _restart_child(self, request: RestartChild) -> ChildInfo:
+        info = await self._ask(lambda number, now_s: self._core.restart_child(number, request.id, now_s))
+        return info  # type: ignore[no-any-return] # what _answer makes
+
+    @handles(DeleteChild)
+    async def _delete_child(self, request: DeleteChild) -> None:
+        await self._ask(lambda number, now_s: self._core.delete_child(number, request.id, now_s))
+
+    def _id_of(self, child: str | Ref) -> str:
+        if isinstance(child, str):
+            return child
+        for child_id, process in self._running.items():
+            if process.ref == child:
+                return child_id
+        raise NoSuchChild(f"{self.title} has no child {child}", hint="it ended; WhichChildren lists them")
 
     @handles(WhichChildren)
     def _which_children(self, _request: WhichChildren) -> list[dict[str, Any]]:
         return self.children_now()
 
+    @handles(CountChildren)
+    def _count_children(self, _request: CountChildren) -> dict[str, int]:
+        return self._core.count()
+
     def children_now(self) -> list[dict[str, Any]]:
         """The answer to WhichChildren."""
-        return [
-            {
-                "name": child.spec.id,
-                "pid": child.pid,
-                "state": child.state,
-                "restarts": self.policy.restarts(child.spec.id),
-                "last_exit": child.last_exit,
-            }
-            for child in self._children_by_id.values()
-        ]
+        return [self._describe(child) for child in self._core.children()]
+
+    def _describe(self, child: Child) -> dict[str, Any]:
+        process, end = self._running.get(child.id), child.last_exit
+        return {
+            "name": child.id,
+            "pid": process.pid if process is not None else None,
+            "ref": process.ref if process is not None else None,
+            "state": child.state,
+            "restarts": child.restarts,
+            "last_exit": {"at": self._ended_at.get(child.id), "reason": exit_in_words(end), "kind": end.kind}
+            if end is not None
+            else None,
+            "type": child.spec.type,
+            "restart": child.spec.restart,
+            "kind": child.spec.kind,
+        }
+
+    def status(self) -> dict[str, Any]:
+        """The children as WhichChildren gives them, and how they are kept."""
+        return {
+            "strategy": self._core.flags.strategy,
+            "counts": self._core.count(),
+            "children": self.children_now(),
+            "stopping": self.stopping,
+        }
 
 
-def describe_exit(status: int) -> str:
-    """An exit status in words."""
-    if status < 0:
-        try:
-            return f"killed by {signal.Signals(-status).name}"
-        except ValueError:
-            return f"killed by signal {-status}"
-    return "left in order" if status == 0 else f"exit status {status}"
+def _indented(traceback: str) -> str:
+    return "\n" + traceback.rstrip() if traceback else ""

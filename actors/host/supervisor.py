@@ -1,4 +1,4 @@
-"""HostSupervisor: keeps the servers of one host running, one for one."""
+"""HostSupervisor: keeps the servers of one host running, one for one, so that none of them takes another with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from actorgrid.errors import ActorGridError
-from actorgrid.supervisors.server import GetStatus, handles
+from actorgrid.supervisors.child import SupervisorFlags
+from actorgrid.supervisors.envelope import GetStatus
+from actorgrid.supervisors.server import handles
 from actorgrid.supervisors.supervisor import Supervisor
 
 
@@ -35,6 +37,7 @@ class HostSupervisor(Supervisor):
     """Supervises the host's servers. When one ends more than 10 times in 30 s, the whole host stops and says so."""
 
     name: ClassVar[str] = "host"
+    flags: ClassVar[SupervisorFlags] = SupervisorFlags("one_for_one", intensity=10, period_s=30.0)
 
     async def start(self) -> None:
         """Start the children, then tell ``main`` where the host is reached."""
@@ -52,7 +55,7 @@ class HostSupervisor(Supervisor):
 
     async def _tell_address(self) -> None:
         url = ""
-        if "gateway" in self._children_by_id:
+        if any(child["name"] == "gateway" for child in self.children_now()):
             status: dict[str, Any] = await self.call("gateway", GetStatus(), 10.0)
             url = str(status.get("url", ""))
         self.cast("main", HostAddress(url))
@@ -62,7 +65,3 @@ class HostSupervisor(Supervisor):
         await self.stop_children(request.reason)
         self.cast("main", HostStopped(request.reason))
         self.runtime.after(0.0, self.processes.exit)  # after the answer went out
-
-    def status(self) -> dict[str, Any]:
-        """The children as WhichChildren gives them."""
-        return {"children": self.children_now(), "stopping": self.stopping}
