@@ -78,12 +78,15 @@ class Stage:
         self.started: StartEnded | None = None
         self.exit: Exit | None = None
         self.automatic = True
+        self._to_do: deque[Instruction] = deque()
         self._soon: deque[tuple[str, str]] = deque()
 
     # -- carrying out
 
     def feed(self, instructions: list[Instruction]) -> None:
-        for instruction in instructions:
+        self._to_do.extend(instructions)
+        while self._to_do:
+            instruction = self._to_do.popleft()
             assert self.exit is None, f"{instruction} after Exit"
             self.orders.append(instruction)
             self._obey(instruction)
@@ -96,7 +99,8 @@ class Stage:
                 self.did.append(f"start {child_id}" + "".join(f" {each}" for each in arguments))
                 if self.refused.get(child_id, 0):
                     self.refused[child_id] -= 1
-                    self.feed(self.core.process_refused(child_id, StartFailed("no process"), self.now_s))
+                    refused = self.core.process_refused(child_id, StartFailed("no process"), self.now_s)
+                    self._to_do.extend(refused)
                     return
                 self.processes[child_id] = "starting"
                 self._soon.append(("up", child_id))
