@@ -1,41 +1,39 @@
-"""Calls between two servers of a host, each a process."""
+"""Actors that are processes: calls, large messages, deaths, restarts, memory; ours, and beside other systems."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from .figures import Figure, Skipped, latency, registry
-
-DEADLINE_S = 60.0
+from .actor_systems import SYSTEMS, actorgrid
+from .actor_work import Measured, Work, compared, ours
+from .figures import Figure, Skipped, registry
 
 
 @registry.add("actors")
 def actors(runs: int) -> Iterator[Figure]:
-    """Round trip and pipelined rate."""
-    trips, rates = [], []
+    """Ours, against the project's bars."""
+    yield from ours([actorgrid(Work()) for _ in range(runs)])
+
+
+@registry.add("actor_peers")
+def actor_peers(runs: int) -> Iterator[Figure]:
+    """The same work for each system in turn, round after round, so that each meets the same machine.
+
+    At the end raises Skipped with the reasons of those that did not run.
+    """
+    work = Work()
+    measured: dict[str, list[Measured]] = {name: [] for name in SYSTEMS}
+    missing: dict[str, str] = {}
     for _ in range(runs):
-        with tempfile.TemporaryDirectory() as folder:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.bench.actor_pair", f"{folder}/host"], stderr=subprocess.PIPE
-            )
-            result = Path(folder) / "host" / "result.json"
-            until = time.monotonic() + DEADLINE_S
-            while not result.exists() and process.poll() is None and time.monotonic() < until:
-                time.sleep(0.05)
-            if not result.exists():
-                process.kill()
-                said = process.communicate()[1].decode(errors="replace")[-500:]
-                raise Skipped(f"the pair of servers gave nothing: {said}")
-            measured = json.loads(result.read_text())
-            process.terminate()
-            process.communicate()
-        trips.append(measured["samples"])
-        rates.append(measured["rate"])
-    yield latency("actor call between processes", trips, "µs", 1e6, must=150, stretch=100)
-    yield Figure("actor calls, 64 in flight", "calls/s", rates, True, must=12_000, stretch=20_000)
+        for name, system in SYSTEMS.items():
+            if name not in missing:
+                try:
+                    measured[name].append(system.measure(work))
+                except Skipped as reason:
+                    missing[name] = str(reason)
+    for name, system in SYSTEMS.items():
+        if measured[name]:
+            title = f"{name} {measured[name][0].get('version', '')}".strip()
+            yield from compared(title, measured[name], system.note)
+    if missing:
+        raise Skipped("; ".join(f"{name}: {reason}" for name, reason in missing.items()))

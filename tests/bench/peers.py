@@ -16,8 +16,8 @@ INSTALL_TIMEOUT_S = 900.0
 RUN_TIMEOUT_S = 300.0
 
 
-def _python(package: str) -> Path:
-    """The interpreter of an environment that has *package*; made when it is not there."""
+def python_with(package: str) -> Path:
+    """The interpreter of an environment that has *package*, made when it is not there. Raises Skipped."""
     python = ENVIRONMENT / "bin" / "python"
     try:
         if not python.exists():
@@ -43,7 +43,7 @@ def _python(package: str) -> Path:
 @registry.add("ray")
 def ray(runs: int) -> Iterator[Figure]:
     """Ray's tasks, actors and quarter-GPU tasks."""
-    python = _python("ray")
+    python = python_with("ray")
     script = Path(__file__).with_name("peer_ray.py")
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "PYTHONWARNINGS": "ignore"}
     try:
