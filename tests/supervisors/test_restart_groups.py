@@ -171,6 +171,17 @@ def test_ends_during_the_first_start_are_answered_after_it() -> None:
     assert stage.started is not None and stage.live() == ["a", "b", "c"]
 
 
+def test_several_ends_during_the_first_start_are_one_restart_of_their_group() -> None:
+    stage = Stage("a", "b", "c", strategy="one_for_all", intensity=1)
+    stage.silent.add("c")
+    stage.start()
+    stage.dies("a")
+    stage.dies("b")
+    stage.silent.clear()
+    stage.doing(lambda: stage.up("c"))
+    assert stage.exit is None and stage.did[3:] == ["stop c", "start a", "start b", "start c"]
+
+
 def test_ends_during_a_first_start_that_fails_do_not_matter() -> None:
     stage = Stage("a", "b", "c", strategy="one_for_all")
     stage.silent.add("c")

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorgrid.supervisors.child import ChildSpec, SupervisorFlags
+from actorgrid.supervisors.intensity import Intensity
 from actorgrid.supervisors.orders import Instruction, KillProcess, StartProcess, Stopping, StopProcess
 from tests.supervisors.stage import CRASH, KILLED, NORMAL, Stage
 from tests.supervisors.supervisor_model import Model
@@ -33,6 +34,18 @@ def specs(child_id: str, may_be_significant: bool) -> st.SearchStrategy[ChildSpe
 
     restarts = st.sampled_from(["permanent", "transient", "temporary"])
     return st.builds(make, restarts, st.sampled_from([0, 1.0, "brutal_kill", "infinity"]), st.booleans())
+
+
+@given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, 4.0])), st.integers(0, 4), st.sampled_from([0.5, 1.0, 3.0]))
+def test_a_restart_is_too_many_exactly_when_the_period_before_it_holds_more_than_the_intensity(
+    gaps: list[float], intensity: int, period_s: float
+) -> None:
+    window, now_s = Intensity(intensity, period_s), 0.0
+    restarts: list[float] = []
+    for gap in gaps:
+        now_s += gap
+        restarts.append(now_s)
+        assert window.allows(now_s) == (sum(now_s - at <= period_s for at in restarts) <= intensity)
 
 
 EVENTS = st.lists(
@@ -132,6 +145,7 @@ class Watched(Stage):
         self.was_down: set[str] = set()  # transient, ended in order by itself
         self.asked_to_stop: list[str] = []
         self.killed: set[str] = set()
+        self.undying: set[str] = set()  # do not even end when they are killed, for long
         self.unmade: set[str] = set()  # had a start that got no process
         self.requested: set[str] = set()
         self.counted = flags.strategy in ("one_for_one", "simple_one_for_one")
@@ -190,7 +204,7 @@ class Watched(Stage):
             busy = False
             for child_id in moves:
                 child = self.core.child(child_id)
-                if child is None or child_id not in self.processes:
+                if child is None or child_id not in self.processes or child_id in self.undying & self.killed:
                     continue
                 if child.state == "stopping" or child_id in self.killed or child.start_error is not None:
                     self.child_ends(child_id, KILLED if child_id in self.killed else NORMAL)
@@ -199,20 +213,23 @@ class Watched(Stage):
                     self.up(child_id)
                     busy = True
             if not busy:
-                if not self.timers:
+                if self.timers:
+                    self.advance(min(self.timers.values()) - self.now_s)
+                elif self.undying & self.killed & set(self.processes):
+                    self.undying.clear()
+                else:
                     return
-                self.advance(min(self.timers.values()) - self.now_s)
         raise AssertionError("it never comes to rest")
 
 
-CHAOS_WORDS = ["up"] * 4 + ["exit"] * 2 + ["wait"] * 2 + ["fail", "fail_lingering", "refuse"]
+CHAOS_WORDS = ["up"] * 4 + ["exit"] * 2 + ["wait"] * 2 + ["fail", "fail_lingering", "refuse", "undying"]
 CHAOS_WORDS += ["start", "terminate", "restart", "delete", "shutdown"]
 CHAOS = st.lists(
     st.tuples(st.sampled_from(CHAOS_WORDS), st.integers(0, 30), st.sampled_from([NORMAL, CRASH, KILLED])), max_size=60
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(flags_and_specs(), CHAOS, st.booleans())
 def test_whatever_children_do_the_promises_hold(
     made: tuple[SupervisorFlags, list[ChildSpec]], chaos: list[tuple[str, int, Any]], ends_by_shutdown: bool
@@ -262,6 +279,8 @@ def do(stage: Watched, what: str, pick: int, reason: Any) -> None:
             stage.child_ends(child_id, CRASH)
     elif what == "wait":
         stage.advance((0.05, 0.5, 1.0, 5.0, 11.0, 61.0)[pick % 6])
+    elif what == "undying":
+        stage.undying.add(name)
     elif what == "refuse":
         stage.refused[name], stage.counted = 1, False
         stage.unmade.add(name)

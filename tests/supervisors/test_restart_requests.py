@@ -222,8 +222,10 @@ def test_requests_to_a_supervisor_that_stops_are_refused_and_those_under_way_are
     stop, start = stage.ask("terminate_child", "a"), stage.ask("start_child", spec("c"))
     assert stage.shutdown() == ["stop c"], "a was asked before"
     assert stage.answer("restart_child", "a") == "NotSupported"
-    stage.advance(10.0)
-    assert stage.outcome(stop) == "a" and stage.outcome(start) == "StartFailed" and stage.exit is not None
+    stage.dies("c")
+    assert stage.outcome(start) == "StartFailed" and stage.exit is None
+    stage.advance(5.0)
+    assert stage.outcome(stop) == "a" and stage.exit is not None
 
 
 def test_a_thousand_requests_are_open_at_most() -> None:
@@ -257,10 +259,10 @@ def test_a_dynamic_supervisor_starts_with_nothing_and_names_its_children_by_numb
 
 
 def test_a_dynamic_child_is_restarted_alone_with_its_own_arguments_and_is_not_registered() -> None:
-    stage = dynamic()
+    stage = Stage(spec("w", arguments=("common",)), strategy="simple_one_for_one").start()
     stage.ask("start_dynamic", (7,))
     stage.ask("start_dynamic", (8,))
-    assert stage.dies("w:1") == ["start w:1 7"]
+    assert stage.dies("w:1") == ["start w:1 common 7"]
     assert [child.spec.register for child in stage.core.children()] == [False, False]
 
 
