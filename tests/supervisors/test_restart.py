@@ -84,6 +84,7 @@ def test_news_that_comes_too_late_changes_nothing() -> None:
         stage.core.child_started("nobody", 0.0),
         stage.core.child_exited("nobody", CRASH, 0.0),
         stage.core.process_refused("nobody", StartFailed("no"), 0.0),
+        stage.core.timer_fired(Tag("stop", "a"), 0.0),
         stage.core.start(0.0),
     ):
         assert late == []

@@ -421,6 +421,14 @@ def test_many_children_leave_nothing_behind() -> None:
     assert not any(leftovers)
 
 
+def test_news_of_a_child_that_is_not_ours_changes_nothing() -> None:
+    boss = boss_of("a")
+    boss.begin()
+    boss.boss.child_started("b")
+    boss.boss.child_exited("b", ExitReason("killed"))
+    assert boss.states() == {"a": "up"} and len(boss.did) == 1
+
+
 def test_a_supervisor_is_called_what_its_child_spec_calls_it() -> None:
     boss = Pretended(specs("a"), name="storage")
     boss.no_process["a"] = StartFailed("no")
