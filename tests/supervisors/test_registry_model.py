@@ -11,9 +11,7 @@ from actorgrid.errors import NameTaken, NoSuchActor
 from actorgrid.supervisors.ref import Ref
 from actorgrid.supervisors.registry import MemoryRegistry, Registry
 
-KEYS = st.sampled_from(["ledger", "a/b", "..", "é"]) | st.text(min_size=1, max_size=6).filter(
-    lambda text: text.isprintable()
-)
+KEYS = st.sampled_from(["ledger", "a/b", "..", "é"]) | st.text(min_size=1, max_size=6)
 
 
 class AgainstADictionary(RuleBasedStateMachine):
