@@ -204,11 +204,26 @@ class MonitoringSection(Section):
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "least severe level logged", live=True)
     log_max_bytes: ByteCount = setting(16 * 2**20, "agent.log is rotated at this size, three older ones are kept")
     beat_interval_s: float = setting(1.0, "time between heartbeats of the agent's processes", ge=0.1, le=60)
+    hang_margin_s: float = setting(
+        2.0, "time beyond what a server declared for a handler until it is taken for hung and killed", ge=0.1, le=600
+    )
+
+    @model_validator(mode="after")
+    def _margin_covers_a_beat(self) -> MonitoringSection:
+        # A pause of the host too short to be seen as one may cost a whole interval.
+        if self.hang_margin_s < self.beat_interval_s:
+            raise PydanticCustomError(
+                "inconsistent",
+                "hang_margin_s ({margin}) is less than beat_interval_s ({interval})",
+                {"key": "hang_margin_s", "margin": self.hang_margin_s, "interval": self.beat_interval_s},
+            )
+        return self
 
 
 class PerformanceSection(Section):
     """Sizes that trade speed against memory and disk."""
 
+    actors_max: int = setting(1000, "actor processes on this host at a time", ge=20, le=100_000)
     ledger_segment_bytes: ByteCount = setting(16 * 2**20, "size at which the log starts a new segment", ge=4096)
     ledger_snapshot_every: int = setting(20_000, "entries between snapshots", ge=10, le=10_000_000)
     ledger_batch_max: int = setting(256, "commands committed by one fsync at most", ge=1, le=65_536)

@@ -36,7 +36,7 @@ class ExitReason:
 
     @property
     def is_normal(self) -> bool:
-        """Whether a transient child stays down after it, and links let it pass: ``normal`` and ``shutdown``."""
+        """Whether a transient child stays down after it: ``normal`` and ``shutdown``."""
         return self.kind in ("normal", "shutdown")
 
     def with_status(self, exit_status: int) -> ExitReason:
@@ -48,8 +48,8 @@ class ExitReason:
         return self if self.traceback or not text else replace(self, traceback=text[-TRACEBACK_CHARACTERS_MAX:])
 
     def to_error(self, name: str) -> ActorGridError:
-        """What is raised where a call to *name* was open: the named error it died of, or ActorDown."""
-        return self.error if self.error is not None else ActorDown(f"{name} died before it answered: {self}")
+        """What is raised for the end of *name*: the named error it died of, or ActorDown."""
+        return self.error if self.error is not None else ActorDown(f"{name} ended: {self}")
 
     def __str__(self) -> str:
         words = self.kind if not self.message else f"{self.kind}: {self.message}"

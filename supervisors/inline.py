@@ -7,17 +7,25 @@ through one FIFO; timers fire in order of their due time; watched file descripto
 from __future__ import annotations
 
 import heapq
+import inspect
 import itertools
 import pickle  # nosec B403 - round trips of our own messages, to hold them to what a process border allows
 import selectors
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
 from actorgrid.errors import ActorGridError, NoSuchActor
 
-from .server import CALL, REPLY, Envelope, Server
+from .envelope import CALL, REPLY, Envelope
+from .exits import ExitReason
+from .ref import Ref
+from .registry import MemoryRegistry
+from .server import Server
+
+TEST = Ref("test", "test")
 
 
 class InlineTimer:
@@ -34,6 +42,63 @@ class InlineTimer:
         self.cancelled = True
 
 
+class InlineRuntime:
+    """One server's view of its node: the :class:`~actorgrid.supervisors.runtime.Runtime` protocol."""
+
+    def __init__(self, node: InlineNode, name: str, arguments: tuple[Any, ...]) -> None:
+        self.node = node
+        self.me = Ref(name, name)
+        self.arguments = arguments
+        self.registry = node.registry
+        self.monotonic = node.monotonic
+        self.after = node.after
+        self.watch = node.watch
+        self.unwatch = node.unwatch
+        self.crash = node.crash
+        self._hold: InlineTimer | None = None
+
+    def send(self, to: str | Ref, envelope: Envelope) -> str:
+        """Queue for *to*."""
+        return self.node.post(to, envelope, self.me)
+
+    def room(self, _to: str | Ref, callback: Callable[[], None]) -> None:
+        """There is always room."""
+        self.node.after(0.0, callback)
+
+    def watch_peer(self, ref: Ref) -> None:
+        """Nothing to arrange: the node tells of ends."""
+        if ref.address not in self.node.servers:
+            raise NoSuchActor(f"{ref} is gone")
+
+    def die(self, reason: ExitReason) -> None:
+        """End this server, without ``stop``."""
+        self.node.end(self.me.address, reason)
+
+    def leave(self, reason: ExitReason) -> None:
+        """Run ``stop``, then end this server."""
+        server = self.node.servers[self.me.address]
+        result = server.stop(reason.message or reason.kind)
+        if inspect.iscoroutine(result):
+            server.spawn(self._leave_after(result, reason))
+        else:
+            self.die(reason)
+
+    async def _leave_after(self, stop: Any, reason: ExitReason) -> None:
+        await stop
+        self.die(reason)
+
+    def hold(self, for_s: float, release: Callable[[], None]) -> None:
+        """Release after *for_s*. Timers and watches go on: a node has one clock for all."""
+        self.go_on()
+        self._hold = self.node.after(for_s, release)
+
+    def go_on(self) -> None:
+        """End ``hold``."""
+        if self._hold is not None:
+            self._hold.cancel()
+            self._hold = None
+
+
 class InlineNode:
     """All servers of one host. ``run_until`` makes things happen; nothing runs by itself.
 
@@ -46,19 +111,36 @@ class InlineNode:
         self.now_s = monotonic() if real_time else 0.0
         self.servers: dict[str, Server] = {}
         self.crashed: dict[str, BaseException] = {}
+        self.ended: dict[str, ExitReason] = {}
+        self.registry = MemoryRegistry(lambda address: address in self.servers or address == TEST.address)
+        self.registry.register("test", TEST)
         self._inbox: deque[tuple[str, bytes]] = deque()
         self._timers: list[tuple[float, int, InlineTimer]] = []
         self._count = itertools.count()
         self._selector = selectors.DefaultSelector()
         self._replies: dict[tuple[int, int], Envelope] = {}
 
-    # -- the Runtime protocol
+    # -- for the servers' runtimes
 
-    def send(self, to: str, envelope: Envelope) -> None:
+    def post(self, to: str | Ref, envelope: Envelope, source: Ref) -> str:
         """Queue for *to*; a message that cannot be pickled fails here, as it would between processes."""
-        if to != "test" and to not in self.servers:
-            raise NoSuchActor(f"no server is called {to!r}", found=", ".join(sorted(self.servers)))
-        self._inbox.append((to, pickle.dumps(envelope)))
+        target = to if isinstance(to, Ref) else self.registry.whereis(to)
+        if target is None or (target.address not in self.servers and target != TEST):
+            raise NoSuchActor(f"no server is called {to!s}", found=", ".join(sorted(self.servers)))
+        self._inbox.append((target.address, pickle.dumps(replace(envelope, source=source))))
+        return target.address
+
+    def end(self, name: str, reason: ExitReason, silent: bool = False) -> None:
+        """A server ends; *silent*: it says nothing itself, and those who care hear of it from the node."""
+        server = self.servers[name]
+        if not silent:
+            server.say_ending(reason)
+        del self.servers[name]
+        self.registry.bury(name)
+        self.ended[name] = reason
+        for other in list(self.servers.values()):
+            if other.watches(name):
+                other.peer_ended(Ref(name, name), reason)
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> InlineTimer:
         """Call back once the clock has moved that far."""
@@ -93,25 +175,31 @@ class InlineNode:
 
     # -- for tests
 
-    def add(self, kind: type[Server], host: Any) -> Server:
+    def add(self, kind: type[Server], host: Any, *arguments: Any, name: str = "") -> Server:
         """Make a server and start it; what ``start`` raises comes out here once it has ended."""
-        server = kind(host, self)
-        self.servers[server.name] = server
+        name = name or kind.name
+        server = kind(host, InlineRuntime(self, name, arguments))
+        self.servers[name] = server
+        self.registry.register(name, Ref(name, name))
         outcome: list[BaseException | None] = []
         server.begin(outcome.append)
-        self.run_until(lambda: bool(outcome), what=f"start of {server.name}")
+        self.run_until(lambda: bool(outcome), what=f"start of {name}")
         if outcome[0] is not None:
             raise outcome[0]
         return server
 
     def remove(self, name: str) -> None:
-        """Forget a server, as a SIGKILL would: no goodbye."""
-        del self.servers[name]
+        """End a server, as a SIGKILL would: no goodbye. Open calls to it wait for their timeouts."""
+        self.end(name, ExitReason("killed"), silent=True)
 
-    def request(self, to: str, message: Any, timeout_s: float = 10.0) -> Any:
+    def send(self, to: str | Ref, envelope: Envelope) -> None:
+        """Send from outside, as if from the envelope's sender; an answer to "test" is dropped, nobody waits for it."""
+        self.post(to, envelope, Ref(envelope.sender, envelope.sender))
+
+    def request(self, to: str | Ref, message: Any, timeout_s: float = 10.0) -> Any:
         """Call *to* from outside and wait for the answer."""
         ref = (0, next(self._count))
-        self.send(to, Envelope(CALL, "test", ref, message))
+        self.post(to, Envelope(CALL, "test", ref, message), TEST)
         self.run_until(lambda: ref in self._replies, timeout_s, what=f"reply to {type(message).__name__}")
         reply = self._replies.pop(ref)
         if reply.kind == REPLY:
@@ -123,7 +211,7 @@ class InlineNode:
         if self._inbox:
             to, data = self._inbox.popleft()
             envelope = pickle.loads(data)  # nosec B301 - our own bytes, made in send
-            if to == "test":
+            if to == TEST.address:
                 self._replies[envelope.ref] = envelope
             elif to in self.servers:
                 self.servers[to].deliver(envelope)

@@ -7,6 +7,9 @@ at its ``await`` points, all in one thread. The process around it is a :class:`R
 
 A handler that raises an :class:`ActorGridError` answers its caller with it and lives on. Any other
 exception is a broken invariant: the caller gets :class:`ActorDown` and the runtime lets the process crash.
+
+Another server is named by its registered name or by its :class:`Ref`. A name means whoever has it at the moment of
+sending; a Ref means that one process, for ever.
 """
 
 from __future__ import annotations
@@ -15,136 +18,27 @@ import inspect
 import itertools
 import logging
 import os
-from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar, TypeVar
 
-from actorgrid.errors import ActorDown, ActorGridError, CallTimeout, NoSuchActor
+from actorgrid.errors import ActorDown, ActorGridError, CallTimeout, MailboxFull, NoSuchActor, NotSupported
+
+from .envelope import CALL, CAST, ERROR, REPLY, SIGNAL, Envelope, GetMetrics, GetStatus, SettingChanged
+from .exits import NORMAL, ExitReason
+from .inspection import SYSTEM_REQUESTS, Inspector, shown_attributes
+from .ref import Ref
+from .runtime import Runtime, Timer, Waiter
+from .signals import Deliver, Instruction, MonitorRef, SendSignal, Signals, gone
 
 Handler = Callable[..., Any]
 F = TypeVar("F", bound=Handler)
-
-CALL, CAST, REPLY, ERROR = "call", "cast", "reply", "error"
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """What travels between servers. ``ref`` ties a reply to its call; a reply nobody waits for is dropped."""
-
-    kind: str
-    sender: str
-    ref: tuple[int, int] | None
-    body: Any
-
-
-@dataclass(frozen=True, slots=True)
-class GetMetrics:
-    """Ask any server for its figures: ``{name: number}``."""
-
-
-@dataclass(frozen=True, slots=True)
-class GetStatus:
-    """Ask any server how it is: plain values, for people."""
-
-
-@dataclass(frozen=True, slots=True)
-class SettingChanged:
-    """A live setting has a new value, already committed."""
-
-    key: str
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """Cast to ``fault_detector`` by every server's runtime, from its message loop."""
-
-    name: str
-    pid: int
-    handled: int
-
-
-class Timer(Protocol):
-    """A pending callback."""
-
-    def cancel(self) -> None:
-        """Never call it; harmless when it was called already."""
-
-
-class Runtime(Protocol):
-    """What a server may ask of the process it lives in. All callbacks run in the server's thread."""
-
-    def send(self, to: str, envelope: Envelope) -> None:
-        """Queue for the server named *to*; raises NoSuchActor or MailboxFull."""
-
-    def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """Call back once, no earlier than *delay_s* from now."""
-
-    def watch(
-        self, fd: int, on_readable: Callable[[], None] | None, on_writable: Callable[[], None] | None = None
-    ) -> None:
-        """Call back while *fd* is ready (level-triggered); replaces an earlier watch of the same fd."""
-
-    def unwatch(self, fd: int) -> None:
-        """Forget *fd*; harmless when it was not watched."""
-
-    def monotonic(self) -> float:
-        """Seconds on a clock that never steps back."""
-
-    def crash(self, error: BaseException) -> None:
-        """Let the process die of *error* after the current handler."""
-
-
-class Waiter:
-    """One awaited answer: what a handler's ``await self.call(...)`` suspends on."""
-
-    __slots__ = ("_callback", "_error", "_value", "done")
-
-    def __init__(self) -> None:
-        self.done = False
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._callback: Callable[[], None] | None = None
-
-    def set(self, value: Any) -> None:
-        """Give the value; a second answer is ignored."""
-        self._settle(value, None)
-
-    def fail(self, error: BaseException) -> None:
-        """Raise *error* where it is awaited; a second answer is ignored."""
-        self._settle(None, error)
-
-    def _settle(self, value: Any, error: BaseException | None) -> None:
-        if self.done:
-            return
-        self.done, self._value, self._error = True, value, error
-        if self._callback is not None:
-            self._callback()
-
-    def on_done(self, callback: Callable[[], None]) -> None:
-        """Call back when answered (at once if it was already)."""
-        if self.done:
-            callback()
-        else:
-            self._callback = callback
-
-    def result(self) -> Any:
-        """The value, or the error raised."""
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def __await__(self) -> Generator[Waiter, None, Any]:
-        if not self.done:
-            yield self
-        return self.result()
 
 
 def handles(message_type: type) -> Callable[[F], F]:
     """Mark a method as the handler of one message type.
 
-    The method takes the message, and the caller's name too if it has a second parameter. Its return value
-    is the reply; for a cast it is dropped.
+    The method takes the message, and the sender too if it has a second parameter: its Ref if that is annotated
+    ``Ref``, else its name. Its return value is the reply; for a cast it is dropped.
     """
 
     def mark(method: F) -> F:
@@ -154,20 +48,33 @@ def handles(message_type: type) -> Callable[[F], F]:
     return mark
 
 
+def _sender_as(method: Handler) -> str:
+    """How a handler wants its sender: ``""``, ``name`` or ``ref``."""
+    parameters = list(inspect.signature(method).parameters.values())
+    if len(parameters) < 3:
+        return ""
+    return "ref" if parameters[2].annotation in ("Ref", Ref) else "name"
+
+
 class Server:
-    """Base of every server: subclasses set ``name``, mark handlers with ``@handles`` and keep state."""
+    """Base of every server: subclasses set ``name``, mark handlers with ``@handles`` and keep state.
+
+    ``max_handler_s``: a handler that runs longer without an ``await`` is taken for hung, and the process is killed.
+    ``trap_exit``: the end of a linked actor comes as an Exited message instead of ending this one.
+    """
 
     name: ClassVar[str] = "server"
     max_handler_s: ClassVar[float] = 5.0
-    _handlers: ClassVar[dict[type, tuple[str, bool]]] = {}
+    trap_exit: ClassVar[bool] = False
+    _handlers: ClassVar[dict[type, tuple[str, str]]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        table: dict[type, tuple[str, bool]] = {}
+        table: dict[type, tuple[str, str]] = {}
         for base in reversed(cls.__mro__):
             for attribute, method in vars(base).items():
                 for message_type in getattr(method, "handled_types", ()):
-                    table[message_type] = (attribute, len(inspect.signature(method).parameters) > 2)
+                    table[message_type] = (attribute, _sender_as(method))
         cls._handlers = table
 
     def __init__(self, host: Any, runtime: Runtime) -> None:
@@ -176,9 +83,12 @@ class Server:
         self.log = logging.getLogger(f"actorgrid.{self.name}")
         self.handled = 0
         self._call_refs = itertools.count(1)
-        self._open_calls: dict[tuple[int, int], tuple[Waiter, Timer, str]] = {}
+        self._open_calls: dict[tuple[int, int], tuple[Waiter, Timer, str]] = {}  # the last: the callee's address
         # Tells our calls from those of the process that had this name before: its late replies match nothing.
         self._call_boot = int.from_bytes(os.urandom(6), "big")
+        self._signals = Signals(self.trap_exit)
+        self._inspector = Inspector(self)
+        self._base_attributes = frozenset(vars(self)) | {"_base_attributes"}
 
     # -- for subclasses to override
 
@@ -202,27 +112,158 @@ class Server:
         """Plain values for people."""
         return {}
 
-    # -- for handlers to use
+    def format_state(self) -> dict[str, str]:
+        """What GetState shows: every attribute of the subclass, cut short, secrets hidden by their name."""
+        return shown_attributes(self, self._base_attributes)
 
-    def cast(self, to: str, message: Any) -> bool:
+    # -- for handlers to use: messages
+
+    @property
+    def me(self) -> Ref:
+        """This process."""
+        return self.runtime.me
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What the child spec, and StartChild after it, gave."""
+        return self.runtime.arguments
+
+    def cast(self, to: str | Ref, message: Any) -> bool:
         """Send without an answer; ``False`` when there is no such server right now or its queue is full."""
         try:
-            self.runtime.send(to, Envelope(CAST, self.name, None, message))
-        except (NoSuchActor, ActorGridError):
+            self._send(to, Envelope(CAST, self.name, None, message))
+        except ActorGridError:
             return False
         return True
 
-    def call(self, to: str, request: Any, timeout_s: float = 5.0) -> Waiter:
-        """Await the answer of server *to*. Raises what it raised, CallTimeout, or NoSuchActor."""
+    def cast_after(self, delay_s: float, to: str | Ref, message: Any) -> Timer:
+        """``erlang:send_after``: cast once *delay_s* have passed, unless the timer is cancelled before."""
+
+        def send() -> None:
+            self.cast(to, message)
+
+        return self.runtime.after(delay_s, send)
+
+    def call(self, to: str | Ref, request: Any, timeout_s: float = 5.0) -> Waiter:
+        """Await the answer of *to*. Raises what it raised, CallTimeout, ActorDown, NoSuchActor or MailboxFull.
+
+        A late answer is dropped: it never answers a later call.
+        """
         waiter = Waiter()
         ref = (self._call_boot, next(self._call_refs))
-        timer = self.runtime.after(timeout_s, lambda: self._expire_call(ref, to, request, timeout_s))
-        self._open_calls[ref] = (waiter, timer, to)
         try:
-            self.runtime.send(to, Envelope(CALL, self.name, ref, request))
+            address = self._send(to, Envelope(CALL, self.name, ref, request))
         except ActorGridError as error:
-            self._settle_call(ref, None, error)
+            waiter.fail(error)
+            return waiter
+        timer = self.runtime.after(timeout_s, lambda: self._expire_call(ref, to, request, timeout_s))
+        self._open_calls[ref] = (waiter, timer, address)
         return waiter
+
+    def room(self, to: str | Ref) -> Waiter:
+        """Await that less than half of the queue to *to* is used: what to do after MailboxFull, or every so often.
+
+        Messages are handled meanwhile, so two servers that flood each other and await room cannot deadlock.
+        """
+        waiter = Waiter()
+        self.runtime.room(to, lambda: waiter.set(None))
+        return waiter
+
+    def _send(self, to: str | Ref, envelope: Envelope) -> str:
+        address = self.runtime.send(to, envelope)
+        self._inspector.saw("out", str(to), envelope)
+        return address
+
+    # -- for handlers to use: names
+
+    def register(self, key: str) -> None:
+        """Take the unique name *key* on this host until we end or ``unregister`` it. Raises NameTaken, BadRequest."""
+        self.runtime.registry.register(key, self.me)
+
+    def unregister(self, key: str) -> None:
+        """Give it back; harmless when we do not have it."""
+        self.runtime.registry.unregister(key, self.me)
+
+    def whereis(self, key: str) -> Ref | None:
+        """Who has the name *key* now."""
+        return self.runtime.registry.whereis(key)
+
+    def join(self, key: str) -> None:
+        """Become a member of the group *key* until we end or leave it."""
+        self.runtime.registry.join(key, self.me)
+
+    def leave_group(self, key: str) -> None:
+        """Be a member no more; harmless when we are none."""
+        self.runtime.registry.leave(key, self.me)
+
+    def members(self, key: str) -> list[Ref]:
+        """The living members of the group *key*."""
+        return self.runtime.registry.members(key)
+
+    # -- for handlers to use: links, monitors, ends
+
+    def monitor(self, to: str | Ref) -> MonitorRef:
+        """Get one Down message when *to* ends, with the reason; at once, of kind ``noproc``, if it is gone already.
+
+        A name is looked up now: the monitor is of that process, not of its successors. Raises Overloaded.
+        """
+        target = self._find(to)
+        monitor, instructions = self._signals.monitor(target)
+        self._do(instructions)
+        return monitor
+
+    def demonitor(self, monitor: MonitorRef) -> None:
+        """No Down will come of it any more; harmless when it came already."""
+        self._do(self._signals.demonitor(monitor))
+
+    def link(self, to: str | Ref) -> None:
+        """Share the fate of *to*: when one of us ends other than ``normal``, so does the other (see ``trap_exit``)."""
+        self._do(self._signals.link(self._find(to)))
+
+    def unlink(self, to: str | Ref) -> None:
+        """End that; harmless when there is no link."""
+        self._do(self._signals.unlink(self._find(to)))
+
+    def send_exit(self, to: str | Ref, reason: ExitReason) -> None:
+        """``exit/2``: ask *to* to end of *reason*; it may trap all but ``killed``. Nothing happens if it is gone."""
+        self._do(self._signals.send_exit(self._find(to), reason))
+
+    def leave(self, reason: ExitReason = NORMAL) -> None:
+        """End in order after this handler: ``stop`` is run, then the supervisor, links and monitors hear *reason*."""
+        self.runtime.leave(reason)
+
+    def _find(self, to: str | Ref) -> Ref:
+        if isinstance(to, Ref):
+            return to
+        return self.runtime.registry.whereis(to) or Ref("", to)  # the address of nobody
+
+    def _do(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, SendSignal):
+                self._send_signal(instruction)
+            elif isinstance(instruction, Deliver):
+                # From the loop, not from inside the handler that asked.
+                message = instruction.message
+                self.runtime.after(0.0, lambda message=message: self._told(message))  # type: ignore[misc]
+            else:
+                self.runtime.die(instruction.reason)
+
+    def _send_signal(self, instruction: SendSignal) -> None:
+        target = instruction.to
+        try:
+            if self._signals.watches(target.address):
+                self.runtime.watch_peer(target)
+            self.runtime.send(target, Envelope(SIGNAL, self.name, None, instruction.signal))
+        except NoSuchActor:
+            self._do(self._signals.ended(target, gone(target)))
+
+    def _told(self, message: Any) -> None:
+        if type(message) in self._handlers:
+            self.deliver(Envelope(CAST, self.name, None, message, message.ref))
+        else:
+            self.log.info("nobody handles %s", message)
+
+    # -- for handlers to use: time
 
     def sleep(self, delay_s: float) -> Waiter:
         """Await the passing of time without blocking other handlers."""
@@ -263,54 +304,103 @@ class Server:
         else:
             done(None)
 
-    def fail_calls(self, to: str, error: ActorGridError) -> None:
-        """End all open calls to server *to* with *error*: its process is gone and will not answer."""
-        for ref in [ref for ref, (_waiter, _timer, callee) in self._open_calls.items() if callee == to]:
-            self._settle_call(ref, None, error)
+    def fail_calls(self, ref: Ref, reason: ExitReason | None = None) -> None:
+        """End all open calls to the process *ref*: it is gone and will not answer. *reason* if that is known."""
+        for call in [call for call, (_waiter, _timer, address) in self._open_calls.items() if address == ref.address]:
+            why = f": {reason}" if reason is not None else ""
+            self._settle_call(call, None, ActorDown(f"{ref.name or ref.address} died before it answered{why}"))
+
+    def signal_counts(self) -> dict[str, int]:
+        """How many monitors and links there are, and open calls."""
+        return {"open_calls": len(self._open_calls), **self._signals.counts()}
+
+    def watches(self, address: str) -> bool:
+        """Whether ``peer_ended`` wants to know of that process, and why it ended."""
+        return self._signals.watches(address)
+
+    def peer_ended(self, ref: Ref, reason: ExitReason) -> None:
+        """The process *ref* is gone and said nothing to us; *reason* is what its supervisor knows."""
+        self._do(self._signals.ended(ref, reason))
+
+    def say_ending(self, reason: ExitReason) -> None:
+        """Tell links and monitors that we end."""
+        for instruction in self._signals.ending(reason):
+            if isinstance(instruction, SendSignal):
+                try:
+                    self.runtime.send(instruction.to, Envelope(SIGNAL, self.name, None, instruction.signal))
+                except ActorGridError as error:  # it hears of our end from the kernel, and why from our supervisor
+                    self.log.debug("%s does not hear our last words: %s", instruction.to, error)
 
     def deliver(self, envelope: Envelope) -> None:
         """Take one message from the runtime."""
         self.handled += 1
+        if isinstance(envelope.body, SYSTEM_REQUESTS) and envelope.kind == CALL:
+            self.answer_call(envelope, self._inspector.answer(envelope.body), None)
+        elif self._inspector.held is None:
+            self.take(envelope)
+        else:
+            self._inspector.hold(envelope)
+
+    def take(self, envelope: Envelope) -> None:
+        """Handle one message now."""
+        self._inspector.saw("in", envelope.sender, envelope)
         if envelope.kind in (REPLY, ERROR):
             if envelope.ref is not None:
                 failed = envelope.kind == ERROR
                 self._settle_call(envelope.ref, None if failed else envelope.body, envelope.body if failed else None)
-            return
+        elif envelope.kind == SIGNAL:
+            if envelope.source is not None:
+                self._do(self._signals.received(envelope.source, envelope.body))
+        else:
+            self._handle(envelope)
+
+    def _handle(self, envelope: Envelope) -> None:
         entry = self._handlers.get(type(envelope.body))
         if entry is None:
-            self._answer_call(
-                envelope, None, ActorGridError(f"{self.name} does not take {type(envelope.body).__name__}")
-            )
+            self.answer_call(envelope, None, NotSupported(f"{self.name} does not take {type(envelope.body).__name__}"))
             return
-        attribute, wants_sender = entry
+        attribute, sender_as = entry
         method = getattr(self, attribute)
         try:
-            result = method(envelope.body, envelope.sender) if wants_sender else method(envelope.body)
-        except Exception as error:  # noqa: BLE001 - the outermost loop: _answer_call decides between reply and crash
-            self._answer_call(envelope, None, error)
+            if not sender_as:
+                result = method(envelope.body)
+            else:
+                result = method(envelope.body, envelope.source if sender_as == "ref" else envelope.sender)
+        except Exception as error:  # noqa: BLE001 - the outermost loop: answer_call decides between reply and crash
+            self.answer_call(envelope, None, error)
             return
         if inspect.iscoroutine(result):
-            self._advance_work(result, lambda value, error: self._answer_call(envelope, value, error))
+            self._advance_work(result, lambda value, error: self.answer_call(envelope, value, error))
         else:
-            self._answer_call(envelope, result, None)
+            self.answer_call(envelope, result, None)
 
-    def _answer_call(self, envelope: Envelope, value: Any, error: BaseException | None) -> None:
+    def answer_call(self, envelope: Envelope, value: Any, error: BaseException | None) -> None:
+        """End the handling of *envelope*: reply if it was a call, crash if *error* is a broken invariant."""
         expected = error is None or isinstance(error, ActorGridError)
         if not expected:
-            self.log.error("%s crashed on %s", self.name, type(envelope.body).__name__, exc_info=error)
+            self.log.error("%s crashed on %s: %r", self.name, type(envelope.body).__name__, error)
         if envelope.kind == CALL:
             if error is None:
                 body, kind = value, REPLY
             else:
                 body, kind = (error if expected else ActorDown(f"{self.name} crashed: {error!r}")), ERROR
             try:
-                self.runtime.send(envelope.sender, Envelope(kind, self.name, envelope.ref, body))
-            except ActorGridError:
-                self.log.info("reply to %s dropped: it is gone", envelope.sender)
+                self._send(envelope.source or envelope.sender, Envelope(kind, self.name, envelope.ref, body))
+            except ActorGridError as refused:
+                self._reply_refused(envelope, refused)
         elif error is not None and expected:
             self.log.warning("cast %s from %s: %s", type(envelope.body).__name__, envelope.sender, error)
         if error is not None and not expected:
             self.runtime.crash(error)
+
+    def _reply_refused(self, envelope: Envelope, refused: ActorGridError) -> None:
+        self.log.info("reply to %s dropped: %s", envelope.sender, refused)
+        if not isinstance(refused, NoSuchActor | MailboxFull):
+            # Too large, most likely: the caller lives and waits, so it is told what became of its answer.
+            try:
+                self._send(envelope.source or envelope.sender, Envelope(ERROR, self.name, envelope.ref, refused))
+            except ActorGridError as error:
+                self.log.info("%s is not told either: %s", envelope.sender, error)
 
     def _background_done(self, _value: Any, error: BaseException | None) -> None:
         if error is None:
@@ -318,7 +408,7 @@ class Server:
         if isinstance(error, ActorGridError):
             self.log.warning("background work of %s ended: %s", self.name, error)
             return
-        self.log.error("%s crashed in background work", self.name, exc_info=error)
+        self.log.error("%s crashed in background work: %r", self.name, error)
         self.runtime.crash(error)
 
     def _advance_work(self, work: Coroutine[Any, Any, Any], done: Callable[[Any, BaseException | None], None]) -> None:
@@ -332,7 +422,7 @@ class Server:
             return
         waiter.on_done(lambda: self._advance_work(work, done))
 
-    def _expire_call(self, ref: tuple[int, int], to: str, request: Any, timeout_s: float) -> None:
+    def _expire_call(self, ref: tuple[int, int], to: str | Ref, request: Any, timeout_s: float) -> None:
         error = CallTimeout(
             f"{to} did not answer {type(request).__name__} in {timeout_s:g} s",
             hint="it may be restarting; whether it acted is unknown",
@@ -349,6 +439,8 @@ class Server:
             waiter.fail(error)
         else:
             waiter.set(value)
+
+    # -- asked of every server
 
     @handles(GetMetrics)
     def _get_metrics(self, _request: GetMetrics) -> dict[str, float]:

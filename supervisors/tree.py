@@ -1,24 +1,47 @@
 """A whole supervision tree in its own processes, seen from the process that started it.
 
+    with Tree() as tree:
+        tree.up("shop.servers:Shop")          # a Supervisor; its children are up when this returns
+        tree.call("till", Price("tea"))
+
 ``Tree`` starts an actor system with one root supervisor and turns what it says into events. Nothing of it outlives
-this process, and this process learns from the kernel (``lifeline``) when nothing of it lives any more.
+this process, and this process learns from the kernel (``lifeline``) when nothing of it lives any more. As the root has
+no supervisor of its own, this process judges its pulse: a root that hangs is killed, and with it the tree.
 """
 
 from __future__ import annotations
 
+import itertools
+import logging
+import os
+import shutil
+import signal
+import tempfile
+from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from actorgrid.errors import ActorGridError, PeerGone
-from actorgrid.transports.thespian_unix import Parcel
+from actorgrid.errors import ActorDown, ActorGridError, CallTimeout, NoSuchActor, PeerGone, StartFailed
+from actorgrid.transports.thespian_unix import Parcel, PeerLost
 from actorgrid.transports.unix_system import Ready, UnixSystem
 
 from .actor import SupervisorActor
-from .child import ChildSpec
-from .server import CAST
-from .wire import HostServer, ServerCrashed, ServerStarted, ServerStartFailed, StopServer, unpack
+from .envelope import CALL, CAST, ERROR, Envelope
+from .pulse import Pulse
+from .ref import Ref
+from .registry import Registry
+from .watchdog import Watchdog
+from .wire import HostServer, LastWords, ServerStarted, ServerStartFailed, StopServer, TreeSettings, pack, unpack
+
+MAIN = "main"
+DEFAULTS = TreeSettings()
+_ROOT = "root"
+_STOP_S = 10.0
+
+log = logging.getLogger("actorgrid.supervisor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +82,35 @@ TreeEvent = TreeStarted | TreeFailed | TreeGone | TreeSaid | DescriptorReady
 
 
 class Tree:
-    """One actor system with a root supervisor. Make and use it in the main thread."""
+    """One actor system with a root supervisor. Make and use it in the main thread: its processes die with the thread.
 
-    def __init__(self, folder: Path, watch: tuple[int, ...] = ()) -> None:
-        self._system = UnixSystem(folder)
+    *folder* is made for the sockets, and removed by ``close``; without one a temporary directory is. *watch* holds
+    descriptors that wake ``next_event``.
+    """
+
+    def __init__(
+        self, folder: Path | None = None, watch: tuple[int, ...] = (), settings: TreeSettings = DEFAULTS
+    ) -> None:
+        self._made = None if folder is not None else Path(tempfile.mkdtemp(prefix="actorgrid-"))
+        folder = folder or Path(self._made or "") / "boot"
+        self._pulse = Pulse()  # before the first fork: it is inherited through the admin
+        try:
+            self._system = UnixSystem(folder)
+        except BaseException:
+            self._pulse.close()
+            raise
+        self._settings = settings
+        self._watchdog = Watchdog(settings.beat_interval_s, settings.hang_margin_s)
+        self._judge_at = monotonic()
         self._system.watch([self._system.lifeline, *watch])
+        self.registry = Registry(folder)
+        self.me = Ref(self._system.name, MAIN)
+        self.registry.register(MAIN, self.me)
         self._root = ""
-        self._events: list[TreeEvent] = []
+        self._events: deque[TreeEvent] = deque()
+        self._calls = itertools.count(1)
+        self._answers: dict[tuple[int, int], Envelope] = {}
+        self._waiting: dict[tuple[int, int], Ref] = {}
         self.gone = False
 
     @property
@@ -73,10 +118,79 @@ class Tree:
         """The first process of the tree."""
         return self._system.admin_pid
 
-    def start(self, name: str, kind: str, host: Any, children: tuple[ChildSpec, ...]) -> None:
+    def start(self, name: str, kind: str, host: Any, *arguments: Any) -> None:
         """Start the root; TreeStarted or TreeFailed follows. Raises PeerGone when the tree died at once."""
         self._root = self._system.create(SupervisorActor)
-        self._system.tell(self._root, HostServer(name, kind, host, 1, {}, children))
+        self.registry.register(name, Ref(self._root, name))
+        self._watchdog.watch(_ROOT, None)
+        order = HostServer(name, kind, host, arguments, self._settings, self._pulse.number)
+        self._system.tell(self._root, order)
+
+    def up(self, kind: str, host: Any = None, *arguments: Any, name: str = "root", timeout_s: float = 60.0) -> int:
+        """Start the root and wait until all is up; gives the root's pid.
+
+        Raises what the first failing start raised, or StartFailed after *timeout_s*.
+        """
+        self.start(name, kind, host, *arguments)
+        deadline = monotonic() + timeout_s
+        while True:
+            event = self.next_event(max(0.0, deadline - monotonic()))
+            if isinstance(event, TreeStarted):
+                return event.pid
+            if isinstance(event, TreeFailed):
+                raise event.error
+            if isinstance(event, TreeGone):
+                raise StartFailed(f"the tree of {kind} died while it started", hint="its log says why")
+            if event is None:
+                raise StartFailed(f"{kind} did not start in {timeout_s:g} s", hint="give it longer, or see its log")
+
+    # -- from outside the tree
+
+    def cast(self, to: str | Ref, message: Any) -> bool:
+        """Send without an answer; ``False`` when there is no such server now or its queue is full."""
+        try:
+            self._post(to, Envelope(CAST, MAIN, None, message))
+        except ActorGridError:
+            return False
+        return True
+
+    def call(self, to: str | Ref, request: Any, timeout_s: float = 10.0) -> Any:
+        """Ask a server and wait for its answer. What else happens meanwhile is kept for ``next_event``.
+
+        Raises what the server raised, NoSuchActor, MailboxFull, CallTimeout, or PeerGone when the whole tree is gone.
+        """
+        ref = (os.getpid(), next(self._calls))
+        deadline = monotonic() + timeout_s
+        try:
+            self._waiting[ref] = self._post(to, Envelope(CALL, MAIN, ref, request))
+            while ref not in self._answers:
+                if self.gone:
+                    raise PeerGone(f"the whole tree died before {to!s} answered")
+                if not self._wait(deadline):
+                    raise CallTimeout(
+                        f"{to!s} did not answer {type(request).__name__} in {timeout_s:g} s",
+                        hint="it may be restarting; whether it acted is unknown",
+                    )
+        finally:
+            self._waiting.pop(ref, None)
+            answer = self._answers.pop(ref, None)
+        if answer is None:
+            raise AssertionError("waited for an answer that is not there")
+        if answer.kind == ERROR:
+            raise answer.body
+        return answer.body
+
+    def _post(self, to: str | Ref, envelope: Envelope) -> Ref:
+        target = to if isinstance(to, Ref) else self.registry.whereis(to)
+        if target is None:
+            raise NoSuchActor(f"no server is called {to!s} now", hint="it is being restarted, or has not started yet")
+        try:
+            self._system.tell(target.address, Parcel(pack(envelope)))
+        except PeerGone as error:
+            raise NoSuchActor(f"{to!s} is down", found=error.message, hint="it is being restarted") from None
+        return target
+
+    # -- what happens
 
     def next_event(self, timeout_s: float | None) -> TreeEvent | None:
         """The next event, or ``None`` when there was none in time."""
@@ -84,16 +198,36 @@ class Tree:
         while not self._events:
             if self.gone:
                 return TreeGone()
-            left = None if deadline is None else max(0.0, deadline - monotonic())
-            try:
-                received = self._system.receive(left)
-            except PeerGone:
-                self._wait_gone()
-                continue
-            if received is None:
+            if not self._wait(deadline):
                 return None
+        return self._events.popleft()
+
+    def _wait(self, deadline: float | None) -> bool:
+        """Take what comes next; ``False`` when *deadline* has passed without anything."""
+        self._judge()
+        left = self._judge_at - monotonic()
+        if deadline is not None:
+            left = min(left, deadline - monotonic())
+        try:
+            received = self._system.receive(max(0.0, left))
+        except PeerGone:
+            self._wait_gone()
+            return True
+        if received is not None:
             self._take(*received)
-        return self._events.pop(0)
+            return True
+        return deadline is None or monotonic() < deadline
+
+    def _judge(self) -> None:
+        now = monotonic()
+        if now < self._judge_at:
+            return
+        self._judge_at = now + self._settings.beat_interval_s
+        for hung in self._watchdog.judge({_ROOT: self._pulse.read()}, now):
+            log.critical("the root of the tree hangs and is killed: %s", hung.message)
+            if self._pulse.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(self._pulse.pid, signal.SIGKILL)
 
     def _wait_gone(self) -> None:
         # The admin is dead; the kernel is killing the rest, from parent to child.
@@ -104,7 +238,7 @@ class Tree:
         self.gone = True
         self._events.append(TreeGone())
 
-    def _take(self, _sender: str, message: Any) -> None:
+    def _take(self, sender: str, message: Any) -> None:
         if isinstance(message, Ready):
             for fd in message.fds:
                 if fd == self._system.lifeline:
@@ -112,12 +246,23 @@ class Tree:
                 else:
                     self._events.append(DescriptorReady(fd))
         elif isinstance(message, ServerStarted):
+            self._pulse.pid = message.pid
             self._events.append(TreeStarted(message.pid))
-        elif isinstance(message, (ServerStartFailed, ServerCrashed)):
+        elif isinstance(message, ServerStartFailed):
             self._events.append(TreeFailed(message.error))
+        elif isinstance(message, LastWords):
+            if not message.reason.is_normal:
+                self._events.append(TreeFailed(message.reason.to_error("the root of the tree")))
+        elif isinstance(message, PeerLost):
+            for ref, callee in self._waiting.items():
+                if callee.address == message.peer:
+                    down = ActorDown(f"{callee} died before it answered")
+                    self._answers.setdefault(ref, Envelope(ERROR, callee.name, ref, down))
         elif isinstance(message, Parcel):
-            envelope, _generation = unpack(message.data)
-            if envelope.kind == CAST:
+            envelope = unpack(message.data, sender)
+            if envelope.ref in self._waiting:
+                self._answers[envelope.ref] = envelope
+            elif envelope.kind == CAST:
                 self._events.append(TreeSaid(envelope.sender, envelope.body))
 
     def stop(self, reason: str) -> None:
@@ -127,3 +272,23 @@ class Tree:
     def close(self) -> None:
         """Kill what is left, wait until all of it is gone, and remove its sockets."""
         self._system.close()
+        self._pulse.close()
+        if self._made is not None:
+            shutil.rmtree(self._made)
+            self._made = None
+
+    def __enter__(self) -> Tree:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Stop the tree in order, for at most 10 s, then kill what is left."""
+        try:
+            if self._root and not self.gone:
+                self.stop("done")
+                deadline = monotonic() + _STOP_S
+                while not isinstance(self.next_event(max(0.0, deadline - monotonic())), TreeGone | None):
+                    pass
+        except PeerGone:
+            log.info("the tree was gone before it was stopped")
+        finally:
+            self.close()

@@ -7,54 +7,60 @@ The rest are small frozen dataclasses that the transport pickles itself.
 from __future__ import annotations
 
 import pickle  # nosec B403 - between processes that proved the boot's key to each other
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from actorgrid.errors import ActorGridError
 
-from .child import ChildSpec
-from .server import Envelope
+from .envelope import Envelope
+from .exits import ExitReason
+from .ref import Ref
 
 
-def pack(envelope: Envelope, generation: int) -> bytes:
-    """The bytes of an envelope; *generation* tells the sender's processes of one name apart."""
-    return pickle.dumps(
-        (envelope.kind, envelope.sender, generation, envelope.ref, envelope.body), pickle.HIGHEST_PROTOCOL
-    )
+def pack(envelope: Envelope) -> bytes:
+    """The bytes of an envelope. Its source is left out: the receiver knows who sent them."""
+    return pickle.dumps((envelope.kind, envelope.sender, envelope.ref, envelope.body), pickle.HIGHEST_PROTOCOL)
 
 
-def unpack(data: bytes | bytearray) -> tuple[Envelope, int]:
-    """The envelope and its sender's generation."""
-    kind, sender, generation, ref, body = pickle.loads(data)  # nosec B301 - see the module
-    return Envelope(kind, sender, ref, body), generation
+def unpack(data: bytes | bytearray | memoryview, address: str) -> Envelope:
+    """The envelope that the process at *address* sent."""
+    kind, sender, ref, body = pickle.loads(data)  # nosec B301 - see the module
+    return Envelope(kind, sender, ref, body, Ref(address, sender))
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a server is. ``generation`` counts the processes that had its name; ``up``: its start has ended."""
+class TreeSettings:
+    """What holds for all processes of one tree.
 
-    address: str
-    generation: int
-    up: bool
+    Each process's loop beats every ``beat_interval_s``. A process is hung when its handler runs ``hang_margin_s``
+    longer than declared, or its idle loop misses three beats and the margin (``watchdog.py``). No more than
+    ``actors_max`` processes live at a time.
+    """
+
+    beat_interval_s: float = 1.0
+    hang_margin_s: float = 2.0
+    actors_max: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class HostServer:
-    """The first order to a new process: be this server. The answer is ServerStarted or ServerStartFailed."""
+    """The first order to a new process: be this server. The answer is ServerStarted or ServerStartFailed.
+
+    ``returned``: there was one of this name before, so the others are told that it came back. ``pulse`` is the number
+    of the pulse made for it.
+    """
 
     name: str
     kind: str
     host: Any
-    generation: int
-    directory: dict[str, Place]
-    children: tuple[ChildSpec, ...] = field(default=())
-
-
-@dataclass(frozen=True, slots=True)
-class Directory:
-    """All servers that have a process now. Replaces what was known."""
-
-    places: dict[str, Place]
+    arguments: tuple[Any, ...] = ()
+    settings: TreeSettings = TreeSettings()
+    pulse: int = 0
+    registered: bool = True
+    returned: bool = False
+    shutdown_s: float | None = None
+    max_handler_s: float | None = None
+    memory_mib: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +74,6 @@ class StopServer:
 class ServerStarted:
     """``start`` has ended well."""
 
-    name: str
-    generation: int
     pid: int
 
 
@@ -77,15 +81,33 @@ class ServerStarted:
 class ServerStartFailed:
     """``start`` raised; the process leaves."""
 
-    name: str
-    generation: int
     error: ActorGridError
 
 
 @dataclass(frozen=True, slots=True)
-class ServerCrashed:
-    """Why the process is about to end: a broken invariant, or a supervisor that gave up."""
+class LastWords:
+    """Why the process is about to end."""
+
+    reason: ExitReason
+
+
+@dataclass(frozen=True, slots=True)
+class CameBack:
+    """A registered server was started again. Passed on to every process of the tree."""
 
     name: str
-    generation: int
-    error: ActorGridError
+
+
+@dataclass(frozen=True, slots=True)
+class WhyEnded:
+    """Asked of the parent of a process that ended without a word to us. The answer is Ended."""
+
+    ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the kernel says that a child ended, or what it said itself."""
+
+    ref: Ref
+    reason: ExitReason

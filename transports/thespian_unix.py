@@ -71,6 +71,13 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerLost:
+    """The kernel ended our connection to *peer*: it is gone. What it had sent us comes before this."""
+
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
 class UnixAddress:
     """Where an actor listens: the name of its socket in the boot's directory. Never used twice in a boot."""
 
@@ -140,7 +147,7 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
             UnixTransport._external_count += 1
             self.external = True
             self.mesh = Mesh(boot.folder, boot.key, f"x{os.getpid()}.{UnixTransport._external_count}")
-            self.mesh.on_peer_lost = self._peer_lost
+        self.mesh.on_peer_lost = self._peer_lost
         self.myAddress = address_of(self.mesh.name)
         self._addresses: dict[str, Any] = {}
         self._children = 0
@@ -227,6 +234,15 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
         self.mesh.inbox.append((self.mesh.name, INTERNAL, message))
         self.mesh.interrupt()
 
+    def watch_peer(self, name: str) -> None:
+        """Have the end of that process told as PeerLost. Raises PeerGone when it is gone already."""
+        self.mesh.reach(name)
+
+    def when_room(self, name: str, callback: Any) -> None:
+        """Call back when under half of the queue to *name* is used."""
+        self.mesh.reach(name)
+        callback()
+
     def flush(self, timeout_s: float) -> None:
         """Send what is queued, for at most *timeout_s*; nothing received is handled."""
         end = currentTime() + timeout_s
@@ -262,6 +278,8 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
 
     def _peer_lost(self, peer: str) -> None:
         self._admin_lost |= peer == ADMIN
+        self.mesh.read_rest(peer)
+        self.notify(PeerLost(peer))
 
     # -- the loop
 

@@ -188,6 +188,11 @@ class Mesh:
         else:
             self._enqueue(link, memoryview(payload)[sent - _HEADER.size :], done)
 
+    def reach(self, peer: str) -> None:
+        """Have a connection to *peer*, with nothing to send."""
+        if peer not in self._outgoing and peer != self.name:
+            self._connect(peer)
+
     def forget(self, peer: str) -> None:
         """Drop the connection to a dead peer; what waited for it is undelivered."""
         link = self._outgoing.get(peer)

@@ -11,7 +11,8 @@ from typing import Any
 
 import psutil
 
-from actorgrid.supervisors.server import Beat, Server, handles
+from actorgrid.supervisors.envelope import Beat
+from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.messages import Applied
 from ..consensus.mirror import LedgerMirror

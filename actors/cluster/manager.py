@@ -12,7 +12,9 @@ from typing import Any
 
 from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
 from actorgrid.models import JobState
-from actorgrid.supervisors.server import GetStatus, Server, SettingChanged, Waiter, handles
+from actorgrid.supervisors.envelope import GetStatus, SettingChanged
+from actorgrid.supervisors.runtime import Waiter
+from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LedgerMirror

@@ -23,7 +23,8 @@ from actorgrid.errors import (
     MailboxFull,
     StorageError,
 )
-from actorgrid.supervisors.server import Server, Timer, Waiter, handles
+from actorgrid.supervisors.runtime import Timer, Waiter
+from actorgrid.supervisors.server import Server, handles
 
 from .commands import ABOUT_ACCEPTED_WORK, check, decode_entry, encode_entry, new_term
 from .failure import FailureMarker

@@ -14,7 +14,9 @@ from typing import Any
 
 from actorgrid.errors import ActorDown, ActorError, ActorGridError, CallTimeout, MailboxFull
 from actorgrid.models import JobState
-from actorgrid.supervisors.server import Server, SettingChanged, Waiter
+from actorgrid.supervisors.envelope import SettingChanged
+from actorgrid.supervisors.runtime import Waiter
+from actorgrid.supervisors.server import Server
 
 from .commands import VERSION
 from .messages import Applied, Propose, Proposed, Snapshot, Subscribe

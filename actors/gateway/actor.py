@@ -6,7 +6,8 @@ import os
 from typing import Any
 
 from actorgrid.errors import ActorGridError, CallTimeout, PortInUse, StartFailed
-from actorgrid.supervisors.server import Server, Waiter, handles
+from actorgrid.supervisors.runtime import Waiter
+from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.messages import Applied, Snapshot
 from ..consensus.mirror import LedgerMirror

@@ -104,11 +104,91 @@ class PerformanceAnswer(PerformanceMetrics):
     """The host's own performance."""
 
 
-class InspectAnswer(Answer):
-    """How each process of the host says it is; ``error`` in place of values where one did not answer."""
+class InspectedNode(Answer):
+    """A server as its supervisor knows it. ``inspect``: what it says of itself; ``error``: why it does not.
 
+    Both are null for one that was not asked: it has no process that could answer, or too many were asked already.
+    """
+
+    name: str
+    type: Literal["worker", "supervisor"]
+    kind: str
+    restart: str | None
+    state: str
+    pid: int | None
+    address: str | None
+    restarts: int
+    last_exit: dict[str, Any] | None
+    started_at: float | None
+    inspect: dict[str, Any] | None
+    error: dict[str, Any] | None
+
+
+class TreeNode(InspectedNode):
+    """A node of the supervision tree; ``left_out`` counts children that are not listed."""
+
+    left_out: int
+    children: list[TreeNode]
+
+
+class InspectAnswer(Answer):
+    """The tree, and how the host's own servers say they are: ``error`` in place of values where one did not answer."""
+
+    tree: TreeNode
+    truncated: bool
     servers: dict[str, dict[str, Any]]
     attempts: list[dict[str, Any]]
+
+
+class Inspected(InspectedNode):
+    """One server; ``attributes`` are its own, as texts cut short, those with secret names hidden."""
+
+    attributes: dict[str, str] | None
+
+
+class TraceRequest(Request):
+    """How many messages to keep; 0 ends it and forgets them."""
+
+    events: int = 100
+
+
+class TraceSet(Answer):
+    """So many messages are kept from now on."""
+
+    name: str
+    events: int
+
+
+class TraceEvent(Answer):
+    """One message, when it went by (seconds since the epoch), and a beginning of what it said."""
+
+    at: float
+    way: Literal["in", "out"]
+    kind: str
+    peer: str
+    message: str
+
+
+class TraceAnswer(Answer):
+    """The messages kept, the oldest first."""
+
+    name: str
+    traced: bool
+    events: list[TraceEvent]
+
+
+class SuspendRequest(Request):
+    """For how long, if nobody resumes it before."""
+
+    for_s: float = 60.0
+
+
+class Suspended(Answer):
+    """How the server stands now; ``until``: when it goes on by itself."""
+
+    name: str
+    state: Literal["running", "suspended"]
+    until: float | None
 
 
 class Accepted(Answer):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from actorgrid.errors import ActorGridError, CallTimeout, HostUnreachable, Overloaded
+from actorgrid.supervisors.ref import Ref
 from actorgrid.supervisors.server import Server
 
 MAX_IN_FLIGHT = 4096
@@ -129,6 +130,11 @@ class Bridge:
 
     # -- any thread
 
+    @property
+    def me(self) -> Ref:
+        """The server's process."""
+        return self._server.me
+
     def post(self, action: Callable[[], None]) -> None:
         """Have *action* called in the server's thread. Unbounded: for the life of the loop, not for requests."""
         self._inbox.append(action)
@@ -150,13 +156,13 @@ class Bridge:
         """The loop runs: from now on it gets answers and events. Called once, from the loop's thread."""
         self._loop, self._audience = loop, audience
 
-    async def call(self, name: str, request: Any, timeout_s: float = 5.0) -> Any:
-        """The answer of server *name*. Raises what it raised, CallTimeout, NoSuchActor, or Overloaded."""
+    async def call(self, to: str | Ref, request: Any, timeout_s: float = 5.0) -> Any:
+        """The answer of server *to*. Raises what it raised, CallTimeout, NoSuchActor, or Overloaded."""
 
         async def ask() -> Any:
-            return await self._server.call(name, request, timeout_s)
+            return await self._server.call(to, request, timeout_s)
 
-        return await self.run(ask, timeout_s, f"{name}: {type(request).__name__}")
+        return await self.run(ask, timeout_s, f"{to}: {type(request).__name__}")
 
     async def run(self, work: Work, timeout_s: float = 5.0, name: str = "") -> Any:
         """What *work* returns, run in the server's thread. Raises the ActorGridError it raised.

@@ -1,20 +1,15 @@
-"""The cluster as it is: hosts, GPUs, allocations, performance, processes, settings."""
+"""The cluster as it is: hosts, GPUs, allocations, performance, settings."""
 
 from __future__ import annotations
 
-import asyncio
-from time import time
 from typing import Any
 
-from actorgrid.errors import ActorGridError, SettingNotLive, UnknownSetting
+from actorgrid.errors import SettingNotLive, UnknownSetting
 from actorgrid.models import PerformanceMetrics, SettingChange
-from actorgrid.supervisors.server import GetStatus
 
-from ..cluster.fault_detector import EXPECTED
 from ..cluster.messages import ChangeSetting, ClusterSummary, ListHosts
 from ..consensus.messages import Query
 from ..gpu.messages import Inventory, RecentDecisions
-from ..work.messages import ListAttempts
 from .answers import (
     AllocationsAnswer,
     ClusterAnswer,
@@ -22,7 +17,6 @@ from .answers import (
     DecisionsQuery,
     GpusAnswer,
     HostsAnswer,
-    InspectAnswer,
     PerformanceAnswer,
     SettingChanged,
     SettingsAnswer,
@@ -31,7 +25,6 @@ from .route import Call, Route
 
 SUMMARY_TIMEOUT_S = 15.0
 """ClusterManager asks four servers in turn; each may be restarting."""
-STATUS_TIMEOUT_S = 2.0
 
 
 async def get_cluster(call: Call) -> Any:
@@ -65,28 +58,6 @@ async def get_performance(call: Call) -> Any:
     summary = await call.ask("cluster_manager", ClusterSummary(), SUMMARY_TIMEOUT_S)
     figures = {name: value for name, value in summary["performance"].items() if name in PerformanceMetrics.model_fields}
     return {"timestamp": PerformanceMetrics.model_fields["timestamp"].get_default(call_default_factory=True), **figures}
-
-
-async def get_inspect(call: Call) -> Any:
-    """How each process of the host says it is."""
-
-    async def status(name: str) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = await call.ask(name, GetStatus(), STATUS_TIMEOUT_S)
-        except ActorGridError as error:
-            return {"error": error.to_dict()}
-        return found
-
-    async def attempts() -> list[dict[str, Any]]:
-        try:
-            found: list[dict[str, Any]] = await call.ask("worker_manager", ListAttempts(), STATUS_TIMEOUT_S)
-        except ActorGridError:
-            return []  # its own status says so
-        return found
-
-    names = ("host", *EXPECTED)
-    listed, *statuses = await asyncio.gather(attempts(), *(status(name) for name in names))
-    return {"at": time(), "servers": dict(zip(names, statuses, strict=True)), "attempts": listed}
 
 
 async def get_config(call: Call) -> Any:
@@ -137,7 +108,6 @@ ROUTES = (
         query=DecisionsQuery,
     ),
     Route("GET", "/api/performance", "The host's own performance", get_performance, PerformanceAnswer, "cluster"),
-    Route("GET", "/api/inspect", "How each process of the host is", get_inspect, InspectAnswer, "cluster"),
     Route("GET", "/api/config", "All settings: value, default, origin", get_config, SettingsAnswer, "config"),
     Route(
         "PUT",

@@ -11,6 +11,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from actorgrid.errors import ActorGridError
+from actorgrid.supervisors.ref import Ref
 
 if TYPE_CHECKING:
     from .door import Door
@@ -32,8 +33,8 @@ class Call:
         """A part of the path, decoded."""
         return self.http.match_info[name]
 
-    async def ask(self, server: str, request: Any, timeout_s: float = 5.0) -> Any:
-        """The answer of a server of this host."""
+    async def ask(self, server: str | Ref, request: Any, timeout_s: float = 5.0) -> Any:
+        """The answer of a server of this host: of whoever has the name, or of that one process."""
         return await self.door.bridge.call(server, request, timeout_s)
 
     def body_as(self, kind: type[ModelT]) -> ModelT:

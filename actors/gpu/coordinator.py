@@ -14,7 +14,8 @@ from typing import Any
 from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, HostError, LedgerRefused, Overloaded, StorageError
 from actorgrid.hotpath import COMPILED, LatencyWindow
 from actorgrid.models import DeviceSource, GPUStatus
-from actorgrid.supervisors.server import Server, Timer, Waiter, handles
+from actorgrid.supervisors.runtime import Timer, Waiter
+from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.messages import Applied, Snapshot
 from ..consensus.mirror import LedgerMirror

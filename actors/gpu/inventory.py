@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from actorgrid.configs.schema import GpusSection
-from actorgrid.supervisors.server import Runtime, Waiter
+from actorgrid.supervisors.runtime import Runtime, Waiter
 
 from .device import Device, ProbeReport, Readings
 from .probe import DeviceProbe

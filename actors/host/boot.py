@@ -31,6 +31,7 @@ from actorgrid.configs.schema import Settings
 from actorgrid.errors import ActorGridError, PeerGone, StartFailed
 from actorgrid.supervisors.child import ChildSpec, check_children
 from actorgrid.supervisors.tree import DescriptorReady, Tree, TreeFailed, TreeGone, TreeSaid, TreeStarted
+from actorgrid.supervisors.wire import TreeSettings
 from actorgrid.transports.unix_system import sweep
 
 from .children import CHILDREN
@@ -166,7 +167,7 @@ class _Agent:
         context = HostContext(self._paths, self._settings, host_id, hostname, incarnation, boot_id)
         log.info("host %s starts, incarnation %d, boot %s", host_id, incarnation, boot_id)
         try:
-            tree = Tree(self._paths.boot_dir(boot_id), (self._wake,))
+            tree = Tree(self._paths.boot_dir(boot_id), (self._wake,), self._tree_settings())
         except PeerGone as error:
             log.error("the actor system died while it started: %s", error)
             return False
@@ -180,6 +181,10 @@ class _Agent:
             self._paths.agent_file.unlink(missing_ok=True)
             tree.close()
         return bool(self._stopping)
+
+    def _tree_settings(self) -> TreeSettings:
+        monitoring, performance = self._settings.monitoring, self._settings.performance
+        return TreeSettings(monitoring.beat_interval_s, monitoring.hang_margin_s, performance.actors_max)
 
     def _follow(self, tree: Tree, boot_id: str) -> None:
         up, url = False, ""

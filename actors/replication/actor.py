@@ -22,7 +22,8 @@ from actorgrid.errors import (
     StorageError,
     UnknownKey,
 )
-from actorgrid.supervisors.server import Server, Waiter, handles
+from actorgrid.supervisors.runtime import Waiter
+from actorgrid.supervisors.server import Server, handles
 
 from .crdt import Crdt
 from .journal import storage_error

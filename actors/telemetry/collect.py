@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actorgrid.errors import ActorGridError
-from actorgrid.supervisors.server import GetMetrics
+from actorgrid.supervisors.envelope import GetMetrics
 
 from ..cluster.messages import HealthReport
 from ..consensus.messages import Query

@@ -11,7 +11,8 @@ import msgpack
 
 from actorgrid.actors.consensus.mirror import LedgerMirror
 from actorgrid.errors import ActorGridError, DiskFull, LedgerRefused, Overloaded, UnknownAllocation, WorkerLost
-from actorgrid.supervisors.server import Server, Waiter
+from actorgrid.supervisors.runtime import Waiter
+from actorgrid.supervisors.server import Server
 
 from .attempt_dir import AttemptDir, is_id
 from .attempts import COMMIT_AGAIN_S, LOOK_AGAIN_S, default_folder, socket_path

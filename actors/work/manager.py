@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 
 from actorgrid.actors.consensus.messages import Applied, Snapshot
 from actorgrid.actors.consensus.mirror import LedgerMirror
-from actorgrid.supervisors.server import Runtime, Server, handles
+from actorgrid.supervisors.runtime import Runtime
+from actorgrid.supervisors.server import Server, handles
 
 from .attempt_dir import AttemptDir
 from .attempts import Attempts

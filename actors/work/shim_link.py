@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from actorgrid.errors import ActorGridError
-from actorgrid.supervisors.server import Runtime, Waiter
+from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
 MAX_FRAME = 4 * 2**20

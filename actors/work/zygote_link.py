@@ -11,7 +11,7 @@ from pathlib import Path
 
 import actorgrid
 from actorgrid.errors import ActorGridError, WorkerLost
-from actorgrid.supervisors.server import Runtime, Waiter
+from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
 from .environment import passed_on

@@ -9,7 +9,7 @@ import pytest
 from actorgrid.actors.cluster.fault_detector import EXPECTED, FaultDetector
 from actorgrid.actors.cluster.messages import HealthReport
 from actorgrid.actors.replication.messages import Read
-from actorgrid.supervisors.server import CAST, Beat, Envelope
+from actorgrid.supervisors.envelope import CAST, Beat, Envelope
 from tests.cluster.rig import Rig
 
 

@@ -26,7 +26,7 @@ from actorgrid.errors import (
     UnknownJob,
     UnknownSetting,
 )
-from actorgrid.supervisors.server import CALL, Envelope
+from actorgrid.supervisors.envelope import CALL, Envelope
 from tests.cluster.rig import Rig, job
 
 

@@ -29,7 +29,7 @@ from actorgrid.errors import (
     UnknownJob,
     WrongState,
 )
-from actorgrid.supervisors.server import CALL, Envelope, GetMetrics, GetStatus
+from actorgrid.supervisors.envelope import CALL, Envelope, GetMetrics, GetStatus
 from tests.consensus.rig import AT, Follower, Host, host_record, job_record
 
 MakeHost = Callable[..., Host]

@@ -27,7 +27,7 @@ from actorgrid.actors.consensus.commands import (
 from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.consensus.log import EndMark
 from actorgrid.errors import DiskFull, LogCorrupted, LogFailed, StorageError
-from actorgrid.supervisors.server import SettingChanged
+from actorgrid.supervisors.envelope import SettingChanged
 from tests.consensus.rig import AT, Host, host_record, job_record
 
 MakeHost = Callable[..., Host]

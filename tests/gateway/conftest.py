@@ -34,7 +34,8 @@ from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import ActorGridError, UnknownJob, UnknownKey, UnknownSession
 from actorgrid.supervisors.inline import InlineNode
-from actorgrid.supervisors.server import Server, Waiter, handles
+from actorgrid.supervisors.runtime import Waiter
+from actorgrid.supervisors.server import Server, handles
 
 FINAL = ("succeeded", "failed", "cancelled", "lost")
 GPU = {

@@ -17,7 +17,7 @@ from actorgrid.actors.gateway.bridge import MAX_IN_FLIGHT
 from actorgrid.actors.gateway.door import nearest_path
 from actorgrid.actors.gateway.port import listen
 from actorgrid.errors import BadRequest, DataDirUnusable, DiskFull, Overloaded, PortInUse, QueueFull, WrongToken
-from actorgrid.supervisors.server import GetStatus
+from actorgrid.supervisors.envelope import GetStatus
 
 
 def test_token_is_made_once_and_only_ours_to_read(town: Any) -> None:

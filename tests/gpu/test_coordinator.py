@@ -21,7 +21,7 @@ from actorgrid.actors.gpu.messages import (
 )
 from actorgrid.errors import BadRequest, HostError, Overloaded, RequestTooLarge, TooManyGpus, UnknownGpuModel
 from actorgrid.models import GPUDevice
-from actorgrid.supervisors.server import CALL, Envelope
+from actorgrid.supervisors.envelope import CALL, Envelope
 from tests.gpu.rig import Rig, resources
 
 

@@ -22,8 +22,9 @@ from actorgrid.actors.replication.messages import (
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import BadRequest, DiskFull, LogCorrupted, Overloaded, StateTypeConflict, UnknownKey
+from actorgrid.supervisors.envelope import CALL, Envelope
 from actorgrid.supervisors.inline import InlineNode
-from actorgrid.supervisors.server import CALL, Envelope, Server, handles
+from actorgrid.supervisors.server import Server, handles
 
 
 class Watcher(Server):

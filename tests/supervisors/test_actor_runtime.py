@@ -1,4 +1,4 @@
-"""ActorRuntime without a process around it: starts, early mail, who is where, and descriptors."""
+"""ActorRuntime without a process around it: starts, early mail, names, ends of others, and descriptors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import pickle
 import socket
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -23,11 +24,17 @@ from actorgrid.errors import (
     PortInUse,
     StartFailed,
 )
-from actorgrid.supervisors import actor as actor_module
-from actorgrid.supervisors.actor import ActorRuntime, load_server
-from actorgrid.supervisors.server import CALL, CAST, ERROR, REPLY, Envelope, Server, Waiter, handles
-from actorgrid.supervisors.wire import HostServer, Place, ServerStarted, ServerStartFailed, pack, unpack
-from actorgrid.transports.thespian_unix import Parcel, address_of, name_of
+from actorgrid.supervisors import actor_runtime
+from actorgrid.supervisors.actor_runtime import ActorRuntime, load_server
+from actorgrid.supervisors.envelope import CALL, CAST, ERROR, REPLY, SIGNAL, Envelope
+from actorgrid.supervisors.exits import SHUTDOWN, ExitReason
+from actorgrid.supervisors.pulse import OwnPulse, Pulse
+from actorgrid.supervisors.ref import Ref
+from actorgrid.supervisors.registry import Registry
+from actorgrid.supervisors.runtime import Waiter
+from actorgrid.supervisors.server import Server, handles
+from actorgrid.supervisors.signals import Down, DownSignal, MonitorSignal
+from actorgrid.supervisors.wire import Ended, HostServer, LastWords, ServerStarted, ServerStartFailed, WhyEnded, pack
 
 HERE = "tests.supervisors.test_actor_runtime:"
 
@@ -39,29 +46,52 @@ class Left(BaseException):
 class Wire:
     """Takes the place of the process's actor: remembers what it is to send, and who is gone."""
 
-    def __init__(self) -> None:
-        self.sent: list[tuple[str, Any]] = []
+    def __init__(self, folder: Path) -> None:
+        self.boot_folder = folder
+        self.address = "a.1"
+        (folder / self.address).touch()
+        self.posted: list[tuple[str, Envelope]] = []
+        self.told: list[tuple[str, Any]] = []
         self.gone: set[str] = set()
+        self.watched: list[str] = []
         self.last_words: list[tuple[Any, int]] = []
-        self.myAddress = address_of("me")
+        self.left = False
 
-    def send(self, address: Any, message: Any) -> None:
-        if name_of(address) in self.gone:
-            raise PeerGone(f"{name_of(address)} closed its socket")
-        self.sent.append((name_of(address), message))
+    def post(self, to: str, data: bytes) -> None:
+        if to in self.gone:
+            raise PeerGone(f"{to} closed its socket")
+        kind, sender, ref, body = pickle.loads(data)
+        self.posted.append((to, Envelope(kind, sender, ref, body)))
 
-    def wakeupAfter(self, _delay: Any) -> None:
+    def tell(self, to: str, message: Any) -> None:
+        self.told.append((to, message))
+
+    def watch_peer(self, address: str) -> None:
+        if address in self.gone:
+            raise PeerGone(f"{address} closed its socket")
+        self.watched.append(address)
+
+    def when_room(self, _address: str, callback: Callable[[], None]) -> None:
+        callback()
+
+    def wakeupAfter(self, _delay: timedelta) -> None:
         """Alarms never come here."""
 
-    def leave(self, last_words: Any, status: int) -> None:
+    def watch_descriptors(self, _fds: list[int]) -> None:
+        """The tests call descriptors_ready themselves."""
+
+    def leave_in_order(self) -> None:
+        self.left = True
+
+    def end_now(self, last_words: Any, status: int) -> None:
         self.last_words.append((last_words, status))
         raise Left
 
     def envelopes(self, to: str) -> list[Envelope]:
-        return [unpack(message.data)[0] for name, message in self.sent if name == to and isinstance(message, Parcel)]
+        return [envelope for name, envelope in self.posted if name == to and envelope.kind != SIGNAL]
 
     def words(self, kind: type) -> list[Any]:
-        return [message for _, message in self.sent if isinstance(message, kind)]
+        return [message for _, message in self.told if isinstance(message, kind)]
 
 
 class Slow(Server):
@@ -77,6 +107,10 @@ class Slow(Server):
 
     def peer_restarted(self, name: str) -> None:
         Slow.restarted.append(name)
+
+    @handles(Down)
+    def _down(self, down: Down) -> None:
+        Slow.mail.append(down)
 
     @handles(str)
     def _mail(self, message: str) -> str:
@@ -99,17 +133,22 @@ class Buggy(Server):
 
 
 class Rig:
-    def __init__(self, tmp_path: Path, kind: str = "Slow", **places: Place) -> None:
+    def __init__(self, tmp_path: Path, kind: str = "Slow", **peers: str) -> None:
         Slow.ready, Slow.mail, Slow.restarted = Waiter(), [], []
-        self.wire = Wire()
+        folder = tmp_path / "boot"
+        folder.mkdir(exist_ok=True)
+        self.wire = Wire(folder)
+        for name, address in peers.items():
+            (folder / address).touch()
+            Registry(folder).register(name, Ref(address, name))
         host = SimpleNamespace(settings=Settings(), paths=HostPaths(tmp_path))
-        order = HostServer("slow", HERE + kind, host, 1, dict(places))
-        made: Any = self.wire
-        self.runtime = ActorRuntime(made, order, "owner")
-        self.order = order
+        self._shared = Pulse()
+        self.pulse = OwnPulse(os.dup(self._shared._fd))
+        order = HostServer("slow", HERE + kind, host, pulse=self._shared.number)
+        self.runtime = ActorRuntime(self.wire, order, "owner", self.pulse)
 
     def begin(self) -> Rig:
-        self.runtime.begin(self.order)
+        self.runtime.begin()
         return self
 
     def up(self) -> Rig:
@@ -117,19 +156,25 @@ class Rig:
         Slow.ready.set(None)
         return self
 
-    def mail(self, body: Any, kind: int = CALL, sender: str = "peer", generation: int = 1, ref: Any = (1, 1)) -> None:
-        self.runtime.receive(pack(Envelope(kind, sender, ref, body), generation), f"socket-of-{sender}")
+    def mail(self, body: Any, kind: str = CALL, sender: str = "peer", ref: Any = (1, 1)) -> None:
+        self.runtime.receive(pack(Envelope(kind, sender, ref, body)), f"socket-of-{sender}")
+
+    def server(self) -> Server:
+        assert self.runtime.server is not None
+        return self.runtime.server
 
     def close(self) -> None:
         self.runtime._epoll.close()
+        self.pulse.close()
+        self._shared.close()
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., Rig]]:
     made: list[Rig] = []
 
-    def rig(kind: str = "Slow", **places: Place) -> Rig:
-        made.append(Rig(tmp_path, kind, **places))
+    def rig(kind: str = "Slow", **peers: str) -> Rig:
+        made.append(Rig(tmp_path, kind, **peers))
         return made[-1]
 
     yield rig
@@ -151,7 +196,7 @@ def test_mail_that_came_before_the_start_ended_is_answered_after_it_in_order(mak
 def test_early_mail_is_bounded_and_callers_beyond_it_are_told(
     make: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actor_module, "HELD_MAX", 2)
+    monkeypatch.setattr(actor_runtime, "HELD_MAX", 2)
     rig = make().begin()
     for number in range(4):
         rig.mail(f"m{number}", CALL if number % 2 else CAST)
@@ -171,7 +216,7 @@ def test_a_message_that_cannot_be_read_is_logged_and_the_server_lives(
     rig.runtime.receive(data, "somebody")
     assert "a message from somebody cannot be read" in caplog.text
     rig.mail("still here")
-    assert Slow.mail == ["still here"] and rig.runtime.fatal is None
+    assert Slow.mail == ["still here"] and rig.runtime.end is None
 
 
 def test_an_expected_failure_to_start_is_told_as_it_is_and_a_bug_by_name(make: Callable[..., Rig]) -> None:
@@ -181,7 +226,7 @@ def test_an_expected_failure_to_start_is_told_as_it_is_and_a_bug_by_name(make: C
             rig.begin()
         words, status = rig.wire.last_words[0]
         assert isinstance(words, ServerStartFailed) and type(words.error) is error
-        assert status == actor_module.START_FAILED_EXIT_STATUS
+        assert status == actor_runtime.START_FAILED_EXIT_STATUS
 
 
 @pytest.mark.parametrize("kind", ["no.such.module:X", HERE + "Absent", HERE + "Wire", HERE + "HERE", "", ".x:Y"])
@@ -191,7 +236,7 @@ def test_a_kind_that_is_no_server_is_refused(kind: str) -> None:
 
 
 def test_who_is_not_there_is_no_such_actor_and_so_is_who_just_died(make: Callable[..., Rig]) -> None:
-    rig = make(peer=Place("p1", 1, True)).up()
+    rig = make(peer="p1").up()
     with pytest.raises(NoSuchActor, match="nobody"):
         rig.runtime.send("nobody", Envelope(CAST, "slow", None, "x"))
     rig.wire.gone.add("p1")
@@ -200,7 +245,7 @@ def test_who_is_not_there_is_no_such_actor_and_so_is_who_just_died(make: Callabl
     assert "restarted" in down.value.hint
 
 
-def call_outcome(rig: Rig, to: str) -> list[Any]:
+def call_outcome(rig: Rig, to: str | Ref) -> list[Any]:
     """Starts a call; what it ends with appears in the list."""
     outcome: list[Any] = []
 
@@ -215,32 +260,83 @@ def call_outcome(rig: Rig, to: str) -> list[Any]:
     return outcome
 
 
-def test_calls_to_a_process_that_died_fail_when_the_supervisor_says_so(make: Callable[..., Rig]) -> None:
-    rig = make(peer=Place("p1", 1, True)).up()
-    dropped, replaced = call_outcome(rig, "peer"), call_outcome(rig, "peer")
-    rig.runtime.take_directory({"peer": Place("p1", 1, True)})
-    assert dropped == []
-    rig.runtime.take_directory({})
-    assert dropped == replaced == [ActorDown]
-    rig.runtime.take_directory({"peer": Place("p2", 2, True)})
-    again = call_outcome(rig, "peer")
-    rig.runtime.take_directory({"peer": Place("p3", 3, False)})
-    assert again == [ActorDown]
+def test_calls_to_a_process_that_died_fail_when_the_kernel_says_so(make: Callable[..., Rig]) -> None:
+    rig = make(peer="p1", other="p2").up()
+    by_name, by_ref, elsewhere = call_outcome(rig, "peer"), call_outcome(rig, Ref("p1")), call_outcome(rig, "other")
+    assert by_name == by_ref == []
+    rig.runtime.peer_lost("p1")
+    assert by_name == by_ref == [ActorDown]
+    assert elsewhere == []
+
+
+def test_a_restarted_server_is_news_for_others_and_not_for_itself(make: Callable[..., Rig]) -> None:
+    rig = make().begin()
+    rig.runtime.came_back("peer", "owner")
+    rig.runtime.came_back("slow", "owner")
     assert Slow.restarted == ["peer"]
-    rig.runtime.take_directory({"peer": Place("p3", 3, True)})
-    assert Slow.restarted == ["peer", "peer"]
 
 
-def test_news_from_the_process_itself_beats_older_news_of_the_supervisor(make: Callable[..., Rig]) -> None:
-    rig = make(peer=Place("p1", 1, True)).up()
-    rig.mail("hello from the new one", sender="peer", generation=2)
-    assert [envelope.body for envelope in rig.wire.envelopes("socket-of-peer")] == ["HELLO FROM THE NEW ONE"]
-    rig.runtime.take_directory({"peer": Place("p1", 1, True)})
-    assert rig.runtime.directory["peer"].address == "socket-of-peer"
+def test_who_watched_a_silent_death_asks_its_parent_why(make: Callable[..., Rig]) -> None:
+    rig = make(peer="a.7.2").up()
+    target = Ref("a.7.2", "peer")
+    monitor = rig.server().monitor("peer")
+    assert rig.wire.watched == ["a.7.2"]
+    assert [envelope.body for to, envelope in rig.wire.posted if to == "a.7.2"] == [MonitorSignal(monitor.id)]
+    rig.runtime.peer_lost("a.7.2")
+    rig.runtime.peer_lost("a.7.2")
+    assert [(to, word) for to, word in rig.wire.told if isinstance(word, WhyEnded)] == [("a.7", WhyEnded(target))]
+    rig.runtime.ended(Ended(target, ExitReason("killed", exit_status=-9)))
+    rig.runtime.alarm()
+    assert Slow.mail == [Down(monitor, target, ExitReason("killed", exit_status=-9))]
+
+
+def test_last_words_make_the_question_why_needless(make: Callable[..., Rig]) -> None:
+    rig = make(peer="a.7.2").up()
+    monitor = rig.server().monitor("peer")
+    reason = ExitReason("error", "KeyError: 'x'")
+    rig.runtime.receive(pack(Envelope(SIGNAL, "peer", None, DownSignal(monitor.id, reason))), "a.7.2")
+    rig.runtime.peer_lost("a.7.2")
+    rig.runtime.alarm()
+    assert [down.reason for down in Slow.mail] == [reason]
+    assert not rig.wire.words(WhyEnded)
+
+
+def test_when_nobody_can_say_why_the_watcher_is_told_all_the_same(make: Callable[..., Rig]) -> None:
+    rig = make(peer="x9").up()
+    rig.server().monitor("peer")
+    rig.runtime.peer_lost("x9")
+    [timer] = rig.runtime._whys.values()
+    assert timer.callback is not None
+    timer.callback()
+    rig.runtime.alarm()
+    assert [down.reason.kind for down in Slow.mail] == ["killed"]
+
+
+def test_whoever_watches_us_hears_why_we_end_before_the_supervisor_does(make: Callable[..., Rig]) -> None:
+    rig = make().up()
+    rig.runtime.receive(pack(Envelope(SIGNAL, "peer", None, MonitorSignal(4))), "a.9")
+    rig.runtime.leave(SHUTDOWN)
+    assert [(to, envelope.body) for to, envelope in rig.wire.posted if envelope.kind == SIGNAL] == [
+        ("a.9", DownSignal(4, SHUTDOWN))
+    ]
+    assert rig.wire.told[-1] == ("owner", LastWords(SHUTDOWN))
+    assert rig.wire.left
+
+
+def test_a_held_server_is_called_back_by_nothing_until_it_goes_on(make: Callable[..., Rig]) -> None:
+    rig = make().up()
+    called: list[str] = []
+    rig.runtime.after(0.0, lambda: called.append("timer"))
+    rig.runtime.hold(60.0, lambda: called.append("released"))
+    rig.runtime.alarm()
+    assert called == []
+    rig.runtime.go_on()
+    rig.runtime.alarm()
+    assert called == ["timer"]
 
 
 def test_an_answer_reaches_its_call_even_while_the_start_goes_on(make: Callable[..., Rig]) -> None:
-    rig = make(peer=Place("p1", 1, True)).begin()
+    rig = make(peer="p1").begin()
     outcome = call_outcome(rig, "peer")
     [question] = rig.wire.envelopes("p1")
     rig.mail("answer", REPLY, ref=question.ref)
@@ -294,11 +390,11 @@ def test_nothing_is_called_after_a_crash_and_its_first_cause_stays(make: Callabl
         theirs.send(b"x")
         rig.runtime.descriptors_ready()
         rig.runtime.alarm()
-        assert called == [] and rig.runtime.fatal is first
+        assert called == [] and rig.runtime.end is not None and "first" in rig.runtime.end.message
 
 
 def test_stopping_twice_stops_once_and_an_unfinished_start_is_left_at_once(make: Callable[..., Rig]) -> None:
     rig = make().begin()
-    rig.runtime.stop("asked to")
-    rig.runtime.stop("again")
-    assert [name for name, _ in rig.wire.sent] == ["me"]
+    rig.runtime.leave(SHUTDOWN)
+    rig.runtime.leave(SHUTDOWN)
+    assert rig.wire.words(LastWords) == [LastWords(SHUTDOWN)]

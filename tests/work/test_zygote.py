@@ -17,7 +17,7 @@ from actorgrid.actors.work import zygote_link
 from actorgrid.actors.work.zygote_link import ZygoteLink, bare_environment, command_line
 from actorgrid.errors import WorkerLost
 from actorgrid.supervisors.inline import InlineNode
-from actorgrid.supervisors.server import Waiter
+from actorgrid.supervisors.runtime import Waiter
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
 

@@ -1,0 +1,269 @@
+"""The runtime of a supervisor's process: it makes, names, watches and buries the processes of the children.
+
+Implements :class:`~actorgrid.supervisors.supervisor.ChildRuntime`. Each child has a pulse (``pulse.py``), made before
+its fork; a judge (``watchdog.py``) looks at them once every beat and has the hung killed.
+
+Bounds: a tree has ``TreeSettings.actors_max`` processes; the ends of the last 1,000 children are remembered for those
+who ask why.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from actorgrid.errors import ActorGridError, StartFailed, TooManyActors
+
+from .actor_runtime import ActorRuntime, Process
+from .child import ChildSpec
+from .exits import SHUTDOWN, ExitReason, from_error, from_status
+from .pulse import TRACEBACK_WAIT_S, OwnPulse, Pulse
+from .ref import Ref
+from .supervisor import Started
+from .watchdog import Hung, Watchdog
+from .wire import CameBack, Ended, HostServer, LastWords, ServerStarted, ServerStartFailed, StopServer, WhyEnded
+
+if TYPE_CHECKING:
+    from .supervisor import Supervisor
+
+REMEMBERED_MAX = 1_000
+
+log = logging.getLogger("actorgrid.supervisor")
+
+
+class ParentProcess(Process, Protocol):
+    """What this runtime asks of the actor around it, beyond what any does."""
+
+    def fork_child(self, is_supervisor: bool) -> tuple[int, str]:
+        """Make an actor process; gives its pid and address. Raises StartFailed."""
+
+
+@dataclass(slots=True)
+class _Child:
+    spec: ChildSpec
+    ref: Ref
+    pid: int
+    pulse: Pulse
+    up: bool = False
+    returned: bool = False
+    last_words: ExitReason | None = None
+    hung: ExitReason | None = None
+    asked_by: list[str] = field(default_factory=list)
+
+
+class SupervisorRuntime(ActorRuntime):
+    """See the module."""
+
+    def __init__(self, process: ParentProcess, order: HostServer, owner: str, pulse: OwnPulse) -> None:
+        super().__init__(process, order, owner, pulse)
+        self.parent = process
+        self._children: dict[str, _Child] = {}
+        self._addresses: dict[str, str] = {}  # address -> child id
+        self._started_once: set[str] = set()
+        self._reasons: dict[str, ExitReason] = {}
+        self._reasons_order: deque[str] = deque()
+        settings = order.settings
+        self._watchdog = Watchdog(settings.beat_interval_s, settings.hang_margin_s)
+        self._chores.after(settings.beat_interval_s, self._judge)
+
+    # -- the ChildRuntime protocol
+
+    def start_child(self, child_id: str, spec: ChildSpec, arguments: tuple[Any, ...]) -> Started:
+        """Fork a process and order it to be that server. Raises StartFailed or TooManyActors."""
+        self._check_room(child_id)
+        if spec.register:
+            self._check_free(child_id)
+        pulse = Pulse()
+        try:
+            pid, address = self.parent.fork_child(spec.type == "supervisor")
+        except BaseException:
+            pulse.close()
+            raise
+        pulse.pid = pid
+        child = _Child(spec, Ref(address, child_id), pid, pulse, returned=self._has_returned(child_id))
+        self._children[child_id], self._addresses[address] = child, child_id
+        if spec.register:
+            try:
+                self.registry.register(child_id, child.ref)
+            except ActorGridError as error:
+                # It exists already, so this is a failed start like any other: child_exited follows.
+                child.last_words = from_error(error)
+                self.kill_child(child_id)
+                return Started(pid, child.ref)
+        self._watchdog.watch(child_id, spec.max_handler_s)
+        self.process.tell(address, self._order_for(child_id, spec, arguments, child))
+        return Started(pid, child.ref)
+
+    def _order_for(self, child_id: str, spec: ChildSpec, arguments: tuple[Any, ...], child: _Child) -> HostServer:
+        return HostServer(
+            name=child_id,
+            kind=spec.kind,
+            host=self._order.host,
+            arguments=arguments,
+            settings=self._order.settings,
+            pulse=child.pulse.number,
+            registered=spec.register,
+            returned=child.returned,
+            shutdown_s=spec.shutdown_s(),
+            max_handler_s=spec.max_handler_s,
+            memory_mib=spec.memory_mib,
+        )
+
+    def _check_room(self, child_id: str) -> None:
+        limit = self._order.settings.actors_max
+        # Each process has one socket in the folder; so has the admin, and whoever started the tree.
+        living = sum(entry.name.startswith("a") and "." in entry.name for entry in os.scandir(self.process.boot_folder))
+        if living >= limit:
+            raise TooManyActors(
+                f"{child_id} is not started: {living} actors live on this host",
+                found=f"the limit is {limit}",
+                hint="stop some, use lightweight processes inside an actor, or raise the limit",
+            )
+
+    def _check_free(self, child_id: str) -> None:
+        holder = self.registry.whereis(child_id)
+        if holder is not None:
+            raise StartFailed(
+                f"{child_id} is not started: its name is taken",
+                found=f"{holder} has it",
+                hint="give the child another id, or register=False",
+            )
+
+    def _has_returned(self, child_id: str) -> bool:
+        if child_id in self._started_once or self._order.returned:
+            return True
+        self._started_once.add(child_id)
+        return False
+
+    def stop_child(self, child_id: str, reason: str) -> None:
+        """Ask a child to stop in order; harmless when it is gone."""
+        child = self._children.get(child_id)
+        if child is not None:
+            self.process.tell(child.ref.address, StopServer(reason))
+
+    def kill_child(self, child_id: str) -> None:
+        """SIGKILL; harmless when it is gone. Its pid cannot be another process: we have not buried it."""
+        child = self._children.get(child_id)
+        if child is not None:
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
+
+    def fail(self, error: ActorGridError) -> None:
+        """Tell the owner that this supervisor gave up, and leave in order."""
+        self.exit(from_error(error))
+
+    # -- stopping ourselves
+
+    def leave(self, reason: ExitReason) -> None:
+        """Stop the children in order, even those of an unfinished start, then leave."""
+        if self.server is None:
+            self.exit(reason)
+        elif not self._stopping:
+            self._begin_stop()
+            self.server.spawn(self._leave_after(self.server.stop(reason.message or reason.kind), reason))
+
+    # -- news of and from children
+
+    def child_said(self, message: Any, sender: str) -> None:
+        """One of a child's messages to its supervisor."""
+        child_id = self._addresses.get(sender)
+        child = self._children.get(child_id) if child_id is not None else None
+        if child is None or child_id is None or child.ref.address != sender:
+            return
+        if isinstance(message, ServerStarted):
+            child.up = True
+            self._supervisor.child_started(child_id)
+            if child.returned and child.spec.register:
+                self.came_back(child_id, sender)
+        elif isinstance(message, ServerStartFailed):
+            child.last_words = from_error(message.error)
+            self._supervisor.child_start_failed(child_id, message.error)
+        elif isinstance(message, LastWords):
+            child.last_words = message.reason
+
+    @property
+    def _supervisor(self) -> Supervisor:
+        if self.server is None:
+            raise AssertionError("children before their supervisor")
+        return self.server  # type: ignore[return-value]
+
+    def came_back(self, name: str, sender: str) -> None:
+        """Tell the server, and pass it on: to the children and upwards, but not to where it came from."""
+        super().came_back(name, sender)
+        for child in self._children.values():
+            if child.ref.address != sender:
+                self.process.tell(child.ref.address, CameBack(name))
+        if self.owner != sender:
+            self.process.tell(self.owner, CameBack(name))
+
+    def child_exited(self, address: str, exit_status: int) -> None:
+        """The kernel says a child is gone; a second word about the same process is ignored."""
+        child_id = self._addresses.pop(address, None)
+        if child_id is None:
+            return
+        child = self._children.pop(child_id)
+        self._watchdog.forget(child_id)
+        reason = child.hung or child.last_words
+        reason = from_status(exit_status) if reason is None else reason.with_status(exit_status)
+        if reason.kind == "error":
+            reason = reason.with_traceback(child.pulse.traceback())
+        child.pulse.close()
+        self.registry.bury(address)
+        self._remember(address, reason)
+        for asker in child.asked_by:
+            self.process.tell(asker, Ended(child.ref, reason))
+        if self.server is not None:
+            self.server.fail_calls(child.ref, reason)
+            if self.server.watches(address):
+                self.server.peer_ended(child.ref, reason)
+            self._supervisor.child_exited(child_id, reason)
+
+    def _remember(self, address: str, reason: ExitReason) -> None:
+        self._reasons[address] = reason
+        self._reasons_order.append(address)
+        if len(self._reasons_order) > REMEMBERED_MAX:
+            self._reasons.pop(self._reasons_order.popleft(), None)
+
+    def peer_lost(self, address: str) -> None:
+        """Of a child we hear from the kernel in ``child_exited``, with its exit status."""
+        if address not in self._addresses:
+            super().peer_lost(address)
+
+    def why_ended(self, question: WhyEnded, asker: str) -> None:
+        """Somebody watched one of our children."""
+        address = question.ref.address
+        reason = self._reasons.get(address)
+        if reason is not None:
+            self.process.tell(asker, Ended(question.ref, reason))
+        elif address in self._addresses:  # it is dying, or about to be buried
+            self._children[self._addresses[address]].asked_by.append(asker)
+
+    # -- the watchdog
+
+    def _judge(self) -> None:
+        readings = {child_id: child.pulse.read() for child_id, child in self._children.items()}
+        for hung in self._watchdog.judge(readings, self.monotonic()):
+            self._end_hung(hung)
+        self._chores.after(self._order.settings.beat_interval_s, self._judge)
+
+    def _end_hung(self, hung: Hung) -> None:
+        child = self._children[hung.child_id]
+        log.error("%s hangs and is killed: %s", child.ref, hung.message)
+        child.hung = ExitReason("hung", hung.message)
+
+        def kill() -> None:
+            if self._children.get(hung.child_id) is child:
+                child.hung = ExitReason("hung", hung.message, child.pulse.traceback())
+                self.kill_child(hung.child_id)
+
+        self._chores.after(TRACEBACK_WAIT_S if child.pulse.ask_traceback() else 0.0, kill)
+
+
+def told_to_stop(reason: str) -> ExitReason:
+    """The reason of a server that its supervisor stops."""
+    return ExitReason(SHUTDOWN.kind, reason)
