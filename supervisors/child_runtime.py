@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .supervisor import Supervisor
 
 REMEMBERED_MAX = 1_000
+_BURY_AGAIN_S = 0.5
 
 log = logging.getLogger("actorgrid.supervisor")
 
@@ -213,7 +214,7 @@ class SupervisorRuntime(ActorRuntime):
         if reason.kind == "error":
             reason = reason.with_traceback(child.pulse.traceback())
         child.pulse.close()
-        self.registry.bury(address)
+        self._bury(address)
         self._remember(address, reason)
         for asker in child.asked_by:
             self.process.tell(asker, Ended(child.ref, reason))
@@ -222,6 +223,14 @@ class SupervisorRuntime(ActorRuntime):
             if self.server.watches(address):
                 self.server.peer_ended(child.ref, reason)
             self._supervisor.child_exited(child_id, reason)
+
+    def _bury(self, address: str) -> None:
+        """Remove its names; again in a moment when that cannot be done now (no descriptor is left, for one)."""
+        try:
+            self.registry.bury(address)
+        except ActorGridError as error:
+            log.error("the names of %s cannot be removed: %s", address, error)
+            self._chores.after(_BURY_AGAIN_S, lambda: self._bury(address))
 
     def _remember(self, address: str, reason: ExitReason) -> None:
         self._reasons[address] = reason
