@@ -155,6 +155,19 @@ class SupervisorFlags:
         return self.strategy == "simple_one_for_one"
 
 
+def kind_of(server: type) -> str:
+    """What names the class *server* in a child spec: ``package.module:Class``. A script's own classes are found too.
+
+    Raises InvalidChildSpec for a class inside a function or another class: a new process could not find it by name.
+    """
+    kind = f"{server.__module__}:{server.__qualname__}"
+    if not _KIND.fullmatch(kind):
+        raise InvalidChildSpec(
+            f"{server.__qualname__} cannot be found by name", asked=kind, hint="define it at the top level of a module"
+        )
+    return kind
+
+
 def check_children(specs: Iterable[ChildSpec]) -> tuple[ChildSpec, ...]:
     """The specs in order. Raises InvalidChildSpec: not a spec, two of one id, or more than 1,000."""
     ordered = tuple(specs)

@@ -86,7 +86,7 @@ class SupervisorRuntime(ActorRuntime):
             pulse.close()
             raise
         pulse.pid = pid
-        child = _Child(spec, Ref(address, child_id), pid, pulse, returned=self._has_returned(child_id))
+        child = _Child(spec, Ref(address, child_id), pid, pulse, returned=self._has_returned(child_id, spec))
         self._children[child_id], self._addresses[address] = child, child_id
         if spec.register:
             try:
@@ -135,7 +135,9 @@ class SupervisorRuntime(ActorRuntime):
                 hint="give the child another id, or register=False",
             )
 
-    def _has_returned(self, child_id: str) -> bool:
+    def _has_returned(self, child_id: str, spec: ChildSpec) -> bool:
+        if not spec.register:
+            return False  # nobody knows it by name
         if child_id in self._started_once or self._order.returned:
             return True
         self._started_once.add(child_id)

@@ -1,7 +1,7 @@
 """A whole supervision tree in its own processes, seen from the process that started it.
 
     with Tree() as tree:
-        tree.up("shop.servers:Shop")          # a Supervisor; its children are up when this returns
+        tree.up(Shop)          # a Supervisor; its children are up when this returns
         tree.call("till", Price("tea"))
 
 ``Tree`` starts an actor system with one root supervisor and turns what it says into events. Nothing of it outlives
@@ -29,6 +29,7 @@ from actorgrid.transports.thespian_unix import Parcel, PeerLost
 from actorgrid.transports.unix_system import Ready, UnixSystem
 
 from .actor import SupervisorActor
+from .child import kind_of
 from .envelope import CALL, CAST, ERROR, Envelope
 from .pulse import Pulse
 from .ref import Ref
@@ -118,15 +119,18 @@ class Tree:
         """The first process of the tree."""
         return self._system.admin_pid
 
-    def start(self, name: str, kind: str, host: Any, *arguments: Any) -> None:
+    def start(self, name: str, kind: str | type, host: Any, *arguments: Any) -> None:
         """Start the root; TreeStarted or TreeFailed follows. Raises PeerGone when the tree died at once."""
         self._root = self._system.create(SupervisorActor)
         self.registry.register(name, Ref(self._root, name))
         self._watchdog.watch(_ROOT, None)
-        order = HostServer(name, kind, host, arguments, self._settings, self._pulse.number)
+        where = kind if isinstance(kind, str) else kind_of(kind)
+        order = HostServer(name, where, host, arguments, self._settings, self._pulse.number)
         self._system.tell(self._root, order)
 
-    def up(self, kind: str, host: Any = None, *arguments: Any, name: str = "root", timeout_s: float = 60.0) -> int:
+    def up(
+        self, kind: str | type, host: Any = None, *arguments: Any, name: str = "root", timeout_s: float = 60.0
+    ) -> int:
         """Start the root and wait until all is up; gives the root's pid.
 
         Raises what the first failing start raised, or StartFailed after *timeout_s*.

@@ -13,6 +13,7 @@ from actorgrid.supervisors.child import (
     check_children,
     check_significance,
     check_supervisor,
+    kind_of,
 )
 
 KIND = "package.module:Class"
@@ -136,3 +137,13 @@ def test_a_significant_child_needs_a_supervisor_that_shuts_itself_down() -> None
 def test_flags_that_are_none_are_refused() -> None:
     with pytest.raises(InvalidChildSpec, match="SupervisorFlags"):
         check_supervisor("one_for_one", [])  # type: ignore[arg-type]
+
+
+def test_a_class_names_its_kind_unless_no_new_process_could_find_it() -> None:
+    assert kind_of(ChildSpec) == "actorgrid.supervisors.child:ChildSpec"
+
+    class Inside:
+        pass
+
+    with pytest.raises(InvalidChildSpec, match="top level"):
+        kind_of(Inside)
