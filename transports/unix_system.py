@@ -10,8 +10,10 @@ import logging
 import multiprocessing
 import os
 import pickle  # nosec B403 - to write; what is read comes through thespian_unix
+import resource
 import select
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -49,20 +51,15 @@ def die_with_parent(parent_pid: int) -> None:
         os._exit(1)
 
 
-class _NoThrottle:
-    """In place of Thespian's RateThrottle, which sleeps 0.1 s above 4,480 messages a second."""
-
-    def eventRatePause(self, _now: Any) -> None:
-        """Go on."""
-
-
 class _UnixProcesses(MultiProcReplicator):  # type: ignore[misc]
     """Starting and burying child processes, for actors and the admin alike."""
 
     def _prepare(self) -> None:
-        self._governer = _NoThrottle()
         self.asLogger = self.transport.myAddress  # never used: processes log for themselves
         self._sigchld = False
+        self._children_by_pid: dict[int, Any] = {}
+        self._child_procs = self._children_by_pid.values()  # what Thespian goes through
+        self._waiting_for_subtree: set[int] = set()
 
     def _startChildActor(
         self, childAddr: Any, childClass: Any, globalName: Any, parentAddr: Any, notifyAddr: Any, **options: Any
@@ -71,28 +68,28 @@ class _UnixProcesses(MultiProcReplicator):  # type: ignore[misc]
         if not self._sigchld:
             signal.signal(signal.SIGCHLD, self.signalChildDied)
             self._sigchld = True
-        process = _fork(
-            _run_actor,
-            (
-                self.transport,
-                endpoint,
-                childClass,
-                globalName,
-                parentAddr,
-                notifyAddr,
-                self._adminAddr,
-                options.get("childRequirements"),
-                self.capabilities,
-                self.mpcontext,
-            ),
-            f"actor {endpoint.name}",
+        arguments = (
+            self.transport,
+            endpoint,
+            childClass,
+            globalName,
+            parentAddr,
+            notifyAddr,
+            self._adminAddr,
+            options.get("childRequirements"),
+            self.capabilities,
+            self.mpcontext,
         )
+        try:
+            process = _fork(_run_actor, arguments, f"actor {endpoint.name}")
+        except OSError:
+            endpoint.listener.close()
+            (self.transport.mesh.folder / endpoint.name).unlink(missing_ok=True)
+            raise
         detach_child(process)
-        if not hasattr(self, "_child_procs"):
-            self._child_procs = []
         child = ChildInfo(childAddr, childClass, process, endpoint.addrInst)
         child.childRealAddr = address_of(endpoint.name)
-        self._child_procs.append(child)
+        self._children_by_pid[process.pid] = child
         self.transport.connectEndpoint(endpoint)
         # The address is known and listens: messages to the child need not wait for its first word.
         self._addrManager.associateUseableAddress(self.myAddress, endpoint.addrInst, address_of(endpoint.name))
@@ -101,25 +98,104 @@ class _UnixProcesses(MultiProcReplicator):  # type: ignore[misc]
         """Nothing: ``childDied`` buries children, whoever mentions them."""
 
     def childDied(self) -> bool:
-        """After SIGCHLD: one ChildActorExited for each child that ended."""
-        living = []
-        for child in getattr(self, "_child_procs", []):
-            if child.childProc.is_alive():
-                living.append(child)
-                continue
-            notice = ChildActorExited(child.childRealAddr)
-            notice.exit_status = child.childProc.exitcode
-            notice.pid = child.childProc.pid
-            child.childProc.close()
-            self.transport.mesh.read_rest(name_of(child.childRealAddr))  # its last words come before the notice
-            self.transport.notify(notice)
-        self._child_procs = living
+        """After SIGCHLD: one ChildActorExited for each child that ended, once its subtree is gone if it has one."""
+        gone = [child for pid in self._ended() if (child := self._subtree_gone(pid)) is not None]
+        if gone:
+            self._bury(gone)
         return True
+
+    def _ended(self) -> list[int]:
+        """The pids of ended children that are news; not reaped, so that no other process can get such a pid yet."""
+        found = _ended_child(os.P_ALL, 0)
+        news: list[int] = []
+        if found is None:
+            return news
+        if found in self._children_by_pid and found not in self._waiting_for_subtree:
+            news.append(found)
+            if len(self._children_by_pid) == 1:
+                return news
+        # There may be more, and the kernel names the first only: that may be another's process, not reaped yet.
+        for pid in self._children_by_pid:
+            if pid != found and pid not in self._waiting_for_subtree and _ended_child(os.P_PID, pid) is not None:
+                news.append(pid)
+        return news
+
+    def _subtree_gone(self, pid: int) -> Any:
+        """The child to bury now; ``None`` while processes of its subtree live: the loop says when they are gone.
+
+        The sentinel of ``multiprocessing`` is a pipe that a child holds open, and whatever it forks, without knowing:
+        its end of file says that all are gone.
+        """
+        child = self._children_by_pid[pid]
+        if not _has_subtree(child.childClass) or select.select([child.childProc.sentinel], [], [], 0)[0]:
+            return child
+        loop, sentinel = self.transport.mesh.loop, child.childProc.sentinel
+        self._waiting_for_subtree.add(pid)
+
+        def finish(in_time: bool) -> None:
+            if pid not in self._waiting_for_subtree:
+                return
+            if not in_time:
+                log.error("processes of %s are left %g s after it ended", name_of(child.childRealAddr), GONE_S)
+            self._waiting_for_subtree.discard(pid)
+            loop.remove(sentinel)
+            self._bury([child])
+
+        loop.add(sentinel, select.EPOLLIN, lambda _events: finish(True))
+        loop.after(GONE_S, lambda: finish(False))
+        return None
+
+    def _bury(self, children: list[Any]) -> None:
+        mesh = self.transport.mesh
+        names = [name_of(child.childRealAddr) for child in children]
+        remove_sockets(mesh.folder, names)
+        for child, name in zip(children, names, strict=True):
+            process = child.childProc
+            notice = ChildActorExited(child.childRealAddr)
+            notice.exit_status, notice.pid = process.exitcode, process.pid
+            del self._children_by_pid[process.pid]
+            process.close()
+            mesh.read_rest(name)  # its last words come before the notice
+            self.transport.notify(notice)
 
     def child_pid(self, address: Any) -> int | None:
         """The process of a child made a moment ago; ``None`` when it could not be made."""
-        found = (int(child.childProc.pid) for child in getattr(self, "_child_procs", []) if child.childAddr == address)
-        return next(found, None)
+        newest_first = reversed(self._children_by_pid.items())
+        return next((pid for pid, child in newest_first if child.childAddr == address), None)
+
+    def _send_intent(self, intent: Any, curtime: Any = None) -> None:
+        """As Thespian's, without its throttle (0.1 s of sleep above 4,480 messages a second) and without having every
+        message written out for a debug log that nobody reads."""
+        intent.identify = _unnamed
+        self._send_intent_to_transport(intent)
+
+
+def _unnamed() -> str:
+    return "a message"
+
+
+def _ended_child(kind: int, pid: int) -> int | None:
+    """The pid of a child that has ended and is not reaped; it stays so. ``None`` when there is none."""
+    try:
+        found = os.waitid(kind, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # no children; or somebody else reaped this one
+        return pid if kind == os.P_PID else None
+    return None if found is None else found.si_pid
+
+
+def _has_subtree(kind: Any) -> bool:
+    if isinstance(kind, str):  # the admin gets names; what it has not loaded, its children cannot be
+        module, _, name = kind.rpartition(".")
+        kind = getattr(sys.modules.get(module), name, None)
+    return bool(getattr(kind, "has_subtree", False))
+
+
+def remove_sockets(folder: Path, names: list[str]) -> None:
+    """Remove the sockets of these processes and of all that they made: nobody listens there any more."""
+    exact, prefixes = set(names), tuple(f"{name}." for name in names)
+    for entry in os.scandir(folder):
+        if (entry.name in exact or entry.name.startswith(prefixes)) and not entry.is_symlink():
+            (folder / entry.name).unlink(missing_ok=True)
 
 
 class UnixAdmin(_UnixProcesses, ThespianAdmin):  # type: ignore[misc]
@@ -127,7 +203,7 @@ class UnixAdmin(_UnixProcesses, ThespianAdmin):  # type: ignore[misc]
 
     def _handleChildExited(self, address: Any) -> Any:
         result = super()._handleChildExited(address)
-        if not getattr(self, "_child_procs", []) and not self.isShuttingDown():
+        if not self._children_by_pid and not self.isShuttingDown():
             self.shutdown_completed = True
             self.transport.abort_run(drain=True)
         return result
@@ -270,6 +346,12 @@ class _UnixBase(multiprocessCommon):  # type: ignore[misc]
             raise StartFailed(f"the actor system's admin did not answer in {START_S:g} s", found=repr(message))
 
 
+def raise_descriptor_limit() -> None:
+    """Let this process, and what it forks, open as many descriptors as it may: an actor costs its supervisor five."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 class _Capabilities:
     def __init__(self) -> None:
         self.capabilities: dict[str, Any] = {}
@@ -291,6 +373,7 @@ class UnixSystem:
 
     def __init__(self, folder: Path) -> None:
         thesplog_control(logging.CRITICAL, False, 0)
+        raise_descriptor_limit()
         folder.mkdir(mode=0o700, parents=True, exist_ok=False)
         set_boot(folder)
         self.folder = folder

@@ -70,7 +70,7 @@ def test_another_user_who_reaches_an_actors_socket_is_refused_without_a_word() -
     try:
         (folder / "b").chmod(0o777)
         with as_user(NOBODY, CONNECT, folder / "b") as stranger:
-            turn(mesh, lambda: mesh.refused == 1)
+            turn(mesh, lambda: mesh.incoming.refused == 1)
             assert stranger.communicate(timeout=20)[0] == "0\n"
         assert not mesh.inbox
     finally:
@@ -104,7 +104,7 @@ def test_a_peer_whose_user_is_not_ours_is_refused_without_a_word(
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(20)
             connection.connect(str(tmp_path / "b"))
-            turn(mesh, lambda: mesh.refused == 1)
+            turn(mesh, lambda: mesh.incoming.refused == 1)
             assert connection.recv(100) == b""
         with listen(tmp_path / "other"), pytest.raises(PeerGone, match="another user"):
             mesh.post("other", 0, b"x")

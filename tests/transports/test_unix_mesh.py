@@ -14,8 +14,9 @@ import pytest
 
 from actorgrid.errors import FrameTooLarge, MailboxFull, PeerGone
 from actorgrid.transports import unix_handshake as handshake
-from actorgrid.transports import unix_mesh
-from actorgrid.transports.unix_mesh import FRAME_BYTES_MAX, UNPROVEN_MAX, Mesh
+from actorgrid.transports import unix_incoming, unix_mesh, unix_outgoing
+from actorgrid.transports.unix_incoming import FRAME_BYTES_MAX, UNPROVEN_MAX
+from actorgrid.transports.unix_mesh import Mesh
 
 KEY = b"k" * 32
 MakeMesh = Callable[..., Mesh]
@@ -74,7 +75,7 @@ def test_a_peer_without_a_socket_is_gone_at_once(make: MakeMesh) -> None:
 def test_a_peer_that_dies_leaves_the_rest_undelivered_and_is_gone_next_time(make: MakeMesh) -> None:
     a, b = make("a"), make("b")
     lost: list[str] = []
-    a.on_peer_lost = lost.append
+    a.on_peer_lost(lost.append)
     a.post("b", 0, b"first")
     turn(a, b, until=lambda: len(b.inbox) == 1)
     told: list[bool] = []
@@ -88,7 +89,7 @@ def test_a_peer_that_dies_leaves_the_rest_undelivered_and_is_gone_next_time(make
 
 
 def test_the_queue_for_one_peer_is_bounded(make: MakeMesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unix_mesh, "QUEUED_FRAMES_MAX", 50)
+    monkeypatch.setattr(unix_outgoing, "QUEUED_FRAMES_MAX", 50)
     a, b = make("a"), make("b")
     with pytest.raises(MailboxFull, match="50 messages"):
         for _ in range(51):
@@ -99,7 +100,7 @@ def test_the_queue_for_one_peer_is_bounded(make: MakeMesh, monkeypatch: pytest.M
 
 
 def test_the_queue_is_bounded_in_bytes_too(make: MakeMesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unix_mesh, "QUEUED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(unix_outgoing, "QUEUED_BYTES_MAX", 10_000)
     a, _b = make("a"), make("b")
     with pytest.raises(MailboxFull):
         for _ in range(3):
@@ -116,7 +117,7 @@ def test_a_wrong_key_is_refused_and_nothing_it_sent_is_received(make: MakeMesh) 
     b, stranger = make("b"), make("s", b"other" * 6 + b"..")
     told: list[bool] = []
     stranger.post("b", 0, b"hello", told.append)
-    turn(b, stranger, until=lambda: b.refused == 1)
+    turn(b, stranger, until=lambda: b.incoming.refused == 1)
     assert not b.inbox and told == []
     stranger.close()
     assert told == [False]
@@ -130,10 +131,10 @@ def test_a_listener_without_the_key_gets_nothing(make: MakeMesh, tmp_path: Path)
         connection, _ = fake.accept()
         with connection:
             connection.send(handshake.greeting(os.urandom(32)))
-            turn(a, until=lambda: a._outgoing["fake"].state == "proving")
+            turn(a, until=lambda: a.outgoing.links["fake"].state == "proving")
             assert b"secret" not in connection.recv(1000)
             connection.send(os.urandom(32))
-            turn(a, until=lambda: a._outgoing["fake"].state != "proving")
+            turn(a, until=lambda: a.outgoing.links["fake"].state != "proving")
             assert connection.recv(1000) == b""
     turn(a, until=lambda: told == [False])
 
@@ -160,22 +161,22 @@ def test_a_hostile_pickle_on_the_socket_has_no_effect(make: MakeMesh, tmp_path: 
         elif when == "after an endless name":
             connection.send(bytes(64) + b"\xff")
         connection.send(frame * 20)
-        turn(b, until=lambda: b.refused == 1)
+        turn(b, until=lambda: b.incoming.refused == 1)
         assert not b.inbox and not mark.exists()
 
 
 def test_a_recorded_proof_is_worth_nothing_on_another_connection(make: MakeMesh, tmp_path: Path) -> None:
     b = make("b")
     with raw(tmp_path, "b") as first, raw(tmp_path, "b") as second:
-        turn(b, until=lambda: len(b._unproven) == 2)
+        turn(b, until=lambda: len(b.incoming.unproven) == 2)
         nonce = handshake.read_greeting(first.recv(36))
         assert nonce is not None
         claim = handshake.claim(KEY, nonce, os.urandom(32), "a", "b")
         first.send(claim)
-        turn(b, until=lambda: len(b._unproven) == 1)
-        assert b.refused == 0
+        turn(b, until=lambda: len(b.incoming.unproven) == 1)
+        assert b.incoming.refused == 0
         second.send(claim)
-        turn(b, until=lambda: b.refused == 1)
+        turn(b, until=lambda: b.incoming.refused == 1)
 
 
 def test_a_proof_for_one_listener_is_worth_nothing_to_another() -> None:
@@ -195,10 +196,10 @@ def test_names_that_could_be_paths_are_refused(name: str) -> None:
 def test_who_does_not_prove_itself_in_time_is_closed(
     make: MakeMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unix_mesh, "UNPROVEN_S", 0.05)
+    monkeypatch.setattr(unix_incoming, "UNPROVEN_S", 0.05)
     b = make("b")
     with raw(tmp_path, "b") as connection:
-        turn(b, until=lambda: b.refused == 1)
+        turn(b, until=lambda: b.incoming.refused == 1)
         assert connection.recv(100) != b"" and connection.recv(100) == b""
 
 
@@ -208,7 +209,7 @@ def test_idle_strangers_do_not_keep_a_peer_out(make: MakeMesh, tmp_path: Path) -
     try:
         a.post("b", 0, b"hello")
         turn(a, b, until=lambda: len(b.inbox) == 1)
-        assert b.refused >= 10
+        assert b.incoming.refused >= 10
     finally:
         for stranger in strangers:
             stranger.close()
@@ -221,10 +222,10 @@ def test_a_proven_peer_that_announces_too_large_a_frame_is_closed(make: MakeMesh
         nonce = handshake.read_greeting(connection.recv(36))
         assert nonce is not None
         connection.send(handshake.claim(KEY, nonce, os.urandom(32), "a", "b"))
-        turn(b, until=lambda: not b._unproven)
+        turn(b, until=lambda: not b.incoming.unproven)
         connection.recv(32)
         connection.send(struct.pack(">IB", FRAME_BYTES_MAX + 1, 0) + b"x")
-        turn(b, until=lambda: not b._incoming)
+        turn(b, until=lambda: not b.incoming.links)
         assert connection.recv(10) == b"" and not b.inbox
 
 
@@ -232,15 +233,15 @@ def test_watched_descriptors_are_reported_and_bad_ones_left_out(make: MakeMesh, 
     a = make("a")
     left, right = socket.socketpair()
     with left, right, open(tmp_path / "file", "wb") as regular:
-        a.watch_only([left.fileno(), regular.fileno()])
+        a.loop.watch_only([left.fileno(), regular.fileno()])
         a.poll(0)
-        assert a.ready_watches == []
+        assert a.loop.readable == []
         right.send(b"x")
-        turn(a, until=lambda: left.fileno() in a.ready_watches)
-        a.watch_only([])
-        a.ready_watches = []
+        turn(a, until=lambda: left.fileno() in a.loop.readable)
+        a.loop.watch_only([])
+        a.loop.readable = []
         a.poll(0)
-        assert a.ready_watches == []
+        assert a.loop.readable == []
 
 
 def test_interrupt_ends_a_wait(make: MakeMesh) -> None:
