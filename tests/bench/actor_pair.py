@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from .actor_work import ACKNOWLEDGED_EVERY, AHEAD, IN_FLIGHT, MB1_BYTES, MB64_BY
 
 ANSWER_S = 60.0
 SETTLE_S = 2.0
+STARTS_AT_ONCE = 16
 RETRY_S = 0.0005
 
 
@@ -240,8 +242,14 @@ class Caller(Server):
 
     async def _crowd(self, count: int) -> tuple[float, float]:
         started = time.perf_counter()
-        pending = [self.call("crowd", StartChild(), ANSWER_S) for _ in range(count)]
-        children: list[ChildInfo] = [await answer for answer in pending]
+        children: list[ChildInfo] = []
+        pending: deque[Waiter] = deque()
+        for _ in range(count):
+            if len(pending) == STARTS_AT_ONCE:
+                children.append(await pending.popleft())
+            pending.append(self.call("crowd", StartChild(), ANSWER_S))
+        for answer in pending:
+            children.append(await answer)
         took = time.perf_counter() - started
         await self.sleep(SETTLE_S)
         return took, sum(map(_pss_mb, [child.pid for child in children])) / count

@@ -98,20 +98,21 @@ def beam_nodes(work: Work) -> Measured:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One system: its one run, and what to say beside its figures."""
+    """One system: what it is called, its one run, and what to say beside its figures."""
 
+    title: str
     measure: Callable[[Work], Measured]
     note: str
 
 
-SYSTEMS = {
-    "actorgrid": System(actorgrid, "a process each"),
-    "Thespian TCP": System(thespian, "a process each; a fifth of the small messages"),
-    "xoscar": System(xoscar, "two processes, many actors in each"),
-    "Pykka": System(pykka, "threads of one process"),
-    "BEAM, one node": System(beam, "lightweight, one process; large messages by reference"),
-    "BEAM, two nodes": System(beam_nodes, "lightweight, two processes; the death is that of a node"),
-}
+SYSTEMS = (
+    System("actorgrid", actorgrid, "a process each"),
+    System("Thespian {version} TCP", thespian, "a process each; a fifth of the small messages"),
+    System("xoscar {version}", xoscar, "two processes, many actors in each"),
+    System("Pykka {version}", pykka, "threads of one process"),
+    System("BEAM {version}", beam, "one process; lightweight, large messages by reference"),
+    System("BEAM {version} nodes", beam_nodes, "two processes; lightweight; the death is the whole node's"),
+)
 
 
 @contextmanager

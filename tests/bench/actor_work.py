@@ -48,8 +48,9 @@ def compared(system: str, measured: Sequence[Measured], note: str) -> Iterator[F
     for key, name, unit, scale in (
         ("trips", "call, one at a time", "µs", 1e6),
         ("timers", "timer of 10 ms, lateness", "µs", 1e6),
-        ("down", "death noticed", "µs", 1e6),
-        ("restart", "killed to successor's answer", "ms", 1e3),
+        ("noticed", "death noticed by parent", "ms", 1e3),
+        ("down", "death noticed by monitor", "ms", 1e3),
+        ("restart", "restart after a kill", "ms", 1e3),
     ):
         if runs(key):
             yield latency(f"{system}: {name}", runs(key), unit, scale, note=note)
@@ -59,7 +60,7 @@ def compared(system: str, measured: Sequence[Measured], note: str) -> Iterator[F
         ("mb1", "1 MB casts, 40 ahead", "casts/s", True),
         ("mb64", "64 MB calls", "calls/s", True),
         ("start_s", "400 actors started", "s", False),
-        ("pss_mb", "memory of an idle actor", "MB", False),
+        ("pss_mb", "idle actor, memory", "MB", False),
     ):
         if runs(key):
             yield Figure(f"{system}: {name}", unit, runs(key), higher, note=note)
@@ -82,7 +83,7 @@ def ours(measured: Sequence[Measured]) -> Iterator[Figure]:
     yield Figure("actor calls with 64 MB", "calls/s", runs("mb64"), True)
     yield Figure("death noticed by supervisor, p99", "ms", p99("noticed", 1e3), False, must=10)
     yield Figure("death noticed by monitor, p99", "ms", p99("down", 1e3), False, must=10)
-    yield latency("killed to successor's answer", runs("restart"), "ms", 1e3, must=30)
+    yield latency("actor restart after a kill", runs("restart"), "ms", 1e3, must=30)
     yield Figure("timer of 10 ms, lateness, p99", "ms", p99("timers", 1e3), False, must=2)
     yield Figure("400 actors started", "s", runs("start_s"), False)
     yield Figure("idle actor of 400, PSS", "MB", runs("pss_mb"), False, must=6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .actor_systems import SYSTEMS, actorgrid
+from .actor_systems import SYSTEMS, System, actorgrid
 from .actor_work import Measured, Work, compared, ours
 from .figures import Figure, Skipped, registry
 
@@ -22,18 +22,19 @@ def actor_peers(runs: int) -> Iterator[Figure]:
     At the end raises Skipped with the reasons of those that did not run.
     """
     work = Work()
-    measured: dict[str, list[Measured]] = {name: [] for name in SYSTEMS}
-    missing: dict[str, str] = {}
+    measured: dict[System, list[Measured]] = {system: [] for system in SYSTEMS}
+    missing: dict[System, str] = {}
     for _ in range(runs):
-        for name, system in SYSTEMS.items():
-            if name not in missing:
+        for system in SYSTEMS:
+            if system not in missing:
                 try:
-                    measured[name].append(system.measure(work))
+                    measured[system].append(system.measure(work))
                 except Skipped as reason:
-                    missing[name] = str(reason)
-    for name, system in SYSTEMS.items():
-        if measured[name]:
-            title = f"{name} {measured[name][0].get('version', '')}".strip()
-            yield from compared(title, measured[name], system.note)
+                    missing[system] = str(reason)
+    for system, found in measured.items():
+        if found:
+            title = system.title.format(version=found[0].get("version", ""))
+            yield from compared(title, found, system.note)
     if missing:
-        raise Skipped("; ".join(f"{name}: {reason}" for name, reason in missing.items()))
+        named = (f"{system.title.replace(' {version}', '')}: {reason}" for system, reason in missing.items())
+        raise Skipped("; ".join(named))

@@ -214,7 +214,7 @@ def main(work: dict[str, Any]) -> dict[str, Any]:
         result["mb1"] = measure("casts", work["mb1"], 1_000_000)[1]
         result["mb64"] = measure("sizes", work["mb64"], 64_000_000)[1]
         result["timers"] = measure("timers", work["timers"])[0]
-        result["down"], result["restart"] = system.ask(parent, ("deaths", work["deaths"]), ASK_S)
+        result["noticed"], result["restart"] = system.ask(parent, ("deaths", work["deaths"]), ASK_S)
         system.tell(parent, ActorExitRequest())
         parent = system.createActor(Parent)
         result["start_s"], pids = system.ask(parent, ("many", work["actors"]), ASK_S)
