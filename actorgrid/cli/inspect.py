@@ -1,24 +1,202 @@
-"""``inspect``: every server's own word on its state."""
+"""``inspect``: the supervision tree, one server in full, its trace; suspend and resume."""
 
 from __future__ import annotations
+
+import math
+import time
+from typing import Any
 
 import click
 
 from .call import Call, host_options, pass_call
 
+WATCH_INTERVAL_S = 1.0
+SHOW = "show"
+
 
 @click.command()
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option("--all", "every", is_flag=True, help="Each child a line, also where many are equal.")
+@click.option("--state", is_flag=True, help="NAME's attributes too.")
+@click.option(
+    "--trace",
+    is_flag=False,
+    flag_value=SHOW,
+    metavar="[N]",
+    help="Show NAME's trace; with N: keep its last N; 0: end it.",
+)
+@click.option(
+    "--suspend", is_flag=False, flag_value="60", metavar="[SECONDS]", help="Have NAME handle nothing for so long [60]."
+)
+@click.option("--resume", is_flag=True, help="Have NAME go on.")
+@click.option("--watch", is_flag=True, help="Go on, once a second, until interrupted.")
 @host_options
 @pass_call
-def command(call: Call) -> None:
-    """Dump what the agent's processes say of themselves.
+def command(
+    call: Call,
+    name: str | None,
+    every: bool,
+    state: bool,
+    trace: str | None,
+    suspend: str | None,
+    resume: bool,
+    watch: bool,
+) -> None:
+    """Draw the supervision tree; look into one server.
 
-    Always JSON: indented for people, one line with --json. Made for debugging; its fields may change.
+    NAME is a child's name or address in the tree, or a name that a server registered. Suspending is for looking at
+    what waits for a server: nobody else is told, and it goes on by itself after SECONDS (600 at most). The gateway
+    and supervisors are not suspended.
+
+    With --watch on a terminal the tree is redrawn; elsewhere each change is a line (with --json: a document a line).
+    With --trace --watch, messages are printed as they go by.
     """
-    import json
+    given = {"--state": state, "--trace": trace, "--suspend": suspend, "--resume": resume}
+    asked = [flag for flag, value in given.items() if value]
+    if name is None and asked:
+        raise click.UsageError(f"{asked[0]} is for one server: actorgrid inspect NAME {asked[0]}")
+    if len(asked) > 1:
+        raise click.UsageError(f"{' and '.join(asked)} do not go together")
+    if suspend is not None or resume:
+        if watch:
+            raise click.UsageError(f"{asked[0]} and --watch do not go together")
+        _hold(call, str(name), None if resume else _number("--suspend", suspend))
+    elif name is None:
+        _tree(call, every, watch)
+    elif trace is not None:
+        _trace(call, name, None if trace == SHOW else _number("--trace", trace), watch)
+    else:
+        _server(call, name, state, watch)
 
-    answer = call.http.get("/api/inspect")
+
+def _number(option: str, text: str | None) -> float:
+    try:
+        number = float(text or "")
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise click.UsageError(f"{option} takes a number, not {text!r}; the name stands before it")
+    return number
+
+
+def _path(name: str, action: str = "") -> str:
+    from actorgrid.client.http import segment
+
+    return f"/api/inspect/{segment(name)}{action}"
+
+
+# -- the tree
+
+
+def _tree(call: Call, every: bool, watch: bool) -> None:
+    from .show import on_terminal
+    from .tree import tree_lines
+
+    seen: dict[str, str] = {}
+    drawing = on_terminal() and not call.json
+    while True:
+        answer = call.http.get("/api/inspect")
+        if call.json:
+            call.document(answer)
+        elif not watch:
+            click.echo("\n".join(tree_lines(answer, every)))
+        elif drawing:
+            _redraw(tree_lines(answer, every))
+        else:
+            seen = _tell_changes(answer["tree"], seen)
+        if not watch:
+            return
+        time.sleep(WATCH_INTERVAL_S)
+
+
+def _redraw(lines: list[str]) -> None:
+    click.clear()
+    click.echo("\n".join([f"{time.strftime('%H:%M:%S')}  Ctrl-C leaves", *lines]))
+
+
+def _tell_changes(tree: dict[str, Any], seen: dict[str, str]) -> dict[str, str]:
+    """A line for each server that is not as it was, or is there no more; gives how all are now."""
+    from .tree import note_of, state_of
+
+    now: dict[str, str] = {}
+    waiting = [(tree, "")]
+    while waiting:
+        node, above = waiting.pop()
+        path = f"{above}/{node['name']}" if above else str(node["name"])
+        now[path] = f"{state_of(node)} {node['pid'] or '-'} {note_of(node, aged=False)}".rstrip()
+        if seen.get(path) != now[path]:
+            click.echo(f"{time.strftime('%H:%M:%S')} {path} {now[path]}")
+        waiting += [(child, path) for child in reversed(node["children"])]
+    for path in seen.keys() - now.keys():
+        click.echo(f"{time.strftime('%H:%M:%S')} {path} gone")
+    return now
+
+
+# -- one server
+
+
+def _server(call: Call, name: str, state: bool, watch: bool) -> None:
+    from .show import on_terminal
+    from .tree import server_lines
+
+    while True:
+        answer = call.http.get(_path(name))
+        if call.json:
+            call.document(answer)
+        elif watch and on_terminal():
+            _redraw(server_lines(answer, state))
+        else:
+            click.echo("\n".join(server_lines(answer, state)))
+        if not watch:
+            return
+        time.sleep(WATCH_INTERVAL_S)
+
+
+def _hold(call: Call, name: str, for_s: float | None) -> None:
+    if for_s is None:
+        answer = call.http.post(_path(name, "/resume"))
+    else:
+        answer = call.http.post(_path(name, "/suspend"), {"for_s": for_s})
     if call.json:
         call.document(answer)
+    elif for_s is None:
+        click.echo(f"{answer['name']} goes on")
     else:
-        click.echo(json.dumps(answer, indent=2, default=str))
+        until = time.strftime("%H:%M:%S", time.localtime(answer["until"]))
+        click.echo(f"{answer['name']} is suspended until {until}; sooner: actorgrid inspect {name} --resume")
+
+
+def _trace(call: Call, name: str, events: float | None, watch: bool) -> None:
+    if events is not None:
+        wanted = int(events) if events.is_integer() else events
+        answer = call.http.post(_path(name, "/trace"), {"events": wanted})
+        if not watch:
+            if call.json:
+                call.document(answer)
+            else:
+                kept = f"keeps its last {answer['events']} messages; actorgrid inspect {name} --trace shows them"
+                click.echo(f"{answer['name']} {kept if answer['events'] else 'is traced no more'}")
+            return
+    _show_trace(call, name, watch)
+
+
+def _show_trace(call: Call, name: str, watch: bool) -> None:
+    from .tree import event_line
+
+    last_s = 0.0
+    while True:
+        answer = call.http.get(_path(name, "/trace"))
+        new = [event for event in answer["events"] if event["clock_s"] > last_s]
+        last_s = max((event["clock_s"] for event in new), default=last_s)
+        if call.json and not watch:
+            call.document(answer)
+        for event in new if watch or not call.json else []:
+            if call.json:
+                call.document(event)
+            else:
+                click.echo(event_line(event))
+        if not answer["traced"] and not call.json:
+            click.echo(f"{answer['name']} is not traced: actorgrid inspect {name} --trace 100", err=True)
+        if not watch or not answer["traced"]:
+            return
+        time.sleep(WATCH_INTERVAL_S)

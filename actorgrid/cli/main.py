@@ -26,7 +26,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "gpus": ("hosts:gpus", "List the GPUs and what holds them."),
         "doctor": ("doctor:command", "Check this machine; each problem with a fix."),
         "config": ("config:command", "Show settings, change live ones."),
-        "inspect": ("inspect:command", "Dump what the agent's processes say of themselves."),
+        "inspect": ("inspect:command", "Draw the supervision tree; look into one server."),
         "events": ("events:command", "Print what happens, as it happens."),
     },
     "Work": {

@@ -160,9 +160,13 @@ class TraceSet(Answer):
 
 
 class TraceEvent(Answer):
-    """One message, when it went by (seconds since the epoch), and a beginning of what it said."""
+    """One message, and a beginning of what it said.
+
+    ``at`` is when it went by, in seconds since the epoch; ``clock_s`` the same on a clock that never steps back.
+    """
 
     at: float
+    clock_s: float
     way: Literal["in", "out"]
     kind: str
     peer: str

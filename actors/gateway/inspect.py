@@ -50,7 +50,7 @@ async def _status(call: Call, name: str, node: Node | None) -> dict[str, Any]:
     error: ActorGridError | None
     if node is None:  # its supervisor did not answer: asked by its name
         try:
-            return dict(plain(await call.ask(name, Inspect(), ANSWER_S))["status"])
+            return dict((await _told(call, name))["status"])
         except ActorGridError as failure:
             error = failure
     elif node.inspect is not None:
@@ -58,6 +58,11 @@ async def _status(call: Call, name: str, node: Node | None) -> dict[str, Any]:
     else:
         error = node.error or _no_process(node)
     return {"error": error.to_dict()}
+
+
+async def _told(call: Call, to: str | Ref) -> dict[str, Any]:
+    """What a server says of itself, as plain values."""
+    return dict(plain(await call.ask(to, Inspect(), ANSWER_S)))
 
 
 async def _attempts(call: Call) -> list[dict[str, Any]]:
@@ -78,10 +83,7 @@ async def get_inspect_server(call: Call) -> Any:
     else:
         node.error = None
         try:
-            told, attributes = await asyncio.gather(
-                call.ask(ref, Inspect(), ANSWER_S), call.ask(ref, GetState(), ANSWER_S)
-            )
-            node.inspect = plain(told)
+            node.inspect, attributes = await asyncio.gather(_told(call, ref), call.ask(ref, GetState(), ANSWER_S))
         except ActorGridError as error:  # one that hangs is what one looks at most
             node.error = error
     await call.door.in_pool(lambda: note_starts([node]))
@@ -92,13 +94,13 @@ async def get_inspect_trace(call: Call) -> Any:
     """The messages that a traced server took and sent, the oldest first."""
     node = await find(call.door.bridge, call.part("name"))
     ref = _process_of(node)
-    told, events = await asyncio.gather(call.ask(ref, Inspect(), ANSWER_S), call.ask(ref, GetTrace(), ANSWER_S))
+    told, events = await asyncio.gather(_told(call, ref), call.ask(ref, GetTrace(), ANSWER_S))
     # All processes of a host share the clock that servers stamp their events with.
     zero = time() - monotonic()
     return {
         "name": node.name,
         "traced": told["traced"],
-        "events": [{**event, "at": zero + event["at"]} for event in events],
+        "events": [{**event, "at": zero + event["at"], "clock_s": event["at"]} for event in events],
     }
 
 

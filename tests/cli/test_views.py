@@ -1,4 +1,4 @@
-"""status, hosts, gpus, state, config, events, inspect: what they ask and show."""
+"""status, hosts, gpus, state, config, events: what they ask and show."""
 
 from __future__ import annotations
 
@@ -133,11 +133,6 @@ def test_events_are_one_line_each(call: Invoke, door: Door) -> None:
     assert result.exit_code == 5 and "the host is stopping" in result.stderr
     assert door.asked[-1][1] == {"from": "5"}
     assert json.loads(call("events", "--json").stdout.splitlines()[0]) == event
-
-
-def test_inspect_is_json_for_all(call: Invoke, door: Door) -> None:
-    door.on("GET /api/inspect", {"servers": {"gateway": {}}})
-    assert json.loads(call("inspect").stdout) == json.loads(call("inspect", "--json").stdout)
 
 
 def test_config_set_sends_the_text_and_shows_what_it_was(call: Invoke, door: Door) -> None:

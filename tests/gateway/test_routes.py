@@ -19,8 +19,10 @@ BODIES: dict[str, Any] = {
     "post_key": {"value": 1},
     "open_session": {"user_id": "u", "python": ""},
     "acquire_lease": {"gpus": 0.5},
+    "post_inspect_trace": {"events": 5},
+    "post_suspend": {"for_s": 1},
 }
-PARTS = {"job_id": "a", "key": "work.kill_grace_s", "session_id": "s1", "lease_id": "l1"}
+PARTS = {"job_id": "a", "key": "work.kill_grace_s", "session_id": "s1", "lease_id": "l1", "name": "load_balancer"}
 
 
 def path_of(route: Route) -> str:
