@@ -12,6 +12,7 @@ import os
 import pickle  # nosec B403 - to write; what is read comes through thespian_unix
 import resource
 import select
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -438,13 +439,15 @@ class UnixSystem:
 
 
 def sweep(folder: Path) -> None:
-    """Remove a boot's directory with the socket files in it; nothing below it, and no link is followed."""
+    """Remove a boot's directory with the sockets and names in it; no link is followed."""
     try:
         entries = list(os.scandir(folder))
     except FileNotFoundError:
         return
     for entry in entries:
-        if not entry.is_dir(follow_symlinks=False):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
             os.unlink(entry.path)
     try:
         folder.rmdir()

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import tempfile
 from datetime import timedelta
 from time import monotonic
 from typing import Any
 
 from thespian.actors import Actor, ActorExitRequest, ChildActorExited, ThespianWatch, WakeupMessage, WatchMessage
 
-from actorgrid.transports.thespian_unix import Parcel
+from actorgrid.errors import MailboxFull, PeerGone
+from actorgrid.transports.thespian_unix import (
+    DescriptorsReady,
+    DescriptorWatch,
+    Parcel,
+    PeerLost,
+    address_of,
+    name_of,
+)
 
 
 class Mirror(Actor):
@@ -63,3 +73,129 @@ class Watcher(Actor):
         elif isinstance(message, WakeupMessage):
             self.send(self.asker, monotonic() - self.due)
         return ThespianWatch([self.left.fileno()])
+
+
+class Sentry(Actor):
+    """Watches peers it never writes to, and tells whom it lost; takes parcels too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asker: Any = None
+        self.heard: list[str] = []
+
+    def receiveMessage(self, message: Any, sender: Any) -> None:
+        if isinstance(message, tuple):
+            self.asker = sender
+            try:
+                self._myRef.transport.watch_peer(message[1])
+            except PeerGone:
+                self.send(sender, "gone already")
+            else:
+                self.send(sender, "watching")
+        elif isinstance(message, Parcel):
+            self.heard.append(bytes(message.data).decode())
+        elif isinstance(message, PeerLost):
+            self.send(self.asker, (message.peer, monotonic(), self.heard))
+
+
+class LastWords(Actor):
+    """Writes much to whom it is told, and dies at once."""
+
+    def receiveMessage(self, message: Any, sender: Any) -> None:
+        if isinstance(message, tuple):
+            for number in range(message[1]):
+                self.send(address_of(message[0]), Parcel(str(number).encode()))
+            self._myRef.transport.flush(10)
+            os._exit(0)
+        elif message == "pid":
+            self.send(sender, os.getpid())
+
+
+class Flooder(Actor):
+    """Sends *count* numbered parcels to its partner, waiting for room, and takes as many from it."""
+
+    def receiveMessage(self, message: Any, sender: Any) -> None:
+        if isinstance(message, tuple):
+            self.partner, self.count, size, self.asker = message
+            self.padding = bytes(size)
+            self.sent = self.got = self.waits = 0
+            self.in_order = True
+            self.go_on()
+        elif isinstance(message, Parcel):
+            self.in_order &= int.from_bytes(message.data[:4], "big") == self.got
+            self.got += 1
+            self.finish()
+
+    def go_on(self) -> None:
+        while self.sent < self.count:
+            try:
+                self.send(self.partner, Parcel(self.sent.to_bytes(4, "big") + self.padding))
+            except MailboxFull:
+                self.waits += 1
+                self._myRef.transport.when_room(name_of(self.partner), self.go_on)
+                return
+            self.sent += 1
+        self.finish()
+
+    def finish(self) -> None:
+        if self.got == self.sent == self.count:
+            self.send(self.asker, ("done", self.in_order, self.waits))
+
+
+class Family(Mirror):
+    """Its end counts when its children's has come."""
+
+    has_subtree = True
+
+    def receiveMessage(self, message: Any, sender: Any) -> Any:
+        if message != "a process of its own":
+            return super().receiveMessage(message, sender)
+        pid = os.fork()
+        if pid == 0:  # it dies with nobody
+            for fd in (0, 1, 2):
+                os.close(fd)
+            while True:
+                signal.pause()
+        self.send(sender, pid)
+        return None
+
+
+class Parent(Mirror):
+    """Makes a Family or a Mirror; tells what it heard of their end."""
+
+    def receiveMessage(self, message: Any, sender: Any) -> Any:
+        if message == "family":
+            self.send(self.createActor(Family), ("tell pid to", sender))
+            return None
+        if message == "crowd":
+            self.crowd = [self.createActor(Mirror) for _ in range(20)]
+            self.send(sender, [self._myRef.child_pid(each) for each in self.crowd])
+            return None
+        return super().receiveMessage(message, sender)
+
+
+class Writer(Actor):
+    """Watches for writing: a full pipe, until somebody reads it; and descriptors that cannot be watched."""
+
+    def receiveMessage(self, message: Any, sender: Any) -> Any:
+        if message == "watch":
+            self.asker = sender
+            self.reader, self.writer = os.pipe()
+            os.set_blocking(self.writer, False)
+            self.filled = 0
+            try:
+                while True:
+                    self.filled += os.write(self.writer, bytes(65536))
+            except BlockingIOError:
+                pass
+            closed = os.dup(self.writer)
+            os.close(closed)
+            self.file = tempfile.TemporaryFile()
+            self.bad = [closed, self.file.fileno()]
+            self.send(sender, "full")
+        elif message == "drain":
+            os.read(self.reader, self.filled)
+        elif isinstance(message, DescriptorsReady) and self.writer in message.writable:
+            self.send(self.asker, ("writable", message.ready == []))
+            return None
+        return DescriptorWatch(self.bad, [self.writer])
