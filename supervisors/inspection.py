@@ -120,7 +120,7 @@ class Inspector:
     def _inspect(self) -> dict[str, Any]:
         server = self._server
         return {
-            "name": server.me.name or server.name,
+            "name": server.title,
             "kind": f"{type(server).__module__}:{type(server).__qualname__}",
             "pid": os.getpid(),
             "address": server.me.address,
@@ -136,17 +136,17 @@ class Inspector:
     def _suspend(self, for_s: float) -> None:
         if self.held is None:
             self.held = deque()
-            self._server.log.warning("%s is suspended for at most %g s", self._server.name, for_s)
+            self._server.log.warning("%s is suspended for at most %g s", self._server.title, for_s)
         self._server.runtime.hold(for_s, self._resume)
 
     def _resume(self) -> None:
         if self.held is None:
             return
         held, self.held = self.held, None
-        self._server.log.warning("%s is resumed; %d messages were held", self._server.name, len(held))
+        self._server.log.warning("%s is resumed; %d messages were held", self._server.title, len(held))
         self._server.runtime.go_on()
         for envelope in held:
-            self._server.take(envelope)
+            self._server.deliver_now(envelope)
 
     def hold(self, envelope: Envelope) -> None:
         """Keep a message for later."""
@@ -156,7 +156,7 @@ class Inspector:
             return
         self._dropped += 1
         if envelope.kind == CALL:
-            full = MailboxFull(f"{self._server.name} is suspended and holds {HELD_MAX} messages")
+            full = MailboxFull(f"{self._server.title} is suspended and holds {HELD_MAX} messages")
             self._server.answer_call(envelope, None, full)
 
 

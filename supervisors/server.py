@@ -73,6 +73,10 @@ class Server:
         table: dict[type, tuple[str, str]] = {}
         for base in reversed(cls.__mro__):
             for attribute, method in vars(base).items():
+                if base is not Server and hasattr(Server, attribute) and hasattr(method, "handled_types"):
+                    raise TypeError(
+                        f"{cls.__name__}.{attribute} hides Server.{attribute}: give the handler another name"
+                    )
                 for message_type in getattr(method, "handled_types", ()):
                     table[message_type] = (attribute, _sender_as(method))
         cls._handlers = table
@@ -80,7 +84,8 @@ class Server:
     def __init__(self, host: Any, runtime: Runtime) -> None:
         self.host = host
         self.runtime = runtime
-        self.log = logging.getLogger(f"actorgrid.{self.name}")
+        self.title = runtime.me.name or self.name  # several servers may be of one class
+        self.log = logging.getLogger(f"actorgrid.{self.title}")
         self.handled = 0
         self._call_refs = itertools.count(1)
         self._open_calls: dict[tuple[int, int], tuple[Waiter, Timer, str]] = {}  # the last: the callee's address
@@ -131,7 +136,7 @@ class Server:
     def cast(self, to: str | Ref, message: Any) -> bool:
         """Send without an answer; ``False`` when there is no such server right now or its queue is full."""
         try:
-            self._send(to, Envelope(CAST, self.name, None, message))
+            self._send(to, Envelope(CAST, self.title, None, message))
         except ActorGridError:
             return False
         return True
@@ -152,7 +157,7 @@ class Server:
         waiter = Waiter()
         ref = (self._call_boot, next(self._call_refs))
         try:
-            address = self._send(to, Envelope(CALL, self.name, ref, request))
+            address = self._send(to, Envelope(CALL, self.title, ref, request))
         except ActorGridError as error:
             waiter.fail(error)
             return waiter
@@ -253,13 +258,13 @@ class Server:
         try:
             if self._signals.watches(target.address):
                 self.runtime.watch_peer(target)
-            self.runtime.send(target, Envelope(SIGNAL, self.name, None, instruction.signal))
+            self.runtime.send(target, Envelope(SIGNAL, self.title, None, instruction.signal))
         except NoSuchActor:
             self._do(self._signals.ended(target, gone(target)))
 
     def _told(self, message: Any) -> None:
         if type(message) in self._handlers:
-            self.deliver(Envelope(CAST, self.name, None, message, message.ref))
+            self.deliver(Envelope(CAST, self.title, None, message, message.ref))
         else:
             self.log.info("nobody handles %s", message)
 
@@ -327,7 +332,7 @@ class Server:
         for instruction in self._signals.ending(reason):
             if isinstance(instruction, SendSignal):
                 try:
-                    self.runtime.send(instruction.to, Envelope(SIGNAL, self.name, None, instruction.signal))
+                    self.runtime.send(instruction.to, Envelope(SIGNAL, self.title, None, instruction.signal))
                 except ActorGridError as error:  # it hears of our end from the kernel, and why from our supervisor
                     self.log.debug("%s does not hear our last words: %s", instruction.to, error)
 
@@ -337,11 +342,11 @@ class Server:
         if isinstance(envelope.body, SYSTEM_REQUESTS) and envelope.kind == CALL:
             self.answer_call(envelope, self._inspector.answer(envelope.body), None)
         elif self._inspector.held is None:
-            self.take(envelope)
+            self.deliver_now(envelope)
         else:
             self._inspector.hold(envelope)
 
-    def take(self, envelope: Envelope) -> None:
+    def deliver_now(self, envelope: Envelope) -> None:
         """Handle one message now."""
         self._inspector.saw("in", envelope.sender, envelope)
         if envelope.kind in (REPLY, ERROR):
@@ -357,7 +362,7 @@ class Server:
     def _handle(self, envelope: Envelope) -> None:
         entry = self._handlers.get(type(envelope.body))
         if entry is None:
-            self.answer_call(envelope, None, NotSupported(f"{self.name} does not take {type(envelope.body).__name__}"))
+            self.answer_call(envelope, None, NotSupported(f"{self.title} does not take {type(envelope.body).__name__}"))
             return
         attribute, sender_as = entry
         method = getattr(self, attribute)
@@ -378,14 +383,14 @@ class Server:
         """End the handling of *envelope*: reply if it was a call, crash if *error* is a broken invariant."""
         expected = error is None or isinstance(error, ActorGridError)
         if not expected:
-            self.log.error("%s crashed on %s: %r", self.name, type(envelope.body).__name__, error)
+            self.log.error("%s crashed on %s: %r", self.title, type(envelope.body).__name__, error)
         if envelope.kind == CALL:
             if error is None:
                 body, kind = value, REPLY
             else:
-                body, kind = (error if expected else ActorDown(f"{self.name} crashed: {error!r}")), ERROR
+                body, kind = (error if expected else ActorDown(f"{self.title} crashed: {error!r}")), ERROR
             try:
-                self._send(envelope.source or envelope.sender, Envelope(kind, self.name, envelope.ref, body))
+                self._send(envelope.source or envelope.sender, Envelope(kind, self.title, envelope.ref, body))
             except ActorGridError as refused:
                 self._reply_refused(envelope, refused)
         elif error is not None and expected:
@@ -398,7 +403,7 @@ class Server:
         if not isinstance(refused, NoSuchActor | MailboxFull):
             # Too large, most likely: the caller lives and waits, so it is told what became of its answer.
             try:
-                self._send(envelope.source or envelope.sender, Envelope(ERROR, self.name, envelope.ref, refused))
+                self._send(envelope.source or envelope.sender, Envelope(ERROR, self.title, envelope.ref, refused))
             except ActorGridError as error:
                 self.log.info("%s is not told either: %s", envelope.sender, error)
 
@@ -406,9 +411,9 @@ class Server:
         if error is None:
             return
         if isinstance(error, ActorGridError):
-            self.log.warning("background work of %s ended: %s", self.name, error)
+            self.log.warning("background work of %s ended: %s", self.title, error)
             return
-        self.log.error("%s crashed in background work: %r", self.name, error)
+        self.log.error("%s crashed in background work: %r", self.title, error)
         self.runtime.crash(error)
 
     def _advance_work(self, work: Coroutine[Any, Any, Any], done: Callable[[Any, BaseException | None], None]) -> None:

@@ -153,7 +153,6 @@ class Supervisor(Server):
     def __init__(self, host: Any, runtime: ChildRuntime) -> None:
         super().__init__(host, runtime)
         self.processes = runtime
-        self.title = runtime.me.name or self.name  # several supervisors may be of one class
         self._core = SupervisorCore(self.title, SupervisorFlags(), ())
         self._own_start = Waiter()
         self._start_failed = False

@@ -164,7 +164,7 @@ def test_names_belong_to_one_and_groups_to_many_and_die_with_their_owner(node: I
 
 
 def test_what_a_server_does_not_take_is_refused_and_kills_nobody(node: InlineNode) -> None:
-    with pytest.raises(NotSupported, match="person does not take int"):
+    with pytest.raises(NotSupported, match="anna does not take int"):
         node.request("anna", 5)
     assert "anna" in node.servers
 
@@ -211,6 +211,14 @@ class Slow(Server):
         mine = self.count
         await self.sleep(len(said))
         return mine
+
+
+def test_a_handler_that_hides_a_method_of_every_server_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Hiding\.deliver hides Server\.deliver"):
+
+        class Hiding(Server):
+            @handles(str)
+            def deliver(self, _message: str) -> None: ...  # type: ignore[override]
 
 
 def test_a_late_reply_never_answers_the_next_call() -> None:
