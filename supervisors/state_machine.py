@@ -20,7 +20,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
 
-from actorgrid.errors import ActorGridError, BadRequest, NotSupported
+from actorgrid.errors import ActorDown, ActorGridError, BadRequest, NotSupported
 
 from .envelope import CALL, Envelope
 from .ref import Ref
@@ -257,11 +257,16 @@ class StateMachine(Server):
         result = self.init()
         if inspect.iscoroutine(result):
             return self._await_init(result)
-        self._initial = self._checked(result, "init")
+        self._begin_with(result)
         return None
 
     async def _await_init(self, work: Any) -> None:
-        self._initial = self._checked(await work, "init")
+        self._begin_with(await work)
+
+    def _begin_with(self, result: Any) -> None:
+        self._initial = self._checked(result, "init")
+        if self._initial is not None and self._initial.kind == "next":
+            self._definition.check(self._initial.state)
 
     def begin(self, done: Callable[[BaseException | None], None]) -> None:
         """Run ``start``, say so, and enter the first state; events that came meanwhile are handled after it."""
@@ -348,7 +353,7 @@ class StateMachine(Server):
             return (message,)
         if second == "ref":
             return (message, envelope.source if envelope is not None else self.me)
-        return (message, envelope.sender if envelope is not None else self.name)
+        return (message, envelope.sender if envelope is not None else self.title)
 
     def _ended(
         self, method: str, event: Event | None, value: Any, error: BaseException | None
@@ -390,8 +395,7 @@ class StateMachine(Server):
         for timer, _ in self._running.values():
             timer.cancel()
         self._running.clear()
-        if event is not None and event.owed:
-            self.answer_call(event.origin, None, error)
-            return
-        self.log.error("%s crashed in state %s", self.name, self.state, exc_info=error)
+        if event is not None:
+            self._settle(event, None, ActorDown(f"{self.title} crashed in state {self.state!r}: {error!r}"))
+        self.log.error("%s crashed in state %s: %r", self.title, self.state, error)
         self.runtime.crash(error)

@@ -210,7 +210,8 @@ class Machine:
         if transition.kind == "stop":
             return self._stop(transition, out)
         if transition.kind == "next":
-            self.state = self._known(transition.state)
+            self._definition.check(transition.state)
+            self.state = transition.state
         self._change = _Change(self.state, None)
         self._collect(self._change, transition.actions)
         if not self._enter(self._change, out):
@@ -273,7 +274,10 @@ class Machine:
     # -- a transition, step by step; the numbers are those of the module
 
     def _handled(self, event: Event, transition: Transition, out: list[Instruction]) -> None:
-        target = self._known(transition.state) if transition.kind == "next" else self.state
+        target = self.state
+        if transition.kind == "next":
+            target = transition.state
+            self._definition.check(target)
         if transition.reply is not NO_REPLY and event.kind == "call":  # 1
             assert event.owed, f"the call {event.type_name} is answered twice in state {self.state!r}"
             out.append(Answer(event, transition.reply))
@@ -460,11 +464,6 @@ class Machine:
             found=f"state {state!r}",
             hint="cast it; or let its handler return reply=..., postpone() or self.defer() the call",
         )
-
-    def _known(self, state: str) -> str:
-        known = ", ".join(map(repr, self._definition.states))
-        assert state in self._definition.states, f"there is no state {state!r} to go to; the states are {known}"
-        return state
 
     def _count(self, events: int) -> None:
         self._chain += events

@@ -40,6 +40,11 @@ class Definition:
         """All that is handled in some state."""
         return frozenset(message_type for _, message_type in self.handlers)
 
+    def check(self, state: str) -> None:
+        """An assertion, when there is no such *state* to go to."""
+        known = ", ".join(map(repr, self.states))
+        assert state in self.states, f"there is no state {state!r} to go to; the states are {known}"
+
     def handler(self, state: str, message_type: type) -> str | None:
         """The method for such a message in *state*: its own before that of any state."""
         return self.handlers.get((state, message_type)) or self.handlers.get((any_state, message_type))

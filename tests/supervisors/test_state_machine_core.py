@@ -477,3 +477,73 @@ def test_every_machine_does_what_the_manual_says(plan: Plan, todo: list[tuple[An
             assert machine.postponed == len(model.postponed)
             assert machine.waiting == len(model.queue) + sum(isinstance(each, ModelEvent) for each in model.mailbox)
             assert driver.alive() == model.alive()
+
+
+# -- what the property meets too rarely
+
+
+def machine_of(*types: type) -> core.Machine:
+    machine = core.Machine(define("Plan", STATES, [Handler("any", any_state, each) for each in types]))
+    assert machine.begin(None) == []
+    return machine
+
+
+def handled_in(instructions: list[core.Instruction]) -> list[str]:
+    return [each.event.message.label for each in instructions if isinstance(each, core.Handle)]
+
+
+def test_the_last_action_for_a_timer_counts_and_in_its_place() -> None:
+    machine = machine_of(Red, Blue)
+    machine.receive(core.Event("cast", Red("start", 0)))
+    x, y = NAMED
+    wanted = [
+        StartTimeout(x, 0, Blue("x", 0)),
+        StartTimeout(y, 0, Blue("y", 0)),
+        StartTimeout(x, 0, Blue("x again", 0)),
+    ]
+    assert handled_in(machine.handled(keep_state(*wanted))) == ["y"]
+    assert handled_in(machine.handled(None)) == ["x again"]
+
+
+def test_a_zero_timeout_comes_after_inserted_events_and_before_received_ones() -> None:
+    machine = machine_of(Red, Blue)
+    machine.receive(core.Event("cast", Red("start", 0)))
+    machine.receive(core.Event("cast", Red("received", 0)))
+    out = machine.handled(keep_state(StartTimeout(STATE_TIMER, 0, Blue("zero", 0)), next_event(Blue("inserted", 0))))
+    assert handled_in(out) == ["inserted"]
+    assert handled_in(machine.handled(None)) == ["zero"]
+    assert handled_in(machine.handled(None)) == ["received"]
+
+
+def test_a_zero_event_timeout_is_ended_by_an_event_that_is_queued() -> None:
+    machine = machine_of(Red, Blue)
+    machine.receive(core.Event("cast", Red("start", 0)))
+    out = machine.handled(keep_state(StartTimeout(EVENT_TIMER, 0, Blue("zero", 0)), next_event(Blue("inserted", 0))))
+    assert handled_in(out) == ["inserted"]
+    assert machine.handled(None) == []
+
+
+def test_a_cancelled_timer_that_fires_all_the_same_means_nothing() -> None:
+    machine = machine_of(Red, Blue)
+    machine.receive(core.Event("cast", Red("start", 0)))
+    (started,) = machine.handled(keep_state(StartTimeout(STATE_TIMER, 5.0, Blue("late", 0))))
+    assert isinstance(started, core.StartTimer)
+    machine.receive(core.Event("cast", Red("change", 0)))
+    assert machine.handled(next_state("b")) == [core.CancelTimer(started.timer_id)]
+    assert machine.fired(started.timer_id) == []
+
+
+def test_who_waits_is_told_of_the_stop_in_order_of_the_queue() -> None:
+    machine = machine_of(Red)
+    calls = [core.Event("call", Red(label, 0), owed=True) for label in ("first", "second", "third", "last")]
+    for call in calls[:2]:
+        machine.receive(call)
+        machine.handled(keep_state(postpone()))
+    machine.receive(calls[2])
+    machine.receive(calls[3])
+    out = machine.handled(next_state("b", postpone()))  # the first is tried again, the others are queued
+    assert handled_in(out) == ["first"]
+    refused = [each.event.message.label for each in machine.handled(stop()) if isinstance(each, core.Refuse)]
+    assert refused == ["first", "second", "third", "last"]
+    late = core.Event("call", Red("late", 0), owed=True)
+    assert isinstance(machine.receive(late)[0], core.Refuse) and machine.receive(late) == []

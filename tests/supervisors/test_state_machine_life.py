@@ -16,6 +16,7 @@ from actorgrid.supervisors.state_machine import (
     StateMachine,
     Transition,
     any_state,
+    cancel_state_timeout,
     keep_state,
     next_event,
     next_state,
@@ -138,6 +139,18 @@ def test_an_init_that_returns_no_transition_stops_the_start() -> None:
         InlineNode().add(Broken, None)
 
 
+def test_an_init_that_names_no_state_of_ours_stops_the_start() -> None:
+    class Broken(StateMachine):
+        name = "broken"
+        states = ("only",)
+
+        async def init(self) -> Transition:
+            return next_state("other")
+
+    with pytest.raises(AssertionError, match="there is no state 'other' to go to"):
+        InlineNode().add(Broken, None)
+
+
 class Enterer(StateMachine):
     """Its state enter call returns what it was told."""
 
@@ -149,6 +162,10 @@ class Enterer(StateMachine):
     def go(self, _go: Go) -> Transition:
         return next_state("in", reply="went")
 
+    @on("out", Ask)
+    def ask(self, _ask: Ask) -> Transition:
+        return next_state("in")
+
     @on_enter("in")
     def entered(self) -> Transition | None:
         if self.result is None:
@@ -158,6 +175,10 @@ class Enterer(StateMachine):
     @on("in", Go)
     def stay(self, _go: Go) -> Transition:
         return keep_state(reply="in")
+
+    @on("in", Fetch)
+    def wait_no_more(self, _fetch: Fetch) -> Transition:
+        return keep_state(cancel_state_timeout(), reply=None)
 
     @on("in", Push)
     def crash(self, _push: Push) -> Transition:
@@ -187,10 +208,26 @@ def test_a_state_enter_call_may_name_its_own_state_and_start_timeouts() -> None:
     assert machine.status()["timeouts"] == {"state timeout": 5.0}
 
 
-def test_a_state_enter_call_that_raises_ends_the_machine() -> None:
+def test_a_state_timeout_is_cancelled_without_a_change_of_state() -> None:
+    node, machine = started(Enterer)
+    machine.result = keep_state(state_timeout(5.0, Push()), timeout("other", 7.0, Fetch(1)))
+    node.request("enterer", Go("in"))
+    node.request("enterer", Fetch(1))
+    assert machine.status()["timeouts"] == {"other": 7.0}
+
+
+def test_a_state_enter_call_that_raises_ends_the_machine_and_tells_who_waits() -> None:
     node, _ = started(Enterer)
     with pytest.raises(QueueFull):
         cast(node, "enterer", Go("in"))
+    node, machine = started(Enterer)
+    node.send("enterer", Envelope(CALL, "test", (1, 1), Ask("let me in")))
+    with pytest.raises(QueueFull):
+        node.settle()
+    node.settle()
+    reply = node._replies[(1, 1)].body
+    assert isinstance(reply, ActorDown) and "crashed in state 'in'" in str(reply)
+    assert machine.status()["waiting"] == 0
 
 
 def test_endless_state_enter_calls_are_found() -> None:
