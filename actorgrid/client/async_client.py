@@ -134,7 +134,7 @@ class AsyncClient:
         return await asyncio.to_thread(self.sync.performance)
 
     async def inspect(self) -> dict[str, Any]:
-        """How each of the host's processes says it is."""
+        """The supervision tree (``tree``), and how each of the host's processes says it is (``servers``)."""
         return await asyncio.to_thread(self.sync.inspect)
 
     async def config(self) -> list[dict[str, Any]]:

@@ -333,7 +333,7 @@ class Client:
         return answer
 
     def inspect(self) -> dict[str, Any]:
-        """How each of the host's processes says it is."""
+        """The supervision tree (``tree``), and how each of the host's processes says it is (``servers``)."""
         answer: dict[str, Any] = self.http.get("/api/inspect")
         return answer
 

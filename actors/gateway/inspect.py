@@ -28,11 +28,12 @@ log = logging.getLogger("actorgrid.gateway")
 async def get_inspect(call: Call) -> Any:
     """The supervision tree, how each process of the host says it is, and the attempts under way."""
     walk = TreeWalk(call.door.bridge, everyone=True)
-    root, attempts = await asyncio.gather(walk.run(), _attempts(call))
+    root = await walk.run()
     nodes = list(root.walk())
     by_name = {node.name: node for node in reversed(nodes)}  # the first of a name wins, as it is the highest
     names = (ROOT, *EXPECTED)
-    statuses, _ = await asyncio.gather(
+    attempts, statuses, _ = await asyncio.gather(
+        _attempts(call, by_name.get("worker_manager")),
         asyncio.gather(*(_status(call, name, by_name.get(name)) for name in names)),
         call.door.in_pool(lambda: note_starts(nodes)),
     )
@@ -65,7 +66,10 @@ async def _told(call: Call, to: str | Ref) -> dict[str, Any]:
     return dict(plain(await call.ask(to, Inspect(), ANSWER_S)))
 
 
-async def _attempts(call: Call) -> list[dict[str, Any]]:
+async def _attempts(call: Call, manager: Node | None) -> list[dict[str, Any]]:
+    """The attempts, if their manager takes questions now: one that is suspended would hold ours."""
+    if manager is not None and (manager.inspect is None or manager.inspect["state"] != "running"):
+        return []
     try:
         found: list[dict[str, Any]] = await call.ask("worker_manager", ListAttempts(), ANSWER_S)
     except ActorGridError:

@@ -288,6 +288,15 @@ def test_a_suspended_server_holds_what_comes_until_it_is_resumed(shop: Town) -> 
     assert shop.http("POST", "/api/inspect/till/resume").status == 200
 
 
+def test_looking_adds_nothing_to_what_a_suspended_server_holds(shop: Town) -> None:
+    assert len(shop.http("GET", "/api/inspect").json["attempts"]) == 1
+    shop.http("POST", "/api/inspect/worker_manager/suspend", json={})
+    for _ in range(2):
+        document = shop.http("GET", "/api/inspect").json
+        assert nodes_of(document)["worker_manager"]["inspect"]["held"] == 0
+        assert document["attempts"] == []
+
+
 @pytest.mark.parametrize(
     ("action", "body"),
     [
