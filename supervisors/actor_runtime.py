@@ -206,7 +206,9 @@ class ActorRuntime:
     async def _leave_after(self, stop: Any, reason: ExitReason) -> None:
         try:
             await stop
-        finally:
+        except Exception as error:  # noqa: BLE001 - the outermost loop: it is what the process dies of, as in any stop
+            self.crash(error)
+        else:
             self.exit(reason)
 
     def exit(self, reason: ExitReason = SHUTDOWN) -> None:
