@@ -13,7 +13,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from actorgrid.errors import BadRequest, MailboxFull
@@ -114,7 +114,7 @@ class Inspector:
         if self._trace is not None:
             at_s = self._server.runtime.monotonic()
             self._trace.append(
-                {"at": at_s, "way": way, "kind": envelope.kind, "peer": peer, "message": short(envelope.body)}
+                {"at": at_s, "way": way, "kind": envelope.kind, "peer": peer, "message": shown_message(envelope.body)}
             )
 
     def _inspect(self) -> dict[str, Any]:
@@ -130,8 +130,14 @@ class Inspector:
             "dropped": self._dropped,
             **server.signal_counts(),
             "traced": self._trace is not None,
-            "status": server.status(),
+            "status": self._status(),
         }
+
+    def _status(self) -> dict[str, Any]:
+        try:
+            return self._server.status()
+        except Exception as error:  # noqa: BLE001 - looking into a server must not end it
+            return {"error": short(error)}
 
     def _suspend(self, for_s: float) -> None:
         if self.held is None:
@@ -166,6 +172,18 @@ def short(value: Any) -> str:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 - somebody else's __repr__, called only to be looked at
         return f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+    return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[: VALUE_CHARACTERS_MAX - 1]}…"
+
+
+def shown_message(message: Any) -> str:
+    """A message for people: the fields of a dataclass, those that are secret by their name hidden."""
+    if not is_dataclass(message) or isinstance(message, type):
+        return short(message)
+    shown = (
+        f"{field.name}={'(hidden)' if _SECRET.search(field.name) else short(getattr(message, field.name))}"
+        for field in fields(message)
+    )
+    text = f"{type(message).__name__}({', '.join(shown)})"
     return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[: VALUE_CHARACTERS_MAX - 1]}…"
 
 

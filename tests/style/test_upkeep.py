@@ -26,6 +26,8 @@ CALLED_FROM_OUTSIDE = {
     "Commands.list_commands": "click",
     "Commands.get_command": "click",
     "Commands.format_commands": "click",
+    "Server.cast_after": "servers of people who use the actor layer by itself (docs/actors.md)",
+    "Server.leave_group": "servers of people who use the actor layer by itself (docs/actors.md)",
     "InlineNode": "tests, and whoever embeds a host: every server is tested on it",
 }
 # Files whose classes fill in Thespian's: it calls their methods.

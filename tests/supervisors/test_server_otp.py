@@ -294,6 +294,36 @@ def test_a_trace_shows_the_last_messages_in_and_out(node: InlineNode) -> None:
     assert node.request("anna", GetTrace()) == []
 
 
+@dataclass(frozen=True)
+class Login:
+    """Holds a secret."""
+
+    user: str
+    token: str
+
+
+class Broken(Server):
+    """Cannot say how it is."""
+
+    name: ClassVar[str] = "broken"
+
+    def status(self) -> dict[str, Any]:
+        raise KeyError("oh")
+
+
+def test_a_trace_hides_what_is_secret_by_its_name(node: InlineNode) -> None:
+    node.request("anna", SetTrace(1))
+    node.post("anna", _cast(Login("anna", "s3cret")), ref("test"))
+    node.settle()
+    assert node.request("anna", GetTrace())[0]["message"] == "Login(user='anna', token=(hidden))"
+
+
+def test_looking_into_a_server_that_cannot_say_how_it_is_does_not_end_it(node: InlineNode) -> None:
+    node.add(Broken, None)
+    assert node.request("broken", Inspect())["status"] == {"error": "KeyError('oh')"}
+    assert "broken" in node.servers
+
+
 @pytest.mark.parametrize(
     "wrong", [lambda: Suspend(0), lambda: Suspend(601), lambda: SetTrace(-1), lambda: SetTrace(1001)]
 )

@@ -190,7 +190,7 @@ class Writer(Actor):
                 pass
             closed = os.dup(self.writer)
             os.close(closed)
-            self.file = tempfile.TemporaryFile()
+            self.file = tempfile.TemporaryFile()  # noqa: SIM115 - watched for as long as the actor lives
             self.bad = [closed, self.file.fileno()]
             self.send(sender, "full")
         elif message == "drain":
