@@ -146,7 +146,7 @@ class Obedient(Server):
     """Does what ``Ask`` says."""
 
     @handles(Ask)
-    async def _ask(self, request: Ask, sender: Ref) -> Any:
+    async def obey(self, request: Ask) -> Any:
         return await getattr(self, f"do_{request.what}")(*request.args)
 
     def note(self, what: str) -> None:
@@ -200,6 +200,18 @@ class Worker(Obedient):
 
     async def do_forward(self, to: str | Ref, request: Any, timeout_s: float = DEADLINE_S) -> Any:
         return await self.call(to, request, timeout_s)
+
+    async def do_forward_and_kill(self, to: str, request: Any, timeout_s: float, pid: int) -> Any:
+        """The callee is killed when it has the request."""
+        answer = self.call(to, request, timeout_s)
+        os.kill(pid, signal.SIGKILL)
+        return await answer
+
+    async def do_forward_later(self, to: str, request: Any, gate: str) -> Any:
+        """The gate is opened when the request is sent."""
+        answer = self.call(to, request, DEADLINE_S)
+        os.unlink(gate)
+        return await answer
 
     async def do_cast(self, to: str | Ref, message: Any, times: int = 1) -> int:
         """How many of them were taken."""

@@ -105,24 +105,22 @@ def test_a_host_whose_child_dies_again_and_again_stops_the_others_and_says_why(t
 
 
 def test_actorgrid_up_says_on_stderr_which_server_did_not_stay_up(tmp_path: Path) -> None:
-    agent = Agent(tmp_path / "data").start()
-    process = agent.process
-    assert process is not None and process.stderr is not None
+    agent = Agent(tmp_path / "data")
+    command = [argument for argument in agent.command() if argument != "--json"]
     killed: set[int] = set()
-    try:
-        while process.poll() is None and len(killed) < 30:
-            pid = until(lambda: process.poll() is not None or new(agent, killed), "a load balancer, or the end")
-            if pid is not True:
-                os.kill(pid, signal.SIGKILL)
-                killed.add(pid)
-        assert process.wait(60) == RestartIntensityExceeded.exit_code
-        said = process.stderr.read().decode()
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
-        if process.stdout is not None:
-            process.stdout.close()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        agent.process = process  # type: ignore[assignment]
+        try:
+            until((agent.data_dir / "agent.json").exists, "the host is up")
+            while process.poll() is None and len(killed) < 30:
+                pid = until(lambda: process.poll() is not None or new(agent, killed), "a load balancer, or the end")
+                if pid is not True:
+                    os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
+            said = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()
+    assert process.returncode == RestartIntensityExceeded.exit_code == 1
     assert len(killed) == 11
     assert "load_balancer ended again after 10 restarts in 30 s" in said
     assert "killed by SIGKILL" in said
@@ -130,7 +128,6 @@ def test_actorgrid_up_says_on_stderr_which_server_did_not_stay_up(tmp_path: Path
 
 
 def new(agent: Agent, killed: set[int]) -> int | None:
-    assert agent.process is not None
     try:
         pid = agent.pid_of("load_balancer")
     except psutil.NoSuchProcess:
