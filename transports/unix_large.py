@@ -18,7 +18,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-LARGE_BYTES_MIN = 4 * 2**20
+LARGE_BYTES_MIN = 2 * 2**20
 
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
 _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_WRITE = 1, 2, 4, 8
