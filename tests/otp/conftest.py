@@ -135,19 +135,19 @@ class Rig:
                 return value
             if time.monotonic() > end:
                 raise AssertionError(f"{what}: not within {deadline_s:g} s; {self.events}, {self.notes()}")
-            if self.tree.gone:
+            self.take_news(0.005)
+            if self.tree.gone:  # it says so at once, each time
                 select.select([], [], [], 0.005)
-            else:
-                self.take_news(0.005)
 
     def take_news(self, timeout_s: float) -> None:
         event = self.tree.next_event(timeout_s)
         while event is not None:
             if isinstance(event, TreeSaid) and isinstance(event.message, Told):
                 self.heard.append(event.message)
-            else:
+            elif not isinstance(event, TreeGone):
                 self.events.append(event)
-            if isinstance(event, TreeGone):
+            else:
+                self.events = [each for each in self.events if each != event] + [event]
                 return
             event = self.tree.next_event(0.0)
 
@@ -217,7 +217,11 @@ class Front:
             text=True,
         )
         self.seen: set[int] = {self.process.pid}
+        self.first: dict[str, Any] = {}
+
+    def up(self) -> Front:
         self.first = self.read()
+        return self
 
     def read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -240,23 +244,26 @@ class Front:
         return found
 
     def end(self) -> None:
-        for pid in self.all_pids():
-            os.kill(pid, signal.SIGCONT)
+        if self.process.poll() is None:
+            for pid in self.all_pids():
+                os.kill(pid, signal.SIGCONT)
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(DEADLINE_S)
-        finally:
-            self.process.kill()
-            self.process.wait()
-            self.process.stdout.close()
+        with self.process.stdout:
+            self.process.stdin.close()
+            try:
+                self.process.wait(DEADLINE_S)
+            finally:
+                self.process.kill()
+                self.process.wait()
 
 
 @pytest.fixture
 def front() -> Iterator[Front]:
     made = Front()
-    yield made
-    made.end()
+    try:
+        yield made.up()
+    finally:
+        made.end()
 
 
 def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> None:

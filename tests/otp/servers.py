@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from actorgrid.errors import WrongState
+from actorgrid.errors import ActorGridError, WrongState
 from actorgrid.supervisors.child import ChildSpec, SupervisorFlags
 from actorgrid.supervisors.exits import NORMAL, ExitReason
 from actorgrid.supervisors.ref import Ref
@@ -144,6 +145,9 @@ class Hand(Server):
     def do_allocate(self, mib: int) -> int:
         return allocate(mib)
 
+    def do_kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
     def do_leave(self, reason: ExitReason = NORMAL) -> None:
         self.leave(reason)
 
@@ -178,6 +182,14 @@ class Hand(Server):
 
     async def do_ask(self, to: str | Ref, what: str, *args: Any, timeout_s: float = 20.0) -> Any:
         return await self.call(to, Do(what, args), timeout_s)
+
+    async def do_request_and_tell(self, to: str | Ref, what: str, *args: Any) -> None:
+        """Ask, and tell the test the answer or the name of the error."""
+        try:
+            answer = await self.call(to, Do(what, args), 60.0)
+        except ActorGridError as error:
+            answer = error.code
+        self.cast("main", Told(self.me.name, answer))
 
     async def do_ask_within(self, timeout_s: float, to: str | Ref, what: str, *args: Any) -> Any:
         return await self.call(to, Do(what, args), timeout_s)
