@@ -122,6 +122,7 @@ class SupervisorRuntime(ActorRuntime):
         if living >= limit:
             raise TooManyActors(
                 f"{child_id} is not started: {living} actors live on this host",
+                asked=f"start {child_id}",
                 found=f"the limit is {limit}",
                 hint="stop some, use lightweight processes inside an actor, or raise the limit",
             )
