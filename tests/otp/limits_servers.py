@@ -330,6 +330,19 @@ class Flooder(Worker):
                 await self.room(to)
         self._sending = False
 
+    async def do_fill(self, to: Ref, count: int, size: int, pid: int) -> None:
+        """Freeze *to* and send it *count* messages."""
+        os.kill(pid, signal.SIGSTOP)
+        data = bytes(size)
+        for n in range(count):
+            (self._taken if self.cast(to, Numbered(n, data)) else self._refused).append(n)
+
+    async def do_thaw(self, to: Ref, pid: int) -> Any:
+        """Let it go on; its answer says that it has handled what was taken."""
+        os.kill(pid, signal.SIGCONT)
+        await self.room(to)
+        return await self.call(to, Ask("pid"), DEADLINE_S)
+
     @handles(Numbered)
     def _numbered(self, message: Numbered) -> None:
         self._got.append(message.n)
