@@ -1,8 +1,9 @@
 """The connections of the peers that send to a process: who they are, and the frames they send.
 
-Bounds: 64 connections may be unproven at a time, each for 5 s and 161 bytes (``unix_handshake``); one more closes the
-oldest, and a peer it happens to tries again, for 10 s. A turn takes at most 128 KiB of small frames, or one large
-frame, from each peer. Without a free descriptor the listener rests for 50 ms, and who dials waits.
+Bounds: 64 connections may be unproven at a time, each for 5 s and 161 bytes (``unix_handshake``); one more waits until
+the oldest has had 0.5 s, then closes that; a peer it happens to tries again, for 10 s. A turn takes at most 128 KiB of
+small frames, or one large frame, from each peer. Without a free descriptor the listener rests for 50 ms, and who dials
+waits.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from .unix_outgoing import AS_FILE, HEADER, REFUSED, TAKEN
 FRAME_BYTES_MAX = 64 * 2**20
 UNPROVEN_MAX = 64
 UNPROVEN_S = 5.0
+CROWD_S = 0.5
+CROWD_PAUSE_S = 0.002
 PAUSE_S = 0.05
 
 _SCRATCH_BYTES = 128 * 1024
@@ -74,6 +77,9 @@ class Incoming:
 
     def _accept(self, _events: int) -> None:
         for _ in range(EVENTS_A_TURN):
+            if self._crowded():
+                self._rest(CROWD_PAUSE_S)
+                return
             try:
                 connection, _address = self._listener.accept()
             except BlockingIOError:
@@ -93,8 +99,21 @@ class Incoming:
         if not self._short:
             log.warning("%s cannot take connections and tries again every %g s: %s", self._name, PAUSE_S, error)
         self._short = True
+        self._rest(PAUSE_S)
+
+    def _crowded(self) -> bool:
+        """Whether as many as may be are proving who they are, and had little time so far: the next wait their turn.
+
+        Without that, hundreds of children that start at once push each other out, for ever.
+        """
+        if len(self.unproven) < UNPROVEN_MAX:
+            return False
+        oldest = next(iter(self.unproven))
+        return oldest.deadline - monotonic() > UNPROVEN_S - CROWD_S
+
+    def _rest(self, pause_s: float) -> None:
         self._loop.change(self._listener.fileno(), 0)
-        self._loop.after(PAUSE_S, lambda: self._loop.change(self._listener.fileno(), select.EPOLLIN))
+        self._loop.after(pause_s, lambda: self._loop.change(self._listener.fileno(), select.EPOLLIN))
 
     def _welcome(self, connection: socket.socket) -> None:
         if handshake.peer_uid(connection) != os.geteuid():

@@ -215,6 +215,14 @@ def test_idle_strangers_do_not_keep_a_peer_out(make: MakeMesh, tmp_path: Path) -
             stranger.close()
 
 
+def test_a_crowd_that_dials_at_once_is_let_in_one_after_the_other(make: MakeMesh) -> None:
+    hub, crowd = make("hub"), [make(f"p{number}") for number in range(3 * UNPROVEN_MAX)]
+    for peer in crowd:
+        peer.post("hub", 0, peer.name.encode())
+    turn(hub, *crowd, until=lambda: len(hub.inbox) == len(crowd))
+    assert hub.incoming.refused == 0
+
+
 def test_a_proven_peer_that_announces_too_large_a_frame_is_closed(make: MakeMesh, tmp_path: Path) -> None:
     b = make("b")
     with raw(tmp_path, "b") as connection:
