@@ -118,7 +118,16 @@ class SupervisorRuntime(ActorRuntime):
     def _check_room(self, child_id: str) -> None:
         limit = self._order.settings.actors_max
         # Each process has one socket in the folder; so has the admin, and whoever started the tree.
-        living = sum(entry.name.startswith("a") and "." in entry.name for entry in os.scandir(self.process.boot_folder))
+        try:
+            names = os.listdir(self.process.boot_folder)
+        except OSError as error:  # out of descriptors, most likely: then there is none for a process either
+            raise TooManyActors(
+                f"{child_id} is not started: the actors of this host cannot be counted",
+                asked=f"start {child_id}",
+                found=str(error),
+                hint="raise the limit of open files (ulimit -n), or close some",
+            ) from None
+        living = sum(name.startswith("a") and "." in name for name in names)
         if living >= limit:
             raise TooManyActors(
                 f"{child_id} is not started: {living} actors live on this host",
