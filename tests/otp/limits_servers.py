@@ -207,6 +207,12 @@ class Worker(Obedient):
         os.kill(pid, signal.SIGKILL)
         return await answer
 
+    async def do_forward_and_ask(self, to: str, request: Any, other: str, then: Any) -> Any:
+        """Ask *other* for something when the request is on its way, and give the answer to the first."""
+        answer = self.call(to, request, DEADLINE_S)
+        await self.call(other, then, DEADLINE_S)
+        return await answer
+
     async def do_forward_later(self, to: str, request: Any, gate: str) -> Any:
         """The gate is opened when the request is sent."""
         answer = self.call(to, request, DEADLINE_S)
