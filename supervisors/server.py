@@ -28,7 +28,17 @@ from .exits import NORMAL, ExitReason
 from .inspection import SYSTEM_REQUESTS, Inspector, shown_attributes
 from .ref import Ref
 from .runtime import Runtime, Timer, Waiter
-from .signals import Deliver, Instruction, MonitorRef, SendSignal, Signals, gone
+from .signals import (
+    Deliver,
+    Instruction,
+    LinkSignal,
+    MonitorRef,
+    MonitorSignal,
+    SendSignal,
+    Signal,
+    Signals,
+    gone,
+)
 
 Handler = Callable[..., Any]
 F = TypeVar("F", bound=Handler)
@@ -262,6 +272,15 @@ class Server:
         except NoSuchActor:
             self._do(self._signals.ended(target, gone(target)))
 
+    def _signalled(self, source: Ref, signal: Signal) -> None:
+        self._do(self._signals.received(source, signal))
+        if isinstance(signal, LinkSignal | MonitorSignal):
+            # Its end is our business from now on: the link's other half, or a watcher to forget.
+            try:
+                self.runtime.watch_peer(source)
+            except NoSuchActor:
+                self._do(self._signals.ended(source, gone(source)))
+
     def _told(self, message: Any) -> None:
         if type(message) in self._handlers:
             self.deliver(Envelope(CAST, self.title, None, message, message.ref))
@@ -341,7 +360,7 @@ class Server:
         self.handled += 1
         if isinstance(envelope.body, SYSTEM_REQUESTS) and envelope.kind == CALL:
             self._answer_system(envelope)
-        elif self._inspector.held is None:
+        elif self._inspector.held is None or envelope.kind == SIGNAL:  # links and exits are not the server's to suspend
             self.deliver_now(envelope)
         else:
             self._inspector.hold(envelope)
@@ -363,7 +382,7 @@ class Server:
                 self._settle_call(envelope.ref, None if failed else envelope.body, envelope.body if failed else None)
         elif envelope.kind == SIGNAL:
             if envelope.source is not None:
-                self._do(self._signals.received(envelope.source, envelope.body))
+                self._signalled(envelope.source, envelope.body)
         else:
             self._handle(envelope)
 

@@ -142,7 +142,7 @@ class Signals:
 
     def watches(self, address: str) -> bool:
         """Whether the end of that process concerns us."""
-        return address in self._monitored or address in self._links
+        return address in self._monitored or address in self._links or address in self._watchers
 
     def counts(self) -> dict[str, int]:
         """How many of each kind there are."""
