@@ -23,8 +23,9 @@ from typing import Any, ClassVar
 
 import psutil
 
-from actorgrid.errors import ActorGridError, MailboxFull
+from actorgrid.errors import MailboxFull
 from actorgrid.supervisors.child import ChildSpec, SupervisorFlags
+from actorgrid.supervisors.exits import ExitReason
 from actorgrid.supervisors.ref import Ref
 from actorgrid.supervisors.server import Server, handles
 from actorgrid.supervisors.supervisor import Supervisor, WhichChildren
@@ -35,6 +36,7 @@ HERE = "tests.otp.limits_servers:"
 DEADLINE_S = 60.0
 CLONE_NEWNS = 0x20000
 MIB = 2**20
+KILLED = ExitReason("killed", "by itself")
 
 
 # -- what tests do
@@ -372,23 +374,43 @@ def _which(numbers: array[int]) -> str:
 
 
 class Ends(Worker):
-    """Each way to end is a line of its own: which of them are counted, the measured test looks up."""
+    """Each way to end has a line of its own: which of them coverage counts, a test looks up by their marks."""
 
     def stop(self, reason: str) -> None:
         self.note("stop")  # counted: stop
 
+    async def do_end_by_leaving(self) -> None:
+        self.leave()  # counted: leave
+
     async def do_end_by_exit(self) -> None:
         os._exit(0)  # counted: exit
 
-    async def do_crash(self) -> None:
+    async def do_end_by_crash(self) -> None:
         raise AssertionError("an invariant broke")  # counted: crash
 
-    async def do_end_by_refusal(self) -> None:
-        raise ActorGridError("no")  # counted: refusal
+    async def do_end_by_exit_signal(self) -> None:
+        self.send_exit(self.me, KILLED)  # counted: exit signal
+
+    async def do_end_by_terminate(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)  # counted: SIGTERM
 
     async def do_end_by_kill(self) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)  # lost: kill
+        os.kill(os.getpid(), signal.SIGKILL)  # lost: SIGKILL
+
+    async def do_end_by_segfault(self) -> None:
+        ctypes.string_at(0)  # lost: segfault
 
     async def do_end_by_hanging(self) -> None:
         while True:
-            signal.pause()  # lost: hang
+            signal.pause()  # lost: watchdog
+
+
+def end_in_every_way(folder: str) -> None:
+    """A tree of those, of which each ends in another way; for a process that is measured."""
+    ways = [name.removeprefix("do_end_by_") for name in vars(Ends) if name.startswith("do_end_by_")]
+    children = [worker(way, "Ends", restart="temporary", max_handler_s=0.2) for way in ways]
+    settings = TreeSettings(beat_interval_s=0.1, hang_margin_s=0.3)
+    with running(Path(folder), worker("stopped", "Ends"), *children, settings=settings) as tree:
+        for way in ways:
+            tree.cast(way, Ask(f"end_by_{way}"))
+        until(lambda: set(children_of(tree)) == {"stopped"}, "all but one have ended")
