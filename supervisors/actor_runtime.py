@@ -47,6 +47,7 @@ CRASH_EXIT_STATUS = 70
 START_FAILED_EXIT_STATUS = 71
 _EVENTS_A_TURN = 64
 _WHY_S = 1.0
+_WATCH_AGAIN_S = 0.5
 _STOP_LIMIT_FACTOR = 2.0  # the supervisor kills at the limit itself: the watchdog is for supervisors that do not
 
 
@@ -296,6 +297,20 @@ class ActorRuntime:
             self._hold(envelope, self._held)
         elif self.server is not None:
             self.server.deliver(envelope)
+            if envelope.kind == SIGNAL:
+                self._watch_back(sender)
+
+    def _watch_back(self, address: str) -> None:
+        """Who linked to us or monitors us may die without a word, and we have not asked to be told of that."""
+        if self.server is None or not self.server.watches(address):
+            return
+        try:
+            self.process.watch_peer(address)
+        except PeerGone:
+            self.peer_lost(address)
+        except MailboxFull as error:  # no descriptor is left
+            logging.getLogger(f"actorgrid.{self.name}").warning("%s is not watched yet: %s", address, error)
+            self._chores.after(_WATCH_AGAIN_S, lambda: self._watch_back(address))
 
     def _hold(self, envelope: Envelope, held: deque[Envelope]) -> None:
         if len(held) < HELD_MAX:

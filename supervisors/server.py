@@ -31,11 +31,8 @@ from .runtime import Runtime, Timer, Waiter
 from .signals import (
     Deliver,
     Instruction,
-    LinkSignal,
     MonitorRef,
-    MonitorSignal,
     SendSignal,
-    Signal,
     Signals,
     gone,
 )
@@ -272,15 +269,6 @@ class Server:
         except NoSuchActor:
             self._do(self._signals.ended(target, gone(target)))
 
-    def _signalled(self, source: Ref, signal: Signal) -> None:
-        self._do(self._signals.received(source, signal))
-        if isinstance(signal, LinkSignal | MonitorSignal):
-            # Its end is our business from now on: the link's other half, or a watcher to forget.
-            try:
-                self.runtime.watch_peer(source)
-            except NoSuchActor:
-                self._do(self._signals.ended(source, gone(source)))
-
     def _told(self, message: Any) -> None:
         if type(message) in self._handlers:
             self.deliver(Envelope(CAST, self.title, None, message, message.ref))
@@ -382,7 +370,7 @@ class Server:
                 self._settle_call(envelope.ref, None if failed else envelope.body, envelope.body if failed else None)
         elif envelope.kind == SIGNAL:
             if envelope.source is not None:
-                self._signalled(envelope.source, envelope.body)
+                self._do(self._signals.received(envelope.source, envelope.body))
         else:
             self._handle(envelope)
 

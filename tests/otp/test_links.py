@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -149,6 +151,23 @@ def test_a_normal_end_takes_nobody_with_it(rig: MakeRig) -> None:
     assert tree.ask("other", "pid") == other
 
 
+def test_one_that_links_and_is_done_at_once_takes_nobody_with_it_however_late_that_is_read(
+    rig: MakeRig, tmp_path: Path
+) -> None:
+    tree, fifo = rig(), tmp_path / "fifo"
+    os.mkfifo(fifo)
+    tree.up(tree.spec("busy", max_handler_s=60.0), tree.spec("brief", restart="temporary"))
+    pid = tree.pid("busy")
+    tree.tell("busy", "read", str(fifo))
+    tree.wait_for(lambda: "busy reads" in tree.notes(), "a long handler")
+    tree.ask("brief", "link_and_leave", "busy")
+    tree.wait_for(lambda: "brief" not in tree.children(), "the end of the other")
+    fifo.write_text("go on")
+    assert tree.told("busy") == "go on"
+    tree.wait_for(lambda: tree.ask("busy", "counts")["links"] == 0, "the link gone")
+    assert tree.ask("busy", "pid") == pid
+
+
 def test_an_unlinked_end_takes_nobody_with_it(rig: MakeRig) -> None:
     tree = with_victim(rig())
     other, pid = tree.pid("other"), tree.pid("victim")
@@ -166,7 +185,7 @@ def test_a_chain_of_links_falls_from_one_end_to_the_other(rig: MakeRig) -> None:
     names = [f"link_{n}" for n in range(6)]
     tree.up(*(tree.spec(name, restart="temporary") for name in names))
     before = tree.pids()
-    for one, two in zip(names, names[1:], strict=False):
+    for one, two in pairwise(names):
         tree.ask(one, "link", two)
     tree.watch(*names)
     tree.tell(names[0], "break")
