@@ -312,10 +312,14 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
         try:
             self.mesh.post(name_of(intent.targetAddr), kind, payload, done)
         except PeerGone:
-            intent.tx_done(SendStatus.DeadTarget)
+            self._fail_soon(intent, SendStatus.DeadTarget)
         except (MailboxFull, FrameTooLarge) as error:
             log.error("%s is not sent: %s", type(intent.message).__name__, error)
-            intent.tx_done(SendStatus.Failed)
+            self._fail_soon(intent, SendStatus.Failed)
+
+    def _fail_soon(self, intent: Any, status: Any) -> None:
+        # Not at once: Thespian's ask() looks for the failure after it has begun to wait, and would wait in vain.
+        self.mesh.loop.soon(lambda: intent.tx_done(status))
 
     def _peer_lost(self, peer: str) -> None:
         self.mesh.read_rest(peer)

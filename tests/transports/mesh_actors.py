@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import tempfile
@@ -199,3 +200,39 @@ class Writer(Actor):
             self.send(self.asker, ("writable", message.ready == []))
             return None
         return DescriptorWatch(self.bad, [self.writer])
+
+
+class Hungry(Mirror):
+    """Opens all that it may, and says how the transport takes it."""
+
+    def receiveMessage(self, message: Any, sender: Any) -> Any:
+        if message == "eat":
+            _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+            self.eaten: list[int] = []
+            try:
+                while True:
+                    self.eaten.append(os.dup(0))
+            except OSError as error:
+                self.send(sender, error.errno)
+        elif message == "spit":
+            for fd in self.eaten:
+                os.close(fd)
+            self.send(sender, "spat")
+        elif isinstance(message, tuple) and message[0] == "parcel to":
+            try:
+                self.send(message[1], Parcel(b"from a hungry one"))
+            except MailboxFull as error:
+                self.send(sender, error.message)
+            else:
+                self.send(sender, "sent")
+        elif isinstance(message, tuple) and message[0] == "plain to":
+            self.send(message[1], "pid")
+            self.send(sender, "tried")
+        elif message == "make":
+            self.send(sender, self._myRef.child_pid(self.createActor(Mirror)))
+        elif isinstance(message, ChildActorExited):
+            return None
+        else:
+            return super().receiveMessage(message, sender)
+        return None

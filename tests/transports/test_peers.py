@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actorgrid.transports.thespian_unix import PeerLost, address_of
+from actorgrid.transports.thespian_unix import Parcel, PeerLost, address_of
 from actorgrid.transports.unix_system import UnixSystem, raise_descriptor_limit, remove_sockets
-from tests.transports.mesh_actors import Family, Flooder, LastWords, Mirror, Parent, Sentry, Writer
+from tests.transports.mesh_actors import Family, Flooder, Hungry, LastWords, Mirror, Parent, Sentry, Writer
 from tests.transports.test_thespian_unix import answer, is_alive, wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:Module actorgrid was previously imported")
@@ -137,3 +137,16 @@ def test_a_death_is_noticed_within_milliseconds(system: UnixSystem) -> None:
         os.kill(pid, signal.SIGKILL)
         lost = next_of(system)
         assert isinstance(lost, tuple) and lost[1] >= killed
+
+
+def test_an_actor_out_of_descriptors_goes_on_and_recovers(system: UnixSystem) -> None:
+    hungry, stranger = system.create(Hungry), system.create(Mirror)
+    assert is_alive(answer(system, hungry, "pid"))
+    assert answer(system, hungry, "eat") == 24  # EMFILE
+    assert answer(system, hungry, ("plain to", address_of(stranger))) == "tried"
+    assert "no descriptor" in answer(system, hungry, ("parcel to", address_of(stranger)))
+    assert answer(system, hungry, "make") is None
+    assert answer(system, hungry, Parcel(b"z" * 20_000_000)).data == b"z" * 20_000_000
+    assert answer(system, hungry, "spit") == "spat"
+    assert answer(system, hungry, ("parcel to", address_of(stranger))) == "sent"
+    assert is_alive(answer(system, hungry, "make"))
