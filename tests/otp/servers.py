@@ -217,6 +217,10 @@ class Hand(Server):
     def do_link(self, to: str | Ref) -> None:
         self.link(to)
 
+    def do_link_and_leave(self, to: str | Ref) -> None:
+        self.link(to)
+        self.leave(NORMAL)
+
     def do_unlink(self, to: str | Ref) -> None:
         self.unlink(to)
 
