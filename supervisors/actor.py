@@ -13,6 +13,7 @@ import signal
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from setproctitle import setproctitle
@@ -37,6 +38,7 @@ from .wire import (
 )
 
 _FLUSH_S = 1.0
+_LOOK_AGAIN_S = 0.005
 
 
 class ServerActor(Actor):  # type: ignore[misc]
@@ -154,8 +156,15 @@ class ServerActor(Actor):  # type: ignore[misc]
         self._watch = ThespianWatch(fds)
 
     def leave_in_order(self) -> None:
-        """End the process once what is queued went out."""
-        self.send(self.myAddress, ActorExitRequest())
+        """End the process once what is queued went out; a second is given to peers that are slow to take it."""
+        self._leave_by(monotonic() + _FLUSH_S)
+
+    def _leave_by(self, deadline_s: float) -> None:
+        mesh = self._transport.mesh
+        if mesh.pending and monotonic() < deadline_s:
+            mesh.loop.after(_LOOK_AGAIN_S, lambda: self._leave_by(deadline_s))
+        else:
+            self._transport.notify(ActorExitRequest())
 
     def end_now(self, last_words: Any, status: int) -> None:
         """Tell the supervisor, and end."""

@@ -109,6 +109,7 @@ class ActorRuntime:
         self._whys: dict[str, ActorTimer] = {}
         self._on_hold: ActorTimer | None = None
         self._stopping = False
+        self._over = False  # said that we end: nothing is handled any more, what is queued still goes out
         process.watch_descriptors([self._epoll.fileno()])
 
     def _set_alarm(self, delay_s: float) -> None:
@@ -214,7 +215,9 @@ class ActorRuntime:
 
     def exit(self, reason: ExitReason = SHUTDOWN) -> None:
         """End in order, without ``stop``, once what is queued went out."""
-        self._stopping = True
+        if self._over:
+            return
+        self._stopping = self._over = True
         self.say_ending(reason)
         self.process.tell(self.owner, LastWords(reason))
         self.process.leave_in_order()
@@ -287,6 +290,8 @@ class ActorRuntime:
 
     def receive(self, data: bytes | bytearray | memoryview, sender: str) -> None:
         """One envelope from another server."""
+        if self._over:
+            return
         try:
             envelope = unpack(data, sender)
         except Exception:

@@ -96,11 +96,14 @@ class Hand(Server):
     def do_arguments(self) -> tuple[Any, ...]:
         return self.arguments[1:]
 
-    def do_add(self, item: Any) -> None:
+    def do_add(self, item: Any, _ballast: bytes = b"") -> None:
         self.seen.append(item)
 
     def do_seen(self) -> list[Any]:
         return self.seen
+
+    def do_count(self) -> int:
+        return len(self.seen)
 
     # -- ends
 
@@ -200,8 +203,11 @@ class Hand(Server):
     def do_cast(self, to: str | Ref, message: Any) -> bool:
         return self.cast(to, message)
 
-    def do_cast_all(self, to: str | Ref, items: int) -> bool:
-        return all(self.cast(to, Do("add", (item,))) for item in range(items))
+    def do_cast_many(self, to: str | Ref, items: int, then: str, *args: Any) -> bool:
+        """Enough to fill what the kernel takes for one that does not read, and then do something else."""
+        sent = all([self.cast(to, Do("add", (item, b"x" * 10_000))) for item in range(items)])
+        getattr(self, f"do_{then}")(*args)
+        return sent
 
     def do_cast_after(self, delay_s: float, to: str | Ref, message: Any, cancel: bool) -> None:
         timer = self.cast_after(delay_s, to, message)

@@ -288,6 +288,8 @@ def do(stage: Watched, what: str, pick: int, reason: Any) -> None:
         stage.ask("start_dynamic", (pick,))
     elif what == "start":
         stage.requested.add(name)
+        if stage.core.child(name) is None:  # its last start got no process, so it is new again
+            stage.started_temporary[name] = 0
         stage.ask("start_child", ChildSpec(name, "m:C", ("permanent", "transient", "temporary")[pick % 3]))
     elif what in ("terminate", "restart", "delete"):
         if what == "restart":
