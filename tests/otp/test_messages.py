@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from actorgrid.errors import ActorDown, CallTimeout, NameTaken, NoSuchActor
-from actorgrid.supervisors.exits import ExitReason
 from tests.otp.conftest import Rig
-from tests.otp.servers import Do, Told
 
 MakeRig = Callable[..., Rig]
 MANY = 1_000
