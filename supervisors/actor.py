@@ -7,6 +7,7 @@ of watched descriptors survives every message. What the process does otherwise i
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -39,6 +40,14 @@ from .wire import (
 
 _FLUSH_S = 1.0
 _LOOK_AGAIN_S = 0.005
+_NO_DESCRIPTORS = "raise the limit of open files (ulimit -n), or close some"
+_FORK_HINTS = {
+    errno.EAGAIN: "the limit of processes is reached (ulimit -u, or pids.max of the cgroup): stop some, or raise it",
+    errno.ENOMEM: "the kernel has no memory for one more process: stop some, or give the host more memory",
+    errno.EMFILE: _NO_DESCRIPTORS,
+    errno.ENFILE: _NO_DESCRIPTORS,
+}
+_OTHER_FORK_HINT = "see to what the error names; the folder of the boot must be ours alone and have space"
 
 
 class ServerActor(Actor):  # type: ignore[misc]
@@ -203,10 +212,15 @@ class SupervisorActor(ServerActor):
             super().other_message(runtime, message, sender)
 
     def fork_child(self, is_supervisor: bool) -> tuple[int, str]:
-        """Make an actor process; gives its pid and address. Raises StartFailed."""
+        """Make an actor process; gives its pid and address. Raises StartFailed, which says what was missing."""
         manager = self._myRef
         local = self.createActor(SupervisorActor if is_supervisor else ServerActor)
-        pid = manager.child_pid(local)
+        try:
+            pid = manager.child_pid(local)
+        except OSError as error:
+            raise StartFailed(
+                "no process could be made", found=str(error), hint=_FORK_HINTS.get(error.errno or 0, _OTHER_FORK_HINT)
+            ) from None
         if pid is None:
-            raise StartFailed("no process could be made", hint="the agent's log says why")
+            raise StartFailed("no process is made any more: this one ends", hint="start it again when its parent is up")
         return int(pid), name_of(manager._addrManager.exportAddr(local))

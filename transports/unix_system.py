@@ -18,6 +18,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.context import ForkProcess
+from multiprocessing.popen_fork import Popen
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +64,17 @@ class _UnixProcesses(MultiProcReplicator):  # type: ignore[misc]
         self._children_by_pid: dict[int, Any] = {}
         self._child_procs = self._children_by_pid.values()  # what Thespian goes through
         self._waiting_for_subtree: set[int] = set()
+        self._start_error: OSError | None = None
 
-    def _startChildActor(
+    def _startChildActor(self, childAddr: Any, *arguments: Any, **options: Any) -> None:
+        self._start_error = None
+        try:
+            self._make_child(childAddr, *arguments, **options)
+        except OSError as error:
+            self._start_error = error  # Thespian logs it and goes on: ``child_pid`` raises it again
+            raise
+
+    def _make_child(
         self, childAddr: Any, childClass: Any, globalName: Any, parentAddr: Any, notifyAddr: Any, **options: Any
     ) -> None:
         endpoint = self.transport.prepEndpoint(childAddr, self.capabilities)
@@ -160,7 +172,11 @@ class _UnixProcesses(MultiProcReplicator):  # type: ignore[misc]
             self.transport.notify(notice)
 
     def child_pid(self, address: Any) -> int | None:
-        """The process of a child made a moment ago; ``None`` when it could not be made."""
+        """The process of the child made last; ``None`` when none was to be made any more. Raises the OSError that
+        kept it from being made."""
+        error, self._start_error = self._start_error, None
+        if error is not None:
+            raise error.with_traceback(None)
         newest_first = reversed(self._children_by_pid.items())
         return next((pid for pid, child in newest_first if child.childAddr == address), None)
 
@@ -236,8 +252,32 @@ class UnixManager(_UnixProcesses, ActorManager):  # type: ignore[misc]
         """Nothing: the parent hears of our end from the kernel, once."""
 
 
+class _Popen(Popen):
+    """Leaves no pipe open when the second pipe or the fork fails; what it extends, as of CPython 3.14, does."""
+
+    def _launch(self, process_obj: BaseProcess) -> None:
+        try:
+            super()._launch(process_obj)  # type: ignore[misc]
+        except OSError as error:
+            # Only the frame that failed knows its pipes. The child never comes here: it leaves by ``os._exit``.
+            trace = error.__traceback__
+            while trace is not None and trace.tb_next is not None:
+                trace = trace.tb_next
+            made = {} if trace is None else trace.tb_frame.f_locals
+            for end in ("parent_r", "child_w", "child_r", "parent_w"):
+                if end in made:
+                    os.close(made[end])
+            raise
+
+
+class _Process(ForkProcess):
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> Popen:
+        return _Popen(process_obj)
+
+
 def _fork(target: Callable[..., None], arguments: tuple[Any, ...], name: str) -> Any:
-    process = multiprocessing.get_context("fork").Process(target=target, args=(os.getpid(), *arguments), name=name)
+    process = _Process(target=target, args=(os.getpid(), *arguments), name=name)
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     process.start()
     return process
