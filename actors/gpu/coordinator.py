@@ -24,6 +24,7 @@ from .core import CoordinatorCore, Grant
 from .device import Device, Readings, keep_indexes
 from .inventory import HostInventory
 from .messages import AcquireLease, CheckFeasible, Explain, Inventory, LatencyReport, RecentDecisions
+from .sampling import HostSampling
 
 IN_FLIGHT_MAX = 128
 """Grants proposed and not answered; the mirror takes 256 proposals at once."""
@@ -50,6 +51,7 @@ class GPUCoordinator(Server):
             perf_counter_ns,
         )
         self._inventory = HostInventory(settings.gpus, self.host.host_id, self.runtime, self._devices_changed, self.log)
+        self._sampling = HostSampling(self.host.host_id, self.log)
         self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
         self._latency = LatencyWindow()
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
@@ -160,9 +162,20 @@ class GPUCoordinator(Server):
     async def _sample(self) -> None:
         while True:
             await self.sleep(self.host.settings.gpus.probe_interval_s)
-            self._core.set_sick(self._inventory.troubles())
+            self._take_sample()
             self._inventory.ask()
             self._kick()
+
+    def _take_sample(self) -> None:
+        """Record what this host's devices read last; what is in trouble or too hot takes nothing new."""
+        allocated = self._core.allocated()
+
+        def read(device: Device) -> Readings:
+            milli, memory_mib, _ = allocated.get((self.host.host_id, device.index), (0, 0, []))
+            return self._inventory.readings(device, milli, memory_mib)
+
+        self._sampling.take(self._inventory.devices, read, self._inventory.troubles(), time())
+        self._core.set_sick(self._sampling.unfit())
 
     # -- following the ledger
 
@@ -339,7 +352,8 @@ class GPUCoordinator(Server):
                     readings = self._inventory.readings(device, milli, memory_mib)
                 else:
                     readings = Readings.none("a device of another host")
-                rows.append(_row(host_id, device, readings, milli, memory_mib, owners))
+                row = _row(host_id, device, readings, milli, memory_mib, owners)
+                rows.append({**row, "score": self._sampling.score(device.uuid)})
         return rows
 
     @handles(RecentDecisions)
@@ -373,7 +387,7 @@ class GPUCoordinator(Server):
             value = self._latency.percentile(percent)
             if value is not None:
                 figures[f"placement_latency_p{percent}_us"] = value
-        return figures
+        return figures | self._sampling.figures()
 
     def status(self) -> dict[str, Any]:
         """What it knows and does, with ``notes`` people should read."""
