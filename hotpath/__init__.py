@@ -13,20 +13,37 @@ from .records import NodeView, Placement, TypicalTask
 
 if TYPE_CHECKING:
     from .reference.placement import PlacementEngine
+    from .reference.priority_bitmap import PriorityBitmap
+    from .reference.timer_wheel import TimerWheel
 
     COMPILED: bool
 elif os.environ.get("ACTORGRID_PURE_PYTHON") == "1":
     from .reference.placement import PlacementEngine
+    from .reference.priority_bitmap import PriorityBitmap
+    from .reference.timer_wheel import TimerWheel
 
     COMPILED = False
 else:
     try:
         from .placement import PlacementEngine
+        from .priority_bitmap import PriorityBitmap
+        from .timer_wheel import TimerWheel
 
         COMPILED = True
     except ModuleNotFoundError:
         from .reference.placement import PlacementEngine
+        from .reference.priority_bitmap import PriorityBitmap
+        from .reference.timer_wheel import TimerWheel
 
         COMPILED = False
 
-__all__ = ["COMPILED", "LatencyWindow", "NodeView", "Placement", "PlacementEngine", "TypicalTask"]
+__all__ = [
+    "COMPILED",
+    "LatencyWindow",
+    "NodeView",
+    "Placement",
+    "PlacementEngine",
+    "PriorityBitmap",
+    "TimerWheel",
+    "TypicalTask",
+]
