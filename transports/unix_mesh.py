@@ -24,7 +24,8 @@ from actorgrid.errors import FrameTooLarge
 
 from .unix_incoming import FRAME_BYTES_MAX, Incoming
 from .unix_loop import Loop
-from .unix_outgoing import Done, Outgoing
+from .unix_outgoing import Outgoing
+from .unix_queue import Done
 
 BACKLOG = 512
 

@@ -5,7 +5,7 @@ A frame goes out at once when nothing waits before it, else it is queued; severa
 says that it has the file; a peer that could not take it (it is out of descriptors) says so and gets a stream.
 
 Bounds, for each peer: 100,000 frames or 256 MiB wait, then ``post`` raises MailboxFull. ``when_room`` says when half of
-it has gone out. One file is on its way at a time.
+it has gone out. Memory is what waits and little more (``unix_queue``). One file is on its way at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import os
 import select
 import socket
 import struct
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -25,6 +24,7 @@ from actorgrid.errors import MailboxFull, PeerGone
 from . import unix_handshake as handshake
 from . import unix_large as large
 from .unix_loop import Loop
+from .unix_queue import Done, SendQueue
 
 QUEUED_FRAMES_MAX = 100_000
 QUEUED_BYTES_MAX = 256 * 2**20
@@ -34,14 +34,11 @@ HEADER = struct.Struct(">IB")
 AS_FILE = 0x80  # with a frame's kind: its payload is in the file that comes with the header
 TAKEN, REFUSED = b"A", b"S"  # what a peer answers to such a frame
 _JOIN_BELOW_BYTES = 16 * 1024
-_GATHER_FRAMES = 128
+_FLUSH_FRAMES = 128
 _GATHER_BYTES = 512 * 1024
 _BUFFER_BYTES = 1 << 20  # the kernel caps it at net.core.wmem_max
 _RETRY_S = 0.005
 _SHORT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-
-Done = Callable[[bool], None]
-Waiting = tuple[memoryview | large.Large, int, Done | None]  # what, how many bytes of the bound, whom to tell
 
 
 class Link:
@@ -55,7 +52,6 @@ class Link:
         "offered",
         "peer",
         "queue",
-        "queued_bytes",
         "received",
         "room_waiters",
         "server_nonce",
@@ -66,8 +62,7 @@ class Link:
         self.peer = peer
         self.connection: socket.socket | None = None
         self.state = "connecting"  # connecting -> greeting -> proving -> ready -> lost
-        self.queue: deque[Waiting] = deque()
-        self.queued_bytes = 0
+        self.queue = SendQueue()
         self.received = b""
         self.nonce = b""
         self.server_nonce = b""
@@ -79,7 +74,11 @@ class Link:
     @property
     def has_room(self) -> bool:
         """Whether at least half of the bounds is free."""
-        return len(self.queue) * 2 < QUEUED_FRAMES_MAX and self.queued_bytes * 2 < QUEUED_BYTES_MAX
+        return self.queue.frames * 2 < QUEUED_FRAMES_MAX and self.queue.bytes * 2 < QUEUED_BYTES_MAX
+
+    def is_full(self, size: int) -> bool:
+        """Whether a frame of *size* bytes is over the bounds."""
+        return self.queue.frames >= QUEUED_FRAMES_MAX or self.queue.bytes + size > QUEUED_BYTES_MAX
 
 
 class Outgoing:
@@ -104,13 +103,17 @@ class Outgoing:
         if link is None:
             link = self.connect(peer)
         if size >= large.LARGE_BYTES_MIN:
-            self._enqueue(link, large.Large(kind, payload), HEADER.size + size, done)
-            if len(link.queue) == 1 and link.state == "ready":
+            self._make_room(link, HEADER.size + size)
+            link.queue.add_large(large.Large(kind, payload), HEADER.size + size, done)
+            self._queued(link)
+            if link.queue.large is not None and link.state == "ready":
                 self._flush(link)
             return
         header = HEADER.pack(size, kind)
         if link.state != "ready" or link.queue:
-            self._enqueue(link, memoryview(header + payload), HEADER.size + size, done)
+            self._make_room(link, HEADER.size + size)
+            link.queue.add((header, payload), done)
+            self._queued(link)
             return
         connection = link.connection
         if connection is None:
@@ -129,8 +132,9 @@ class Outgoing:
             if done is not None:
                 done(True)
             return
-        rest = memoryview(header + payload)[sent:] if sent < HEADER.size else memoryview(payload)[sent - HEADER.size :]
-        self._enqueue(link, rest, len(rest), done)
+        rest = (header[sent:], payload) if sent < HEADER.size else (memoryview(payload)[sent - HEADER.size :],)
+        link.queue.add(rest, done)  # whatever the bounds: a part of it is gone
+        self._queued(link)
 
     def connect(self, peer: str) -> Link:
         """The link to *peer*, dialled if there was none. Raises PeerGone; MailboxFull when descriptors are out."""
@@ -155,20 +159,22 @@ class Outgoing:
         if link is not None:
             self._lose(link)
 
-    def _enqueue(self, link: Link, what: memoryview | large.Large, size: int, done: Done | None) -> None:
-        full = len(link.queue) >= QUEUED_FRAMES_MAX or link.queued_bytes + size > QUEUED_BYTES_MAX
-        if link.state == "ready" and (full or len(link.queue) % _GATHER_FRAMES == _GATHER_FRAMES - 1):
+    def _make_room(self, link: Link, size: int) -> None:
+        """Send something now and then, also while a handler sends much. Raises PeerGone or MailboxFull."""
+        queue = link.queue
+        full = link.is_full(size)
+        if link.state == "ready" and (full or queue.frames % _FLUSH_FRAMES == _FLUSH_FRAMES - 1):
             self._flush(link)
             if self.links.get(link.peer) is not link:
                 raise PeerGone(f"{link.peer} closed its socket")
-            full = len(link.queue) >= QUEUED_FRAMES_MAX or link.queued_bytes + size > QUEUED_BYTES_MAX
+            full = link.is_full(size)
         if full:
             raise MailboxFull(
-                f"{len(link.queue)} messages ({link.queued_bytes} bytes) wait for {link.peer} already",
+                f"{queue.frames} messages ({queue.bytes} bytes) wait for {link.peer} already",
                 hint="it is slow or stuck; send less, or wait for its answers",
             )
-        link.queue.append((what, size, done))
-        link.queued_bytes += size
+
+    def _queued(self, link: Link) -> None:
         self.pending += 1
         self._arm(link)
 
@@ -180,8 +186,8 @@ class Outgoing:
 
     def _flush(self, link: Link) -> None:
         while link.queue and not link.offered and link.state == "ready":
-            first = link.queue[0][0]
-            if not (self._offer(link, first) if isinstance(first, large.Large) else self._send(link)):
+            message = link.queue.large
+            if not (self._send(link) if message is None else self._offer(link, message)):
                 break
         self._arm(link)
         if link.room_waiters and link.has_room:
@@ -194,37 +200,21 @@ class Outgoing:
         connection, queue = link.connection, link.queue
         if connection is None:
             return False
-        buffers: list[memoryview] = []
-        total = 0
-        for data, size, _ in queue:
-            if isinstance(data, large.Large):
-                break
-            buffers.append(data)
-            total += size
-            if len(buffers) >= _GATHER_FRAMES or total >= _GATHER_BYTES:
-                break
+        views = queue.views(_GATHER_BYTES)
         try:
-            sent = connection.sendmsg(buffers)
+            sent = connection.sendmsg(views)
         except BlockingIOError:
             return False
         except OSError:
             self._lose(link)
             return False
-        link.queued_bytes -= sent
-        complete = sent == total
-        for data in buffers:
-            if sent < len(data):
-                queue[0] = (data[sent:], len(data) - sent, queue[0][2])
-                break
-            sent -= len(data)
-            self._finish(link)
-        return complete
-
-    def _finish(self, link: Link) -> None:
-        done = link.queue.popleft()[2]
-        self.pending -= 1
-        if done is not None:
+        complete = sent == sum(map(len, views))
+        frames = queue.frames
+        told = queue.sent(sent)
+        self.pending -= frames - queue.frames
+        for done in told:
             done(True)
+        return complete
 
     def _offer(self, link: Link, message: large.Large) -> bool:
         """Hand the peer the file of a large message, or put its stream into its place; ``False``: try later."""
@@ -246,26 +236,21 @@ class Outgoing:
                 if error.errno not in (errno.ETOOMANYREFS, *_SHORT_OF_DESCRIPTORS):
                     self._lose(link)
                     return False
-        # The header is counted with the payload; between the two nothing can come.
-        done = link.queue.popleft()[2]
-        link.queue.appendleft((memoryview(message.payload), len(message.payload), done))
-        link.queue.appendleft((memoryview(HEADER.pack(len(message.payload), message.kind)), HEADER.size, None))
-        self.pending += 1
+        link.queue.stream_large(HEADER.pack(len(message.payload), message.kind))
         return True
 
     def _offer_answered(self, link: Link, answer: bytes) -> bool:
-        what, size, done = link.queue[0]
-        if not isinstance(what, large.Large):
-            raise AssertionError("an answer to an offer, and no large message is first")
+        told: list[Done] = []
         link.offered = False
         if answer == TAKEN:
-            link.queued_bytes -= size
-            self._finish(link)
+            told = link.queue.large_sent()
+            self.pending -= 1
         elif answer == REFUSED:
-            link.queue[0] = (memoryview(what.payload), len(what.payload), done)
-            link.queued_bytes -= HEADER.size
+            link.queue.stream_large(b"")
         else:
             return False
+        for done in told:
+            done(True)
         self._flush(link)
         return True
 
@@ -375,13 +360,9 @@ class Outgoing:
         self._retry.pop(link, None)
         link.state = "lost"
         self._close(link)
-        undelivered, link.queue = link.queue, deque()
-        self.pending -= len(undelivered)
-        for what, _, done in undelivered:
-            if isinstance(what, large.Large):
-                what.close()
-            if done is not None:
-                done(False)
+        self.pending -= link.queue.frames
+        for done in link.queue.clear():
+            done(False)
         for callback in link.room_waiters:
             self._loop.soon(callback)
         on_lost = self.on_lost
@@ -419,7 +400,5 @@ class Outgoing:
         for link in self.links.values():
             if link.connection is not None:
                 link.connection.close()
-            for what, _, _ in link.queue:
-                if isinstance(what, large.Large):
-                    what.close()
+            link.queue.clear()
         self.links.clear()

@@ -118,8 +118,17 @@ def cpu_s(pid: int) -> float:
 
 def peak_mib(pid: int) -> float:
     """The most memory the process ever had at a time."""
+    return _memory_mib(pid, "VmHWM")
+
+
+def resident_mib(pid: int) -> float:
+    """The memory the process has now."""
+    return _memory_mib(pid, "VmRSS")
+
+
+def _memory_mib(pid: int, which: str) -> float:
     with open(f"/proc/{pid}/status", encoding="ascii") as status:
-        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1024
+        return next(int(line.split()[1]) for line in status if line.startswith(f"{which}:")) / 1024
 
 
 def is_alive(pid: int) -> bool:

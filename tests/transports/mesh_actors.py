@@ -230,7 +230,10 @@ class Hungry(Mirror):
             self.send(message[1], "pid")
             self.send(sender, "tried")
         elif message == "make":
-            self.send(sender, self._myRef.child_pid(self.createActor(Mirror)))
+            try:
+                self.send(sender, self._myRef.child_pid(self.createActor(Mirror)))
+            except OSError as error:
+                self.send(sender, error.strerror)
         elif isinstance(message, ChildActorExited):
             return None
         else:

@@ -84,7 +84,7 @@ def check_all_arrive(a: Mesh, b: Mesh, sent: list[bytes], kinds: type | None = N
         a.post("b", 1, payload, told.append)
     turn(a, b, until=lambda: len(b.inbox) == len(sent) and not a.pending)
     assert [bytes(payload) for _, _, payload in b.inbox] == sent
-    assert told == [True] * len(sent) and a.outgoing.links["b"].queued_bytes == 0
+    assert told == [True] * len(sent) and a.outgoing.links["b"].queue.bytes == 0
     if kinds is not None:
         assert {type(payload) for _, _, payload in b.inbox if len(payload) > 2 * MIB} == {kinds}
     b.inbox.clear()
