@@ -67,10 +67,10 @@ class HostSampling:
         """For ``/metrics``: what the devices read together; what none of them reads is left out."""
         picture = self.manager.get_aggregated_metrics()
         figures = {
-            "gpu_memory_used_bytes": picture["used_memory_bytes"],
-            "gpu_utilization_percent": picture["average_utilization_percent"],
-            "gpu_temperature_max_celsius": picture["max_temperature_celsius"],
-            "gpu_power_watts": picture["total_power_watts"],
-            "gpu_devices_unavailable": picture["devices_unavailable"],
+            "gpus_memory_used_bytes": picture["used_memory_bytes"],
+            "gpus_utilization_percent": picture["average_utilization_percent"],
+            "gpus_temperature_max_celsius": picture["max_temperature_celsius"],
+            "gpus_power_watts": picture["total_power_watts"],
+            "gpus_unavailable": picture["devices_unavailable"],
         }
         return {name: float(value) for name, value in figures.items() if value is not None}

@@ -38,6 +38,10 @@ def vendor_of_model(model: str) -> str:
         return "amd"
     if re.match(r"max|flex|arc|gaudi", lower):
         return "intel"
+    if re.match(r"m\d+(pro|max|ultra)?$", lower):
+        return "apple"
+    if re.match(r"adreno|cloudai|aic\d", lower):
+        return "qualcomm"
     return "nvidia"
 
 

@@ -1,0 +1,106 @@
+"""A host's own devices in the pool: with the real coordinator, and with readings that come and go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from actorgrid.actors.gpu.device import Device, Readings
+from actorgrid.actors.gpu.messages import Inventory
+from actorgrid.actors.gpu.sampling import HostSampling
+from tests.gpu.rig import Rig
+
+
+def gpu(number: int, index: int | None = None) -> Device:
+    return Device(f"gpu-{number}", number if index is None else index, "nvidia", "A100", 40_960, "probed")
+
+
+def reads(temperature: float = 40.0, **more: float) -> Callable[[Device], Readings]:
+    return lambda _device: Readings(0, more.get("busy", 0.0), temperature, 100.0)
+
+
+@pytest.fixture
+def sampling() -> HostSampling:
+    return HostSampling("host-a", logging.getLogger("test"))
+
+
+def test_devices_come_go_and_change_places_with_the_inventory(sampling: HostSampling) -> None:
+    sampling.take([gpu(0), gpu(1)], reads(), {}, 1.0)
+    sampling.take([gpu(0, index=1), gpu(1, index=0)], reads(), {}, 2.0)
+    assert [(known.device_id, known.device.index) for known in sampling.manager.list_devices()] == [
+        ("gpu-0", 1),
+        ("gpu-1", 0),
+    ]
+    sampling.take([gpu(1, index=0)], reads(), {}, 3.0)
+    assert [known.device_id for known in sampling.manager.list_devices()] == ["gpu-1"]
+    assert sampling.score("gpu-0") is None and sampling.score("gpu-1") == 1.0
+
+
+def test_a_hot_device_and_one_in_trouble_take_nothing_new_until_they_are_well(sampling: HostSampling) -> None:
+    devices = [gpu(0), gpu(1), gpu(2)]
+    sampling.take(devices, lambda device: Readings(0, 0.0, 93.0 if device.index == 1 else 40.0), {"gpu-2": "lost"}, 1.0)
+    unfit = sampling.unfit()
+    assert set(unfit) == {"gpu-1", "gpu-2"}
+    assert "93 °C" in unfit["gpu-1"] and unfit["gpu-2"] == "lost"
+    sampling.take(devices, reads(), {}, 2.0)
+    assert sampling.unfit() == {}
+
+
+def test_a_clock_that_is_set_back_stands_still(sampling: HostSampling) -> None:
+    for at in (100.0, 50.0, 120.0):
+        sampling.take([gpu(0)], reads(), {}, at)
+    times = [sample.timestamp for sample in sampling.manager.history.samples("gpu-0")]
+    assert times == [100.0, 100.0, 120.0]
+
+
+def test_readings_that_cannot_be_are_told_and_count_as_unknown(
+    sampling: HostSampling, caplog: pytest.LogCaptureFixture
+) -> None:
+    sampling.take([gpu(0)], reads(busy=4_294_967_295.0), {}, 1.0)
+    known = sampling.manager.device("gpu-0")
+    assert known.score.unknown == ("memory", "utilization", "temperature")
+    assert "compute_utilization_percent cannot be" in caplog.text
+
+
+def test_figures_leave_out_what_no_device_reads(sampling: HostSampling) -> None:
+    sampling.take([gpu(0)], lambda _: Readings(1024, None, 40.0, None), {}, 1.0)
+    assert sampling.figures() == {
+        "gpus_memory_used_bytes": 2.0**30,
+        "gpus_temperature_max_celsius": 40.0,
+        "gpus_unavailable": 0.0,
+    }
+
+
+def test_the_agent_samples_its_devices_and_says_their_scores(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig("simulated:2xH100-80GB", probe_interval_s=0.5).up()
+    rig.submit("half", gpus=0.5)
+    rig.wait_placed("half")
+
+    def scores() -> list[float]:
+        return sorted(row["score"] or 0.0 for row in rig.ask(Inventory()))
+
+    rig.until(lambda: scores()[0] < scores()[1] == 1.0, "a sample of the half busy device")
+    assert scores()[0] == 0.5  # half of its memory and half of its compute
+    assert rig.coordinator.metrics()["gpus_utilization_percent"] == 25.0
+
+
+def test_the_agent_places_nothing_new_on_a_hot_device(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make_rig("simulated:2xH100-80GB", probe_interval_s=0.5).up()
+    hot = True
+
+    def readings(device: Device, _milli: int, _mib: int) -> Readings:
+        return Readings(0, 0.0, 95.0 if hot and device.index == 0 else 40.0)
+
+    monkeypatch.setattr(rig.coordinator._inventory, "readings", readings)
+    rig.until(lambda: bool(rig.coordinator._core._sick), "the heat to be seen")
+    rig.submit("a", "b", gpus=1.0)
+    rig.until(lambda: "placed" in {rig.state("a"), rig.state("b")}, "one to be placed")
+    rig.settle()
+    assert {rig.state("a"), rig.state("b")} == {"placed", "queued"}
+    assert [record["gpu_indexes"] for record in rig.allocations().values()] == [[1]]
+    hot = False
+    rig.wait_placed("a", "b")
