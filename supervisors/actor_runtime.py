@@ -107,6 +107,8 @@ class ActorRuntime:
         self._callbacks: dict[int, tuple[Callable[[], None] | None, Callable[[], None] | None]] = {}
         self._held: deque[Envelope] | None = deque()
         self._whys: dict[str, ActorTimer] = {}
+        self._asked: set[str] = set()  # whose parent was asked ahead; until they are lost
+        self._known_ends: dict[str, ExitReason] = {}  # answered ahead; until they are lost, after their last messages
         self._on_hold: ActorTimer | None = None
         self._stopping = False
         self._over = False  # said that we end: nothing is handled any more, what is queued still goes out
@@ -144,6 +146,7 @@ class ActorRuntime:
             self.process.watch_peer(ref.address)
         except PeerGone as error:
             raise NoSuchActor(f"{ref} is gone", found=error.message) from None
+        self._ask_ahead(ref)
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> ActorTimer:
         """Call back once, no earlier than *delay_s* from now."""
@@ -311,6 +314,7 @@ class ActorRuntime:
             return
         try:
             self.process.watch_peer(address)
+            self._ask_ahead(Ref(address))
         except PeerGone:
             self.peer_lost(address)
         except MailboxFull as error:  # no descriptor is left
@@ -364,12 +368,25 @@ class ActorRuntime:
 
     def peer_lost(self, address: str) -> None:
         """The kernel says that the process at *address* is gone, and what it left behind was read."""
+        self._asked.discard(address)
+        reason = self._known_ends.pop(address, None)
         if self.server is None:
             return
         ref = Ref(address)
-        self.server.fail_calls(ref)
-        if self.server.watches(address) and address not in self._whys:
+        self.server.fail_calls(ref, reason)
+        if not self.server.watches(address) or address in self._whys:
+            return
+        if reason is not None:
+            self.server.peer_ended(ref, reason)
+        else:
             self._ask_why(ref)
+
+    def _ask_ahead(self, ref: Ref) -> None:
+        """Ask why it ended before it does: asked afterwards, its parent may be busy making the next one."""
+        parent = ref.address.rpartition(".")[0]
+        if "." in parent and ref.address not in self._asked:  # the admin, which has no parent, answers nobody
+            self._asked.add(ref.address)
+            self.process.tell(parent, WhyEnded(ref))
 
     def _ask_why(self, ref: Ref) -> None:
         unknown = ExitReason("killed", "and so was its supervisor, or it does not say why")
@@ -379,12 +396,16 @@ class ActorRuntime:
             self.process.tell(parent, WhyEnded(ref))
 
     def ended(self, answer: Ended) -> None:
-        """The reason asked for has come, or will not come."""
-        timer = self._whys.pop(answer.ref.address, None)
+        """The reason asked for has come, or will not come. One that comes before the loss is kept until then."""
+        address = answer.ref.address
+        timer = self._whys.pop(address, None)
+        if self.server is None:
+            return
         if timer is not None:
             timer.cancel()
-        if self.server is not None:
             self.server.peer_ended(answer.ref, answer.reason)
+        elif self.server.watches(address):
+            self._known_ends[address] = answer.reason
 
 
 def _limit_memory(memory_mib: int) -> None:

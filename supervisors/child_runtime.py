@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from actorgrid.errors import ActorGridError, StartFailed, TooManyActors
+from actorgrid.errors import ActorGridError, MailboxFull, PeerGone, StartFailed, TooManyActors
 
 from .actor_runtime import ActorRuntime, Process
 from .child import ChildSpec
@@ -54,7 +54,7 @@ class _Child:
     returned: bool = False
     last_words: ExitReason | None = None
     hung: ExitReason | None = None
-    asked_by: list[str] = field(default_factory=list)
+    asked_by: dict[str, None] = field(default_factory=dict)  # living processes: no more than the tree may have
 
 
 class SupervisorRuntime(ActorRuntime):
@@ -252,17 +252,31 @@ class SupervisorRuntime(ActorRuntime):
 
     def peer_lost(self, address: str) -> None:
         """Of a child we hear from the kernel in ``child_exited``, with its exit status."""
+        for child in self._children.values():
+            child.asked_by.pop(address, None)
         if address not in self._addresses:
             super().peer_lost(address)
 
+    def _ask_ahead(self, ref: Ref) -> None:
+        if ref.address not in self._addresses:
+            super()._ask_ahead(ref)
+
     def why_ended(self, question: WhyEnded, asker: str) -> None:
-        """Somebody watched one of our children."""
+        """Somebody watches one of our children, or did. Whoever asks while it lives is answered when it has ended."""
         address = question.ref.address
         reason = self._reasons.get(address)
         if reason is not None:
             self.process.tell(asker, Ended(question.ref, reason))
-        elif address in self._addresses:  # it is dying, or about to be buried
-            self._children[self._addresses[address]].asked_by.append(asker)
+        elif address in self._addresses:
+            asked_by = self._children[self._addresses[address]].asked_by
+            asked_by[asker] = None
+            # Connect now, so that the answer goes out at once, before the fork of a successor; and its end is told.
+            try:
+                self.process.watch_peer(asker)
+            except PeerGone:
+                del asked_by[asker]
+            except MailboxFull as error:
+                log.warning("no connection to %s, which watches %s, can be made yet: %s", asker, question.ref, error)
 
     # -- the watchdog
 

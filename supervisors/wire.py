@@ -100,7 +100,10 @@ class CameBack:
 
 @dataclass(frozen=True, slots=True)
 class WhyEnded:
-    """Asked of the parent of a process that ended without a word to us. The answer is Ended."""
+    """Asked of the parent of a process that we watch, or that ended without a word to us.
+
+    The answer is Ended, once it has ended and was buried.
+    """
 
     ref: Ref
 

@@ -282,18 +282,72 @@ def test_who_watched_a_silent_death_asks_its_parent_why(make: Callable[..., Rig]
     monitor = rig.server().monitor("peer")
     assert rig.wire.watched == ["a.7.2"]
     assert [envelope.body for to, envelope in rig.wire.posted if to == "a.7.2"] == [MonitorSignal(monitor.id)]
+    rig.wire.told.clear()
     rig.runtime.peer_lost("a.7.2")
     rig.runtime.peer_lost("a.7.2")
-    assert [(to, word) for to, word in rig.wire.told if isinstance(word, WhyEnded)] == [("a.7", WhyEnded(target))]
+    assert [(to, word) for to, word in rig.wire.told if isinstance(word, WhyEnded)] == [("a.7", WhyEnded(Ref("a.7.2")))]
     rig.runtime.ended(Ended(target, ExitReason("killed", exit_status=-9)))
     rig.runtime.alarm()
     assert Slow.mail == [Down(monitor, target, ExitReason("killed", exit_status=-9))]
+
+
+def test_the_parent_of_a_monitored_process_is_asked_ahead_and_once(make: Callable[..., Rig]) -> None:
+    rig = make(peer="a.7.2").up()
+    rig.server().monitor("peer")
+    rig.server().link("peer")
+    rig.runtime.receive(pack(Envelope(SIGNAL, "peer", None, MonitorSignal(1))), "a.7.2")
+    assert [(to, word) for to, word in rig.wire.told if isinstance(word, WhyEnded)] == [
+        ("a.7", WhyEnded(Ref("a.7.2", "peer")))
+    ]
+
+
+def test_whoever_monitors_us_has_its_parent_asked_too_and_the_admin_is_asked_nothing(make: Callable[..., Rig]) -> None:
+    rig = make().up()
+    rig.runtime.receive(pack(Envelope(SIGNAL, "peer", None, MonitorSignal(1))), "a.7.2")
+    rig.runtime.receive(pack(Envelope(SIGNAL, "root", None, MonitorSignal(1))), "admin.1")
+    assert [(to, word) for to, word in rig.wire.told if isinstance(word, WhyEnded)] == [("a.7", WhyEnded(Ref("a.7.2")))]
+
+
+def test_a_reason_that_comes_before_the_last_messages_were_read_waits_for_them(make: Callable[..., Rig]) -> None:
+    rig = make(peer="a.7.2").up()
+    target, reason = Ref("a.7.2", "peer"), ExitReason("killed", exit_status=-9)
+    monitor = rig.server().monitor("peer")
+    rig.runtime.ended(Ended(target, reason))
+    rig.runtime.alarm()
+    assert Slow.mail == []
+    rig.wire.told.clear()
+    rig.runtime.peer_lost("a.7.2")
+    rig.runtime.alarm()
+    assert Slow.mail == [Down(monitor, target, reason)]
+    assert not rig.wire.words(WhyEnded)
+    rig.runtime.ended(Ended(target, reason))
+    rig.runtime.peer_lost("a.7.2")
+    rig.runtime.alarm()
+    assert len(Slow.mail) == 1
+
+
+def test_an_open_call_to_the_dead_fails_with_the_reason_that_came_ahead(make: Callable[..., Rig]) -> None:
+    rig = make(peer="a.7.2").up()
+    rig.server().monitor("peer")
+    found: list[str] = []
+
+    async def call() -> None:
+        try:
+            await rig.server().call("peer", "question", timeout_s=60.0)
+        except ActorDown as error:
+            found.append(error.message)
+
+    rig.server().spawn(call())
+    rig.runtime.ended(Ended(Ref("a.7.2", "peer"), ExitReason("killed", exit_status=-9)))
+    rig.runtime.peer_lost("a.7.2")
+    assert ["killed" in message for message in found] == [True]
 
 
 def test_last_words_make_the_question_why_needless(make: Callable[..., Rig]) -> None:
     rig = make(peer="a.7.2").up()
     monitor = rig.server().monitor("peer")
     reason = ExitReason("error", "KeyError: 'x'")
+    rig.wire.told.clear()
     rig.runtime.receive(pack(Envelope(SIGNAL, "peer", None, DownSignal(monitor.id, reason))), "a.7.2")
     rig.runtime.peer_lost("a.7.2")
     rig.runtime.alarm()
