@@ -1,4 +1,4 @@
-"""``ps``, ``cancel`` and ``why``."""
+"""``ps`` and ``cancel``."""
 
 from __future__ import annotations
 
@@ -151,25 +151,3 @@ def cancel(call: Call, job_ids: tuple[str, ...]) -> None:
     for job in jobs:
         stopping = job["state"] in LIVE
         click.echo(f"{job['job_id']} {'stopping' if stopping else coloured(job['state'])}")
-
-
-@click.command()
-@click.argument("job_id", metavar="JOB")
-@host_options
-@pass_call
-def why(call: Call, job_id: str) -> None:
-    """Why a job waits or failed, and what to do."""
-    from actorgrid.client.http import segment
-
-    from .lookup import find_job
-
-    job = find_job(call.http, job_id)
-    answer = call.http.get(f"/api/jobs/{segment(job['job_id'])}/why")
-    if call.json:
-        call.document(answer)
-        return
-    click.echo(f"{answer['job_id']} ({job['name']}) is {coloured(answer['state'])}:")
-    for reason in answer.get("reasons", []):
-        click.echo(f"  - {reason}")
-    if answer.get("next_step"):
-        click.echo(f"  next: {answer['next_step']}")

@@ -35,7 +35,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "ps": ("jobs:ps", "List jobs."),
         "logs": ("logs:command", "Print a job's output."),
         "cancel": ("jobs:cancel", "Cancel jobs, waiting or running."),
-        "why": ("jobs:why", "Why a job waits or failed, and what to do."),
+        "why": ("why:command", "Why a job waits or failed, and what to do."),
         "state": ("state:command", "Read and change the shared state."),
     },
     "More": {

@@ -19,7 +19,7 @@ from actorgrid.supervisors.server import Server, handles
 from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
-from .core import choose_pool, explain_job
+from .core import choose_pool
 from .messages import (
     CancelJob,
     ChangeSetting,
@@ -31,11 +31,15 @@ from .messages import (
     SubmitJobs,
     Why,
 )
+from .room import smaller_asks
+from .why import Circumstances, explain_job
 
 RECENT_JOBS = 1000
 """Ended jobs answered from memory; older ones are read from the ledger's history."""
 LIST_LIMIT = 1000
 RATE_WINDOW_S = 60.0
+ROOT_DEPTH_MAX = 100
+BAD_ENDS = (JobState.FAILED, JobState.CANCELLED, JobState.LOST)
 FEASIBLE_SHAPES = 256
 """Remembered request shapes that passed the feasibility check, so that a batch of equals asks once."""
 
@@ -222,14 +226,63 @@ class ClusterManager(Server):
                 states[name] = str((await self._record(name))["state"])
             except UnknownJob:
                 states[name] = JobState.SUCCEEDED.value
-        fit = None
+        fit, openings = None, []
         if job["state"] == JobState.QUEUED:
+            fit = await self._explain(job["resources"], job["job_id"])
+            if fit is not None and not fit.get("fits"):
+                for words, resources in smaller_asks(job["resources"], fit, self._mirror.hosts.values()):
+                    report = await self._explain(resources, None)
+                    if report is not None and report.get("fits"):
+                        openings.append(words)
+        around = Circumstances(
+            now=time(),
+            dependencies=states,
+            fit=fit,
+            problems=tuple((await self._health())["problems"]),
+            hosts=self._mirror.hosts,
+            allocations=tuple(self._mirror.allocations.values()),
+            jobs=self._mirror.jobs,
+            openings=tuple(openings),
+            waiting=self._waiting_count(),
+            root=await self._root_of_failure(job),
+        )
+        return explain_job(job, around)
+
+    async def _explain(self, resources: dict[str, Any], job_id: str | None) -> dict[str, Any] | None:
+        try:
+            report: dict[str, Any] = await self.call("gpu_coordinator", Explain(resources, job_id), timeout_s=2.0)
+        except ActorGridError as error:
+            self.log.info("explain %s: %s", job_id or resources, error)
+            return None
+        return report
+
+    def _waiting_count(self) -> int:
+        """Jobs in the line: queued ones that wait neither for a time nor for another job."""
+        now, jobs = time(), self._mirror.jobs
+        return sum(
+            1
+            for job in jobs.values()
+            if job["state"] == JobState.QUEUED
+            and job["not_before"] <= now
+            and not any(name in jobs for name in job["depends_on"])
+        )
+
+    async def _root_of_failure(self, job: dict[str, Any]) -> dict[str, Any] | None:
+        """The job whose end took *job* along, through at most 100 others; ``None`` when it ended by itself."""
+        root = None
+        for _ in range(ROOT_DEPTH_MAX):
+            at = root or job
+            if (at.get("error") or {}).get("code") != DependencyFailed.__name__:
+                break
             try:
-                fit = await self.call("gpu_coordinator", Explain(job["resources"], job["job_id"]))
-            except ActorGridError as error:
-                self.log.info("why %s: %s", request.job_id, error)
-        health = await self._health()
-        return explain_job(job, time(), states, fit, health["problems"])
+                records = [await self._record(name) for name in at["depends_on"]]
+            except UnknownJob:
+                break  # too long ago: what is known already has to do
+            ended = [record for record in records if record["state"] in BAD_ENDS]
+            if not ended:
+                break
+            root = ended[0]
+        return root
 
     async def _health(self) -> dict[str, Any]:
         try:

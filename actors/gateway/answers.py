@@ -237,13 +237,46 @@ class WaitQuery(Request):
     wait_s: float = Field(default=0.0, ge=0, le=600, allow_inf_nan=False)
 
 
+class WhyConstraint(Answer):
+    """Something that hosts fail; ``name`` is the engine's."""
+
+    name: str
+    text: str
+    hosts: int
+
+
 class WhyAnswer(Answer):
-    """Why a job is where it is."""
+    """Why a job is where it is. ``headline`` says it in a sentence; times are seconds since the epoch.
+
+    ``notes`` are the reasons that no other field holds. ``position`` of ``waiting`` in the line; ``openings``: what
+    could be asked for instead and would fit now; ``held_by``: who holds the room on the nearest host;
+    ``estimated_start``: {"at", "from"}, where *from* is reservation, time_limits (of what runs there) or retry.
+    ``explain`` is the engine's own answer.
+    """
 
     job_id: str
     state: JobState
     reasons: list[str]
     next_step: str
+    headline: str = ""
+    notes: list[str] = []
+    next_steps: list[str] = []
+    constraints: list[WhyConstraint] = []
+    total_hosts: int | None = None
+    position: int | None = None
+    waiting: int | None = None
+    policy: str = ""
+    priority: int | None = None
+    waiting_s: float | None = None
+    depends_on: list[dict[str, str]] = []
+    not_before: float | None = None
+    reservation: dict[str, Any] | None = None
+    estimated_start: dict[str, Any] | None = None
+    held_by: list[dict[str, Any]] = []
+    openings: list[str] = []
+    attempts: list[dict[str, Any]] = []
+    stderr_tail: list[str] = []
+    explain: dict[str, Any] | None = None
 
 
 class LogsQuery(Request):

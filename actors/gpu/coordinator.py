@@ -295,6 +295,12 @@ class GPUCoordinator(Server):
             report["host"] = "this host's devices are not known yet"
         elif self._problem:
             report["host"] = self._problem
+        unfit = self._sampling.unfit()
+        report["unfit"] = [
+            {"host": self.host.host_id, "gpu": device.index, "why": unfit[device.uuid]}
+            for device in self._inventory.devices
+            if device.uuid in unfit
+        ]
         return report
 
     @handles(AcquireLease)

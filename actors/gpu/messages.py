@@ -20,7 +20,8 @@ class CheckFeasible:
 class Explain:
     """Why does this not fit now? Answer: the engine's ``explain()`` dict, with ``position`` for a queued job.
 
-    For a job also ``depends_on`` (those still open) and ``not_before``; ``host`` says what keeps all placing back.
+    For a job also ``depends_on`` (those still open) and ``not_before``; ``host`` says what keeps all placing back,
+    ``unfit`` [{"host", "gpu", "why"}] which devices take nothing new.
     """
 
     resources: dict[str, Any]

@@ -97,7 +97,7 @@ def test_dependencies_within_a_batch_are_kept(rig: Rig) -> None:
     submit(rig, job("second", depends_on=("first",)), job("first"))
     rig.until_state("first", "placed")
     assert rig.job("second")["state"] == "queued"
-    assert rig.manager(Why("second"))["reasons"][-1] == "it depends on first (placed)"
+    assert rig.manager(Why("second"))["headline"] == "it depends on first (placed)"
 
 
 def test_waiting_for_a_job_is_answered_at_its_end_or_at_the_time_asked(rig: Rig, manager: ClusterManager) -> None:

@@ -1,0 +1,138 @@
+"""``why``: where a job is, why, and what to do about it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from .call import Call, host_options, pass_call
+from .show import aligned, coloured, share, span
+
+ESTIMATES = {
+    "reservation": "its room is reserved",
+    "time_limits": "by the time limits of what holds its room",
+    "retry": "the next attempt",
+}
+HELD_SHOWN = 5
+INDENT = "  "
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@host_options
+@pass_call
+def command(call: Call, job_id: str) -> None:
+    """Why a job waits or failed, and what to do.
+
+    For a waiting job: what it lacks, on how many hosts, its place in the line, what holds the room it could use, when
+    it is expected to start, and which smaller request would fit now. For an ended one: how it ended. JOB is an id or
+    the beginning of one.
+    """
+    from actorgrid.client.http import segment
+
+    from .lookup import find_job
+
+    job = find_job(call.http, job_id)
+    answer = call.http.get(f"/api/jobs/{segment(job['job_id'])}/why")
+    if call.json:
+        call.document(answer)
+        return
+    headline = answer.get("headline") or next(iter(answer.get("reasons", [])), "")
+    click.echo(f"{answer['job_id']} ({job['name']}) is {coloured(answer['state'])}: {headline}")
+    for section in (_constraints(answer), _facts(answer, time.time()), _attempts(answer), _held(answer), _tail(answer)):
+        if section:
+            click.echo()
+            click.echo("\n".join(INDENT + line for line in section))
+    steps = answer.get("next_steps") or [answer.get("next_step") or "nothing to do"]
+    click.echo()
+    click.echo(INDENT + click.style("next step" if len(steps) == 1 else "next steps, any of", bold=True))
+    click.echo("\n".join(f"{INDENT}- {step}" for step in steps))
+
+
+def _table(columns: list[str], rows: list[list[str]]) -> list[str]:
+    return aligned([[name.rstrip(">") for name in columns], *rows], columns)
+
+
+def _constraints(answer: dict[str, Any]) -> list[str]:
+    total = answer.get("total_hosts")
+    rows = [[one["text"], f"{one['hosts']} of {total}"] for one in answer.get("constraints", [])]
+    return _table(["WHY NOT", "HOSTS>"], rows) if rows else []
+
+
+def _facts(answer: dict[str, Any], now: float) -> list[str]:
+    """What is known beside the constraints, a line each."""
+    rows: list[list[str]] = []
+    if answer.get("position"):
+        line = f"{answer['position']} of {answer['waiting']}"
+        rows.append(["line", f"{line} (policy {answer['policy']}, priority {answer['priority']})"])
+    if answer.get("waiting_s") is not None:
+        rows.append(["waiting", f"for {span(answer['waiting_s'])}"])
+    rows += [["depends on", f"{one['job_id']} ({one['state']})"] for one in answer.get("depends_on", [])[:HELD_SHOWN]]
+    if answer.get("not_before"):
+        rows.append(["not before", _moment(answer["not_before"], now)])
+    reservation = answer.get("reservation")
+    if reservation:
+        nodes = ", ".join(reservation.get("nodes") or [])
+        at = reservation.get("starts_at")
+        rows.append(["reserved", (f"{nodes}, " if nodes else "") + (_moment(at, now) if at else "no time yet")])
+    start = answer.get("estimated_start")
+    if start:
+        rows.append(["start", f"{_moment(start['at'], now)}: {ESTIMATES.get(start['from'], start['from'])}"])
+    rows += [["note", note] for note in answer.get("notes", [])]
+    return aligned(rows, ["", ""]) if rows else []
+
+
+def _moment(at: float, now: float) -> str:
+    """A time of day and how far away it is: ``14:03:10 (in 4m10s)``."""
+    day = "" if abs(at - now) < 43_200 else "%Y-%m-%d "
+    clock = time.strftime(f"{day}%H:%M:%S", time.localtime(at))
+    return f"{clock} (in {span(at - now)})" if at > now else f"{clock} (now)"
+
+
+def _attempts(answer: dict[str, Any]) -> list[str]:
+    """Earlier tries, where there was more than one."""
+    attempts = answer.get("attempts", [])
+    if len(attempts) < 2:
+        return []
+    rows = []
+    for one in attempts:
+        how = f"signal {one['signal']}" if one.get("signal") else ""
+        how = how or (f"exit {one['exit_code']}" if one.get("exit_code") is not None else "")
+        rows.append(
+            [str(one["number"]), str(one.get("state") or "-"), str(one.get("host") or "-"), span(one.get("ran_s")), how]
+        )
+    return _table(["TRY>", "STATE", "HOST", "RAN>", "END"], rows)
+
+
+def _held(answer: dict[str, Any]) -> list[str]:
+    """Who holds the room on the nearest host."""
+    from .lookup import short_ids
+
+    held = answer.get("held_by", [])
+    names = short_ids([one["job_id"] for one in held if one.get("job_id")])
+    rows = [
+        [
+            names[one["job_id"]] if one.get("job_id") else "-",
+            str(one.get("name") or "-")[:32],
+            "-" if one.get("priority") is None else str(one["priority"]),
+            share(round(one["gpus"] * 1000)) if one.get("gpus") else "-",
+            f"{one['cpus']:g}",
+            str(one.get("host") or "-"),
+            span(time.time() - one["since"]) if one.get("since") else "-",
+            f"within {span(one['ends_by'] - time.time())}" if one.get("ends_by") else "-",
+        ]
+        for one in held[:HELD_SHOWN]
+    ]
+    if not rows:
+        return []
+    lines = _table(["HELD BY", "NAME", "PRIORITY>", "GPUS>", "CPUS>", "HOST", "FOR>", "ENDS"], rows)
+    return [*lines, f"and {len(held) - HELD_SHOWN} more"] if len(held) > HELD_SHOWN else lines
+
+
+def _tail(answer: dict[str, Any]) -> list[str]:
+    """The last lines it wrote to stderr; control characters of theirs do not reach the terminal."""
+    lines = answer.get("stderr_tail", [])
+    shown = ["".join(letter if letter.isprintable() else "?" for letter in line)[:200] for line in lines]
+    return ["its last words on stderr:", *(f"| {line}" for line in shown)] if shown else []

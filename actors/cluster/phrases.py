@@ -1,0 +1,97 @@
+"""Requests, amounts and lengths of time as people say them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def duration(seconds: float) -> str:
+    """A length of time: ``0.4 s``, ``3 min 5 s``, ``2 h 4 min``."""
+    seconds = max(0.0, seconds)
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 job``, ``3 jobs``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def mebibytes(amount: int) -> str:
+    """An amount given in MiB: ``512 MiB``, ``1.5 GiB``."""
+    return f"{amount} MiB" if amount < 1024 else f"{amount / 1024:.4g} GiB"
+
+
+def listed(words: list[str], most: int = 5) -> str:
+    """``a, b and 3 more``."""
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
+def devices(resources: Mapping[str, Any]) -> str:
+    """The devices a request touches: ``4 whole A100s``, ``0.25 of an H100 or A100``; empty without GPUs."""
+    count = int(resources.get("gpu_count", 0))
+    if not count:
+        return ""
+    models = " or ".join(str(model).upper() for model in resources.get("gpu_models", ())) or "GPU"
+    milli = int(resources.get("gpu_milli", 0)) or 1000
+    if milli < 1000:
+        return f"{milli / 1000:g} of {'a GPU' if models == 'GPU' else models}"
+    return f"{count} whole {models}{'s' if count > 1 else ''}"
+
+
+def needs(resources: Mapping[str, Any]) -> str:
+    """Everything an attempt needs of one host: ``4 whole A100s, each with 40 GiB of its memory, and 8 CPUs``."""
+    parts = []
+    found = devices(resources)
+    if found:
+        memory = int(resources.get("gpu_memory_mib", 0))
+        each = ", each" if resources.get("gpu_count", 0) > 1 else ""
+        parts.append(f"{found}{each} with {mebibytes(memory)} of GPU memory" if memory else found)
+    cpus, host_memory = int(resources.get("cpu_milli", 0)), int(resources.get("memory_mib", 0))
+    if cpus and (cpus != 1000 or not found):
+        parts.append(f"{cpus / 1000:g} CPU{'' if cpus == 1000 else 's'}")
+    if host_memory:
+        parts.append(f"{mebibytes(host_memory)} of memory")
+    text = " and ".join(parts) or "next to nothing"
+    together = len(parts) > 1 or resources.get("gpu_count", 0) > 1
+    return f"{text} on one host" if together else text
+
+
+_LACKING = {
+    "gpu_memory_mib": ("of GPU memory", True),
+    "memory_mib": ("of memory", True),
+    "cpu_milli": ("CPU", False),
+}
+
+
+def nearest_has(resources: Mapping[str, Any], missing: Mapping[str, Any]) -> str:
+    """What the nearest host offers of a request: ``has 2 free``, ``has 0.25 of one free and lacks 2 CPUs``."""
+    parts = []
+    short = int(missing.get("gpus", 0))
+    milli = int(resources.get("gpu_milli", 0)) or 1000
+    if short and "gpu_milli" in missing:
+        free = int(resources.get("gpu_count", 0)) - short
+        part = milli - int(missing["gpu_milli"])
+        if int(resources.get("gpu_count", 0)) == 1 and part > 0:
+            parts.append(f"has {part / 1000:g} of one free")
+        else:
+            parts.append(f"has {free or 'none'} free")
+    lacking = []
+    for name, amount in missing.items():
+        if name in ("gpus", "gpu_milli"):
+            continue
+        noun, is_memory = _LACKING.get(name, (name, False))
+        if is_memory:
+            lacking.append(f"{mebibytes(amount)} {noun}")
+        elif name == "cpu_milli":
+            lacking.append(f"{amount / 1000:g} CPU{'' if amount == 1000 else 's'}")
+        else:
+            lacking.append(f"{amount} {noun.replace('_', ' ')}")
+    if lacking:
+        parts.append("lacks " + ", ".join(lacking))
+    return " and ".join(parts)

@@ -1,0 +1,434 @@
+"""Why a job is where it is: a headline, the facts behind it, and what to do next. Decisions only, for people to read.
+
+A waiting job is explained from the engine's ``explain()``, its place in the line, the jobs it depends on, its
+reservation and who holds the room it could use; an ended one from what its last attempt left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from actorgrid.models import JobState
+
+from .phrases import counted, duration, listed, mebibytes, nearest_has, needs
+from .room import freeing, holders, room_by
+
+Record = Mapping[str, Any]
+
+STDERR_LINES = 5
+HOLDERS_SHOWN = 10
+ATTEMPTS_SHOWN = 10
+SIGKILL, SIGSEGV = 9, 11
+_SOON_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What is known around a job. *fit* is the engine's ``explain()`` for a queued job (with ``position`` and, where
+    the scheduler keeps one, ``reservation``), or ``None`` when it could not be asked.
+
+    *dependencies*: the states of the jobs it depends on; *openings*: what could be asked for instead and would fit
+    now; *waiting*: how many jobs wait; *root*: for one that failed with a job it depends on, the job it began with.
+    """
+
+    now: float
+    dependencies: Mapping[str, str] = field(default_factory=dict)
+    fit: Record | None = None
+    problems: tuple[str, ...] = ()
+    hosts: Mapping[str, Record] = field(default_factory=dict)
+    allocations: tuple[Record, ...] = ()
+    jobs: Mapping[str, Record] = field(default_factory=dict)
+    openings: tuple[str, ...] = ()
+    waiting: int = 0
+    root: Record | None = None
+
+
+@dataclass(slots=True)
+class _Story:
+    """*notes* are for people alone; what *reasons* say stands in *more* as well."""
+
+    headline: str
+    notes: list[str] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
+    more: dict[str, Any] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+
+
+def explain_job(job: Record, around: Circumstances) -> dict[str, Any]:
+    """Why *job* is where it is. The keys are stable: see :class:`~actorgrid.actors.gateway.answers.WhyAnswer`."""
+    state = JobState(job["state"])
+    if state is JobState.QUEUED:
+        story = _queued(job, around)
+    elif state is JobState.PLACED:
+        story = _placed(job, around)
+    elif state is JobState.RUNNING:
+        story = _running(job, around)
+    elif state is JobState.SUCCEEDED:
+        story = _succeeded(job, around)
+    elif state is JobState.CANCELLED:
+        story = _cancelled(job, around)
+    else:
+        story = _failed(job, around)
+    fit = around.fit
+    return {
+        "job_id": job["job_id"],
+        "name": job.get("name", ""),
+        "state": state.value,
+        "headline": story.headline,
+        "reasons": [story.headline, *story.reasons, *story.notes],
+        "notes": story.notes,
+        "next_step": story.steps[0] if story.steps else "nothing to do",
+        "next_steps": story.steps,
+        "constraints": [],
+        "total_hosts": (fit or {}).get("total_nodes"),
+        "position": (fit or {}).get("position"),
+        "waiting": None,
+        "policy": job.get("policy", "priority"),
+        "priority": job.get("priority", 50),
+        "waiting_s": None,
+        "depends_on": [],
+        "not_before": None,
+        "reservation": None,
+        "estimated_start": None,
+        "held_by": [],
+        "openings": [],
+        "attempts": [_attempt(one, around) for one in job["attempts"][-ATTEMPTS_SHOWN:]],
+        "stderr_tail": [],
+        "explain": dict(fit) if fit else None,
+        **story.more,
+    }
+
+
+# -- waiting
+
+
+def _queued(job: Record, around: Circumstances) -> _Story:
+    fit, now = around.fit, around.now
+    story = _why_not_now(job, around)
+    position = (fit or {}).get("position")
+    open_ones = _open_dependencies(around)
+    story.more |= {
+        "waiting_s": max(0.0, now - job["submitted_at"]),
+        "waiting": max(position, around.waiting) if position else None,
+        "depends_on": [{"job_id": name, "state": state} for name, state in sorted(open_ones.items())],
+        "not_before": job["not_before"] if job["not_before"] > now else None,
+        "openings": list(around.openings),
+    }
+    story.reasons.append(f"it has been waiting for {duration(now - job['submitted_at'])}")
+    for unfit in (fit or {}).get("unfit") or ():
+        name = _name(unfit["host"], around)
+        story.notes.append(f"GPU {unfit['gpu']} of {name} takes nothing new: {unfit['why']}")
+    story.notes.extend(f"host: {problem}" for problem in around.problems)
+    return story
+
+
+def _open_dependencies(around: Circumstances) -> dict[str, str]:
+    return {name: state for name, state in around.dependencies.items() if state != JobState.SUCCEEDED}
+
+
+def _why_not_now(job: Record, around: Circumstances) -> _Story:
+    fit, now = around.fit, around.now
+    unmet = _open_dependencies(around)
+    if unmet:
+        shown = listed([f"{name} ({state})" for name, state in sorted(unmet.items())])
+        first = sorted(unmet)[0]
+        return _Story(f"it depends on {shown}", steps=[f"actorgrid why {first}"])
+    if job["not_before"] > now:
+        return _between_attempts(job, now)
+    if fit is None:
+        return _Story(
+            "the scheduler did not answer just now",
+            steps=["ask again in a moment; actorgrid status shows whether it is restarting"],
+        )
+    if fit.get("host"):
+        return _Story(str(fit["host"]), steps=["wait a moment; actorgrid status and actorgrid doctor tell more"])
+    story = _about_to_start(fit) if fit.get("fits") else _does_not_fit(job, fit, around)
+    _reserved(story, fit, around)
+    return story
+
+
+def _between_attempts(job: Record, now: float) -> _Story:
+    wait = duration(job["not_before"] - now)
+    start = {"estimated_start": {"at": job["not_before"], "from": "retry"}}
+    if not job["attempts"]:
+        return _Story(f"it is tried again in {wait}", steps=["wait a moment"], more=start)
+    last = job["attempts"][-1]
+    why = (last.get("error") or {}).get("message") or "see its log"
+    left = job.get("retries_left", 0)
+    return _Story(
+        f"attempt {last['number']} ended ({why}); the next one starts in {wait}",
+        [f"after that, {left} further {'retry' if left == 1 else 'retries'} would be left"],
+        [f"actorgrid logs --stderr {job['job_id']}", f"actorgrid cancel {job['job_id']} ends it now"],
+        start,
+    )
+
+
+def _ahead(fit: Record) -> str:
+    ahead = int(fit.get("position") or 1) - 1
+    return f"; {counted(ahead, 'job')} {'is' if ahead == 1 else 'are'} ahead" if ahead else ""
+
+
+def _about_to_start(fit: Record) -> _Story:
+    ahead = _ahead(fit)
+    if ahead:
+        return _Story(f"there is room for it now{ahead}", steps=["wait: those ahead are tried first"])
+    return _Story("it fits now and is about to be placed", steps=["wait a moment"])
+
+
+CONSTRAINTS = {
+    "gpu_busy": "not enough of its GPUs free",
+    "gpu_count": "fewer GPUs than asked for",
+    "gpu_model": "no GPU of that model",
+    "gpu_memory": "not enough GPU memory free",
+    "cpu": "not enough CPU free",
+    "memory": "not enough memory free",
+    "draining": "takes nothing new (draining, or down)",
+    "excluded": "not among the devices asked for",
+}
+"""What people call the constraints the engine counts; others go by the engine's own name."""
+
+
+def _does_not_fit(job: Record, fit: Record, around: Circumstances) -> _Story:
+    resources = job["resources"]
+    total = int(fit.get("total_nodes") or 0)
+    failed = {name: count for name, count in (fit.get("failed") or {}).items() if count}
+    constraints = [
+        {"name": name, "text": CONSTRAINTS.get(name, name.replace("_", " ")), "hosts": count}
+        for name, count in sorted(failed.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    wanted = f"it needs {needs(resources)}"
+    nearest = fit.get("nearest") or {}
+    reasons = [f"{one['text']}: {one['hosts']} of {counted(total, 'host')}" for one in constraints]
+    if nearest:
+        name = _name(nearest["node"], around)
+        has = nearest_has(resources, nearest.get("missing") or {}) or "has no room now"
+        headline = f"{wanted}; {name if total == 1 else f'the nearest, {name},'} {has}{_ahead(fit)}"
+    elif not total:
+        headline = f"{wanted}; there is no host yet"
+    else:
+        because = ", ".join(f"{one['text']} on {one['hosts']}" for one in constraints) or "none has such a device"
+        every = "the only host cannot" if total == 1 else f"none of {total} hosts can"
+        headline = f"{wanted}; {every} take it as things are ({because})"
+    story = _Story(headline, more={"constraints": constraints}, reasons=reasons)
+    _how_to_make_room(story, job, fit, around)
+    return story
+
+
+def _how_to_make_room(story: _Story, job: Record, fit: Record, around: Circumstances) -> None:
+    """Add who holds the room, when it may come free, and the steps that would help, the likeliest first."""
+    resources = job["resources"]
+    nearest = fit.get("nearest") or {}
+    missing = nearest.get("missing") or {}
+    host = around.hosts.get(nearest.get("node", ""))
+    victims: list[str] = []
+    room_at = None
+    if host is not None:
+        gpus = any(name.startswith("gpu") for name in missing)
+        held = holders(host, around.allocations, around.jobs, gpus)
+        story.more["held_by"] = [{**one, "host": _name(host["host_id"], around)} for one in held[:HOLDERS_SHOWN]]
+        if gpus and set(missing) <= {"gpus", "gpu_milli", "gpu_memory_mib"}:
+            usable = _without_unfit(host, fit)
+            victims = freeing(usable, held, resources, int(missing.get("gpus", 1)))
+            room_at = None if _ahead(fit) else room_by(usable, held, resources)
+    if room_at is not None and room_at > around.now:
+        story.more["estimated_start"] = {"at": room_at, "from": "time_limits"}
+        wait = duration(room_at - around.now)
+        story.steps.append(f"wait about {wait}: by then the time limits of what runs there have made room")
+    for opening in around.openings:
+        less = "ask for less" if opening.startswith("--gpus") else "ask again"
+        story.steps.append(f"{less}: with {opening} it would fit now")
+    if victims:
+        whose = listed([_title(around.jobs.get(one, {})) for one in victims])
+        where = _name(nearest["node"], around)
+        story.steps.append(f"actorgrid cancel {' '.join(victims)} would make room on {where} ({whose})")
+    if _ahead(fit):
+        story.steps.append(f"submit it again with --priority above {job.get('priority', 50)} to go before the others")
+    if (fit.get("failed") or {}).get("draining"):
+        story.steps.append("actorgrid hosts shows which hosts take nothing new, and why")
+    if not nearest:
+        story.steps.append(f"add a host with {needs(resources).removesuffix(' on one host')}, or ask for less")
+    elif "estimated_start" not in story.more:
+        story.steps.append("wait for running work to end; actorgrid ps shows what runs")
+
+
+def _without_unfit(host: Record, fit: Record) -> Record:
+    """*host* less the devices that take nothing new."""
+    unfit = {one["gpu"] for one in fit.get("unfit") or () if one["host"] == host["host_id"]}
+    return {**host, "devices": [device for device in host["devices"] if device["index"] not in unfit]}
+
+
+def _title(job: Record) -> str:
+    return f"{job.get('name') or job.get('job_id', '?')}, priority {job.get('priority', 50)}"
+
+
+def _reserved(story: _Story, fit: Record, around: Circumstances) -> None:
+    """What the scheduler has promised stands before anything guessed."""
+    reservation = fit.get("reservation")
+    if not reservation:
+        return
+    starts_at = reservation.get("starts_at")
+    where = listed([_name(node, around) for node in reservation.get("nodes") or ()])
+    story.more["reservation"] = {"starts_at": starts_at, "nodes": list(reservation.get("nodes") or ())}
+    on = f" on {where}" if where else ""
+    if starts_at is None:
+        story.reasons.append(f"room is kept for it{on}")
+        return
+    story.more["estimated_start"] = {"at": starts_at, "from": "reservation"}
+    story.steps = [step for step in story.steps if not step.startswith("wait ")]
+    if starts_at <= around.now:
+        story.reasons.append(f"its room{on} is due")
+        story.steps.insert(0, "wait a moment")
+        return
+    wait = duration(starts_at - around.now)
+    story.reasons.append(f"room is kept for it{on}, in {wait} at the latest")
+    story.steps.insert(0, f"wait about {wait}: its room{on} is reserved")
+
+
+# -- placed and running
+
+
+def _name(host_id: str, around: Circumstances) -> str:
+    """What people call a host: its hostname, where no two share it."""
+    name = str(around.hosts.get(host_id, {}).get("hostname") or host_id)
+    twins = sum(host.get("hostname") == name for host in around.hosts.values())
+    return name if twins <= 1 else f"{name} ({host_id})"
+
+
+def _where(attempt: Record, around: Circumstances) -> str:
+    indexes = attempt.get("gpu_indexes") or []
+    gpus = f"GPU {', '.join(str(index) for index in indexes)}" if indexes else "no GPU"
+    host = attempt.get("host")
+    return (
+        f"{gpus} of {_name(host, around)}" if host and indexes else f"{gpus} on {_name(host, around)}" if host else gpus
+    )
+
+
+def _placed(job: Record, around: Circumstances) -> _Story:
+    attempt = job["attempts"][-1]
+    since = around.now - (attempt.get("placed_at") or around.now)
+    story = _Story(
+        f"its place is committed ({_where(attempt, around)}); its worker is being started",
+        [f"placed {duration(since)} ago"],
+        [f"actorgrid logs -f {job['job_id']}"],
+    )
+    if since > _SOON_S:
+        story.steps.insert(0, "actorgrid status: starting a worker should not take this long")
+    story.notes.extend(f"host: {problem}" for problem in around.problems)
+    return _stopping(story, job)
+
+
+def _running(job: Record, around: Circumstances) -> _Story:
+    attempt = job["attempts"][-1]
+    began = attempt.get("started_at") or attempt.get("placed_at") or around.now
+    story = _Story(
+        f"attempt {attempt['number']} has been running for {duration(around.now - began)} on {_where(attempt, around)}",
+        steps=[f"actorgrid logs -f {job['job_id']}"],
+    )
+    limit = job.get("max_execution_time_s")
+    if limit:
+        story.notes.append(f"it is stopped at its time limit, in {duration(began + limit - around.now)}")
+    return _stopping(story, job)
+
+
+def _stopping(story: _Story, job: Record) -> _Story:
+    if job["cancel_requested"]:
+        story.notes.append("it was asked to stop; it is killed when its grace is over")
+        story.steps = ["wait a moment; it is killed when its grace (work.kill_grace_s) is over"]
+    return story
+
+
+# -- ended
+
+
+def _attempt(attempt: Record, around: Circumstances) -> dict[str, Any]:
+    began, ended = attempt.get("started_at"), attempt.get("ended_at")
+    return {
+        "number": attempt["number"],
+        "state": attempt.get("state"),
+        "host": _name(attempt["host"], around) if attempt.get("host") else None,
+        "gpu_indexes": list(attempt.get("gpu_indexes") or ()),
+        "ran_s": max(0.0, (ended or around.now) - began) if began else None,
+        "exit_code": attempt.get("exit_code"),
+        "signal": attempt.get("signal"),
+        "error": (attempt.get("error") or {}).get("message"),
+    }
+
+
+def _ran(job: Record) -> float | None:
+    last = job["attempts"][-1] if job["attempts"] else {}
+    began, ended = last.get("started_at"), last.get("ended_at") or job.get("ended_at")
+    return ended - began if began and ended else None
+
+
+def _ago(job: Record, around: Circumstances) -> str:
+    ended = job.get("ended_at")
+    return f", {duration(around.now - ended)} ago" if ended else ""
+
+
+def _succeeded(job: Record, around: Circumstances) -> _Story:
+    ran = _ran(job)
+    took = f" after {duration(ran)}" if ran is not None else ""
+    story = _Story(f"it succeeded{took}{_ago(job, around)}", steps=[f"actorgrid logs {job['job_id']}"])
+    made = len(job["attempts"])
+    if made > 1:
+        story.notes.append(f"{made} attempts were made")
+    return story
+
+
+def _cancelled(job: Record, around: Circumstances) -> _Story:
+    said = (job.get("error") or {}).get("message") or "it was cancelled"
+    return _Story(f"{said}{_ago(job, around)}", steps=["submit it again if you still want it"])
+
+
+def _failed(job: Record, around: Circumstances) -> _Story:
+    last = job["attempts"][-1] if job["attempts"] else {}
+    error = job.get("error") or last.get("error") or {}
+    details = error.get("details") or {}
+    headline = error.get("message") or f"it ended as {job['state']}"
+    steps = []
+    root = around.root
+    if root is not None:
+        cause = (root.get("error") or {}).get("message") or f"it ended as {root['state']}"
+        headline = f"job {root['job_id']} ({root.get('name', '')}), which it waited for, {root['state']}: {cause}"
+        steps.append(f"actorgrid why {root['job_id']}")
+    reasons = [f"asked: {error['asked']}"] if error.get("asked") and root is None else []
+    if error.get("found") and root is None:
+        reasons.append(f"found: {error['found']}")
+    made = len(job["attempts"])
+    if made:
+        ran = _ran(job)
+        lasted = f"; the last ran for {duration(ran)}" if ran is not None else ""
+        reasons.append(("one attempt was made" if made == 1 else f"{made} attempts were made") + lasted)
+    else:
+        reasons.append("it never started")
+    hint = str(error.get("hint") or "")
+    if hint and hint not in steps and root is None:
+        steps.append(hint)
+    steps += [step for step in _after_failure(job, error, last) if step not in steps]
+    tail = str(details.get("stderr") or details.get("traceback") or "").rstrip().splitlines()[-STDERR_LINES:]
+    return _Story(headline, reasons, steps, {"stderr_tail": tail})
+
+
+def _after_failure(job: Record, error: Record, last: Record) -> list[str]:
+    """What helps against this kind of failure, beside the error's own hint."""
+    steps = []
+    code = error.get("code")
+    if code == "TaskTimedOut":
+        limit = job.get("max_execution_time_s")
+        steps.append(
+            f"give it longer than {duration(limit)} with --timeout" if limit else "give it longer with --timeout"
+        )
+    elif code == "MemoryLimitExceeded":
+        asked = int(job["resources"].get("memory_mib", 0))
+        steps.append(f"ask for more than {mebibytes(asked)} with --memory" if asked else "ask for more with --memory")
+    elif last.get("signal") == SIGKILL:
+        steps.append("if nobody killed it, the host ran out of memory (dmesg tells): reserve enough with --memory")
+    elif last.get("signal") == SIGSEGV:
+        steps.append("it crashed in native code: --env PYTHONFAULTHANDLER=1 shows where in a Python program")
+    if job["attempts"]:
+        steps.append(f"actorgrid logs --stderr {job['job_id']}")
+        if code in ("TaskFailed", "WorkerLost") and len(job["attempts"]) == 1:
+            steps.append("--retries N would try again after a failure that may pass")
+    return steps
