@@ -24,7 +24,7 @@ from actorgrid.errors import MailboxFull, PeerGone
 from . import unix_handshake as handshake
 from . import unix_large as large
 from .unix_loop import Loop
-from .unix_queue import Done, SendQueue
+from .unix_queue import Chunks, Done, SendQueue
 
 QUEUED_FRAMES_MAX = 100_000
 QUEUED_BYTES_MAX = 256 * 2**20
@@ -58,11 +58,11 @@ class Link:
         "state",
     )
 
-    def __init__(self, peer: str) -> None:
+    def __init__(self, peer: str, chunks: Chunks) -> None:
         self.peer = peer
         self.connection: socket.socket | None = None
         self.state = "connecting"  # connecting -> greeting -> proving -> ready -> lost
-        self.queue = SendQueue()
+        self.queue = SendQueue(chunks)
         self.received = b""
         self.nonce = b""
         self.server_nonce = b""
@@ -93,6 +93,7 @@ class Outgoing:
         self._key = key
         self._name = name
         self._retry: dict[Link, None] = {}
+        self._chunks = Chunks()
 
     # -- sending
 
@@ -140,7 +141,7 @@ class Outgoing:
         """The link to *peer*, dialled if there was none. Raises PeerGone; MailboxFull when descriptors are out."""
         link = self.links.get(peer)
         if link is None:
-            link = Link(peer)
+            link = Link(peer, self._chunks)
             self._dial(link)
             self.links[peer] = link
         return link

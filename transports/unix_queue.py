@@ -4,19 +4,24 @@ Small frames are written one behind the other into chunks that are mapped for it
 sent. As objects of their own they left holes in the heap between short-lived blocks of nearly their size: 128 MiB of
 10 KB messages took up to 238 MiB, most of which the process never gave back.
 
-Bound: none here (``unix_outgoing`` has it). Memory beyond what waits is two chunks, the first partly sent and the last
-partly filled, beside the large messages, which stay the objects that they were.
+Frames of 128 KiB and more stay the objects that they were, between the chunks: to copy them takes time, and the heap
+gives blocks of that size back.
+
+Bound: none here (``unix_outgoing`` has it). Memory beyond what waits: the sent part of the first chunk, the rest of
+each chunk that a larger frame follows, and two chunks that a process keeps for the next time.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from .unix_large import Large
 
 CHUNK_BYTES = 256 * 1024
+COPIED_BELOW_BYTES = 128 * 1024
+SPARE_CHUNKS_MAX = 2
 
 Done = Callable[[bool], None]
 Bytes = bytes | bytearray | memoryview
@@ -33,16 +38,32 @@ class _Chunk:
         self.sent = 0
         self.filled = filled
         self.frames = 0  # that end in it
-        self.dones: deque[tuple[int, Done]] = deque()  # where a frame ends, and who is told when it is sent
+        self.dones: list[tuple[int, Done]] = []  # where a frame ends, and who is told when it is sent
 
 
-def _new_chunk(will_fill: bool) -> _Chunk:
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (mmap.MAP_POPULATE if will_fill else 0)
-    try:
-        area = mmap.mmap(-1, CHUNK_BYTES, flags=flags)
-    except OSError as error:  # as any other object there is no memory for
-        raise MemoryError(f"no memory for {CHUNK_BYTES} bytes that are to be sent: {error}") from error
-    return _Chunk(area, memoryview(area), 0)
+class Chunks:
+    """Areas for the queues of one process. To map one and touch its pages costs as much as to fill and send it."""
+
+    __slots__ = ("_spare",)
+
+    def __init__(self) -> None:
+        self._spare: list[tuple[mmap.mmap, memoryview]] = []
+
+    def take(self, will_fill: bool) -> _Chunk:
+        """An empty chunk; the pages of one that *will_fill* are made at once. Raises MemoryError."""
+        if self._spare:
+            return _Chunk(*self._spare.pop(), 0)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (mmap.MAP_POPULATE if will_fill else 0)
+        try:
+            area = mmap.mmap(-1, CHUNK_BYTES, flags=flags)
+        except OSError as error:  # as any other object there is no memory for
+            raise MemoryError(f"no memory for {CHUNK_BYTES} bytes that are to be sent: {error}") from error
+        return _Chunk(area, memoryview(area), 0)
+
+    def give_back(self, chunk: _Chunk) -> None:
+        """It is sent."""
+        if chunk.area is not None and len(self._spare) < SPARE_CHUNKS_MAX:
+            self._spare.append((chunk.area, chunk.view))
 
 
 class _LargeFrame:
@@ -57,9 +78,10 @@ class _LargeFrame:
 class SendQueue:
     """See the module. ``bytes`` is what waits; ``frames`` counts those of a half-sent chunk until all of it is sent."""
 
-    __slots__ = ("_parts", "bytes", "frames")
+    __slots__ = ("_chunks", "_parts", "bytes", "frames")
 
-    def __init__(self) -> None:
+    def __init__(self, chunks: Chunks) -> None:
+        self._chunks = chunks
         self._parts: deque[_Chunk | _LargeFrame] = deque()
         self.bytes = 0
         self.frames = 0
@@ -67,31 +89,39 @@ class SendQueue:
     def __bool__(self) -> bool:
         return bool(self._parts)
 
-    def add(self, pieces: Iterable[Bytes], done: Done | None) -> None:
-        """Put one frame, given in pieces, at the end; it is copied."""
-        last = self._parts[-1] if self._parts else None
-        chunk = last if isinstance(last, _Chunk) else None
+    def add(self, pieces: Sequence[Bytes], done: Done | None) -> None:
+        """Put one frame, given in pieces that do not change any more, at the end."""
+        chunk = self._parts[-1] if self._parts else None
+        size = sum(map(len, pieces))
         for piece in pieces:
-            at, size = 0, len(piece)
-            while at < size:
-                if chunk is None or chunk.area is None or chunk.filled == CHUNK_BYTES:
-                    chunk = _new_chunk(will_fill=chunk is not None)  # where one is full already, this one will be
-                    self._parts.append(chunk)
-                count = min(size - at, CHUNK_BYTES - chunk.filled)
-                area = chunk.area
-                if area is None:
-                    raise AssertionError("a chunk without an area is written to")
-                end = chunk.filled + count
-                area[chunk.filled : end] = piece if count == size else memoryview(piece)[at : at + count]
-                chunk.filled = end
-                self.bytes += count
-                at += count
-        if chunk is None:
+            if size < COPIED_BELOW_BYTES:
+                chunk = self._copy(chunk, piece)
+            else:
+                chunk = _Chunk(None, memoryview(piece), len(piece))
+                self._parts.append(chunk)
+        if not isinstance(chunk, _Chunk):
             raise AssertionError("a frame without a byte")
         chunk.frames += 1
         self.frames += 1
+        self.bytes += size
         if done is not None:
             chunk.dones.append((chunk.filled, done))
+
+    def _copy(self, chunk: _Chunk | _LargeFrame | None, piece: Bytes) -> _Chunk | _LargeFrame | None:
+        at, size = 0, len(piece)
+        while at < size:
+            if not isinstance(chunk, _Chunk) or chunk.area is None or chunk.filled == CHUNK_BYTES:
+                was_full = isinstance(chunk, _Chunk) and chunk.area is not None
+                chunk = self._chunks.take(will_fill=was_full)
+                self._parts.append(chunk)
+            area, start = chunk.area, chunk.filled
+            if area is None:
+                raise AssertionError("a chunk that was taken has an area")
+            count = min(size - at, CHUNK_BYTES - start)
+            area[start : start + count] = piece if count == size else memoryview(piece)[at : at + count]
+            chunk.filled += count
+            at += count
+        return chunk
 
     def add_large(self, message: Large, size: int, done: Done | None) -> None:
         """Put a large message, which counts for *size* bytes, at the end."""
@@ -128,11 +158,13 @@ class SendQueue:
             step = min(count, chunk.filled - chunk.sent)
             chunk.sent += step
             count -= step
-            while chunk.dones and chunk.dones[0][0] <= chunk.sent:
-                told.append(chunk.dones.popleft()[1])
+            if chunk.dones:
+                told += (done for end, done in chunk.dones if end <= chunk.sent)
+                chunk.dones = [entry for entry in chunk.dones if entry[0] > chunk.sent]
             if chunk.sent == chunk.filled:
                 self.frames -= chunk.frames
                 self._parts.popleft()
+                self._chunks.give_back(chunk)
         return told
 
     def large_sent(self) -> list[Done]:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from actorgrid.transports import unix_queue
 from actorgrid.transports.unix_large import Large
-from actorgrid.transports.unix_queue import Done, SendQueue
+from actorgrid.transports.unix_queue import Chunks, Done, SendQueue
 
 CHUNK = unix_queue.CHUNK_BYTES
 HEADER = b"head"
 
-frames = st.tuples(st.just("frame"), st.sampled_from([1, 2, 100, 70_000, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK]))
+frames = st.tuples(st.just("frame"), st.sampled_from([1, 2, 100, 70_000, CHUNK // 2 - 5, CHUNK // 2, CHUNK, 3 * CHUNK]))
 larges = st.tuples(st.just("large"), st.integers(1, 1000))
 sends = st.tuples(st.just("send"), st.floats(0.0, 1.0))
 refusals = st.tuples(st.just("refuse"), st.none())
@@ -34,7 +34,7 @@ class Told:
 def test_everything_comes_out_in_order_and_who_sent_it_is_told_once_when_its_last_byte_is_out(
     steps: list[tuple[str, Any]],
 ) -> None:
-    queue, told = SendQueue(), Told()
+    queue, told = SendQueue(Chunks()), Told()
     waiting: list[tuple[int, str, bytes]] = []  # the model: what is left of each frame
     number = 0
     for what, value in steps:
@@ -87,14 +87,14 @@ def test_everything_comes_out_in_order_and_who_sent_it_is_told_once_when_its_las
 
 
 def test_frames_of_any_size_share_chunks_and_no_room_is_left_between_them() -> None:
-    queue = SendQueue()
+    queue = SendQueue(Chunks())
     for _ in range(1000):
         queue.add((HEADER, bytes(9_996)), None)
     assert [len(view) for view in queue.views(2**30)] == [CHUNK] * (10_000_000 // CHUNK) + [10_000_000 % CHUNK]
 
 
 def test_no_memory_for_a_chunk_is_a_memory_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = SendQueue()
+    queue = SendQueue(Chunks())
     queue.add((bytes(CHUNK),), None)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm", encoding="ascii") as file:
@@ -103,7 +103,7 @@ def test_no_memory_for_a_chunk_is_a_memory_error(monkeypatch: pytest.MonkeyPatch
     resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**30, hard))
     try:
         with pytest.raises(MemoryError, match="to be sent"):
-            SendQueue().add((b"x",), None)
+            SendQueue(Chunks()).add((b"x",), None)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     assert queue.bytes == CHUNK
