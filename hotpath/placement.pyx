@@ -1,166 +1,114 @@
 # cython: cdivision=True
 """The placement engine, compiled. Contract and prose: ``reference/placement.py``."""
 
+cimport cython
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memset
 
+from operator import index as as_index
+
 from actorgrid.errors import AdoptRefused, BadRequest, DuplicateNode, UnknownNode, UnknownPlacement
 from actorgrid.hotpath.misfit import explain_misfit
+from actorgrid.hotpath.mix import DEFAULT_MIX, check_mix, sum_up
 from actorgrid.hotpath.records import (
     MAX_GANG as _MAX_GANG,
     MAX_GPUS_PER_NODE,
     POLICIES,
+    SETS_OF_MODELS_MAX,
     GpuView,
     NodeView,
     Placement,
+    check_devices,
+    device_domains,
     device_list,
     policy_number,
 )
 
+from .score_table cimport (
+    AFFINITY,
+    BEST_FIT,
+    BLOCK,
+    DEVICE_SCORE,
+    FGD,
+    FIRST_FIT,
+    PACKING,
+    RANDOM,
+    ROWS_MAX,
+    SPREAD,
+    TOPOLOGY,
+    WHOLE,
+    Gpu,
+    Node,
+    ScoreTable,
+    Shape,
+)
+
 cdef enum:
-    WHOLE = 1000
-    BEST_FIT = 0
-    FIRST_FIT = 1
-    PACKING = 2
-    SPREAD = 3
-    RANDOM = 4
+    SETTLED_A_CALL = 2          # columns: one call makes one node stale, a gang many, which later calls work off
 
-assert POLICIES == ("best_fit", "first_fit", "packing", "spread", "random")
+assert [POLICIES[code] for code in (FGD, BEST_FIT, PACKING, SPREAD, FIRST_FIT, RANDOM, AFFINITY, TOPOLOGY,
+                                    DEVICE_SCORE)] == list(POLICIES)
 cdef Py_ssize_t MAX_GANG = _MAX_GANG
+cdef object new_tuple = tuple.__new__
 
 
-cdef inline bint usable(Gpu* gpu, Ask* ask, unsigned long long* model_call) noexcept nogil:
-    return (
-        gpu.milli_free >= ask.gpu_milli
-        and gpu.memory_free >= ask.gpu_memory
-        and (ask.any_model or model_call[gpu.model] == ask.call)
-        and (ask.anywhere or gpu.allowed == ask.call)
-    )
+cdef long long number(object value, str what) except? -1:
+    """A whole number of *what*, 0 or more; anything else is a BadRequest."""
+    cdef long long found
+    cdef int overflow = 0
+    if type(value) is not int:
+        try:
+            value = as_index(value)
+        except TypeError:
+            raise BadRequest(f"{what}={value!r} is not a whole number", asked=f"{what}={value!r}") from None
+    found = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow or found < 0 or found >> 53:
+        raise BadRequest(
+            f"{what}={value} is out of range", asked=f"{what}={value}", hint="amounts are 0 to 2**53"
+        )
+    return found
 
 
-cdef bint fits(Node* node, Ask* ask, unsigned long long* model_call, int* tightest) noexcept nogil:
-    """Whether one member fits; *tightest* is then the least free share of a device that could serve."""
-    cdef int index, found
-    cdef Gpu* gpu
-    tightest[0] = 0
-    if not node.alive or node.draining or node.cpu_free < ask.cpu or node.memory_free < ask.memory:
-        return False
-    if ask.gpu_count and (node.gpu_count < ask.gpu_count or node.most_free < ask.gpu_milli):
-        return False
-    if node.excluded == ask.call or not (ask.anywhere or node.allowed == ask.call):
-        return False
-    if ask.gpu_count == 0:
-        return True
-    if ask.gpu_milli == WHOLE and node.whole_free < ask.gpu_count:
-        return False
-    if ask.gpu_milli == WHOLE and ask.gpu_memory == 0 and ask.any_model and ask.anywhere:
-        tightest[0] = WHOLE
-        return True
-    found = 0
-    tightest[0] = WHOLE
-    for index in range(node.gpu_count):
-        gpu = &node.gpus[index]
-        if usable(gpu, ask, model_call):
-            found += 1
-            if gpu.milli_free < tightest[0]:
-                tightest[0] = gpu.milli_free
-    return found >= ask.gpu_count
-
-
-cdef inline void score(Node* node, Ask* ask, int tightest, int policy, Key* key) noexcept nogil:
-    cdef long long capacity, gpu_load, cpu_load
-    key.first = key.second = key.third = 0
-    if policy == BEST_FIT:
-        key.first = tightest
-        key.second = node.milli_free
-        key.third = node.cpu_free - ask.cpu
-    elif policy == PACKING:
-        if ask.gpu_count and ask.gpu_milli < WHOLE and tightest < WHOLE:
-            key.first = 0
-        elif node.cpu_free < node.cpu or node.milli_free < <long long>WHOLE * node.gpu_count:
-            key.first = 1
-        else:
-            key.first = 2
-    elif policy == SPREAD:
-        capacity = <long long>WHOLE * node.gpu_count
-        gpu_load = (capacity - node.milli_free) * 1000 // capacity if capacity else 0
-        cpu_load = (node.cpu - node.cpu_free) * 1000 // node.cpu if node.cpu else 0
-        key.first = gpu_load if ask.gpu_count else cpu_load
-        key.second = cpu_load if ask.gpu_count else gpu_load
-
-
-cdef inline bint less(Key* a, Key* b) noexcept nogil:
-    if a.far != b.far:
-        return a.far < b.far
-    if a.first != b.first:
-        return a.first < b.first
-    if a.second != b.second:
-        return a.second < b.second
-    return a.third < b.third
-
-
-cdef inline bint better(Gpu* a, Gpu* b, int policy) noexcept nogil:
-    """Whether *a* is taken before *b*, where *b* has the lower index."""
-    if policy == BEST_FIT or policy == PACKING:
-        if a.milli_free != b.milli_free:
-            return a.milli_free < b.milli_free
-        return a.memory_free < b.memory_free
-    if policy == SPREAD:
-        if a.milli_free != b.milli_free:
-            return a.milli_free > b.milli_free
-        return a.memory_free > b.memory_free
-    return False
-
-
-cdef void summarise(Node* node) noexcept nogil:
-    cdef int index, milli
-    node.whole_free = node.most_free = 0
-    for index in range(node.gpu_count):
-        milli = node.gpus[index].milli_free
-        if milli == WHOLE:
-            node.whole_free += 1
-        if milli > node.most_free:
-            node.most_free = milli
-
-
-cdef void* grown(void* block, Py_ssize_t count, Py_ssize_t size) except NULL:
-    cdef void* larger = realloc(block, count * size)
-    if larger == NULL:
-        raise MemoryError(f"no memory for {count} placement records")
-    return larger
+@cython.final
+@cython.no_gc  # it holds names and numbers: nothing that could point back
+@cython.freelist(256)
+cdef class Holding:
+    pass
 
 
 cdef class PlacementEngine:
-    def __cinit__(self, policy="best_fit", rng=None):
-        self.slots = NULL
-        self.model_call = NULL
-        self.rack_call = NULL
-        self.used = self.capacity = self.model_capacity = self.rack_capacity = 0
+    def __cinit__(self, policy="fgd", rng=None):
         self.call = 0
         self.dice = 0
+        self.rack_capacity = self.chosen_capacity = 0
         self.allocated_milli = self.capacity_milli = 0
-
-    def __init__(self, policy="best_fit", rng=None):
-        self.policy_code = policy_number(policy)
-        self.rng = rng
         self.next_id = 1
+
+    def __init__(self, policy="fgd", rng=None):
+        self.policy_code = policy_number(policy)
+        self.table = ScoreTable(self.policy_code)
+        self.rng = rng
         self.by_name = {}
         self.names = []
         self.numas = []
+        self.nvlinks = []
+        self.single_shares = []
         self.model_numbers = {}
         self.model_names = []
+        self.set_numbers = {}
         self.rack_numbers = {}
         self.rack_names = []
         self.held = {}
         self.typical = ()
+        self.mix = DEFAULT_MIX
+        self._need_gpus(16)
+        self.sum_up_mix()
 
     def __dealloc__(self):
-        cdef Py_ssize_t slot
-        for slot in range(self.used):
-            free(self.slots[slot].gpus)
-        free(self.slots)
-        free(self.model_call)
         free(self.rack_call)
+        free(self.rack_room)
+        free(self.chosen)
 
     # -- what there is
 
@@ -181,7 +129,19 @@ cdef class PlacementEngine:
         return self.typical
 
     def set_typical_tasks(self, tasks):
-        self.typical = tuple(tasks)
+        mix = check_mix(tasks)
+        self.typical = mix
+        self.mix = mix or DEFAULT_MIX
+        self.sum_up_mix()
+
+    cdef int sum_up_mix(self) except -1:
+        mix = sum_up(self.mix)
+        self.kinds = mix.kinds
+        for name, number in self.model_numbers.items():
+            self.table.set_kind(number, self.kinds.get(name, 0))
+        self.table.set_mix(list(mix.cpus), list(mix.thresholds), mix.counts, list(mix.share_mass),
+                           list(mix.whole_mass))
+        return 0
 
     def __len__(self):
         return len(self.by_name)
@@ -193,8 +153,8 @@ cdef class PlacementEngine:
         cdef Py_ssize_t slot
         cdef Node* node
         views = []
-        for slot in range(self.used):
-            node = &self.slots[slot]
+        for slot in range(self.table.used):
+            node = &self.table.nodes[slot]
             if not node.alive:
                 continue
             views.append(
@@ -216,89 +176,119 @@ cdef class PlacementEngine:
                         )
                         for index in range(node.gpu_count)
                     ]),
+                    self.nvlinks[slot],
                 )
             )
         return views
 
     def placement(self, id):
-        held = self.held.get(id)
+        cdef Holding held = self.held.get(id)
         if held is None:
             raise UnknownPlacement(f"no placement has the id {id!r}", asked=str(id))
-        return Placement(id, held[0])
+        return Placement(id, held.shares)
 
     def placements(self):
-        return {id: held[0] for id, held in self.held.items()}
+        return {id: (<Holding>held).shares for id, held in self.held.items()}
 
     def add_node(
         self,
         name,
         *,
-        long long cpu_milli,
-        long long memory_mib,
-        long long gpu_count=0,
+        cpu_milli,
+        memory_mib,
+        gpu_count=0,
         gpu_model="",
-        long long gpu_memory_mib=0,
+        gpu_memory_mib=0,
         rack=None,
         numa=None,
+        nvlink=None,
         devices=(),
     ):
         cdef Py_ssize_t slot
         cdef Node* node
         cdef Gpu* gpus
-        cdef int index
+        cdef int index, rack_number
+        cdef long long cpu = number(cpu_milli, "cpu_milli"), memory = number(memory_mib, "memory_mib")
         if name in self.by_name:
             raise DuplicateNode(f"node {name!r} is registered already", asked=name, hint="remove it first")
+        number(gpu_count, "gpu_count")
+        number(gpu_memory_mib, "gpu_memory_mib")
+        check_devices(name, gpu_count, devices)
         listed = device_list(gpu_count, gpu_model, gpu_memory_mib, devices)
-        if min(cpu_milli, memory_mib, gpu_count, *[memory for _, memory in listed], 0) < 0:
-            raise BadRequest(f"node {name!r} has less than nothing of something")
-        if len(listed) > MAX_GPUS_PER_NODE:
-            raise BadRequest(f"node {name!r} has {len(listed)} GPUs", hint=f"at most {MAX_GPUS_PER_NODE} per node")
+        domains = device_domains(name, len(listed), numa, nvlink)
         models = [self._model(model) for model, _ in listed]
         rack_number = -1 if rack is None else self._rack(rack)
+        self._need_gpus(len(listed))
         slot = 0
-        while slot < self.used and self.slots[slot].alive:
+        while slot < self.table.used and self.table.nodes[slot].alive:
             slot += 1
-        if slot == self.capacity:
-            self.slots = <Node*>grown(self.slots, max(16, 2 * self.capacity), sizeof(Node))
-            self.capacity = max(16, 2 * self.capacity)
+        self.table.grow_nodes(slot + 1)
         gpus = <Gpu*>calloc(max(1, len(listed)), sizeof(Gpu))
         if gpus == NULL:
             raise MemoryError(f"no memory for the GPUs of node {name!r}")
         for index in range(len(listed)):
             gpus[index].milli_free = WHOLE
             gpus[index].model = models[index]
+            gpus[index].domain = domains[index]
             gpus[index].memory = gpus[index].memory_free = listed[index][1]
-        if slot == self.used:
-            self.used += 1
+        shares = [(name, (index,)) for index in range(len(listed))]
+        shares.append((name, ()))
+        if slot == self.table.used:
+            self.table.used += 1
             self.names.append(name)
             self.numas.append(numa)
+            self.nvlinks.append(nvlink)
+            self.single_shares.append(shares)
+            self.table.nodes[slot].dirty = False
         else:
-            self.names[slot] = name
-            self.numas[slot] = numa
-        node = &self.slots[slot]
+            self.names[slot], self.numas[slot], self.nvlinks[slot] = name, numa, nvlink
+            self.single_shares[slot] = shares
+        node = &self.table.nodes[slot]
+        index = node.dirty
         memset(node, 0, sizeof(Node))
+        node.dirty = index
         node.alive = True
         node.rack = rack_number
         node.gpu_count = len(listed)
+        node.model = models[0] if len(set(models)) == 1 else -1
+        node.several_domains = len(set(domains)) > 1
         node.milli_free = <long long>WHOLE * node.gpu_count
-        node.cpu = node.cpu_free = cpu_milli
-        node.memory = node.memory_free = memory_mib
+        node.cpu = node.cpu_free = cpu
+        node.memory = node.memory_free = memory
         node.gpus = gpus
         summarise(node)
         self.by_name[name] = slot
         self.capacity_milli += node.milli_free
+        self.table.touch(slot)
         return name
+
+    def resize_node(self, name, *, cpu_milli, memory_mib):
+        cdef Node* node = self.node(name)
+        cdef long long cpu = number(cpu_milli, "cpu_milli"), memory = number(memory_mib, "memory_mib")
+        if cpu < node.cpu - node.cpu_free or memory < node.memory - node.memory_free:
+            raise BadRequest(
+                f"node {name!r} has more given out than it would have",
+                asked=f"{cpu} cpu_milli, {memory} memory_mib",
+                found=f"{node.cpu - node.cpu_free} cpu_milli, {node.memory - node.memory_free} memory_mib given out",
+                hint="drain it, and release what is on it first",
+            )
+        node.cpu_free += cpu - node.cpu
+        node.memory_free += memory - node.memory
+        node.cpu, node.memory = cpu, memory
+        self.table.touch(self.by_name[name])
 
     def remove_node(self, name):
         cdef Node* node = self.node(name)
         cdef long long capacity = <long long>WHOLE * node.gpu_count
+        cdef Holding held
         touched = []
-        for id, held in list(self.held.items()):
-            left = tuple([share for share in held[0] if share[0] != name])
-            if len(left) != len(held[0]):
+        for id, item in list(self.held.items()):
+            held = item
+            left = tuple([share for share in held.shares if share[0] != name])
+            if len(left) != len(held.shares):
                 touched.append(id)
                 if left:
-                    self.held[id] = (left, *held[1:])
+                    held.shares = left
                 else:
                     del self.held[id]
         self.allocated_milli -= capacity - node.milli_free
@@ -307,74 +297,81 @@ cdef class PlacementEngine:
         node.gpus = NULL
         node.alive = False
         slot = self.by_name.pop(name)
-        self.names[slot] = None
-        self.numas[slot] = None
+        self.table.touch(slot)
+        self.names[slot] = self.numas[slot] = self.nvlinks[slot] = self.single_shares[slot] = None
         return tuple(touched)
 
     def drain(self, name, draining=True):
         self.node(name).draining = bool(draining)
+        self.table.touch(self.by_name[name])
+
+    def set_device_score(self, name, gpu_index, score):
+        cdef Node* node = self.node(name)
+        cdef long long index = number(gpu_index, "gpu_index"), value = number(score, "score")
+        if index >= node.gpu_count or value > 1000:
+            raise BadRequest(
+                f"GPU {index} of node {name!r} cannot score {value}",
+                found=f"{node.gpu_count} GPUs",
+                hint="a score is 0 to 1000",
+            )
+        node.gpus[index].score = <int>value
+        self.table.touch(self.by_name[name])
 
     # -- giving out and taking back
 
     def place(
         self,
         *,
-        long long cpu_milli=0,
-        long long memory_mib=0,
-        long long gpu_count=0,
-        long long gpu_milli=WHOLE,
-        long long gpu_memory_mib=0,
+        cpu_milli=0,
+        memory_mib=0,
+        gpu_count=0,
+        gpu_milli=WHOLE,
+        gpu_memory_mib=0,
         gpu_models=(),
-        Py_ssize_t gang=1,
+        gang=1,
         exclude=(),
         prefer_racks=(),
         within=(),
         id=None,
     ):
-        cdef Ask ask
-        check_gang(gang)
-        self.ask(&ask, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models, exclude, prefer_racks,
-                 within)
+        cdef Shape shape
+        cdef Py_ssize_t slot = -1
+        cdef int gpu = -1
+        cdef Py_ssize_t members = 1 if gang is 1 else gang_size(gang)
+        cdef tuple shares
+        self.shape(&shape, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
         if id is not None and id in self.held:
             raise BadRequest(f"a placement {id!r} is held already")
-        shares = self.place_all(&ask, gang, self.policy_code)
+        shares = self.place_all(&shape, members, exclude, prefer_racks, within, self.policy_code, &slot, &gpu, False)
         if shares is None:
             return None
-        return self.hold(id, shares, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib)
+        return self.hold(id, shares, &shape, slot, gpu)
 
     def reserve(
         self,
         name,
         *,
-        long long cpu_milli=0,
-        long long memory_mib=0,
+        cpu_milli=0,
+        memory_mib=0,
         gpu_indexes=(),
-        long long gpu_milli=WHOLE,
-        long long gpu_memory_mib=0,
+        gpu_milli=WHOLE,
+        gpu_memory_mib=0,
         id=None,
     ):
-        cdef Ask ask
+        cdef Shape shape
         self.node(name)
-        self.ask(&ask, cpu_milli, memory_mib, len(gpu_indexes), gpu_milli, gpu_memory_mib, (), (), (), ())
+        self.shape(&shape, cpu_milli, memory_mib, len(gpu_indexes), gpu_milli, gpu_memory_mib, ())
         if id is not None and id in self.held:
             raise BadRequest(f"a placement {id!r} is held already")
         share = (name, tuple(gpu_indexes))
-        if self.misfit(share, &ask):
+        if self.misfit(share, &shape):
             return None
-        self.charge(share, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib, 1)
-        return self.hold(id, (share,), cpu_milli, memory_mib, gpu_milli, gpu_memory_mib)
+        self.charge_share(share, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, 1)
+        self.table.settle(SETTLED_A_CALL)
+        return self.hold(id, (share,), &shape, -1, -1)
 
-    def adopt(
-        self,
-        id,
-        shares,
-        *,
-        long long cpu_milli=0,
-        long long memory_mib=0,
-        long long gpu_milli=WHOLE,
-        long long gpu_memory_mib=0,
-    ):
-        cdef Ask ask
+    def adopt(self, id, shares, *, cpu_milli=0, memory_mib=0, gpu_milli=WHOLE, gpu_memory_mib=0):
+        cdef Shape shape
         cdef Py_ssize_t done = 0
         wanted = tuple([(name, tuple(indexes)) for name, indexes in shares])
         if id in self.held:
@@ -382,43 +379,51 @@ cdef class PlacementEngine:
         for name, _ in wanted:
             self.node(name)
         for share in wanted:
-            self.ask(&ask, cpu_milli, memory_mib, len(share[1]), gpu_milli, gpu_memory_mib, (), (), (), ())
-            problem = self.misfit(share, &ask)
+            self.shape(&shape, cpu_milli, memory_mib, len(share[1]), gpu_milli, gpu_memory_mib, ())
+            problem = self.misfit(share, &shape)
             if problem:
                 for taken in wanted[:done]:
-                    self.charge(taken, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib, -1)
+                    self.shape(&shape, cpu_milli, memory_mib, len(taken[1]), gpu_milli, gpu_memory_mib, ())
+                    self.charge_share(taken, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, -1)
                 raise AdoptRefused(f"placement {id!r} does not fit on {share[0]}: {problem}", asked=str(wanted))
-            self.charge(share, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib, 1)
+            self.charge_share(share, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, 1)
             done += 1
-        return self.hold(id, wanted, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib)
+        self.shape(&shape, cpu_milli, memory_mib, 1, gpu_milli, gpu_memory_mib, ())
+        self.table.settle(SETTLED_A_CALL)
+        return self.hold(id, wanted, &shape, -1, -1)
 
     def release(self, id):
-        held = self.held.pop(id, None)
+        cdef Holding held = self.held.pop(id, None)
         if held is None:
             raise UnknownPlacement(f"no placement has the id {id!r}", asked=str(id))
-        for share in held[0]:
-            self.charge(share, held[1], held[2], held[3], held[4], -1)
+        if held.slot >= 0 and len(held.shares) == 1:
+            self.charge(held.slot, &held.gpu, held.gpu >= 0, held.cpu, held.memory, held.gpu_milli, held.gpu_memory, -1)
+        else:
+            for share in held.shares:
+                self.charge_share(share, held.cpu, held.memory, held.gpu_milli, held.gpu_memory, -1)
+        self.table.settle(SETTLED_A_CALL)
 
     def explain(
         self,
         *,
-        long long cpu_milli=0,
-        long long memory_mib=0,
-        long long gpu_count=0,
-        long long gpu_milli=WHOLE,
-        long long gpu_memory_mib=0,
+        cpu_milli=0,
+        memory_mib=0,
+        gpu_count=0,
+        gpu_milli=WHOLE,
+        gpu_memory_mib=0,
         gpu_models=(),
-        Py_ssize_t gang=1,
+        gang=1,
         exclude=(),
         prefer_racks=(),
         within=(),
     ):
-        cdef Ask ask
-        cdef Py_ssize_t slot
+        cdef Shape shape
+        cdef Py_ssize_t slot = -1, members = gang_size(gang)
+        cdef int gpu = -1
         cdef int policy = self.policy_code if self.policy_code != RANDOM else FIRST_FIT
-        check_gang(gang)
+        cdef tuple shares
         within = tuple(within)
-        self.ask(&ask, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models, exclude, (), within)
+        self.shape(&shape, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
         report = explain_misfit(
             self.nodes(),
             cpu_milli=cpu_milli,
@@ -430,142 +435,200 @@ cdef class PlacementEngine:
             exclude=exclude,
             within=within,
         )
-        shares = []
-        while len(shares) < gang:
-            slot = self.find(&ask, policy)
-            if slot < 0:
-                break
-            share = self.take(slot, &ask, policy)
-            self.charge(share, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib, 1)
-            shares.append(share)
+        shares = self.place_all(&shape, members, exclude, (), within, policy, &slot, &gpu, True)
         for share in shares:
-            self.charge(share, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib, -1)
-        return {"fits": len(shares) == gang, "gang": gang, "members_that_fit": len(shares), **report}
+            self.charge_share(share, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, -1)
+        self.table.settle(SETTLED_A_CALL)
+        return {"fits": len(shares) == members, "gang": members, "members_that_fit": len(shares), **report}
 
-    # -- inside
+    # -- numbers for names
 
     def _model(self, name):
-        """Number of a model's name; grows the table of marks when it is new."""
-        number = self.model_numbers.get(name)
-        if number is None:
-            number = len(self.model_names)
-            if number == self.model_capacity:
-                self.model_call = <unsigned long long*>grown(
-                    self.model_call, max(16, 2 * self.model_capacity), sizeof(unsigned long long)
-                )
-                self.model_capacity = max(16, 2 * self.model_capacity)
-            self.model_call[<Py_ssize_t>number] = 0
+        """Number of a model's name."""
+        found = self.model_numbers.get(name)
+        if found is None:
+            found = len(self.model_names)
             self.model_names.append(name)
-            self.model_numbers[name] = number
-        return number
+            self.model_numbers[name] = found
+            for models, set_number in self.set_numbers.items():
+                self._allow(set_number, models)
+            self.table.set_kind(found, self.kinds.get(name, 0))
+        return found
+
+    def _allow(self, set_number, models):
+        """Tell the table which models a set has."""
+        self.table.allow_models(
+            set_number, [self.model_numbers[model] for model in models if model in self.model_numbers],
+            len(self.model_names),
+        )
+
+    cdef int models_number(self, object models) except -1:
+        key = frozenset(models)
+        if not key:
+            return 0
+        found = self.set_numbers.get(key)
+        if found is None:
+            if len(self.set_numbers) == SETS_OF_MODELS_MAX:
+                self.set_numbers.clear()
+                self.table.forget_rows()
+            found = len(self.set_numbers) + 1
+            self.set_numbers[key] = found
+            self._allow(found, key)
+        return found
 
     def _rack(self, name):
-        """Number of a rack's name; grows the table of marks when it is new."""
-        number = self.rack_numbers.get(name)
-        if number is None:
-            number = len(self.rack_names)
-            if number == self.rack_capacity:
+        """Number of a rack's name; grows the tables of marks when it is new."""
+        found = self.rack_numbers.get(name)
+        if found is None:
+            found = len(self.rack_names)
+            if found == self.rack_capacity:
                 self.rack_call = <unsigned long long*>grown(
                     self.rack_call, max(16, 2 * self.rack_capacity), sizeof(unsigned long long)
                 )
+                self.rack_room = <long long*>grown(self.rack_room, max(16, 2 * self.rack_capacity), sizeof(long long))
                 self.rack_capacity = max(16, 2 * self.rack_capacity)
-            self.rack_call[<Py_ssize_t>number] = 0
+            self.rack_call[<Py_ssize_t>found] = 0
             self.rack_names.append(name)
-            self.rack_numbers[name] = number
-        return number
+            self.rack_numbers[name] = found
+        return found
+
+    def _need_gpus(self, Py_ssize_t count):
+        """Room to choose among as many devices."""
+        self.table.need_scratch(count)
+        if count > self.chosen_capacity:
+            self.chosen = <int*>grown(self.chosen, count, sizeof(int))
+            self.chosen_capacity = count
+
+    # -- inside
 
     cdef Node* node(self, object name) except NULL:
         slot = self.by_name.get(name)
         if slot is None:
             raise UnknownNode(f"no node is called {name!r}", asked=str(name), found=f"{len(self.by_name)} nodes")
-        return &self.slots[<Py_ssize_t>slot]
+        return &self.table.nodes[<Py_ssize_t>slot]
 
-    cdef int ask(self, Ask* ask, long long cpu, long long memory, long long gpu_count, long long gpu_milli,
-                 long long gpu_memory, object models, object exclude, object racks, object within) except -1:
-        """Check and fill *ask*; marks what the call lists, so that the search compares numbers only."""
-        cdef Node* node
-        if cpu < 0 or memory < 0 or gpu_count < 0 or gpu_memory < 0:
-            raise BadRequest("a placement asks for less than nothing", hint="amounts are zero or more")
-        if not 1 <= gpu_milli <= WHOLE:
+    cdef int shape(self, Shape* shape, object cpu, object memory, object gpu_count, object gpu_milli,
+                   object gpu_memory, object models) except -1:
+        cdef long long milli = number(gpu_milli, "gpu_milli")
+        cdef long long count = number(gpu_count, "gpu_count")
+        shape.cpu = number(cpu, "cpu_milli")
+        shape.memory = number(memory, "memory_mib")
+        shape.gpu_memory = number(gpu_memory, "gpu_memory_mib")
+        if not 1 <= milli <= WHOLE:
             raise BadRequest(
-                f"gpu_milli={gpu_milli} is not a share of a GPU", hint="give 1 to 1000 and say how many with gpu_count"
+                f"gpu_milli={milli} is not a share of a GPU",
+                asked=f"gpu_milli={milli}",
+                hint="give 1 to 1000 and say how many with gpu_count",
             )
-        self.call += 1
-        ask.call = self.call
-        ask.cpu = cpu
-        ask.memory = memory
-        ask.gpu_memory = gpu_memory
-        ask.gpu_count = <int>min(gpu_count, 2**30)
-        ask.gpu_milli = <int>gpu_milli
-        ask.any_model = True
-        for model in models:
-            ask.any_model = False
-            number = self.model_numbers.get(model)
-            if number is not None:
-                self.model_call[<Py_ssize_t>number] = self.call
-        for name in exclude:
-            slot = self.by_name.get(name)
-            if slot is not None:
-                self.slots[<Py_ssize_t>slot].excluded = self.call
-        ask.racks = False
-        for rack in racks:
-            number = self.rack_numbers.get(rack)
-            if number is not None:
-                ask.racks = True
-                self.rack_call[<Py_ssize_t>number] = self.call
-        ask.anywhere = True
+        shape.gpu_count = <int>min(count, 2**30)
+        shape.gpu_milli = <int>milli
+        shape.models = 0
+        if models != ():
+            shape.models = self.models_number(models)
+        if count == 0:
+            # So that all that ask for no device are one shape.
+            shape.gpu_milli = WHOLE
+            shape.gpu_memory = 0
+            shape.models = 0
+        return 0
+
+    cdef int mark_within(self, object within) except -1:
+        cdef Node* node
         for name, indexes in within:
-            ask.anywhere = False
             slot = self.by_name.get(name)
             if slot is None:
                 continue
-            node = &self.slots[<Py_ssize_t>slot]
+            node = &self.table.nodes[<Py_ssize_t>slot]
             node.allowed = self.call
             for index in indexes:
                 if 0 <= index < node.gpu_count:
                     node.gpus[<Py_ssize_t>index].allowed = self.call
         return 0
 
-    cdef Py_ssize_t find(self, Ask* ask, int policy) except -2:
-        """Slot of the chosen node, or -1."""
+    cdef int mark_excluded(self, object exclude) except -1:
+        for name in exclude:
+            slot = self.by_name.get(name)
+            if slot is not None:
+                self.table.nodes[<Py_ssize_t>slot].excluded = self.call
+        return 0
+
+    cdef bint mark_racks(self, object racks) except -1:
+        cdef bint found = False
+        for rack in racks:
+            rack_number = self.rack_numbers.get(rack)
+            if rack_number is not None:
+                found = True
+                self.rack_call[<Py_ssize_t>rack_number] = self.call
+        return found
+
+    cdef bint mark_tightest_rack(self, Shape* shape, int row, Py_ssize_t gang) except -1:
+        """Prefer the rack with least room that has enough for the whole gang, else the one with most room."""
+        cdef Py_ssize_t slot, rack, best = -1
+        cdef Py_ssize_t count = len(self.rack_names)
+        cdef Node* node
+        if count < 2:
+            return False
+        for rack in range(count):
+            self.rack_room[rack] = 0
+        with nogil:
+            for slot in range(self.table.used):
+                node = &self.table.nodes[slot]
+                if node.rack < 0 or self.table.cells[((slot // BLOCK) * ROWS_MAX + row) * BLOCK + slot % BLOCK] == 0:
+                    continue
+                self.rack_room[node.rack] += members_that_fit(node, shape)
+            for rack in range(count):
+                if best < 0 or (
+                    self.rack_room[rack] > self.rack_room[best]
+                    if self.rack_room[best] < gang
+                    else gang <= self.rack_room[rack] < self.rack_room[best]
+                ):
+                    best = rack
+        if self.rack_room[best] == 0:
+            return False
+        self.rack_call[best] = self.call
+        return True
+
+    cdef Py_ssize_t find(self, Shape* shape, int row, bint excluding, bint racks, int policy) except -2:
+        """The slot of the node to take, or -1. *row* is -1 when only marked nodes may serve."""
         cdef Py_ssize_t slot, best = -1, wanted
         cdef Py_ssize_t counts[2]
         cdef Node* node
-        cdef Key key, best_key
-        cdef int tightest
-        if policy != RANDOM:
-            with nogil:
-                for slot in range(self.used):
-                    node = &self.slots[slot]
-                    if not fits(node, ask, self.model_call, &tightest):
-                        continue
-                    key.far = 0 if ask.racks and node.rack >= 0 and self.rack_call[node.rack] == ask.call else 1
-                    score(node, ask, tightest, policy, &key)
-                    if best < 0 or less(&key, &best_key):
-                        best = slot
-                        best_key = key
-                        if policy == FIRST_FIT and (key.far == 0 or not ask.racks):
-                            break
-            return best
+        cdef ScoreTable table = self.table
+        cdef long long value, best_value = 0
+        cdef int lap, far, best_far = 0
+        if row >= 0 and not excluding and not racks and policy != RANDOM:
+            return table.best(row)
         counts[0] = counts[1] = 0
-        for slot in range(self.used):
-            node = &self.slots[slot]
-            if fits(node, ask, self.model_call, &tightest):
-                key.far = 0 if ask.racks and node.rack >= 0 and self.rack_call[node.rack] == ask.call else 1
-                counts[key.far] += 1
-        if counts[0] + counts[1] == 0:
-            return -1
-        best_key.far = 0 if counts[0] else 1
-        wanted = self._roll(counts[best_key.far])
-        for slot in range(self.used):
-            node = &self.slots[slot]
-            if fits(node, ask, self.model_call, &tightest):
-                key.far = 0 if ask.racks and node.rack >= 0 and self.rack_call[node.rack] == ask.call else 1
-                if key.far == best_key.far:
-                    if wanted == 0:
-                        return slot
-                    wanted -= 1
-        raise AssertionError("the dice gave a number that is not below what was asked")
+        wanted = -1
+        for lap in range(2 if policy == RANDOM else 1):
+            with nogil:
+                for slot in range(table.used):
+                    node = &table.nodes[slot]
+                    if row >= 0:
+                        value = table.cells[((slot // BLOCK) * ROWS_MAX + row) * BLOCK + slot % BLOCK]
+                    else:
+                        value = table.score(node, shape, self.call)
+                    if value == 0 or (excluding and node.excluded == self.call):
+                        continue
+                    far = 0 if racks and node.rack >= 0 and self.rack_call[node.rack] == self.call else 1
+                    if policy == RANDOM:
+                        if lap == 0:
+                            counts[far] += 1
+                        elif far == best_far:
+                            if wanted == 0:
+                                best = slot
+                                break
+                            wanted -= 1
+                        continue
+                    value -= <long long>far << 32
+                    if best < 0 or value > best_value:
+                        best, best_value = slot, value
+            if policy == RANDOM and lap == 0:
+                if counts[0] + counts[1] == 0:
+                    return -1
+                best_far = 0 if counts[0] else 1
+                wanted = self._roll(counts[best_far])
+        return best
 
     def _roll(self, below):
         """A number below *below* from the dice."""
@@ -578,95 +641,169 @@ cdef class PlacementEngine:
         z = (z ^ (z >> 27)) * <unsigned long long>0x94D049BB133111EB
         return (z ^ (z >> 31)) % <unsigned long long>below
 
-    cdef tuple take(self, Py_ssize_t slot, Ask* ask, int policy):
-        """The share of the node at *slot* that one member gets."""
-        cdef Node* node = &self.slots[slot]
-        cdef int index, best
-        if ask.gpu_count == 0:
-            return (self.names[slot], ())
-        if ask.gpu_count == 1:
-            best = -1
-            for index in range(node.gpu_count):
-                if usable(&node.gpus[index], ask, self.model_call) and (
-                    best < 0 or better(&node.gpus[index], &node.gpus[best], policy)
-                ):
-                    best = index
-            return (self.names[slot], (best,))
-        candidates = []
-        for index in range(node.gpu_count):
-            if usable(&node.gpus[index], ask, self.model_call):
-                if policy == BEST_FIT or policy == PACKING:
-                    candidates.append((node.gpus[index].milli_free, node.gpus[index].memory_free, index))
-                elif policy == SPREAD:
-                    candidates.append((-node.gpus[index].milli_free, -node.gpus[index].memory_free, index))
-                else:
-                    candidates.append((0, 0, index))
-        candidates.sort()
-        return (self.names[slot], tuple(sorted([entry[2] for entry in candidates[:ask.gpu_count]])))
-
-    cdef tuple place_all(self, Ask* ask, Py_ssize_t gang, int policy):
+    cdef tuple place_all(self, Shape* shape, Py_ssize_t gang, object exclude, object racks, object within,
+                         int policy, Py_ssize_t* single_slot, int* single_gpu, bint partly):
+        """Shares for all members; without all of them ``None``, or those there are if *partly*."""
+        cdef ScoreTable table = self.table
         cdef Py_ssize_t slot
-        cdef list shares = []
-        while len(shares) < gang:
-            slot = self.find(ask, policy)
+        cdef int row = -1, count, at
+        cdef bint excluding = False, near = False
+        cdef unsigned long long only = 0
+        cdef list shares = None
+        cdef object share
+        self.call += 1
+        if within != ():
+            within = tuple(within)
+        if within:
+            self.mark_within(within)
+            only = self.call
+        else:
+            row = table.row_of(shape)
+            table.settle_row(row)
+        if exclude != ():
+            self.mark_excluded(exclude)
+            excluding = True
+        if racks != ():
+            near = self.mark_racks(racks)
+        if gang > 1:
+            if policy == TOPOLOGY and row >= 0 and not near:
+                near = self.mark_tightest_rack(shape, row, gang)
+            shares = []
+        while True:
+            slot = self.find(shape, row, excluding, near, policy)
             if slot < 0:
-                for taken in shares:
-                    self.charge(taken, ask.cpu, ask.memory, ask.gpu_milli, ask.gpu_memory, -1)
-                return None
-            share = self.take(slot, ask, policy)
-            self.charge(share, ask.cpu, ask.memory, ask.gpu_milli, ask.gpu_memory, 1)
+                break
+            count = table.pick(&table.nodes[slot], shape, only, self.chosen)
+            self.charge(slot, self.chosen, count, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, 1)
+            if count < 2:
+                at = self.chosen[0] if count else table.nodes[slot].gpu_count
+                share = (<list>self.single_shares[slot])[at]
+                if shares is None:
+                    single_slot[0] = slot
+                    single_gpu[0] = self.chosen[0] if count else -1
+            else:
+                share = (self.names[slot], tuple([self.chosen[at] for at in range(count)]))
+            if shares is None:
+                table.settle(SETTLED_A_CALL)
+                return (share,)
             shares.append(share)
-        return tuple(shares)
+            if len(shares) == gang:
+                table.settle(SETTLED_A_CALL)
+                return tuple(shares)
+            if row >= 0:
+                table.set_cell(row, slot, table.cell(row, slot))
+        if partly:
+            return tuple(shares or ())
+        if shares:
+            for share in shares:
+                self.charge_share(share, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, -1)
+        table.settle(SETTLED_A_CALL)
+        return None
 
-    cdef int charge(self, object share, long long cpu, long long memory, long long milli, long long mib,
-                    int sign) except -1:
-        cdef Node* node = self.node(share[0])
+    cdef void charge(self, Py_ssize_t slot, const int* gpus, int count, long long cpu, long long memory, int milli,
+                     long long mib, int sign) noexcept nogil:
+        cdef Node* node = &self.table.nodes[slot]
         cdef Gpu* gpu
-        cdef tuple indexes = share[1]
+        cdef int at
         node.cpu_free -= sign * cpu
         node.memory_free -= sign * memory
-        if not indexes:
-            return 0
-        for index in indexes:
-            gpu = &node.gpus[<Py_ssize_t>index]
-            gpu.milli_free -= <int>(sign * milli)
-            gpu.memory_free -= sign * mib
-        node.milli_free -= sign * milli * len(indexes)
-        self.allocated_milli += sign * milli * len(indexes)
-        summarise(node)
+        if count:
+            for at in range(count):
+                gpu = &node.gpus[gpus[at]]
+                gpu.milli_free -= sign * milli
+                gpu.memory_free -= sign * mib
+            node.milli_free -= <long long>sign * milli * count
+            self.allocated_milli += <long long>sign * milli * count
+            summarise(node)
+        self.table.touch(slot)
+
+    cdef int charge_share(self, object share, long long cpu, long long memory, int milli, long long mib,
+                          int sign) except -1:
+        cdef Py_ssize_t slot = self.by_name[share[0]]
+        cdef tuple indexes = share[1]
+        cdef int at
+        for at in range(len(indexes)):
+            self.chosen[at] = indexes[at]
+        self.charge(slot, self.chosen, <int>len(indexes), cpu, memory, milli, mib, sign)
         return 0
 
-    cdef str misfit(self, object share, Ask* ask):
+    cdef str misfit(self, object share, Shape* shape):
         """Why this share cannot be held right there, or an empty string."""
         cdef Node* node = self.node(share[0])
         cdef Gpu* gpu
-        if node.cpu_free < ask.cpu:
-            return f"{ask.cpu} cpu_milli asked, {node.cpu_free} free"
-        if node.memory_free < ask.memory:
-            return f"{ask.memory} memory_mib asked, {node.memory_free} free"
+        if node.cpu_free < shape.cpu:
+            return f"{shape.cpu} cpu_milli asked, {node.cpu_free} free"
+        if node.memory_free < shape.memory:
+            return f"{shape.memory} memory_mib asked, {node.memory_free} free"
         if len(set(share[1])) != len(share[1]):
             return "a GPU is named twice"
         for index in share[1]:
             if not 0 <= index < node.gpu_count:
                 return f"there is no GPU {index}"
             gpu = &node.gpus[<Py_ssize_t>index]
-            if gpu.milli_free < ask.gpu_milli:
-                return f"GPU {index} has {gpu.milli_free} milli free, {ask.gpu_milli} asked"
-            if gpu.memory_free < ask.gpu_memory:
-                return f"GPU {index} has {gpu.memory_free} MiB free, {ask.gpu_memory} asked"
+            if gpu.milli_free < shape.gpu_milli:
+                return f"GPU {index} has {gpu.milli_free} milli free, {shape.gpu_milli} asked"
+            if gpu.memory_free < shape.gpu_memory:
+                return f"GPU {index} has {gpu.memory_free} MiB free, {shape.gpu_memory} asked"
         return ""
 
-    cdef object hold(self, object id, tuple shares, long long cpu, long long memory, long long milli, long long mib):
+    cdef object hold(self, object id, tuple shares, Shape* shape, Py_ssize_t slot, int gpu):
+        cdef Holding held = Holding.__new__(Holding)
         if id is None:
             while self.next_id in self.held:
                 self.next_id += 1
             id = self.next_id
             self.next_id += 1
-        self.held[id] = (shares, cpu, memory, milli, mib)
-        return Placement(id, shares)
+        held.shares = shares
+        held.cpu = shape.cpu
+        held.memory = shape.memory
+        held.gpu_memory = shape.gpu_memory
+        held.gpu_milli = shape.gpu_milli
+        held.slot = slot
+        held.gpu = gpu
+        self.held[id] = held
+        return new_tuple(Placement, (id, shares))
 
 
-cdef int check_gang(Py_ssize_t gang) except -1:
-    if not 1 <= gang <= MAX_GANG:
-        raise BadRequest(f"gang={gang} is out of range", hint=f"a gang has 1 to {MAX_GANG} members")
-    return 0
+cdef void* grown(void* block, Py_ssize_t count, Py_ssize_t size) except NULL:
+    cdef void* larger = realloc(block, count * size)
+    if larger == NULL:
+        raise MemoryError(f"no memory for {count} placement records")
+    return larger
+
+
+cdef void summarise(Node* node) noexcept nogil:
+    cdef int index, milli
+    node.whole_free = node.most_free = 0
+    for index in range(node.gpu_count):
+        milli = node.gpus[index].milli_free
+        node.whole_free += milli == WHOLE
+        if milli > node.most_free:
+            node.most_free = milli
+
+
+cdef long long members_that_fit(Node* node, Shape* shape) noexcept nogil:
+    """How many members a node would hold by CPU, memory and free shares, if any of its devices may serve."""
+    cdef long long found = 2**30
+    cdef long long count = 0
+    cdef int index
+    if shape.cpu:
+        found = min(found, node.cpu_free // shape.cpu)
+    if shape.memory:
+        found = min(found, node.memory_free // shape.memory)
+    if shape.gpu_count:
+        if shape.gpu_milli == WHOLE:
+            count = node.whole_free
+        else:
+            for index in range(node.gpu_count):
+                count += node.gpus[index].milli_free // shape.gpu_milli
+        found = min(found, count // shape.gpu_count)
+    return found
+
+
+cdef Py_ssize_t gang_size(object gang) except -1:
+    cdef long long size = number(gang, "gang")
+    if not 1 <= size <= MAX_GANG:
+        raise BadRequest(f"gang={size} is out of range", asked=f"gang={size}",
+                         hint=f"a gang has 1 to {MAX_GANG} members")
+    return size

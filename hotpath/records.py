@@ -6,12 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from actorgrid.errors import UnknownPolicy
+from actorgrid.errors import BadRequest, UnknownPolicy
 
-POLICIES = ("best_fit", "first_fit", "packing", "spread", "random")
+POLICIES = (
+    "fgd",
+    "best_fit",
+    "packing",
+    "spread",
+    "first_fit",
+    "random",
+    "affinity",
+    "topology",
+    "device_score",
+)
 WHOLE_GPU_MILLI = 1000
 MAX_GANG = 4096
 MAX_GPUS_PER_NODE = 16_384
+SETS_OF_MODELS_MAX = 1024
 
 Share = tuple[str, tuple[int, ...]]
 Shares = tuple[Share, ...]
@@ -56,6 +67,7 @@ class NodeView(NamedTuple):
     memory_mib: int
     memory_mib_free: int
     gpus: tuple[GpuView, ...]
+    nvlink: tuple[int, ...] | None = None
 
 
 def policy_number(policy: str) -> int:
@@ -76,3 +88,38 @@ def device_list(
     """A node's GPUs as (model, memory) pairs, from either way of telling them."""
     listed = tuple((str(model), int(memory_mib)) for model, memory_mib in devices)
     return listed or ((gpu_model, gpu_memory_mib),) * gpu_count
+
+
+def check_devices(name: str, gpu_count: int, devices: Iterable[tuple[str, int]]) -> None:
+    """Raises BadRequest when a node cannot have such devices."""
+    listed = list(devices)
+    if max(gpu_count, len(listed)) > MAX_GPUS_PER_NODE:
+        raise BadRequest(
+            f"node {name!r} has {max(gpu_count, len(listed))} GPUs", hint=f"at most {MAX_GPUS_PER_NODE} per node"
+        )
+    for model, memory_mib in listed:
+        if not isinstance(model, str) or not isinstance(memory_mib, int) or memory_mib < 0:
+            raise BadRequest(
+                f"node {name!r} has a device that cannot be",
+                asked=f"({model!r}, {memory_mib!r})",
+                hint="a device is (model, memory_mib)",
+            )
+
+
+def device_domains(
+    name: str, count: int, numa: tuple[int, ...] | None, nvlink: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    """Which devices are close, as numbers from 0 in order of first sight: by NVLink group if told, else by NUMA node.
+
+    Raises BadRequest when either does not name one number for each device.
+    """
+    for what, numbers in (("numa", numa), ("nvlink", nvlink)):
+        if numbers is not None and (len(numbers) != count or not all(isinstance(number, int) for number in numbers)):
+            raise BadRequest(
+                f"{what} of node {name!r} does not fit its {count} GPUs",
+                asked=f"{what}={numbers!r}",
+                hint="give one number for each GPU",
+            )
+    close = nvlink if nvlink is not None else numa if numa is not None else (0,) * count
+    seen: dict[int, int] = {}
+    return tuple(seen.setdefault(number, len(seen)) for number in close)

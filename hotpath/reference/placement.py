@@ -2,30 +2,24 @@
 
 The engine holds every node's free CPU, memory and devices, and the placements made of them. It never gives
 out more than there is; a gang is placed whole or not at all; the same calls in the same order give the same
-answers. It knows no clock, file or socket. Lowest key wins, ties go to the node added first (a node added
-after one was removed takes the lowest free place in that order):
+answers. It knows no clock, file or socket. Each policy is a score (``scores.py``); the highest wins, ties go to
+the node added first (a node added after one was removed takes the lowest free place in that order).
 
-* ``best_fit``   least GPU left over: on the chosen device, then on the node, then least CPU
-* ``first_fit``  the first node
-* ``packing``    devices already shared, then nodes in use, then idle ones
-* ``spread``     the least loaded node, and on it the device with most left
-* ``random``     any that fits, by the *rng* given (a function that gives a number below its argument)
-
-On the chosen node ``best_fit`` and ``packing`` take the devices with least left, ``first_fit`` and
-``random`` those with the lowest index.
+Bounds: 16,384 GPUs on a node, 4,096 members in a gang, 250 typical tasks, amounts up to 2**53.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from operator import index as as_index
 from typing import Any
 
 from actorgrid.errors import AdoptRefused, BadRequest, DuplicateNode, UnknownNode, UnknownPlacement
 
 from ..misfit import explain_misfit
+from ..mix import DEFAULT_MIX, check_mix
 from ..records import (
     MAX_GANG,
-    MAX_GPUS_PER_NODE,
     POLICIES,
     WHOLE_GPU_MILLI,
     GpuView,
@@ -34,72 +28,51 @@ from ..records import (
     Share,
     Shares,
     TypicalTask,
+    check_devices,
+    device_domains,
     device_list,
     policy_number,
 )
+from .scores import Gpu, Mix, Node, Shape, choose, score, usable
 
-BEST_FIT, FIRST_FIT, PACKING, SPREAD, RANDOM = range(len(POLICIES))
+SHAPES_REMEMBERED = 256
 
-
-class _Gpu:
-    __slots__ = ("memory", "memory_free", "milli_free", "model")
-
-    def __init__(self, model: str, memory: int) -> None:
-        self.model = model
-        self.memory = self.memory_free = memory
-        self.milli_free = WHOLE_GPU_MILLI
+Within = dict[str, frozenset[int]]
 
 
-class _Node:
-    __slots__ = ("cpu", "cpu_free", "draining", "gpus", "memory", "memory_free", "milli_free", "name", "numa", "rack")
-
-    def __init__(self, name: str, cpu: int, memory: int, gpus: list[_Gpu], rack: str | None, numa: Any) -> None:
-        self.name = name
-        self.cpu = self.cpu_free = cpu
-        self.memory = self.memory_free = memory
-        self.gpus = gpus
-        self.milli_free = WHOLE_GPU_MILLI * len(gpus)
-        self.rack = rack
-        self.numa = numa
-        self.draining = False
-
-    @property
-    def in_use(self) -> bool:
-        return self.cpu_free < self.cpu or self.milli_free < WHOLE_GPU_MILLI * len(self.gpus)
+def _number(value: Any, what: str) -> int:
+    """A whole number of *what*, 0 or more; anything else is a BadRequest."""
+    try:
+        found = as_index(value)
+    except TypeError:
+        raise BadRequest(f"{what}={value!r} is not a whole number", asked=f"{what}={value!r}") from None
+    if not 0 <= found < 2**53:
+        raise BadRequest(f"{what}={value} is out of range", asked=f"{what}={value}", hint="amounts are 0 to 2**53")
+    return found
 
 
-class _Ask:
-    """One member's needs; the same for every member of a gang."""
-
-    __slots__ = ("cpu", "exclude", "gpu_count", "gpu_memory", "gpu_milli", "memory", "models", "racks", "within")
-
-    def __init__(
-        self,
-        cpu: int,
-        memory: int,
-        gpu_count: int,
-        gpu_milli: int,
-        gpu_memory: int,
-        models: Collection[str],
-        exclude: Collection[str],
-        racks: Collection[str],
-        within: Iterable[Share],
-    ) -> None:
-        if min(cpu, memory, gpu_count, gpu_memory) < 0:
-            raise BadRequest("a placement asks for less than nothing", hint="amounts are zero or more")
-        if not 1 <= gpu_milli <= WHOLE_GPU_MILLI:
-            raise BadRequest(
-                f"gpu_milli={gpu_milli} is not a share of a GPU", hint="give 1 to 1000 and say how many with gpu_count"
-            )
-        self.cpu, self.memory = cpu, memory
-        self.gpu_count, self.gpu_milli, self.gpu_memory = gpu_count, gpu_milli, gpu_memory
-        self.models, self.exclude, self.racks = frozenset(models), frozenset(exclude), frozenset(racks)
-        self.within = {name: frozenset(indexes) for name, indexes in within}
+def _shape(cpu: Any, memory: Any, gpu_count: Any, gpu_milli: Any, gpu_memory: Any, models: Collection[str]) -> Shape:
+    milli, count = _number(gpu_milli, "gpu_milli"), _number(gpu_count, "gpu_count")
+    amounts = _number(cpu, "cpu_milli"), _number(memory, "memory_mib")
+    device_memory = _number(gpu_memory, "gpu_memory_mib")
+    if not 1 <= milli <= WHOLE_GPU_MILLI:
+        raise BadRequest(
+            f"gpu_milli={milli} is not a share of a GPU",
+            asked=f"gpu_milli={milli}",
+            hint="give 1 to 1000 and say how many with gpu_count",
+        )
+    if not count:
+        return Shape(*amounts, 0, WHOLE_GPU_MILLI, 0, frozenset())
+    return Shape(*amounts, count, milli, device_memory, frozenset(models))
 
 
-def _check_gang(gang: int) -> None:
-    if not 1 <= gang <= MAX_GANG:
-        raise BadRequest(f"gang={gang} is out of range", hint=f"a gang has 1 to {MAX_GANG} members")
+def _gang_size(gang: Any) -> int:
+    size = _number(gang, "gang")
+    if not 1 <= size <= MAX_GANG:
+        raise BadRequest(
+            f"gang={size} is out of range", asked=f"gang={size}", hint=f"a gang has 1 to {MAX_GANG} members"
+        )
+    return size
 
 
 class _SplitMix:
@@ -123,14 +96,18 @@ class PlacementEngine:
     Raises UnknownPolicy for a policy that is not there. *rng* matters to ``random`` only.
     """
 
-    def __init__(self, policy: str = "best_fit", rng: Callable[[int], int] | None = None) -> None:
+    def __init__(self, policy: str = "fgd", rng: Callable[[int], int] | None = None) -> None:
         self._policy = policy_number(policy)
         self._rng = rng or _SplitMix()
-        self._slots: list[_Node | None] = []
+        self._slots: list[Node | None] = []
         self._by_name: dict[str, int] = {}
-        self._held: dict[int | str, tuple[Shares, int, int, int, int]] = {}
+        self._held: dict[int | str, tuple[Shares, Shape]] = {}
+        self._racks: dict[str, None] = {}  # all ever told, in order
         self._next_id = 1
         self._typical: tuple[TypicalTask, ...] = ()
+        self._mix = Mix(DEFAULT_MIX)
+        self._scores: dict[Shape, dict[int, tuple[int, int]]] = {}  # of each slot: the node's version, and its score
+        self._versions = 0
         self._allocated_milli = 0
         self._capacity_milli = 0
 
@@ -157,8 +134,14 @@ class PlacementEngine:
         return self._typical
 
     def set_typical_tasks(self, tasks: Iterable[TypicalTask]) -> None:
-        """Say what usually arrives. Kept for policies that weigh fragments; none of the present ones does."""
-        self._typical = tuple(tasks)
+        """Say what usually arrives: what ``fgd`` weighs fragments against. Weights are relative; none: a default mix.
+
+        The heaviest 250 count. Costs a look at every node, so call it when the mix has changed, not for each task.
+        Raises BadRequest.
+        """
+        self._typical = check_mix(tasks)
+        self._mix = Mix(self._typical or DEFAULT_MIX)
+        self._scores.clear()
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -179,6 +162,7 @@ class PlacementEngine:
                 node.memory,
                 node.memory_free,
                 tuple(GpuView(gpu.model, gpu.milli_free, gpu.memory_free, gpu.memory) for gpu in node.gpus),
+                node.nvlink,
             )
             for node in self._slots
             if node is not None
@@ -205,31 +189,54 @@ class PlacementEngine:
         gpu_model: str = "",
         gpu_memory_mib: int = 0,
         rack: str | None = None,
-        numa: Any = None,
+        numa: tuple[int, ...] | None = None,
+        nvlink: tuple[int, ...] | None = None,
         devices: Iterable[tuple[str, int]] = (),
     ) -> str:
         """Register a node; gives its name, which is how every other call names it.
 
         *devices*, (model, memory_mib) each, is for nodes whose GPUs differ; it stands in for the three
-        ``gpu_`` arguments. A device of 0 MiB serves only requests that ask for no device memory.
-        Raises DuplicateNode, BadRequest.
+        ``gpu_`` arguments. A device of 0 MiB serves only requests that ask for no device memory. *nvlink* and
+        *numa* give each device the number of its NVLink group and of its NUMA node: several whole devices of one
+        request come from one group where they can. Raises DuplicateNode, BadRequest.
         """
+        cpu, memory = _number(cpu_milli, "cpu_milli"), _number(memory_mib, "memory_mib")
         if name in self._by_name:
             raise DuplicateNode(f"node {name!r} is registered already", asked=name, hint="remove it first")
+        _number(gpu_count, "gpu_count")
+        _number(gpu_memory_mib, "gpu_memory_mib")
+        check_devices(name, gpu_count, devices)
         listed = device_list(gpu_count, gpu_model, gpu_memory_mib, devices)
-        if min(cpu_milli, memory_mib, gpu_count, *(memory for _, memory in listed), 0) < 0:
-            raise BadRequest(f"node {name!r} has less than nothing of something")
-        if len(listed) > MAX_GPUS_PER_NODE:
-            raise BadRequest(f"node {name!r} has {len(listed)} GPUs", hint=f"at most {MAX_GPUS_PER_NODE} per node")
-        node = _Node(name, cpu_milli, memory_mib, [_Gpu(*device) for device in listed], rack, numa)
+        domains = device_domains(name, len(listed), numa, nvlink)
+        gpus = [Gpu(model, mib, domain) for (model, mib), domain in zip(listed, domains, strict=True)]
+        node = Node(name, cpu, memory, gpus, rack, numa, nvlink)
+        self._changed(node)
         slot = next((slot for slot, taken in enumerate(self._slots) if taken is None), len(self._slots))
         if slot == len(self._slots):
             self._slots.append(node)
         else:
             self._slots[slot] = node
         self._by_name[name] = slot
+        if rack is not None:
+            self._racks[rack] = None
         self._capacity_milli += WHOLE_GPU_MILLI * len(listed)
         return name
+
+    def resize_node(self, name: str, *, cpu_milli: int, memory_mib: int) -> None:
+        """Give a node other amounts of CPU and memory. Raises UnknownNode; BadRequest when more is given out."""
+        node = self._node(name)
+        cpu, memory = _number(cpu_milli, "cpu_milli"), _number(memory_mib, "memory_mib")
+        cpu_used, memory_used = node.cpu - node.cpu_free, node.memory - node.memory_free
+        if cpu < cpu_used or memory < memory_used:
+            raise BadRequest(
+                f"node {name!r} has more given out than it would have",
+                asked=f"{cpu} cpu_milli, {memory} memory_mib",
+                found=f"{cpu_used} cpu_milli, {memory_used} memory_mib given out",
+                hint="drain it, and release what is on it first",
+            )
+        node.cpu, node.cpu_free = cpu, cpu - cpu_used
+        node.memory, node.memory_free = memory, memory - memory_used
+        self._changed(node)
 
     def remove_node(self, name: str) -> tuple[int | str, ...]:
         """Forget a node; gives the ids of placements that had shares there.
@@ -239,12 +246,12 @@ class PlacementEngine:
         """
         node = self._node(name)
         touched = []
-        for id, (shares, cpu, memory, milli, mib) in list(self._held.items()):
+        for id, (shares, shape) in list(self._held.items()):
             left = tuple(share for share in shares if share[0] != name)
             if len(left) != len(shares):
                 touched.append(id)
                 if left:
-                    self._held[id] = (left, cpu, memory, milli, mib)
+                    self._held[id] = (left, shape)
                 else:
                     del self._held[id]
         capacity = WHOLE_GPU_MILLI * len(node.gpus)
@@ -255,7 +262,22 @@ class PlacementEngine:
 
     def drain(self, name: str, draining: bool = True) -> None:
         """Place nothing new on a node (or, with ``False``, again); what is there stays. Raises UnknownNode."""
-        self._node(name).draining = draining
+        node = self._node(name)
+        node.draining = bool(draining)
+        self._changed(node)
+
+    def set_device_score(self, name: str, gpu_index: int, score: int) -> None:
+        """Say how well a device does, 0 to 1000 (see ``device_score``). Raises UnknownNode, BadRequest."""
+        node = self._node(name)
+        index, value = _number(gpu_index, "gpu_index"), _number(score, "score")
+        if index >= len(node.gpus) or value > 1000:
+            raise BadRequest(
+                f"GPU {index} of node {name!r} cannot score {value}",
+                found=f"{len(node.gpus)} GPUs",
+                hint="a score is 0 to 1000",
+            )
+        node.gpus[index].score = value
+        self._changed(node)
 
     # -- giving out and taking back
 
@@ -282,24 +304,17 @@ class PlacementEngine:
         number). Members are placed one after another, so a gang that asks for shares of several devices
         each may be refused although some other arrangement would hold it. Raises BadRequest.
         """
-        _check_gang(gang)
-        ask = _Ask(
-            cpu_milli,
-            memory_mib,
-            gpu_count,
-            gpu_milli,
-            gpu_memory_mib,
-            gpu_models,
-            exclude,
-            prefer_racks,
-            within,
-        )
+        members = _gang_size(gang)
+        shape = _shape(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
         if id is not None and id in self._held:
             raise BadRequest(f"a placement {id!r} is held already")
-        shares = self._place_all(ask, gang, self._policy)
-        if shares is None:
+        limits = _Limits(exclude, prefer_racks, within)
+        shares = self._place_all(shape, members, limits, self.policy)
+        if len(shares) < members:
+            for taken in shares:
+                self._charge(taken, shape, -1)
             return None
-        return self._hold(id, shares, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib)
+        return self._hold(id, tuple(shares), shape)
 
     def reserve(
         self,
@@ -318,14 +333,14 @@ class PlacementEngine:
         placement. Raises UnknownNode, BadRequest.
         """
         self._node(name)
-        ask = _Ask(cpu_milli, memory_mib, len(gpu_indexes), gpu_milli, gpu_memory_mib, (), (), (), ())
+        shape = _shape(cpu_milli, memory_mib, len(gpu_indexes), gpu_milli, gpu_memory_mib, ())
         if id is not None and id in self._held:
             raise BadRequest(f"a placement {id!r} is held already")
         share = (name, tuple(gpu_indexes))
-        if self._misfit(share, ask):
+        if self._misfit(share, shape):
             return None
-        self._charge(share, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib, 1)
-        return self._hold(id, (share,), cpu_milli, memory_mib, gpu_milli, gpu_memory_mib)
+        self._charge(share, shape, 1)
+        return self._hold(id, (share,), shape)
 
     def adopt(
         self,
@@ -346,24 +361,24 @@ class PlacementEngine:
             raise AdoptRefused(f"a placement {id!r} is held already", asked=str(id))
         for name, _ in wanted:
             self._node(name)
+        shape = _shape(cpu_milli, memory_mib, 1, gpu_milli, gpu_memory_mib, ())
         for done, share in enumerate(wanted):
-            ask = _Ask(cpu_milli, memory_mib, len(share[1]), gpu_milli, gpu_memory_mib, (), (), (), ())
-            problem = self._misfit(share, ask)
+            problem = self._misfit(share, shape)
             if problem:
                 for taken in wanted[:done]:
-                    self._charge(taken, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib, -1)
+                    self._charge(taken, shape, -1)
                 raise AdoptRefused(f"placement {id!r} does not fit on {share[0]}: {problem}", asked=str(wanted))
-            self._charge(share, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib, 1)
-        return self._hold(id, wanted, cpu_milli, memory_mib, gpu_milli, gpu_memory_mib)
+            self._charge(share, shape, 1)
+        return self._hold(id, wanted, shape)
 
     def release(self, id: int | str) -> None:
         """Give back everything held under *id*. Raises UnknownPlacement."""
         held = self._held.pop(id, None)
         if held is None:
             raise UnknownPlacement(f"no placement has the id {id!r}", asked=str(id))
-        shares, cpu, memory, milli, mib = held
+        shares, shape = held
         for share in shares:
-            self._charge(share, cpu, memory, milli, mib, -1)
+            self._charge(share, shape, -1)
 
     def explain(
         self,
@@ -384,9 +399,9 @@ class PlacementEngine:
         ``fits``; ``gang`` and ``members_that_fit`` of it; and as :func:`~actorgrid.hotpath.misfit.explain_misfit`
         for one member: ``total_nodes``, ``nodes_that_fit``, ``failed`` {constraint: nodes}, ``nearest``.
         """
-        _check_gang(gang)
+        members = _gang_size(gang)
         within = tuple(within)
-        ask = _Ask(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models, exclude, (), within)
+        shape = _shape(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
         report = explain_misfit(
             self.nodes(),
             cpu_milli=cpu_milli,
@@ -398,146 +413,153 @@ class PlacementEngine:
             exclude=exclude,
             within=within,
         )
-        members = self._count_members(ask, gang)
-        return {"fits": members == gang, "gang": gang, "members_that_fit": members, **report}
+        policy = self.policy if self.policy != "random" else "first_fit"
+        shares = self._place_all(shape, members, _Limits(exclude, (), within), policy)
+        for taken in shares:
+            self._charge(taken, shape, -1)
+        return {"fits": len(shares) == members, "gang": members, "members_that_fit": len(shares), **report}
 
     # -- inside
 
-    def _node(self, name: str) -> _Node:
+    def _node(self, name: str) -> Node:
         slot = self._by_name.get(name)
         node = None if slot is None else self._slots[slot]
         if node is None:
             raise UnknownNode(f"no node is called {name!r}", asked=str(name), found=f"{len(self._by_name)} nodes")
         return node
 
-    def _hold(self, id: int | str | None, shares: Shares, cpu: int, memory: int, milli: int, mib: int) -> Placement:
+    def _changed(self, node: Node) -> None:
+        self._versions += 1
+        node.version = self._versions
+
+    def _hold(self, id: int | str | None, shares: Shares, shape: Shape) -> Placement:
         if id is None:
             while self._next_id in self._held:
                 self._next_id += 1
             id = self._next_id
             self._next_id += 1
-        self._held[id] = (shares, cpu, memory, milli, mib)
+        self._held[id] = (shares, shape)
         return Placement(id, shares)
 
-    def _place_all(self, ask: _Ask, gang: int, policy: int) -> Shares | None:
-        shares: list[Share] = []
-        for _ in range(gang):
-            share = self._place_one(ask, policy)
-            if share is None:
-                for taken in shares:
-                    self._charge(taken, ask.cpu, ask.memory, ask.gpu_milli, ask.gpu_memory, -1)
-                return None
-            self._charge(share, ask.cpu, ask.memory, ask.gpu_milli, ask.gpu_memory, 1)
-            shares.append(share)
-        return tuple(shares)
-
-    def _count_members(self, ask: _Ask, gang: int) -> int:
+    def _place_all(self, shape: Shape, gang: int, limits: _Limits, policy: str) -> list[Share]:
+        """Shares of as many members as fit, charged already."""
+        if gang > 1 and policy == "topology" and not limits.within and not self._known(limits.racks):
+            limits.racks = self._tightest_rack(shape, gang)
         shares: list[Share] = []
         while len(shares) < gang:
-            share = self._place_one(ask, self._policy if self._policy != RANDOM else FIRST_FIT)
-            if share is None:
-                break
-            self._charge(share, ask.cpu, ask.memory, ask.gpu_milli, ask.gpu_memory, 1)
-            shares.append(share)
-        for taken in shares:
-            self._charge(taken, ask.cpu, ask.memory, ask.gpu_milli, ask.gpu_memory, -1)
-        return len(shares)
-
-    def _fitting(self, node: _Node, ask: _Ask) -> list[int] | None:
-        """Indexes of the devices that could serve, or ``None`` when the node cannot."""
-        if node.draining or node.cpu_free < ask.cpu or node.memory_free < ask.memory or node.name in ask.exclude:
-            return None
-        allowed = ask.within.get(node.name)
-        if ask.within and allowed is None:
-            return None
-        if not ask.gpu_count:
-            return []
-        found = [
-            index
-            for index, gpu in enumerate(node.gpus)
-            if gpu.milli_free >= ask.gpu_milli
-            and gpu.memory_free >= ask.gpu_memory
-            and (not ask.models or gpu.model in ask.models)
-            and (allowed is None or index in allowed)
-        ]
-        return found if len(found) >= ask.gpu_count else None
-
-    def _place_one(self, ask: _Ask, policy: int) -> Share | None:
-        best: tuple[tuple[int, ...], _Node, list[int]] | None = None
-        fitting: list[tuple[int, _Node, list[int]]] = []
-        for slot, node in enumerate(self._slots):
+            node = self._find(shape, limits, policy)
             if node is None:
-                continue
-            found = self._fitting(node, ask)
-            if found is None:
-                continue
-            far = 0 if node.rack is not None and node.rack in ask.racks else 1
-            if policy == RANDOM:
-                fitting.append((far, node, found))
-                continue
-            key = (far, *self._score(node, found, ask, policy), slot)
-            if best is None or key < best[0]:
-                best = (key, node, found)
-        if fitting:
-            nearest = min(far for far, _, _ in fitting)
-            near = [candidate for candidate in fitting if candidate[0] == nearest]
-            _, node, found = near[self._rng(len(near))]
-            best = ((), node, found)
-        if best is None:
-            return None
-        _, node, found = best
-        return (node.name, self._choose(node, found, ask.gpu_count, policy))
+                break
+            found = usable(node, shape, limits.within.get(node.name))
+            share = (node.name, choose(policy, node, shape, found or (), self._mix))
+            self._charge(share, shape, 1)
+            shares.append(share)
+        return shares
 
-    def _score(self, node: _Node, found: list[int], ask: _Ask, policy: int) -> tuple[int, int, int]:
-        cpu_left = node.cpu_free - ask.cpu
-        if policy == BEST_FIT:
-            tightest = min((node.gpus[index].milli_free for index in found), default=0)
-            return tightest, node.milli_free, cpu_left
-        if policy == PACKING:
-            if ask.gpu_milli < WHOLE_GPU_MILLI and any(node.gpus[i].milli_free < WHOLE_GPU_MILLI for i in found):
-                return 0, 0, 0
-            return (1 if node.in_use else 2), 0, 0
-        if policy == SPREAD:
-            capacity = WHOLE_GPU_MILLI * len(node.gpus)
-            gpu_load = (capacity - node.milli_free) * 1000 // capacity if capacity else 0
-            cpu_load = (node.cpu - node.cpu_free) * 1000 // node.cpu if node.cpu else 0
-            return (gpu_load, cpu_load, 0) if ask.gpu_count else (cpu_load, gpu_load, 0)
-        return 0, 0, 0
+    def _known(self, racks: frozenset[str]) -> bool:
+        return bool(racks & self._racks.keys())
 
-    def _choose(self, node: _Node, found: list[int], count: int, policy: int) -> tuple[int, ...]:
-        if policy in (BEST_FIT, PACKING):
-            found.sort(key=lambda index: (node.gpus[index].milli_free, node.gpus[index].memory_free, index))
-        elif policy == SPREAD:
-            found.sort(key=lambda index: (-node.gpus[index].milli_free, -node.gpus[index].memory_free, index))
-        return tuple(sorted(found[:count]))
+    def _tightest_rack(self, shape: Shape, gang: int) -> frozenset[str]:
+        """The rack with least room that has enough for the whole gang, else the one with most room."""
+        if len(self._racks) < 2:
+            return frozenset()
+        room = dict.fromkeys(self._racks, 0)
+        for node in self._slots:
+            if node is not None and node.rack is not None and usable(node, shape, None) is not None:
+                room[node.rack] += _members_that_fit(node, shape)
+        enough = [rack for rack in room if room[rack] >= gang]
+        best = min(enough, key=lambda rack: room[rack]) if enough else max(room, key=lambda rack: room[rack])
+        return frozenset((best,)) if room[best] else frozenset()
 
-    def _misfit(self, share: Share, ask: _Ask) -> str:
+    def _find(self, shape: Shape, limits: _Limits, policy: str) -> Node | None:
+        best: tuple[tuple[bool, int], Node] | None = None
+        fitting: dict[bool, list[Node]] = {False: [], True: []}
+        for slot, node in enumerate(self._slots):
+            if node is None or node.name in limits.exclude:
+                continue
+            if limits.within:
+                value = self._score(node, shape, limits.within) if node.name in limits.within else 0
+            else:
+                value = self._remembered(slot, node, shape)
+            if not value:
+                continue
+            near = node.rack is not None and node.rack in limits.racks
+            fitting[near].append(node)
+            if best is None or (near, value) > best[0]:
+                best = ((near, value), node)
+        if policy == "random" and best is not None:
+            candidates = fitting[True] or fitting[False]
+            return candidates[self._rng(len(candidates))]
+        return None if best is None else best[1]
+
+    def _remembered(self, slot: int, node: Node, shape: Shape) -> int:
+        scores = self._scores.get(shape)
+        if scores is None:
+            if len(self._scores) >= SHAPES_REMEMBERED:
+                self._scores.clear()
+            scores = self._scores[shape] = {}
+        version, value = scores.get(slot, (-1, 0))
+        if version != node.version:
+            value = self._score(node, shape, {})
+            scores[slot] = (node.version, value)
+        return value
+
+    def _score(self, node: Node, shape: Shape, within: Within) -> int:
+        found = usable(node, shape, within.get(node.name))
+        return 0 if found is None else score(self.policy, node, shape, found, self._mix)
+
+    def _misfit(self, share: Share, shape: Shape) -> str:
         """Why this share cannot be held right there, or an empty string."""
         name, indexes = share
         node = self._node(name)
-        if node.cpu_free < ask.cpu:
-            return f"{ask.cpu} cpu_milli asked, {node.cpu_free} free"
-        if node.memory_free < ask.memory:
-            return f"{ask.memory} memory_mib asked, {node.memory_free} free"
+        if node.cpu_free < shape.cpu:
+            return f"{shape.cpu} cpu_milli asked, {node.cpu_free} free"
+        if node.memory_free < shape.memory:
+            return f"{shape.memory} memory_mib asked, {node.memory_free} free"
         if len(set(indexes)) != len(indexes):
             return "a GPU is named twice"
         for index in indexes:
             if not 0 <= index < len(node.gpus):
                 return f"there is no GPU {index}"
             gpu = node.gpus[index]
-            if gpu.milli_free < ask.gpu_milli:
-                return f"GPU {index} has {gpu.milli_free} milli free, {ask.gpu_milli} asked"
-            if gpu.memory_free < ask.gpu_memory:
-                return f"GPU {index} has {gpu.memory_free} MiB free, {ask.gpu_memory} asked"
+            if gpu.milli_free < shape.gpu_milli:
+                return f"GPU {index} has {gpu.milli_free} milli free, {shape.gpu_milli} asked"
+            if gpu.memory_free < shape.gpu_memory:
+                return f"GPU {index} has {gpu.memory_free} MiB free, {shape.gpu_memory} asked"
         return ""
 
-    def _charge(self, share: Share, cpu: int, memory: int, milli: int, mib: int, sign: int) -> None:
+    def _charge(self, share: Share, shape: Shape, sign: int) -> None:
         name, indexes = share
         node = self._node(name)
-        node.cpu_free -= sign * cpu
-        node.memory_free -= sign * memory
+        node.cpu_free -= sign * shape.cpu
+        node.memory_free -= sign * shape.memory
         for index in indexes:
-            node.gpus[index].milli_free -= sign * milli
-            node.gpus[index].memory_free -= sign * mib
-        node.milli_free -= sign * milli * len(indexes)
-        self._allocated_milli += sign * milli * len(indexes)
+            node.gpus[index].milli_free -= sign * shape.gpu_milli
+            node.gpus[index].memory_free -= sign * shape.gpu_memory
+        self._allocated_milli += sign * shape.gpu_milli * len(indexes)
+        self._changed(node)
+
+
+class _Limits:
+    """Where the members of one call may go, and would like to."""
+
+    __slots__ = ("exclude", "racks", "within")
+
+    def __init__(self, exclude: Collection[str], racks: Collection[str], within: Iterable[Share]) -> None:
+        self.exclude, self.racks = frozenset(exclude), frozenset(racks)
+        self.within: Within = {}
+        for name, indexes in within:
+            self.within[name] = self.within.get(name, frozenset()) | frozenset(indexes)
+
+
+def _members_that_fit(node: Node, shape: Shape) -> int:
+    """How many members a node would hold by CPU, memory and free shares, if any of its devices may serve."""
+    found = 2**30
+    if shape.cpu:
+        found = min(found, node.cpu_free // shape.cpu)
+    if shape.memory:
+        found = min(found, node.memory_free // shape.memory)
+    if shape.gpu_count:
+        pieces = sum(gpu.milli_free // shape.gpu_milli for gpu in node.gpus)
+        found = min(found, pieces // shape.gpu_count)
+    return found

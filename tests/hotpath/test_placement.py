@@ -136,7 +136,7 @@ def test_random_takes_the_dice_it_is_given(engine_kind: Any) -> None:
 
 def test_an_unknown_policy_lists_those_there_are(engine_kind: Any) -> None:
     with pytest.raises(UnknownPolicy, match=r"best_fit.*random"):
-        engine_kind(policy="fgd")
+        engine_kind(policy="fdg")
 
 
 def test_preferred_racks_come_first_and_others_still_serve(engine_kind: Any) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import actorgrid.hotpath
 from actorgrid.errors import ActorGridError
-from actorgrid.hotpath.records import POLICIES, NodeView
+from actorgrid.hotpath.records import POLICIES, NodeView, TypicalTask
 from actorgrid.hotpath.reference.placement import PlacementEngine as ReferenceEngine
 
 MODELS = ("H100", "A100", "MI300X")
@@ -47,6 +47,17 @@ requests = st.builds(
         },
     ),
 )
+mixes = st.lists(
+    st.builds(
+        TypicalTask,
+        st.sampled_from((0, 100, 1000, 4000)),
+        st.integers(0, 4),
+        st.sampled_from((250, 333, 500, 1000)),
+        st.sampled_from((0.0, 0.5, 1.0, 30.0)),
+        st.sets(st.sampled_from(MODELS), max_size=1).map(tuple),
+    ),
+    max_size=6,
+)
 operations = st.one_of(
     st.tuples(
         st.just("add_node"),
@@ -57,9 +68,13 @@ operations = st.one_of(
                 "memory_mib": st.sampled_from((0, 1024)),
                 "devices": devices,
                 "rack": st.sampled_from(RACKS),
+                "nvlink": st.sampled_from((None, (0, 0, 1, 1, 2), (3, 7, 3, 7, 3))),
             }
         ),
     ),
+    st.tuples(st.just("resize_node"), node_names, st.sampled_from((0, 1500, 9000)), st.sampled_from((100, 2000))),
+    st.tuples(st.just("set_device_score"), node_names, st.integers(0, 3), st.sampled_from((0, 500, 1000, 1001))),
+    st.tuples(st.just("set_typical_tasks"), mixes),
     st.tuples(st.just("place"), requests),
     st.tuples(st.just("place"), requests),
     st.tuples(st.just("place"), requests),
@@ -77,7 +92,13 @@ def carry_out(engine: Any, operation: tuple[Any, ...]) -> Any:
     kind, *given_arguments = operation
     try:
         if kind == "add_node":
-            return engine.add_node(given_arguments[0], **given_arguments[1])
+            node = dict(given_arguments[1])
+            if node["nvlink"] is not None:
+                node["nvlink"] = node["nvlink"][: len(node["devices"])]
+            return engine.add_node(given_arguments[0], **node)
+        if kind == "resize_node":
+            name, cpu_milli, memory_mib = given_arguments
+            return engine.resize_node(name, cpu_milli=cpu_milli, memory_mib=memory_mib)
         if kind in ("place", "explain"):
             return getattr(engine, kind)(**given_arguments[0])
         if kind == "adopt":

@@ -1,0 +1,110 @@
+"""The typical mix as sums: how much use of a free share, or of free devices, the tasks that usually arrive have.
+
+The measure is that of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023, section 3): a node's free GPU is
+worth, to each task of the mix, what that task could take of it. Their F is the rest: what is free and of no use.
+Here it is split into what a device's free share adds (``share_mass``) and what whole free devices add
+(``whole_mass``), so that the engine looks a sum up instead of going through the mix. Weights are whole numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from actorgrid.errors import BadRequest
+
+from .records import WHOLE_GPU_MILLI, TypicalTask
+
+MIX_WEIGHT = 4096
+MIX_MAX = 250
+COUNTS_MAX = 64
+
+# Until somebody says what arrives: shares and whole devices, few of them with much CPU.
+DEFAULT_MIX = (
+    TypicalTask(2_000, 1, 250, 2.0),
+    TypicalTask(4_000, 1, 500, 2.0),
+    TypicalTask(8_000, 1, 1000, 4.0),
+    TypicalTask(16_000, 2, 1000, 0.5),
+    TypicalTask(32_000, 4, 1000, 0.25),
+    TypicalTask(64_000, 8, 1000, 0.25),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The sums: ``share_mass`` by [model][cpu rank][threshold rank], ``whole_mass`` by [model][cpu rank][count], flat.
+
+    A rank is how many of ``cpus`` (or ``thresholds``) are at most what there is, from 0.
+    """
+
+    cpus: tuple[int, ...]
+    thresholds: tuple[int, ...]
+    counts: int
+    kinds: dict[str, int]
+    share_mass: tuple[int, ...]
+    whole_mass: tuple[int, ...]
+
+
+def check_mix(tasks: Iterable[TypicalTask]) -> tuple[TypicalTask, ...]:
+    """The heaviest MIX_MAX of *tasks*. Raises BadRequest for one that cannot be, or when nothing weighs anything."""
+    kept = tuple(tasks)
+    for task in kept:
+        if (
+            not 0 <= task.weight < float("inf")
+            or task.cpu_milli < 0
+            or task.gpu_count < 0
+            or (task.gpu_count and not 1 <= task.gpu_milli <= WHOLE_GPU_MILLI)
+        ):
+            raise BadRequest("a typical task cannot be", asked=repr(task), hint="weights and amounts are zero or more")
+    if kept and not any(task.weight > 0 for task in kept):
+        raise BadRequest("no typical task has a weight", hint="a weight is the task's share of the arrivals")
+    heaviest = sorted(range(len(kept)), key=lambda at: (-kept[at].weight, at))[:MIX_MAX]
+    return tuple(kept[at] for at in sorted(heaviest))
+
+
+def whole_weights(tasks: Sequence[TypicalTask]) -> list[int]:
+    """The weights as whole numbers that add up to MIX_WEIGHT (largest remainder)."""
+    total = sum(task.weight for task in tasks)
+    exact = [task.weight * MIX_WEIGHT / total for task in tasks]
+    weights = [int(value) for value in exact]
+    missing = MIX_WEIGHT - sum(weights)
+    for at in sorted(range(len(exact)), key=lambda at: (weights[at] - exact[at], at))[:missing]:
+        weights[at] += 1
+    return weights
+
+
+def sum_up(tasks: Sequence[TypicalTask]) -> Mix:
+    """The sums of *tasks*.
+
+    A task of no GPU has a weight, and no use for any device. One of several shares counts as its shares one at a time.
+    """
+    weighed = [(task, weight) for task, weight in zip(tasks, whole_weights(tasks), strict=True) if task.gpu_count]
+    cpus = tuple(sorted({task.cpu_milli for task, _ in weighed}))
+    thresholds = tuple(sorted({task.gpu_milli for task, _ in weighed if _is_share(task)}))
+    counts = min(COUNTS_MAX, max((task.gpu_count for task, _ in weighed if not _is_share(task)), default=0))
+    share_mass: list[int] = []
+    whole_mass: list[int] = []
+    named = sorted({model for task, _ in weighed for model in task.gpu_models})
+    for model in (None, *named):
+        shares = [[0] * (len(thresholds) + 1) for _ in range(len(cpus) + 1)]
+        wholes = [[0] * (counts + 1) for _ in range(len(cpus) + 1)]
+        for task, weight in weighed:
+            if task.gpu_models and model not in task.gpu_models:
+                continue
+            rank = cpus.index(task.cpu_milli) + 1
+            if _is_share(task):
+                shares[rank][thresholds.index(task.gpu_milli) + 1] += weight
+            elif task.gpu_count <= counts:
+                wholes[rank][task.gpu_count] += weight
+        for table, flat in ((shares, share_mass), (wholes, whole_mass)):
+            below = [0] * len(table[0])
+            for line in table:
+                below = [sum(pair) for pair in zip(below, accumulate(line), strict=True)]
+                flat += below
+    kinds = {model: number for number, model in enumerate(named, start=1)}
+    return Mix(cpus, thresholds, counts, kinds, tuple(share_mass), tuple(whole_mass))
+
+
+def _is_share(task: TypicalTask) -> bool:
+    return task.gpu_milli < WHOLE_GPU_MILLI

@@ -1,0 +1,136 @@
+"""Nodes, live shapes and what each shape would score on each node: plain C, so that a decision touches no object."""
+
+cimport cython
+
+cdef enum:
+    WHOLE = 1000
+    BLOCK = 64              # nodes a maximum stands for
+    ROWS_MAX = 256          # shapes alive at a time
+    SCORE_MAX = 32767
+    SCORE_EVEN = 16384      # what a placement scores that neither makes nor mends fragments
+    FGD = 0
+    BEST_FIT = 1
+    PACKING = 2
+    SPREAD = 3
+    FIRST_FIT = 4
+    RANDOM = 5
+    AFFINITY = 6
+    TOPOLOGY = 7
+    DEVICE_SCORE = 8
+
+
+cdef struct Gpu:
+    int milli_free
+    int model                       # number of the model's name
+    int domain                      # devices of one domain are close: an NVLink group, else a NUMA node
+    int score                       # 0 to 1000, given from outside: device_score takes the highest
+    long long memory_free
+    long long memory
+    unsigned long long allowed      # call that listed this device in `within`
+
+
+cdef struct Node:
+    bint alive
+    bint draining
+    bint dirty                      # changed since its scores were worked out
+    bint several_domains
+    int model                       # of all its devices; -1: they differ
+    int rack                        # number of the rack's name; -1: none
+    int gpu_count
+    int whole_free                  # devices of which nothing is given out
+    int most_free                   # largest milli_free of a device
+    long long milli_free
+    long long cpu
+    long long cpu_free
+    long long memory
+    long long memory_free
+    unsigned long long excluded     # call that listed this node in `exclude`
+    unsigned long long allowed      # call that listed this node in `within`
+    Gpu* gpus
+
+
+cdef struct Shape:
+    long long cpu
+    long long memory
+    long long gpu_memory
+    int gpu_count
+    int gpu_milli
+    int models                      # number of the set of models that may serve; 0: any
+    int cpu_class                   # shapes that ask for the same CPU share one
+    unsigned long long used_at
+
+
+cdef struct Served:                 # with the CPU that is left: the use the mix has for a node's devices
+    long long* shares               # mass by threshold rank; NULL: there is not enough CPU
+    long long* wholes               # mass by count
+    long long use                   # of the shares as they are
+
+
+@cython.final
+cdef class ScoreTable:
+    cdef int policy
+    cdef Node* nodes
+    cdef Py_ssize_t used            # nodes in use or once used
+    cdef Py_ssize_t capacity
+    cdef Py_ssize_t block_count
+    cdef Shape shapes[256]
+    cdef int rows
+    cdef unsigned long long tick
+    cdef short* cells               # [block][row][BLOCK]
+    cdef short* maxima              # [row][block_capacity]
+    cdef Py_ssize_t block_capacity
+    cdef unsigned short index[1024]     # hash of a shape -> its row + 1
+    cdef int* dirty
+    cdef Py_ssize_t dirty_count
+    cdef Py_ssize_t dirty_start
+    # sets of models: may[set * model_capacity + model]
+    cdef unsigned char* may
+    cdef int set_count
+    cdef Py_ssize_t model_capacity
+    cdef Py_ssize_t set_capacity
+    cdef int* scratch
+    cdef Py_ssize_t scratch_size
+    # shapes by the CPU they ask for
+    cdef long long class_cpu[256]
+    cdef int class_uses[256]
+    cdef int class_count
+    # the typical mix
+    cdef long long mix_weight
+    cdef long long* mix_cpus
+    cdef int mix_ranks
+    cdef unsigned char mix_step[1001]
+    cdef int mix_steps
+    cdef int mix_counts
+    cdef int* kind_of               # of each model's number: the mix's kind
+    cdef Py_ssize_t kind_capacity
+    cdef long long* share_mass      # [kind][rank][step]
+    cdef long long* whole_mass      # [kind][rank][count]
+
+    cdef int grow_nodes(self, Py_ssize_t wanted) except -1
+    cdef int row_of(self, Shape* shape) except -1
+    cdef int find_row(self, Shape* shape) noexcept nogil
+    cdef void index_row(self, int row) noexcept nogil
+    cdef int cpu_class_of(self, long long cpu) noexcept nogil
+    cdef void forget_row(self, int row) noexcept nogil
+    cdef void build_row(self, int row) noexcept nogil
+    cdef void rebuild(self) noexcept nogil
+    cdef void set_cell(self, int row, Py_ssize_t slot, int score) noexcept nogil
+    cdef int cell(self, int row, Py_ssize_t slot) noexcept nogil
+    cdef void touch(self, Py_ssize_t slot) noexcept nogil
+    cdef void settle(self, Py_ssize_t limit) noexcept nogil
+    cdef void settle_row(self, int row) noexcept nogil
+    cdef void refresh(self, Py_ssize_t slot) noexcept nogil
+    cdef void refresh_fgd(self, Py_ssize_t slot) noexcept nogil
+    cdef Py_ssize_t best(self, int row) noexcept nogil
+    cdef bint fits(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
+    cdef bint usable(self, Gpu* gpu, Shape* shape, unsigned long long call) noexcept nogil
+    cdef int score(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
+    cdef int pick(self, Node* node, Shape* shape, unsigned long long call, int* chosen) noexcept nogil
+    cdef int pick_in_domains(self, Node* node, Shape* shape, unsigned long long call, int* chosen) noexcept nogil
+    cdef int rank(self, long long cpu_free) noexcept nogil
+    cdef long long use_of_share(self, int model, int rank, int milli) noexcept nogil
+    cdef long long whole_use(self, long long* masses, int count) noexcept nogil
+    cdef long long use_of_whole(self, int model, int rank, int count) noexcept nogil
+    cdef long long use(self, Node* node, int rank) noexcept nogil
+    cdef long long use_without(self, Node* node, int rank, int* chosen, int count, int milli) noexcept nogil
+    cdef bint in_one_domain(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil

@@ -1,0 +1,671 @@
+# cython: cdivision=True
+"""What each live shape would score on each node, kept current as nodes change, and the best node of a shape.
+
+A *shape* is what one member of a request asks for. The table has a row for each of the last ROWS_MAX shapes and a cell
+for each node: 0 where the shape does not fit, else how good a place it is. A node that changes has its column worked
+out anew (cost: the rows, not the nodes); the best node is found over one maximum for each BLOCK nodes. The layout is
+that of Borg's score cache and equivalence classes (EuroSys 2015, 3.4), made small enough for a CPU's cache.
+
+The scores themselves are told in prose in ``reference/scores.py``, which gives the same numbers.
+"""
+
+cimport cython
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memset
+
+cdef enum:
+    MIX_WEIGHT = 4096           # what the weights of the typical mix add up to
+    STEP = 40 * 4096            # 40 milli-GPU of expected fragments make a difference
+    CORES_OF_A_GPU = 16         # best_fit: as many left-over cores weigh as much as a left-over GPU
+    DISTINCT_MAX = 64
+
+
+cdef void* grown(void* block, Py_ssize_t count, Py_ssize_t size) except NULL:
+    cdef void* larger = realloc(block, count * size)
+    if larger == NULL:
+        raise MemoryError(f"no memory for {count} placement records")
+    return larger
+
+
+cdef inline int clamped(long long score) noexcept nogil:
+    return 1 if score < 1 else SCORE_MAX if score > SCORE_MAX else <int>score
+
+
+cdef inline int fragment_score(long long before, long long after, long long taken) noexcept nogil:
+    """From the use the mix has for a node's free shares, before and after *taken* thousandths are gone."""
+    cdef long long growth = before - after - MIX_WEIGHT * taken
+    return clamped(2 * SCORE_EVEN - (growth + STEP // 2 + <long long>SCORE_EVEN * STEP) // STEP)
+
+
+@cython.final
+cdef class ScoreTable:
+    def __cinit__(self, int policy):
+        self.policy = policy
+        self.used = self.capacity = self.block_count = self.block_capacity = 0
+        self.rows = 0
+        self.class_count = 0
+        self.dirty_count = self.dirty_start = 0
+        self.mix_ranks = self.mix_steps = self.mix_counts = 0
+        self.kind_capacity = 0
+        self.set_count = 1
+        memset(self.index, 0, sizeof(self.index))
+        memset(self.mix_step, 0, sizeof(self.mix_step))
+
+    def __dealloc__(self):
+        cdef Py_ssize_t slot
+        for slot in range(self.used):
+            free(self.nodes[slot].gpus)
+        free(self.nodes)
+        free(self.cells)
+        free(self.maxima)
+        free(self.dirty)
+        free(self.may)
+        free(self.scratch)
+        free(self.mix_cpus)
+        free(self.kind_of)
+        free(self.share_mass)
+        free(self.whole_mass)
+
+    # -- room
+
+    cdef int grow_nodes(self, Py_ssize_t wanted) except -1:
+        """Room for *wanted* nodes."""
+        cdef Py_ssize_t capacity, blocks, at, row
+        if wanted > self.capacity:
+            capacity = max(16, 2 * self.capacity)
+            self.nodes = <Node*>grown(self.nodes, capacity, sizeof(Node))
+            self.dirty = <int*>grown(self.dirty, capacity, sizeof(int))
+            self.capacity = capacity
+        blocks = (wanted + BLOCK - 1) // BLOCK
+        if blocks > self.block_capacity:
+            capacity = max(1, 2 * self.block_capacity)
+            self.cells = <short*>grown(self.cells, capacity * ROWS_MAX * BLOCK, sizeof(short))
+            memset(self.cells + self.block_capacity * ROWS_MAX * BLOCK, 0,
+                   (capacity - self.block_capacity) * ROWS_MAX * BLOCK * sizeof(short))
+            self.maxima = <short*>grown(self.maxima, capacity * ROWS_MAX, sizeof(short))
+            # From the last row to the first: each moves up, over what was moved already.
+            row = ROWS_MAX - 1
+            while row >= 0:
+                at = capacity - 1
+                while at >= 0:
+                    self.maxima[row * capacity + at] = (
+                        self.maxima[row * self.block_capacity + at] if at < self.block_capacity else 0
+                    )
+                    at -= 1
+                row -= 1
+            self.block_capacity = capacity
+        if blocks > self.block_count:
+            self.block_count = blocks
+        return 0
+
+    def allow_models(self, int number, list numbers, Py_ssize_t models):
+        """Make *number* the set of these models; there are *models* in all."""
+        cdef Py_ssize_t sets = max(number + 1, self.set_count)
+        cdef Py_ssize_t at, model, capacity
+        cdef unsigned char* larger
+        if models > self.model_capacity or sets > self.set_capacity:
+            capacity = max(16, 2 * models)
+            larger = <unsigned char*>calloc(2 * sets * capacity, 1)
+            if larger == NULL:
+                raise MemoryError(f"no memory for {sets} sets of models")
+            for at in range(self.set_count):
+                for model in range(self.model_capacity):
+                    larger[at * capacity + model] = self.may[at * self.model_capacity + model]
+            free(self.may)
+            self.may = larger
+            self.model_capacity = capacity
+            self.set_capacity = 2 * sets
+        self.set_count = <int>sets
+        memset(self.may + number * self.model_capacity, 0, self.model_capacity)
+        for model in numbers:
+            self.may[number * self.model_capacity + model] = 1
+
+    def need_scratch(self, Py_ssize_t gpus):
+        """Room to think about nodes of as many devices."""
+        if 3 * gpus > self.scratch_size:
+            self.scratch = <int*>grown(self.scratch, 3 * gpus, sizeof(int))
+            self.scratch_size = 3 * gpus
+
+    def set_kind(self, Py_ssize_t model, int kind):
+        """What the typical mix takes a model for."""
+        if model >= self.kind_capacity:
+            self.kind_of = <int*>grown(self.kind_of, max(16, 2 * model), sizeof(int))
+            self.kind_capacity = max(16, 2 * model)
+        self.kind_of[model] = kind
+
+    def set_mix(self, list cpus, list thresholds, int counts, list share_mass, list whole_mass):
+        """The typical mix as sums; see ``mix.py``."""
+        cdef Py_ssize_t at
+        cdef int milli
+        self.mix_cpus = <long long*>grown(self.mix_cpus, max(1, len(cpus)), sizeof(long long))
+        self.share_mass = <long long*>grown(self.share_mass, max(1, len(share_mass)), sizeof(long long))
+        self.whole_mass = <long long*>grown(self.whole_mass, max(1, len(whole_mass)), sizeof(long long))
+        for at in range(len(cpus)):
+            self.mix_cpus[at] = cpus[at]
+        for at in range(len(share_mass)):
+            self.share_mass[at] = share_mass[at]
+        for at in range(len(whole_mass)):
+            self.whole_mass[at] = whole_mass[at]
+        self.mix_ranks, self.mix_steps, self.mix_counts = len(cpus), len(thresholds), counts
+        for milli in range(WHOLE + 1):
+            at = 0
+            while at < self.mix_steps and <int>thresholds[at] <= milli:
+                at += 1
+            self.mix_step[milli] = <unsigned char>at
+        self.rebuild()
+
+    # -- rows
+
+    cdef int find_row(self, Shape* shape) noexcept nogil:
+        """The row of *shape*, or -1."""
+        cdef unsigned long long mark = hashed(shape)
+        cdef int row
+        cdef Shape* other
+        while self.index[mark & 1023]:
+            row = self.index[mark & 1023] - 1
+            other = &self.shapes[row]
+            if (
+                other.cpu == shape.cpu and other.memory == shape.memory and other.gpu_memory == shape.gpu_memory
+                and other.gpu_count == shape.gpu_count and other.gpu_milli == shape.gpu_milli
+                and other.models == shape.models
+            ):
+                return row
+            mark += 1
+        return -1
+
+    cdef int row_of(self, Shape* shape) except -1:
+        """The row of *shape*, current; one is made, in the place of the least recently used if need be."""
+        cdef int row, other
+        self.tick += 1
+        row = self.find_row(shape)
+        if row >= 0:
+            self.shapes[row].used_at = self.tick
+            return row
+        if self.rows < ROWS_MAX:
+            row = self.rows
+            self.rows += 1
+        else:
+            row = 0
+            for other in range(1, ROWS_MAX):
+                if self.shapes[other].used_at < self.shapes[row].used_at:
+                    row = other
+            self.forget_row(row)
+        self.shapes[row] = shape[0]
+        self.shapes[row].used_at = self.tick
+        self.shapes[row].cpu_class = self.cpu_class_of(shape.cpu)
+        self.index_row(row)
+        self.build_row(row)
+        return row
+
+    cdef void index_row(self, int row) noexcept nogil:
+        cdef unsigned long long mark = hashed(&self.shapes[row])
+        while self.index[mark & 1023]:
+            mark += 1
+        self.index[mark & 1023] = <unsigned short>(row + 1)
+
+    cdef int cpu_class_of(self, long long cpu) noexcept nogil:
+        cdef int at, unused = -1
+        for at in range(self.class_count):
+            if self.class_uses[at] == 0:
+                unused = at
+            elif self.class_cpu[at] == cpu:
+                self.class_uses[at] += 1
+                return at
+        if unused < 0:
+            unused = self.class_count
+            self.class_count += 1
+        self.class_cpu[unused] = cpu
+        self.class_uses[unused] = 1
+        return unused
+
+    cdef void forget_row(self, int row) noexcept nogil:
+        cdef int other
+        self.class_uses[self.shapes[row].cpu_class] -= 1
+        memset(self.index, 0, sizeof(self.index))
+        for other in range(self.rows):
+            if other != row:
+                self.index_row(other)
+
+    def forget_rows(self):
+        """Drop every row; they are made again as they are asked for."""
+        self.rows = 0
+        self.class_count = 0
+        memset(self.index, 0, sizeof(self.index))
+
+    cdef void build_row(self, int row) noexcept nogil:
+        cdef Py_ssize_t slot, block
+        for block in range(self.block_count):
+            self.maxima[row * self.block_capacity + block] = 0
+            memset(self.cells + (block * ROWS_MAX + row) * BLOCK, 0, BLOCK * sizeof(short))
+        for slot in range(self.used):
+            self.set_cell(row, slot, self.cell(row, slot))
+
+    cdef void rebuild(self) noexcept nogil:
+        """Work out everything anew: the mix has changed."""
+        cdef int row
+        self.settle(self.dirty_count)
+        for row in range(self.rows):
+            self.build_row(row)
+
+    # -- cells
+
+    cdef void set_cell(self, int row, Py_ssize_t slot, int score) noexcept nogil:
+        cdef Py_ssize_t block = slot // BLOCK
+        cdef short* line = self.cells + (block * ROWS_MAX + row) * BLOCK
+        cdef short* highest = &self.maxima[row * self.block_capacity + block]
+        cdef short before = line[slot % BLOCK]
+        cdef short found
+        cdef int at
+        if before == score:
+            return
+        line[slot % BLOCK] = <short>score
+        if score > highest[0]:
+            highest[0] = <short>score
+        elif before == highest[0]:
+            found = 0
+            for at in range(BLOCK):
+                found = line[at] if line[at] > found else found
+            highest[0] = found
+
+    cdef int cell(self, int row, Py_ssize_t slot) noexcept nogil:
+        return self.score(&self.nodes[slot], &self.shapes[row], 0)
+
+    cdef void touch(self, Py_ssize_t slot) noexcept nogil:
+        """The node has changed: its column is out of date."""
+        cdef Node* node = &self.nodes[slot]
+        cdef Py_ssize_t at
+        if node.dirty:
+            return
+        node.dirty = True
+        if self.dirty_start + self.dirty_count == self.capacity:
+            for at in range(self.dirty_count):
+                self.dirty[at] = self.dirty[self.dirty_start + at]
+            self.dirty_start = 0
+        self.dirty[self.dirty_start + self.dirty_count] = <int>slot
+        self.dirty_count += 1
+
+    cdef void settle(self, Py_ssize_t limit) noexcept nogil:
+        """Bring up to *limit* columns up to date, the oldest first."""
+        cdef Py_ssize_t slot
+        while limit > 0 and self.dirty_count > 0:
+            slot = self.dirty[self.dirty_start]
+            self.dirty_start += 1
+            self.dirty_count -= 1
+            self.nodes[slot].dirty = False
+            self.refresh(slot)
+            limit -= 1
+        if self.dirty_count == 0:
+            self.dirty_start = 0
+
+    cdef void settle_row(self, int row) noexcept nogil:
+        """Bring one row up to date."""
+        cdef Py_ssize_t at
+        for at in range(self.dirty_start, self.dirty_start + self.dirty_count):
+            self.set_cell(row, self.dirty[at], self.cell(row, self.dirty[at]))
+
+    cdef void refresh(self, Py_ssize_t slot) noexcept nogil:
+        cdef int row
+        cdef Node* node = &self.nodes[slot]
+        if self.policy == FGD and node.alive and not node.draining and node.model >= 0 and node.gpu_count:
+            self.refresh_fgd(slot)
+            return
+        for row in range(self.rows):
+            self.set_cell(row, slot, self.cell(row, slot))
+
+    cdef void refresh_fgd(self, Py_ssize_t slot) noexcept nogil:
+        """The column of a node whose devices are of one model: what the rows have in common is worked out once."""
+        cdef Node* node = &self.nodes[slot]
+        cdef Shape* shape
+        cdef Served served[ROWS_MAX]
+        cdef Served* with_cpu
+        cdef int distinct[DISTINCT_MAX]
+        cdef int times[DISTINCT_MAX]
+        cdef int steps[DISTINCT_MAX]
+        cdef int kinds = 0, at, row, rank, score, milli, left
+        cdef int kind = self.kind_of[node.model] * (self.mix_ranks + 1)
+        cdef long long before, after, best, value
+        cdef short* line = self.cells + (slot // BLOCK) * ROWS_MAX * BLOCK + slot % BLOCK
+        for at in range(node.gpu_count):
+            milli = node.gpus[at].milli_free
+            for row in range(kinds):
+                if distinct[row] == milli:
+                    times[row] += 1
+                    break
+            else:
+                if kinds == DISTINCT_MAX:
+                    for row in range(self.rows):
+                        self.set_cell(row, slot, self.cell(row, slot))
+                    return
+                distinct[kinds] = milli
+                steps[kinds] = self.mix_step[milli]
+                times[kinds] = 1
+                kinds += 1
+        before = self.use(node, self.rank(node.cpu_free))
+        for at in range(self.class_count):
+            with_cpu = &served[at]
+            if self.class_uses[at] == 0 or node.cpu_free < self.class_cpu[at]:
+                with_cpu.shares = NULL
+                continue
+            rank = kind + self.rank(node.cpu_free - self.class_cpu[at])
+            with_cpu.shares = self.share_mass + rank * (self.mix_steps + 1)
+            with_cpu.wholes = self.whole_mass + rank * (self.mix_counts + 1)
+            value = 0
+            for row in range(kinds):
+                value += with_cpu.shares[steps[row]] * times[row] * distinct[row]
+            with_cpu.use = value
+        for row in range(self.rows):
+            shape = &self.shapes[row]
+            with_cpu = &served[shape.cpu_class]
+            score = 0
+            milli = shape.gpu_milli
+            if with_cpu.shares == NULL or node.memory_free < shape.memory:
+                pass
+            elif shape.gpu_count == 0:
+                after = with_cpu.use + self.whole_use(with_cpu.wholes, node.whole_free)
+                score = fragment_score(before, after, 0)
+            elif node.most_free < milli or (
+                shape.models and not self.may[shape.models * self.model_capacity + node.model]
+            ):
+                pass
+            elif shape.gpu_memory or (shape.gpu_count > 1 and milli < WHOLE):
+                score = self.cell(row, slot)
+            elif milli == WHOLE:
+                left = node.whole_free - shape.gpu_count
+                if left >= 0:
+                    after = with_cpu.use - with_cpu.shares[self.mix_steps] * WHOLE * shape.gpu_count
+                    after += self.whole_use(with_cpu.wholes, left)
+                    score = fragment_score(before, after, <long long>WHOLE * shape.gpu_count)
+            else:
+                best = -1
+                after = with_cpu.use + self.whole_use(with_cpu.wholes, node.whole_free)
+                for at in range(kinds):
+                    left = distinct[at] - milli
+                    if left >= 0:
+                        value = (
+                            after - with_cpu.shares[steps[at]] * distinct[at]
+                            + with_cpu.shares[self.mix_step[left]] * left
+                        )
+                        if distinct[at] == WHOLE:
+                            value += self.whole_use(with_cpu.wholes, node.whole_free - 1)
+                            value -= self.whole_use(with_cpu.wholes, node.whole_free)
+                        if value > best:
+                            best = value
+                score = fragment_score(before, best, milli)
+            if line[row * BLOCK] != score:
+                self.set_cell(row, slot, score)
+
+    cdef long long whole_use(self, long long* masses, int count) noexcept nogil:
+        return masses[count if count < self.mix_counts else self.mix_counts] * WHOLE * count
+
+    cdef Py_ssize_t best(self, int row) noexcept nogil:
+        """The node with the highest score, the first of them; -1 when none fits."""
+        cdef short* highest = self.maxima + row * self.block_capacity
+        cdef short* line
+        cdef short found = 0
+        cdef Py_ssize_t at, block
+        for at in range(self.block_count):
+            found = highest[at] if highest[at] > found else found
+        if found == 0:
+            return -1
+        block = 0
+        while highest[block] != found:
+            block += 1
+        line = self.cells + (block * ROWS_MAX + row) * BLOCK
+        at = 0
+        while line[at] != found:
+            at += 1
+        return block * BLOCK + at
+
+    # -- whether it fits, and how well
+
+    cdef bint usable(self, Gpu* gpu, Shape* shape, unsigned long long call) noexcept nogil:
+        """*call*: only devices that it listed; 0: any."""
+        return (
+            gpu.milli_free >= shape.gpu_milli
+            and gpu.memory_free >= shape.gpu_memory
+            and (shape.models == 0 or self.may[shape.models * self.model_capacity + gpu.model])
+            and (call == 0 or gpu.allowed == call)
+        )
+
+    cdef bint fits(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil:
+        cdef int at, found = 0
+        if not node.alive or node.draining or node.cpu_free < shape.cpu or node.memory_free < shape.memory:
+            return False
+        if call and node.allowed != call:
+            return False
+        if shape.gpu_count == 0:
+            return True
+        if node.gpu_count < shape.gpu_count or node.most_free < shape.gpu_milli:
+            return False
+        if shape.gpu_milli == WHOLE and node.whole_free < shape.gpu_count:
+            return False
+        for at in range(node.gpu_count):
+            found += self.usable(&node.gpus[at], shape, call)
+            if found == shape.gpu_count:
+                return True
+        return False
+
+    cdef int score(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil:
+        """0 when it does not fit, else up to SCORE_MAX. The prose is in the reference."""
+        cdef long long taken, left, value, load, other
+        cdef int count, at
+        cdef int* chosen = self.scratch
+        if not self.fits(node, shape, call):
+            return 0
+        taken = <long long>shape.gpu_milli * shape.gpu_count
+        if self.policy == FGD:
+            count = self.pick(node, shape, call, chosen)
+            value = self.use(node, self.rank(node.cpu_free))
+            left = self.use_without(node, self.rank(node.cpu_free - shape.cpu), chosen, count, shape.gpu_milli)
+            return fragment_score(value, left, taken)
+        if self.policy == FIRST_FIT or self.policy == RANDOM:
+            return 1
+        if self.policy == PACKING:
+            if shape.gpu_count and shape.gpu_milli < WHOLE:
+                for at in range(node.gpu_count):
+                    if node.gpus[at].milli_free < WHOLE and self.usable(&node.gpus[at], shape, call):
+                        return 3
+            if node.cpu_free < node.cpu or node.milli_free < <long long>WHOLE * node.gpu_count:
+                return 2
+            return 1
+        if self.policy == SPREAD:
+            value = <long long>WHOLE * node.gpu_count
+            load = (value - node.milli_free) * 1000 // value if value else 0
+            other = (node.cpu - node.cpu_free) * 1000 // node.cpu if node.cpu else 0
+            if shape.gpu_count == 0:
+                load, other = other, load
+            return clamped(SCORE_MAX - load * 32 - other // 32)
+        if self.policy == DEVICE_SCORE:
+            count = self.pick(node, shape, call, chosen)
+            if count == 0:
+                return clamped(SCORE_MAX - ((node.cpu - node.cpu_free) * 32_000 // node.cpu if node.cpu else 0))
+            value = 0
+            for at in range(count):
+                value += node.gpus[chosen[at]].score
+            return clamped(1 + value * 32 // count)
+        left = node.milli_free - taken + (node.cpu_free - shape.cpu) // CORES_OF_A_GPU
+        if self.policy == BEST_FIT:
+            return clamped(SCORE_MAX - left)
+        value = SCORE_EVEN - left // 2
+        if value < 1:
+            value = 1
+        if self.policy == TOPOLOGY:
+            return clamped(value + (SCORE_EVEN - 1 if self.in_one_domain(node, shape, call) else 0))
+        # affinity: like with like
+        if shape.gpu_count == 0:
+            return clamped(value + (SCORE_EVEN - 1 if node.gpu_count == 0 else 0))
+        count = 0
+        for at in range(node.gpu_count):
+            count += 0 < node.gpus[at].milli_free < WHOLE
+        if shape.gpu_milli < WHOLE:
+            return clamped(value + (SCORE_EVEN - 1 if count else 0))
+        return clamped(value + (0 if count else SCORE_EVEN - 1))
+
+    cdef int pick(self, Node* node, Shape* shape, unsigned long long call, int* chosen) noexcept nogil:
+        """The devices that a member gets on a node that it fits, lowest number first; gives how many."""
+        cdef int at, best, taken, other, wanted = shape.gpu_count
+        cdef bint is_taken
+        cdef Gpu* gpus = node.gpus
+        cdef int rank = 0
+        cdef long long value, best_value
+        if wanted == 0:
+            return 0
+        if shape.gpu_milli == WHOLE and node.several_domains and self.policy != DEVICE_SCORE:
+            return self.pick_in_domains(node, shape, call, chosen)
+        if self.policy == FGD:
+            rank = self.rank(node.cpu_free - shape.cpu)
+        for taken in range(wanted):
+            best = -1
+            best_value = 0
+            for at in range(node.gpu_count):
+                if not self.usable(&gpus[at], shape, call):
+                    continue
+                is_taken = False
+                for other in range(taken):
+                    is_taken = is_taken or chosen[other] == at
+                if is_taken:
+                    continue
+                if self.policy == FGD and wanted == 1 and node.model < 0:
+                    value = self.use_without(node, rank, &at, 1, shape.gpu_milli)
+                elif self.policy == FGD and wanted == 1:
+                    value = (
+                        self.use_of_share(gpus[at].model, rank, gpus[at].milli_free - shape.gpu_milli)
+                        - self.use_of_share(gpus[at].model, rank, gpus[at].milli_free)
+                    )
+                    if gpus[at].milli_free == WHOLE:
+                        value += (
+                            self.use_of_whole(node.model, rank, node.whole_free - 1)
+                            - self.use_of_whole(node.model, rank, node.whole_free)
+                        )
+                elif self.policy == SPREAD:
+                    value = gpus[at].milli_free
+                elif self.policy == DEVICE_SCORE:
+                    value = gpus[at].score
+                elif self.policy == FIRST_FIT or self.policy == RANDOM:
+                    value = 0
+                else:
+                    value = -gpus[at].milli_free
+                if best < 0 or value > best_value or (value == best_value and self.policy != FIRST_FIT
+                                                      and self.policy != RANDOM and roomier(&gpus[best], &gpus[at],
+                                                                                            self.policy == SPREAD)):
+                    best, best_value = at, value
+            chosen[taken] = best
+        sort(chosen, wanted)
+        return wanted
+
+    cdef int pick_in_domains(self, Node* node, Shape* shape, unsigned long long call, int* chosen) noexcept nogil:
+        """Devices that are close: of the tightest domain with enough of them, else of the largest, and so on."""
+        cdef int* counts = self.scratch + node.gpu_count
+        cdef int at, domain, best, taken = 0, wanted = shape.gpu_count
+        for at in range(node.gpu_count):
+            counts[at] = 0
+        for at in range(node.gpu_count):
+            counts[node.gpus[at].domain] += self.usable(&node.gpus[at], shape, call)
+        while taken < wanted:
+            best = -1
+            for domain in range(node.gpu_count):
+                if counts[domain] >= wanted - taken and (best < 0 or counts[domain] < counts[best]):
+                    best = domain
+            if best < 0:
+                for domain in range(node.gpu_count):
+                    if counts[domain] > 0 and (best < 0 or counts[domain] > counts[best]):
+                        best = domain
+            for at in range(node.gpu_count):
+                if taken < wanted and node.gpus[at].domain == best and self.usable(&node.gpus[at], shape, call):
+                    chosen[taken] = at
+                    taken += 1
+            counts[best] = 0
+        sort(chosen, wanted)
+        return wanted
+
+    cdef bint in_one_domain(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil:
+        cdef int* counts = self.scratch + node.gpu_count
+        cdef int at
+        if shape.gpu_count < 2 or not node.several_domains:
+            return True
+        for at in range(node.gpu_count):
+            counts[at] = 0
+        for at in range(node.gpu_count):
+            counts[node.gpus[at].domain] += self.usable(&node.gpus[at], shape, call)
+        for at in range(node.gpu_count):
+            if counts[at] >= shape.gpu_count:
+                return True
+        return False
+
+    # -- the use that the typical mix has for what is free
+
+    cdef int rank(self, long long cpu_free) noexcept nogil:
+        """How many of the mix's distinct CPU demands are served by as much."""
+        cdef int low = 0, high = self.mix_ranks, middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.mix_cpus[middle] <= cpu_free:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    cdef long long use_of_share(self, int model, int rank, int milli) noexcept nogil:
+        return milli * self.share_mass[
+            (self.kind_of[model] * (self.mix_ranks + 1) + rank) * (self.mix_steps + 1) + self.mix_step[milli]
+        ]
+
+    cdef long long use_of_whole(self, int model, int rank, int count) noexcept nogil:
+        return self.whole_use(
+            self.whole_mass + (self.kind_of[model] * (self.mix_ranks + 1) + rank) * (self.mix_counts + 1), count
+        )
+
+    cdef long long use(self, Node* node, int rank) noexcept nogil:
+        return self.use_without(node, rank, NULL, 0, 0)
+
+    cdef long long use_without(self, Node* node, int rank, int* chosen, int count, int milli) noexcept nogil:
+        """Once *milli* of each of the *chosen* are gone."""
+        cdef int* left = self.scratch + 2 * (self.scratch_size // 3)
+        cdef int at, other, wholes
+        cdef long long total = 0
+        for at in range(node.gpu_count):
+            left[at] = node.gpus[at].milli_free
+        for at in range(count):
+            left[chosen[at]] -= milli
+        for at in range(node.gpu_count):
+            total += self.use_of_share(node.gpus[at].model, rank, left[at])
+        if node.model >= 0:
+            wholes = 0
+            for at in range(node.gpu_count):
+                wholes += left[at] == WHOLE
+            return total + self.use_of_whole(node.model, rank, wholes)
+        for at in range(node.gpu_count):
+            wholes = 0
+            for other in range(node.gpu_count):
+                if node.gpus[other].model == node.gpus[at].model:
+                    if other < at:
+                        wholes = -1
+                        break
+                    wholes += left[other] == WHOLE
+            if wholes > 0:
+                total += self.use_of_whole(node.gpus[at].model, rank, wholes)
+        return total
+
+
+cdef inline bint roomier(Gpu* a, Gpu* b, bint least) noexcept nogil:
+    """Whether *b* is to be taken before *a*, by device memory."""
+    return b.memory_free > a.memory_free if least else b.memory_free < a.memory_free
+
+
+cdef inline unsigned long long hashed(Shape* shape) noexcept nogil:
+    cdef unsigned long long z = <unsigned long long>shape.cpu * <unsigned long long>0x9E3779B97F4A7C15
+    z ^= <unsigned long long>(shape.memory + 1) * <unsigned long long>0xC2B2AE3D27D4EB4F
+    z ^= <unsigned long long>(shape.gpu_milli * 67 + shape.gpu_count) * <unsigned long long>0x165667B19E3779F9
+    z ^= <unsigned long long>(shape.gpu_memory * 31 + shape.models) * <unsigned long long>0x27D4EB2F165667C5
+    return z ^ (z >> 29) ^ (z >> 47)
+
+
+cdef void sort(int* numbers, int count) noexcept nogil:
+    cdef int at, back, number
+    for at in range(1, count):
+        number = numbers[at]
+        back = at
+        while back > 0 and numbers[back - 1] > number:
+            numbers[back] = numbers[back - 1]
+            back -= 1
+        numbers[back] = number
