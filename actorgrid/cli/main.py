@@ -40,6 +40,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "More": {
         "demo": ("demo:command", "Render a picture on shared GPUs: a tour in a minute."),
+        "replay": ("replay:command", "Replay a production trace; compare policies."),
         "version": ("version:command", "Show versions."),
     },
 }

@@ -1,0 +1,203 @@
+"""What a trace says: nodes, tasks, and the shapes that usually arrive. No file, clock or dice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from actorgrid.errors import BadRequest, TooManyGpus
+from actorgrid.hotpath import PlacementEngine, TypicalTask
+from actorgrid.hotpath.records import MAX_GANG, WHOLE_GPU_MILLI
+
+POPULAR_SHARE = 0.95
+SCALE_MAX = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One host of the trace's cluster. All of its GPUs are alike."""
+
+    name: str
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    gpu_count: int = 0
+    gpu_model: str = ""
+    gpu_memory_mib: int = 0
+    rack: str | None = None
+
+    @property
+    def gpu_milli(self) -> int:
+        """All of its GPUs, in thousandths."""
+        return self.gpu_count * WHOLE_GPU_MILLI
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task or job of the trace; amounts are per gang member. Times are seconds from the trace's own origin.
+
+    ``submit_s`` and ``duration_s`` are ``None`` where the trace does not tell them. ``deadline_s`` is a moment;
+    ``deadline_kind`` is ``strict``, ``soft`` or empty.
+    """
+
+    id: str
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    gpu_count: int = 0
+    gpu_milli: int = WHOLE_GPU_MILLI
+    gpu_memory_mib: int = 0
+    gpu_models: tuple[str, ...] = ()
+    gang: int = 1
+    submit_s: float | None = None
+    duration_s: float | None = None
+    tenant: str = ""
+    priority: int = 0
+    deadline_s: float | None = None
+    deadline_kind: str = ""
+
+    @property
+    def total_gpu_milli(self) -> int:
+        """What all members together ask for, in thousandths of GPUs."""
+        return self.gang * self.gpu_count * self.gpu_milli
+
+    @property
+    def shape(self) -> tuple[int, int, int, tuple[str, ...]]:
+        """What FGD tells tasks apart by: CPU, number of GPUs, share of each, models."""
+        return (self.cpu_milli, self.gpu_count, self.gpu_milli if self.gpu_count else 0, self.gpu_models)
+
+
+def typical_tasks(tasks: Iterable[Task]) -> list[TypicalTask]:
+    """The typical mix of FGD (Weng et al., USENIX ATC 2023, section 3.2): the most popular shapes that make up
+    POPULAR_SHARE of the tasks, and every shape of two or more GPUs, whose arrivals are few and large.
+
+    Weights are shares of the arrivals kept and add up to 1. Ties go to the smaller shape.
+    """
+    counts = Counter(task.shape for task in tasks)
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    wanted = POPULAR_SHARE * counts.total()
+    kept: list[tuple[tuple[int, int, int, tuple[str, ...]], int]] = []
+    covered = 0
+    for shape, count in ranked:
+        if covered < wanted or shape[1] > 1:
+            kept.append((shape, count))
+        covered += count
+    total = sum(count for _, count in kept)
+    return [
+        TypicalTask(cpu, gpus, milli or WHOLE_GPU_MILLI, count / total, models)
+        for (cpu, gpus, milli, models), count in kept
+    ]
+
+
+def scaled(nodes: Sequence[Node], scale: float) -> list[Node]:
+    """The cluster *scale* times over: whole copies first, then nodes taken evenly from the list.
+
+    Raises BadRequest when nothing is left, or *scale* is over SCALE_MAX.
+    """
+    count = round(len(nodes) * scale) if 0 < scale <= SCALE_MAX else 0
+    if not count:
+        raise BadRequest(
+            f"a scale of {scale} leaves no cluster",
+            asked=f"scale={scale}",
+            found=f"{len(nodes)} nodes",
+            hint=f"give more than 0 and at most {SCALE_MAX:g}",
+        )
+    copies, rest = divmod(count, len(nodes))
+    picked = [
+        node if copy == 0 else replace(node, name=f"{node.name}+{copy}") for copy in range(copies) for node in nodes
+    ]
+    suffix = f"+{copies}" if copies else ""
+    evenly = [nodes[at * len(nodes) // rest] for at in range(rest)]
+    return picked + [replace(node, name=node.name + suffix) for node in evenly]
+
+
+def capacity_gpu_milli(nodes: Iterable[Node]) -> int:
+    """All GPUs of all nodes, in thousandths."""
+    return sum(node.gpu_milli for node in nodes)
+
+
+def as_gangs(tasks: Iterable[Task], nodes: Iterable[Node]) -> list[Task]:
+    """Tasks of more GPUs than any node has become gangs of equal members, as few as possible.
+
+    Raises TooManyGpus for one that needs more than MAX_GANG members.
+    """
+    largest = max((node.gpu_count for node in nodes), default=0)
+    return [_as_gang(task, largest) if task.gpu_count > largest else task for task in tasks]
+
+
+def _as_gang(task: Task, largest: int) -> Task:
+    members = next((n for n in range(2, MAX_GANG + 1) if task.gpu_count % n == 0 and task.gpu_count // n <= largest), 0)
+    if not members:
+        raise TooManyGpus(
+            f"task {task.id} cannot run on this cluster at all",
+            asked=f"{task.gpu_count} GPUs",
+            found=f"at most {largest} GPUs on a node",
+            hint="choose other nodes, with --nodes FILE or --cluster NODESxGPUS",
+        )
+    return replace(
+        task,
+        gang=task.gang * members,
+        gpu_count=task.gpu_count // members,
+        cpu_milli=task.cpu_milli // members,
+        memory_mib=task.memory_mib // members,
+    )
+
+
+def with_load(tasks: Sequence[Task], capacity: int, load: float) -> list[Task]:
+    """The same tasks, arriving closer together or further apart, so that what they ask for in GPU-time is *load* of
+    *capacity* (thousandths of GPUs) from the first arrival to the last. Durations stay; deadlines keep their distance.
+
+    Raises BadRequest when the tasks have no times, arrive all at once, or ask for no GPU.
+    """
+    if not load > 0:
+        raise BadRequest("the load must be more than nothing", asked=f"load={load}", hint="0.9 is 90 % of the GPUs")
+    offered = offered_load(tasks, capacity)
+    if not offered:
+        raise BadRequest(
+            "these tasks cannot be brought to a load: they ask for no GPU-time, or arrive all at once",
+            asked=f"load={load}",
+            hint="leave --load out",
+        )
+    first = min(task.submit_s for task in tasks if task.submit_s is not None)
+    factor = offered / load
+    changed = []
+    for task in tasks:
+        submit = first + ((task.submit_s or 0.0) - first) * factor
+        shift = submit - (task.submit_s or 0.0)
+        deadline = None if task.deadline_s is None else task.deadline_s + shift
+        changed.append(replace(task, submit_s=submit, deadline_s=deadline))
+    return changed
+
+
+def offered_load(tasks: Sequence[Task], capacity: int) -> float:
+    """GPU-time asked for, over *capacity* (thousandths of GPUs) times the span of the arrivals; 0 where neither is."""
+    submits = [task.submit_s for task in tasks if task.submit_s is not None]
+    span = max(submits) - min(submits) if submits else 0.0
+    work = sum(task.total_gpu_milli * (task.duration_s or 0.0) for task in tasks)
+    return work / (capacity * span) if capacity and span else 0.0
+
+
+def check_times(tasks: Iterable[Task]) -> None:
+    """Raises BadRequest when a task does not say when it arrives or how long it runs."""
+    for task in tasks:
+        if task.submit_s is None or task.duration_s is None:
+            missing = "when it arrives" if task.submit_s is None else "how long it runs"
+            raise BadRequest(
+                f"task {task.id} does not say {missing}",
+                asked="a replay in time",
+                hint="use --mode inflate, or map a column: --map COLUMN=submit_s, --map COLUMN=duration_s",
+            )
+
+
+def build_engine(nodes: Iterable[Node], engine: PlacementEngine, typical: Iterable[TypicalTask]) -> None:
+    """Register the nodes with *engine* and tell it the typical mix."""
+    engine.set_typical_tasks(typical)
+    for node in nodes:
+        engine.add_node(
+            node.name,
+            cpu_milli=node.cpu_milli,
+            memory_mib=node.memory_mib,
+            gpu_count=node.gpu_count,
+            gpu_model=node.gpu_model,
+            gpu_memory_mib=node.gpu_memory_mib,
+            rack=node.rack,
+        )
