@@ -42,11 +42,13 @@
     - DuplicateNode
     - UnknownPlacement
     - AdoptRefused
+    - InvalidBlock
   + Overloaded
     - QueueFull
     - TooManySessions
     - MailboxFull
     - TooManyActors
+    - OutOfDeviceMemory
   + StateTypeConflict
   + ActorError
     - CallTimeout
@@ -318,6 +320,10 @@ class AdoptRefused(PlacementError):
     """An adopted placement does not fit what the engine holds."""
 
 
+class InvalidBlock(PlacementError):
+    """The block of device memory, or the move of one, is not this pool's, or is no longer."""
+
+
 class Overloaded(ActorGridError):
     """A bound was reached; the same request may be accepted later."""
 
@@ -339,6 +345,10 @@ class MailboxFull(Overloaded):
 
 class TooManyActors(Overloaded):
     """The supervisor, or the whole host, runs its maximum of actors; none was started."""
+
+
+class OutOfDeviceMemory(Overloaded):
+    """No hole of the device's memory is large enough; freeing or moving blocks may make one."""
 
 
 class StateTypeConflict(ActorGridError):
