@@ -34,6 +34,7 @@ from .timers import ActorTimer, Timers
 from .wire import (
     Ended,
     HostServer,
+    Inherited,
     LastWords,
     ServerStarted,
     ServerStartFailed,
@@ -49,6 +50,15 @@ _EVENTS_A_TURN = 64
 _WHY_S = 1.0
 _WATCH_AGAIN_S = 0.5
 _STOP_LIMIT_FACTOR = 2.0  # the supervisor kills at the limit itself: the watchdog is for supervisors that do not
+
+
+_handed_on: Any = None
+
+
+def hand_on(host: Any) -> None:
+    """In a supervisor, before it forks: the children's *host*, which need not be pickled for each and has one copy."""
+    global _handed_on
+    _handed_on = host
 
 
 class Process(Protocol):
@@ -100,6 +110,7 @@ class ActorRuntime:
         self.server: Server | None = None
         self.end: ExitReason | None = None  # set: the process dies of it after the current handler
         self.pulse = pulse
+        self.host = _handed_on if isinstance(order.host, Inherited) else order.host
         self._order = order
         self._timers = Timers(self._set_alarm)
         self._chores = Timers(self._set_alarm)  # the runtime's own, which go on while the server is suspended
@@ -249,7 +260,7 @@ class ActorRuntime:
             _limit_memory(order.memory_mib)
         try:
             kind = load_server(order.kind)
-            server = kind(order.host, self)
+            server = kind(self.host, self)
         except ActorGridError as error:
             self._start_ended(error)
             return

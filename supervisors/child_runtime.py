@@ -19,14 +19,24 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actorgrid.errors import ActorGridError, MailboxFull, PeerGone, StartFailed, TooManyActors
 
-from .actor_runtime import ActorRuntime, Process
+from .actor_runtime import ActorRuntime, Process, hand_on
 from .child import ChildSpec
 from .exits import SHUTDOWN, ExitReason, from_error, from_status
 from .pulse import TRACEBACK_WAIT_S, OwnPulse, Pulse
 from .ref import Ref
 from .supervisor import Started
 from .watchdog import Hung, Watchdog
-from .wire import CameBack, Ended, HostServer, LastWords, ServerStarted, ServerStartFailed, StopServer, WhyEnded
+from .wire import (
+    CameBack,
+    Ended,
+    HostServer,
+    Inherited,
+    LastWords,
+    ServerStarted,
+    ServerStartFailed,
+    StopServer,
+    WhyEnded,
+)
 
 if TYPE_CHECKING:
     from .supervisor import Supervisor
@@ -63,6 +73,7 @@ class SupervisorRuntime(ActorRuntime):
     def __init__(self, process: ParentProcess, order: HostServer, owner: str, pulse: OwnPulse) -> None:
         super().__init__(process, order, owner, pulse)
         self.parent = process
+        hand_on(self.host)
         self._children: dict[str, _Child] = {}
         self._addresses: dict[str, str] = {}  # address -> child id
         self._started_once: set[str] = set()
@@ -104,7 +115,7 @@ class SupervisorRuntime(ActorRuntime):
         return HostServer(
             name=child_id,
             kind=spec.kind,
-            host=self._order.host,
+            host=Inherited(),
             arguments=arguments,
             settings=self._order.settings,
             pulse=child.pulse.number,

@@ -43,6 +43,11 @@ class TreeSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Inherited:
+    """In place of a host: the one of the parent, which the fork handed on (``actor_runtime.hand_on``)."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostServer:
     """The first order to a new process: be this server. The answer is ServerStarted or ServerStartFailed.
 

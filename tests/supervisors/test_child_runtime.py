@@ -13,13 +13,14 @@ import pytest
 
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import ActorGridError, MailboxFull, PeerGone
+from actorgrid.supervisors.actor_runtime import ActorRuntime
 from actorgrid.supervisors.child import ChildSpec, SupervisorFlags
 from actorgrid.supervisors.child_runtime import SupervisorRuntime
 from actorgrid.supervisors.exits import ExitReason
 from actorgrid.supervisors.pulse import OwnPulse, Pulse
 from actorgrid.supervisors.ref import Ref
 from actorgrid.supervisors.supervisor import Supervisor
-from actorgrid.supervisors.wire import Ended, HostServer, ServerStarted, WhyEnded
+from actorgrid.supervisors.wire import Ended, HostServer, Inherited, ServerStarted, WhyEnded
 
 SIGKILLED = -9
 
@@ -36,6 +37,7 @@ class Office:
         self.boot_folder = folder
         self.address = "a.1"
         self.did: list[Any] = []
+        self.orders: list[HostServer] = []
         self.forked = 0
         self.out_of_reach: dict[str, ActorGridError] = {}
 
@@ -47,7 +49,9 @@ class Office:
         return os.getpid(), address
 
     def tell(self, to: str, message: Any) -> None:
-        if not isinstance(message, HostServer):
+        if isinstance(message, HostServer):
+            self.orders.append(message)
+        else:
             self.did.append((to, message))
 
     def watch_peer(self, address: str) -> None:
@@ -140,3 +144,18 @@ def test_a_supervisor_asks_nobody_about_its_own_children(office: tuple[Office, S
     runtime.server.monitor("worker")
     runtime.server.monitor(Ref("a.2.1", "another's"))
     assert [each for each in actor.did if isinstance(each, tuple)] == [("a.2", WhyEnded(Ref("a.2.1", "another's")))]
+
+
+def test_children_inherit_the_host_instead_of_getting_it_by_message(
+    office: tuple[Office, SupervisorRuntime],
+) -> None:
+    actor, runtime = office
+    [order] = actor.orders
+    assert order.host == Inherited()
+    shared = Pulse()
+    pulse = OwnPulse(os.dup(shared._fd))
+    child = ActorRuntime(actor, order, "a.1", pulse)
+    assert child.host is runtime.host
+    child._epoll.close()
+    pulse.close()
+    shared.close()
