@@ -26,6 +26,7 @@ import mmap
 import os
 import signal
 import struct
+from array import array
 from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Literal
@@ -102,7 +103,7 @@ class Pulse:
             os.close(self._fd)
             raise StartFailed("a child's pulse cannot be made", found=str(error), hint="free memory") from None
         self._before: tuple[int, ...] = ()
-        _made[self.number] = self
+        _made.extend((self.number, self._fd))
 
     def read(self) -> Reading:
         """What the child last wrote; true also of a stopped or dead one."""
@@ -162,12 +163,11 @@ class Pulse:
 
     def close(self) -> None:
         """Let go of it; harmless when done already."""
-        if _made.pop(self.number, None) is not None:
+        numbers = _made[::2]
+        if self.number in numbers:
+            at = 2 * numbers.index(self.number)
+            del _made[at : at + 2]
             os.close(self._fd)
-
-    def _take_fd(self) -> int:
-        del _made[self.number]
-        return self._fd
 
 
 class OwnPulse:
@@ -237,7 +237,9 @@ class OwnPulse:
 
 
 _numbers = itertools.count(1)
-_made: dict[int, Pulse] = {}  # by number: what this process made for its children, or inherited from its parent
+# What this process made for its children, or inherited from its parent: number, descriptor, number, descriptor.
+# Plain, so that a child closes those of its siblings without writing to the pages that their objects are on.
+_made = array("q")
 _own: OwnPulse | None = None
 
 
@@ -248,11 +250,14 @@ def adopt(number: int) -> OwnPulse:
     then kills as if nothing were there. Only the main thread may call this, once in a process.
     """
     global _own
-    if number not in _made:
-        raise AssertionError(f"pulse {number} was not made before this process was forked; there are {sorted(_made)}")
-    fd = _made[number]._take_fd()
-    for sibling in list(_made.values()):
-        sibling.close()
+    numbers = list(_made[::2])
+    if number not in numbers:
+        raise AssertionError(f"pulse {number} was not made before this process was forked; there are {numbers}")
+    fd = _made[2 * numbers.index(number) + 1]
+    for inherited in _made[1::2]:
+        if inherited != fd:
+            os.close(inherited)
+    del _made[:]
     if _own is not None:
         _own.close()
     _own = OwnPulse(fd)

@@ -232,11 +232,11 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
         endpoint.listener.close()
 
     def protectedFileNumList(self) -> list[int]:
-        """Nothing is closed by number: ``Mesh.abandon`` closes by owner."""
+        """Nothing that Thespian knows: ``Mesh.abandon`` closes what is ours."""
         return []
 
     def childResetFileNumList(self) -> list[int]:
-        """Nothing is closed by number: ``Mesh.abandon`` closes by owner."""
+        """Nothing that Thespian knows: ``Mesh.abandon`` closes what is ours."""
         return []
 
     def set_watch(self, fds: list[int]) -> None:

@@ -17,6 +17,7 @@ import itertools
 import logging
 import os
 import select
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from time import monotonic
@@ -53,6 +54,7 @@ class Loop:
         self._setting = (ctypes.c_long * 4)()  # struct itimerspec
         self._epoll = select.epoll()
         self._handlers: dict[int, tuple[Handler, int]] = {}
+        self._descriptors = array("i")  # those of the handlers, as plain numbers for ``abandon``
         self._watched: dict[int, int] = {}
         self._refused_watches: set[int] = set()
         self._latest_watch: list[int] | None = None
@@ -75,6 +77,7 @@ class Loop:
         """Call *handler* with what is ready of *events*. Raises OSError when the kernel refuses the descriptor."""
         self._epoll.register(fd, events)
         self._handlers[fd] = (handler, events)
+        self._descriptors.append(fd)
 
     def change(self, fd: int, events: int) -> None:
         """Wait for other events of a descriptor that has a handler."""
@@ -85,6 +88,7 @@ class Loop:
         """Forget a descriptor; call it before the descriptor is closed."""
         if self._handlers.pop(fd, None) is not None:
             self._removed.add(fd)
+            self._descriptors.remove(fd)
             self._unregister(fd)
 
     def handle(self, fd: int, events: int) -> None:
@@ -227,11 +231,23 @@ class Loop:
         except BlockingIOError:
             return
 
+    def abandon(self) -> None:
+        """In a forked child: close our copies of the parent's epoll and of all that was added to it.
+
+        By number, and no object is touched: a page of memory that a child writes to is its own from then on, and the
+        objects of each connection are on a page or two. So they all stay as they are in the child, unused, and have to
+        be kept: a socket object that is deleted closes its number, which is somebody else's by then.
+        """
+        os.close(self._epoll.fileno())
+        for fd in self._descriptors:
+            os.close(fd)
+
     def close(self) -> None:
         """Let go of our own descriptors, also in a forked child: the parent's registrations stay with the parent."""
         self._epoll.close()
         os.close(self._wake)
         os.close(self._timer)
         self._handlers.clear()
+        del self._descriptors[:]
         self._alarms.clear()
         self._soon.clear()

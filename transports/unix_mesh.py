@@ -28,6 +28,7 @@ from .unix_outgoing import Outgoing
 from .unix_queue import Done
 
 BACKLOG = 512
+KEPT_FRAMES_MAX = 1_000
 
 
 def listen(path: Path) -> socket.socket:
@@ -123,7 +124,15 @@ class Mesh:
         self._path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """In a forked child: close our copies of the parent's descriptors and touch nothing else."""
+        """In a forked child: close our copies of the parent's descriptors and touch nothing else.
+
+        Not even the objects of its connections are touched, so the mesh must be kept (``Loop.abandon``); what waits to
+        be sent, and what came of an unfinished large frame, stays in the child's memory. Only with more than
+        1,000 frames to send are the objects let go of: their memory is worth more than the pages they are on.
+        """
+        if self.pending <= KEPT_FRAMES_MAX:
+            self.loop.abandon()
+            return
         # Closing an epoll here leaves the parent's registrations alone: they go with the last copy of each socket.
         self.loop.close()
         self.outgoing.abandon()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections.abc import Iterator
 from time import monotonic
@@ -117,3 +118,37 @@ def test_a_closed_descriptor_that_a_child_still_holds_does_not_make_it_spin(loop
     assert monotonic() >= start + 0.05 and loop.readable == []
     os.close(copy)
     right.close()
+
+
+def test_a_forked_child_abandons_every_descriptor_and_the_parents_loop_goes_on() -> None:
+    loop = Loop()
+    ours, theirs = socket.socketpair()
+    removed, other = socket.socketpair()
+    seen: list[int] = []
+    loop.add(ours.fileno(), select.EPOLLIN, seen.append)
+    loop.add(removed.fileno(), select.EPOLLIN, seen.append)
+    loop.remove(removed.fileno())
+    numbers = [ours.fileno(), loop._epoll.fileno(), loop._wake, loop._timer]
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            loop.abandon()
+            status = 2 * any(_is_open(fd) for fd in numbers) + 4 * (not _is_open(removed.fileno()))
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    theirs.send(b"x")
+    loop.poll(None)
+    assert seen == [select.EPOLLIN]
+    loop.close()
+    for each in (ours, theirs, removed, other):
+        each.close()
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
