@@ -1,0 +1,308 @@
+"""One pass over those who wait: start what fits and delays nobody, keep places for those who come first."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from typing import Any
+
+from actorgrid.hotpath import Placement, PlacementEngine
+
+from .job import Job
+from .line import Line, Lines, heads
+from .planner import Planner
+from .policies import SchedulingPolicy
+from .preemption import choose_victims
+from .request import Decision, Start
+from .reservation import Plan, Reservation
+
+OVERDUE_S = 1.0
+"""How long a reservation outlives its start: jobs are not gone the moment they should be."""
+MOVES_MAX = 32
+"""Reservations moved forward in one pass at most, the first in the line first."""
+
+
+class Dispatch:
+    """Knows what is worth trying: which lines are open, who has a claim to a reservation, who holds up all others.
+
+    A *claim* is the right of one of the first in the line to a reservation. It stands although nobody knows yet
+    when room will be free; the place is then kept once the policy's ``hold_after_s`` is over.
+    """
+
+    def __init__(
+        self,
+        engine: PlacementEngine,
+        policy: SchedulingPolicy,
+        planner: Planner,
+        lines: Lines,
+        clock_ns: Callable[[], int],
+        started: Callable[[Job, float], None],
+    ) -> None:
+        self.engine = engine
+        self.stuck: Job | None = None
+        """The one that holds up all others, where nobody may overtake."""
+        self._policy = policy
+        self._planner = planner
+        self._lines = lines
+        self._clock_ns = clock_ns
+        self._started = started
+        self._claims: dict[str, Job] = {}
+        self._seek = False  # a claim may be due to someone in a closed line
+        self._seek_at = math.inf
+        self._hold_at = math.inf  # a claim is due a place although nobody knows when
+        self._ended = False  # something ended since claims were last looked at
+        self._early = False  # and did so before its time
+        self._looked_at = -math.inf
+        self._unfinished = False
+        self._tries = 0
+        self._searches = 0
+
+    # -- news
+
+    def begin_anew(self) -> None:
+        """Nothing is known any more."""
+        self.stuck = None
+        self._claims.clear()
+        self._seek = True
+
+    def freed(self, early: bool) -> None:
+        """A job has ended, *early* if before its time."""
+        self._lines.freed()
+        self.stuck = None
+        self._seek = self._ended = True
+        self._early = self._early or early
+
+    def entered(self, job: Job, now: float) -> None:
+        """*job* stands in its line, or at another place of it."""
+        if self.stuck is not None and job.key < self.stuck.key:
+            self.stuck = None
+        if job.line in self._lines.open or job.id in self._claims or not self._may_claim(job, now):
+            return
+        if len(self._claims) < self._policy.reservations_max or job.key < self._last_claim().key:
+            self._seek = True
+
+    def left(self, job: Job) -> None:
+        """*job* waits no longer."""
+        self._lines.remove(job)
+        if self._claims.pop(job.id, None) is not None:
+            self._seek = True
+        if self._planner.drop(job):
+            self._lines.reopen()
+        if self.stuck is job:
+            self.stuck = None
+
+    def next_wakeup(self, now: float) -> float:
+        """When a pass next has something to do without news."""
+        if self._unfinished:
+            return now
+        starts = [each.start for each in self._planner.reservations.values() if not self._awaits_victims(each)]
+        times = [at for start in starts for at in (start, start + OVERDUE_S) if at > now]
+        times += [self._seek_at, self._hold_at]
+        if self._worth_looking():
+            times.append(self._looked_at + self._policy.replan_s)
+        return min(times)
+
+    # -- a pass
+
+    def serve(self, now: float, limit: int, decisions: list[Decision]) -> None:
+        """Add at most *limit* less what is there already to *decisions*."""
+        self._tries = self._searches = 0
+        self._unfinished = False
+        if now >= self._hold_at or (self._worth_looking() and now >= self._looked_at + self._policy.replan_s):
+            self._look_again(now, limit, decisions)
+        if now >= self._seek_at:
+            self._seek_at = math.inf
+            self._seek = True
+        while self.stuck is None and (self._lines.open or self._seek):
+            before = len(decisions)
+            self._walk(now, limit, decisions)
+            if self._unfinished or len(decisions) == before:
+                break
+        if not self._unfinished:
+            self._renew_overdue(now, limit, decisions)
+
+    def _walk(self, now: float, limit: int, decisions: list[Decision]) -> None:
+        """Try the first of each open line in order; a line that is tried in vain is closed."""
+        lines, policy = self._lines, self._policy
+        seeking = self._seek and policy.reservations_max > 0
+        self._seek = False
+        heap = heads(lines if seeking or not policy.overtaking else lines.open)
+        while heap:
+            if len(decisions) >= limit or self._tries >= policy.candidates_max:
+                self._unfinished = True
+                self._seek = self._seek or seeking
+                return
+            _, job = heapq.heappop(heap)
+            line = job.line
+            assert line is not None
+            started = line in lines.open and self._try(job, line, now, decisions)
+            if not started:
+                lines.open.pop(line, None)
+                if not policy.overtaking:
+                    self.stuck = job
+                    return
+                started = self._keep_place(job, now, decisions)
+            if started:
+                following = line.jobs.first()
+            elif self._more_may_claim(job):
+                following = line.jobs.after(job.handle)
+            else:
+                following = None  # those behind it need as much, and nothing is kept for them
+            if following is not None:
+                heapq.heappush(heap, (following.key, following))
+
+    def _more_may_claim(self, job: Job) -> bool:
+        if job.reservation is not None and job.reservation.preempting:
+            return self._searches < self._policy.preemptions_max
+        return job.id in self._claims and len(self._claims) < self._policy.reservations_max
+
+    def _try(self, job: Job, line: Line, now: float, decisions: list[Decision]) -> bool:
+        """Start *job* now if it fits and meets nobody's reservation."""
+        lines, planner = self._lines, self._planner
+        if line.arguments is None:
+            lines.full(line.need)
+            return False
+        if lines.known_full(line.need):
+            return False
+        self._tries += 1
+        end = job.expected_end(now)
+        closed = planner.closed_to(job, end) if planner.reservations else ()
+        preferred = self._policy.preferred(job, now)
+        if preferred:
+            within = planner.shadow().rack_or_node(preferred)
+            return bool(within) and self._place(job, line, now, decisions, within=within, exclude=closed)
+        if not closed:
+            if self._place(job, line, now, decisions):
+                return True
+            lines.full(line.need)
+            return False
+        if self._place(job, line, now, decisions, exclude=closed):
+            return True
+        if job.reservation is not None and job.reservation.start <= now:
+            return self._place(job, line, now, decisions, within=job.reservation.plan.within())
+        if job.request.gang == 1:
+            beside = planner.beside(job, closed, now, end)
+            return bool(beside) and self._place(job, line, now, decisions, within=beside)
+        return False
+
+    def _place(self, job: Job, line: Line, now: float, decisions: list[Decision], **where: Any) -> bool:
+        assert line.arguments is not None
+        before = self._clock_ns()
+        placement: Placement | None = self.engine.place(id=job.id, **{**line.arguments, **where})
+        latency_us = (self._clock_ns() - before) / 1000
+        if placement is None:
+            return False
+        self._started_with(job, placement, now)
+        decisions.append(Start(job.request, placement, latency_us))
+        return True
+
+    def _started_with(self, job: Job, placement: Placement, now: float) -> None:
+        job.begin(placement, now)
+        self._planner.started(job)
+        self._started(job, now)
+
+    # -- claims
+
+    def _keep_place(self, job: Job, now: float, decisions: list[Decision]) -> bool:
+        """*job* does not fit now: stop others for it, or keep a place, as the policy says. ``True`` if it started."""
+        policy = self._policy
+        if policy.preemptive and job.reservation is None and self._searches < policy.preemptions_max:
+            self._searches += 1
+            plan = choose_victims(
+                self._planner,
+                job,
+                now,
+                lambda victim: victim.request.preemptible and policy.may_stop(job, victim, now),
+            )
+            if plan is not None:
+                self._planner.reserve(job, plan, now)
+                return False
+        if job.reservation is not None or job.id in self._claims or not self._may_claim(job, now):
+            return False
+        if len(self._claims) >= policy.reservations_max:
+            last = self._last_claim()
+            if last.key < job.key:
+                return False
+            del self._claims[last.id]
+            if self._planner.drop(last):
+                self._lines.reopen()
+        self._claims[job.id] = job
+        return self._reserve(job, self._planner.earliest(job, now), now, decisions)
+
+    def _may_claim(self, job: Job, now: float) -> bool:
+        policy = self._policy
+        if not policy.reservations_max or not policy.reserves(job):
+            return False
+        if job.waited_s(now) >= policy.reserve_after_s:
+            return True
+        self._seek_at = min(self._seek_at, job.waiting_since + policy.reserve_after_s)
+        return False
+
+    def _last_claim(self) -> Job:
+        return max(self._claims.values(), key=lambda job: job.key)
+
+    def _reserve(self, job: Job, plan: Plan | None, now: float, decisions: list[Decision]) -> bool:
+        """Keep *plan* for *job*, or carry it out if it can start now; ``True`` then."""
+        had = job.reservation is not None
+        line = job.line
+        assert line is not None
+        started = False
+        if plan is not None and plan.start <= now and line.arguments is not None:
+            # It fits between the reservations of others, where a general search does not look.
+            started = self._place(job, line, now, decisions, within=plan.within())
+            plan = None
+        if plan is not None and math.isinf(plan.start):
+            hold_at = job.waiting_since + self._policy.hold_after_s
+            if hold_at > now:
+                self._hold_at = min(self._hold_at, hold_at)
+                plan = None
+        if plan is not None:
+            self._planner.reserve(job, plan, now)
+        elif not started:
+            self._planner.drop(job)
+        if had and not started:
+            self._lines.reopen()
+        return started
+
+    # -- keeping them
+
+    def _worth_looking(self) -> bool:
+        return (self._early and bool(self._planner.reservations)) or (
+            self._ended and any(job.reservation is None for job in self._claims.values())
+        )
+
+    def _look_again(self, now: float, limit: int, decisions: list[Decision]) -> None:
+        """Move reservations forward, each beside all others as they are; none moves back."""
+        early, self._early, self._ended = self._early, False, False
+        self._looked_at = now
+        self._hold_at = math.inf
+        kept = {each.job.id: each.job for each in self._planner.reservations.values() if not each.preempting}
+        moved = False
+        for job in sorted({**kept, **self._claims}.values(), key=lambda job: job.key)[:MOVES_MAX]:
+            if len(decisions) >= limit:
+                break
+            if job.reservation is None:
+                self._reserve(job, self._planner.earliest(job, now), now, decisions)
+            elif early and not job.reservation.preempting and job.reservation.start > now:
+                plan = self._planner.earliest(job, now)
+                if plan is not None and plan.start < job.reservation.start:
+                    self._planner.reserve(job, plan, now)
+                    moved = True
+        if moved:
+            self._lines.reopen()
+
+    def _renew_overdue(self, now: float, limit: int, decisions: list[Decision]) -> None:
+        """Plan anew for those that should have started by now: what runs there has taken longer than expected."""
+        for reservation in list(self._planner.reservations.values()):
+            if reservation.start + OVERDUE_S > now or len(decisions) >= limit or self._awaits_victims(reservation):
+                continue
+            job = reservation.job
+            self._planner.drop(job)
+            self._lines.reopen()
+            if job.id in self._claims or not self._policy.preemptive:
+                self._reserve(job, self._planner.earliest(job, now), now, decisions)
+
+    def _awaits_victims(self, reservation: Reservation) -> bool:
+        running = self._planner.running
+        return reservation.preempting and any(victim in running for victim in reservation.plan.victims)

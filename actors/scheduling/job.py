@@ -1,0 +1,128 @@
+"""A request on its way: waiting, running, and what it has got so far."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from actorgrid.hotpath import Placement
+
+from .request import Need, Request
+
+if TYPE_CHECKING:
+    from .line import Line
+    from .reservation import Reservation
+    from .shadow import Ask
+
+
+class Job:
+    """One request with the scheduler's notes on it. Policies read it and change nothing.
+
+    *sequence* counts submissions; *order* is its place among its equals. *waiting_since* is when it last began to
+    wait, *started_at* when it last began to run. While it waits, ``placement`` is ``None``.
+    """
+
+    __slots__ = (
+        "_attained_gpu_s",
+        "ask",
+        "handle",
+        "level",
+        "line",
+        "need",
+        "not_before",
+        "order",
+        "placement",
+        "ran_s",
+        "request",
+        "reservation",
+        "sequence",
+        "started_at",
+        "stopping_at",
+        "timers",
+        "unmet",
+        "waiting_since",
+    )
+
+    def __init__(self, request: Request, sequence: int, order: int, now: float) -> None:
+        self.request = request
+        self.need: Need = request.need
+        self.sequence = sequence
+        self.order = order
+        self.level = 0
+        self.waiting_since = now
+        self.started_at = now
+        self.placement: Placement | None = None
+        self.ran_s = 0.0
+        self._attained_gpu_s = 0.0
+        self.stopping_at: float | None = None
+        """When it will have stopped: set once it was asked to."""
+        self.line: Line | None = None
+        self.handle = -1
+        self.ask: Ask | None = None
+        self.reservation: Reservation | None = None
+        self.timers: dict[str, int] = {}
+        self.not_before = 0.0
+        self.unmet: set[str] = set()
+
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return self.request.id
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Its place in the line: lower goes first."""
+        return self.level, self.order, self.sequence
+
+    def begin(self, placement: Placement, now: float) -> None:
+        """It runs from now on."""
+        self.placement = placement
+        self.started_at = now
+
+    def end(self, now: float) -> None:
+        """It runs no longer; if it goes on later, it has waited since now."""
+        self._attained_gpu_s = self.attained_gpu_s(now)
+        self.ran_s += max(0.0, now - self.started_at)
+        self.placement = None
+        self.stopping_at = None
+        self.waiting_since = now
+
+    def waited_s(self, now: float) -> float:
+        """For how long it has been waiting, since it last ran."""
+        return max(0.0, now - self.waiting_since)
+
+    def attained_gpu_s(self, now: float) -> float:
+        """GPU-seconds it has had in all: GPUs, times how long it ran."""
+        if self.placement is None:
+            return self._attained_gpu_s
+        return self._attained_gpu_s + max(0.0, now - self.started_at) * self.request.total_gpu_milli / 1000
+
+    def expect(self, expected_s: float) -> None:
+        """What is left of it takes that long. Raises BadRequest for what is no time."""
+        self.request = replace(self.request, expected_s=expected_s)
+
+    def forgive(self) -> None:
+        """Count what it has had from nothing again."""
+        self._attained_gpu_s = 0.0
+        self.ran_s = 0.0
+
+    def expected_end(self, now: float) -> float:
+        """When it is expected to end if it starts now, or has started; infinite when nobody knows.
+
+        One that has run past its estimate is given twice as long, until that is ahead (Tsafrir, Etsion and Feitelson,
+        "Backfilling Using System-Generated Predictions", TPDS 2007, correct expired predictions in steps too).
+        """
+        if self.stopping_at is not None:
+            return max(self.stopping_at, now)
+        expected_s = self.request.expected_s
+        if expected_s is None:
+            return math.inf
+        if self.placement is None:
+            return now + expected_s
+        end = self.started_at + expected_s
+        step = max(expected_s, 1.0)
+        while end <= now:
+            end += step
+            step *= 2
+        return end

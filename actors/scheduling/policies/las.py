@@ -1,0 +1,53 @@
+"""Who has had least goes first: no estimates needed."""
+
+from __future__ import annotations
+
+from ..job import Job
+from .base import SchedulingPolicy
+
+_ROUNDING_GPU_S = 1e-3
+
+
+class LeastAttainedService(SchedulingPolicy):
+    """A few queues by attained GPU-seconds, first come, first served within each; preemptive.
+
+    Discretised two-dimensional LAS: Gu et al., "Tiresias" (NSDI 2019), sections 3.2 and 3.3. A job begins in the
+    first queue and falls by one at each of *thresholds* (GPU-seconds, rising). One that waits may stop preemptible
+    ones of lower queues. Whoever has waited *patience* times as long as it ran begins anew in the first queue, so
+    that long jobs do not starve. The first in the line that has waited *reserve_after_s* gets a reservation, for the
+    sake of gangs.
+    """
+
+    name = "las"
+    preemptive = True
+    reservations_max = 1
+    reserve_after_s = 600.0
+    hold_after_s = 600.0
+
+    def __init__(self, *, thresholds: tuple[float, ...] = (3600.0, 36000.0, 360000.0), patience: float = 8.0) -> None:
+        self.thresholds = thresholds
+        self.patience = patience
+        self.levels = len(thresholds) + 1
+
+    def level(self, job: Job, now: float) -> int:
+        """How many thresholds it has passed."""
+        attained = job.attained_gpu_s(now) + _ROUNDING_GPU_S
+        return sum(attained >= threshold for threshold in self.thresholds)
+
+    def next_change(self, job: Job, now: float) -> float | None:
+        """When it falls into the next queue, or begins anew."""
+        level = self.level(job, now)
+        if job.placement is None:
+            return job.waiting_since + self.patience * job.ran_s if level else None
+        gpus = job.request.total_gpu_milli / 1000
+        if level == len(self.thresholds) or not gpus:
+            return None
+        return now + max(0.0, self.thresholds[level] - job.attained_gpu_s(now)) / gpus
+
+    def forgives(self, job: Job, now: float) -> bool:
+        """Once it has waited long enough."""
+        return job.waited_s(now) + 1e-6 >= self.patience * job.ran_s
+
+    def may_stop(self, job: Job, victim: Job, now: float) -> bool:
+        """Those of lower queues."""
+        return self.level(victim, now) > job.level

@@ -1,0 +1,175 @@
+"""Whom to stop, so that what they free is where the one who waits fits.
+
+Freed GPUs that lie scattered over nodes help nobody, so victims are chosen node by node: for each node the
+cheapest set of running jobs whose end makes room for one more member, then the cheapest nodes until the whole gang
+has room. Cheapest: fewest victims, then the lowest priority, then least work lost. A victim that turns out not
+to be needed is let off.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from .job import Job
+from .planner import Planner
+from .reservation import Plan
+from .shadow import Devices, Free, Node
+
+VICTIMS_MAX = 256
+"""Jobs stopped for one other at most; a plan that needs more is none."""
+Eligible = Callable[[Job], bool]
+Cost = tuple[int, int, int]
+
+
+def choose_victims(planner: Planner, job: Job, now: float, eligible: Eligible) -> Plan | None:
+    """The plan that starts *job* soonest by stopping *eligible* running jobs, or ``None`` when that does not help.
+
+    Jobs that were asked to stop already are not asked again. The start is when the last victim's grace is over.
+    """
+    return _Search(planner, job, now, eligible).run()
+
+
+class _Search:
+    def __init__(self, planner: Planner, job: Job, now: float, eligible: Eligible) -> None:
+        assert job.ask is not None
+        self.job, self.ask, self.now = job, job.ask, now
+        self.planner = planner
+        self.nodes = planner.shadow().nodes
+        self.may_stop = {
+            id: each for id, each in planner.running.items() if each.stopping_at is None and eligible(each)
+        }
+        self.free: dict[str, Free] = {}
+        self.victims: dict[str, Job] = {}
+        self.counts: dict[str, int] = {}
+
+    def run(self) -> Plan | None:
+        if not self.may_stop:
+            return None
+        total = 0
+        offers: list[tuple[Cost, int, Node, tuple[Job, ...]]] = []
+        for node in self.nodes.values():
+            self.counts[node.name] = found = node.members(self._left(node), self.ask, self.ask.gang)
+            total += found
+            self._offer(node, offers)
+        while total < self.ask.gang:
+            if not offers or len(self.victims) > VICTIMS_MAX:
+                return None
+            _, _, node, victims = heapq.heappop(offers)
+            if any(each.id in self.victims for each in victims):
+                self._offer(node, offers)  # a gang chosen for another node was among them
+                continue
+            for each in victims:
+                total += self._stop(each)
+            self._offer(node, offers)
+        self._let_off(total)
+        if len(self.victims) > VICTIMS_MAX:
+            return None
+        return self._plan()
+
+    def _left(self, node: Node) -> Free:
+        """What would be free on *node* with the victims gone, less what others have reserved there."""
+        free = self.free.get(node.name, node.free)
+        others = [each for id, each in node.reserved.items() if id != self.job.id]
+        if not others:
+            return free
+        left = free.copy()
+        for each in others:
+            for indexes in each.nodes[node.name]:
+                left.change(each.ask, indexes, -1)
+        return left
+
+    def _offer(self, node: Node, offers: list[tuple[Cost, int, Node, tuple[Job, ...]]]) -> None:
+        """Put the cheapest way to one more member on *node* among the offers."""
+        here = [each for id, (each, _) in node.runs.items() if id in self.may_stop and id not in self.victims]
+        if not here or self.counts[node.name] >= self.ask.gang:
+            return
+        best: tuple[Cost, tuple[Job, ...]] | None = None
+        for order in (self._worth, self._size):
+            found = self._enough(node, sorted(here, key=order))
+            if found is not None and (best is None or self._cost(found) < best[0]):
+                best = self._cost(found), found
+        if best is not None:
+            heapq.heappush(offers, (best[0], node.number, node, best[1]))
+
+    def _enough(self, node: Node, candidates: list[Job]) -> tuple[Job, ...] | None:
+        """The first of *candidates* that make room for another member, without those that turn out not to matter."""
+        left = self._left(node).copy()
+        wanted = self.counts[node.name] + 1
+        taken: list[Job] = []
+        for each in candidates:
+            self._shift(left, node, each, 1)
+            taken.append(each)
+            if node.members(left, self.ask, wanted) == wanted:
+                break
+        else:
+            return None
+        for each in taken[:-1][::-1]:
+            self._shift(left, node, each, -1)
+            if node.members(left, self.ask, wanted) == wanted:
+                taken.remove(each)
+            else:
+                self._shift(left, node, each, 1)
+        return tuple(taken)
+
+    @staticmethod
+    def _shift(free: Free, node: Node, job: Job, sign: int) -> None:
+        assert job.ask is not None
+        for indexes in node.runs[job.id][1]:
+            free.change(job.ask, indexes, sign)
+
+    def _stop(self, victim: Job) -> int:
+        """Count *victim* among the victims; gives how many more members fit by that."""
+        self.victims[victim.id] = victim
+        return self._count_anew(victim, 1)
+
+    def _count_anew(self, job: Job, sign: int) -> int:
+        gained = 0
+        assert job.placement is not None
+        for name in dict.fromkeys(name for name, _ in job.placement.shares):
+            node = self.nodes.get(name)
+            if node is None:
+                continue
+            free = self.free.setdefault(name, node.free.copy())
+            self._shift(free, node, job, sign)
+            found = node.members(self._left(node), self.ask, self.ask.gang)
+            gained += found - self.counts[name]
+            self.counts[name] = found
+        return gained
+
+    def _let_off(self, total: int) -> None:
+        for each in sorted(self.victims.values(), key=self._worth, reverse=True):
+            gained = self._count_anew(each, -1)
+            if total + gained >= self.ask.gang:
+                total += gained
+                del self.victims[each.id]
+            else:
+                self._count_anew(each, 1)
+
+    def _plan(self) -> Plan:
+        start = self.now + max((each.request.grace_s for each in self.victims.values()), default=0.0)
+        shares: list[tuple[str, Devices]] = []
+        able = [node for node in self.nodes.values() if self.counts[node.name]]
+        for node in sorted(able, key=lambda node: (-self.counts[node.name], node.number)):
+            wanted = min(self.counts[node.name], self.ask.gang - len(shares))
+            if wanted <= 0:
+                break
+            shares += [(node.name, indexes) for indexes in node.choose(self._left(node), self.ask, wanted)]
+        return Plan(start, tuple(shares), victims=tuple(self.victims))
+
+    def _worth(self, job: Job) -> tuple[int, int, int]:
+        return job.request.priority, self._lost(job), job.sequence
+
+    def _size(self, job: Job) -> tuple[int, int, int]:
+        return -job.request.total_gpu_milli, job.request.priority, job.sequence
+
+    def _lost(self, job: Job) -> int:
+        """Work that stopping it loses: the milli-GPU-seconds of its present run."""
+        return int((self.now - job.started_at) * job.request.total_gpu_milli)
+
+    def _cost(self, victims: tuple[Job, ...]) -> Cost:
+        return (
+            len(victims),
+            max(each.request.priority for each in victims),
+            sum(self._lost(each) for each in victims),
+        )

@@ -1,0 +1,73 @@
+"""When and where a job that does not fit now is to start, and what that leaves to others."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .job import Job
+    from .shadow import Ask, Devices
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A start at *start*, on *shares*. Infinite: when those it waits for, *awaited*, have ended; nobody knows when.
+
+    *victims* are the running jobs to stop for it.
+    """
+
+    start: float
+    shares: tuple[tuple[str, Devices], ...]
+    awaited: frozenset[str] = frozenset()
+    victims: tuple[str, ...] = ()
+
+    def within(self) -> tuple[tuple[str, Devices], ...]:
+        """Its place, as the engine's ``within`` has it: each node once."""
+        nodes: dict[str, set[int]] = {}
+        for name, indexes in self.shares:
+            nodes.setdefault(name, set()).update(indexes)
+        return tuple((name, tuple(sorted(indexes))) for name, indexes in nodes.items())
+
+
+@dataclass(eq=False, slots=True)
+class Reservation:
+    """A plan that is being kept for *job*: what starts elsewhere leaves it possible.
+
+    *preempting*: victims were asked to stop for it, and the plan stands until they have.
+    """
+
+    job: Job
+    ask: Ask
+    plan: Plan
+    preempting: bool = False
+    nodes: dict[str, list[Devices]] = field(default_factory=dict)
+    expected_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, indexes in self.plan.shares:
+            self.nodes.setdefault(name, []).append(indexes)
+        self.expected_s = math.inf if self.job.request.expected_s is None else self.job.request.expected_s
+
+    @property
+    def start(self) -> float:
+        """When it is to start; infinite when nobody knows."""
+        return self.plan.start
+
+    @property
+    def unknown(self) -> bool:
+        """Whether nobody knows when: then its place is closed to all others at once."""
+        return math.isinf(self.plan.start)
+
+    def overlaps(self, start: float, end: float) -> bool:
+        """Whether someone who runs from *start* to *end* would meet it."""
+        if self.unknown:
+            return True
+        own_end = self.plan.start + self.expected_s
+        return self.plan.start < end and (own_end > start or math.isinf(own_end))
+
+    def holds_at(self, moment: float) -> bool:
+        """Whether its room is taken, or to be kept, at that very moment."""
+        own_end = self.plan.start + self.expected_s
+        return self.unknown or (self.plan.start <= moment and (moment < own_end or math.isinf(own_end)))

@@ -1,0 +1,363 @@
+"""Who starts when: takes requests and news of what ended, gives decisions. No clock, no I/O, never blocks.
+
+The policy ranks those who wait; the engine says what fits; the planner keeps reservations, so that what passes the
+first in the line does not delay it. A need that did not fit is not tried again until something was freed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from actorgrid.errors import BadRequest, QueueFull, UnknownPlacement
+from actorgrid.hotpath import Placement, PlacementEngine, TimerWheel
+
+from .dispatch import Dispatch
+from .job import Job
+from .line import Lines, length_class
+from .planner import Planner
+from .policies import SchedulingPolicy, find_policy
+from .request import Decision, Need, Preempt, Refuse, Request
+from .shadow import Ask
+
+QUEUE_MAX = 100_000
+TICK_S = 0.001
+"""What timers are rounded up to."""
+_ROUNDING = 1e-6
+Translate = Callable[[Need], dict[str, Any] | None]
+
+
+class Scheduler:
+    """Holds at most *queue_max* requests that wait. One thread; the engine is changed by nobody else unseen.
+
+    *policy* is a policy or the name of one. *translate* turns a need into the engine's arguments, ``None`` when
+    nothing there is could serve it; *clock_ns* measures how long placing takes. After others have changed the engine
+    (nodes, drains, devices held back), call ``refresh``; for another engine, ``rebind``.
+    """
+
+    def __init__(
+        self,
+        engine: PlacementEngine,
+        policy: str | SchedulingPolicy = "priority",
+        *,
+        queue_max: int = QUEUE_MAX,
+        translate: Translate = Need.arguments,
+        clock_ns: Callable[[], int] | None = None,
+    ) -> None:
+        self.engine = engine
+        self.policy = find_policy(policy) if isinstance(policy, str) else policy
+        self.queue_max = queue_max
+        self.waiting: dict[str, Job] = {}
+        self.planner = Planner(engine)
+        self._translate = translate
+        self._lines = Lines(self.policy.levels)
+        self._wheel: TimerWheel | None = None
+        self._sequence = 0
+        self._now = -math.inf
+        self._dependents: dict[str, dict[str, None]] = {}
+        self._refusals: deque[Refuse] = deque()
+        self._dispatch = Dispatch(
+            engine, self.policy, self.planner, self._lines, clock_ns or (lambda: 0), self._started
+        )
+
+    # -- news
+
+    def submit(
+        self,
+        request: Request,
+        now: float,
+        *,
+        order: int | None = None,
+        not_before: float = 0.0,
+        unmet: Iterable[str] = (),
+    ) -> None:
+        """Let *request* wait, or, with the id of one that waits, let it wait as described now.
+
+        *order* is its place among its equals (default: as they come). It may not start before *not_before*, nor
+        before ``resolve`` was called for all of *unmet*. Raises QueueFull, BadRequest for one that runs already, and
+        what the policy's ``admit`` raises; nothing has changed then.
+        """
+        if request.id in self.planner.running:
+            raise BadRequest("it is running already", asked=request.id)
+        before = self.waiting.get(request.id)
+        if before is None and len(self.waiting) >= self.queue_max:
+            raise QueueFull("the queue of waiting work is full", asked=request.id, found=f"{self.queue_max} waiting")
+        self._sequence += 1
+        sequence = self._sequence if before is None else before.sequence
+        since = request.submitted_at if 0 < request.submitted_at <= now else now
+        job = Job(request, sequence, sequence if order is None else order, since)
+        job.unmet.update(unmet)
+        if before is not None:
+            self._forget(before)
+        self.waiting[request.id] = job
+        for dependency in job.unmet:
+            self._dependents.setdefault(dependency, {})[request.id] = None
+        if not_before > now:
+            self._arm(job, "ready", not_before, now)
+        try:
+            self._enter(job, now)
+        except BadRequest:
+            self._forget(job)
+            if before is not None:
+                self.waiting[before.id] = before
+                self._enter(before, now)
+            raise
+
+    def resolve(self, dependency: str, now: float) -> None:
+        """Nothing waits for *dependency* any more."""
+        for id in self._dependents.pop(dependency, ()):
+            job = self.waiting[id]
+            job.unmet.discard(dependency)
+            self._enter_or_refuse(job, now)
+
+    def withdraw(self, id: str) -> bool:
+        """Forget one that waits; ``False`` when none does by that id."""
+        job = self.waiting.get(id)
+        if job is None:
+            return False
+        self._forget(job)
+        return True
+
+    def finished(self, id: str, now: float) -> None:
+        """The running job *id* has ended, for whichever reason: its room is free. Raises UnknownPlacement."""
+        self._ended(id, now)
+
+    def preempted(self, id: str, now: float, expected_s: float | None = None) -> None:
+        """The running job *id* was stopped and waits again, in its old place. Raises UnknownPlacement.
+
+        *expected_s* is how long the rest will take (default: as long as the whole).
+        """
+        job = self._ended(id, now)
+        if expected_s is not None:
+            job.expect(expected_s)
+        self.waiting[id] = job
+        self._enter_or_refuse(job, now)
+
+    def adopt(self, request: Request, placement: Placement, started_at: float) -> None:
+        """Take note of a job that runs already; the engine holds *placement* for it."""
+        self.withdraw(request.id)
+        self._sequence += 1
+        job = Job(request, self._sequence, self._sequence, started_at)
+        job.ask = Ask(self._translate(job.need) or {})
+        job.begin(placement, started_at)
+        self.planner.refresh()
+        self.planner.started(job)
+
+    def refresh(self, now: float) -> None:
+        """Others changed the engine: everything is worth trying again, and reservations are made anew."""
+        self.planner.refresh()
+        for reservation in list(self.planner.reservations.values()):
+            if not reservation.preempting:
+                self.planner.drop(reservation.job)
+        jobs = [job for job in self.waiting.values() if job.line is not None]
+        self._lines.forget()
+        self._dispatch.begin_anew()
+        for job in jobs:
+            job.line = None
+            self._cancel(job)
+            self._enter_or_refuse(job, now)
+
+    def rebind(self, engine: PlacementEngine, now: float) -> None:
+        """Go on with another engine. What runs is forgotten: tell ``adopt`` what the new one holds."""
+        self.engine = self.planner.engine = self._dispatch.engine = engine
+        for job in list(self.planner.running.values()):
+            self._cancel(job)
+            self.planner.ended(job)
+        for reservation in list(self.planner.reservations.values()):
+            self.planner.drop(reservation.job)
+        self.refresh(now)
+
+    # -- deciding
+
+    def schedule(self, now: float, limit: int) -> list[Decision]:
+        """What is to be done now, at most *limit* decisions. A started job's room is held from here on.
+
+        When more could be said than *limit*, ``next_wakeup`` is *now*.
+        """
+        self._now = now
+        self._expire(now)
+        decisions: list[Decision] = []
+        self._tell(decisions, limit)
+        self._dispatch.serve(now, limit, decisions)
+        self._tell(decisions, limit)
+        return decisions
+
+    @property
+    def next_wakeup(self) -> float | None:
+        """When ``schedule`` next has something to do without any news; not before the last *now*."""
+        if self._refusals or self.planner.to_stop:
+            return self._now
+        earliest = self._dispatch.next_wakeup(self._now)
+        if self._wheel is not None and (tick := self._wheel.next_tick()) is not None:
+            earliest = min(earliest, tick * TICK_S)
+        return None if math.isinf(earliest) else max(earliest, self._now)
+
+    @property
+    def running(self) -> dict[str, Job]:
+        """What runs, by id; not to be changed."""
+        return self.planner.running
+
+    # -- answering
+
+    def position(self, id: str) -> int | None:
+        """Place in the line, from 1; ``None`` for one that may not start yet or does not wait."""
+        mine = self.waiting.get(id)
+        if mine is None or mine.line is None:
+            return None
+        return 1 + sum(other.line is not None and other.key < mine.key for other in self.waiting.values())
+
+    def explain(self, id: str, now: float) -> dict[str, Any]:
+        """Why *id* waits: the engine's ``explain`` for it, and
+
+        ``position``; ``waited_s``; ``depends_on`` and ``not_before``; ``reservation`` (``start``, ``None`` when nobody
+        knows it, ``nodes``, and ``stopping``, who is being stopped for it); ``held_up_by``, who has reservations in its
+        way. Raises BadRequest when it does not wait.
+        """
+        job = self.waiting.get(id)
+        if job is None:
+            raise BadRequest("it does not wait", asked=id, found="it runs" if id in self.running else "it is not known")
+        arguments = self._translate(job.need)
+        report: dict[str, Any] = {"fits": False} if arguments is None else dict(self.engine.explain(**arguments))
+        reservation = job.reservation
+        ready = job.timers.get("ready")
+        report |= {
+            "position": self.position(id),
+            "waited_s": job.waited_s(now),
+            "depends_on": sorted(job.unmet),
+            "not_before": None if ready is None else job.not_before,
+            "reservation": None,
+            "held_up_by": [],
+        }
+        if reservation is not None:
+            report["reservation"] = {
+                "start": None if reservation.unknown else reservation.start,
+                "nodes": list(reservation.nodes),
+                "stopping": [victim for victim in reservation.plan.victims if victim in self.running],
+            }
+        end = job.expected_end(now)
+        if report["fits"]:
+            report["held_up_by"] = [
+                other
+                for other, each in self.planner.reservations.items()
+                if each.job is not job and (each.unknown or each.start < end)
+            ]
+            if self._dispatch.stuck is not None and self._dispatch.stuck is not job:
+                report["held_up_by"].append(self._dispatch.stuck.id)
+        return report
+
+    # -- waiting
+
+    def _enter(self, job: Job, now: float) -> None:
+        """Let *job* stand in its line, if nothing else is to come first. Raises what ``admit`` raises."""
+        if job.unmet or "ready" in job.timers:
+            return
+        policy = self.policy
+        job.level = policy.level(job, now)
+        job.order = policy.order(job)
+        key = (job.need, length_class(job.request.expected_s) if policy.uses_estimates else 0)
+        line = self._lines.get(key)
+        self._lines.add(job, key, self._translate(job.need) if line is None else line.arguments)
+        policy.admit(job, self.planner, now)
+        self._dispatch.entered(job, now)
+        self._watch(job, now)
+        gives_up_at = policy.gives_up_at(job)
+        if gives_up_at is not None:
+            self._arm(job, "give up", gives_up_at + TICK_S, now)
+
+    def _enter_or_refuse(self, job: Job, now: float) -> None:
+        try:
+            self._enter(job, now)
+        except BadRequest as error:
+            self._forget(job)
+            self._refusals.append(Refuse(job.id, str(error)))
+
+    def _forget(self, job: Job) -> None:
+        """*job* waits no longer."""
+        self.waiting.pop(job.id, None)
+        for dependency in job.unmet:
+            dependents = self._dependents[dependency]
+            dependents.pop(job.id, None)
+            if not dependents:
+                del self._dependents[dependency]
+        self._leave(job)
+
+    def _leave(self, job: Job) -> None:
+        self._cancel(job)
+        self._dispatch.left(job)
+
+    def _ended(self, id: str, now: float) -> Job:
+        job = self.planner.running.get(id)
+        if job is None:
+            raise UnknownPlacement("no such job is running", asked=id, found=f"{len(self.running)} running")
+        assert job.placement is not None
+        early = job.expected_end(now) > now + _ROUNDING
+        self._cancel(job)
+        self.engine.release(job.placement.id)
+        self.planner.ended(job)
+        job.end(now)
+        self._dispatch.freed(early)
+        return job
+
+    def _started(self, job: Job, now: float) -> None:
+        """Room is held for *job*: it waits no longer."""
+        del self.waiting[job.id]
+        self._leave(job)
+        self._watch(job, now)
+
+    def _tell(self, decisions: list[Decision], limit: int) -> None:
+        """Say what was decided outside of a pass, as far as there is room."""
+        while self._refusals and len(decisions) < limit:
+            decisions.append(self._refusals.popleft())
+        while self.planner.to_stop and len(decisions) < limit:
+            id, for_id = next(iter(self.planner.to_stop.items()))
+            del self.planner.to_stop[id]
+            decisions.append(Preempt(id, self.running[id].request.grace_s, for_id))
+
+    # -- timers
+
+    def _arm(self, job: Job, kind: str, at: float, now: float) -> None:
+        if self._wheel is None:
+            self._wheel = TimerWheel(max(0, math.floor(now / TICK_S)))
+        if kind in job.timers:
+            self._wheel.cancel(job.timers[kind])
+        job.timers[kind] = self._wheel.add(max(0, math.ceil(at / TICK_S - TICK_S)), (job, kind))
+        if kind == "ready":
+            job.not_before = at
+
+    def _cancel(self, job: Job) -> None:
+        if self._wheel is not None:
+            for handle in job.timers.values():
+                self._wheel.cancel(handle)
+        job.timers.clear()
+
+    def _watch(self, job: Job, now: float) -> None:
+        at = self.policy.next_change(job, now)
+        if at is not None:
+            self._arm(job, "change", max(at, now + TICK_S), now)
+
+    def _expire(self, now: float) -> None:
+        if self._wheel is None:
+            return
+        for job, kind in self._wheel.advance(math.floor(now / TICK_S + TICK_S)):
+            job.timers.pop(kind, None)
+            if kind == "ready":
+                self._enter_or_refuse(job, now)
+            elif kind == "give up":
+                self._forget(job)
+                self._refusals.append(Refuse(job.id, "its deadline cannot be kept any more"))
+            else:
+                self._changed(job, now)
+
+    def _changed(self, job: Job, now: float) -> None:
+        """What the policy says of *job* has changed by itself."""
+        if job.placement is not None:
+            self._lines.freed()  # it may be stopped for others now
+        elif job.line is not None:
+            if self.policy.forgives(job, now):
+                job.forgive()
+            self._lines.move(job, self.policy.level(job, now))
+            self._lines.offer(job.line)
+            self._dispatch.entered(job, now)
+        self._watch(job, now)
