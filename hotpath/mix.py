@@ -19,6 +19,11 @@ from .records import WHOLE_GPU_MILLI, TypicalTask
 MIX_WEIGHT = 4096
 MIX_MAX = 250
 COUNTS_MAX = 64
+KINDS_MAX = 16
+CPU_SHIFT_MIN = 10
+CPU_BUCKETS_MAX = 128
+WHOLES_MAX = 16
+BUCKETS_OF_A_GPU = 8
 
 # Until somebody says what arrives: shares and whole devices, few of them with much CPU.
 DEFAULT_MIX = (
@@ -44,6 +49,7 @@ class Mix:
     kinds: dict[str, int]
     share_mass: tuple[int, ...]
     whole_mass: tuple[int, ...]
+    tasks: tuple[tuple[tuple[int, int, int, int], ...], ...]
 
 
 def check_mix(tasks: Iterable[TypicalTask]) -> tuple[TypicalTask, ...]:
@@ -85,13 +91,14 @@ def sum_up(tasks: Sequence[TypicalTask]) -> Mix:
     counts = min(COUNTS_MAX, max((task.gpu_count for task, _ in weighed if not _is_share(task)), default=0))
     share_mass: list[int] = []
     whole_mass: list[int] = []
-    named = sorted({model for task, _ in weighed for model in task.gpu_models})
+    named = _named_models(weighed)
+    served_by: list[tuple[tuple[int, int, int, int], ...]] = []
     for model in (None, *named):
         shares = [[0] * (len(thresholds) + 1) for _ in range(len(cpus) + 1)]
         wholes = [[0] * (counts + 1) for _ in range(len(cpus) + 1)]
-        for task, weight in weighed:
-            if task.gpu_models and model not in task.gpu_models:
-                continue
+        served = [(task, weight) for task, weight in weighed if not task.gpu_models or model in task.gpu_models]
+        served_by.append(tuple((task.cpu_milli, task.gpu_count, task.gpu_milli, weight) for task, weight in served))
+        for task, weight in served:
             rank = cpus.index(task.cpu_milli) + 1
             if _is_share(task):
                 shares[rank][thresholds.index(task.gpu_milli) + 1] += weight
@@ -103,7 +110,39 @@ def sum_up(tasks: Sequence[TypicalTask]) -> Mix:
                 below = [sum(pair) for pair in zip(below, accumulate(line), strict=True)]
                 flat += below
     kinds = {model: number for number, model in enumerate(named, start=1)}
-    return Mix(cpus, thresholds, counts, kinds, tuple(share_mass), tuple(whole_mass))
+    return Mix(cpus, thresholds, counts, kinds, tuple(share_mass), tuple(whole_mass), tuple(served_by))
+
+
+def _named_models(weighed: Sequence[tuple[TypicalTask, int]]) -> list[str]:
+    mass: dict[str, int] = {}
+    for task, weight in weighed:
+        for model in task.gpu_models:
+            mass[model] = mass.get(model, 0) + weight
+    return sorted(sorted(mass, key=lambda model: (-mass[model], model))[: KINDS_MAX - 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How large a table of expected completion is. A CPU bucket is 2 ** ``cpu_shift`` thousandths of a core."""
+
+    cpu_buckets: int
+    cpu_shift: int
+    wholes: int
+    buckets: int
+
+
+def extent(cpu_milli: int, gpus: int) -> Extent:
+    """For nodes of up to this much; steps are coarse, so that it seldom changes as nodes are added."""
+    wholes = 1
+    while wholes < min(gpus, WHOLES_MAX):
+        wholes *= 2
+    shift = CPU_SHIFT_MIN
+    while cpu_milli >> shift >= CPU_BUCKETS_MAX:
+        shift += 1
+    cpu_buckets = 1
+    while cpu_buckets <= cpu_milli >> shift:
+        cpu_buckets *= 2
+    return Extent(cpu_buckets, shift, wholes, BUCKETS_OF_A_GPU * wholes + 2)
 
 
 def _is_share(task: TypicalTask) -> bool:

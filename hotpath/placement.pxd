@@ -44,6 +44,10 @@ cdef class PlacementEngine:
     cdef dict held
     cdef tuple typical
     cdef tuple mix
+    cdef object extent
+    cdef bint is_mix_stale
+    cdef long long largest_cpu      # of a node, ever
+    cdef long long largest_gpus
     cdef dict kinds                 # what the mix calls a model; all others are 0
 
     cdef Node* node(self, object name) except NULL
@@ -63,4 +67,5 @@ cdef class PlacementEngine:
                           int sign) except -1
     cdef str misfit(self, object share, Shape* shape)
     cdef object hold(self, object id, tuple shares, Shape* shape, Py_ssize_t slot, int gpu)
+    cdef int cover(self, long long cpu, long long gpus) except -1
     cdef int sum_up_mix(self) except -1

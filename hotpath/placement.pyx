@@ -10,7 +10,8 @@ from operator import index as as_index
 
 from actorgrid.errors import AdoptRefused, BadRequest, DuplicateNode, UnknownNode, UnknownPlacement
 from actorgrid.hotpath.misfit import explain_misfit
-from actorgrid.hotpath.mix import DEFAULT_MIX, check_mix, sum_up
+from actorgrid.hotpath.completion import completion, partial_worth
+from actorgrid.hotpath.mix import DEFAULT_MIX, check_mix, extent, sum_up
 from actorgrid.hotpath.records import (
     MAX_GANG as _MAX_GANG,
     MAX_GPUS_PER_NODE,
@@ -29,6 +30,7 @@ from .score_table cimport (
     AFFINITY,
     BEST_FIT,
     BLOCK,
+    COMPLETION,
     DEVICE_SCORE,
     FGD,
     FIRST_FIT,
@@ -47,7 +49,7 @@ from .score_table cimport (
 cdef enum:
     SETTLED_A_CALL = 2          # columns: one call makes one node stale, a gang many, which later calls work off
 
-assert [POLICIES[code] for code in (FGD, BEST_FIT, PACKING, SPREAD, FIRST_FIT, RANDOM, AFFINITY, TOPOLOGY,
+assert [POLICIES[code] for code in (COMPLETION, FGD, BEST_FIT, PACKING, SPREAD, FIRST_FIT, RANDOM, AFFINITY, TOPOLOGY,
                                     DEVICE_SCORE)] == list(POLICIES)
 cdef Py_ssize_t MAX_GANG = _MAX_GANG
 cdef object new_tuple = tuple.__new__
@@ -78,14 +80,15 @@ cdef class Holding:
 
 
 cdef class PlacementEngine:
-    def __cinit__(self, policy="fgd", rng=None):
+    def __cinit__(self, policy="completion", rng=None):
         self.call = 0
         self.dice = 0
         self.rack_capacity = self.chosen_capacity = 0
         self.allocated_milli = self.capacity_milli = 0
         self.next_id = 1
+        self.largest_cpu = self.largest_gpus = 0
 
-    def __init__(self, policy="fgd", rng=None):
+    def __init__(self, policy="completion", rng=None):
         self.policy_code = policy_number(policy)
         self.table = ScoreTable(self.policy_code)
         self.rng = rng
@@ -136,7 +139,17 @@ cdef class PlacementEngine:
 
     cdef int sum_up_mix(self) except -1:
         mix = sum_up(self.mix)
+        size = extent(self.largest_cpu, self.largest_gpus)
+        self.extent = size
+        self.is_mix_stale = False
         self.kinds = mix.kinds
+        if self.policy_code == COMPLETION:
+            partials = [partial_worth(tasks) for tasks in mix.tasks]
+            tables = [
+                completion(tasks, partial, size.cpu_buckets, size.cpu_shift, size.wholes, size.buckets)
+                for tasks, partial in zip(mix.tasks, partials)
+            ]
+            self.table.set_completion(tables, partials, size.cpu_buckets, size.cpu_shift, size.wholes, size.buckets)
         for name, number in self.model_numbers.items():
             self.table.set_kind(number, self.kinds.get(name, 0))
         self.table.set_mix(list(mix.cpus), list(mix.thresholds), mix.counts, list(mix.share_mass),
@@ -259,6 +272,7 @@ cdef class PlacementEngine:
         summarise(node)
         self.by_name[name] = slot
         self.capacity_milli += node.milli_free
+        self.cover(cpu, node.gpu_count)
         self.table.touch(slot)
         return name
 
@@ -275,6 +289,7 @@ cdef class PlacementEngine:
         node.cpu_free += cpu - node.cpu
         node.memory_free += memory - node.memory
         node.cpu, node.memory = cpu, memory
+        self.cover(cpu, 0)
         self.table.touch(self.by_name[name])
 
     def remove_node(self, name):
@@ -499,6 +514,14 @@ cdef class PlacementEngine:
             self.chosen = <int*>grown(self.chosen, count, sizeof(int))
             self.chosen_capacity = count
 
+    cdef int cover(self, long long cpu, long long gpus) except -1:
+        """The tables are made anew before the next decision if a node has grown over them."""
+        self.largest_cpu = max(self.largest_cpu, cpu)
+        self.largest_gpus = max(self.largest_gpus, gpus)
+        if self.policy_code == COMPLETION and extent(self.largest_cpu, self.largest_gpus) != self.extent:
+            self.is_mix_stale = True
+        return 0
+
     # -- inside
 
     cdef Node* node(self, object name) except NULL:
@@ -652,6 +675,8 @@ cdef class PlacementEngine:
         cdef list shares = None
         cdef object share
         self.call += 1
+        if self.is_mix_stale:
+            self.sum_up_mix()
         if within != ():
             within = tuple(within)
         if within:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from actorgrid.errors import BadRequest, UnknownPolicy
 
 POLICIES = (
+    "completion",
     "fgd",
     "best_fit",
     "packing",

@@ -8,15 +8,16 @@ cdef enum:
     ROWS_MAX = 256          # shapes alive at a time
     SCORE_MAX = 32767
     SCORE_EVEN = 16384      # what a placement scores that neither makes nor mends fragments
-    FGD = 0
-    BEST_FIT = 1
-    PACKING = 2
-    SPREAD = 3
-    FIRST_FIT = 4
-    RANDOM = 5
-    AFFINITY = 6
-    TOPOLOGY = 7
-    DEVICE_SCORE = 8
+    COMPLETION = 0
+    FGD = 1
+    BEST_FIT = 2
+    PACKING = 3
+    SPREAD = 4
+    FIRST_FIT = 5
+    RANDOM = 6
+    AFFINITY = 7
+    TOPOLOGY = 8
+    DEVICE_SCORE = 9
 
 
 cdef struct Gpu:
@@ -64,6 +65,7 @@ cdef struct Served:                 # with the CPU that is left: the use the mix
     long long* shares               # mass by threshold rank; NULL: there is not enough CPU
     long long* wholes               # mass by count
     long long use                   # of the shares as they are
+    const int* worths               # expected completion, by whole devices and bucket of partial worth
 
 
 @cython.final
@@ -106,6 +108,14 @@ cdef class ScoreTable:
     cdef long long* share_mass      # [kind][rank][step]
     cdef long long* whole_mass      # [kind][rank][count]
 
+    # expected completion
+    cdef int* completion            # [kind][CPU bucket][whole devices][bucket of partial worth]
+    cdef int* partial               # [kind][WHOLE]
+    cdef int cpu_buckets
+    cdef int cpu_shift
+    cdef int wholes
+    cdef int buckets
+
     cdef int grow_nodes(self, Py_ssize_t wanted) except -1
     cdef int row_of(self, Shape* shape) except -1
     cdef int find_row(self, Shape* shape) noexcept nogil
@@ -120,7 +130,10 @@ cdef class ScoreTable:
     cdef void settle(self, Py_ssize_t limit) noexcept nogil
     cdef void settle_row(self, int row) noexcept nogil
     cdef void refresh(self, Py_ssize_t slot) noexcept nogil
-    cdef void refresh_fgd(self, Py_ssize_t slot) noexcept nogil
+    cdef void refresh_alike(self, Py_ssize_t slot) noexcept nogil
+    cdef const int* worths(self, int kind, long long cpu_free) noexcept nogil
+    cdef long long worth(self, const int* worths, int wholes, long long partial) noexcept nogil
+    cdef int pick_by_worth(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
     cdef Py_ssize_t best(self, int row) noexcept nogil
     cdef bint fits(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
     cdef bint usable(self, Gpu* gpu, Shape* shape, unsigned long long call) noexcept nogil
@@ -128,9 +141,8 @@ cdef class ScoreTable:
     cdef int pick(self, Node* node, Shape* shape, unsigned long long call, int* chosen) noexcept nogil
     cdef int pick_in_domains(self, Node* node, Shape* shape, unsigned long long call, int* chosen) noexcept nogil
     cdef int rank(self, long long cpu_free) noexcept nogil
-    cdef long long use_of_share(self, int model, int rank, int milli) noexcept nogil
-    cdef long long whole_use(self, long long* masses, int count) noexcept nogil
-    cdef long long use_of_whole(self, int model, int rank, int count) noexcept nogil
-    cdef long long use(self, Node* node, int rank) noexcept nogil
-    cdef long long use_without(self, Node* node, int rank, int* chosen, int count, int milli) noexcept nogil
+    cdef long long use_of_share(self, int kind, int rank, int milli) noexcept nogil
+    cdef long long whole_use(self, const long long* masses, int count) noexcept nogil
+    cdef long long use_of_whole(self, int kind, int rank, int count) noexcept nogil
+    cdef long long worth_without(self, Node* node, long long cpu, int* chosen, int count, int milli) noexcept nogil
     cdef bint in_one_domain(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil

@@ -11,13 +11,21 @@ The scores themselves are told in prose in ``reference/scores.py``, which gives 
 
 cimport cython
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
+
+from actorgrid.hotpath.mix import MIX_WEIGHT as _MIX_WEIGHT
+from actorgrid.hotpath.reference.completion import PARTIAL_SHIFT as _PARTIAL_SHIFT, UNIT as _UNIT
 
 cdef enum:
     MIX_WEIGHT = 4096           # what the weights of the typical mix add up to
     STEP = 40 * 4096            # 40 milli-GPU of expected fragments make a difference
     CORES_OF_A_GPU = 16         # best_fit: as many left-over cores weigh as much as a left-over GPU
     DISTINCT_MAX = 64
+    UNIT = 16                   # of worth in a thousandth of a GPU; see reference/completion.py
+    PARTIAL_SHIFT = 11
+    PARTIAL_BUCKET = 2048
+
+assert (MIX_WEIGHT, UNIT, PARTIAL_SHIFT, PARTIAL_BUCKET) == (_MIX_WEIGHT, _UNIT, _PARTIAL_SHIFT, 1 << _PARTIAL_SHIFT)
 
 
 cdef void* grown(void* block, Py_ssize_t count, Py_ssize_t size) except NULL:
@@ -31,10 +39,10 @@ cdef inline int clamped(long long score) noexcept nogil:
     return 1 if score < 1 else SCORE_MAX if score > SCORE_MAX else <int>score
 
 
-cdef inline int fragment_score(long long before, long long after, long long taken) noexcept nogil:
-    """From the use the mix has for a node's free shares, before and after *taken* thousandths are gone."""
-    cdef long long growth = before - after - MIX_WEIGHT * taken
-    return clamped(2 * SCORE_EVEN - (growth + STEP // 2 + <long long>SCORE_EVEN * STEP) // STEP)
+cdef inline int worth_score(long long before, long long after, long long taken) noexcept nogil:
+    """From the worth of a node before and after *taken* thousandths are gone."""
+    cdef long long loss = before - after - MIX_WEIGHT * taken
+    return clamped(2 * SCORE_EVEN - (loss + <long long>SCORE_EVEN * STEP) // STEP)
 
 
 @cython.final
@@ -65,6 +73,8 @@ cdef class ScoreTable:
         free(self.kind_of)
         free(self.share_mass)
         free(self.whole_mass)
+        free(self.completion)
+        free(self.partial)
 
     # -- room
 
@@ -153,6 +163,19 @@ cdef class ScoreTable:
                 at += 1
             self.mix_step[milli] = <unsigned char>at
         self.rebuild()
+
+    def set_completion(self, list tables, list partials, int cpu_buckets, int cpu_shift, int wholes, int buckets):
+        """Expected completion by kind; before ``set_mix``, which works out all scores anew."""
+        cdef Py_ssize_t kind, size = cpu_buckets * (wholes + 1) * buckets
+        cdef const int[:] values
+        self.completion = <int*>grown(self.completion, len(tables) * size, sizeof(int))
+        self.partial = <int*>grown(self.partial, len(tables) * WHOLE, sizeof(int))
+        for kind in range(len(tables)):
+            values = tables[kind]
+            memcpy(self.completion + kind * size, &values[0], size * sizeof(int))
+            values = partials[kind]
+            memcpy(self.partial + kind * WHOLE, &values[0], WHOLE * sizeof(int))
+        self.cpu_buckets, self.cpu_shift, self.wholes, self.buckets = cpu_buckets, cpu_shift, wholes, buckets
 
     # -- rows
 
@@ -306,14 +329,14 @@ cdef class ScoreTable:
     cdef void refresh(self, Py_ssize_t slot) noexcept nogil:
         cdef int row
         cdef Node* node = &self.nodes[slot]
-        if self.policy == FGD and node.alive and not node.draining and node.model >= 0 and node.gpu_count:
-            self.refresh_fgd(slot)
+        if self.policy <= FGD and node.alive and not node.draining and node.model >= 0:
+            self.refresh_alike(slot)
             return
         for row in range(self.rows):
             self.set_cell(row, slot, self.cell(row, slot))
 
-    cdef void refresh_fgd(self, Py_ssize_t slot) noexcept nogil:
-        """The column of a node whose devices are of one model: what the rows have in common is worked out once."""
+    cdef void refresh_alike(self, Py_ssize_t slot) noexcept nogil:
+        """By worth, the column of a node whose devices are of one model: what rows have in common is found once."""
         cdef Node* node = &self.nodes[slot]
         cdef Shape* shape
         cdef Served served[ROWS_MAX]
@@ -321,12 +344,16 @@ cdef class ScoreTable:
         cdef int distinct[DISTINCT_MAX]
         cdef int times[DISTINCT_MAX]
         cdef int steps[DISTINCT_MAX]
-        cdef int kinds = 0, at, row, rank, score, milli, left
-        cdef int kind = self.kind_of[node.model] * (self.mix_ranks + 1)
-        cdef long long before, after, best, value
+        cdef int kinds = 0, at, row, rank, score, milli, left, wholes = node.whole_free
+        cdef int kind = self.kind_of[node.model]
+        cdef const int* partial = self.partial + kind * WHOLE
+        cdef bint completing = self.policy == COMPLETION
+        cdef long long before, after, best, value, partials = 0
         cdef short* line = self.cells + (slot // BLOCK) * ROWS_MAX * BLOCK + slot % BLOCK
         for at in range(node.gpu_count):
             milli = node.gpus[at].milli_free
+            if completing and milli < WHOLE:
+                partials += partial[milli]
             for row in range(kinds):
                 if distinct[row] == milli:
                     times[row] += 1
@@ -340,19 +367,21 @@ cdef class ScoreTable:
                 steps[kinds] = self.mix_step[milli]
                 times[kinds] = 1
                 kinds += 1
-        before = self.use(node, self.rank(node.cpu_free))
+        before = self.worth_without(node, 0, NULL, 0, 0)
         for at in range(self.class_count):
             with_cpu = &served[at]
             if self.class_uses[at] == 0 or node.cpu_free < self.class_cpu[at]:
                 with_cpu.shares = NULL
                 continue
-            rank = kind + self.rank(node.cpu_free - self.class_cpu[at])
+            rank = kind * (self.mix_ranks + 1) + self.rank(node.cpu_free - self.class_cpu[at])
             with_cpu.shares = self.share_mass + rank * (self.mix_steps + 1)
             with_cpu.wholes = self.whole_mass + rank * (self.mix_counts + 1)
             value = 0
             for row in range(kinds):
                 value += with_cpu.shares[steps[row]] * times[row] * distinct[row]
             with_cpu.use = value
+            if completing:
+                with_cpu.worths = self.worths(kind, node.cpu_free - self.class_cpu[at])
         for row in range(self.rows):
             shape = &self.shapes[row]
             with_cpu = &served[shape.cpu_class]
@@ -361,8 +390,10 @@ cdef class ScoreTable:
             if with_cpu.shares == NULL or node.memory_free < shape.memory:
                 pass
             elif shape.gpu_count == 0:
-                after = with_cpu.use + self.whole_use(with_cpu.wholes, node.whole_free)
-                score = fragment_score(before, after, 0)
+                after = with_cpu.use + self.whole_use(with_cpu.wholes, wholes)
+                if completing:
+                    after += self.worth(with_cpu.worths, wholes, partials)
+                score = worth_score(before, after, 0)
             elif node.most_free < milli or (
                 shape.models and not self.may[shape.models * self.model_capacity + node.model]
             ):
@@ -370,32 +401,34 @@ cdef class ScoreTable:
             elif shape.gpu_memory or (shape.gpu_count > 1 and milli < WHOLE):
                 score = self.cell(row, slot)
             elif milli == WHOLE:
-                left = node.whole_free - shape.gpu_count
+                left = wholes - shape.gpu_count
                 if left >= 0:
                     after = with_cpu.use - with_cpu.shares[self.mix_steps] * WHOLE * shape.gpu_count
                     after += self.whole_use(with_cpu.wholes, left)
-                    score = fragment_score(before, after, <long long>WHOLE * shape.gpu_count)
+                    if completing:
+                        after += self.worth(with_cpu.worths, left, partials)
+                    score = worth_score(before, after, <long long>WHOLE * shape.gpu_count)
             else:
                 best = -1
-                after = with_cpu.use + self.whole_use(with_cpu.wholes, node.whole_free)
                 for at in range(kinds):
                     left = distinct[at] - milli
                     if left >= 0:
-                        value = (
-                            after - with_cpu.shares[steps[at]] * distinct[at]
-                            + with_cpu.shares[self.mix_step[left]] * left
-                        )
+                        value = with_cpu.shares[self.mix_step[left]] * left - with_cpu.shares[steps[at]] * distinct[at]
                         if distinct[at] == WHOLE:
-                            value += self.whole_use(with_cpu.wholes, node.whole_free - 1)
-                            value -= self.whole_use(with_cpu.wholes, node.whole_free)
+                            value += self.whole_use(with_cpu.wholes, wholes - 1)
+                            if completing:
+                                value += self.worth(with_cpu.worths, wholes - 1, partials + partial[left])
+                        else:
+                            value += self.whole_use(with_cpu.wholes, wholes)
+                            if completing:
+                                value += self.worth(with_cpu.worths, wholes, partials - partial[distinct[at]]
+                                                    + partial[left])
+                        value += with_cpu.use
                         if value > best:
                             best = value
-                score = fragment_score(before, best, milli)
+                score = worth_score(before, best, milli)
             if line[row * BLOCK] != score:
                 self.set_cell(row, slot, score)
-
-    cdef long long whole_use(self, long long* masses, int count) noexcept nogil:
-        return masses[count if count < self.mix_counts else self.mix_counts] * WHOLE * count
 
     cdef Py_ssize_t best(self, int row) noexcept nogil:
         """The node with the highest score, the first of them; -1 when none fits."""
@@ -453,11 +486,11 @@ cdef class ScoreTable:
         if not self.fits(node, shape, call):
             return 0
         taken = <long long>shape.gpu_milli * shape.gpu_count
-        if self.policy == FGD:
+        if self.policy <= FGD:
             count = self.pick(node, shape, call, chosen)
-            value = self.use(node, self.rank(node.cpu_free))
-            left = self.use_without(node, self.rank(node.cpu_free - shape.cpu), chosen, count, shape.gpu_milli)
-            return fragment_score(value, left, taken)
+            value = self.worth_without(node, 0, NULL, 0, 0)
+            left = self.worth_without(node, shape.cpu, chosen, count, shape.gpu_milli)
+            return worth_score(value, left, taken)
         if self.policy == FIRST_FIT or self.policy == RANDOM:
             return 1
         if self.policy == PACKING:
@@ -506,14 +539,14 @@ cdef class ScoreTable:
         cdef int at, best, taken, other, wanted = shape.gpu_count
         cdef bint is_taken
         cdef Gpu* gpus = node.gpus
-        cdef int rank = 0
         cdef long long value, best_value
         if wanted == 0:
             return 0
         if shape.gpu_milli == WHOLE and node.several_domains and self.policy != DEVICE_SCORE:
             return self.pick_in_domains(node, shape, call, chosen)
-        if self.policy == FGD:
-            rank = self.rank(node.cpu_free - shape.cpu)
+        if self.policy <= FGD and wanted == 1:
+            chosen[0] = self.pick_by_worth(node, shape, call)
+            return 1
         for taken in range(wanted):
             best = -1
             best_value = 0
@@ -525,19 +558,7 @@ cdef class ScoreTable:
                     is_taken = is_taken or chosen[other] == at
                 if is_taken:
                     continue
-                if self.policy == FGD and wanted == 1 and node.model < 0:
-                    value = self.use_without(node, rank, &at, 1, shape.gpu_milli)
-                elif self.policy == FGD and wanted == 1:
-                    value = (
-                        self.use_of_share(gpus[at].model, rank, gpus[at].milli_free - shape.gpu_milli)
-                        - self.use_of_share(gpus[at].model, rank, gpus[at].milli_free)
-                    )
-                    if gpus[at].milli_free == WHOLE:
-                        value += (
-                            self.use_of_whole(node.model, rank, node.whole_free - 1)
-                            - self.use_of_whole(node.model, rank, node.whole_free)
-                        )
-                elif self.policy == SPREAD:
+                if self.policy == SPREAD:
                     value = gpus[at].milli_free
                 elif self.policy == DEVICE_SCORE:
                     value = gpus[at].score
@@ -552,6 +573,43 @@ cdef class ScoreTable:
             chosen[taken] = best
         sort(chosen, wanted)
         return wanted
+
+    cdef int pick_by_worth(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil:
+        """The device whose share costs the node the least of its worth."""
+        cdef Gpu* gpus = node.gpus
+        cdef int at, best = -1, rank, kind = 0, left, free, wholes = node.whole_free
+        cdef const int* partial = NULL
+        cdef const int* worths = NULL
+        cdef long long value, best_value = 0, partials = 0
+        rank = self.rank(node.cpu_free - shape.cpu)
+        if node.model >= 0:
+            kind = self.kind_of[node.model]
+            if self.policy == COMPLETION:
+                partial = self.partial + kind * WHOLE
+                worths = self.worths(kind, node.cpu_free - shape.cpu)
+                for at in range(node.gpu_count):
+                    if gpus[at].milli_free < WHOLE:
+                        partials += partial[gpus[at].milli_free]
+        for at in range(node.gpu_count):
+            if not self.usable(&gpus[at], shape, call):
+                continue
+            free = gpus[at].milli_free
+            left = free - shape.gpu_milli
+            if node.model < 0:
+                value = self.worth_without(node, shape.cpu, &at, 1, shape.gpu_milli)
+            else:
+                value = self.use_of_share(kind, rank, left) - self.use_of_share(kind, rank, free)
+                if free == WHOLE:
+                    value += self.use_of_whole(kind, rank, wholes - 1)
+                    if worths != NULL:
+                        value += self.worth(worths, wholes - 1, partials + partial[left])
+                else:
+                    value += self.use_of_whole(kind, rank, wholes)
+                    if worths != NULL:
+                        value += self.worth(worths, wholes, partials - partial[free] + partial[left])
+            if best < 0 or value > best_value or (value == best_value and roomier(&gpus[best], &gpus[at], False)):
+                best, best_value = at, value
+        return best
 
     cdef int pick_in_domains(self, Node* node, Shape* shape, unsigned long long call, int* chosen) noexcept nogil:
         """Devices that are close: of the tightest domain with enough of them, else of the largest, and so on."""
@@ -592,7 +650,7 @@ cdef class ScoreTable:
                 return True
         return False
 
-    # -- the use that the typical mix has for what is free
+    # -- what the typical mix makes of what is free
 
     cdef int rank(self, long long cpu_free) noexcept nogil:
         """How many of the mix's distinct CPU demands are served by as much."""
@@ -605,45 +663,67 @@ cdef class ScoreTable:
                 high = middle
         return low
 
-    cdef long long use_of_share(self, int model, int rank, int milli) noexcept nogil:
+    cdef long long use_of_share(self, int kind, int rank, int milli) noexcept nogil:
         return milli * self.share_mass[
-            (self.kind_of[model] * (self.mix_ranks + 1) + rank) * (self.mix_steps + 1) + self.mix_step[milli]
+            (kind * (self.mix_ranks + 1) + rank) * (self.mix_steps + 1) + self.mix_step[milli]
         ]
 
-    cdef long long use_of_whole(self, int model, int rank, int count) noexcept nogil:
-        return self.whole_use(
-            self.whole_mass + (self.kind_of[model] * (self.mix_ranks + 1) + rank) * (self.mix_counts + 1), count
-        )
+    cdef long long use_of_whole(self, int kind, int rank, int count) noexcept nogil:
+        return self.whole_use(self.whole_mass + (kind * (self.mix_ranks + 1) + rank) * (self.mix_counts + 1), count)
 
-    cdef long long use(self, Node* node, int rank) noexcept nogil:
-        return self.use_without(node, rank, NULL, 0, 0)
+    cdef long long whole_use(self, const long long* masses, int count) noexcept nogil:
+        return masses[count if count < self.mix_counts else self.mix_counts] * WHOLE * count
 
-    cdef long long use_without(self, Node* node, int rank, int* chosen, int count, int milli) noexcept nogil:
-        """Once *milli* of each of the *chosen* are gone."""
+    cdef const int* worths(self, int kind, long long cpu_free) noexcept nogil:
+        """The part of the table for as much CPU."""
+        cdef long long cpu = cpu_free >> self.cpu_shift
+        if cpu >= self.cpu_buckets:
+            cpu = self.cpu_buckets - 1
+        return self.completion + (kind * self.cpu_buckets + cpu) * (self.wholes + 1) * self.buckets
+
+    cdef long long worth(self, const int* worths, int wholes, long long partial) noexcept nogil:
+        """Expected completion, weighed like the use."""
+        cdef long long low = partial >> PARTIAL_SHIFT, part = partial & (PARTIAL_BUCKET - 1), more = 0, found
+        if wholes > self.wholes:
+            more = <long long>(wholes - self.wholes) * WHOLE * UNIT
+            wholes = self.wholes
+        if low >= self.buckets - 1:
+            low, part = self.buckets - 2, PARTIAL_BUCKET
+        worths += wholes * self.buckets + low
+        found = (worths[0] * (PARTIAL_BUCKET - part) + worths[1] * part) >> PARTIAL_SHIFT
+        return (found + more) * (MIX_WEIGHT // UNIT)
+
+    cdef long long worth_without(self, Node* node, long long cpu, int* chosen, int count, int milli) noexcept nogil:
+        """Of a node once *cpu*, and *milli* of each of the *chosen* are gone."""
         cdef int* left = self.scratch + 2 * (self.scratch_size // 3)
-        cdef int at, other, wholes
-        cdef long long total = 0
+        cdef int at, other, wholes, kind, model, rank = self.rank(node.cpu_free - cpu)
+        cdef long long total = 0, partials
+        cdef bint is_first
         for at in range(node.gpu_count):
             left[at] = node.gpus[at].milli_free
         for at in range(count):
             left[chosen[at]] -= milli
         for at in range(node.gpu_count):
-            total += self.use_of_share(node.gpus[at].model, rank, left[at])
-        if node.model >= 0:
+            total += self.use_of_share(self.kind_of[node.gpus[at].model], rank, left[at])
+        for at in range(1 if node.model >= 0 else node.gpu_count):
+            model = node.gpus[at].model
+            is_first = True
+            for other in range(at):
+                is_first = is_first and node.gpus[other].model != model
+            if not is_first:
+                continue
+            kind = self.kind_of[model]
             wholes = 0
-            for at in range(node.gpu_count):
-                wholes += left[at] == WHOLE
-            return total + self.use_of_whole(node.model, rank, wholes)
-        for at in range(node.gpu_count):
-            wholes = 0
-            for other in range(node.gpu_count):
-                if node.gpus[other].model == node.gpus[at].model:
-                    if other < at:
-                        wholes = -1
-                        break
-                    wholes += left[other] == WHOLE
-            if wholes > 0:
-                total += self.use_of_whole(node.gpus[at].model, rank, wholes)
+            partials = 0
+            for other in range(at, node.gpu_count):
+                if node.gpus[other].model == model:
+                    if left[other] == WHOLE:
+                        wholes += 1
+                    elif self.policy == COMPLETION:
+                        partials += self.partial[kind * WHOLE + left[other]]
+            total += self.use_of_whole(kind, rank, wholes)
+            if self.policy == COMPLETION:
+                total += self.worth(self.worths(kind, node.cpu_free - cpu), wholes, partials)
         return total
 
 

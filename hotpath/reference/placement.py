@@ -96,7 +96,7 @@ class PlacementEngine:
     Raises UnknownPolicy for a policy that is not there. *rng* matters to ``random`` only.
     """
 
-    def __init__(self, policy: str = "fgd", rng: Callable[[int], int] | None = None) -> None:
+    def __init__(self, policy: str = "completion", rng: Callable[[int], int] | None = None) -> None:
         self._policy = policy_number(policy)
         self._rng = rng or _SplitMix()
         self._slots: list[Node | None] = []
@@ -106,6 +106,7 @@ class PlacementEngine:
         self._next_id = 1
         self._typical: tuple[TypicalTask, ...] = ()
         self._mix = Mix(DEFAULT_MIX)
+        self._largest = (0, 0)  # CPU and GPUs of a node, ever
         self._scores: dict[Shape, dict[int, tuple[int, int]]] = {}  # of each slot: the node's version, and its score
         self._versions = 0
         self._allocated_milli = 0
@@ -134,13 +135,14 @@ class PlacementEngine:
         return self._typical
 
     def set_typical_tasks(self, tasks: Iterable[TypicalTask]) -> None:
-        """Say what usually arrives: what ``fgd`` weighs fragments against. Weights are relative; none: a default mix.
+        """Say what usually arrives: what ``completion`` and ``fgd`` weigh by. Weights are relative.
 
-        The heaviest 250 count. Costs a look at every node, so call it when the mix has changed, not for each task.
-        Raises BadRequest.
+        The heaviest 250 count; of none, a default mix is assumed. Costs a look at every node: call it when the mix
+        has changed, not for each task. Raises BadRequest.
         """
         self._typical = check_mix(tasks)
         self._mix = Mix(self._typical or DEFAULT_MIX)
+        self._mix.cover(*self._largest)
         self._scores.clear()
 
     def __len__(self) -> int:
@@ -217,6 +219,8 @@ class PlacementEngine:
         else:
             self._slots[slot] = node
         self._by_name[name] = slot
+        self._largest = (max(self._largest[0], cpu), max(self._largest[1], len(gpus)))
+        self._cover()
         if rack is not None:
             self._racks[rack] = None
         self._capacity_milli += WHOLE_GPU_MILLI * len(listed)
@@ -234,6 +238,8 @@ class PlacementEngine:
                 found=f"{cpu_used} cpu_milli, {memory_used} memory_mib given out",
                 hint="drain it, and release what is on it first",
             )
+        self._largest = (max(self._largest[0], cpu), self._largest[1])
+        self._cover()
         node.cpu, node.cpu_free = cpu, cpu - cpu_used
         node.memory, node.memory_free = memory, memory - memory_used
         self._changed(node)
@@ -431,6 +437,10 @@ class PlacementEngine:
     def _changed(self, node: Node) -> None:
         self._versions += 1
         node.version = self._versions
+
+    def _cover(self) -> None:
+        if self._mix.cover(*self._largest):
+            self._scores.clear()
 
     def _hold(self, id: int | str | None, shares: Shares, shape: Shape) -> Placement:
         if id is None:

@@ -5,6 +5,7 @@ A score is 0 where the member does not fit, else 1 to 32,767; the highest wins, 
 * ``fgd`` loses least of the use that the typical mix has for the node's free GPUs: fragmentation gradient descent
   (Weng et al., USENIX ATC 2023). Steps are of 40 thousandths of a GPU: within a step the first node wins, which
   keeps load together; without that it is 5 points of allocation worse.
+* ``completion``, the default, adds to that use the node's expected completion (``completion.py``), equally weighed.
 * ``best_fit`` leaves least over: free thousandths of GPUs and a sixteenth of the free thousandths of cores.
 * ``packing`` takes devices shared already, then nodes in use, then idle ones.
 * ``spread`` takes the least loaded node: by GPUs, then CPU; for CPU work by CPU, then GPUs.
@@ -15,25 +16,28 @@ A score is 0 where the member does not fit, else 1 to 32,767; the highest wins, 
   from one rack; then as best_fit.
 * ``device_score`` takes the devices with the highest scores given by ``set_device_score``.
 
-On the node: ``fgd`` takes the device where its measure is best, ``spread`` the one with most left, ``device_score``
-that with the highest score, ``first_fit`` and ``random`` the first, the others those with least left. Then, the one
-with least device memory (``spread``: most), then the first. Several whole devices, or one on a node with domains,
-come from the domain with the fewest that has enough of them, else from the largest ones.
+On the node: ``completion`` and ``fgd`` take the device where their measure is best, ``spread`` the one with most left,
+``device_score`` that with the highest score, ``first_fit`` and ``random`` the first, the others those with least left.
+Then, the one with least device memory (``spread``: most), then the first. Several whole devices, or one on a node
+with domains, come from the domain with the fewest that has enough of them, else from the largest ones.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..mix import MIX_WEIGHT, whole_weights
+from ..mix import COUNTS_MAX, MIX_WEIGHT, extent, sum_up, whole_weights
 from ..records import WHOLE_GPU_MILLI, TypicalTask
+from .completion import PARTIAL_SHIFT, UNIT, completion, partial_worth
 
 SCORE_MAX = 32_767
 SCORE_EVEN = 16_384
 STEP = 40 * MIX_WEIGHT
 CORES_OF_A_GPU = 16
+BY_WORTH = ("completion", "fgd")
 
 
 class Gpu:
@@ -87,11 +91,28 @@ class Shape:
 
 
 class Mix:
-    """The typical mix, and the use it has for what is free on a node."""
+    """The typical mix, and what it makes of what is free on a node."""
 
     def __init__(self, tasks: Sequence[TypicalTask]) -> None:
         self._tasks = [(t, w) for t, w in zip(tasks, whole_weights(tasks), strict=True) if t.gpu_count and w]
-        self._counts_max = 64
+        sums = sum_up(tasks)
+        self._kinds, self._tasks_of = sums.kinds, sums.tasks
+        self._partials = [partial_worth(tasks) for tasks in self._tasks_of]
+        self._extent = extent(0, 0)
+        self._tables: dict[int, array[int]] = {}
+
+    def cover(self, cpu_milli: int, gpus: int) -> bool:
+        """Make room for nodes of up to this much; gives whether worths may be others now."""
+        if extent(cpu_milli, gpus) == self._extent:
+            return False
+        self._extent = extent(cpu_milli, gpus)
+        self._tables.clear()
+        return True
+
+    def worth(self, policy: str, node: Node, cpu_free: int, free: Sequence[int]) -> int:
+        """What is lost by a placement is the worth before less the worth after."""
+        use = self.use(node, cpu_free, free)
+        return use if policy == "fgd" else use + self.completion(node, cpu_free, free) * MIX_WEIGHT // UNIT
 
     def use(self, node: Node, cpu_free: int, free: Sequence[int]) -> int:
         """Weight times thousandths, summed: what each task could take, if it were the next to come."""
@@ -102,17 +123,44 @@ class Mix:
                 continue
             if task.gpu_milli == WHOLE_GPU_MILLI:
                 for model, count in wholes.items():
-                    if _serves(task, model) and min(count, self._counts_max) >= task.gpu_count:
+                    if self._serves(task, model) and min(count, COUNTS_MAX) >= task.gpu_count:
                         total += weight * count * WHOLE_GPU_MILLI
             else:
                 for gpu, left in zip(node.gpus, free, strict=True):
-                    if left >= task.gpu_milli and _serves(task, gpu.model):
+                    if left >= task.gpu_milli and self._serves(task, gpu.model):
                         total += weight * left
         return total
 
+    def completion(self, node: Node, cpu_free: int, free: Sequence[int]) -> int:
+        """Units that all to come would fill, devices of each model by themselves."""
+        return sum(
+            self._of_kind(
+                self._kinds.get(model, 0),
+                cpu_free,
+                [left for gpu, left in zip(node.gpus, free, strict=True) if gpu.model == model],
+            )
+            for model in {gpu.model for gpu in node.gpus}
+        )
 
-def _serves(task: TypicalTask, model: str) -> bool:
-    return not task.gpu_models or model in task.gpu_models
+    def _of_kind(self, kind: int, cpu_free: int, free: Sequence[int]) -> int:
+        size = self._extent
+        table = self._tables.get(kind)
+        if table is None:
+            table = self._tables[kind] = completion(
+                self._tasks_of[kind], self._partials[kind], size.cpu_buckets, size.cpu_shift, size.wholes, size.buckets
+            )
+        wholes = sum(left == WHOLE_GPU_MILLI for left in free)
+        partial = sum(self._partials[kind][left] for left in free if left < WHOLE_GPU_MILLI)
+        cpu = min(cpu_free >> size.cpu_shift, size.cpu_buckets - 1)
+        low, part = partial >> PARTIAL_SHIFT, partial & ((1 << PARTIAL_SHIFT) - 1)
+        if low >= size.buckets - 1:
+            low, part = size.buckets - 2, 1 << PARTIAL_SHIFT
+        at = (cpu * (size.wholes + 1) + min(wholes, size.wholes)) * size.buckets + low
+        worth = (table[at] * ((1 << PARTIAL_SHIFT) - part) + table[at + 1] * part) >> PARTIAL_SHIFT
+        return worth + max(0, wholes - size.wholes) * WHOLE_GPU_MILLI * UNIT
+
+    def _serves(self, task: TypicalTask, model: str) -> bool:
+        return not task.gpu_models or (model in task.gpu_models and model in self._kinds)
 
 
 def clamped(score: int) -> int:
@@ -146,13 +194,13 @@ def choose(policy: str, node: Node, shape: Shape, found: Sequence[int], mix: Mix
     if shape.gpu_milli == WHOLE_GPU_MILLI and several_domains and policy != "device_score":
         return _close_together(node, shape.gpu_count, found)
     order: Callable[[int], tuple[int, ...]]
-    if policy == "fgd" and shape.gpu_count == 1:
+    if policy in BY_WORTH and shape.gpu_count == 1:
         cpu_free = node.cpu_free - shape.cpu
 
         def order(index: int) -> tuple[int, ...]:
             left = [gpu.milli_free for gpu in gpus]
             left[index] -= shape.gpu_milli
-            return -mix.use(node, cpu_free, left), gpus[index].memory_free, index
+            return -mix.worth(policy, node, cpu_free, left), gpus[index].memory_free, index
 
     elif policy == "spread":
 
@@ -195,13 +243,13 @@ def _close_together(node: Node, wanted: int, found: Sequence[int]) -> tuple[int,
 def score(policy: str, node: Node, shape: Shape, found: Sequence[int], mix: Mix) -> int:
     """How good a place *node* is, where *found* of its devices could serve."""
     taken = shape.gpu_count * shape.gpu_milli
-    if policy == "fgd":
+    if policy in BY_WORTH:
         free = [gpu.milli_free for gpu in node.gpus]
-        before = mix.use(node, node.cpu_free, free)
+        before = mix.worth(policy, node, node.cpu_free, free)
         for index in choose(policy, node, shape, found, mix):
             free[index] -= shape.gpu_milli
-        growth = before - mix.use(node, node.cpu_free - shape.cpu, free) - MIX_WEIGHT * taken
-        return clamped(SCORE_EVEN - (growth + STEP // 2) // STEP)
+        loss = before - mix.worth(policy, node, node.cpu_free - shape.cpu, free) - MIX_WEIGHT * taken
+        return clamped(SCORE_EVEN - loss // STEP)
     if policy in ("first_fit", "random"):
         return 1
     if policy == "packing":

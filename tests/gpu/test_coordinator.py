@@ -401,7 +401,7 @@ def test_latencies_and_figures_are_kept(rig: Rig) -> None:
     report = rig.ask(LatencyReport())
     assert report["count"] == 2
     assert 0 < report["p50_us"] <= report["p99_us"]
-    assert report["policy"] == "fgd"
+    assert report["policy"] == "completion"
     figures = rig.coordinator.metrics()
     assert (figures["gpu_devices"], figures["gpu_capacity_milli"], figures["gpu_allocated_milli"]) == (8, 8000, 1000)
     assert figures["grants_total"] == 2
