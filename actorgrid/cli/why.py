@@ -40,7 +40,7 @@ def command(call: Call, job_id: str) -> None:
         call.document(answer)
         return
     headline = answer.get("headline") or next(iter(answer.get("reasons", [])), "")
-    click.echo(f"{answer['job_id']} ({job['name']}) is {coloured(answer['state'])}: {headline}")
+    click.echo(f"{answer['job_id']} ({job['name']}) {coloured(answer['state'])}: {headline}")
     for section in (_constraints(answer), _facts(answer, time.time()), _attempts(answer), _held(answer), _tail(answer)):
         if section:
             click.echo()
@@ -118,16 +118,16 @@ def _held(answer: dict[str, Any]) -> list[str]:
             str(one.get("name") or "-")[:32],
             "-" if one.get("priority") is None else str(one["priority"]),
             share(round(one["gpus"] * 1000)) if one.get("gpus") else "-",
-            f"{one['cpus']:g}",
+            f"{one['cpu_milli'] / 1000:g}",
             str(one.get("host") or "-"),
             span(time.time() - one["since"]) if one.get("since") else "-",
-            f"within {span(one['ends_by'] - time.time())}" if one.get("ends_by") else "-",
+            f"in {span(one['ends_by'] - time.time())}" if one.get("ends_by") else "-",
         ]
         for one in held[:HELD_SHOWN]
     ]
     if not rows:
         return []
-    lines = _table(["HELD BY", "NAME", "PRIORITY>", "GPUS>", "CPUS>", "HOST", "FOR>", "ENDS"], rows)
+    lines = _table(["HELD BY", "NAME", "PRIORITY>", "GPUS>", "CPUS>", "HOST", "FOR>", "ENDS AT LATEST"], rows)
     return [*lines, f"and {len(held) - HELD_SHOWN} more"] if len(held) > HELD_SHOWN else lines
 
 

@@ -31,7 +31,7 @@ from .messages import (
     SubmitJobs,
     Why,
 )
-from .room import smaller_asks
+from .room import options, other_kinds, reduced
 from .why import Circumstances, explain_job
 
 RECENT_JOBS = 1000
@@ -39,6 +39,8 @@ RECENT_JOBS = 1000
 LIST_LIMIT = 1000
 RATE_WINDOW_S = 60.0
 ROOT_DEPTH_MAX = 100
+REDUCTIONS_MAX = 3
+EXPLAIN_S = 1.5
 BAD_ENDS = (JobState.FAILED, JobState.CANCELLED, JobState.LOST)
 FEASIBLE_SHAPES = 256
 """Remembered request shapes that passed the feasibility check, so that a batch of equals asks once."""
@@ -230,10 +232,7 @@ class ClusterManager(Server):
         if job["state"] == JobState.QUEUED:
             fit = await self._explain(job["resources"], job["job_id"])
             if fit is not None and not fit.get("fits"):
-                for words, resources in smaller_asks(job["resources"], fit, self._mirror.hosts.values()):
-                    report = await self._explain(resources, None)
-                    if report is not None and report.get("fits"):
-                        openings.append(words)
+                openings = await self._openings(job["resources"], fit)
         around = Circumstances(
             now=time(),
             dependencies=states,
@@ -250,11 +249,30 @@ class ClusterManager(Server):
 
     async def _explain(self, resources: dict[str, Any], job_id: str | None) -> dict[str, Any] | None:
         try:
-            report: dict[str, Any] = await self.call("gpu_coordinator", Explain(resources, job_id), timeout_s=2.0)
+            report: dict[str, Any] = await self.call("gpu_coordinator", Explain(resources, job_id), timeout_s=EXPLAIN_S)
         except ActorGridError as error:
             self.log.info("explain %s: %s", job_id or resources, error)
             return None
         return report
+
+    async def _openings(self, asked: dict[str, Any], fit: dict[str, Any]) -> list[str]:
+        """What could be asked for instead and would fit now, by the engine's word; at most 6 questions."""
+        openings = []
+        smaller, report = asked, fit
+        for _ in range(REDUCTIONS_MAX):  # what else is short shows only once the first is not
+            cut = reduced(smaller, report)
+            answer = None if cut is None else await self._explain(cut, None)
+            if cut is None or answer is None:
+                break
+            if answer.get("fits"):
+                openings.append(options(asked, cut))
+                break
+            smaller, report = cut, answer
+        for other in other_kinds(asked, self._mirror.hosts.values()):
+            answer = await self._explain(other, None)
+            if answer is not None and answer.get("fits"):
+                openings.append(options(asked, other))
+        return openings
 
     def _waiting_count(self) -> int:
         """Jobs in the line: queued ones that wait neither for a time nor for another job."""

@@ -53,7 +53,7 @@ def needs(resources: Mapping[str, Any]) -> str:
         each = ", each" if resources.get("gpu_count", 0) > 1 else ""
         parts.append(f"{found}{each} with {mebibytes(memory)} of GPU memory" if memory else found)
     cpus, host_memory = int(resources.get("cpu_milli", 0)), int(resources.get("memory_mib", 0))
-    if cpus and (cpus != 1000 or not found):
+    if cpus > 1000 or (cpus and not found):
         parts.append(f"{cpus / 1000:g} CPU{'' if cpus == 1000 else 's'}")
     if host_memory:
         parts.append(f"{mebibytes(host_memory)} of memory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,12 +15,11 @@ Record = Mapping[str, Any]
 CANCELLED_MAX = 3
 """Nobody is told to cancel more jobs than this to let one start."""
 OTHER_MODELS_MAX = 2
+LOOKED_AT_MAX = 256
 
 
-def holders(
-    host: Record, allocations: Iterable[Record], jobs: Mapping[str, Record], gpus: bool
-) -> list[dict[str, Any]]:
-    """Who holds room on *host*: of its GPUs if *gpus*, else of any kind; lowest priority first.
+def holders(host: Record, allocations: Iterable[Record], jobs: Mapping[str, Record]) -> list[dict[str, Any]]:
+    """Who holds room on *host*, lowest priority first.
 
     Each: ``job_id`` (or ``session_id`` of a client's lease), ``name``, ``priority``, what it holds, ``since`` and,
     where a time limit says so, ``ends_by``; times are seconds since the epoch. Of equal priority, the one that began
@@ -27,7 +27,7 @@ def holders(
     """
     found = []
     for held in allocations:
-        if held["host"] != host["host_id"] or (gpus and not held["gpu_indexes"]):
+        if held["host"] != host["host_id"]:
             continue
         owner = held["owner"]
         job = jobs.get(owner.get("job_id") or "", {})
@@ -43,7 +43,8 @@ def holders(
                 "gpu_indexes": list(held["gpu_indexes"]),
                 "gpu_milli": held["gpu_milli"],
                 "gpu_memory_mib": held["gpu_memory_mib"],
-                "cpus": held["cpu_milli"] / 1000,
+                "cpu_milli": held["cpu_milli"],
+                "memory_mib": held["memory_mib"],
                 "since": held["granted_at"],
                 "ends_by": began + limit if began and limit else None,
             }
@@ -52,87 +53,103 @@ def holders(
     return found
 
 
-def freeing(host: Record, held: list[dict[str, Any]], resources: Record, missing: int) -> list[str]:
-    """The jobs to cancel so that *missing* more devices of *host* can serve *resources*; empty when no few can.
-
-    Devices are taken that cost least: the lowest priorities, then the fewest jobs. Sessions are never named. More
-    than 3 jobs are not worth naming.
-    """
+def has_room(host: Record, held: Iterable[Record], resources: Record) -> bool:
+    """Whether *host* could serve *resources* if nothing but *held* were on it."""
     shape = Shape.of(resources)
-    options = []
-    for device in usable_devices(shape, host):
-        milli, memory = 1000, device["memory_mib"]
-        on_it = [one for one in held if device["index"] in one["gpu_indexes"]]
-        for one in on_it:
-            milli, memory = milli - one["gpu_milli"], memory - one["gpu_memory_mib"]
-        victims: list[dict[str, Any]] = []
-        for one in on_it:
-            if milli >= shape.gpu_milli and memory >= shape.gpu_memory_mib:
-                break
-            victims.append(one)
-            milli, memory = milli + one["gpu_milli"], memory + one["gpu_memory_mib"]
-        enough = milli >= shape.gpu_milli and memory >= shape.gpu_memory_mib
-        if victims and enough and all(one["job_id"] for one in victims):
-            highest = max(one["priority"] or 0 for one in victims)
-            options.append((highest, len(victims), device["index"], [str(one["job_id"]) for one in victims]))
-    options.sort()
-    if len(options) < missing:
+    cpu, memory = host["cpu_milli"], host["memory_mib"]
+    free = {device["index"]: [1000, device["memory_mib"]] for device in usable_devices(shape, host)}
+    for one in held:
+        cpu, memory = cpu - one["cpu_milli"], memory - one["memory_mib"]
+        for index in one["gpu_indexes"]:
+            if index in free:
+                free[index][0] -= one["gpu_milli"]
+                free[index][1] -= one["gpu_memory_mib"]
+    open_ones = sum(milli >= shape.gpu_milli and mib >= shape.gpu_memory_mib for milli, mib in free.values())
+    return bool(cpu >= shape.cpu_milli and memory >= shape.memory_mib and open_ones >= shape.gpu_count)
+
+
+def freeing(host: Record, held: list[dict[str, Any]], resources: Record, priority: int) -> list[str]:
+    """The jobs of at most *priority* to cancel so that *host* has room for *resources*: none could be left out.
+
+    Lowest priorities first; sessions are never named. Empty when it takes more than 3 jobs, or cannot be done.
+    *held* is what :func:`holders` gives; no more than 256 of them are looked at.
+    """
+    kept = [one for one in held if not one["job_id"] or one["priority"] is None or one["priority"] > priority]
+    victims = [one for one in held if one not in kept][:LOOKED_AT_MAX]
+    if not has_room(host, kept, resources):
         return []
-    named = list(dict.fromkeys(job_id for *_, ids in options[:missing] for job_id in ids))
-    return named if len(named) <= CANCELLED_MAX else []
+    needed = list(victims)
+    for one in reversed(victims):  # those it would be the greatest pity to lose are spared first
+        without = [other for other in needed if other is not one]
+        spared = [other for other in victims if other not in without]
+        if has_room(host, [*kept, *spared], resources):
+            needed = without
+    return [str(one["job_id"]) for one in needed] if len(needed) <= CANCELLED_MAX else []
 
 
 def room_by(host: Record, held: list[dict[str, Any]], resources: Record) -> float | None:
-    """When at the latest *host* has devices for *resources*, by the time limits of who holds them; else ``None``."""
-    shape = Shape.of(resources)
-    times = []
-    for device in usable_devices(shape, host):
-        ends = [one["ends_by"] for one in held if device["index"] in one["gpu_indexes"]]
-        if device["memory_mib"] >= shape.gpu_memory_mib and None not in ends:
-            times.append(max(ends, default=0.0))
-    times.sort()
-    return times[shape.gpu_count - 1] if 0 < shape.gpu_count <= len(times) else None
+    """When at the latest *host* has room for *resources*, by the time limits of what is there; else ``None``."""
+    ends = sorted({one["ends_by"] for one in held if one["ends_by"] is not None})
+    for end in ends[:LOOKED_AT_MAX]:
+        left = [one for one in held if one["ends_by"] is None or one["ends_by"] > end]
+        if has_room(host, left, resources):
+            return float(end)
+    return None
 
 
-def smaller_asks(resources: Record, report: Record, hosts: Iterable[Record]) -> list[tuple[str, dict[str, Any]]]:
-    """Requests like *resources* that may fit where it does not: (what to write, resources); at most 4.
+def reduced(resources: Record, report: Record) -> dict[str, Any] | None:
+    """*resources* cut down to what the nearest host of *report* (the engine's ``explain``) has, as far as that tells.
 
-    One takes what the nearest host of *report* (the engine's ``explain``) has; the others accept another model.
-    Whether one really fits, only the engine knows.
+    ``None`` when it tells nothing, or when nothing of what is short would be left.
     """
-    asks: list[tuple[str, dict[str, Any]]] = []
     missing = (report.get("nearest") or {}).get("missing") or {}
     changed: dict[str, Any] = {}
-    words = []
     count, milli = int(resources["gpu_count"]), int(resources["gpu_milli"])
     short = int(missing.get("gpus", 0))
     if short and "gpu_milli" in missing:
-        if count > 1 and count > short:
+        left = milli - int(missing["gpu_milli"])
+        if count > short:
             changed |= {"gpu_count": count - short, "gpus": float(count - short)}
-            words.append(f"--gpus {count - short}")
-        elif count == 1 and milli > int(missing["gpu_milli"]):
-            left = milli - int(missing["gpu_milli"])
+        elif count == 1 and left > 0:
             changed |= {"gpu_milli": left, "gpus": left / 1000}
-            words.append(f"--gpus {left / 1000:g}")
-    for name, option in (("gpu_memory_mib", "--gpu-memory"), ("cpu_milli", "--cpus"), ("memory_mib", "--memory")):
-        left = int(resources[name]) - int(missing.get(name, 0))
-        if name in missing and left > 0:
-            changed[name] = left
-            words.append(f"{option} {left / 1000:g}" if name == "cpu_milli" else f"{option} {left}MiB")
-    if changed:
-        asks.append((" ".join(words), {**resources, **changed}))
+        else:
+            return None
+    for name in ("gpu_memory_mib", "cpu_milli", "memory_mib"):
+        if name in missing:
+            changed[name] = int(resources[name]) - int(missing[name])
+            if changed[name] <= 0:
+                return None
+    return {**resources, **changed} if changed else None
+
+
+def options(asked: Record, instead: Record) -> str:
+    """What to write on the command line to ask for *instead* rather than for *asked*."""
+    words = []
+    if asked["gpus"] != instead["gpus"]:
+        words.append(f"--gpus {instead['gpus']:g}")
+    for name, option in (("gpu_memory_mib", "--gpu-memory"), ("memory_mib", "--memory")):
+        if asked[name] != instead[name]:
+            words.append(f"{option} {instead[name]}MiB")
+    if asked["cpu_milli"] != instead["cpu_milli"]:
+        words.append(f"--cpus {instead['cpu_milli'] / 1000:g}")
+    if asked["gpu_models"] != instead["gpu_models"]:
+        words += [f"--gpu-model {shlex.quote(model)}" for model in instead["gpu_models"]]
+    return " ".join(words) or "any device instead of those named"
+
+
+def other_kinds(resources: Record, hosts: Iterable[Record]) -> list[dict[str, Any]]:
+    """*resources* on a model there is and that was not asked for, at most 2; and on any device, where some were named.
+
+    Whether one fits, only the engine knows.
+    """
+    found: list[dict[str, Any]] = []
     asked = list(resources["gpu_models"])
     if asked:
-        there = {
-            str(device.get("model", "")): int(device["memory_mib"]) for host in hosts for device in host["devices"]
-        }
+        there = {str(one.get("model", "")): int(one["memory_mib"]) for host in hosts for one in host["devices"]}
         others = [
             model for model in sorted(there) if model and not any(answers_to(one, model, there[model]) for one in asked)
         ]
-        asks += [
-            (f"--gpu-model '{model}'" if " " in model else f"--gpu-model {model}", {**resources, "gpu_models": [model]})
-            for model in others[:OTHER_MODELS_MAX]
-        ]
+        found += [{**resources, "gpu_models": [model]} for model in others[:OTHER_MODELS_MAX]]
     if resources["gpu_affinity"]:
-        asks.append(("any device instead of those named", {**resources, "gpu_affinity": []}))
-    return asks
+        found.append({**resources, "gpu_affinity": []})
+    return found

@@ -18,9 +18,12 @@ from .room import freeing, holders, room_by
 Record = Mapping[str, Any]
 
 STDERR_LINES = 5
+PRIORITY_MAX = 100
 HOLDERS_SHOWN = 10
 ATTEMPTS_SHOWN = 10
 SIGKILL, SIGSEGV = 9, 11
+NOT_STARTED = (126, 127)
+"""Exit codes of shells, and ours, for a program that cannot be run or found."""
 _SOON_S = 30.0
 
 
@@ -225,13 +228,13 @@ def _how_to_make_room(story: _Story, job: Record, fit: Record, around: Circumsta
     victims: list[str] = []
     room_at = None
     if host is not None:
-        gpus = any(name.startswith("gpu") for name in missing)
-        held = holders(host, around.allocations, around.jobs, gpus)
-        story.more["held_by"] = [{**one, "host": _name(host["host_id"], around)} for one in held[:HOLDERS_SHOWN]]
-        if gpus and set(missing) <= {"gpus", "gpu_milli", "gpu_memory_mib"}:
-            usable = _without_unfit(host, fit)
-            victims = freeing(usable, held, resources, int(missing.get("gpus", 1)))
-            room_at = None if _ahead(fit) else room_by(usable, held, resources)
+        usable = _without_unfit(host, fit)
+        held = holders(host, around.allocations, around.jobs)
+        victims = freeing(usable, held, resources, int(job.get("priority", 50)))
+        room_at = None if _ahead(fit) else room_by(usable, held, resources)
+        only_gpus = bool(missing) and all(name.startswith("gpu") for name in missing)
+        shown = [one for one in held if one["gpu_indexes"] or not only_gpus]
+        story.more["held_by"] = [{**one, "host": _name(host["host_id"], around)} for one in shown[:HOLDERS_SHOWN]]
     if room_at is not None and room_at > around.now:
         story.more["estimated_start"] = {"at": room_at, "from": "time_limits"}
         wait = duration(room_at - around.now)
@@ -242,8 +245,8 @@ def _how_to_make_room(story: _Story, job: Record, fit: Record, around: Circumsta
     if victims:
         whose = listed([_title(around.jobs.get(one, {})) for one in victims])
         where = _name(nearest["node"], around)
-        story.steps.append(f"actorgrid cancel {' '.join(victims)} would make room on {where} ({whose})")
-    if _ahead(fit):
+        story.steps.append(f"actorgrid cancel {' '.join(victims)} would make room on {where}: {whose}")
+    if _ahead(fit) and job.get("priority", 50) < PRIORITY_MAX:
         story.steps.append(f"submit it again with --priority above {job.get('priority', 50)} to go before the others")
     if (fit.get("failed") or {}).get("draining"):
         story.steps.append("actorgrid hosts shows which hosts take nothing new, and why")
@@ -260,7 +263,7 @@ def _without_unfit(host: Record, fit: Record) -> Record:
 
 
 def _title(job: Record) -> str:
-    return f"{job.get('name') or job.get('job_id', '?')}, priority {job.get('priority', 50)}"
+    return f"{job.get('name') or job.get('job_id', '?')} (priority {job.get('priority', 50)})"
 
 
 def _reserved(story: _Story, fit: Record, around: Circumstances) -> None:
@@ -369,8 +372,8 @@ def _ago(job: Record, around: Circumstances) -> str:
 
 def _succeeded(job: Record, around: Circumstances) -> _Story:
     ran = _ran(job)
-    took = f" after {duration(ran)}" if ran is not None else ""
-    story = _Story(f"it succeeded{took}{_ago(job, around)}", steps=[f"actorgrid logs {job['job_id']}"])
+    took = f"it ran for {duration(ran)}" if ran is not None else "it is done"
+    story = _Story(f"{took}{_ago(job, around)}", steps=[f"actorgrid logs {job['job_id']}"])
     made = len(job["attempts"])
     if made > 1:
         story.notes.append(f"{made} attempts were made")
@@ -404,9 +407,11 @@ def _failed(job: Record, around: Circumstances) -> _Story:
     else:
         reasons.append("it never started")
     hint = str(error.get("hint") or "")
-    if hint and hint not in steps and root is None:
+    # A time or memory limit is said below, with the figure.
+    if hint and root is None and error.get("code") not in ("TaskTimedOut", "MemoryLimitExceeded"):
         steps.append(hint)
     steps += [step for step in _after_failure(job, error, last) if step not in steps]
+    steps = steps or ["submit it again if you still want it"]
     tail = str(details.get("stderr") or details.get("traceback") or "").rstrip().splitlines()[-STDERR_LINES:]
     return _Story(headline, reasons, steps, {"stderr_tail": tail})
 
@@ -417,9 +422,7 @@ def _after_failure(job: Record, error: Record, last: Record) -> list[str]:
     code = error.get("code")
     if code == "TaskTimedOut":
         limit = job.get("max_execution_time_s")
-        steps.append(
-            f"give it longer than {duration(limit)} with --timeout" if limit else "give it longer with --timeout"
-        )
+        steps.append(f"give it longer{f' than {duration(limit)}' if limit else ''} with --timeout")
     elif code == "MemoryLimitExceeded":
         asked = int(job["resources"].get("memory_mib", 0))
         steps.append(f"ask for more than {mebibytes(asked)} with --memory" if asked else "ask for more with --memory")
@@ -427,8 +430,9 @@ def _after_failure(job: Record, error: Record, last: Record) -> list[str]:
         steps.append("if nobody killed it, the host ran out of memory (dmesg tells): reserve enough with --memory")
     elif last.get("signal") == SIGSEGV:
         steps.append("it crashed in native code: --env PYTHONFAULTHANDLER=1 shows where in a Python program")
-    if job["attempts"]:
+    if job["attempts"] and not str(error.get("hint") or "").startswith("actorgrid logs"):
         steps.append(f"actorgrid logs --stderr {job['job_id']}")
-        if code in ("TaskFailed", "WorkerLost") and len(job["attempts"]) == 1:
-            steps.append("--retries N would try again after a failure that may pass")
+    ran_at_all = (error.get("details") or {}).get("exit_code") not in NOT_STARTED
+    if code in ("TaskFailed", "WorkerLost") and len(job["attempts"]) == 1 and ran_at_all:
+        steps.append("--retries N would try again after a failure that may pass")
     return steps

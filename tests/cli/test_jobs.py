@@ -63,7 +63,7 @@ def test_a_job_is_found_by_the_beginning_of_its_id(call: Invoke, door: Door) -> 
     with_jobs(door, job(ONE), job(TWO))
     door.on(f"GET /api/jobs/{ONE}/why", {"job_id": ONE, "state": "running", "reasons": ["r"], "next_step": "n"})
     result = call("why", "abc")
-    assert result.stdout == "abc111 (train) is running: r\n\n  next step\n  - n\n"
+    assert result.stdout == "abc111 (train) running: r\n\n  next step\n  - n\n"
 
 
 def test_an_ambiguous_beginning_lists_what_begins_so(call: Invoke, door: Door) -> None:
