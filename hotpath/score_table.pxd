@@ -58,6 +58,7 @@ cdef struct Shape:
     int gpu_milli
     int models                      # number of the set of models that may serve; 0: any
     int cpu_class                   # shapes that ask for the same CPU share one
+    int leader                      # row of a shape that differs in memory only: where memory fits, so does the score
     unsigned long long used_at
 
 
@@ -122,6 +123,7 @@ cdef class ScoreTable:
     cdef void index_row(self, int row) noexcept nogil
     cdef int cpu_class_of(self, long long cpu) noexcept nogil
     cdef void forget_row(self, int row) noexcept nogil
+    cdef int leader_of(self, int row, int but) noexcept nogil
     cdef void build_row(self, int row) noexcept nogil
     cdef void rebuild(self) noexcept nogil
     cdef void set_cell(self, int row, Py_ssize_t slot, int score) noexcept nogil

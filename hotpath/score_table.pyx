@@ -216,6 +216,7 @@ cdef class ScoreTable:
         self.shapes[row] = shape[0]
         self.shapes[row].used_at = self.tick
         self.shapes[row].cpu_class = self.cpu_class_of(shape.cpu)
+        self.shapes[row].leader = self.leader_of(row, row)
         self.index_row(row)
         self.build_row(row)
         return row
@@ -241,8 +242,25 @@ cdef class ScoreTable:
         self.class_uses[unused] = 1
         return unused
 
+    cdef int leader_of(self, int row, int but) noexcept nogil:
+        """The first row that differs from *row* in memory only, *but* left out; else the row itself."""
+        cdef int other
+        cdef Shape* shape = &self.shapes[row]
+        cdef Shape* found
+        for other in range(self.rows):
+            found = &self.shapes[other]
+            if other != but and (
+                found.cpu == shape.cpu and found.gpu_count == shape.gpu_count and found.gpu_milli == shape.gpu_milli
+                and found.gpu_memory == shape.gpu_memory and found.models == shape.models
+            ):
+                return other
+        return row
+
     cdef void forget_row(self, int row) noexcept nogil:
         cdef int other
+        for other in range(self.rows):
+            if other != row and self.shapes[other].leader == row:
+                self.shapes[other].leader = self.leader_of(other, row)
         self.class_uses[self.shapes[row].cpu_class] -= 1
         memset(self.index, 0, sizeof(self.index))
         for other in range(self.rows):
@@ -339,6 +357,7 @@ cdef class ScoreTable:
         """By worth, the column of a node whose devices are of one model: what rows have in common is found once."""
         cdef Node* node = &self.nodes[slot]
         cdef Shape* shape
+        cdef Shape fitting
         cdef Served served[ROWS_MAX]
         cdef Served* with_cpu
         cdef int distinct[DISTINCT_MAX]
@@ -349,6 +368,7 @@ cdef class ScoreTable:
         cdef const int* partial = self.partial + kind * WHOLE
         cdef bint completing = self.policy == COMPLETION
         cdef long long before, after, best, value, partials = 0
+        cdef short scores[ROWS_MAX]
         cdef short* line = self.cells + (slot // BLOCK) * ROWS_MAX * BLOCK + slot % BLOCK
         for at in range(node.gpu_count):
             milli = node.gpus[at].milli_free
@@ -387,7 +407,9 @@ cdef class ScoreTable:
             with_cpu = &served[shape.cpu_class]
             score = 0
             milli = shape.gpu_milli
-            if with_cpu.shares == NULL or node.memory_free < shape.memory:
+            if shape.leader < row:
+                score = scores[shape.leader]
+            elif with_cpu.shares == NULL:
                 pass
             elif shape.gpu_count == 0:
                 after = with_cpu.use + self.whole_use(with_cpu.wholes, wholes)
@@ -399,7 +421,9 @@ cdef class ScoreTable:
             ):
                 pass
             elif shape.gpu_memory or (shape.gpu_count > 1 and milli < WHOLE):
-                score = self.cell(row, slot)
+                fitting = shape[0]
+                fitting.memory = 0
+                score = self.score(node, &fitting, 0)
             elif milli == WHOLE:
                 left = wholes - shape.gpu_count
                 if left >= 0:
@@ -427,6 +451,9 @@ cdef class ScoreTable:
                         if value > best:
                             best = value
                 score = worth_score(before, best, milli)
+            scores[row] = <short>score
+            if node.memory_free < shape.memory:
+                score = 0
             if line[row * BLOCK] != score:
                 self.set_cell(row, slot, score)
 

@@ -140,7 +140,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "cluster.name": st.text(st.characters(codec="ascii", exclude_categories=("C",)), max_size=64),
     "cluster.base_port": st.integers(0, 65532),
     "gpus.probe_interval_s": st.floats(0.5, 3600),
-    "scheduling.policy": st.sampled_from(["completion", "fgd", "best_fit", "packing", "spread", "first_fit", "random", "topology"]),
+    "scheduling.policy": st.sampled_from(["completion", "fgd", "best_fit", "spread", "first_fit", "random"]),
     "scheduling.queue_max": st.integers(1, 10_000_000),
     "work.pools.cpu_intensive.max": st.integers(1, 4096),
     "work.max_output_bytes": st.integers(0, 2**60),
