@@ -613,17 +613,18 @@ cdef class PlacementEngine:
 
     cdef Py_ssize_t find(self, Shape* shape, int row, bint excluding, bint racks, int policy) except -2:
         """The slot of the node to take, or -1. *row* is -1 when only marked nodes may serve."""
-        cdef Py_ssize_t slot, best = -1, wanted
+        cdef Py_ssize_t slot, wanted
         cdef Py_ssize_t counts[2]
         cdef Node* node
         cdef ScoreTable table = self.table
-        cdef long long value, best_value = 0
-        cdef int lap, far, best_far = 0
+        cdef int lap, value, best = 0
+        cdef bint near, is_near = False
         if row >= 0 and not excluding and not racks and policy != RANDOM:
             return table.best(row)
         counts[0] = counts[1] = 0
-        wanted = -1
-        for lap in range(2 if policy == RANDOM else 1):
+        wanted = 0
+        # First what there is; then the one to take of it.
+        for lap in range(2):
             with nogil:
                 for slot in range(table.used):
                     node = &table.nodes[slot]
@@ -633,25 +634,21 @@ cdef class PlacementEngine:
                         value = table.score(node, shape, self.call)
                     if value == 0 or (excluding and node.excluded == self.call):
                         continue
-                    far = 0 if racks and node.rack >= 0 and self.rack_call[node.rack] == self.call else 1
-                    if policy == RANDOM:
-                        if lap == 0:
-                            counts[far] += 1
-                        elif far == best_far:
-                            if wanted == 0:
-                                best = slot
-                                break
-                            wanted -= 1
-                        continue
-                    value -= <long long>far << 32
-                    if best < 0 or value > best_value:
-                        best, best_value = slot, value
-            if policy == RANDOM and lap == 0:
-                if counts[0] + counts[1] == 0:
-                    return -1
-                best_far = 0 if counts[0] else 1
-                wanted = self._roll(counts[best_far])
-        return best
+                    near = racks and node.rack >= 0 and self.rack_call[node.rack] == self.call
+                    if lap == 0:
+                        counts[near] += 1
+                        if near > is_near or (near == is_near and value > best):
+                            is_near, best = near, value
+                    elif near == is_near and (policy == RANDOM or value >= best):
+                        if wanted == 0:
+                            return slot
+                        wanted -= 1
+            if best == 0:
+                return -1
+            best = table.as_good_as(best)
+            if policy == RANDOM:
+                wanted = self._roll(counts[is_near])
+        raise AssertionError("the dice gave a number that is not below what was asked")
 
     def _roll(self, below):
         """A number below *below* from the dice."""

@@ -137,6 +137,7 @@ cdef class ScoreTable:
     cdef long long worth(self, const int* worths, int wholes, long long partial) noexcept nogil
     cdef int pick_by_worth(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
     cdef Py_ssize_t best(self, int row) noexcept nogil
+    cdef int as_good_as(self, int score) noexcept nogil
     cdef bint fits(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
     cdef bint usable(self, Gpu* gpu, Shape* shape, unsigned long long call) noexcept nogil
     cdef int score(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil

@@ -18,7 +18,9 @@ from actorgrid.hotpath.reference.completion import PARTIAL_SHIFT as _PARTIAL_SHI
 
 cdef enum:
     MIX_WEIGHT = 4096           # what the weights of the typical mix add up to
-    STEP = 40 * 4096            # 40 milli-GPU of expected fragments make a difference
+    FGD_STEP = 40 * 4096        # 40 milli-GPU make a difference
+    COMPLETION_STEP = 16 * 4096
+    COMPLETION_BAND = 4         # steps that are as good as the best
     CORES_OF_A_GPU = 16         # best_fit: as many left-over cores weigh as much as a left-over GPU
     DISTINCT_MAX = 64
     UNIT = 16                   # of worth in a thousandth of a GPU; see reference/completion.py
@@ -39,10 +41,19 @@ cdef inline int clamped(long long score) noexcept nogil:
     return 1 if score < 1 else SCORE_MAX if score > SCORE_MAX else <int>score
 
 
-cdef inline int worth_score(long long before, long long after, long long taken) noexcept nogil:
-    """From the worth of a node before and after *taken* thousandths are gone."""
-    cdef long long loss = before - after - MIX_WEIGHT * taken
-    return clamped(2 * SCORE_EVEN - (loss + <long long>SCORE_EVEN * STEP) // STEP)
+cdef inline int fgd_score(long long loss) noexcept nogil:
+    return clamped(2 * SCORE_EVEN - (loss + <long long>SCORE_EVEN * FGD_STEP) // FGD_STEP)
+
+
+cdef inline int completion_score(long long loss, int count) noexcept nogil:
+    loss += <long long>SCORE_EVEN * COMPLETION_STEP * count
+    return clamped(2 * SCORE_EVEN - (loss if count == 1 else loss // count) // COMPLETION_STEP)
+
+
+cdef inline int worth_score(int policy, long long before, long long after, Shape* shape) noexcept nogil:
+    """From the worth of a node before and after a member's part is gone."""
+    cdef long long loss = before - after - <long long>MIX_WEIGHT * shape.gpu_milli * shape.gpu_count
+    return fgd_score(loss) if policy == FGD else completion_score(loss, shape.gpu_count if shape.gpu_count else 1)
 
 
 @cython.final
@@ -415,7 +426,7 @@ cdef class ScoreTable:
                 after = with_cpu.use + self.whole_use(with_cpu.wholes, wholes)
                 if completing:
                     after += self.worth(with_cpu.worths, wholes, partials)
-                score = worth_score(before, after, 0)
+                score = worth_score(self.policy, before, after, shape)
             elif node.most_free < milli or (
                 shape.models and not self.may[shape.models * self.model_capacity + node.model]
             ):
@@ -431,7 +442,7 @@ cdef class ScoreTable:
                     after += self.whole_use(with_cpu.wholes, left)
                     if completing:
                         after += self.worth(with_cpu.worths, left, partials)
-                    score = worth_score(before, after, <long long>WHOLE * shape.gpu_count)
+                    score = worth_score(self.policy, before, after, shape)
             else:
                 best = -1
                 for at in range(kinds):
@@ -450,7 +461,7 @@ cdef class ScoreTable:
                         value += with_cpu.use
                         if value > best:
                             best = value
-                score = worth_score(before, best, milli)
+                score = worth_score(self.policy, before, best, shape)
             scores[row] = <short>score
             if node.memory_free < shape.memory:
                 score = 0
@@ -458,7 +469,7 @@ cdef class ScoreTable:
                 self.set_cell(row, slot, score)
 
     cdef Py_ssize_t best(self, int row) noexcept nogil:
-        """The node with the highest score, the first of them; -1 when none fits."""
+        """The first node whose score is the highest, or in its band; -1 when none fits."""
         cdef short* highest = self.maxima + row * self.block_capacity
         cdef short* line
         cdef short found = 0
@@ -467,14 +478,21 @@ cdef class ScoreTable:
             found = highest[at] if highest[at] > found else found
         if found == 0:
             return -1
+        found = <short>self.as_good_as(found)
         block = 0
-        while highest[block] != found:
+        while highest[block] < found:
             block += 1
         line = self.cells + (block * ROWS_MAX + row) * BLOCK
         at = 0
-        while line[at] != found:
+        while line[at] < found:
             at += 1
         return block * BLOCK + at
+
+    cdef int as_good_as(self, int score) noexcept nogil:
+        """The lowest score of which the first node is taken when *score* is the highest."""
+        if self.policy != COMPLETION:
+            return score
+        return score - COMPLETION_BAND if score > COMPLETION_BAND else 1
 
     # -- whether it fits, and how well
 
@@ -517,7 +535,7 @@ cdef class ScoreTable:
             count = self.pick(node, shape, call, chosen)
             value = self.worth_without(node, 0, NULL, 0, 0)
             left = self.worth_without(node, shape.cpu, chosen, count, shape.gpu_milli)
-            return worth_score(value, left, taken)
+            return worth_score(self.policy, value, left, shape)
         if self.policy == FIRST_FIT or self.policy == RANDOM:
             return 1
         if self.policy == PACKING:

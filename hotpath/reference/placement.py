@@ -33,7 +33,7 @@ from ..records import (
     device_list,
     policy_number,
 )
-from .scores import Gpu, Mix, Node, Shape, choose, score, usable
+from .scores import Gpu, Mix, Node, Shape, as_good_as, choose, score, usable
 
 SHAPES_REMEMBERED = 256
 
@@ -482,8 +482,7 @@ class PlacementEngine:
         return frozenset((best,)) if room[best] else frozenset()
 
     def _find(self, shape: Shape, limits: _Limits, policy: str) -> Node | None:
-        best: tuple[tuple[bool, int], Node] | None = None
-        fitting: dict[bool, list[Node]] = {False: [], True: []}
+        fitting: list[tuple[bool, int, Node]] = []
         for slot, node in enumerate(self._slots):
             if node is None or node.name in limits.exclude:
                 continue
@@ -491,16 +490,16 @@ class PlacementEngine:
                 value = self._score(node, shape, limits.within) if node.name in limits.within else 0
             else:
                 value = self._remembered(slot, node, shape)
-            if not value:
-                continue
-            near = node.rack is not None and node.rack in limits.racks
-            fitting[near].append(node)
-            if best is None or (near, value) > best[0]:
-                best = ((near, value), node)
-        if policy == "random" and best is not None:
-            candidates = fitting[True] or fitting[False]
+            if value:
+                fitting.append((node.rack is not None and node.rack in limits.racks, value, node))
+        if not fitting:
+            return None
+        is_near, best = max((near, value) for near, value, _ in fitting)
+        if policy == "random":
+            candidates = [node for near, _, node in fitting if near == is_near]
             return candidates[self._rng(len(candidates))]
-        return None if best is None else best[1]
+        enough = as_good_as(self.policy, best)
+        return next(node for near, value, node in fitting if near == is_near and value >= enough)
 
     def _remembered(self, slot: int, node: Node, shape: Shape) -> int:
         scores = self._scores.get(shape)

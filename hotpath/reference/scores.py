@@ -5,7 +5,8 @@ A score is 0 where the member does not fit, else 1 to 32,767; the highest wins, 
 * ``fgd`` loses least of the use that the typical mix has for the node's free GPUs: fragmentation gradient descent
   (Weng et al., USENIX ATC 2023). Steps are of 40 thousandths of a GPU: within a step the first node wins, which
   keeps load together; without that it is 5 points of allocation worse.
-* ``completion``, the default, adds to that use the node's expected completion (``completion.py``), equally weighed.
+* ``completion``, the default, adds to that use the node's expected completion (``completion.py``), equally weighed,
+  and counts by each device of the member. The first node within 64 thousandths of the best is taken, in steps of 16.
 * ``best_fit`` leaves least over: free thousandths of GPUs and a sixteenth of the free thousandths of cores.
 * ``packing`` takes devices shared already, then nodes in use, then idle ones.
 * ``spread`` takes the least loaded node: by GPUs, then CPU; for CPU work by CPU, then GPUs.
@@ -35,7 +36,9 @@ from .completion import PARTIAL_SHIFT, UNIT, completion, partial_worth
 
 SCORE_MAX = 32_767
 SCORE_EVEN = 16_384
-STEP = 40 * MIX_WEIGHT
+FGD_STEP = 40 * MIX_WEIGHT
+COMPLETION_STEP = 16 * MIX_WEIGHT
+COMPLETION_BAND = 4
 CORES_OF_A_GPU = 16
 BY_WORTH = ("completion", "fgd")
 
@@ -249,7 +252,9 @@ def score(policy: str, node: Node, shape: Shape, found: Sequence[int], mix: Mix)
         for index in choose(policy, node, shape, found, mix):
             free[index] -= shape.gpu_milli
         loss = before - mix.worth(policy, node, node.cpu_free - shape.cpu, free) - MIX_WEIGHT * taken
-        return clamped(SCORE_EVEN - loss // STEP)
+        if policy == "fgd":
+            return clamped(SCORE_EVEN - loss // FGD_STEP)
+        return clamped(SCORE_EVEN - loss // max(1, shape.gpu_count) // COMPLETION_STEP)
     if policy in ("first_fit", "random"):
         return 1
     if policy == "packing":
@@ -273,6 +278,11 @@ def score(policy: str, node: Node, shape: Shape, found: Sequence[int], mix: Mix)
     if policy == "best_fit":
         return clamped(SCORE_MAX - left)
     return clamped(max(1, SCORE_EVEN - left // 2) + (SCORE_EVEN - 1 if _suits(policy, node, shape, found) else 0))
+
+
+def as_good_as(policy: str, best: int) -> int:
+    """The lowest score of which the first node is taken when *best* is the highest."""
+    return max(1, best - COMPLETION_BAND) if policy == "completion" else best
 
 
 def _suits(policy: str, node: Node, shape: Shape, found: Sequence[int]) -> bool:

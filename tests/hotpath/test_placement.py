@@ -140,7 +140,7 @@ def test_an_unknown_policy_lists_those_there_are(engine_kind: Any) -> None:
 
 
 def test_preferred_racks_come_first_and_others_still_serve(engine_kind: Any) -> None:
-    engine = engine_kind()
+    engine = engine_kind("best_fit")
     add(engine, "near", rack="r1")
     add(engine, "far", gpus=2, rack="r2")
     assert engine.place(gpu_count=2, prefer_racks=("r1",)).shares[0][0] == "near"
