@@ -8,16 +8,19 @@ silence. Types come from the reference, so the compiled twin has to match it.
 import os
 from typing import TYPE_CHECKING
 
+from .memory_records import PoolStats, Segment, vendor_alignment_bytes
 from .meter import LatencyWindow
 from .records import NodeView, Placement, TypicalTask
 
 if TYPE_CHECKING:
+    from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
     from .reference.placement import PlacementEngine
     from .reference.priority_bitmap import PriorityBitmap
     from .reference.timer_wheel import TimerWheel
 
     COMPILED: bool
 elif os.environ.get("ACTORGRID_PURE_PYTHON") == "1":
+    from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
     from .reference.placement import PlacementEngine
     from .reference.priority_bitmap import PriorityBitmap
     from .reference.timer_wheel import TimerWheel
@@ -25,12 +28,14 @@ elif os.environ.get("ACTORGRID_PURE_PYTHON") == "1":
     COMPILED = False
 else:
     try:
+        from .memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
         from .placement import PlacementEngine
         from .priority_bitmap import PriorityBitmap
         from .timer_wheel import TimerWheel
 
         COMPILED = True
     except ModuleNotFoundError:
+        from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
         from .reference.placement import PlacementEngine
         from .reference.priority_bitmap import PriorityBitmap
         from .reference.timer_wheel import TimerWheel
@@ -39,11 +44,19 @@ else:
 
 __all__ = [
     "COMPILED",
+    "Block",
+    "Blocks",
+    "Defragmentation",
     "LatencyWindow",
+    "MemoryPool",
+    "Move",
     "NodeView",
     "Placement",
     "PlacementEngine",
+    "PoolStats",
     "PriorityBitmap",
+    "Segment",
     "TimerWheel",
     "TypicalTask",
+    "vendor_alignment_bytes",
 ]

@@ -81,6 +81,9 @@ cdef int larger(const void* left, const void* right) noexcept nogil:
 @cython.no_gc                       # it refers to the pool, and the pool to no Python object
 @cython.freelist(1024)
 cdef class Block:
+    def __init__(self):
+        raise TypeError("a block comes from MemoryPool.allocate")
+
     cdef Node* at(self) except NULL:
         if self.pool is None:
             raise not_a_block(self)
@@ -127,6 +130,9 @@ cdef inline Block block_of(MemoryPool pool, int node, long long serial):
 @cython.final
 @cython.no_gc
 cdef class Blocks:
+    def __init__(self):
+        raise TypeError("blocks come from MemoryPool.allocate_many")
+
     def __dealloc__(self):
         c_free(self.nodes)
 
@@ -163,6 +169,9 @@ cdef class Blocks:
 
 @cython.final
 cdef class Move:
+    def __init__(self):
+        raise TypeError("a move comes from MemoryPool.defragment")
+
     @property
     def block(self):
         if self.pool is None:
@@ -191,6 +200,9 @@ cdef class Move:
 
 @cython.final
 cdef class Defragmentation:
+    def __init__(self):
+        raise TypeError("a defragmentation comes from MemoryPool.defragment")
+
     def __dealloc__(self):
         c_free(self.planned)
 

@@ -28,7 +28,6 @@ compiled one may be shared by threads under the interpreter's lock, where each c
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable, Iterator
 from typing import Any, overload
 
@@ -44,48 +43,10 @@ from ..memory_records import (
     stale_move,
     whole_number,
 )
+from .memory_segments import CLEARING, PINNED, RESERVED, SLIDING, Node, Segments
+from .memory_window import NOTHING, Plan, plan_moves
 
-FREE, USED, RESERVED, PINNED = range(4)
 STATES = ("free", "used", "held", "held")
-NO_PLAN, CLEARING, SLIDING = range(3)
-SLOTS_MAX = 2**31 - 1
-PICKED = 4
-LARGE = 8
-CHARGE_SHIFT = 16
-WIDE = 8
-WORK = 16
-WORK_LEAST = 4096
-WORK_SHARE = 8
-
-
-def bin_of(size: int) -> int:
-    """Sixteen bins to each power of two; exact below 16."""
-    if size < 16:
-        return size
-    high = size.bit_length() - 1
-    return ((high - 3) << 4) | ((size >> (high - 4)) & 15)
-
-
-def lowest(bits: int) -> int:
-    """The place of the lowest set bit."""
-    return (bits & -bits).bit_length() - 1
-
-
-class _Node:
-    """A segment of the range; sizes in units of the alignment."""
-
-    __slots__ = ("after", "before", "bin_after", "bin_before", "link", "offset", "serial", "size", "state")
-
-    def __init__(self, offset: int, size: int) -> None:
-        self.offset = offset
-        self.size = size
-        self.serial = 0
-        self.state = FREE
-        self.before: _Node | None = None
-        self.after: _Node | None = None
-        self.bin_before: _Node | None = None
-        self.bin_after: _Node | None = None
-        self.link: _Node | None = None  # the other end of an uncommitted move
 
 
 class Block:
@@ -95,11 +56,14 @@ class Block:
     """
 
     __slots__ = ("_node", "_pool", "_serial")
-    _node: _Node
+    _node: Node
     _pool: MemoryPool
     _serial: int
 
-    def _at(self) -> _Node:
+    def __init__(self) -> None:
+        raise TypeError("a block comes from MemoryPool.allocate")
+
+    def _at(self) -> Node:
         if self._node.serial != self._serial:
             raise freed_already()
         return self._node
@@ -131,7 +95,7 @@ class Block:
         return f"Block(offset={self.offset}, size={self.size})"
 
 
-def _block(pool: MemoryPool, node: _Node, serial: int) -> Block:
+def _block(pool: MemoryPool, node: Node, serial: int) -> Block:
     block = Block.__new__(Block)
     block._pool = pool
     block._node = node
@@ -144,8 +108,11 @@ class Blocks:
 
     __slots__ = ("_first_serial", "_nodes", "_pool")
     _pool: MemoryPool
-    _nodes: list[_Node]
+    _nodes: list[Node]
     _first_serial: int
+
+    def __init__(self) -> None:
+        raise TypeError("blocks come from MemoryPool.allocate_many")
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -181,9 +148,19 @@ class Move:
     cancelled. Unless it overlaps, the source stays intact until the commit.
     """
 
-    __slots__ = ("_committed", "_node", "_pool", "_serial", "_target", "_target_serial", "destination", "size", "source")
+    __slots__ = (
+        "_committed",
+        "_node",
+        "_pool",
+        "_serial",
+        "_target",
+        "_target_serial",
+        "destination",
+        "size",
+        "source",
+    )
 
-    def __init__(self, pool: MemoryPool, node: _Node, target: _Node) -> None:
+    def __init__(self, pool: MemoryPool, node: Node, target: Node) -> None:
         self._pool = pool
         self._node = node
         self._serial = node.serial
@@ -218,8 +195,8 @@ class Move:
 
     def __del__(self) -> None:
         if self._pool._pending(self):
-            self._pool._drop_reservation(self._target)
-            self._pool._settle()
+            self._pool._range.drop_reservation(self._target)
+            self._pool._range.settle()
 
 
 class Defragmentation:
@@ -231,12 +208,12 @@ class Defragmentation:
 
     __slots__ = ("_allowance", "_given", "_moves_before", "_plan", "_planned", "_pool", "_total", "want_bytes")
 
-    def __init__(self, pool: MemoryPool, plan: int, want: int, allowance: int) -> None:
+    def __init__(self, pool: MemoryPool, plan: Plan, want: int, allowance: int) -> None:
         self._pool = pool
-        self._plan = plan
-        self._planned: list[tuple[_Node, _Node, int]] = []
+        self._plan = pool._range.plan
+        self._planned = plan.moves
         self._given = 0
-        self._total = 0
+        self._total = plan.total
         self._allowance = allowance
         self._moves_before = -1
         self.want_bytes = want << pool._shift
@@ -250,31 +227,32 @@ class Defragmentation:
         return self
 
     def __next__(self) -> Move:
-        pool = self._pool
-        target = node = None
-        if pool._plan != self._plan:
+        pool, segments = self._pool, self._pool._range
+        node: Node | None = None
+        target: Node | None = None
+        if segments.plan != self._plan:
             raise StopIteration
-        if pool._plan_mode == CLEARING:
+        if segments.plan_mode == CLEARING:
             while target is None and self._given < len(self._planned):
                 planned = self._planned[self._given]
                 self._given += 1
                 if planned[1].serial == planned[2]:
                     node, target = planned[0], planned[1]
             if self._given == len(self._planned):
-                pool._plan_open = False
-        elif pool._plan_mode == SLIDING and pool._plan_open and pool._moves != self._moves_before:
+                segments.plan_open = False
+        elif segments.plan_mode == SLIDING and segments.plan_open and segments.moves != self._moves_before:
             # The first hole of the window is where the next block goes.
-            hole = pool._head
-            while hole is not None and not (hole.state == PINNED and hole.offset >= pool._plan_from):
+            hole: Node | None = segments.head
+            while hole is not None and not (hole.state == PINNED and hole.offset >= segments.plan_from):
                 hole = hole.after
             if hole is not None:
                 node = hole.after
-                if node is not None and node.offset < pool._plan_to and node.size <= self._allowance:
+                if node is not None and node.offset < segments.plan_to and node.size <= self._allowance:
                     target = hole
                     self._allowance -= node.size
-                    self._moves_before = pool._moves
-                    pool._pinned -= hole.size
-                    pool._reserve(node, hole)
+                    self._moves_before = segments.moves
+                    segments.pinned -= hole.size
+                    segments.reserve(node, hole)
         if node is None or target is None:
             self.close()
             raise StopIteration
@@ -282,15 +260,15 @@ class Defragmentation:
 
     def close(self) -> None:
         """Cancel the moves not given yet; those given stay, until each is committed, cancelled or dropped."""
-        if self._pool._plan != self._plan:
+        if self._pool._range.plan != self._plan:
             return
         while self._given < len(self._planned):
             _, target, serial = self._planned[self._given]
             self._given += 1
             if target.serial == serial:
-                self._pool._drop_reservation(target)
-        self._pool._plan_open = False
-        self._pool._settle()
+                self._pool._range.drop_reservation(target)
+        self._pool._range.plan_open = False
+        self._pool._range.settle()
 
     def __del__(self) -> None:
         self.close()
@@ -304,24 +282,13 @@ class MemoryPool:
     """
 
     def __init__(self, size_bytes: int, alignment_bytes: int = 256) -> None:
-        self._shift, self._units = geometry(size_bytes, alignment_bytes)
-        self._top_bits = 0
-        self._sub_bits = [0] * 64
-        self._bins: list[_Node | None] = [None] * 1024
-        self._used = self._peak = self._live = self._holes = 0
-        self._serial = self._moves = self._moved = 0
-        self._plan = 0
-        self._plan_mode = NO_PLAN
-        self._plan_open = False
-        self._plan_from = self._plan_to = 0
-        self._reserved = self._pinned = 0
-        self._head: _Node = _Node(0, self._units)
-        self._insert(self._head)
+        self._shift, units = geometry(size_bytes, alignment_bytes)
+        self._range = Segments(units)
 
     @property
     def size_bytes(self) -> int:
         """The range, in bytes, without what the alignment leaves over."""
-        return self._units << self._shift
+        return self._range.units << self._shift
 
     @property
     def alignment_bytes(self) -> int:
@@ -334,7 +301,7 @@ class MemoryPool:
         Raises OutOfDeviceMemory when no hole is large enough, BadRequest for what is no size; nothing changes then.
         """
         n = self._units_of(n_bytes)
-        node = self._take(n)
+        node = self._range.take(n)
         if node is None:
             raise self._refusal(n)
         return _block(self, node, node.serial)
@@ -348,8 +315,8 @@ class MemoryPool:
             raise not_a_block(block)
         if not block.live:
             raise freed_already()
-        self._give_back(block._node)
-        self._settle()
+        self._range.give_back(block._node)
+        self._range.settle()
 
     def allocate_many(self, sizes: Iterable[int]) -> Blocks:
         """A block for each of *sizes*, in that order; all or none.
@@ -363,15 +330,15 @@ class MemoryPool:
         units = [self._units_of(size) for size in asked]
         blocks = Blocks.__new__(Blocks)
         blocks._pool = self
-        blocks._first_serial = self._serial + 1
+        blocks._first_serial = self._range.serial + 1
         blocks._nodes = []
-        peak = self._peak
+        peak = self._range.peak
         for n in units:
-            node = self._take(n)
+            node = self._range.take(n)
             if node is None:
                 for taken in reversed(blocks._nodes):
-                    self._give_back(taken)
-                self._peak = peak
+                    self._range.give_back(taken)
+                self._range.peak = peak
                 raise self._refusal(n)
             blocks._nodes.append(node)
         return blocks
@@ -398,8 +365,8 @@ class MemoryPool:
                 raise freed_already(at)
             seen.add(block._serial)
         for block in listed:
-            self._give_back(block._node)
-        self._settle()
+            self._range.give_back(block._node)
+        self._range.settle()
 
     def defragment(
         self, want_bytes: int | None = None, max_moved_bytes: int | None = None, allow_overlap: bool = False
@@ -411,20 +378,20 @@ class MemoryPool:
         meanwhile as they like, but outside of the hole. It ends a defragmentation that is under way.
         Raises OutOfDeviceMemory when less than *want_bytes* is free in all, BadRequest for what is no size.
         """
-        want = self._units - self._used
-        most = self._units
+        want = self._range.units - self._range.used
+        most = self._range.units
         if want_bytes is not None:
             want = self._units_of(want_bytes)
         if max_moved_bytes is not None:
             most = min(most, whole_number(max_moved_bytes, "a bound in bytes", 0) >> self._shift)
-        if want > self._units - self._used:
+        if want > self._range.units - self._range.used:
             raise self._refusal(want)
-        self._end_plan()
-        self._plan += 1
-        found = Defragmentation(self, self._plan, want, most)
-        if want > self._largest():
-            self._plan_moves(found, want, most, bool(allow_overlap), want_bytes is None)
-        return found
+        self._range.end_plan()
+        self._range.plan += 1
+        plan = NOTHING
+        if want > self._range.largest():
+            plan = plan_moves(self._range, want, most, bool(allow_overlap), want_bytes is None)
+        return Defragmentation(self, plan, want, most)
 
     def commit(self, move: Move) -> None:
         """The copy is done: let the block be at the destination, and its old place be a hole.
@@ -440,13 +407,13 @@ class MemoryPool:
                 else "it is of another pool, was cancelled, or its block was freed"
             )
         move._committed = True
-        self._moves += 1
-        self._moved += move._node.size
-        self._reserved -= move._target.size
+        self._range.moves += 1
+        self._range.moved += move._node.size
+        self._range.reserved -= move._target.size
         move._node.link = move._target.link = None
-        self._swap_places(move._node, move._target)
-        self._release(move._target)
-        self._settle()
+        self._range.swap_places(move._node, move._target)
+        self._range.release(move._target)
+        self._range.settle()
 
     def cancel(self, move: Move) -> None:
         """Let the block stay, and give the destination back. Raises InvalidBlock as ``commit`` does."""
@@ -454,43 +421,41 @@ class MemoryPool:
             raise stale_move(f"a {type(move).__name__} is none")
         if not self._pending(move):
             raise stale_move("it was committed or cancelled, or its block was freed")
-        self._drop_reservation(move._target)
-        self._settle()
+        self._range.drop_reservation(move._target)
+        self._range.settle()
 
     def stats(self) -> PoolStats:
         """The pool's figures now; looks at the holes of one bin."""
-        unused, largest = self._units - self._used, self._largest()
+        unused, largest = self._range.units - self._range.used, self._range.largest()
         return PoolStats(
-            size=self._units << self._shift,
-            used=self._used << self._shift,
+            size=self._range.units << self._shift,
+            used=self._range.used << self._shift,
             free=unused << self._shift,
-            held=(self._reserved + self._pinned) << self._shift,
+            held=(self._range.reserved + self._range.pinned) << self._shift,
             largest_free=largest << self._shift,
-            peak_used=self._peak << self._shift,
+            peak_used=self._range.peak << self._shift,
             fragmentation=(unused - largest) / unused if unused else 0.0,
-            blocks=self._live,
-            holes=self._holes,
-            moves=self._moves,
-            moved_bytes=self._moved << self._shift,
+            blocks=self._range.live,
+            holes=self._range.holes,
+            moves=self._range.moves,
+            moved_bytes=self._range.moved << self._shift,
         )
 
     def segments(self) -> list[Segment]:
         """Every block and hole in the order of addresses; together they are the range."""
         return [
-            Segment(node.offset << self._shift, node.size << self._shift, STATES[node.state]) for node in self._nodes()
+            Segment(node.offset << self._shift, node.size << self._shift, STATES[node.state]) for node in self._range
         ]
-
-    # Numbers in, numbers out.
 
     def _units_of(self, n_bytes: Any) -> int:
         number = whole_number(n_bytes, "a size in bytes", 1)
-        if number > self._units << self._shift:
+        if number > self._range.units << self._shift:
             raise out_of_memory(
                 number,
                 self.size_bytes,
-                (self._units - self._used) << self._shift,
-                self._largest() << self._shift,
-                (self._reserved + self._pinned) << self._shift,
+                (self._range.units - self._range.used) << self._shift,
+                self._range.largest() << self._shift,
+                (self._range.reserved + self._range.pinned) << self._shift,
             )
         return (number + (1 << self._shift) - 1) >> self._shift
 
@@ -498,13 +463,11 @@ class MemoryPool:
         return out_of_memory(
             n << self._shift,
             self.size_bytes,
-            (self._units - self._used) << self._shift,
-            self._largest() << self._shift,
-            (self._reserved + self._pinned) << self._shift,
+            (self._range.units - self._range.used) << self._shift,
+            self._range.largest() << self._shift,
+            (self._range.reserved + self._range.pinned) << self._shift,
         )
 
-    def _nodes(self) -> Iterator[_Node]:
-        node: _Node | None = self._head
-        while node is not None:
-            yield node
-            node = node.after
+    def _pending(self, move: Move) -> bool:
+        target = move._target
+        return move._pool is self and target.serial == move._target_serial and target.state == RESERVED
