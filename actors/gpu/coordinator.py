@@ -176,6 +176,7 @@ class GPUCoordinator(Server):
 
         self._sampling.take(self._inventory.devices, read, self._inventory.troubles(), time())
         self._core.set_sick(self._sampling.unfit())
+        self._core.set_scores(self._sampling.scores())
 
     # -- following the ledger
 

@@ -101,6 +101,7 @@ class CoordinatorCore:
         self._refusals: dict[str, int] = {}
         self._models: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._sick: dict[str, str] = {}
+        self._scores: dict[tuple[str, int], int] = {}
         self._fences: list[int | str] = []
         self._gaps = False
         self._stale = False
@@ -247,6 +248,12 @@ class CoordinatorCore:
             self._sick = dict(devices)
             self._fence()
             self.queue.freed()
+
+    def set_scores(self, scores: Mapping[tuple[str, int], int]) -> None:
+        """How well devices do, 0 to 1000 by (host, index): what the policy ``device_score`` goes by."""
+        self._scores = dict(scores)
+        if not self._stale:
+            self._score_devices()
 
     # -- answering
 
@@ -429,8 +436,16 @@ class CoordinatorCore:
                 )
             except (AdoptRefused, UnknownNode):
                 continue  # others hold that room now: the ledger will refuse it
+        self._score_devices()
         self._fence()
         self.queue.freed()
+
+    def _score_devices(self) -> None:
+        if self._policy != "device_score":
+            return  # no other policy looks at them
+        for (id, index), score in self._scores.items():
+            if any(device["index"] == index for device in self.hosts.get(id, {}).get("devices", ())):
+                self.engine.set_device_score(id, index, score)
 
     def _adopt(self, id: str, record: Record) -> bool:
         """Hold what the ledger has given out; ``False``, and a note, when the host has not got it any more."""

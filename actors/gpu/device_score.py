@@ -67,9 +67,9 @@ class DeviceScore:
         return self.memory + self.compute - self.heat
 
     @property
-    def penalty(self) -> int:
-        """How far from perfect, in millionths, never negative: for an engine that wants lowest first."""
-        return ONE - self.total
+    def permille(self) -> int:
+        """The total in whole thousandths, 0 to 1000, as the engine's ``device_score`` policy takes it."""
+        return max(0, self.total // 1000)
 
 
 def score_device(

@@ -63,6 +63,10 @@ class HostSampling:
             return None
         return self.manager.device(device_id).score.total / ONE
 
+    def scores(self) -> dict[tuple[str, int], int]:
+        """All scores as the engine takes them: thousandths by (node, device index)."""
+        return {(known.node, known.device.index): known.score.permille for known in self.manager.list_devices()}
+
     def figures(self) -> dict[str, float]:
         """For ``/metrics``: what the devices read together; what none of them reads is left out."""
         picture = self.manager.get_aggregated_metrics()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from actorgrid.errors import BadRequest, UnknownNode
@@ -147,34 +148,27 @@ def aggregate(devices: Iterable[tuple[Device, GpuMetrics | None]]) -> dict[str, 
     counts per reading the devices that lack it. Memory totals come from the devices where no sample tells.
     ``oldest_timestamp`` and ``newest_timestamp`` say how far apart the samples were taken.
     """
-    count = total = 0
-    vendors: dict[str, int] = {}
-    used: list[int] = []
-    readings: dict[str, list[float]] = {
-        "compute_utilization_percent": [],
-        "power_watts": [],
-        "temperature_celsius": [],
-        "clock_rate_mhz": [],
+    pairs = list(devices)
+    count = len(pairs)
+    vendors = Counter(device.vendor for device, _ in pairs)
+    samples = [sample for _, sample in pairs if sample is not None]
+    total = sum(
+        device.memory_mib << 20 if sample is None or sample.memory_total_bytes is None else sample.memory_total_bytes
+        for device, sample in pairs
+    )
+    times = [sample.timestamp for sample in samples]
+    used = _known(samples, "memory_used_bytes")
+    utilization = _known(samples, "compute_utilization_percent")
+    power = _known(samples, "power_watts")
+    temperature = _known(samples, "temperature_celsius")
+    clock = _known(samples, "clock_rate_mhz")
+    unknown = {
+        "memory_used_bytes": count - len(used),
+        "compute_utilization_percent": count - len(utilization),
+        "power_watts": count - len(power),
+        "temperature_celsius": count - len(temperature),
+        "clock_rate_mhz": count - len(clock),
     }
-    columns = list(readings.items())
-    times: list[float] = []
-    for device, sample in devices:
-        count += 1
-        vendors[device.vendor] = vendors.get(device.vendor, 0) + 1
-        if sample is None:
-            total += device.memory_mib << 20
-            continue
-        known = sample.memory_total_bytes
-        total += device.memory_mib << 20 if known is None else known
-        times.append(sample.timestamp)
-        if sample.memory_used_bytes is not None:
-            used.append(sample.memory_used_bytes)
-        for name, column in columns:
-            value = getattr(sample, name)
-            if value is not None:
-                column.append(value)
-    utilization, temperature = readings["compute_utilization_percent"], readings["temperature_celsius"]
-    unknown = {"memory_used_bytes": count - len(used)} | {name: count - len(column) for name, column in columns}
     return {
         "device_count": count,
         "devices_by_vendor": dict(sorted(vendors.items())),
@@ -184,12 +178,16 @@ def aggregate(devices: Iterable[tuple[Device, GpuMetrics | None]]) -> dict[str, 
         "average_utilization_percent": _mean(utilization),
         "average_temperature_celsius": _mean(temperature),
         "max_temperature_celsius": max(temperature, default=None),
-        "total_power_watts": math.fsum(readings["power_watts"]) if readings["power_watts"] else None,
-        "average_clock_rate_mhz": _mean(readings["clock_rate_mhz"]),
+        "total_power_watts": math.fsum(power) if power else None,
+        "average_clock_rate_mhz": _mean(clock),
         "unknown": {name: missing for name, missing in unknown.items() if missing},
         "oldest_timestamp": min(times, default=None),
         "newest_timestamp": max(times, default=None),
     }
+
+
+def _known(samples: list[GpuMetrics], name: str) -> list[Any]:
+    return [value for value in map(attrgetter(name), samples) if value is not None]
 
 
 def _mean(values: list[float]) -> float | None:

@@ -93,9 +93,7 @@ def test_more_free_memory_less_load_and_less_heat_never_lower_the_score(
 
 
 @given(free_bytes, percents, celsius)
-def test_a_penalty_for_an_engine_is_never_negative_and_orders_the_other_way(
-    free: int, busy: float, temperature: float
-) -> None:
+def test_an_engine_gets_whole_thousandths_that_keep_the_order(free: int, busy: float, temperature: float) -> None:
     score = score_device(free, 80 * GIB, busy, temperature)
-    assert 0 <= score.penalty <= ONE + HEAT_PENALTY_MAX
-    assert score.penalty == ONE - score.total
+    assert 0 <= score.permille <= 1000
+    assert score.permille == max(0, score.total // 1000)

@@ -104,3 +104,23 @@ def test_the_agent_places_nothing_new_on_a_hot_device(
     assert [record["gpu_indexes"] for record in rig.allocations().values()] == [[1]]
     hot = False
     rig.wait_placed("a", "b")
+
+
+def test_the_policy_for_scores_goes_by_what_the_agent_samples(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make_rig("simulated:3xH100-80GB", probe_interval_s=0.5)
+    rig.host.settings.scheduling.policy = "device_score"
+    rig.up()
+    temperature = {0: 88.0, 1: 80.0, 2: 40.0}
+
+    def readings(device: Device, _milli: int, _mib: int) -> Readings:
+        return Readings(0, 0.0, temperature[device.index])
+
+    monkeypatch.setattr(rig.coordinator._inventory, "readings", readings)
+    rig.until(lambda: rig.coordinator._core._scores.get(("host-a", 0)) == 740, "a sample of the warm device")
+    rig.coordinator._core._rebuild()  # a new engine knows the scores as well
+    for name, index in (("first", 2), ("second", 1), ("third", 0)):
+        rig.submit(name, gpus=1.0)
+        rig.wait_placed(name)
+        assert rig.job(name)["attempts"][-1]["gpu_indexes"] == [index]
