@@ -96,6 +96,7 @@ def explain_job(job: Record, around: Circumstances) -> dict[str, Any]:
         "reservation": None,
         "estimated_start": None,
         "held_by": [],
+        "held_up_by": list((fit or {}).get("held_up_by") or ()),
         "openings": [],
         "attempts": [_attempt(one, around) for one in job["attempts"][-ATTEMPTS_SHOWN:]],
         "stderr_tail": [],
@@ -175,6 +176,14 @@ def _ahead(fit: Record) -> str:
 
 def _about_to_start(fit: Record) -> _Story:
     ahead = _ahead(fit)
+    kept_for = [str(one) for one in fit.get("held_up_by") or ()]
+    if kept_for:
+        story = _Story(f"there is room for it now, but it is kept for {listed(kept_for)}{ahead}")
+        story.steps = [
+            "give it a --timeout that ends before that room is needed: then it may go first",
+            *(f"actorgrid why {one}" for one in kept_for[:1]),
+        ]
+        return story
     if ahead:
         return _Story(f"there is room for it now{ahead}", steps=["wait: those ahead are tried first"])
     return _Story("it fits now and is about to be placed", steps=["wait a moment"])
@@ -271,9 +280,14 @@ def _reserved(story: _Story, fit: Record, around: Circumstances) -> None:
     reservation = fit.get("reservation")
     if not reservation:
         return
-    starts_at = reservation.get("starts_at")
-    where = listed([_name(node, around) for node in reservation.get("nodes") or ()])
-    story.more["reservation"] = {"starts_at": starts_at, "nodes": list(reservation.get("nodes") or ())}
+    starts_at = reservation.get("starts_at", reservation.get("start"))
+    nodes, stopping = list(reservation.get("nodes") or ()), [str(one) for one in reservation.get("stopping") or ()]
+    where = listed([_name(node, around) for node in nodes])
+    story.more["reservation"] = {"starts_at": starts_at, "nodes": nodes, "stopping": stopping}
+    if stopping:
+        story.notes.append(
+            f"{listed(stopping)} {'is' if len(stopping) == 1 else 'are'} being stopped to make room for it"
+        )
     on = f" on {where}" if where else ""
     if starts_at is None:
         story.reasons.append(f"room is kept for it{on}")

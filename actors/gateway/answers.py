@@ -250,6 +250,7 @@ class WhyAnswer(Answer):
 
     ``notes`` are the reasons that no other field holds. ``position`` of ``waiting`` in the line; ``openings``: what
     could be asked for instead and would fit now; ``held_by``: who holds the room on the nearest host;
+    ``held_up_by``: jobs that the room is reserved for; ``reservation``: {"starts_at", "nodes", "stopping"};
     ``estimated_start``: {"at", "from"}, where *from* is reservation, time_limits (of what runs there) or retry.
     ``explain`` is the engine's own answer.
     """
@@ -273,6 +274,7 @@ class WhyAnswer(Answer):
     reservation: dict[str, Any] | None = None
     estimated_start: dict[str, Any] | None = None
     held_by: list[dict[str, Any]] = []
+    held_up_by: list[str] = []
     openings: list[str] = []
     attempts: list[dict[str, Any]] = []
     stderr_tail: list[str] = []

@@ -308,7 +308,7 @@ def test_a_reservation_stands_before_every_guess() -> None:
     reservation = {"starts_at": NOW + 250, "nodes": ["h1"]}
     fit = asked(cluster(host(), held=held), wants(2), position=2, reservation=reservation)
     answer = why(job(resources=wants(2)), fit=fit, allocations=held, jobs=jobs_running(a=50))
-    assert answer["reservation"] == reservation
+    assert answer["reservation"] == {**reservation, "stopping": []}
     assert answer["estimated_start"] == {"at": NOW + 250, "from": "reservation"}
     assert answer["next_step"] == "wait about 4 min 10 s: its room on alpha is reserved"
     assert sum(step.startswith("wait") for step in answer["next_steps"]) == 1
@@ -316,6 +316,20 @@ def test_a_reservation_stands_before_every_guess() -> None:
     assert due["next_step"] == "wait a moment"
     vague = why(job(resources=wants(2)), fit={**fit, "reservation": {"starts_at": None, "nodes": ["h1"]}})
     assert "room is kept for it on alpha" in vague["reasons"]
+
+
+def test_a_reservation_may_have_others_stopped_for_it() -> None:
+    fit = {"fits": False, "total_nodes": 1, "reservation": {"start": NOW + 5, "nodes": ["h1"], "stopping": ["x", "y"]}}
+    answer = why(job(resources=wants(2)), fit=fit)
+    assert answer["reservation"] == {"starts_at": NOW + 5, "nodes": ["h1"], "stopping": ["x", "y"]}
+    assert "x, y are being stopped to make room for it" in answer["notes"]
+
+
+def test_a_job_that_fits_but_would_be_in_the_way_of_a_reservation_hears_whose() -> None:
+    fit = asked(cluster(host()), wants(1), position=3, held_up_by=["big"])
+    answer = why(job(resources=wants(1)), fit=fit)
+    assert answer["headline"] == "there is room for it now, but it is kept for big; 2 jobs are ahead"
+    assert answer["held_up_by"] == ["big"] and "actorgrid why big" in answer["next_steps"]
 
 
 # -- a job that waits for something else
