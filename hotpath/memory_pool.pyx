@@ -2,8 +2,9 @@
 """The memory pool, compiled. Contract and prose: ``reference/memory_pool.py``."""
 
 cimport cython
+from cpython.mem cimport PyMem_RawFree as c_free, PyMem_RawMalloc as malloc, PyMem_RawRealloc as realloc
 from libc.limits cimport INT_MAX
-from libc.stdlib cimport free as c_free, malloc, qsort, realloc
+from libc.stdlib cimport qsort
 from libc.string cimport memset
 
 from actorgrid.errors import BadRequest
@@ -385,19 +386,19 @@ cdef class MemoryPool:
         except TypeError as error:
             raise not_a_block(blocks) from error
         count = len(listed)
-        # Each block's node learns its place in the batch: what learnt another place stands there twice.
+        # A live block is on no list of holes, so its link there can say whether it was seen in this batch.
         for at in range(count):
-            if type(listed[at]) is not Block:
+            if type(listed[at]) is Block:
+                block = <Block>listed[at]
+                if block.pool is self and self.nodes[block.node].serial == block.serial:
+                    self.nodes[block.node].bin_before = -1
+        for at in range(count):
+            if type(listed[at]) is not Block or (<Block>listed[at]).pool is not self:
                 raise not_a_block(listed[at])
             block = <Block>listed[at]
-            if block.pool is not self:
-                raise not_a_block(block)
-            if self.nodes[block.node].serial != block.serial:
+            if self.nodes[block.node].serial != block.serial or self.nodes[block.node].bin_before == 0:
                 raise freed_already(at)
-            self.nodes[block.node].bin_before = <int>at
-        for at in range(count):
-            if self.nodes[(<Block>listed[at]).node].bin_before != at:
-                raise freed_already(at)
+            self.nodes[block.node].bin_before = 0
         for at in range(count):
             self.give_back((<Block>listed[at]).node)
         self.settle()
