@@ -35,7 +35,8 @@ FILE = click.Path(path_type=Path)
 @click.option("--load", type=float, help="Move arrivals so that GPU-time asked for is this share of the cluster.")
 @click.option("--limit", type=click.IntRange(1), help="Only the first tasks.")
 @click.option("--estimates", type=float, default=1.0, show_default=True, help="Told run time over the true; 0: none.")
-@click.option("--checkpoint", type=float, default=600.0, show_default=True, help="Seconds between saves of a job.")
+@click.option("--checkpoint", type=float, help="Seconds between saves of a job [it saves when told to stop].")
+@click.option("--restart", type=float, default=30.0, show_default=True, help="Seconds a stopped job needs to resume.")
 @click.option("--grace", type=float, default=0.0, show_default=True, help="Seconds a job takes to stop.")
 @click.option("--nodes", "nodes_file", type=FILE, metavar="FILE", help="Nodes from a CSV file.")
 @click.option("--cluster", metavar="NODESxGPUS", help="Equal nodes instead, as 16x8.")
@@ -69,8 +70,11 @@ def command(
     mode = mode or found_mode
     if queues and mode != "queue":
         raise BadRequest(f"--mode {mode} has no queue", asked=f"--queue {queues[0]}", hint="add --mode queue")
-    if options["estimates"] < 0 or options["checkpoint"] < 0 or options["grace"] < 0:
-        raise BadRequest("--estimates, --checkpoint and --grace are not negative", hint="leave it out for the default")
+    for option in ("estimates", "restart", "grace"):
+        if options[option] < 0:
+            raise BadRequest(f"--{option} is not negative", asked=f"--{option} {options[option]:g}", hint="0 or more")
+    if options["checkpoint"] is not None and not options["checkpoint"] > 0:
+        raise BadRequest("--checkpoint is an interval", asked=f"{options['checkpoint']:g}", hint="more than 0 seconds")
     setup = runs.prepare(
         runs.Setup(
             nodes,
@@ -83,6 +87,7 @@ def command(
             options["load"],
             options["estimates"] or None,
             options["checkpoint"],
+            options["restart"],
             options["grace"],
         )
     )

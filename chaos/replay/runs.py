@@ -17,7 +17,7 @@ from actorgrid.hotpath import PlacementEngine
 from . import figures
 from .fragments import Fragments
 from .inflation import INFLATED_TO, inflate
-from .simulation import CHECKPOINT_S, Immediate, Scheduling, Simulation
+from .simulation import RESTART_S, Immediate, Scheduling, Simulation
 from .workload import (
     Node,
     Task,
@@ -53,7 +53,8 @@ class Setup:
     until: float = INFLATED_TO
     load: float | None = None
     estimates: float | None = 1.0
-    checkpoint_s: float = CHECKPOINT_S
+    checkpoint_s: float | None = None
+    restart_s: float = RESTART_S
     grace_s: float = 0.0
 
 
@@ -154,6 +155,7 @@ def _one(setup: Setup, policy: str, queue: str, seed: int, progress: Callable[[f
         time.perf_counter,
         estimates=setup.estimates,
         checkpoint_s=setup.checkpoint_s,
+        restart_s=setup.restart_s,
         grace_s=setup.grace_s,
     )
     result = simulation.run(progress)

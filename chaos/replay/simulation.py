@@ -1,7 +1,8 @@
 """Tasks that arrive, wait, run and depart, on a clock of its own: the scheduler's decisions carried out.
 
-The scheduler is the live cluster's, or :class:`Immediate` where there is to be no queue. A job that is preempted keeps
-the work up to its last checkpoint, loses the rest, and goes on from there when it starts again.
+The scheduler is the live cluster's, or :class:`Immediate` where there is to be no queue. A job that is preempted saves
+its work when it is told to stop (or, with a checkpoint interval, has only what it saved at the last one), and needs a
+while to come back to where it was each time it starts again.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from actorgrid.hotpath import PlacementEngine
 from .fragments import Fragments
 from .workload import Node, Task, capacity_gpu_milli
 
-CHECKPOINT_S = 600.0
+RESTART_S = 30.0
+"""Loading a checkpoint, tens of seconds: Gu et al., "Tiresias" (NSDI 2019), section 5."""
 DECISIONS_PER_ROUND = 256
 ROUNDS_MAX = 4096
 """Of the scheduler at one moment; what it has left then waits for the next event."""
 SERIES_MAX = 2000
+MOMENTS_OF_ARRIVALS = 1000
 _END, _STOP, _ARRIVE, _WAKE = range(4)
 
 
@@ -120,7 +123,8 @@ class Moment:
 
 @dataclass(slots=True)
 class Replayed:
-    """One run. ``series`` holds SERIES_MAX moments at most, thinned out evenly over the events.
+    """One run. ``series`` holds SERIES_MAX moments at most, evenly over time: MOMENTS_OF_ARRIVALS of them while jobs
+    arrive.
 
     ``allocated_mean`` and ``fragmented_mean`` are over time, from the first arrival to the last.
     """
@@ -135,11 +139,12 @@ class Replayed:
 
 
 class _Running:
-    __slots__ = ("generation", "outcome", "remaining_s", "since", "start")
+    __slots__ = ("generation", "outcome", "remaining_s", "restarting_s", "since", "start")
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
         self.remaining_s = outcome.duration_s
+        self.restarting_s = 0.0
         self.generation = 0
         self.since = 0.0
         self.start: Start | None = None
@@ -148,8 +153,9 @@ class _Running:
 class Simulation:
     """One replay in time. *tasks* are by arrival, and each says when it arrives and how long it runs.
 
-    *estimates* times the true duration is what the scheduler is told; ``None`` tells it nothing. *checkpoint_s* is how
-    much work a preempted job loses at most (0: none). *clock* gives seconds and only measures the scheduler.
+    *estimates* times the true duration is what the scheduler is told; ``None`` tells it nothing. A job that goes on
+    after it was stopped loses *restart_s*; where it saves each *checkpoint_s* only, instead of when it is told to stop
+    (``None``), it loses what it did since too. *clock* gives seconds and only measures the scheduler.
     """
 
     def __init__(
@@ -162,7 +168,8 @@ class Simulation:
         clock: Callable[[], float],
         *,
         estimates: float | None = 1.0,
-        checkpoint_s: float = CHECKPOINT_S,
+        checkpoint_s: float | None = None,
+        restart_s: float = RESTART_S,
         grace_s: float = 0.0,
     ) -> None:
         self._engine = engine
@@ -171,6 +178,7 @@ class Simulation:
         self._clock = clock
         self._estimates = estimates
         self._checkpoint_s = checkpoint_s
+        self._restart_s = restart_s
         self._grace_s = grace_s
         self._capacity = capacity_gpu_milli(nodes)
         self._tasks = tasks
@@ -178,8 +186,7 @@ class Simulation:
         self._events: list[tuple[float, int, int, str, int]] = []
         self._count = 0
         self._waiting = 0
-        self._stride = 1
-        self._seen = 0
+        self._spacing_s = 0.0
         self._last = 0.0
         self._run = Replayed(self._capacity)
         self._area = [0.0, 0.0]
@@ -191,6 +198,7 @@ class Simulation:
         if arrivals:
             self._window = (min(arrivals), max(arrivals))
             self._last = self._window[0]
+            self._spacing_s = (self._window[1] - self._window[0]) / MOMENTS_OF_ARRIVALS
         for number, at in enumerate(arrivals):
             self._push(at, _ARRIVE, str(number), 0)
         moments = 0
@@ -281,7 +289,7 @@ class Simulation:
             self._waiting -= 1
             self._run.places_s.append(decision.latency_us / 1e6)
             self._fragments.placed(decision.placement.shares, job.outcome.task)
-            self._push(now + job.remaining_s, _END, decision.request.id, job.generation)
+            self._push(now + job.restarting_s + job.remaining_s, _END, decision.request.id, job.generation)
         elif isinstance(decision, Preempt):
             self._push(now + decision.grace_s, _STOP, decision.id, self._jobs[decision.id].generation)
         else:
@@ -290,18 +298,22 @@ class Simulation:
 
     def _end(self, job: _Running, now: float) -> None:
         job.outcome.ended_s = now
+        job.outcome.lost_s += job.restarting_s
         self._leave(job)
         self._scheduler.finished(job.outcome.task.id, now)
 
     def _stop(self, job: _Running, now: float) -> None:
-        ran = now - job.since
-        kept = ran if not self._checkpoint_s else math.floor(ran / self._checkpoint_s) * self._checkpoint_s
+        worked = max(0.0, now - job.since - job.restarting_s)
+        kept = worked
+        if self._checkpoint_s is not None:
+            kept = math.floor(worked / self._checkpoint_s) * self._checkpoint_s
         job.remaining_s -= kept
         job.outcome.preemptions += 1
-        job.outcome.lost_s += ran - kept
+        job.outcome.lost_s += now - job.since - kept
+        job.restarting_s = self._restart_s
         self._leave(job)
         self._waiting += 1
-        rest = None if self._estimates is None else job.remaining_s * self._estimates
+        rest = None if self._estimates is None else (self._restart_s + job.remaining_s) * self._estimates
         self._scheduler.preempted(job.outcome.task.id, now, rest)
 
     def _leave(self, job: _Running) -> None:
@@ -321,10 +333,11 @@ class Simulation:
             self._last += span
 
     def _observe(self, now: float) -> None:
-        if self._seen % self._stride == 0:
-            share = self._engine.allocated_gpu_milli / self._capacity if self._capacity else 0.0
-            self._run.series.append(Moment(now, share, self._fragments.share, self._waiting))
-            if len(self._run.series) >= SERIES_MAX:
-                del self._run.series[1::2]
-                self._stride *= 2
-        self._seen += 1
+        series = self._run.series
+        if series and now < series[-1].at_s + self._spacing_s and self._events:
+            return
+        share = self._engine.allocated_gpu_milli / self._capacity if self._capacity else 0.0
+        series.append(Moment(now, share, self._fragments.share, self._waiting))
+        if len(series) >= SERIES_MAX:
+            del series[1::2]
+            self._spacing_s *= 2

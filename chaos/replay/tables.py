@@ -11,8 +11,8 @@ import gzip
 import lzma
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,12 +83,14 @@ def read_nodes(path: Path, column_map: Mapping[str, str] | None = None) -> list[
     """The nodes of a CSV file, in its order. Raises BadRequest."""
     nodes: list[Node] = []
     names: dict[str, int] = {}
-    for row in _rows(path, NODE_FIELDS, column_map or {}, ("gpu_count",)):
-        node = _node(row, len(nodes))
-        if node.name in names:
-            row.refuse("name", f"node {node.name!r} is on line {names[node.name]} too", "give each node its own name")
-        names[node.name] = row.line
-        nodes.append(node)
+    with closing(_rows(path, NODE_FIELDS, column_map or {}, ("gpu_count",))) as rows:
+        for row in rows:
+            node = _node(row, len(nodes))
+            if node.name in names:
+                what = f"node {node.name!r} is on line {names[node.name]} too"
+                row.refuse("name", what, "give each node its own name")
+            names[node.name] = row.line
+            nodes.append(node)
     if not nodes:
         raise BadRequest(f"{path} lists no nodes", found="0 rows", hint="a heading and one line per node")
     return nodes
@@ -96,10 +98,8 @@ def read_nodes(path: Path, column_map: Mapping[str, str] | None = None) -> list[
 
 def read_tasks(path: Path, column_map: Mapping[str, str] | None = None) -> list[Task]:
     """The tasks of a CSV file, by arrival where the file tells it, else in its order. Raises BadRequest."""
-    tasks = [
-        _task(row, number)
-        for number, row in enumerate(_rows(path, TASK_FIELDS, column_map or {}, ("gpu_count", "gpus")))
-    ]
+    with closing(_rows(path, TASK_FIELDS, column_map or {}, ("gpu_count", "gpus"))) as rows:
+        tasks = [_task(row, number) for number, row in enumerate(rows)]
     if not tasks:
         raise BadRequest(f"{path} lists no tasks", found="0 rows", hint="a heading and one line per task")
     return sorted(tasks, key=lambda task: task.submit_s or 0.0)
@@ -262,7 +262,7 @@ def _named(row: _Row, what: str) -> str:
     return next((field for field in row.column_of if field.rpartition("_")[0] == what), what)
 
 
-def _rows(path: Path, fields: Sequence[str], column_map: Mapping[str, str], one_of: Sequence[str]) -> Iterator[_Row]:
+def _rows(path: Path, fields: Sequence[str], column_map: Mapping[str, str], one_of: Sequence[str]) -> Generator[_Row]:
     with _opened(path) as stream:
         reader = csv.reader(stream)
         heading = next(reader, None)

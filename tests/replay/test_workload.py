@@ -1,0 +1,94 @@
+"""Nodes, tasks, the typical mix, and how both are brought to a size."""
+
+from __future__ import annotations
+
+import pytest
+
+from actorgrid.chaos.replay.workload import (
+    Node,
+    Task,
+    as_gangs,
+    capacity_gpu_milli,
+    check_times,
+    offered_load,
+    scaled,
+    typical_tasks,
+    with_load,
+)
+from actorgrid.errors import BadRequest, TooManyGpus
+
+
+def test_the_mix_keeps_what_is_popular_and_what_takes_several_gpus() -> None:
+    tasks = [Task(str(n), 1000, 0, 1, 500) for n in range(90)]
+    tasks += [Task(f"b{n}", 2000, 0, 1, 1000) for n in range(6)]
+    tasks += [Task("rare share", 3000, 0, 1, 700), Task("rare share 2", 3000, 0, 1, 800)]
+    tasks += [Task("rare pair", 4000, 0, 2, 1000), Task("cpu", 5000)]
+    mix = typical_tasks(tasks)
+    # 90 of 100 do not make 95 %, with 6 more they do; the pair stays although it is rare.
+    assert [(each.cpu_milli, each.gpu_count, each.gpu_milli) for each in mix] == [
+        (1000, 1, 500),
+        (2000, 1, 1000),
+        (4000, 2, 1000),
+    ]
+    assert [each.weight for each in mix] == [90 / 97, 6 / 97, 1 / 97]
+
+
+def test_a_scale_copies_the_cluster_and_takes_the_rest_evenly() -> None:
+    nodes = [Node(str(n), gpu_count=1) for n in range(4)]
+    assert [node.name for node in scaled(nodes, 2.5)] == [
+        *"0123",
+        *("0+1", "1+1", "2+1", "3+1"),
+        *("0+2", "2+2"),
+    ]
+    assert [node.name for node in scaled(nodes, 0.5)] == ["0", "2"]
+
+
+@pytest.mark.parametrize("scale", [0, -1, 0.01, 1e9, float("nan")])
+def test_a_scale_that_leaves_no_cluster_is_refused(scale: float) -> None:
+    with pytest.raises(BadRequest, match="no cluster"):
+        scaled([Node("a")], scale)
+
+
+def test_tasks_larger_than_any_node_become_gangs_of_equal_members() -> None:
+    nodes = [Node("a", gpu_count=8), Node("b", gpu_count=2)]
+    tasks = [Task("8", gpu_count=8), Task("12", gpu_count=12, cpu_milli=1200), Task("20", gpu_count=20)]
+    assert [(task.gang, task.gpu_count) for task in as_gangs(tasks, nodes)] == [(1, 8), (2, 6), (4, 5)]
+    assert [task.cpu_milli for task in as_gangs(tasks, nodes)] == [0, 600, 0]
+    assert all(
+        after.total_gpu_milli == before.total_gpu_milli
+        for after, before in zip(as_gangs(tasks, nodes), tasks, strict=True)
+    )
+
+
+def test_a_task_no_cluster_of_this_kind_could_hold_is_refused_by_name() -> None:
+    with pytest.raises(TooManyGpus, match="huge"):
+        as_gangs([Task("huge", gpu_count=1)], [Node("a", gpu_count=0)])
+
+
+def test_a_load_moves_arrivals_and_keeps_durations_and_deadlines_in_step() -> None:
+    tasks = [
+        Task("a", gpu_count=1, submit_s=100.0, duration_s=50.0),
+        Task("b", gpu_count=1, submit_s=200.0, duration_s=50.0, deadline_s=300.0),
+    ]
+    assert offered_load(tasks, 1000) == 1.0  # 100 GPU-seconds on one GPU in 100 seconds
+    moved = with_load(tasks, 1000, 0.5)
+    assert [task.submit_s for task in moved] == [100.0, 300.0]
+    assert [task.duration_s for task in moved] == [50.0, 50.0]
+    assert moved[1].deadline_s == 400.0
+    assert offered_load(moved, 1000) == 0.5
+
+
+def test_a_load_needs_arrivals_that_spread() -> None:
+    with pytest.raises(BadRequest, match="all at once"):
+        with_load([Task("a", gpu_count=1, submit_s=1.0, duration_s=1.0)], 1000, 1.0)
+    with pytest.raises(BadRequest, match="more than nothing"):
+        with_load([], 1000, 0.0)
+
+
+def test_a_replay_in_time_names_the_task_that_has_none() -> None:
+    with pytest.raises(BadRequest, match="task b does not say how long it runs"):
+        check_times([Task("a", submit_s=0.0, duration_s=1.0), Task("b", submit_s=0.0)])
+
+
+def test_capacity_counts_whole_gpus(two_nodes: list[Node]) -> None:
+    assert capacity_gpu_milli(two_nodes) == 6000
