@@ -15,13 +15,6 @@ cdef enum:
 
 assert (UNIT, PARTIAL_SHIFT) == (_UNIT, _PARTIAL_SHIFT)
 
-cdef struct Task:
-    long long cpu
-    long long count
-    long long milli
-    long long weight
-
-
 cdef int listed(object tasks, Task* into) except -1:
     cdef int at = 0
     if len(tasks) > TASKS_MAX:
@@ -52,7 +45,7 @@ def completion(tasks, partials, Py_ssize_t cpu_buckets, int cpu_shift, int whole
     cdef Task all[TASKS_MAX]
     cdef Task* task
     cdef int count = listed(tasks, all), at, whole, half, left
-    cdef Py_ssize_t cpu, bucket, here, there, width = (wholes + 1) * buckets
+    cdef Py_ssize_t cpu, bucket, here, there
     cdef long long total, mass, worth, need, steps, rest, low, part, share, portion
     cdef long long one = 1 << (cpu_shift + PARTIAL_SHIFT)
     cdef long long last = (buckets - 1) << PARTIAL_SHIFT
@@ -64,7 +57,7 @@ def completion(tasks, partials, Py_ssize_t cpu_buckets, int cpu_shift, int whole
         for cpu in range(cpu_buckets):
             for whole in range(wholes + 1):
                 for bucket in range(buckets):
-                    here = cpu * width + whole * buckets + bucket
+                    here = (whole * buckets + bucket) * cpu_buckets + cpu
                     total = mass = 0
                     for at in range(count):
                         task = &all[at]
@@ -96,7 +89,7 @@ def completion(tasks, partials, Py_ssize_t cpu_buckets, int cpu_shift, int whole
                             share = rest if half & 1 else (1 << cpu_shift) - rest
                             portion = part if half & 2 else (1 << PARTIAL_SHIFT) - part
                             if share and portion:
-                                there = (cpu - steps - (half & 1)) * width + left * buckets + low + (half >> 1)
+                                there = (left * buckets + low + (half >> 1)) * cpu_buckets + cpu - steps - (half & 1)
                                 if there == here:
                                     mass -= task.weight * share * portion
                                 else:

@@ -119,6 +119,7 @@ cdef class Defragmentation:
     cdef Py_ssize_t count
     cdef Py_ssize_t given
     cdef long long total
+    cdef long long hole
     cdef long long allowance        # units that sliding may still move
     cdef long long moves_before     # of the pool when sliding gave its last move; -1: none yet
     cdef readonly object want_bytes

@@ -215,6 +215,10 @@ cdef class Defragmentation:
     def planned_bytes(self):
         return self.total << self.pool.shift if self.pool is not None else 0
 
+    @property
+    def hole_bytes(self):
+        return self.hole << self.pool.shift if self.pool is not None else 0
+
     def __iter__(self):
         return self
 
@@ -806,7 +810,7 @@ cdef class MemoryPool:
             index = self.nodes[index].after
 
     cdef int plan_moves(self, Defragmentation into, long long want, long long most, bint overlap, bint best) except -1:
-        """Plan one window of *want* units, or with *best* of as much as can be had up to that."""
+        """Plan one window of *want* units, or of as much as can be had up to that; *best*: do not insist on it."""
         cdef int* order
         cdef int count = 0, index = self.head
         cdef long long work
@@ -822,15 +826,13 @@ cdef class MemoryPool:
                 count += 1
                 index = self.nodes[index].after
             work = max(<long long>WORK_LEAST, <long long>WORK * count)
-            if best:
-                work //= WORK_SHARE
-                if overlap:
-                    self.plan_slide(into, want, order, count)
-                else:
-                    while want > self.largest() and not self.plan_window(into, want, most, order, count, work):
-                        want -= max(1, want >> 3)
-            elif not self.plan_window(into, want, most, order, count, work) and overlap:
-                self.plan_slide(into, want, order, count)
+            if not best and self.plan_window(into, want, most, order, count, work):
+                return 0
+            if overlap:
+                return self.plan_slide(into, want, order, count)
+            # A larger hole than there is will take blocks that now fit nowhere: a step on the way.
+            while want > self.largest() and not self.plan_window(into, want, most, order, count, work // WORK_SHARE):
+                want -= max(1, want >> 3)
         finally:
             c_free(order)
         return 0
@@ -903,6 +905,7 @@ cdef class MemoryPool:
                     if into.planned == NULL:
                         raise MemoryError("no memory to plan moves")
                 if self.clear_window(into, &windows[at], most, order):
+                    into.hole = want
                     return 1
             return 0
         finally:
@@ -999,6 +1002,7 @@ cdef class MemoryPool:
                 self.remove(order[first])
                 self.nodes[order[first]].state = PINNED
                 self.pinned += self.nodes[order[first]].size
+        into.hole = want
         self.plan_mode = SLIDING
         self.plan_open = True
         self.plan_from = self.nodes[order[best_first]].offset

@@ -58,7 +58,6 @@ cdef struct Shape:
     int gpu_milli
     int models                      # number of the set of models that may serve; 0: any
     int cpu_class                   # shapes that ask for the same CPU share one
-    int leader                      # row of a shape that differs in memory only: where memory fits, so does the score
     unsigned long long used_at
 
 
@@ -66,7 +65,7 @@ cdef struct Served:                 # with the CPU that is left: the use the mix
     long long* shares               # mass by threshold rank; NULL: there is not enough CPU
     long long* wholes               # mass by count
     long long use                   # of the shares as they are
-    const int* worths               # expected completion, by whole devices and bucket of partial worth
+    const int* worths               # expected completion; see `worth`
 
 
 @cython.final
@@ -81,6 +80,7 @@ cdef class ScoreTable:
     cdef unsigned long long tick
     cdef short* cells               # [block][row][BLOCK]
     cdef short* maxima              # [row][block_capacity]
+    cdef short* columns             # [node][row]: the cells again, side by side for the node that changes
     cdef Py_ssize_t block_capacity
     cdef unsigned short index[1024]     # hash of a shape -> its row + 1
     cdef int* dirty
@@ -97,6 +97,12 @@ cdef class ScoreTable:
     cdef long long class_cpu[256]
     cdef int class_uses[256]
     cdef int class_count
+    # in order of size, so that what does not fit a node is at the end
+    cdef unsigned char class_order[256]
+    cdef unsigned char order[256]   # rows: those without devices, with whole ones, with shares
+    cdef bint is_alike[256]         # by place in the order: differs from the one before in memory only
+    cdef int first_whole            # places in the order
+    cdef int first_share
     # the typical mix
     cdef long long mix_weight
     cdef long long* mix_cpus
@@ -110,7 +116,7 @@ cdef class ScoreTable:
     cdef long long* whole_mass      # [kind][rank][count]
 
     # expected completion
-    cdef int* completion            # [kind][CPU bucket][whole devices][bucket of partial worth]
+    cdef int* completion            # [kind][whole devices][bucket of partial worth][CPU bucket]
     cdef int* partial               # [kind][WHOLE]
     cdef int cpu_buckets
     cdef int cpu_shift
@@ -123,7 +129,8 @@ cdef class ScoreTable:
     cdef void index_row(self, int row) noexcept nogil
     cdef int cpu_class_of(self, long long cpu) noexcept nogil
     cdef void forget_row(self, int row) noexcept nogil
-    cdef int leader_of(self, int row, int but) noexcept nogil
+    cdef void sort_rows(self) noexcept nogil
+    cdef bint goes_after(self, int row, int other) noexcept nogil
     cdef void build_row(self, int row) noexcept nogil
     cdef void rebuild(self) noexcept nogil
     cdef void set_cell(self, int row, Py_ssize_t slot, int score) noexcept nogil
@@ -147,5 +154,6 @@ cdef class ScoreTable:
     cdef long long use_of_share(self, int kind, int rank, int milli) noexcept nogil
     cdef long long whole_use(self, const long long* masses, int count) noexcept nogil
     cdef long long use_of_whole(self, int kind, int rank, int count) noexcept nogil
+    cdef void score_alike(self, Node* node, short* scores) noexcept nogil
     cdef long long worth_without(self, Node* node, long long cpu, int* chosen, int count, int milli) noexcept nogil
     cdef bint in_one_domain(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil

@@ -6,7 +6,7 @@ for each node: 0 where the shape does not fit, else how good a place it is. A no
 out anew (cost: the rows, not the nodes); the best node is found over one maximum for each BLOCK nodes. The layout is
 that of Borg's score cache and equivalence classes (EuroSys 2015, 3.4), made small enough for a CPU's cache.
 
-The scores themselves are told in prose in ``reference/scores.py``, which gives the same numbers.
+The scores themselves are told in prose in ``reference/score_table.py``, which gives the same numbers.
 """
 
 cimport cython
@@ -77,6 +77,7 @@ cdef class ScoreTable:
         free(self.nodes)
         free(self.cells)
         free(self.maxima)
+        free(self.columns)
         free(self.dirty)
         free(self.may)
         free(self.scratch)
@@ -96,6 +97,8 @@ cdef class ScoreTable:
             capacity = max(16, 2 * self.capacity)
             self.nodes = <Node*>grown(self.nodes, capacity, sizeof(Node))
             self.dirty = <int*>grown(self.dirty, capacity, sizeof(int))
+            self.columns = <short*>grown(self.columns, capacity * ROWS_MAX, sizeof(short))
+            memset(self.columns + self.capacity * ROWS_MAX, 0, (capacity - self.capacity) * ROWS_MAX * sizeof(short))
             self.capacity = capacity
         blocks = (wanted + BLOCK - 1) // BLOCK
         if blocks > self.block_capacity:
@@ -227,10 +230,56 @@ cdef class ScoreTable:
         self.shapes[row] = shape[0]
         self.shapes[row].used_at = self.tick
         self.shapes[row].cpu_class = self.cpu_class_of(shape.cpu)
-        self.shapes[row].leader = self.leader_of(row, row)
         self.index_row(row)
+        self.sort_rows()
         self.build_row(row)
         return row
+
+    cdef void sort_rows(self) noexcept nogil:
+        """Put rows and their CPU classes in order; it is seldom that a shape is new."""
+        cdef int at, back, row, other
+        cdef Shape* shape
+        cdef Shape* before
+        for at in range(self.class_count):
+            back = at
+            while back > 0 and self.class_cpu[self.class_order[back - 1]] > self.class_cpu[at]:
+                self.class_order[back] = self.class_order[back - 1]
+                back -= 1
+            self.class_order[back] = <unsigned char>at
+        for at in range(self.rows):
+            back = at
+            while back > 0 and self.goes_after(self.order[back - 1], at):
+                self.order[back] = self.order[back - 1]
+                back -= 1
+            self.order[back] = <unsigned char>at
+        self.first_whole = self.first_share = 0
+        for at in range(self.rows):
+            shape = &self.shapes[self.order[at]]
+            self.first_whole += shape.gpu_count == 0
+            self.first_share += shape.gpu_count == 0 or shape.gpu_milli == WHOLE
+            before = &self.shapes[self.order[at - 1 if at else 0]]
+            self.is_alike[at] = (
+                at > 0 and before.cpu == shape.cpu and before.gpu_count == shape.gpu_count
+                and before.gpu_milli == shape.gpu_milli and before.gpu_memory == shape.gpu_memory
+                and before.models == shape.models
+            )
+
+    cdef bint goes_after(self, int row, int other) noexcept nogil:
+        cdef Shape* a = &self.shapes[row]
+        cdef Shape* b = &self.shapes[other]
+        cdef int kind_of_a = 0 if a.gpu_count == 0 else 1 if a.gpu_milli == WHOLE else 2
+        cdef int kind_of_b = 0 if b.gpu_count == 0 else 1 if b.gpu_milli == WHOLE else 2
+        if kind_of_a != kind_of_b:
+            return kind_of_a > kind_of_b
+        if a.gpu_milli != b.gpu_milli:
+            return a.gpu_milli > b.gpu_milli
+        if a.gpu_count != b.gpu_count:
+            return a.gpu_count > b.gpu_count
+        if a.cpu != b.cpu:
+            return a.cpu > b.cpu
+        if a.gpu_memory != b.gpu_memory:
+            return a.gpu_memory > b.gpu_memory
+        return a.models > b.models
 
     cdef void index_row(self, int row) noexcept nogil:
         cdef unsigned long long mark = hashed(&self.shapes[row])
@@ -253,25 +302,8 @@ cdef class ScoreTable:
         self.class_uses[unused] = 1
         return unused
 
-    cdef int leader_of(self, int row, int but) noexcept nogil:
-        """The first row that differs from *row* in memory only, *but* left out; else the row itself."""
-        cdef int other
-        cdef Shape* shape = &self.shapes[row]
-        cdef Shape* found
-        for other in range(self.rows):
-            found = &self.shapes[other]
-            if other != but and (
-                found.cpu == shape.cpu and found.gpu_count == shape.gpu_count and found.gpu_milli == shape.gpu_milli
-                and found.gpu_memory == shape.gpu_memory and found.models == shape.models
-            ):
-                return other
-        return row
-
     cdef void forget_row(self, int row) noexcept nogil:
         cdef int other
-        for other in range(self.rows):
-            if other != row and self.shapes[other].leader == row:
-                self.shapes[other].leader = self.leader_of(other, row)
         self.class_uses[self.shapes[row].cpu_class] -= 1
         memset(self.index, 0, sizeof(self.index))
         for other in range(self.rows):
@@ -281,7 +313,7 @@ cdef class ScoreTable:
     def forget_rows(self):
         """Drop every row; they are made again as they are asked for."""
         self.rows = 0
-        self.class_count = 0
+        self.class_count = self.first_whole = self.first_share = 0
         memset(self.index, 0, sizeof(self.index))
 
     cdef void build_row(self, int row) noexcept nogil:
@@ -290,6 +322,7 @@ cdef class ScoreTable:
             self.maxima[row * self.block_capacity + block] = 0
             memset(self.cells + (block * ROWS_MAX + row) * BLOCK, 0, BLOCK * sizeof(short))
         for slot in range(self.used):
+            self.columns[slot * ROWS_MAX + row] = 0
             self.set_cell(row, slot, self.cell(row, slot))
 
     cdef void rebuild(self) noexcept nogil:
@@ -302,15 +335,18 @@ cdef class ScoreTable:
     # -- cells
 
     cdef void set_cell(self, int row, Py_ssize_t slot, int score) noexcept nogil:
-        cdef Py_ssize_t block = slot // BLOCK
-        cdef short* line = self.cells + (block * ROWS_MAX + row) * BLOCK
-        cdef short* highest = &self.maxima[row * self.block_capacity + block]
-        cdef short before = line[slot % BLOCK]
+        cdef short* own = &self.columns[slot * ROWS_MAX + row]
+        cdef short before = own[0]
         cdef short found
+        cdef short* line
+        cdef short* highest
         cdef int at
         if before == score:
             return
+        own[0] = <short>score
+        line = self.cells + ((slot // BLOCK) * ROWS_MAX + row) * BLOCK
         line[slot % BLOCK] = <short>score
+        highest = &self.maxima[row * self.block_capacity + slot // BLOCK]
         if score > highest[0]:
             highest[0] = <short>score
         elif before == highest[0]:
@@ -365,8 +401,18 @@ cdef class ScoreTable:
             self.set_cell(row, slot, self.cell(row, slot))
 
     cdef void refresh_alike(self, Py_ssize_t slot) noexcept nogil:
-        """By worth, the column of a node whose devices are of one model: what rows have in common is found once."""
-        cdef Node* node = &self.nodes[slot]
+        """By worth, the column of a node whose devices are of one model."""
+        cdef short scores[ROWS_MAX]
+        cdef short* column = self.columns + slot * ROWS_MAX
+        cdef int row
+        memset(scores, 0, sizeof(scores))
+        self.score_alike(&self.nodes[slot], scores)
+        for row in range(self.rows):
+            if column[row] != scores[row]:
+                self.set_cell(row, slot, scores[row])
+
+    cdef void score_alike(self, Node* node, short* scores) noexcept nogil:
+        """As ``score`` for each row that fits; what rows have in common is found once."""
         cdef Shape* shape
         cdef Shape fitting
         cdef Served served[ROWS_MAX]
@@ -374,15 +420,15 @@ cdef class ScoreTable:
         cdef int distinct[DISTINCT_MAX]
         cdef int times[DISTINCT_MAX]
         cdef int steps[DISTINCT_MAX]
-        cdef int kinds = 0, at, row, rank, score, milli, left, wholes = node.whole_free
+        cdef int kinds = 0, at, place, row, rank, score = 0, milli, left, wholes = node.whole_free
         cdef int kind = self.kind_of[node.model]
         cdef const int* partial = self.partial + kind * WHOLE
         cdef bint completing = self.policy == COMPLETION
-        cdef long long before, after, best, value, partials = 0
-        cdef short scores[ROWS_MAX]
-        cdef short* line = self.cells + (slot // BLOCK) * ROWS_MAX * BLOCK + slot % BLOCK
+        cdef long long before, after, best, value, partials = 0, cpu_free = node.cpu_free
         for at in range(node.gpu_count):
             milli = node.gpus[at].milli_free
+            if milli == 0:
+                continue
             if completing and milli < WHOLE:
                 partials += partial[milli]
             for row in range(kinds):
@@ -392,62 +438,62 @@ cdef class ScoreTable:
             else:
                 if kinds == DISTINCT_MAX:
                     for row in range(self.rows):
-                        self.set_cell(row, slot, self.cell(row, slot))
+                        scores[row] = <short>self.score(node, &self.shapes[row], 0)
                     return
                 distinct[kinds] = milli
                 steps[kinds] = self.mix_step[milli]
                 times[kinds] = 1
                 kinds += 1
         before = self.worth_without(node, 0, NULL, 0, 0)
-        for at in range(self.class_count):
+        for place in range(self.class_count):
+            at = self.class_order[place]
             with_cpu = &served[at]
-            if self.class_uses[at] == 0 or node.cpu_free < self.class_cpu[at]:
-                with_cpu.shares = NULL
-                continue
-            rank = kind * (self.mix_ranks + 1) + self.rank(node.cpu_free - self.class_cpu[at])
+            if self.class_cpu[at] > cpu_free:
+                break
+            rank = kind * (self.mix_ranks + 1) + self.rank(cpu_free - self.class_cpu[at])
             with_cpu.shares = self.share_mass + rank * (self.mix_steps + 1)
             with_cpu.wholes = self.whole_mass + rank * (self.mix_counts + 1)
             value = 0
             for row in range(kinds):
                 value += with_cpu.shares[steps[row]] * times[row] * distinct[row]
             with_cpu.use = value
-            if completing:
-                with_cpu.worths = self.worths(kind, node.cpu_free - self.class_cpu[at])
-        for row in range(self.rows):
+            with_cpu.worths = self.worths(kind, cpu_free - self.class_cpu[at]) if completing else NULL
+        for place in range(self.rows):
+            row = self.order[place]
             shape = &self.shapes[row]
-            with_cpu = &served[shape.cpu_class]
-            score = 0
             milli = shape.gpu_milli
-            if shape.leader < row:
-                score = scores[shape.leader]
-            elif with_cpu.shares == NULL:
-                pass
-            elif shape.gpu_count == 0:
-                after = with_cpu.use + self.whole_use(with_cpu.wholes, wholes)
-                if completing:
-                    after += self.worth(with_cpu.worths, wholes, partials)
-                score = worth_score(self.policy, before, after, shape)
-            elif node.most_free < milli or (
-                shape.models and not self.may[shape.models * self.model_capacity + node.model]
-            ):
-                pass
-            elif shape.gpu_memory or (shape.gpu_count > 1 and milli < WHOLE):
-                fitting = shape[0]
-                fitting.memory = 0
-                score = self.score(node, &fitting, 0)
-            elif milli == WHOLE:
-                left = wholes - shape.gpu_count
-                if left >= 0:
-                    after = with_cpu.use - with_cpu.shares[self.mix_steps] * WHOLE * shape.gpu_count
-                    after += self.whole_use(with_cpu.wholes, left)
+            if place >= self.first_share and milli > node.most_free:
+                return
+            if not self.is_alike[place]:
+                score = 0
+                with_cpu = &served[shape.cpu_class]
+                if shape.cpu > cpu_free or (
+                    shape.models and not self.may[shape.models * self.model_capacity + node.model]
+                ):
+                    pass
+                elif place < self.first_whole:
+                    after = with_cpu.use + self.whole_use(with_cpu.wholes, wholes)
                     if completing:
-                        after += self.worth(with_cpu.worths, left, partials)
+                        after += self.worth(with_cpu.worths, wholes, partials)
                     score = worth_score(self.policy, before, after, shape)
-            else:
-                best = -1
-                for at in range(kinds):
-                    left = distinct[at] - milli
+                elif shape.gpu_memory or (shape.gpu_count > 1 and milli < WHOLE):
+                    fitting = shape[0]
+                    fitting.memory = 0
+                    score = self.score(node, &fitting, 0)
+                elif milli == WHOLE:
+                    left = wholes - shape.gpu_count
                     if left >= 0:
+                        after = with_cpu.use - with_cpu.shares[self.mix_steps] * WHOLE * shape.gpu_count
+                        after += self.whole_use(with_cpu.wholes, left)
+                        if completing:
+                            after += self.worth(with_cpu.worths, left, partials)
+                        score = worth_score(self.policy, before, after, shape)
+                else:
+                    best = -1
+                    for at in range(kinds):
+                        left = distinct[at] - milli
+                        if left < 0:
+                            continue
                         value = with_cpu.shares[self.mix_step[left]] * left - with_cpu.shares[steps[at]] * distinct[at]
                         if distinct[at] == WHOLE:
                             value += self.whole_use(with_cpu.wholes, wholes - 1)
@@ -456,17 +502,16 @@ cdef class ScoreTable:
                         else:
                             value += self.whole_use(with_cpu.wholes, wholes)
                             if completing:
-                                value += self.worth(with_cpu.worths, wholes, partials - partial[distinct[at]]
-                                                    + partial[left])
+                                value += self.worth(
+                                    with_cpu.worths, wholes, partials - partial[distinct[at]] + partial[left]
+                                )
                         value += with_cpu.use
                         if value > best:
                             best = value
-                score = worth_score(self.policy, before, best, shape)
-            scores[row] = <short>score
-            if node.memory_free < shape.memory:
-                score = 0
-            if line[row * BLOCK] != score:
-                self.set_cell(row, slot, score)
+                    if best >= 0:
+                        score = worth_score(self.policy, before, best, shape)
+            if node.memory_free >= shape.memory:
+                scores[row] = <short>score
 
     cdef Py_ssize_t best(self, int row) noexcept nogil:
         """The first node whose score is the highest, or in its band; -1 when none fits."""
@@ -720,11 +765,11 @@ cdef class ScoreTable:
         return masses[count if count < self.mix_counts else self.mix_counts] * WHOLE * count
 
     cdef const int* worths(self, int kind, long long cpu_free) noexcept nogil:
-        """The part of the table for as much CPU."""
+        """Where the table begins for as much CPU."""
         cdef long long cpu = cpu_free >> self.cpu_shift
         if cpu >= self.cpu_buckets:
             cpu = self.cpu_buckets - 1
-        return self.completion + (kind * self.cpu_buckets + cpu) * (self.wholes + 1) * self.buckets
+        return self.completion + kind * (self.wholes + 1) * self.buckets * self.cpu_buckets + cpu
 
     cdef long long worth(self, const int* worths, int wholes, long long partial) noexcept nogil:
         """Expected completion, weighed like the use."""
@@ -734,8 +779,8 @@ cdef class ScoreTable:
             wholes = self.wholes
         if low >= self.buckets - 1:
             low, part = self.buckets - 2, PARTIAL_BUCKET
-        worths += wholes * self.buckets + low
-        found = (worths[0] * (PARTIAL_BUCKET - part) + worths[1] * part) >> PARTIAL_SHIFT
+        worths += (wholes * self.buckets + low) * self.cpu_buckets
+        found = (worths[0] * (PARTIAL_BUCKET - part) + worths[self.cpu_buckets] * part) >> PARTIAL_SHIFT
         return (found + more) * (MIX_WEIGHT // UNIT)
 
     cdef long long worth_without(self, Node* node, long long cpu, int* chosen, int count, int milli) noexcept nogil:

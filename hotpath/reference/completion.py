@@ -42,18 +42,19 @@ def partial_worth(tasks: Sequence[WeighedTask]) -> array[int]:
 def completion(
     tasks: Sequence[WeighedTask], partials: array[int], cpu_buckets: int, cpu_shift: int, wholes: int, buckets: int
 ) -> array[int]:
-    """Worth by [CPU bucket][whole devices][bucket of partial worth], flat: *cpu_buckets* x (*wholes* + 1) x *buckets*.
+    """Worth by [whole devices][bucket of partial worth][CPU bucket], flat: (*wholes* + 1) x *buckets* x *cpu_buckets*.
+
+    What is looked up together, for one state of the devices and many amounts of CPU, is so side by side.
 
     A CPU bucket is 2 ** *cpu_shift* thousandths of a core.
     """
     table = array("i", bytes(4 * cpu_buckets * (wholes + 1) * buckets))
     one = 1 << (cpu_shift + PARTIAL_SHIFT)
-    width = (wholes + 1) * buckets
     last = (buckets - 1) << PARTIAL_SHIFT
     for cpu in range(cpu_buckets):
         for whole in range(wholes + 1):
             for bucket in range(buckets):
-                here = cpu * width + whole * buckets + bucket
+                here = (whole * buckets + bucket) * cpu_buckets + cpu
                 total = mass = 0
                 for cpu_milli, count, milli, weight in tasks:
                     steps, rest = cpu_milli >> cpu_shift, cpu_milli & ((1 << cpu_shift) - 1)
@@ -77,7 +78,7 @@ def completion(
                     for back, share in ((steps, (1 << cpu_shift) - rest), (steps + 1, rest)):
                         for up, portion in ((0, (1 << PARTIAL_SHIFT) - part), (1, part)):
                             if share and portion:
-                                there = (cpu - back) * width + left * buckets + low + up
+                                there = (left * buckets + low + up) * cpu_buckets + cpu - back
                                 if there == here:
                                     mass -= weight * share * portion
                                 else:

@@ -19,8 +19,9 @@ size and orders them by what clearing them costs: the bytes in use, and for each
 the pool, because a copy costs something to start. The cheapest whose blocks all find a place elsewhere (largest
 first) is chosen; planning looks at no more than sixteen segments for each there is (at least 4,096). All the
 places are reserved at once, so the moves touch neither each other nor any block: they may be copied in any
-order, all at the same time, and none overlaps itself. Where that is impossible and ``allow_overlap`` is given,
-the cheapest stretch with enough holes in it is closed up towards its beginning, block after block.
+order, all at the same time, and none overlaps itself. Where no run of that length can be cleared, the longest
+that can (in steps of an eighth) is cleared as a step on the way; or, with ``allow_overlap``, the cheapest stretch
+with enough holes in it is closed up towards its beginning, block after block.
 
 The pool knows no clock and no dice: the same calls give the same offsets. It is for one thread at a time; the
 compiled one may be shared by threads under the interpreter's lock, where each call is atomic.
@@ -206,7 +207,7 @@ class Defragmentation:
     its moves, and when another begins.
     """
 
-    __slots__ = ("_allowance", "_given", "_moves_before", "_plan", "_planned", "_pool", "_total", "want_bytes")
+    __slots__ = ("_allowance", "_given", "_hole", "_moves_before", "_plan", "_planned", "_pool", "_total", "want_bytes")
 
     def __init__(self, pool: MemoryPool, plan: Plan, want: int, allowance: int) -> None:
         self._pool = pool
@@ -214,6 +215,7 @@ class Defragmentation:
         self._planned = plan.moves
         self._given = 0
         self._total = plan.total
+        self._hole = plan.hole
         self._allowance = allowance
         self._moves_before = -1
         self.want_bytes = want << pool._shift
@@ -222,6 +224,11 @@ class Defragmentation:
     def planned_bytes(self) -> int:
         """What the whole hole costs, in bytes moved, within the bound or not; 0: nothing needs to or can be done."""
         return self._total << self._pool._shift
+
+    @property
+    def hole_bytes(self) -> int:
+        """How large a hole all the moves make: ``want_bytes``, or less for a step on the way; 0: no moves."""
+        return self._hole << self._pool._shift
 
     def __iter__(self) -> Defragmentation:
         return self
@@ -373,8 +380,9 @@ class MemoryPool:
     ) -> Defragmentation:
         """The moves that make a hole of *want_bytes*, or of as much as can be had.
 
-        None when there is one, and when no run of blocks can be cleared. At most *max_moved_bytes* are moved; the
-        hole then may take several calls, each of which goes on where the last one ended. Blocks come and go
+        None when there is one already. When no run of blocks that long can be cleared, the largest hole that can be
+        had is made instead (``hole_bytes`` says): with it the next call may find room for what fitted nowhere.
+        At most *max_moved_bytes* are moved, and the next call goes on where this one ended. Blocks come and go
         meanwhile as they like, but outside of the hole. It ends a defragmentation that is under way.
         Raises OutOfDeviceMemory when less than *want_bytes* is free in all, BadRequest for what is no size.
         """

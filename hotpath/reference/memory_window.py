@@ -22,24 +22,27 @@ Planned = tuple[Node, Node, int]
 
 
 class Plan(NamedTuple):
-    """The moves within the bound, and what the whole hole costs, in units."""
+    """The moves within the bound; what the whole hole costs, and how large it is, in units."""
 
     moves: list[Planned]
     total: int
+    hole: int
 
 
-NOTHING = Plan([], 0)
+NOTHING = Plan([], 0, 0)
 
 
 def plan_moves(segments: Segments, want: int, most: int, overlap: bool, best: bool) -> Plan:
-    """Plan one window of *want* units, or with *best* of as much as can be had up to that."""
+    """Plan one window of *want* units, or of as much as can be had up to that; *best*: do not insist on it."""
     order = list(segments)
     work = max(WORK_LEAST, WORK * len(order))
     if not best:
         found = _plan_window(segments, want, most, order, work)
-        return found or (_plan_slide(segments, want, order) if overlap else NOTHING)
+        if found:
+            return found
     if overlap:
         return _plan_slide(segments, want, order)
+    # A larger hole than there is will take blocks that now fit nowhere: a step on the way.
     while want > segments.largest():
         found = _plan_window(segments, want, most, order, work // WORK_SHARE)
         if found:
@@ -89,7 +92,7 @@ def _plan_window(segments: Segments, want: int, most: int, order: list[Node], wo
             break
         planned = _clear(segments, order[first:last])
         if planned is not None:
-            return Plan(_within(segments, planned, most), moved)
+            return Plan(_within(segments, planned, most), moved, want)
     return None
 
 
@@ -166,4 +169,4 @@ def _plan_slide(segments: Segments, want: int, order: list[Node]) -> Plan:
     segments.plan_open = True
     segments.plan_from = window[0].offset
     segments.plan_to = window[-1].offset + window[-1].size
-    return Plan([], best[3])
+    return Plan([], best[3], want)

@@ -2,7 +2,7 @@
 
 The engine holds every node's free CPU, memory and devices, and the placements made of them. It never gives
 out more than there is; a gang is placed whole or not at all; the same calls in the same order give the same
-answers. It knows no clock, file or socket. Each policy is a score (``scores.py``); the highest wins, ties go to
+answers. It knows no clock, file or socket. Each policy is a score (``score_table.py``); the highest wins, ties go to
 the node added first (a node added after one was removed takes the lowest free place in that order).
 
 Bounds: 16,384 GPUs on a node, 4,096 members in a gang, 250 typical tasks, amounts up to 2**53.
@@ -33,7 +33,7 @@ from ..records import (
     device_list,
     policy_number,
 )
-from .scores import Gpu, Mix, Node, Shape, as_good_as, choose, score, usable
+from .score_table import Gpu, Mix, Node, Shape, as_good_as, choose, score, usable
 
 SHAPES_REMEMBERED = 256
 

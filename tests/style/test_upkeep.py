@@ -28,6 +28,7 @@ CALLED_FROM_OUTSIDE = {
     "Commands.format_commands": "click",
     "Server.cast_after": "servers of people who use the actor layer by itself (docs/actors.md)",
     "Server.leave_group": "servers of people who use the actor layer by itself (docs/actors.md)",
+    "GpuClusteringManager.distribute_workload": "people who pool GPUs in their own programs (docs/gpu_clustering.md)",
     "InlineNode": "tests, and whoever embeds a host: every server is tested on it",
 }
 # Files whose classes fill in Thespian's: it calls their methods.

@@ -158,8 +158,8 @@ class Mix:
         low, part = partial >> PARTIAL_SHIFT, partial & ((1 << PARTIAL_SHIFT) - 1)
         if low >= size.buckets - 1:
             low, part = size.buckets - 2, 1 << PARTIAL_SHIFT
-        at = (cpu * (size.wholes + 1) + min(wholes, size.wholes)) * size.buckets + low
-        worth = (table[at] * ((1 << PARTIAL_SHIFT) - part) + table[at + 1] * part) >> PARTIAL_SHIFT
+        at = (min(wholes, size.wholes) * size.buckets + low) * size.cpu_buckets + cpu
+        worth = (table[at] * ((1 << PARTIAL_SHIFT) - part) + table[at + size.cpu_buckets] * part) >> PARTIAL_SHIFT
         return worth + max(0, wholes - size.wholes) * WHOLE_GPU_MILLI * UNIT
 
     def _serves(self, task: TypicalTask, model: str) -> bool:
