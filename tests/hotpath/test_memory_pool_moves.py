@@ -341,10 +341,25 @@ def test_without_a_size_the_largest_hole_that_can_be_had_is_made(kind: Any) -> N
 def test_blocks_too_large_for_any_hole_stay_unless_overlap_is_allowed(kind: Any) -> None:
     device, _ = laid_out(kind, "..aaaaa.bbbbbb..")
     assert device.move(4 * UNIT) == 0
-    assert device.pool.defragment(4 * UNIT).planned_bytes == 0
+    moves = device.pool.defragment(4 * UNIT)
+    assert (moves.planned_bytes, moves.hole_bytes) == (0, 0)
     assert device.move(4 * UNIT, allow_overlap=True) > 0
     device.check()
     device.allocate(4 * UNIT)
+    device.check()
+
+
+def test_a_hole_that_cannot_be_made_at_once_is_made_in_steps(kind: Any) -> None:
+    """No hole takes ``bbb`` until ``a`` has moved; then it goes there, and with it the last that was in the way."""
+    device, blocks = laid_out(kind, "..a.dddddddd..bbb..eeeeeeee.")
+    first = device.pool.defragment(7 * UNIT)
+    assert 0 < first.hole_bytes < 7 * UNIT == first.want_bytes
+    assert [move.block for move in first] == [blocks["a"]]
+    rounds = 0
+    while device.pool.stats().largest_free < 7 * UNIT:
+        assert device.move(7 * UNIT) > 0
+        rounds += 1
+    assert rounds == 2
     device.check()
 
 
