@@ -55,8 +55,12 @@ class Dispatch:
         self._early = False  # and did so before its time
         self._looked_at = -math.inf
         self._unfinished = False
+        self._untried = False  # room came free since those with reservations were tried
+        self._limit = 0
         self._tries = 0
         self._searches = 0
+        self._seeking = False  # this walk goes over all lines
+        self._ahead = 0  # those met on it who come before others in claiming
 
     # -- news
 
@@ -70,16 +74,14 @@ class Dispatch:
         """A job has ended, *early* if before its time."""
         self._lines.freed()
         self.stuck = None
-        self._seek = self._ended = True
+        self._seek = self._ended = self._untried = True
         self._early = self._early or early
 
     def entered(self, job: Job, now: float) -> None:
         """*job* stands in its line, or at another place of it."""
         if self.stuck is not None and job.key < self.stuck.key:
             self.stuck = None
-        if job.line in self._lines.open or job.id in self._claims or not self._may_claim(job, now):
-            return
-        if len(self._claims) < self._policy.reservations_max or job.key < self._last_claim().key:
+        if job.line not in self._lines.open and self._may_claim(job, now):
             self._seek = True
 
     def left(self, job: Job) -> None:
@@ -91,6 +93,8 @@ class Dispatch:
             self._lines.reopen()
         if self.stuck is job:
             self.stuck = None
+        if not len(self._lines):
+            self._seek_at = self._hold_at = math.inf
 
     def next_wakeup(self, now: float) -> float:
         """When a pass next has something to do without news."""
@@ -108,6 +112,7 @@ class Dispatch:
     def serve(self, now: float, limit: int, decisions: list[Decision]) -> None:
         """Add at most *limit* less what is there already to *decisions*."""
         self._tries = self._searches = 0
+        self._limit = limit
         self._unfinished = False
         if now >= self._hold_at or (self._worth_looking() and now >= self._looked_at + self._policy.replan_s):
             self._look_again(now, limit, decisions)
@@ -117,16 +122,19 @@ class Dispatch:
         while self.stuck is None and (self._lines.open or self._seek):
             before = len(decisions)
             self._walk(now, limit, decisions)
-            if self._unfinished or len(decisions) == before:
+            if self._unfinished or (len(decisions) == before and not self._seek):
                 break
         if not self._unfinished:
+            if self._untried:
+                self._start_reserved(now, limit, decisions)
             self._renew_overdue(now, limit, decisions)
 
     def _walk(self, now: float, limit: int, decisions: list[Decision]) -> None:
         """Try the first of each open line in order; a line that is tried in vain is closed."""
         lines, policy = self._lines, self._policy
-        seeking = self._seek and policy.reservations_max > 0
+        seeking = self._seeking = self._seek and policy.reservations_max > 0
         self._seek = False
+        self._ahead = 0
         heap = heads(lines if seeking or not policy.overtaking else lines.open)
         while heap:
             if len(decisions) >= limit or self._tries >= policy.candidates_max:
@@ -135,7 +143,8 @@ class Dispatch:
                 return
             _, job = heapq.heappop(heap)
             line = job.line
-            assert line is not None
+            if line is None:
+                continue  # it was started out of its turn meanwhile, on a place kept for it
             started = line in lines.open and self._try(job, line, now, decisions)
             if not started:
                 lines.open.pop(line, None)
@@ -143,6 +152,8 @@ class Dispatch:
                     self.stuck = job
                     return
                 started = self._keep_place(job, now, decisions)
+                if self._seek and not seeking:
+                    return  # nobody passes before it is clear who comes first
             if started:
                 following = line.jobs.first()
             elif self._more_may_claim(job):
@@ -155,7 +166,7 @@ class Dispatch:
     def _more_may_claim(self, job: Job) -> bool:
         if job.reservation is not None and job.reservation.preempting:
             return self._searches < self._policy.preemptions_max
-        return job.id in self._claims and len(self._claims) < self._policy.reservations_max
+        return self._seeking and self._ahead < self._policy.reservations_max and self._policy.reserves(job)
 
     def _try(self, job: Job, line: Line, now: float, decisions: list[Decision]) -> bool:
         """Start *job* now if it fits and meets nobody's reservation."""
@@ -179,7 +190,7 @@ class Dispatch:
             return False
         if self._place(job, line, now, decisions, exclude=closed):
             return True
-        if job.reservation is not None and job.reservation.start <= now:
+        if job.reservation is not None and (job.reservation.unknown or job.reservation.start <= now):
             return self._place(job, line, now, decisions, within=job.reservation.plan.within())
         if job.request.gang == 1:
             beside = planner.beside(job, closed, now, end)
@@ -193,14 +204,27 @@ class Dispatch:
         latency_us = (self._clock_ns() - before) / 1000
         if placement is None:
             return False
-        self._started_with(job, placement, now)
+        crossed = self._started_with(job, placement, now)
         decisions.append(Start(job.request, placement, latency_us))
+        if crossed:
+            self._plan_anew(crossed, now, decisions)
         return True
 
-    def _started_with(self, job: Job, placement: Placement, now: float) -> None:
+    def _started_with(self, job: Job, placement: Placement, now: float) -> list[Job]:
+        """*job* runs; gives those whose reservations it may have crossed, as it ranks before them."""
+        end = job.expected_end(now)
+        crossed = [
+            each.job
+            for each in self._planner.reservations.values()
+            if each.job is not job
+            and not each.binds(job)
+            and (each.unknown or each.start < end)
+            and any(name in each.nodes for name, _ in placement.shares)
+        ]
         job.begin(placement, now)
         self._planner.started(job)
         self._started(job, now)
+        return crossed
 
     # -- claims
 
@@ -218,21 +242,46 @@ class Dispatch:
             if plan is not None:
                 self._planner.reserve(job, plan, now)
                 return False
-        if job.reservation is not None or job.id in self._claims or not self._may_claim(job, now):
+        if not self._seeking:
+            # Who comes first is known only by looking at closed lines too.
+            self._seek = self._seek or (job.reservation is None and self._may_claim(job, now))
+            return False
+        if self._ahead >= policy.reservations_max or not policy.reserves(job):
+            return False
+        self._ahead += 1
+        if job.reservation is not None or not self._may_claim(job, now):
             return False
         if len(self._claims) >= policy.reservations_max:
             last = self._last_claim()
-            if last.key < job.key:
-                return False
             del self._claims[last.id]
             if self._planner.drop(last):
                 self._lines.reopen()
+        behind = [
+            each for each in self._claims.values() if each.reservation is not None and not each.reservation.binds(job)
+        ]
+        for each in behind:
+            self._planner.drop(each)
         self._claims[job.id] = job
-        return self._reserve(job, self._planner.earliest(job, now), now, decisions)
+        started = self._reserve(job, self._planner.earliest(job, now), now, decisions)
+        self._plan_anew(behind, now, decisions)
+        return started
+
+    def _plan_anew(self, jobs: list[Job], now: float, decisions: list[Decision]) -> None:
+        """Make these jobs' reservations anew, in their order, beside those of all others."""
+        for job in jobs:
+            self._planner.drop(job)
+        for job in sorted(jobs, key=lambda job: job.key):
+            if job.line is not None:
+                self._reserve(job, self._planner.earliest(job, now), now, decisions)
+        if jobs:
+            self._lines.reopen()
 
     def _may_claim(self, job: Job, now: float) -> bool:
+        """Whether *job* has waited long enough for a claim, has none, and may come before one that has."""
         policy = self._policy
-        if not policy.reservations_max or not policy.reserves(job):
+        if not policy.reservations_max or job.id in self._claims or not policy.reserves(job):
+            return False
+        if len(self._claims) >= policy.reservations_max and self._last_claim().key < job.key:
             return False
         if job.waited_s(now) >= policy.reserve_after_s:
             return True
@@ -248,7 +297,7 @@ class Dispatch:
         line = job.line
         assert line is not None
         started = False
-        if plan is not None and plan.start <= now and line.arguments is not None:
+        if plan is not None and plan.start <= now and line.arguments is not None and len(decisions) < self._limit:
             # It fits between the reservations of others, where a general search does not look.
             started = self._place(job, line, now, decisions, within=plan.within())
             plan = None
@@ -291,6 +340,15 @@ class Dispatch:
                     moved = True
         if moved:
             self._lines.reopen()
+
+    def _start_reserved(self, now: float, limit: int, decisions: list[Decision]) -> None:
+        """Start those whose time has come, also behind others of their line who may not take their place."""
+        self._untried = False
+        for reservation in list(self._planner.reservations.values()):
+            job = reservation.job
+            due = reservation.unknown or reservation.start <= now
+            if len(decisions) < limit and due and job.line is not None and job.line not in self._lines.open:
+                self._try(job, job.line, now, decisions)
 
     def _renew_overdue(self, now: float, limit: int, decisions: list[Decision]) -> None:
         """Plan anew for those that should have started by now: what runs there has taken longer than expected."""

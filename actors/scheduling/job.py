@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from .shadow import Ask
 
 
+_ROUNDING_S = 1e-6
+
+
 class Job:
     """One request with the scheduler's notes on it. Policies read it and change nothing.
 
@@ -106,6 +109,11 @@ class Job:
         """Count what it has had from nothing again."""
         self._attained_gpu_s = 0.0
         self.ran_s = 0.0
+
+    def is_early(self, now: float) -> bool:
+        """Whether it was expected to run beyond *now*; true of a running one without an estimate."""
+        expected_s = self.request.expected_s
+        return expected_s is None or self.started_at + expected_s > now + _ROUNDING_S
 
     def expected_end(self, now: float) -> float:
         """When it is expected to end if it starts now, or has started; infinite when nobody knows.

@@ -61,6 +61,9 @@ class Lines:
     def __iter__(self) -> Iterator[Line]:
         return iter(self._lines.values())
 
+    def __len__(self) -> int:
+        return len(self._lines)
+
     def get(self, key: tuple[Need, int]) -> Line | None:
         """The line of that need and length, if anyone stands there."""
         return self._lines.get(key)

@@ -181,11 +181,14 @@ class Planner:
 
     # -- reservations
 
-    def reserve(self, job: Job, plan: Plan, now: float) -> None:
-        """Keep *plan* for *job*, in place of what was kept for it. Its victims are to be stopped: see ``to_stop``."""
+    def reserve(self, job: Job, plan: Plan, now: float, *, firm: bool = False) -> None:
+        """Keep *plan* for *job*, in place of what was kept for it; *firm* as in ``Reservation``.
+
+        Its victims are to be stopped (``to_stop``), which makes it firm.
+        """
         self.drop(job)
         assert job.ask is not None
-        reservation = Reservation(job, job.ask, plan, bool(plan.victims))
+        reservation = Reservation(job, job.ask, plan, firm or bool(plan.victims))
         job.reservation = self.reservations[job.id] = reservation
         nodes = self.shadow().nodes
         for name in reservation.nodes:
@@ -218,7 +221,7 @@ class Planner:
         """The nodes where *job*, were it to run from now to *end*, would meet someone else's reservation."""
         found: dict[str, None] = {}
         for reservation in self.reservations.values():
-            if reservation.job is not job and (reservation.unknown or reservation.start < end):
+            if reservation.binds(job) and (reservation.unknown or reservation.start < end):
                 found.update(dict.fromkeys(reservation.nodes))
         return tuple(found)
 
@@ -234,31 +237,27 @@ class Planner:
                 continue
             left = node.free.copy()
             for reservation in node.reserved.values():
-                if reservation.job is not job and (reservation.unknown or reservation.start < end):
-                    left.lower_to(self._spare(node, reservation, job.id, now))
+                if reservation.binds(job) and (reservation.unknown or reservation.start < end):
+                    left.lower_to(self._spare(node, reservation, job, now))
             if node.members(left, ask, 1):
                 found.append((name, tuple(index for index, _ in node.slots(left, ask)) if ask.count else ()))
         return tuple(found)
 
-    def _spare(self, node: Node, reservation: Reservation, without: str, now: float) -> Free:
+    def _spare(self, node: Node, reservation: Reservation, job: Job, now: float) -> Free:
         """What will be left on *node* at the moment when *reservation* starts."""
         left = node.free.copy()
-        for id, (job, shares) in node.runs.items():
+        for id, (each, shares) in node.runs.items():
             awaited = id in reservation.plan.awaited
-            over = awaited if reservation.unknown else job.expected_end(now) <= reservation.start
-            if over and job.ask is not None:
+            over = awaited if reservation.unknown else each.expected_end(now) <= reservation.start
+            if over and each.ask is not None:
                 for indexes in shares:
-                    left.change(job.ask, indexes, 1)
-        moment = reservation.start
-        return self._without(
-            left,
-            node,
-            [
-                each
-                for id, each in node.reserved.items()
-                if id != without and (each is reservation or each.holds_at(moment))
-            ],
-        )
+                    left.change(each.ask, indexes, 1)
+        others = [
+            other
+            for other in node.reserved.values()
+            if other is reservation or (other.binds(job) and other.holds_at(reservation.start))
+        ]
+        return self._without(left, node, others)
 
     def shadow(self) -> Shadow:
         """The cluster as it is now, reservations included."""

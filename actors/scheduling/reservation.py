@@ -35,13 +35,14 @@ class Plan:
 class Reservation:
     """A plan that is being kept for *job*: what starts elsewhere leaves it possible.
 
-    *preempting*: victims were asked to stop for it, and the plan stands until they have.
+    A *firm* one was promised, or others are stopped for it: it yields to nobody. Any other yields to jobs that rank
+    before *job* and have no reservation of their own.
     """
 
     job: Job
     ask: Ask
     plan: Plan
-    preempting: bool = False
+    firm: bool = False
     nodes: dict[str, list[Devices]] = field(default_factory=dict)
     expected_s: float = 0.0
 
@@ -59,6 +60,15 @@ class Reservation:
     def unknown(self) -> bool:
         """Whether nobody knows when: then its place is closed to all others at once."""
         return math.isinf(self.plan.start)
+
+    @property
+    def preempting(self) -> bool:
+        """Whether others are stopped for it."""
+        return bool(self.plan.victims)
+
+    def binds(self, job: Job) -> bool:
+        """Whether *job* has to leave its place alone."""
+        return job is not self.job and (self.firm or job.reservation is not None or self.job.key < job.key)
 
     def overlaps(self, start: float, end: float) -> bool:
         """Whether someone who runs from *start* to *end* would meet it."""

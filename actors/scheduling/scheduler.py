@@ -25,7 +25,6 @@ from .shadow import Ask
 QUEUE_MAX = 100_000
 TICK_S = 0.001
 """What timers are rounded up to."""
-_ROUNDING = 1e-6
 Translate = Callable[[Need], dict[str, Any] | None]
 
 
@@ -292,7 +291,7 @@ class Scheduler:
         if job is None:
             raise UnknownPlacement("no such job is running", asked=id, found=f"{len(self.running)} running")
         assert job.placement is not None
-        early = job.expected_end(now) > now + _ROUNDING
+        early = job.is_early(now)
         self._cancel(job)
         self.engine.release(job.placement.id)
         self.planner.ended(job)

@@ -126,7 +126,7 @@ def simulate(
 
 def verify(scheduler: Scheduler, engine: PlacementEngine, run: dict[str, int]) -> None:
     """The engine, the scheduler and its shadow agree on what is held."""
-    held = {placement.id for placement in engine.placements()}
+    held = set(engine.placements())
     assert held == set(scheduler.running) == set(run)
     shadow = scheduler.planner.shadow()
     for view in engine.nodes():

@@ -27,6 +27,7 @@ class ConservativeBackfill(EasyBackfill):
 
     name = "conservative_backfill"
     reservations_max = 32
+    replan_s = 30.0
 
 
 class Gang(Priority):

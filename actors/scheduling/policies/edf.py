@@ -62,7 +62,7 @@ class EarliestDeadline(SchedulingPolicy):
         latest = _latest_start(job)
         plan = planner.earliest(job, now)
         if plan is not None and plan.start <= latest:
-            planner.reserve(job, plan, now)
+            planner.reserve(job, plan, now, firm=True)
             return
         if latest >= now and (self._rearranged(job, planner, now) or self._made_room(job, planner, now)):
             return
@@ -85,13 +85,13 @@ class EarliestDeadline(SchedulingPolicy):
             plan = planner.earliest(each, now)
             if plan is None or plan.start > _latest_start(each):
                 break
-            planner.reserve(each, plan, now)
+            planner.reserve(each, plan, now, firm=True)
         else:
             return True
         for each in (*waiting, job):
             planner.drop(each)
         for each, plan in before:
-            planner.reserve(each, plan, now)
+            planner.reserve(each, plan, now, firm=True)
         return False
 
     @staticmethod
@@ -100,7 +100,7 @@ class EarliestDeadline(SchedulingPolicy):
         plan = choose_victims(planner, job, now, lambda each: each.request.preemptible and not _strict(each))
         if plan is None or plan.start > _latest_start(job):
             return False
-        planner.reserve(job, plan, now)
+        planner.reserve(job, plan, now, firm=True)
         return True
 
 
