@@ -2,6 +2,9 @@
 
 The decisions are ``restart.py``'s; this carries them out over a :class:`ChildRuntime`, which owns the processes, and
 answers requests. A restart begins only when the old process is gone, so two never hold the same files or ports.
+
+Bound: 16 requested starts are under way at a time; the next wait, in order, for one to end. A supervisor that forked
+hundreds in one turn of its loop would be deaf for seconds: to deaths, and to the first of those very children.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ from .ref import Ref
 from .restart import SupervisorCore, exit_in_words
 from .runtime import Runtime, Timer, Waiter
 from .server import Server, handles
+
+STARTS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +170,8 @@ class Supervisor(Server):
         self._numbers = itertools.count(1)
         self._requests: dict[Request, Waiter] = {}
         self._wait_for_end: list[Waiter] = []
+        self._starts_under_way = 0
+        self._waiting_starts: deque[Waiter] = deque()
 
     def init(self, *arguments: Any) -> tuple[SupervisorFlags, Sequence[ChildSpec]]:
         """The flags and the children; *arguments* are those of our own child spec. It may not start anything."""
@@ -339,6 +346,22 @@ class Supervisor(Server):
 
     @handles(StartChild)
     async def _start_child(self, request: StartChild) -> ChildInfo:
+        if self._starts_under_way >= STARTS_AT_ONCE:
+            turn = Waiter()
+            self._waiting_starts.append(turn)
+            await turn  # whose start ended gives us its place
+        else:
+            self._starts_under_way += 1
+        try:
+            return await self._start_requested(request)
+        finally:
+            if self._waiting_starts:
+                # In a turn of its own: each may be refused at once, and they are not to be nested in each other.
+                self.runtime.after(0.0, partial(self._waiting_starts.popleft().set, None))
+            else:
+                self._starts_under_way -= 1
+
+    async def _start_requested(self, request: StartChild) -> ChildInfo:
         spec = request.spec
         if spec is None:
             info = await self._ask(lambda number, now_s: self._core.start_dynamic(number, request.arguments, now_s))

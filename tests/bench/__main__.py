@@ -21,7 +21,7 @@ from . import actors, host, jobs, ledger, peers, placement, sessions
 from .figures import Figure, Skipped, registry
 from .machine import describe
 
-PEERS = ("process_pool", "ray")
+PEERS = ("actor_peers", "process_pool", "ray")
 MODULES = (actors, host, jobs, ledger, peers, placement, sessions)
 
 

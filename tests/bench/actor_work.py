@@ -85,5 +85,7 @@ def ours(measured: Sequence[Measured]) -> Iterator[Figure]:
     yield Figure("death noticed by monitor, p99", "ms", p99("down", 1e3), False, must=10)
     yield latency("actor restart after a kill", runs("restart"), "ms", 1e3, must=30)
     yield Figure("timer of 10 ms, lateness, p99", "ms", p99("timers", 1e3), False, must=2)
+    bare = "the kernel's own sleep of 10 ms in the same process, in turn with the timers above"
+    yield Figure("sleep of 10 ms, lateness, p99", "ms", p99("bare_timers", 1e3), False, note=bare)
     yield Figure("400 actors started", "s", runs("start_s"), False)
     yield Figure("idle actor of 400, PSS", "MB", runs("pss_mb"), False, must=6)

@@ -24,6 +24,7 @@ from actorgrid.supervisors.exits import ExitReason, from_status
 from actorgrid.supervisors.inline import InlineNode, InlineRuntime
 from actorgrid.supervisors.ref import Ref
 from actorgrid.supervisors.supervisor import (
+    STARTS_AT_ONCE,
     ChildInfo,
     CountChildren,
     DeleteChild,
@@ -406,6 +407,46 @@ def test_dynamic_children_get_their_own_ids_and_their_arguments_after_those_of_t
     for refused in (RestartChild("worker:1"), DeleteChild("worker:1"), StartChild(ChildSpec("b", "m:C"))):
         with pytest.raises(NotSupported):
             boss.request(refused)
+
+
+def test_only_so_many_starts_are_under_way_and_the_next_wait_in_order_for_one_to_end() -> None:
+    boss = Pretended(kind=Crew)
+    boss.begin()
+    boss.silent = {f"worker:{number}" for number in range(1, 100)}
+    answers: list[Any] = []
+
+    for number in range(STARTS_AT_ONCE + 3):
+        boss.boss.spawn(boss_call(boss, number, answers))
+    boss.settle_timers()
+    assert len(boss.pids) == STARTS_AT_ONCE and not answers
+    boss.boss.child_started("worker:2")
+    boss.failing = {"worker:1": StartFailed("it would not")}
+    boss.start_fails("worker:1")
+    boss.settle_timers()
+    assert answers == ["worker:2", StartFailed]
+    assert [boss.given[f"worker:{STARTS_AT_ONCE + more}"] for more in (1, 2)] == [
+        (STARTS_AT_ONCE,),
+        (STARTS_AT_ONCE + 1,),
+    ]
+    assert len(boss.pids) == STARTS_AT_ONCE + 1
+
+
+def test_hundreds_of_starts_that_are_refused_at_once_are_all_answered() -> None:
+    boss = Pretended(kind=Crew)
+    boss.begin()
+    boss.no_process = {f"worker:{number}": TooManyActors("full") for number in range(1, 500)}
+    answers: list[Any] = []
+    for number in range(400):
+        boss.boss.spawn(boss_call(boss, number, answers))
+    boss.settle_timers()
+    assert answers == [TooManyActors] * 400
+
+
+async def boss_call(boss: Pretended, number: int, answers: list[Any]) -> None:
+    try:
+        answers.append((await boss.boss._start_child(StartChild(arguments=(number,)))).id)
+    except ActorGridError as error:
+        answers.append(type(error))
 
 
 def test_many_children_leave_nothing_behind() -> None:
