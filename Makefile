@@ -9,7 +9,7 @@ KERNELS := $(wildcard hotpath/*.pyx hotpath/*.pxd)
 # Through the links, so that ruff sees actorgrid.actors and bans a bare `actors`.
 SOURCES := $(wildcard actorgrid/*/) $(wildcard actorgrid/*.py) tests setup.py
 
-.PHONY: run venv test coverage lint types bench soak wheel clean
+.PHONY: run venv test coverage lint types bench soak sanitize wheel clean
 .DEFAULT_GOAL := run
 
 $(BIN)/python:
@@ -57,6 +57,10 @@ bench: $(TESTING)
 
 soak: $(TESTING)
 	$(BIN)/python -m pytest -m soak --timeout 3600
+
+# The compiled kernels under AddressSanitizer and UndefinedBehaviorSanitizer; needs gcc.
+sanitize: $(TESTING)
+	$(BIN)/python -m tests.sanitize
 
 wheel: $(BIN)/python
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
