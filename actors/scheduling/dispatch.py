@@ -104,7 +104,7 @@ class Dispatch:
         times = [at for start in starts for at in (start, start + OVERDUE_S) if at > now]
         times += [self._seek_at, self._hold_at]
         if self._worth_looking():
-            times.append(self._looked_at + self._policy.replan_s)
+            times.append(max(now, self._looked_at + self._policy.replan_s))
         return min(times)
 
     # -- a pass

@@ -40,6 +40,11 @@ class _Search:
             id: each for id, each in planner.running.items() if each.stopping_at is None and eligible(each)
         }
         self.free: dict[str, Free] = {}
+        self.stopping = [each for each in planner.running.values() if each.stopping_at is not None]
+        for each in self.stopping:
+            for name in self._nodes_of(each):
+                free = self.free.setdefault(name, self.nodes[name].free.copy())
+                self._shift(free, self.nodes[name], each, 1)
         self.victims: dict[str, Job] = {}
         self.counts: dict[str, int] = {}
 
@@ -125,17 +130,18 @@ class _Search:
 
     def _count_anew(self, job: Job, sign: int) -> int:
         gained = 0
-        assert job.placement is not None
-        for name in dict.fromkeys(name for name, _ in job.placement.shares):
-            node = self.nodes.get(name)
-            if node is None:
-                continue
+        for name in self._nodes_of(job):
+            node = self.nodes[name]
             free = self.free.setdefault(name, node.free.copy())
             self._shift(free, node, job, sign)
             found = node.members(self._left(node), self.ask, self.ask.gang)
             gained += found - self.counts[name]
             self.counts[name] = found
         return gained
+
+    def _nodes_of(self, job: Job) -> list[str]:
+        assert job.placement is not None
+        return [name for name in dict.fromkeys(name for name, _ in job.placement.shares) if name in self.nodes]
 
     def _let_off(self, total: int) -> None:
         for each in sorted(self.victims.values(), key=self._worth, reverse=True):
@@ -155,6 +161,10 @@ class _Search:
             if wanted <= 0:
                 break
             shares += [(node.name, indexes) for indexes in node.choose(self._left(node), self.ask, wanted)]
+        here = {name for name, _ in shares}
+        for each in self.stopping:
+            if each.stopping_at is not None and not here.isdisjoint(self._nodes_of(each)):
+                start = max(start, each.stopping_at)
         return Plan(start, tuple(shares), victims=tuple(self.victims))
 
     def _worth(self, job: Job) -> tuple[int, int, int]:

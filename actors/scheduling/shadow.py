@@ -70,13 +70,6 @@ class Free:
         self.device_memory = [min(m, t) for m, t in zip(self.device_memory, other.device_memory, strict=True)]
         self.total = sum(self.milli)
 
-    def fits_nothing_less(self) -> bool:
-        """Whether no amount is below nothing."""
-        return self.cpu >= 0 and self.memory >= 0 and min(self.milli, default=0) >= 0 and self._memory_is_there()
-
-    def _memory_is_there(self) -> bool:
-        return min(self.device_memory, default=0) >= 0
-
 
 class Node:
     """A node: what is free, who runs there, who has a reservation there."""
@@ -116,7 +109,9 @@ class Node:
 
     def members(self, free: Free, ask: Ask, most: int) -> int:
         """How many members of *ask* fit into *free* of this node, at most *most*."""
-        if self.draining or free.total < ask.count * ask.milli or (ask.within and self.name not in ask.within):
+        if self.draining or (ask.within and self.name not in ask.within):
+            return 0
+        if free.total < ask.count * ask.milli and min(free.milli, default=0) >= 0:
             return 0
         if ask.cpu:
             most = min(most, free.cpu // ask.cpu)
