@@ -285,7 +285,7 @@ class MemoryPool:
     """Blocks of a range of *size_bytes*, each at a multiple of *alignment_bytes* and as long as one.
 
     What a power of two does not divide at the end of the range is left out. At most 2^31 - 1 segments (blocks and
-    holes); about 60 bytes of host memory each. Raises BadRequest for a size or an alignment that is none.
+    holes); 48 to 96 bytes of host memory each, compiled. Raises BadRequest for a size or an alignment that is none.
     """
 
     def __init__(self, size_bytes: int, alignment_bytes: int = 256) -> None:
