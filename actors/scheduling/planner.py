@@ -12,9 +12,9 @@ end in the order in which they started, the place is closed to all others, and s
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Callable, Iterator
-from itertools import groupby
+from collections.abc import Iterator
 
 from actorgrid.hotpath import PlacementEngine
 
@@ -24,7 +24,6 @@ from .shadow import Devices, Free, Node, Shadow
 
 EVENTS_MAX = 20_000
 """Ends of running jobs looked at for one plan; one that needs more to end gets none."""
-End = Callable[[Job], float]
 
 
 class Planner:
@@ -57,15 +56,13 @@ class Planner:
 
     # -- planning
 
-    def earliest(self, job: Job, now: float, *, ends: End | None = None) -> Plan | None:
+    def earliest(self, job: Job, now: float) -> Plan | None:
         """The first time at which *job* fits beside all reservations but its own, and where.
 
-        *ends* says when a running job would end (default: when it is expected to). ``None``: not even when all
-        have ended, as far as this looks (EVENTS_MAX).
+        ``None``: not even when all have ended, as far as this looks (EVENTS_MAX).
         """
         ask = job.ask
         assert ask is not None
-        end_of = ends or (lambda each: each.expected_end(now))
         duration = math.inf if job.request.expected_s is None else job.request.expected_s
         nodes = self.shadow().nodes
         thought: dict[str, Free] = {}
@@ -76,10 +73,10 @@ class Planner:
             left = self._left(node, thought, job, now, now + duration) if node.reserved else node.free
             counts[node.name] = found = node.members(left, ask, ask.gang)
             total += found
-        if total >= ask.gang:
-            return self._plan(job, now, now + duration, counts, thought, ())
+            if total >= ask.gang:
+                return self._plan(job, now, now + duration, counts, thought, ())
         over: list[str] = []
-        for at, ended in self._events(job, now, end_of):
+        for at, ended in self._events(job, now):
             touched = dict.fromkeys(contested)
             for each in ended:
                 over.append(each.id)
@@ -99,26 +96,38 @@ class Planner:
                 return self._plan(job, at, at + duration, counts, thought, over)
         return None
 
-    def _events(self, job: Job, now: float, end_of: End) -> Iterator[tuple[float, list[Job]]]:
+    def _events(self, job: Job, now: float) -> Iterator[tuple[float, list[Job]]]:
         """Times at which something may have changed, with the jobs that end then, earliest first."""
         known: list[tuple[float, int, Job | None]] = []
-        unknown: list[tuple[float, int, Job]] = []
+        unknown: list[tuple[float, int, Job | None]] = []
         for each in self.running.values():
-            end = end_of(each)
-            if math.isinf(end):
+            end = each.expected_end(now)
+            if end == math.inf:
                 unknown.append((each.started_at, each.sequence, each))
             else:
-                known.append((max(end, now), each.sequence, each))
-        for reservation in self.reservations.values():
+                known.append((end, each.sequence, each))
+        for number, reservation in enumerate(self.reservations.values()):
             end = reservation.start + reservation.expected_s
-            if reservation.job is not job and not math.isinf(end):
-                known.append((max(end, now), -1, None))
-        known.sort(key=lambda event: event[:2])
-        for at, group in groupby(known[:EVENTS_MAX], key=lambda event: event[0]):
-            yield at, [each for _, _, each in group if each is not None]
-        unknown.sort(key=lambda event: event[:2])
-        for _, _, each in unknown[: max(0, EVENTS_MAX - len(known))]:
-            yield math.inf, [each]
+            if reservation.job is not job and end != math.inf:
+                known.append((end, -1 - number, None))
+        # Most plans need the first few ends only: a heap costs less than sorting all.
+        heapq.heapify(known)
+        looked_at = 0
+        while known and looked_at < EVENTS_MAX:
+            at = known[0][0]
+            ended = []
+            while known and known[0][0] == at:
+                _, _, over = heapq.heappop(known)
+                if over is not None:
+                    ended.append(over)
+            looked_at += max(1, len(ended))
+            yield max(at, now), ended
+        heapq.heapify(unknown)
+        while unknown and looked_at < EVENTS_MAX:
+            _, _, over = heapq.heappop(unknown)
+            looked_at += 1
+            if over is not None:
+                yield math.inf, [over]
 
     def _left(self, node: Node, thought: dict[str, Free], job: Job, start: float, end: float) -> Free:
         """What others' reservations leave of *node* at every moment from *start* to *end*."""

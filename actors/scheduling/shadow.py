@@ -42,16 +42,18 @@ class Free:
 
     __slots__ = ("cpu", "device_memory", "memory", "milli", "total")
 
-    def __init__(self, cpu: int, memory: int, milli: list[int], device_memory: list[int]) -> None:
+    def __init__(
+        self, cpu: int, memory: int, milli: list[int], device_memory: list[int], total: int | None = None
+    ) -> None:
         self.cpu = cpu
         self.memory = memory
         self.milli = milli
         self.device_memory = device_memory
-        self.total = sum(milli)
+        self.total = sum(milli) if total is None else total
 
     def copy(self) -> Free:
         """Another one with the same amounts."""
-        return Free(self.cpu, self.memory, self.milli[:], self.device_memory[:])
+        return Free(self.cpu, self.memory, self.milli[:], self.device_memory[:], self.total)
 
     def change(self, ask: Ask, indexes: Devices, sign: int) -> None:
         """Give back (*sign* 1) or take (-1) one member's amounts on these devices."""

@@ -108,7 +108,7 @@ def queue_passes(runs: int) -> Iterator[Figure]:
             running += [each.request.id for each in decisions if hasattr(each, "request")]
         submits, ends = [], []
         for number in range(200):
-            now = 1.0 + number
+            now = 1.0 + number / 10
             request = _job(f"k{number}", dice)
             started = time.perf_counter()
             scheduler.submit(request, now)
