@@ -229,18 +229,17 @@ def _print(mode: str, summary: Sequence[dict[str, Any]]) -> None:
 
 
 def _waits(summary: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Mean, median, 99th and 99.9th percentile for each size of job."""
+    """Mean and percentiles for each size of job, with how many started."""
     prefix = "waiting_s_by_gpus."
     sizes: dict[str, None] = {}
     for each in summary:
         sizes.update((name[len(prefix) :].rpartition(".")[0], None) for name in each["mean"] if name.startswith(prefix))
     found = []
     for size in sizes:
-        cells = []
-        for each in summary:
-            values = [each["mean"].get(f"{prefix}{size}.{part}") for part in ("mean", "p50", "p99", "p999")]
-            cells.append(" / ".join(span(value) for value in values))
-        found.append([f"{size}: mean / p50 / p99 / p99.9", *cells])
+        for title, part in (("jobs", "count"), ("mean", "mean"), ("p50", "p50"), ("p99", "p99"), ("p99.9", "p999")):
+            values = [each["mean"].get(f"{prefix}{size}.{part}") for each in summary]
+            form = _count if part == "count" else _time
+            found.append([f"{size}: {title}", *(form(value, 0.0) for value in values)])
     return found
 
 

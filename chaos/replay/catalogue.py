@@ -57,9 +57,9 @@ TRACES = {
         _openb("openb", "default", "8,152 tasks on 6,212 GPUs, 44 % of the GPU tasks share one"),
         _openb("openb-gpushare40", "gpushare40", "the same, more demand by sharing tasks"),
         _openb("openb-multigpu20", "multigpu20", "the same, more demand by tasks of several GPUs; no times"),
-        _philly("philly", "4,000 jobs of two virtual clusters, gangs of 1 to 64 GPUs", "24x8", "11cb48", "ee9e8c"),
+        _philly("philly", "4,000 jobs of two virtual clusters, gangs of 1 to 64 GPUs", "40x8", "11cb48", "ee9e8c"),
         _philly("philly-11cb48", "2,000 jobs of one virtual cluster, gangs of 1 to 64 GPUs", "8x8", "11cb48"),
-        _philly("philly-ee9e8c", "2,000 jobs of another, gangs of 1 to 32 GPUs", "16x8", "ee9e8c"),
+        _philly("philly-ee9e8c", "2,000 jobs of another, gangs of 1 to 32 GPUs", "32x8", "ee9e8c"),
         Trace(
             "chronus",
             "30,940 jobs of eleven virtual clusters, 70 % with a strict deadline",

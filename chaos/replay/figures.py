@@ -119,9 +119,7 @@ def replayed(run: Replayed) -> dict[str, Any]:
     started = [each for each in run.outcomes if each.started_s is not None]
     waits: dict[str, list[float]] = {}
     for each in started:
-        assert each.started_s is not None
-        bucket = gang_bucket(each.task.total_gpu_milli / 1000)
-        waits.setdefault(bucket, []).append(each.started_s - each.submitted_s)
+        waits.setdefault(gang_bucket(each.task.total_gpu_milli / 1000), []).append(each.waited_s)
     order = ["cpu", "<1", *(gang_bucket(size) for size in GANG_SIZES)]
     rho = finish_time_fairness(run.outcomes, run.capacity_gpu_milli)
     ended = [each.ended_s for each in done if each.ended_s is not None]

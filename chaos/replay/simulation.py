@@ -95,12 +95,16 @@ class Immediate:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one task. Times are moments of the trace; ``None`` where it did not come to that."""
+    """What became of one task. Moments are the trace's; ``None`` where it did not come to that.
+
+    ``waited_s`` is all its time in the queue, also after it was preempted, up to its last start.
+    """
 
     task: Task
     submitted_s: float
     started_s: float | None = None
     ended_s: float | None = None
+    waited_s: float = 0.0
     refused: str = ""
     preemptions: int = 0
     lost_s: float = 0.0
@@ -139,7 +143,7 @@ class Replayed:
 
 
 class _Running:
-    __slots__ = ("generation", "outcome", "remaining_s", "restarting_s", "since", "start")
+    __slots__ = ("generation", "outcome", "remaining_s", "restarting_s", "since", "start", "waits_since")
 
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -147,6 +151,7 @@ class _Running:
         self.restarting_s = 0.0
         self.generation = 0
         self.since = 0.0
+        self.waits_since = outcome.submitted_s
         self.start: Start | None = None
 
 
@@ -284,6 +289,7 @@ class Simulation:
         if isinstance(decision, Start):
             job = self._jobs[decision.request.id]
             job.start, job.since = decision, now
+            job.outcome.waited_s += now - job.waits_since
             if job.outcome.started_s is None:
                 job.outcome.started_s = now
             self._waiting -= 1
@@ -312,6 +318,7 @@ class Simulation:
         job.outcome.lost_s += now - job.since - kept
         job.restarting_s = self._restart_s
         self._leave(job)
+        job.waits_since = now
         self._waiting += 1
         rest = None if self._estimates is None else (self._restart_s + job.remaining_s) * self._estimates
         self._scheduler.preempted(job.outcome.task.id, now, rest)

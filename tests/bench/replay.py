@@ -16,15 +16,14 @@ BARS = {"openb": (95.0, 95.8), "openb-gpushare40": (93.7, None), "openb-multigpu
 """Per cent of the GPUs given out when 100 % have been asked for: must, stretch."""
 PUBLISHED = {"openb": (95.23, 92.86), "openb-gpushare40": (93.96, 91.44), "openb-multigpu20": (95.53, 93.73)}
 """FGD and BestFit by the artefact of Weng et al. (USENIX ATC 2023), means of ten seeds."""
-CLUSTERS = {"philly-11cb48": "8x8", "philly-ee9e8c": "32x8"}
+PHILLY = ("philly-11cb48", "philly-ee9e8c")
 SHORTER_BY = 25.0
 """Per cent under first come, first served in the mean completion time: must."""
 
 
 def _runs(name: str, **more: Any) -> list[Run]:
     trace = catalogue.find(name)
-    nodes = catalogue.nodes_of(more.pop("cluster", trace.cluster))
-    return list(run_all(prepare(Setup(nodes, catalogue.tasks_of(trace), **more))))
+    return list(run_all(prepare(Setup(catalogue.nodes_of(trace.cluster), catalogue.tasks_of(trace), **more))))
 
 
 def _latencies(runs: Sequence[Run], name: str) -> tuple[list[float], float, float]:
@@ -58,12 +57,12 @@ def replay(_runs_asked: int) -> Iterator[Figure]:
 @registry.add("replay_queues")
 def replay_queues(_runs_asked: int) -> Iterator[Figure]:
     """Mean completion times on the Philly traces, backfill and priority against first come, first served."""
-    for name, cluster in CLUSTERS.items():
+    for name in PHILLY:
         queues = ("fifo", "easy_backfill")
-        first, backfill = _runs(name, mode="queue", policies=("fgd",), queues=queues, cluster=cluster)
+        first, backfill = _runs(name, mode="queue", policies=("fgd",), queues=queues)
         before, after = (run.figures["jct_s"]["mean"] / 3600 for run in (first, backfill))
         yield Figure(
-            f"{name}, {cluster}: mean JCT under fifo's, easy_backfill",
+            f"{name}: mean JCT under fifo's, easy_backfill",
             "%",
             [100 * (1 - after / before)],
             higher_is_better=True,

@@ -20,7 +20,7 @@ def outcome(
     **more: object,
 ) -> Outcome:
     task = Task(id, gpu_count=gpus, submit_s=submitted, duration_s=duration, **more)  # type: ignore[arg-type]
-    return Outcome(task, submitted, started, ended)
+    return Outcome(task, submitted, started, ended, 0.0 if started is None else started - submitted)
 
 
 def test_percentiles_are_nearest_rank() -> None:

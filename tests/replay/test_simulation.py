@@ -132,6 +132,7 @@ def test_a_preempted_job_goes_on_where_it_stopped_after_a_restart() -> None:
     # Stopped at 45 with 55 to go; the rival runs to 55; then 30 to come back and 55 to the end.
     assert times(run) == {"victim": (0, 140), "rival": (45, 55)}
     assert (run.outcomes[0].preemptions, run.outcomes[0].lost_s) == (1, 30)
+    assert [each.waited_s for each in run.outcomes] == [10, 5], "the victim waits from 45 to 55"
     assert told.rests == [85]
 
 
