@@ -68,7 +68,7 @@ class Dispatch:
         """Nothing is known any more."""
         self.stuck = None
         self._claims.clear()
-        self._seek = True
+        self._seek = self._untried = True
 
     def freed(self, early: bool) -> None:
         """A job has ended, *early* if before its time."""

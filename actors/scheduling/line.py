@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from actorgrid.hotpath import PriorityBitmap
@@ -121,11 +121,14 @@ class Lines:
         """Reservations changed: those that were only kept out by one are worth trying again."""
         self.open.update((line, None) for line in self._lines.values() if line.need not in self._full)
 
-    def forget(self) -> None:
-        """The engine changed under us: what is known of needs is void. The lines' jobs have to be added anew."""
-        self._full.clear()
-        self._lines.clear()
-        self.open.clear()
+    def renew(self, translate: Callable[[Need], dict[str, Any] | None]) -> None:
+        """The engine changed: say every need in its words again, and open all lines."""
+        for line in self._lines.values():
+            line.arguments = translate(line.need)
+            line.ask = Ask(line.arguments or {})
+            for job in line.jobs:
+                job.ask = line.ask
+        self.freed()
 
 
 def heads(lines: Iterable[Line]) -> list[tuple[tuple[int, int, int], Job]]:

@@ -145,18 +145,23 @@ class Scheduler:
         self.planner.started(job)
 
     def refresh(self, now: float) -> None:
-        """Others changed the engine: everything is worth trying again, and reservations are made anew."""
-        self.planner.refresh()
+        """Others changed the engine: everything is worth trying again, and reservations are made anew.
+
+        What was promised and cannot be kept any more is refused, by the next ``schedule``.
+        """
+        promised = [each.job for each in self.planner.reservations.values() if each.firm and not each.preempting]
         for reservation in list(self.planner.reservations.values()):
             if not reservation.preempting:
                 self.planner.drop(reservation.job)
-        jobs = [job for job in self.waiting.values() if job.line is not None]
-        self._lines.forget()
+        self.planner.refresh()
+        self._lines.renew(self._translate)
         self._dispatch.begin_anew()
-        for job in jobs:
-            job.line = None
-            self._cancel(job)
-            self._enter_or_refuse(job, now)
+        for job in promised:
+            try:
+                self.policy.admit(job, self.planner, now)
+            except BadRequest as error:
+                self._forget(job)
+                self._refusals.append(Refuse(job.id, str(error)))
 
     def rebind(self, engine: PlacementEngine, now: float) -> None:
         """Go on with another engine. What runs is forgotten: tell ``adopt`` what the new one holds."""
