@@ -26,7 +26,9 @@ FILE = click.Path(path_type=Path)
 @click.command()
 @click.argument("trace", required=False)
 @click.option("--mode", type=click.Choice(MODES), help="Fill up; arrive and depart; or wait in a queue too [by trace].")
-@click.option("--policy", "policies", multiple=True, metavar="NAME", help="Placement policy; repeat to compare [fgd].")
+@click.option(
+    "--policy", "policies", multiple=True, metavar="NAME", help="Placement policy; repeat to compare [the engine's]."
+)
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Scheduling policy; repeat to compare [fifo].")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many seeds to run.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The first seed.")
@@ -63,6 +65,7 @@ def command(
     the package; or give files of your own. Needs no host. The same seed gives the same figures, latencies apart.
     """
     from actorgrid.chaos.replay import plots, runs
+    from actorgrid.hotpath import PlacementEngine
 
     if picture is not None:
         plots.check(picture)
@@ -80,7 +83,7 @@ def command(
             nodes,
             tasks,
             mode,
-            tuple(dict.fromkeys(policies)) or ("fgd",),
+            tuple(dict.fromkeys(policies)) or (PlacementEngine().policy,),
             tuple(dict.fromkeys(queues)) or ("fifo",),
             tuple(range(seed, seed + seeds)),
             options["until"],

@@ -11,14 +11,14 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from actorgrid.actors.scheduling.request import Decision, Preempt, Refuse, Request, Start
 from actorgrid.errors import BadRequest, Overloaded
 from actorgrid.hotpath import PlacementEngine
 
 from .fragments import Fragments
-from .workload import Node, Task, capacity_gpu_milli
+from .workload import Node, Task, capacity_gpu_milli, could_hold
 
 RESTART_S = 30.0
 """Loading a checkpoint, tens of seconds: Gu et al., "Tiresias" (NSDI 2019), section 5."""
@@ -27,6 +27,8 @@ ROUNDS_MAX = 4096
 """Of the scheduler at one moment; what it has left then waits for the next event."""
 SERIES_MAX = 2000
 MOMENTS_OF_ARRIVALS = 1000
+TOO_LARGE = "RequestTooLarge"
+"""As a live cluster refuses what none of its nodes could ever hold."""
 _END, _STOP, _ARRIVE, _WAKE = range(4)
 
 
@@ -185,6 +187,8 @@ class Simulation:
         self._checkpoint_s = checkpoint_s
         self._restart_s = restart_s
         self._grace_s = grace_s
+        self._nodes = nodes
+        self._possible: dict[tuple[Any, ...], bool] = {}
         self._capacity = capacity_gpu_milli(nodes)
         self._tasks = tasks
         self._jobs: dict[str, _Running] = {}
@@ -247,6 +251,9 @@ class Simulation:
         outcome = Outcome(task, now)
         self._run.outcomes.append(outcome)
         self._jobs[task.id] = _Running(outcome)
+        if not self._could_hold(task):
+            outcome.refused = TOO_LARGE
+            return
         estimate = None if self._estimates is None else outcome.duration_s * self._estimates
         request = Request(
             id=task.id,
@@ -271,6 +278,12 @@ class Simulation:
             outcome.refused = error.code
         else:
             self._waiting += 1
+
+    def _could_hold(self, task: Task) -> bool:
+        need = task.need
+        if need not in self._possible:
+            self._possible[need] = could_hold(self._nodes, task)
+        return self._possible[need]
 
     def _decide(self, now: float) -> None:
         for _ in range(ROUNDS_MAX):

@@ -12,6 +12,8 @@ from actorgrid.hotpath.records import MAX_GANG, WHOLE_GPU_MILLI
 
 POPULAR_SHARE = 0.95
 SCALE_MAX = 1000.0
+FASTEST = 1e-9
+HALVINGS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,12 @@ class Task:
     def total_gpu_milli(self) -> int:
         """What all members together ask for, in thousandths of GPUs."""
         return self.gang * self.gpu_count * self.gpu_milli
+
+    @property
+    def need(self) -> tuple[int, int, int, int, int, tuple[str, ...], int]:
+        """All that room for it depends on."""
+        gpus = (self.gpu_count, self.gpu_milli, self.gpu_memory_mib, self.gpu_models)
+        return (self.cpu_milli, self.memory_mib, *gpus, self.gang)
 
     @property
     def shape(self) -> tuple[int, int, int, tuple[str, ...]]:
@@ -143,37 +151,63 @@ def _as_gang(task: Task, largest: int) -> Task:
 
 
 def with_load(tasks: Sequence[Task], capacity: int, load: float) -> list[Task]:
-    """The same tasks, arriving closer together or further apart, so that what they ask for in GPU-time is *load* of
-    *capacity* (thousandths of GPUs) from the first arrival to the last. Durations stay; deadlines keep their distance.
+    """The same tasks, arriving closer together or further apart, so that their :func:`offered_load` is *load*.
 
-    Raises BadRequest when the tasks have no times, arrive all at once, or ask for no GPU.
+    Durations stay; deadlines keep their distance. Raises BadRequest when the tasks have no times, arrive all at once or
+    ask for no GPU, and for a load they would not reach if they came at once.
     """
     if not load > 0:
         raise BadRequest("the load must be more than nothing", asked=f"load={load}", hint="0.9 is 90 % of the GPUs")
-    offered = offered_load(tasks, capacity)
-    if not offered:
+    if not offered_load(tasks, capacity):
         raise BadRequest(
             "these tasks cannot be brought to a load: they ask for no GPU-time, or arrive all at once",
             asked=f"load={load}",
             hint="leave --load out",
         )
+    slow, fast = 1.0, 1.0
+    while offered_load(tasks, capacity, slow) > load:
+        slow *= 2
+    while offered_load(tasks, capacity, fast) < load:
+        fast /= 2
+        if fast < FASTEST:
+            raise BadRequest(
+                "so high a load these tasks cannot reach: they run long, and few are there at the beginning",
+                asked=f"load={load}",
+                found=f"at most {offered_load(tasks, capacity, fast):.2f}",
+                hint="take fewer nodes (--scale 0.01, --cluster), or mode inflate",
+            )
+    for _ in range(HALVINGS):
+        middle = (slow + fast) / 2
+        if offered_load(tasks, capacity, middle) > load:
+            fast = middle
+        else:
+            slow = middle
     first = min(task.submit_s for task in tasks if task.submit_s is not None)
-    factor = offered / load
     changed = []
     for task in tasks:
-        submit = first + ((task.submit_s or 0.0) - first) * factor
+        submit = first + ((task.submit_s or 0.0) - first) * slow
         shift = submit - (task.submit_s or 0.0)
         deadline = None if task.deadline_s is None else task.deadline_s + shift
         changed.append(replace(task, submit_s=submit, deadline_s=deadline))
     return changed
 
 
-def offered_load(tasks: Sequence[Task], capacity: int) -> float:
-    """GPU-time asked for, over *capacity* (thousandths of GPUs) times the span of the arrivals; 0 where neither is."""
+def offered_load(tasks: Sequence[Task], capacity: int, pace: float = 1.0) -> float:
+    """The mean share of *capacity* (thousandths of GPUs) in use from the first arrival to the last if nobody waited.
+
+    *pace* stretches the times between arrivals. 0 where there is no capacity or no time.
+    """
     submits = [task.submit_s for task in tasks if task.submit_s is not None]
-    span = max(submits) - min(submits) if submits else 0.0
-    work = sum(task.total_gpu_milli * (task.duration_s or 0.0) for task in tasks)
-    return work / (capacity * span) if capacity and span else 0.0
+    if not submits or not capacity:
+        return 0.0
+    last = max(submits)
+    span = (last - min(submits)) * pace
+    work = sum(
+        task.total_gpu_milli * min(task.duration_s or 0.0, (last - task.submit_s) * pace)
+        for task in tasks
+        if task.submit_s is not None
+    )
+    return work / (capacity * span) if span else 0.0
 
 
 def check_times(tasks: Iterable[Task]) -> None:
@@ -186,6 +220,28 @@ def check_times(tasks: Iterable[Task]) -> None:
                 asked="a replay in time",
                 hint="use --mode inflate, or map a column: --map COLUMN=submit_s, --map COLUMN=duration_s",
             )
+
+
+def could_hold(nodes: Iterable[Node], task: Task) -> bool:
+    """Whether the cluster, with nothing running, has room for all members of *task*."""
+    members = 0
+    for node in nodes:
+        here = task.gang
+        if task.cpu_milli:
+            here = min(here, node.cpu_milli // task.cpu_milli)
+        if task.memory_mib:
+            here = min(here, node.memory_mib // task.memory_mib)
+        if task.gpu_count:
+            usable = not task.gpu_models or node.gpu_model in task.gpu_models
+            each = WHOLE_GPU_MILLI // task.gpu_milli
+            if task.gpu_memory_mib:
+                each = min(each, node.gpu_memory_mib // task.gpu_memory_mib)
+            fits = usable and each and node.gpu_count >= task.gpu_count
+            here = min(here, node.gpu_count * each // task.gpu_count) if fits else 0
+        members += here
+        if members >= task.gang:
+            return True
+    return False
 
 
 def build_engine(nodes: Iterable[Node], engine: PlacementEngine, typical: Iterable[TypicalTask]) -> None:

@@ -167,9 +167,10 @@ def test_what_the_queue_does_not_take_is_refused_by_the_errors_name() -> None:
     assert [each.refused for each in run.outcomes] == ["", "", "QueueFull"]
 
 
-def test_one_that_can_never_start_stays_in_the_line_and_the_replay_ends() -> None:
-    run = replay([job("never", 0, 10, 1, gpu_models=("H100",)), job("a", 1, 10)], lambda e: Scheduler(e, "priority"))
+def test_what_no_node_could_ever_hold_is_refused_and_holds_up_nobody() -> None:
+    run = replay([job("never", 0, 10, 1, gpu_models=("H100",)), job("a", 1, 10)], fifo)
     assert times(run) == {"never": (None, None), "a": (1, 11)}
+    assert [each.refused for each in run.outcomes] == ["RequestTooLarge", ""]
 
 
 def test_a_strict_deadline_that_cannot_be_kept_is_refused_by_edf() -> None:

@@ -10,6 +10,7 @@ from actorgrid.chaos.replay.workload import (
     as_gangs,
     capacity_gpu_milli,
     check_times,
+    could_hold,
     offered_load,
     scaled,
     typical_tasks,
@@ -65,17 +66,47 @@ def test_a_task_no_cluster_of_this_kind_could_hold_is_refused_by_name() -> None:
         as_gangs([Task("huge", gpu_count=1)], [Node("a", gpu_count=0)])
 
 
+@pytest.mark.parametrize(
+    ("task", "fits"),
+    [
+        (Task("all", gpu_count=4, gpu_models=("A100",)), True),
+        (Task("more", gpu_count=5), False),
+        (Task("gang", gpu_count=2, gang=3), True),
+        (Task("larger gang", gpu_count=2, gang=4), False),
+        (Task("shares", gpu_count=1, gpu_milli=300, gang=18), True),
+        (Task("too many shares", gpu_count=1, gpu_milli=300, gang=19), False),
+        (Task("model", gpu_count=1, gpu_models=("H100",)), False),
+        (Task("cpu", cpu_milli=32_001), False),
+        (Task("cpus", cpu_milli=8_000, gang=5), True),
+        (Task("memory", memory_mib=131_073), False),
+        (Task("device memory", gpu_count=1, gpu_memory_mib=1), False),
+    ],
+    ids=lambda value: value.id if isinstance(value, Task) else "",
+)
+def test_what_an_empty_cluster_could_hold(two_nodes: list[Node], task: Task, fits: bool) -> None:
+    assert could_hold(two_nodes, task) is fits
+
+
 def test_a_load_moves_arrivals_and_keeps_durations_and_deadlines_in_step() -> None:
     tasks = [
-        Task("a", gpu_count=1, submit_s=100.0, duration_s=50.0),
+        Task("a", gpu_count=1, submit_s=100.0, duration_s=100.0),
         Task("b", gpu_count=1, submit_s=200.0, duration_s=50.0, deadline_s=300.0),
     ]
-    assert offered_load(tasks, 1000) == 1.0  # 100 GPU-seconds on one GPU in 100 seconds
+    assert offered_load(tasks, 1000) == 1.0  # a alone, all the time until b comes
     moved = with_load(tasks, 1000, 0.5)
-    assert [task.submit_s for task in moved] == [100.0, 300.0]
-    assert [task.duration_s for task in moved] == [50.0, 50.0]
-    assert moved[1].deadline_s == 400.0
-    assert offered_load(moved, 1000) == 0.5
+    assert [task.submit_s for task in moved] == pytest.approx([100.0, 300.0])
+    assert [task.duration_s for task in moved] == [100.0, 50.0]
+    assert moved[1].deadline_s == pytest.approx(400.0)
+    assert offered_load(moved, 1000) == pytest.approx(0.5)
+    again = with_load(moved, 1000, 0.8)
+    assert again[1].submit_s == pytest.approx(225.0)
+
+
+def test_a_load_that_tasks_would_not_reach_even_at_once_is_refused_with_the_most_there_is() -> None:
+    tasks = [Task(str(n), gpu_count=1, submit_s=float(n), duration_s=1e6) for n in range(11)]
+    with pytest.raises(BadRequest, match="cannot reach") as caught:
+        with_load(tasks, 10_000, 0.9)
+    assert caught.value.found == "at most 0.55"  # one more each second: 5.5 of ten on average
 
 
 def test_a_load_needs_arrivals_that_spread() -> None:
