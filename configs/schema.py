@@ -120,6 +120,9 @@ class SchedulingSection(Section):
         "topology",
         "device_score",
     ] = setting("completion", "how a place is chosen among those that fit")
+    queue: Literal["fifo", "priority", "gang", "easy_backfill", "conservative_backfill"] = setting(
+        "easy_backfill", "who goes first, and who may pass one that does not fit"
+    )
     queue_max: int = setting(100_000, "jobs that may wait; more are refused", live=True, ge=1, le=10_000_000)
     retry_backoff_s: float = setting(
         0.5, "wait before attempt n+1 is this times 2**(n-1), at most 60 s", live=True, ge=0, le=60

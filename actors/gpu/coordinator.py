@@ -20,8 +20,9 @@ from actorgrid.supervisors.server import Server, handles
 from ..consensus.messages import Applied, Snapshot
 from ..consensus.mirror import LedgerMirror
 from .capacity import host_cpu_milli, host_memory_mib
-from .core import CoordinatorCore, Grant
+from .core import CoordinatorCore
 from .device import Device, Readings, keep_indexes
+from .grant import Grant
 from .inventory import HostInventory
 from .messages import AcquireLease, CheckFeasible, Explain, Inventory, LatencyReport, RecentDecisions
 from .sampling import HostSampling
@@ -49,6 +50,7 @@ class GPUCoordinator(Server):
             settings.scheduling.policy,
             settings.scheduling.queue_max,
             perf_counter_ns,
+            queue=settings.scheduling.queue,
         )
         self._inventory = HostInventory(settings.gpus, self.host.host_id, self.runtime, self._devices_changed, self.log)
         self._sampling = HostSampling(self.host.host_id, self.log)
@@ -78,7 +80,7 @@ class GPUCoordinator(Server):
     def setting_changed(self, key: str) -> None:
         """The queue's size is live."""
         if key == "scheduling.queue_max":
-            self._core.queue.maximum = self.host.settings.scheduling.queue_max
+            self._core.scheduler.queue_max = self.host.settings.scheduling.queue_max
 
     # -- this host
 
@@ -215,10 +217,12 @@ class GPUCoordinator(Server):
         if not self._core.registered:
             return
         room = IN_FLIGHT_MAX - len(self._core.in_flight)
-        for grant in self._core.schedule(now, room) if room > 0 else ():
+        if room <= 0:
+            return  # the next answer makes some, and kicks
+        for grant in self._core.schedule(now, room):
             self._latency.add(grant.latency_us)
             self.spawn(self._propose(grant))
-        wake = self._core.queue.next_wake()
+        wake = self._core.next_wakeup
         if wake is not None:
             self._wake_in(max(0.0, wake - now))
 
@@ -385,7 +389,7 @@ class GPUCoordinator(Server):
             "gpu_capacity_milli": 1000.0 * devices,
             "gpu_allocated_milli": float(sum(milli for milli, _, _ in self._core.allocated().values())),
             "gpu_devices_in_error": float(len(self._inventory.troubles())),
-            "queue_length": float(len(self._core.queue)),
+            "queue_length": float(len(self._core.scheduler.waiting)),
             "grants_in_flight": float(len(self._core.in_flight)),
             "grants_total": float(self._grants_total),
             "grants_refused_total": float(self._refused_total),
@@ -405,7 +409,7 @@ class GPUCoordinator(Server):
         return {
             "registered": self._core.registered,
             "devices": len(self._inventory.devices),
-            "queue": len(self._core.queue),
+            "queue": len(self._core.scheduler.waiting),
             "in_flight": len(self._core.in_flight),
             "policy": self._core.engine.policy,
             "compiled": COMPILED,

@@ -8,15 +8,17 @@ refusal. Only hosts that are up get new work, and this host only once the ledger
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from actorgrid.errors import AdoptRefused, QueueFull, UnknownNode
-from actorgrid.hotpath import PlacementEngine
+from actorgrid.hotpath import Placement, PlacementEngine
 from actorgrid.models import JobState
 
-from ..scheduling.queue import LEASE_PRIORITY, Shape, Waiting, WaitingQueue
+from ..scheduling.queue import DEFAULT_PRIORITY, LEASE_PRIORITY, Shape
+from ..scheduling.request import Need, Request, Start
+from ..scheduling.scheduler import Scheduler
 from .feasibility import accepted_models, check_feasible, model_name
+from .grant import Grant, Record
 from .messages import AcquireLease
 
 WHOLE_GPU_MILLI = 1000
@@ -24,56 +26,16 @@ WAITING_LEASES_MAX = 4096
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 10.0
 _NO_MODEL = "no device"
+_BATCH = 2**20
+"""Jobs of one batch share its index in the ledger; their places in it are far fewer than this."""
 _NO_MEMORY_LIMIT = 2**40
-
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A decision to be committed; ``id`` is the allocation's. *number* is an attempt's, *lease* a lease's request."""
-
-    id: str
-    host: str
-    incarnation: int
-    gpu_indexes: tuple[int, ...]
-    latency_us: float
-    shape: Shape
-    job_id: str = ""
-    number: int = 0
-    lease: AcquireLease | None = None
-
-    def command(self, term: int) -> Record:
-        """The ledger's command for it."""
-        common: Record = {
-            "host": self.host,
-            "incarnation": self.incarnation,
-            "gpu_indexes": list(self.gpu_indexes),
-            "term": term,
-        }
-        if self.lease is None:
-            return {
-                "type": "grant_attempt",
-                "job_id": self.job_id,
-                "number": self.number,
-                "placement_latency_us": self.latency_us,
-                **common,
-            }
-        return {
-            "type": "grant_lease",
-            "lease_id": self.id,
-            "session_id": self.lease.session_id,
-            "resources": self.lease.resources,
-            "pool": self.lease.pool,
-            "env": self.lease.env,
-            **common,
-        }
 
 
 class CoordinatorCore:
     """The scheduler's state, all of it rebuilt from the ledger at any time.
 
-    *clock_ns* only measures how long placing took.
+    *policy* says where, *queue* who goes first: a scheduling policy that stops nobody, as attempts are not preempted
+    yet. *clock_ns* only measures how long placing took.
     """
 
     def __init__(
@@ -84,10 +46,10 @@ class CoordinatorCore:
         queue_max: int,
         clock_ns: Callable[[], int],
         rng: Callable[[int], int] | None = None,
+        queue: str = "easy_backfill",
     ) -> None:
         self.own_host = own_host
         self.own_incarnation = own_incarnation
-        self.queue = WaitingQueue(queue_max)
         self.hosts: dict[str, Record] = {}
         self.in_flight: dict[str, Grant] = {}
         self.notes: dict[str, str] = {}
@@ -106,7 +68,12 @@ class CoordinatorCore:
         self._gaps = False
         self._stale = False
         self._overflow = False
+        self._now = 0.0
+        self._queue = queue
+        self._queued: dict[str, tuple[str, int]] = {}  # by job: the id its next attempt waits under, and its number
+        self._asked_by: dict[str, str] = {}  # and the other way round
         self.engine = PlacementEngine(policy, rng)
+        self.scheduler = self._new_scheduler(queue_max)
 
     # -- what the ledger says
 
@@ -117,13 +84,16 @@ class CoordinatorCore:
 
         What is proposed and not answered stays reserved.
         """
+        self._now = now
         self._jobs, self._allocations, self.hosts = jobs, allocations, hosts
         for id in [id for id in self.in_flight if id in allocations]:
             del self.in_flight[id]
         for id in [id for id in self._leases if id in allocations]:
             del self._leases[id]  # granted while nobody told us: it waits for nothing more
+        self._queued.clear()
+        self._asked_by.clear()
+        self.scheduler = self._new_scheduler(self.scheduler.queue_max)
         self._rebuild()
-        self.queue = WaitingQueue(self.queue.maximum)
         for lease in self._leases.values():
             if lease.lease_id not in self.in_flight:
                 self._queue_lease(lease, 0.0, now)
@@ -131,6 +101,7 @@ class CoordinatorCore:
 
     def changed(self, changes: Iterable[tuple[str, str, Any]], now: float) -> None:
         """Take an Applied's changes; the mappings given to ``load`` show them already."""
+        self._now = now
         for kind, id, record in changes:
             if kind == "allocation":
                 self._allocation_changed(id, record)
@@ -145,15 +116,14 @@ class CoordinatorCore:
         if record is None:
             self.notes.pop(id, None)
             if id in self.engine:
-                self.engine.release(id)
+                self._release(id)
                 self._fence()
-            self.queue.freed()
             return
-        self.queue.remove(id)
+        self._dequeue(self._asked_by.get(id, id))
         if id in self.engine:
             if self.engine.placement(id).shares == _shares(record):
                 return
-            self.engine.release(id)
+            self._release(id)
         if not self._adopt(id, record):
             self._stale = True
 
@@ -171,11 +141,11 @@ class CoordinatorCore:
             if not any(grant.job_id == id for grant in self.in_flight.values()):
                 self._queue_job(record, now)
             return
-        self.queue.remove(id)
+        self._dequeue(id)
         self._refusals.pop(id, None)
         if state is None or JobState(state).final:
             # A job that ends otherwise takes those that wait for it along, in the same entry.
-            self.queue.resolve(id)
+            self.scheduler.resolve(id, now)
 
     # -- asking for leases
 
@@ -193,7 +163,7 @@ class CoordinatorCore:
         """Stop waiting; ``False`` when the lease is being granted already, or not known."""
         if lease_id in self.in_flight or self._leases.pop(lease_id, None) is None:
             return False
-        self.queue.remove(lease_id)
+        self._dequeue(lease_id)
         self._refusals.pop(lease_id, None)
         return True
 
@@ -201,21 +171,29 @@ class CoordinatorCore:
 
     def schedule(self, now: float, limit: int) -> list[Grant]:
         """What to propose now, at most *limit* grants; each is reserved from here on."""
+        self._now = now
         if self._stale:
             self._rebuild()
-        if self._overflow and len(self.queue) < self.queue.maximum // 2:
+        if self._overflow and len(self.scheduler.waiting) < self.scheduler.queue_max // 2:
             self._queue_jobs(now)
-        self.queue.wake(now)
-        grants: list[Grant] = []
-        self.queue.serve(lambda waiting: self._place(waiting, grants), limit)
+        grants = []
+        for decision in self.scheduler.schedule(now, limit):
+            assert isinstance(decision, Start), f"attempts are neither stopped nor given up: {decision}"
+            grants.append(self._grant(decision))
         return grants
+
+    @property
+    def next_wakeup(self) -> float | None:
+        """When ``schedule`` next has something to do without any news."""
+        return self.scheduler.next_wakeup
 
     def refused(self, grant: Grant, now: float) -> None:
         """The ledger did not commit *grant*, for certain: forget it, and try again from what the ledger says."""
         if self.in_flight.pop(grant.id, None) is None:
             return
+        self._now = now
         if grant.id in self.engine:
-            self.engine.release(grant.id)
+            self._release(grant.id)
         self._stale = True
         key = grant.job_id or grant.id
         count = self._refusals.get(key, 0)
@@ -247,7 +225,7 @@ class CoordinatorCore:
         if dict(devices) != self._sick:
             self._sick = dict(devices)
             self._fence()
-            self.queue.freed()
+            self.scheduler.refresh(self._now)
 
     def set_scores(self, scores: Mapping[tuple[str, int], int]) -> None:
         """How well devices do, 0 to 1000 by (host, index): what the policy ``device_score`` goes by."""
@@ -262,15 +240,23 @@ class CoordinatorCore:
         check_feasible(Shape.of(resources), self.hosts.values())
 
     def explain(self, resources: Mapping[str, Any], job_id: str | None) -> Record:
-        """The engine's ``explain`` for one attempt, with ``position``, ``depends_on`` and ``not_before`` of a job."""
+        """The engine's ``explain`` for one attempt; of a job that waits, what ``Scheduler.explain`` adds to it."""
         if self._stale:
             self._rebuild()
+        if job_id in self._queued:
+            report = self.scheduler.explain(self._queued[job_id][0], self._now)
+            held_up_by = [self._asked_by.get(id, id) for id in report["held_up_by"]]
+            return {"total_nodes": len(self.hosts), **report, "held_up_by": held_up_by}
         request = self._request(Shape.of(resources))
-        report: Record = self.engine.explain(**request) if request else {"fits": False, "total_nodes": len(self.hosts)}
-        report["position"] = self.queue.position(job_id) if job_id else None
+        report = self.engine.explain(**request) if request else {"fits": False, "total_nodes": len(self.hosts)}
+        report["position"] = None
         if job_id:
-            report["depends_on"], report["not_before"] = self.queue.waits_for(job_id)
+            report |= {"depends_on": [], "not_before": None}
         return report
+
+    def waits(self, id: str) -> bool:
+        """Whether a job or lease of that id waits for room."""
+        return id in self._queued or id in self.scheduler.waiting
 
     def allocated(self) -> dict[tuple[str, int], tuple[int, int, list[str]]]:
         """Per (host, device index): thousandths and MiB given out by the ledger, and to whom."""
@@ -299,38 +285,73 @@ class CoordinatorCore:
         self._overflow = False
         granted = {grant.job_id for grant in self.in_flight.values()}
         for id, job in self._jobs.items():
-            if job["state"] == JobState.QUEUED and id not in granted and id not in self.queue:
+            if job["state"] == JobState.QUEUED and id not in granted and id not in self._queued:
                 self._queue_job(job, now)
 
     def _queue_job(self, job: Record, now: float) -> None:
+        job_id = job["job_id"]
+        number = (job["attempts"][-1]["number"] if job["attempts"] else 0) + 1
+        id = f"{job_id}.{number}"
+        if job_id in self._queued and self._queued[job_id][0] != id:
+            self._dequeue(job_id)
+        if id in self.engine:
+            self._release(id)  # an attempt that nobody knows of any more
         try:
-            self.queue.add(
-                job["job_id"],
-                Shape.of(job["resources"]),
-                priority=job["priority"],
-                order=(job["submitted_index"], job.get("ordinal", 0)),
-                policy=job["policy"],
+            self.scheduler.submit(
+                _request_of(
+                    id,
+                    Shape.of(job["resources"]),
+                    priority=DEFAULT_PRIORITY if job["policy"] == "fifo" else job["priority"],
+                    submitted_at=job["submitted_at"],
+                    expected_s=job["max_execution_time_s"],
+                ),
+                now,
+                order=job["submitted_index"] * _BATCH + job.get("ordinal", 0),
                 not_before=job["not_before"],
-                now=now,
                 unmet=[name for name in job["depends_on"] if name in self._jobs],
             )
         except QueueFull:
             self._overflow = True  # the ledger keeps it; it is queued when there is room here
+            return
+        self._queued[job_id] = id, number
+        self._asked_by[id] = job_id
+
+    def _dequeue(self, id: str) -> None:
+        """A job or lease waits no longer."""
+        asked = self._queued.pop(id, (id, 0))[0]
+        self._asked_by.pop(asked, None)
+        self.scheduler.withdraw(asked)
 
     def _queue_lease(self, lease: AcquireLease, not_before: float, now: float) -> None:
         self._lease_count += 1
-        self.queue.maximum += 1  # leases have a bound of their own and never crowd out jobs
+        self.scheduler.queue_max += 1  # leases have a bound of their own and never crowd out jobs
         try:
-            self.queue.add(
-                lease.lease_id,
-                Shape.of(lease.resources),
-                priority=LEASE_PRIORITY,
-                order=(self._lease_count,),
+            self.scheduler.submit(
+                _request_of(lease.lease_id, Shape.of(lease.resources), priority=LEASE_PRIORITY),
+                now,
+                order=self._lease_count,
                 not_before=not_before,
-                now=now,
             )
         finally:
-            self.queue.maximum -= 1
+            self.scheduler.queue_max -= 1
+
+    def _new_scheduler(self, queue_max: int) -> Scheduler:
+        return Scheduler(
+            self.engine, self._queue, queue_max=queue_max, translate=self._arguments, clock_ns=self._clock_ns
+        )
+
+    def _arguments(self, need: Need) -> Record | None:
+        return self._request(
+            Shape(
+                gpu_count=need.gpu_count,
+                gpu_milli=need.gpu_milli,
+                gpu_memory_mib=need.gpu_memory_mib,
+                gpu_models=need.gpu_models,
+                gpu_affinity=need.affinity,
+                cpu_milli=need.cpu_milli,
+                memory_mib=need.memory_mib,
+            )
+        )
 
     def _request(self, shape: Shape) -> Record | None:
         """*shape* as the engine's arguments; ``None`` when no device there is could serve it."""
@@ -362,34 +383,33 @@ class CoordinatorCore:
                 return None
         return request
 
-    def _place(self, waiting: Waiting, grants: list[Grant]) -> bool:
-        lease = self._leases.get(waiting.id)
-        job: Record = {} if lease is not None else self._jobs[waiting.id]
-        number = 0 if lease is not None else (job["attempts"][-1]["number"] if job["attempts"] else 0) + 1
-        id = waiting.id if lease is not None else f"{waiting.id}.{number}"
-        request = self._request(waiting.shape)
-        if request is None or id in self.engine:
-            return False
-        before = self._clock_ns()
-        placed = self.engine.place(id=id, **request)
-        latency_us = (self._clock_ns() - before) / 1000
-        if placed is None:
-            return False
-        ((host, indexes),) = placed.shares
+    def _grant(self, start: Start) -> Grant:
+        id = start.request.id
+        lease = self._leases.get(id)
+        job_id = self._asked_by.pop(id, "")
+        _, number = self._queued.pop(job_id, ("", 0))
+        ((host, indexes),) = start.placement.shares
         grant = Grant(
             id=id,
             host=host,
             incarnation=self.hosts[host]["incarnation"],
             gpu_indexes=indexes,
-            latency_us=latency_us,
-            shape=waiting.shape,
-            job_id="" if lease is not None else waiting.id,
+            latency_us=start.latency_us,
+            shape=Shape.of(lease.resources if lease is not None else self._jobs[job_id]["resources"]),
+            job_id=job_id,
             number=number,
             lease=lease,
         )
         self.in_flight[id] = grant
-        grants.append(grant)
-        return True
+        return grant
+
+    def _release(self, id: str) -> None:
+        """Give back what the engine holds under *id*."""
+        if id in self.scheduler.running:
+            self.scheduler.finished(id, self._now)
+        else:
+            self.engine.release(id)
+            self.scheduler.refresh(self._now)
 
     def _eligible(self, host: Record) -> bool:
         return host["state"] == "up" and (host["host_id"] != self.own_host or self.registered)
@@ -402,6 +422,7 @@ class CoordinatorCore:
         self.engine = PlacementEngine(self._policy, self._rng)
         self._fences.clear()
         self._gaps = False
+        self.scheduler.rebind(self.engine, self._now)
         held: dict[str, int] = {}
         for record in self._allocations.values():
             held[record["host"]] = max(held.get(record["host"], -1), *record["gpu_indexes"], -1)
@@ -426,7 +447,7 @@ class CoordinatorCore:
         for id, grant in self.in_flight.items():
             shape = grant.shape
             try:
-                self.engine.adopt(
+                placement = self.engine.adopt(
                     id,
                     ((grant.host, grant.gpu_indexes),),
                     cpu_milli=shape.cpu_milli,
@@ -436,9 +457,12 @@ class CoordinatorCore:
                 )
             except (AdoptRefused, UnknownNode):
                 continue  # others hold that room now: the ledger will refuse it
+            self._runs(
+                placement, shape.cpu_milli, shape.memory_mib, shape.gpu_milli, shape.gpu_memory_mib, grant.job_id
+            )
         self._score_devices()
         self._fence()
-        self.queue.freed()
+        self.scheduler.refresh(self._now)
 
     def _score_devices(self) -> None:
         if self._policy != "device_score":
@@ -451,7 +475,7 @@ class CoordinatorCore:
         """Hold what the ledger has given out; ``False``, and a note, when the host has not got it any more."""
         for cpu_milli, memory_mib in ((record["cpu_milli"], record["memory_mib"]), (0, 0)):
             try:
-                self.engine.adopt(
+                placement = self.engine.adopt(
                     id,
                     _shares(record),
                     cpu_milli=cpu_milli,
@@ -462,8 +486,39 @@ class CoordinatorCore:
             except (AdoptRefused, UnknownNode) as error:
                 self.notes[id] = f"allocation {id} is more than {record['host']} has now: {error.message}"
                 continue
+            self._runs(
+                placement,
+                cpu_milli,
+                memory_mib,
+                record["gpu_milli"],
+                record["gpu_memory_mib"],
+                record["owner"].get("job_id", ""),
+                record["granted_at"],
+            )
             return True
         return False
+
+    def _runs(
+        self,
+        placement: Placement,
+        cpu_milli: int,
+        memory_mib: int,
+        gpu_milli: int,
+        gpu_memory_mib: int,
+        job_id: str,
+        since: float | None = None,
+    ) -> None:
+        """Tell the scheduler what the engine holds already, and when it will be stopped at the latest."""
+        request = Request(
+            str(placement.id),
+            cpu_milli=cpu_milli,
+            memory_mib=memory_mib,
+            gpu_count=len(placement.shares[0][1]),
+            gpu_milli=gpu_milli or WHOLE_GPU_MILLI,
+            gpu_memory_mib=gpu_memory_mib,
+            expected_s=self._jobs.get(job_id, {}).get("max_execution_time_s"),
+        )
+        self.scheduler.adopt(request, placement, self._now if since is None else since)
 
     def _fence(self) -> None:
         """Hold what is free of devices that are in trouble or gone, so that nothing new lands there."""
@@ -479,6 +534,21 @@ class CoordinatorCore:
                     held = self.engine.reserve(view.name, gpu_indexes=(index,), gpu_milli=gpu.milli_free)
                     if held is not None:
                         self._fences.append(held.id)
+
+
+def _request_of(id: str, shape: Shape, **more: Any) -> Request:
+    """A job's or lease's wish for room; devices that are named by UUID are its affinity."""
+    return Request(
+        id,
+        cpu_milli=shape.cpu_milli,
+        memory_mib=shape.memory_mib,
+        gpu_count=shape.gpu_count,
+        gpu_milli=shape.gpu_milli or WHOLE_GPU_MILLI,
+        gpu_memory_mib=shape.gpu_memory_mib,
+        gpu_models=shape.gpu_models,
+        affinity=shape.gpu_affinity,
+        **more,
+    )
 
 
 def _shares(record: Record) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -331,6 +331,8 @@ class Dispatch:
         for job in sorted({**kept, **self._claims}.values(), key=lambda job: job.key)[:MOVES_MAX]:
             if len(decisions) >= limit:
                 break
+            if job.line is None:
+                continue  # it was started on behalf of another
             if job.reservation is None:
                 self._reserve(job, self._planner.earliest(job, now), now, decisions)
             elif early and not job.reservation.preempting and job.reservation.start > now:
@@ -346,6 +348,8 @@ class Dispatch:
         self._untried = False
         for reservation in list(self._planner.reservations.values()):
             job = reservation.job
+            if job.reservation is not reservation:
+                continue
             due = reservation.unknown or reservation.start <= now
             if len(decisions) < limit and due and job.line is not None and job.line not in self._lines.open:
                 self._try(job, job.line, now, decisions)
@@ -356,6 +360,8 @@ class Dispatch:
             if reservation.start + OVERDUE_S > now or len(decisions) >= limit or self._awaits_victims(reservation):
                 continue
             job = reservation.job
+            if job.reservation is not reservation:
+                continue  # it was started, or planned anew, on behalf of another
             self._planner.drop(job)
             self._lines.reopen()
             if job.id in self._claims or not self._policy.preemptive:

@@ -37,6 +37,7 @@ class Need(NamedTuple):
             and self.cpu_milli >= other.cpu_milli
             and self.memory_mib >= other.memory_mib
             and self.within == other.within
+            and (not other.affinity or self.affinity == other.affinity)
             and (not other.gpu_count or self.gpu_models == other.gpu_models)
         )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actorgrid.actors.consensus.ledger import Ledger
-from actorgrid.actors.gpu.core import CoordinatorCore, Grant
+from actorgrid.actors.gpu.core import CoordinatorCore
+from actorgrid.actors.gpu.grant import Grant
 from actorgrid.actors.gpu.messages import AcquireLease
 from tests.gpu.rig import resources
 
@@ -132,7 +134,7 @@ class World:
         held = {id for id in core.engine.placements() if isinstance(id, str)}
         assert held <= set(self.ledger.allocations) | set(core.in_flight)
         waiting = {job["job_id"] for job in self.mirror_jobs.values() if job["state"] == "queued"}
-        queued = {id for id in waiting if id in core.queue}
+        queued = {id for id in waiting if core.waits(id)}
         in_flight = {grant.job_id for grant in core.in_flight.values()}
         assert waiting == queued | (in_flight & waiting), "a waiting job is neither queued nor being granted"
 
@@ -173,7 +175,12 @@ def test_no_history_loses_a_job_or_lets_the_coordinator_lose_count(policy: str, 
     if not world.core.registered:
         world.register()
     for _ in range(1000):
-        if not world.sent and not world.ledger.allocations and not world.mirror_jobs and not len(world.core.queue):
+        if (
+            not world.sent
+            and not world.ledger.allocations
+            and not world.mirror_jobs
+            and not world.core.scheduler.waiting
+        ):
             break
         world.now += 20.0
         world.schedule()
@@ -204,7 +211,7 @@ def test_a_lease_granted_while_the_ledger_was_away_waits_for_nothing_more() -> N
     world.lease(resources(1))
     world.schedule()
     world.missed(0, False)
-    assert len(world.core.queue) == 0
+    assert not world.core.scheduler.waiting
     world.end(0, "succeeded")
     assert world.core.schedule(world.now, 8) == []
 
@@ -242,7 +249,7 @@ def test_a_refused_grant_is_tried_again_later_each_time() -> None:
         world.core.refused(grant, world.now)
         assert world.core.engine.allocated_gpu_milli == 0
         assert world.core.schedule(world.now, 8) == []
-        assert world.core.queue.next_wake() == world.now + pause
+        assert world.core.next_wakeup == pytest.approx(world.now + pause)
         world.now += pause
 
 
@@ -251,7 +258,7 @@ def test_a_queue_that_was_full_takes_the_rest_when_there_is_room() -> None:
     world.register()
     for _ in range(120):
         world.submit(resources(1), False)
-    assert len(world.core.queue) == 50
+    assert len(world.core.scheduler.waiting) == 50
     for _ in range(200):
         world.now += 1.0
         world.schedule()
@@ -259,3 +266,82 @@ def test_a_queue_that_was_full_takes_the_rest_when_there_is_room() -> None:
             world.answer(0)
         world.end(0, "succeeded")
     assert not world.mirror_jobs
+
+
+def submit_bounded(world: World, needs: dict[str, Any], bound_s: float | None, priority: int = 50) -> str:
+    world.jobs += 1
+    job = {"job_id": f"j{world.jobs}", "resources": needs, "max_execution_time_s": bound_s, "priority": priority}
+    world.apply({"type": "submit_jobs", "jobs": [job]})
+    return job["job_id"]
+
+
+def placed(world: World) -> list[str]:
+    grants = world.core.schedule(world.now, 8)
+    world.sent += grants
+    while world.sent:
+        world.answer(0)
+    return [grant.job_id for grant in grants]
+
+
+def test_a_job_that_is_stopped_in_time_passes_a_larger_one_and_others_do_not() -> None:
+    world = World("best_fit")
+    world.register()
+    running = submit_bounded(world, resources(2), 100.0)
+    assert placed(world) == [running]
+    large = submit_bounded(world, resources(3), 50.0)
+    endless = submit_bounded(world, resources(1), None)
+    late = submit_bounded(world, resources(1), 300.0)
+    short = submit_bounded(world, resources(1), 90.0)
+    assert placed(world) == [short]
+    report = world.core.explain(resources(3), large)
+    assert (report["fits"], report["position"]) == (False, 1)
+    assert report["reservation"] == {"start": 100.0, "nodes": ["h"], "stopping": []}
+    assert world.core.explain(resources(1), late)["position"] == 3
+    assert world.core.next_wakeup is not None
+    world.now = 90.0
+    for which in (1, 0):
+        world.end(which, "succeeded")
+    assert placed(world) == [large]
+    assert endless in world.mirror_jobs
+
+
+def test_reservations_survive_a_new_start_from_the_ledger() -> None:
+    world = World("best_fit")
+    world.register()
+    submit_bounded(world, resources(2), 100.0)
+    placed(world)
+    large = submit_bounded(world, resources(3), 50.0)
+    assert placed(world) == []
+    world.now = 30.0
+    world.kill()
+    world.register()
+    assert placed(world) == []
+    assert world.core.explain(resources(3), large)["reservation"]["start"] == 100.0
+
+
+def test_a_job_without_a_bound_is_not_passed_for_ever() -> None:
+    world = World("best_fit")
+    world.register()
+    submit_bounded(world, resources(2), None)
+    placed(world)
+    large = submit_bounded(world, resources(3), None)
+    passes = submit_bounded(world, resources(1), None)
+    assert placed(world) == [passes], "nobody knows when the large one could start"
+    world.now = 700.0
+    assert placed(world) == []
+    report = world.core.explain(resources(3), large)
+    assert report["reservation"] == {"start": None, "nodes": ["h"], "stopping": []}
+    world.end(1, "succeeded")
+    submit_bounded(world, resources(1), 1.0, priority=50)
+    assert placed(world) == []
+
+
+def test_what_the_line_holds_up_is_said_by_the_id_people_know() -> None:
+    world = World("best_fit")
+    world.register()
+    submit_bounded(world, resources(2), 100.0)
+    placed(world)
+    large = submit_bounded(world, resources(3), 50.0)
+    late = submit_bounded(world, resources(1), 300.0)
+    assert placed(world) == []
+    assert world.core.explain(resources(1), late)["held_up_by"] == [large]
