@@ -50,6 +50,7 @@ cdef class PlacementEngine:
     cdef long long largest_gpus
     cdef dict kinds                 # what the mix calls a model; all others are 0
 
+    cdef tuple _views(self, Node* nodes, list names, list numas, list nvlinks)
     cdef Node* node(self, object name) except NULL
     cdef int shape(self, Shape* shape, object cpu, object memory, object gpu_count, object gpu_milli,
                    object gpu_memory, object models) except -1

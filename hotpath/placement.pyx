@@ -4,7 +4,7 @@
 cimport cython
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from operator import index as as_index
 
@@ -20,6 +20,7 @@ from actorgrid.hotpath.records import (
     GpuView,
     NodeView,
     Placement,
+    Snapshot,
     check_devices,
     device_domains,
     device_list,
@@ -163,18 +164,49 @@ cdef class PlacementEngine:
         return id in self.held
 
     def nodes(self):
+        return list(self.snapshot().nodes)
+
+    def snapshot(self):
+        cdef Py_ssize_t slot, gpus = 0, count = self.table.used
+        cdef Node* nodes
+        cdef Gpu* devices
+        cdef Node* node
+        # Until the copy is made no Python code runs, so no other thread can change what is copied.
+        names, numas, nvlinks = self.names[:], self.numas[:], self.nvlinks[:]
+        for slot in range(count):
+            gpus += self.table.nodes[slot].gpu_count if self.table.nodes[slot].alive else 0
+        nodes = <Node*>calloc(max(1, count), sizeof(Node))
+        devices = <Gpu*>calloc(max(1, gpus), sizeof(Gpu))
+        try:
+            if nodes == NULL or devices == NULL:
+                raise MemoryError(f"no memory for a snapshot of {count} nodes")
+            gpus = 0
+            for slot in range(count):
+                node = &nodes[slot]
+                node[0] = self.table.nodes[slot]
+                if node.alive:
+                    memcpy(devices + gpus, node.gpus, node.gpu_count * sizeof(Gpu))
+                    node.gpus = devices + gpus
+                    gpus += node.gpu_count
+            version, allocated, capacity = self.table.version, self.allocated_milli, self.capacity_milli
+            return Snapshot(version, self._views(nodes, names, numas, nvlinks), allocated, capacity)
+        finally:
+            free(nodes)
+            free(devices)
+
+    cdef tuple _views(self, Node* nodes, list names, list numas, list nvlinks):
         cdef Py_ssize_t slot
         cdef Node* node
-        views = []
-        for slot in range(self.table.used):
-            node = &self.table.nodes[slot]
+        cdef list views = []
+        for slot in range(len(names)):
+            node = &nodes[slot]
             if not node.alive:
                 continue
             views.append(
                 NodeView(
-                    self.names[slot],
+                    names[slot],
                     None if node.rack < 0 else self.rack_names[node.rack],
-                    self.numas[slot],
+                    numas[slot],
                     bool(node.draining),
                     node.cpu,
                     node.cpu_free,
@@ -189,10 +221,10 @@ cdef class PlacementEngine:
                         )
                         for index in range(node.gpu_count)
                     ]),
-                    self.nvlinks[slot],
+                    nvlinks[slot],
                 )
             )
-        return views
+        return tuple(views)
 
     def placement(self, id):
         cdef Holding held = self.held.get(id)
@@ -593,19 +625,18 @@ cdef class PlacementEngine:
             return False
         for rack in range(count):
             self.rack_room[rack] = 0
-        with nogil:
-            for slot in range(self.table.used):
-                node = &self.table.nodes[slot]
-                if node.rack < 0 or self.table.cells[((slot // BLOCK) * ROWS_MAX + row) * BLOCK + slot % BLOCK] == 0:
-                    continue
-                self.rack_room[node.rack] += members_that_fit(node, shape)
-            for rack in range(count):
-                if best < 0 or (
-                    self.rack_room[rack] > self.rack_room[best]
-                    if self.rack_room[best] < gang
-                    else gang <= self.rack_room[rack] < self.rack_room[best]
-                ):
-                    best = rack
+        for slot in range(self.table.used):
+            node = &self.table.nodes[slot]
+            if node.rack < 0 or self.table.cells[((slot // BLOCK) * ROWS_MAX + row) * BLOCK + slot % BLOCK] == 0:
+                continue
+            self.rack_room[node.rack] += members_that_fit(node, shape)
+        for rack in range(count):
+            if best < 0 or (
+                self.rack_room[rack] > self.rack_room[best]
+                if self.rack_room[best] < gang
+                else gang <= self.rack_room[rack] < self.rack_room[best]
+            ):
+                best = rack
         if self.rack_room[best] == 0:
             return False
         self.rack_call[best] = self.call
@@ -625,24 +656,23 @@ cdef class PlacementEngine:
         wanted = 0
         # First what there is; then the one to take of it.
         for lap in range(2):
-            with nogil:
-                for slot in range(table.used):
-                    node = &table.nodes[slot]
-                    if row >= 0:
-                        value = table.cells[((slot // BLOCK) * ROWS_MAX + row) * BLOCK + slot % BLOCK]
-                    else:
-                        value = table.score(node, shape, self.call)
-                    if value == 0 or (excluding and node.excluded == self.call):
-                        continue
-                    near = racks and node.rack >= 0 and self.rack_call[node.rack] == self.call
-                    if lap == 0:
-                        counts[near] += 1
-                        if near > is_near or (near == is_near and value > best):
-                            is_near, best = near, value
-                    elif near == is_near and (policy == RANDOM or value >= best):
-                        if wanted == 0:
-                            return slot
-                        wanted -= 1
+            for slot in range(table.used):
+                node = &table.nodes[slot]
+                if row >= 0:
+                    value = table.cells[((slot // BLOCK) * ROWS_MAX + row) * BLOCK + slot % BLOCK]
+                else:
+                    value = table.score(node, shape, self.call)
+                if value == 0 or (excluding and node.excluded == self.call):
+                    continue
+                near = racks and node.rack >= 0 and self.rack_call[node.rack] == self.call
+                if lap == 0:
+                    counts[near] += 1
+                    if near > is_near or (near == is_near and value > best):
+                        is_near, best = near, value
+                elif near == is_near and (policy == RANDOM or value >= best):
+                    if wanted == 0:
+                        return slot
+                    wanted -= 1
             if best == 0:
                 return -1
             best = table.as_good_as(best)

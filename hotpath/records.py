@@ -71,6 +71,15 @@ class NodeView(NamedTuple):
     nvlink: tuple[int, ...] | None = None
 
 
+class Snapshot(NamedTuple):
+    """All nodes at one moment. ``version`` grows with every change, so that equal ones show the same."""
+
+    version: int
+    nodes: tuple[NodeView, ...]
+    allocated_gpu_milli: int
+    capacity_gpu_milli: int
+
+
 def policy_number(policy: str) -> int:
     """Where *policy* stands in POLICIES. Raises UnknownPolicy, which lists what there is."""
     if policy not in POLICIES:

@@ -78,6 +78,7 @@ cdef class ScoreTable:
     cdef Shape shapes[256]
     cdef int rows
     cdef unsigned long long tick
+    cdef unsigned long long version # changes with every node
     cdef short* cells               # [block][row][BLOCK]
     cdef short* maxima              # [row][block_capacity]
     cdef short* columns             # [node][row]: the cells again, side by side for the node that changes

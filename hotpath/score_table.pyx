@@ -362,6 +362,7 @@ cdef class ScoreTable:
         """The node has changed: its column is out of date."""
         cdef Node* node = &self.nodes[slot]
         cdef Py_ssize_t at
+        self.version += 1
         if node.dirty:
             return
         node.dirty = True

@@ -11,8 +11,9 @@ Bounds: 16,384 GPUs on a node, 4,096 members in a gang, 250 typical tasks, amoun
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import wraps
 from operator import index as as_index
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from actorgrid.errors import AdoptRefused, BadRequest, DuplicateNode, UnknownNode, UnknownPlacement
 
@@ -27,6 +28,7 @@ from ..records import (
     Placement,
     Share,
     Shares,
+    Snapshot,
     TypicalTask,
     check_devices,
     device_domains,
@@ -37,6 +39,8 @@ from .score_table import Gpu, Mix, Node, Shape, as_good_as, choose, score, usabl
 
 SHAPES_REMEMBERED = 256
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Within = dict[str, frozenset[int]]
 
 
@@ -90,6 +94,21 @@ class _SplitMix:
         return (z ^ (z >> 31)) % below
 
 
+def _as_one(method: Callable[P, R]) -> Callable[P, R]:
+    """No snapshot shows what a call has done so far."""
+
+    @wraps(method)
+    def call(*arguments: P.args, **named: P.kwargs) -> R:
+        engine: Any = arguments[0]
+        engine._changing = engine.policy != "random"
+        try:
+            return method(*arguments, **named)
+        finally:
+            engine._changing = False
+
+    return call
+
+
 class PlacementEngine:
     """Nodes, what is free on them, and who holds the rest.
 
@@ -109,6 +128,7 @@ class PlacementEngine:
         self._largest = (0, 0)  # CPU and GPUs of a node, ever
         self._scores: dict[Shape, dict[int, tuple[int, int]]] = {}  # of each slot: the node's version, and its score
         self._versions = 0
+        self._changing = False
         self._allocated_milli = 0
         self._capacity_milli = 0
 
@@ -153,22 +173,34 @@ class PlacementEngine:
 
     def nodes(self) -> list[NodeView]:
         """All nodes as they are now, in their order."""
-        return [
-            NodeView(
-                node.name,
-                node.rack,
-                node.numa,
-                node.draining,
-                node.cpu,
-                node.cpu_free,
-                node.memory,
-                node.memory_free,
-                tuple(GpuView(gpu.model, gpu.milli_free, gpu.memory_free, gpu.memory) for gpu in node.gpus),
-                node.nvlink,
-            )
-            for node in self._slots
-            if node is not None
-        ]
+        return [self._view(node) for node in list(self._slots) if node is not None]
+
+    def snapshot(self) -> Snapshot:
+        """Everything at one moment, for any thread; the one that places need not wait, and is not waited for.
+
+        One thread may change the engine. A gang is in it whole or not at all (with ``random`` and an *rng* that is
+        Python code, the members so far may be).
+        """
+        while True:
+            version = self._versions
+            found = Snapshot(version, tuple(self.nodes()), self._allocated_milli, self._capacity_milli)
+            if version == self._versions and not self._changing:
+                return found
+
+    @staticmethod
+    def _view(node: Node) -> NodeView:
+        return NodeView(
+            node.name,
+            node.rack,
+            node.numa,
+            node.draining,
+            node.cpu,
+            node.cpu_free,
+            node.memory,
+            node.memory_free,
+            tuple(GpuView(gpu.model, gpu.milli_free, gpu.memory_free, gpu.memory) for gpu in node.gpus),
+            node.nvlink,
+        )
 
     def placement(self, id: int | str) -> Placement:
         """What is held under *id*. Raises UnknownPlacement."""
@@ -181,6 +213,7 @@ class PlacementEngine:
         """Everything held, by id."""
         return {id: held[0] for id, held in self._held.items()}
 
+    @_as_one
     def add_node(
         self,
         name: str,
@@ -226,6 +259,7 @@ class PlacementEngine:
         self._capacity_milli += WHOLE_GPU_MILLI * len(listed)
         return name
 
+    @_as_one
     def resize_node(self, name: str, *, cpu_milli: int, memory_mib: int) -> None:
         """Give a node other amounts of CPU and memory. Raises UnknownNode; BadRequest when more is given out."""
         node = self._node(name)
@@ -244,6 +278,7 @@ class PlacementEngine:
         node.memory, node.memory_free = memory, memory - memory_used
         self._changed(node)
 
+    @_as_one
     def remove_node(self, name: str) -> tuple[int | str, ...]:
         """Forget a node; gives the ids of placements that had shares there.
 
@@ -264,6 +299,7 @@ class PlacementEngine:
         self._allocated_milli -= capacity - node.milli_free
         self._capacity_milli -= capacity
         self._slots[self._by_name.pop(name)] = None
+        self._versions += 1
         return tuple(touched)
 
     def drain(self, name: str, draining: bool = True) -> None:
@@ -287,6 +323,7 @@ class PlacementEngine:
 
     # -- giving out and taking back
 
+    @_as_one
     def place(
         self,
         *,
@@ -348,6 +385,7 @@ class PlacementEngine:
         self._charge(share, shape, 1)
         return self._hold(id, (share,), shape)
 
+    @_as_one
     def adopt(
         self,
         id: int | str,
@@ -377,6 +415,7 @@ class PlacementEngine:
             self._charge(share, shape, 1)
         return self._hold(id, wanted, shape)
 
+    @_as_one
     def release(self, id: int | str) -> None:
         """Give back everything held under *id*. Raises UnknownPlacement."""
         held = self._held.pop(id, None)
@@ -386,6 +425,7 @@ class PlacementEngine:
         for share in shares:
             self._charge(share, shape, -1)
 
+    @_as_one
     def explain(
         self,
         *,

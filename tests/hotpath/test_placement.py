@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -291,3 +294,56 @@ def test_typical_tasks_are_kept(engine_kind: Any) -> None:
     task = TypicalTask(cpu_milli=1000, gpu_count=1, gpu_milli=500, weight=0.5)
     engine.set_typical_tasks([task])
     assert engine.typical_tasks == (task,)
+
+
+def test_a_snapshot_stays_as_it_was_and_says_when_nothing_changed(engine_kind: Any) -> None:
+    engine = engine_kind()
+    add(engine, "n")
+    first = engine.snapshot()
+    assert (first.allocated_gpu_milli, first.capacity_gpu_milli) == (0, 8000)
+    assert engine.snapshot() == first
+    engine.place(gpu_count=1)
+    second = engine.snapshot()
+    assert second.version > first.version
+    assert first.nodes[0].gpus[0].milli_free == 1000
+    assert second.allocated_gpu_milli == 1000
+    engine.remove_node("n")
+    assert engine.snapshot().version > second.version
+    assert engine.snapshot().nodes == ()
+
+
+def test_readers_see_gangs_whole_while_another_thread_places_them(engine_kind: Any) -> None:
+    engine = engine_kind("best_fit")
+    for name in ("a", "b", "c"):
+        add(engine, name)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    done = threading.Event()
+    torn: list[int] = []
+    seen: set[int] = set()
+
+    def read() -> None:
+        while not done.is_set():
+            snapshot = engine.snapshot()
+            used = sum(1000 - gpu.milli_free for node in snapshot.nodes for gpu in node.gpus)
+            seen.add(used)
+            if used % 6000 or used != snapshot.allocated_gpu_milli:
+                torn.append(used)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    try:
+        for reader in readers:
+            reader.start()
+        end = time.monotonic() + 30
+        while len(seen) < 3 and time.monotonic() < end:
+            held = [engine.place(gpu_count=2, gang=3) for _ in range(4)]
+            assert all(held)
+            for placement in held:
+                engine.release(placement.id)
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()
+        sys.setswitchinterval(interval)
+    assert torn == []
+    assert len(seen) >= 3, "the readers saw none of it"
