@@ -17,12 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import actors, host, jobs, ledger, peers, placement, sessions
+from . import actors, host, jobs, ledger, memory_pool, peers, placement, replay, scheduling, sessions
 from .figures import Figure, Skipped, registry
 from .machine import describe
 
-PEERS = ("actor_peers", "process_pool", "ray")
-MODULES = (actors, host, jobs, ledger, peers, placement, sessions)
+PEERS = ("actor_peers", "offset_allocator", "process_pool", "ray")
+MODULES = (actors, host, jobs, ledger, memory_pool, peers, placement, replay, scheduling, sessions)
 
 
 def main() -> int:
