@@ -200,15 +200,18 @@ class SupervisorRuntime(ActorRuntime):
         if child is None or child_id is None or child.ref.address != sender:
             return
         if isinstance(message, ServerStarted):
-            child.up = True
-            self._supervisor.child_started(child_id)
-            if child.returned and child.spec.register:
-                self.came_back(child_id, sender)
+            self._came_up(child_id, child)
         elif isinstance(message, ServerStartFailed):
             child.last_words = from_error(message.error)
             self._supervisor.child_start_failed(child_id, message.error)
         elif isinstance(message, LastWords):
             child.last_words = message.reason
+
+    def _came_up(self, child_id: str, child: _Child) -> None:
+        child.up = True
+        self._supervisor.child_started(child_id)
+        if child.returned and child.spec.register:
+            self.came_back(child_id, child.ref.address)
 
     @property
     def _supervisor(self) -> Supervisor:
@@ -230,7 +233,10 @@ class SupervisorRuntime(ActorRuntime):
         child_id = self._addresses.pop(address, None)
         if child_id is None:
             return
-        child = self._children.pop(child_id)
+        child = self._children[child_id]
+        if not child.up and self.server is not None and child.pulse.read().state == "running":
+            self._came_up(child_id, child)  # it died before its word of that got through
+        del self._children[child_id]
         self._watchdog.forget(child_id)
         reason = child.hung or child.last_words
         reason = from_status(exit_status) if reason is None else reason.with_status(exit_status)

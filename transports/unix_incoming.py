@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import mmap
 import os
 import select
 import socket
@@ -69,7 +70,8 @@ class Incoming:
         self._name = name
         self._inbox = inbox
         self._short = False
-        self._scratch = bytearray(_SCRATCH_BYTES)
+        # Mapped, so that an idle process has none of it.
+        self._scratch = mmap.mmap(-1, _SCRATCH_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._scratch_view = memoryview(self._scratch)
         loop.add(listener.fileno(), select.EPOLLIN, self._accept)
 
