@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from functools import wraps
-from operator import index as as_index
 from typing import Any, ParamSpec, TypeVar
 
 from actorgrid.errors import AdoptRefused, BadRequest, DuplicateNode, UnknownNode, UnknownPlacement
@@ -20,7 +19,6 @@ from actorgrid.errors import AdoptRefused, BadRequest, DuplicateNode, UnknownNod
 from ..misfit import explain_misfit
 from ..mix import DEFAULT_MIX, check_mix
 from ..records import (
-    MAX_GANG,
     POLICIES,
     WHOLE_GPU_MILLI,
     GpuView,
@@ -35,48 +33,13 @@ from ..records import (
     device_list,
     policy_number,
 )
+from .asked import Limits, Within, gang_size, number, shape_of
 from .score_table import Gpu, Mix, Node, Shape, as_good_as, choose, score, usable
 
 SHAPES_REMEMBERED = 256
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Within = dict[str, frozenset[int]]
-
-
-def _number(value: Any, what: str) -> int:
-    """A whole number of *what*, 0 or more; anything else is a BadRequest."""
-    try:
-        found = as_index(value)
-    except TypeError:
-        raise BadRequest(f"{what}={value!r} is not a whole number", asked=f"{what}={value!r}") from None
-    if not 0 <= found < 2**53:
-        raise BadRequest(f"{what}={value} is out of range", asked=f"{what}={value}", hint="amounts are 0 to 2**53")
-    return found
-
-
-def _shape(cpu: Any, memory: Any, gpu_count: Any, gpu_milli: Any, gpu_memory: Any, models: Collection[str]) -> Shape:
-    milli, count = _number(gpu_milli, "gpu_milli"), _number(gpu_count, "gpu_count")
-    amounts = _number(cpu, "cpu_milli"), _number(memory, "memory_mib")
-    device_memory = _number(gpu_memory, "gpu_memory_mib")
-    if not 1 <= milli <= WHOLE_GPU_MILLI:
-        raise BadRequest(
-            f"gpu_milli={milli} is not a share of a GPU",
-            asked=f"gpu_milli={milli}",
-            hint="give 1 to 1000 and say how many with gpu_count",
-        )
-    if not count:
-        return Shape(*amounts, 0, WHOLE_GPU_MILLI, 0, frozenset())
-    return Shape(*amounts, count, milli, device_memory, frozenset(models))
-
-
-def _gang_size(gang: Any) -> int:
-    size = _number(gang, "gang")
-    if not 1 <= size <= MAX_GANG:
-        raise BadRequest(
-            f"gang={size} is out of range", asked=f"gang={size}", hint=f"a gang has 1 to {MAX_GANG} members"
-        )
-    return size
 
 
 class _SplitMix:
@@ -235,11 +198,11 @@ class PlacementEngine:
         *numa* give each device the number of its NVLink group and of its NUMA node: several whole devices of one
         request come from one group where they can. Raises DuplicateNode, BadRequest.
         """
-        cpu, memory = _number(cpu_milli, "cpu_milli"), _number(memory_mib, "memory_mib")
+        cpu, memory = number(cpu_milli, "cpu_milli"), number(memory_mib, "memory_mib")
         if name in self._by_name:
             raise DuplicateNode(f"node {name!r} is registered already", asked=name, hint="remove it first")
-        _number(gpu_count, "gpu_count")
-        _number(gpu_memory_mib, "gpu_memory_mib")
+        number(gpu_count, "gpu_count")
+        number(gpu_memory_mib, "gpu_memory_mib")
         check_devices(name, gpu_count, devices)
         listed = device_list(gpu_count, gpu_model, gpu_memory_mib, devices)
         domains = device_domains(name, len(listed), numa, nvlink)
@@ -263,7 +226,7 @@ class PlacementEngine:
     def resize_node(self, name: str, *, cpu_milli: int, memory_mib: int) -> None:
         """Give a node other amounts of CPU and memory. Raises UnknownNode; BadRequest when more is given out."""
         node = self._node(name)
-        cpu, memory = _number(cpu_milli, "cpu_milli"), _number(memory_mib, "memory_mib")
+        cpu, memory = number(cpu_milli, "cpu_milli"), number(memory_mib, "memory_mib")
         cpu_used, memory_used = node.cpu - node.cpu_free, node.memory - node.memory_free
         if cpu < cpu_used or memory < memory_used:
             raise BadRequest(
@@ -311,7 +274,7 @@ class PlacementEngine:
     def set_device_score(self, name: str, gpu_index: int, score: int) -> None:
         """Say how well a device does, 0 to 1000 (see ``device_score``). Raises UnknownNode, BadRequest."""
         node = self._node(name)
-        index, value = _number(gpu_index, "gpu_index"), _number(score, "score")
+        index, value = number(gpu_index, "gpu_index"), number(score, "score")
         if index >= len(node.gpus) or value > 1000:
             raise BadRequest(
                 f"GPU {index} of node {name!r} cannot score {value}",
@@ -347,11 +310,11 @@ class PlacementEngine:
         number). Members are placed one after another, so a gang that asks for shares of several devices
         each may be refused although some other arrangement would hold it. Raises BadRequest.
         """
-        members = _gang_size(gang)
-        shape = _shape(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
+        members = gang_size(gang)
+        shape = shape_of(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
         if id is not None and id in self._held:
             raise BadRequest(f"a placement {id!r} is held already")
-        limits = _Limits(exclude, prefer_racks, within)
+        limits = Limits(exclude, prefer_racks, within)
         shares = self._place_all(shape, members, limits, self.policy)
         if len(shares) < members:
             for taken in shares:
@@ -376,7 +339,7 @@ class PlacementEngine:
         placement. Raises UnknownNode, BadRequest.
         """
         self._node(name)
-        shape = _shape(cpu_milli, memory_mib, len(gpu_indexes), gpu_milli, gpu_memory_mib, ())
+        shape = shape_of(cpu_milli, memory_mib, len(gpu_indexes), gpu_milli, gpu_memory_mib, ())
         if id is not None and id in self._held:
             raise BadRequest(f"a placement {id!r} is held already")
         share = (name, tuple(gpu_indexes))
@@ -405,7 +368,7 @@ class PlacementEngine:
             raise AdoptRefused(f"a placement {id!r} is held already", asked=str(id))
         for name, _ in wanted:
             self._node(name)
-        shape = _shape(cpu_milli, memory_mib, 1, gpu_milli, gpu_memory_mib, ())
+        shape = shape_of(cpu_milli, memory_mib, 1, gpu_milli, gpu_memory_mib, ())
         for done, share in enumerate(wanted):
             problem = self._misfit(share, shape)
             if problem:
@@ -445,9 +408,9 @@ class PlacementEngine:
         ``fits``; ``gang`` and ``members_that_fit`` of it; and as :func:`~actorgrid.hotpath.misfit.explain_misfit`
         for one member: ``total_nodes``, ``nodes_that_fit``, ``failed`` {constraint: nodes}, ``nearest``.
         """
-        members = _gang_size(gang)
+        members = gang_size(gang)
         within = tuple(within)
-        shape = _shape(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
+        shape = shape_of(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
         report = explain_misfit(
             self.nodes(),
             cpu_milli=cpu_milli,
@@ -460,7 +423,7 @@ class PlacementEngine:
             within=within,
         )
         policy = self.policy if self.policy != "random" else "first_fit"
-        shares = self._place_all(shape, members, _Limits(exclude, (), within), policy)
+        shares = self._place_all(shape, members, Limits(exclude, (), within), policy)
         for taken in shares:
             self._charge(taken, shape, -1)
         return {"fits": len(shares) == members, "gang": members, "members_that_fit": len(shares), **report}
@@ -491,7 +454,7 @@ class PlacementEngine:
         self._held[id] = (shares, shape)
         return Placement(id, shares)
 
-    def _place_all(self, shape: Shape, gang: int, limits: _Limits, policy: str) -> list[Share]:
+    def _place_all(self, shape: Shape, gang: int, limits: Limits, policy: str) -> list[Share]:
         """Shares of as many members as fit, charged already."""
         if gang > 1 and policy == "topology" and not limits.within and not self._known(limits.racks):
             limits.racks = self._tightest_rack(shape, gang)
@@ -521,7 +484,7 @@ class PlacementEngine:
         best = min(enough, key=lambda rack: room[rack]) if enough else max(room, key=lambda rack: room[rack])
         return frozenset((best,)) if room[best] else frozenset()
 
-    def _find(self, shape: Shape, limits: _Limits, policy: str) -> Node | None:
+    def _find(self, shape: Shape, limits: Limits, policy: str) -> Node | None:
         fitting: list[tuple[bool, int, Node]] = []
         for slot, node in enumerate(self._slots):
             if node is None or node.name in limits.exclude:
@@ -587,18 +550,6 @@ class PlacementEngine:
             node.gpus[index].memory_free -= sign * shape.gpu_memory
         self._allocated_milli += sign * shape.gpu_milli * len(indexes)
         self._changed(node)
-
-
-class _Limits:
-    """Where the members of one call may go, and would like to."""
-
-    __slots__ = ("exclude", "racks", "within")
-
-    def __init__(self, exclude: Collection[str], racks: Collection[str], within: Iterable[Share]) -> None:
-        self.exclude, self.racks = frozenset(exclude), frozenset(racks)
-        self.within: Within = {}
-        for name, indexes in within:
-            self.within[name] = self.within.get(name, frozenset()) | frozenset(indexes)
 
 
 def _members_that_fit(node: Node, shape: Shape) -> int:
