@@ -76,7 +76,7 @@ class Task:
 
 def typical_tasks(tasks: Iterable[Task]) -> list[TypicalTask]:
     """The typical mix of FGD (Weng et al., USENIX ATC 2023, section 3.2): the most popular shapes that make up
-    POPULAR_SHARE of the tasks, and every shape of two or more GPUs, whose arrivals are few and large.
+    POPULAR_SHARE of the tasks, those without a GPU among them.
 
     Weights are shares of the arrivals kept and add up to 1. Ties go to the smaller shape.
     """
@@ -86,7 +86,7 @@ def typical_tasks(tasks: Iterable[Task]) -> list[TypicalTask]:
     kept: list[tuple[tuple[int, int, int, tuple[str, ...]], int]] = []
     covered = 0
     for shape, count in ranked:
-        if covered < wanted or shape[1] > 1:
+        if covered < wanted:
             kept.append((shape, count))
         covered += count
     total = sum(count for _, count in kept)
