@@ -16,6 +16,16 @@ from libc.string cimport memcpy, memset
 from actorgrid.hotpath.mix import MIX_WEIGHT as _MIX_WEIGHT
 from actorgrid.hotpath.reference.completion import PARTIAL_SHIFT as _PARTIAL_SHIFT, UNIT as _UNIT
 
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define actorgrid_prefetch(address) __builtin_prefetch(address, 1)
+    #else
+    #define actorgrid_prefetch(address) ((void)(address))
+    #endif
+    """
+    void prefetch "actorgrid_prefetch"(void* address) noexcept nogil
+
 cdef enum:
     MIX_WEIGHT = 4096           # what the weights of the typical mix add up to
     FGD_STEP = 40 * 4096        # 40 milli-GPU make a difference
@@ -406,11 +416,19 @@ cdef class ScoreTable:
         cdef short scores[ROWS_MAX]
         cdef short* column = self.columns + slot * ROWS_MAX
         cdef int row
+        cdef int changed = 0, at
+        cdef unsigned char rows[ROWS_MAX]
         memset(scores, 0, sizeof(scores))
         self.score_alike(&self.nodes[slot], scores)
         for row in range(self.rows):
             if column[row] != scores[row]:
-                self.set_cell(row, slot, scores[row])
+                rows[changed] = <unsigned char>row
+                changed += 1
+        for at in range(changed):  # lines far apart: have them fetched side by side
+            prefetch(self.cells + ((slot // BLOCK) * ROWS_MAX + rows[at]) * BLOCK)
+            prefetch(&self.maxima[rows[at] * self.block_capacity + slot // BLOCK])
+        for at in range(changed):
+            self.set_cell(rows[at], slot, scores[rows[at]])
 
     cdef void score_alike(self, Node* node, short* scores) noexcept nogil:
         """As ``score`` for each row that fits; what rows have in common is found once."""
@@ -686,6 +704,10 @@ cdef class ScoreTable:
                 continue
             free = gpus[at].milli_free
             left = free - shape.gpu_milli
+            if best >= 0 and node.model >= 0 and free == gpus[best].milli_free:
+                if roomier(&gpus[best], &gpus[at], False):  # worth as much, and has less memory
+                    best = at
+                continue
             if node.model < 0:
                 value = self.worth_without(node, shape.cpu, &at, 1, shape.gpu_milli)
             else:
