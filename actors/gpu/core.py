@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from actorgrid.errors import AdoptRefused, QueueFull, UnknownNode
-from actorgrid.hotpath import Placement, PlacementEngine
+from actorgrid.hotpath import Placement, PlacementEngine, TypicalTask
 from actorgrid.models import JobState
 
+from ..scheduling.arrivals import Arrivals
 from ..scheduling.queue import DEFAULT_PRIORITY, LEASE_PRIORITY, Shape
 from ..scheduling.request import Need, Request, Start
 from ..scheduling.scheduler import Scheduler
@@ -72,6 +73,7 @@ class CoordinatorCore:
         self._queue = queue
         self._queued: dict[str, tuple[str, int]] = {}  # by job: the id its next attempt waits under, and its number
         self._asked_by: dict[str, str] = {}  # and the other way round
+        self._arrivals = Arrivals()
         self.engine = PlacementEngine(policy, rng)
         self.scheduler = self._new_scheduler(queue_max)
 
@@ -176,6 +178,8 @@ class CoordinatorCore:
             self._rebuild()
         if self._overflow and len(self.scheduler.waiting) < self.scheduler.queue_max // 2:
             self._queue_jobs(now)
+        if self._arrivals.news(now) is not None:
+            self._weigh_by_arrivals()
         grants = []
         for decision in self.scheduler.schedule(now, limit):
             assert isinstance(decision, Start), f"attempts are neither stopped nor given up: {decision}"
@@ -315,6 +319,7 @@ class CoordinatorCore:
             return
         self._queued[job_id] = id, number
         self._asked_by[id] = job_id
+        self._arrivals.saw(Shape.of(job["resources"]))
 
     def _dequeue(self, id: str) -> None:
         """A job or lease waits no longer."""
@@ -324,6 +329,7 @@ class CoordinatorCore:
 
     def _queue_lease(self, lease: AcquireLease, not_before: float, now: float) -> None:
         self._lease_count += 1
+        self._arrivals.saw(Shape.of(lease.resources))
         self.scheduler.queue_max += 1  # leases have a bound of their own and never crowd out jobs
         try:
             self.scheduler.submit(
@@ -422,12 +428,15 @@ class CoordinatorCore:
         self.engine = PlacementEngine(self._policy, self._rng)
         self._fences.clear()
         self._gaps = False
+        if self._arrivals.told:
+            self._weigh_by_arrivals()
         self.scheduler.rebind(self.engine, self._now)
         held: dict[str, int] = {}
         for record in self._allocations.values():
             held[record["host"]] = max(held.get(record["host"], -1), *record["gpu_indexes"], -1)
         for id, host in self.hosts.items():
             by_index = {device["index"]: device for device in host["devices"]}
+            numa = [device.get("numa_node") for device in host["devices"]]
             last = max([*by_index, held.get(id, -1)])
             self._gaps = self._gaps or last + 1 > len(by_index)
             self.engine.add_node(
@@ -440,6 +449,7 @@ class CoordinatorCore:
                     else (_NO_MODEL, _NO_MEMORY_LIMIT)
                     for index in range(last + 1)
                 ],
+                numa=None if None in numa or len(numa) != last + 1 else tuple(numa),
             )
             self.engine.drain(id, not self._eligible(host))
         for id, record in self._allocations.items():
@@ -463,6 +473,16 @@ class CoordinatorCore:
         self._score_devices()
         self._fence()
         self.scheduler.refresh(self._now)
+
+    def _weigh_by_arrivals(self) -> None:
+        """Tell the engine what usually comes; for a model that is not here nothing need be kept."""
+        tasks = []
+        for shape, part in self._arrivals.told.items():
+            models = accepted_models(shape.gpu_models, self.hosts.values())
+            if models or not shape.gpu_models:
+                milli = shape.gpu_milli or WHOLE_GPU_MILLI
+                tasks.append(TypicalTask(shape.cpu_milli, shape.gpu_count, milli, part, models))
+        self.engine.set_typical_tasks(tasks)
 
     def _score_devices(self) -> None:
         if self._policy != "device_score":

@@ -345,3 +345,35 @@ def test_what_the_line_holds_up_is_said_by_the_id_people_know() -> None:
     late = submit_bounded(world, resources(1), 300.0)
     assert placed(world) == []
     assert world.core.explain(resources(1), late)["held_up_by"] == [large]
+
+
+def test_the_engine_weighs_by_what_has_arrived_and_does_so_after_it_was_made_anew() -> None:
+    world = World("completion")
+    world.register()
+    assert world.core.engine.typical_tasks == ()
+    for _ in range(200):
+        world.jobs += 1
+        lease = AcquireLease(f"l{world.jobs}", "s", resources(gpu_count=1, gpu_milli=250), "gpu_compute")
+        world.core.ask_lease(lease, world.now)
+        world.core.withdraw_lease(lease.lease_id)
+    world.schedule()
+    (task,) = world.core.engine.typical_tasks
+    assert (task.gpu_count, task.gpu_milli, task.weight) == (1, 250, 1.0)
+    world.register()  # anything about a host makes the engine anew
+    world.schedule()
+    assert world.core.engine.typical_tasks == (task,)
+
+
+def test_the_engine_is_told_which_devices_are_close() -> None:
+    world = World("completion")
+    world.register()
+    host = {"host_id": "h", "incarnation": world.incarnation, "cpu_milli": 4000, "memory_mib": 1000}
+    devices = [
+        {"uuid": f"u{index}", "index": index, "model": "H100", "memory_mib": 1000, "numa_node": index % 2}
+        for index in range(4)
+    ]
+    world.apply({"type": "register_host", "host": {**host, "devices": devices}})
+    world.schedule()
+    assert world.core.engine.nodes()[0].numa == (0, 1, 0, 1)
+    placed = world.core.engine.place(gpu_count=2)
+    assert placed is not None and placed.shares == (("h", (0, 2)),)
