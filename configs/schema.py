@@ -120,8 +120,10 @@ class SchedulingSection(Section):
         "topology",
         "device_score",
     ] = setting("completion", "how a place is chosen among those that fit")
-    queue: Literal["fifo", "priority", "gang", "easy_backfill", "conservative_backfill"] = setting(
-        "easy_backfill", "who goes first, and who may pass one that does not fit"
+    queue: str = setting(
+        "easy_backfill",
+        "who goes first, and who may pass one that does not fit: a scheduling policy",
+        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
     )
     queue_max: int = setting(100_000, "jobs that may wait; more are refused", live=True, ge=1, le=10_000_000)
     retry_backoff_s: float = setting(

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from actorgrid.errors import AdoptRefused, QueueFull, UnknownNode
+from actorgrid.errors import AdoptRefused, QueueFull, UnknownNode, UnknownPolicy
 from actorgrid.hotpath import Placement, PlacementEngine, TypicalTask
 from actorgrid.models import JobState
 
 from ..scheduling.arrivals import Arrivals
+from ..scheduling.policies import SchedulingPolicy, find_policy
 from ..scheduling.queue import DEFAULT_PRIORITY, LEASE_PRIORITY, Shape
 from ..scheduling.request import Need, Request, Start
 from ..scheduling.scheduler import Scheduler
@@ -70,6 +71,7 @@ class CoordinatorCore:
         self._stale = False
         self._overflow = False
         self._now = 0.0
+        _check_policy(queue)
         self._queue = queue
         self._queued: dict[str, tuple[str, int]] = {}  # by job: the id its next attempt waits under, and its number
         self._asked_by: dict[str, str] = {}  # and the other way round
@@ -554,6 +556,18 @@ class CoordinatorCore:
                     held = self.engine.reserve(view.name, gpu_indexes=(index,), gpu_milli=gpu.milli_free)
                     if held is not None:
                         self._fences.append(held.id)
+
+
+def _check_policy(name: str) -> None:
+    """Raises UnknownPolicy when there is no such scheduling policy, or a cluster cannot carry it out."""
+    policy = find_policy(name)
+    gives_up = type(policy).gives_up_at is not SchedulingPolicy.gives_up_at
+    if policy.preemptive or gives_up:
+        raise UnknownPolicy(
+            f"{name!r} {'stops running' if policy.preemptive else 'gives up waiting'} jobs: a cluster does not do that",
+            asked=f"scheduling.queue={name}",
+            hint="use easy_backfill, or another that stops nobody",
+        )
 
 
 def _request_of(id: str, shape: Shape, **more: Any) -> Request:

@@ -12,6 +12,7 @@ from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.gpu.grant import Grant
 from actorgrid.actors.gpu.messages import AcquireLease
+from actorgrid.errors import UnknownPolicy
 from tests.gpu.rig import resources
 
 GPUS = 3
@@ -377,3 +378,13 @@ def test_the_engine_is_told_which_devices_are_close() -> None:
     assert world.core.engine.nodes()[0].numa == (0, 1, 0, 1)
     placed = world.core.engine.place(gpu_count=2)
     assert placed is not None and placed.shares == (("h", (0, 2)),)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("edf", "gives up waiting jobs"), ("las", "stops running jobs"), ("easy_backfil", "did you mean easy_backfill?")],
+)
+def test_a_queue_policy_that_cannot_be_carried_out_is_refused_at_the_start(name: str, why: str) -> None:
+    with pytest.raises(UnknownPolicy) as refused:
+        CoordinatorCore("h", 1, "completion", 50, lambda: 0, queue=name)
+    assert why in f"{refused.value.message} {refused.value.hint}"
