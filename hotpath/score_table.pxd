@@ -102,6 +102,8 @@ cdef class ScoreTable:
     cdef unsigned char class_order[256]
     cdef unsigned char order[256]   # rows: those without devices, with whole ones, with shares
     cdef bint is_alike[256]         # by place in the order: differs from the one before in memory only
+    cdef int rows_ordered           # how many the orders have
+    cdef int classes_ordered
     cdef int first_whole            # places in the order
     cdef int first_share
     # the typical mix

@@ -247,21 +247,30 @@ cdef class ScoreTable:
 
     cdef void sort_rows(self) noexcept nogil:
         """Put rows and their CPU classes in order; it is seldom that a shape is new."""
-        cdef int at, back, row, other
+        cdef int at, back, moved
         cdef Shape* shape
         cdef Shape* before
-        for at in range(self.class_count):
+        while self.classes_ordered < self.class_count:
+            self.class_order[self.classes_ordered] = <unsigned char>self.classes_ordered
+            self.classes_ordered += 1
+        while self.rows_ordered < self.rows:
+            self.order[self.rows_ordered] = <unsigned char>self.rows_ordered
+            self.rows_ordered += 1
+        # All but one are in order already, so that an insertion sort needs one pass.
+        for at in range(1, self.class_count):
+            moved = self.class_order[at]
             back = at
-            while back > 0 and self.class_cpu[self.class_order[back - 1]] > self.class_cpu[at]:
+            while back > 0 and self.class_cpu[self.class_order[back - 1]] > self.class_cpu[moved]:
                 self.class_order[back] = self.class_order[back - 1]
                 back -= 1
-            self.class_order[back] = <unsigned char>at
-        for at in range(self.rows):
+            self.class_order[back] = <unsigned char>moved
+        for at in range(1, self.rows):
+            moved = self.order[at]
             back = at
-            while back > 0 and self.goes_after(self.order[back - 1], at):
+            while back > 0 and self.goes_after(self.order[back - 1], moved):
                 self.order[back] = self.order[back - 1]
                 back -= 1
-            self.order[back] = <unsigned char>at
+            self.order[back] = <unsigned char>moved
         self.first_whole = self.first_share = 0
         for at in range(self.rows):
             shape = &self.shapes[self.order[at]]
@@ -324,6 +333,7 @@ cdef class ScoreTable:
         """Drop every row; they are made again as they are asked for."""
         self.rows = 0
         self.class_count = self.first_whole = self.first_share = 0
+        self.rows_ordered = self.classes_ordered = 0
         memset(self.index, 0, sizeof(self.index))
 
     cdef void build_row(self, int row) noexcept nogil:

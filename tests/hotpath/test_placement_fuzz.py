@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from typing import Any
 
+import psutil
 import pytest
 
 import actorgrid.hotpath
@@ -233,3 +235,33 @@ def test_the_same_seed_gives_the_same_decisions() -> None:
 def test_over_millions_of_steps(seed: int) -> None:
     for policy in POLICIES:
         Fuzz(seed, policy).run(10_000)
+
+
+def churn(operations: int) -> int:
+    """Place and release, one and gangs in turn; gives by how many bytes the process grew after a warm-up."""
+    engine = actorgrid.hotpath.PlacementEngine()
+    for number in range(8):
+        engine.add_node(f"n{number}", cpu_milli=64_000, memory_mib=4096, gpu_count=8, gpu_model="A")
+    process = psutil.Process()
+    before = 0
+    for number in range(operations // 2):
+        if number == operations // 20:
+            gc.collect()
+            before = process.memory_info().rss
+        if number % 16:
+            held = engine.place(cpu_milli=number % 400, gpu_count=1, gpu_milli=250)
+        else:
+            held = engine.place(cpu_milli=100, gpu_count=2, gang=3)
+        engine.release(held.id)
+    gc.collect()
+    assert engine.allocated_gpu_milli == 0
+    return int(process.memory_info().rss - before)
+
+
+def test_operations_leave_nothing_behind() -> None:
+    assert churn(200_000 if actorgrid.hotpath.COMPILED else 2000) < 2**20
+
+
+@pytest.mark.soak
+def test_ten_million_operations_leave_nothing_behind() -> None:
+    assert churn(10_000_000) < 2**20
