@@ -305,7 +305,7 @@ cdef class PlacementEngine:
         self.by_name[name] = slot
         self.capacity_milli += node.milli_free
         self.cover(cpu, node.gpu_count)
-        self.table.touch(slot)
+        self.table.touch(slot, True)
         return name
 
     def resize_node(self, name, *, cpu_milli, memory_mib):
@@ -322,7 +322,7 @@ cdef class PlacementEngine:
         node.memory_free += memory - node.memory
         node.cpu, node.memory = cpu, memory
         self.cover(cpu, 0)
-        self.table.touch(self.by_name[name])
+        self.table.touch(self.by_name[name], True)
 
     def remove_node(self, name):
         cdef Node* node = self.node(name)
@@ -344,13 +344,13 @@ cdef class PlacementEngine:
         node.gpus = NULL
         node.alive = False
         slot = self.by_name.pop(name)
-        self.table.touch(slot)
+        self.table.touch(slot, True)
         self.names[slot] = self.numas[slot] = self.nvlinks[slot] = self.single_shares[slot] = None
         return tuple(touched)
 
     def drain(self, name, draining=True):
         self.node(name).draining = bool(draining)
-        self.table.touch(self.by_name[name])
+        self.table.touch(self.by_name[name], True)
 
     def set_device_score(self, name, gpu_index, score):
         cdef Node* node = self.node(name)
@@ -362,7 +362,7 @@ cdef class PlacementEngine:
                 hint="a score is 0 to 1000",
             )
         node.gpus[index].score = <int>value
-        self.table.touch(self.by_name[name])
+        self.table.touch(self.by_name[name], True)
 
     # -- giving out and taking back
 
@@ -767,7 +767,7 @@ cdef class PlacementEngine:
             node.milli_free -= <long long>sign * milli * count
             self.allocated_milli += <long long>sign * milli * count
             summarise(node)
-        self.table.touch(slot)
+        self.table.touch(slot, sign < 0)
 
     cdef int charge_share(self, object share, long long cpu, long long memory, int milli, long long mib,
                           int sign) except -1:

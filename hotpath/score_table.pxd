@@ -33,6 +33,7 @@ cdef struct Gpu:
 cdef struct Node:
     bint alive
     bint draining
+    bint grown                      # has more of something than when its scores were worked out
     bint dirty                      # changed since its scores were worked out
     bint several_domains
     int model                       # of all its devices; -1: they differ
@@ -98,12 +99,9 @@ cdef class ScoreTable:
     cdef long long class_cpu[256]
     cdef int class_uses[256]
     cdef int class_count
-    # in order of size, so that what does not fit a node is at the end
-    cdef unsigned char class_order[256]
-    cdef unsigned char order[256]   # rows: those without devices, with whole ones, with shares
+    cdef unsigned char order[256]   # rows by size: those without devices, with whole ones, with shares
     cdef bint is_alike[256]         # by place in the order: differs from the one before in memory only
     cdef int rows_ordered           # how many the orders have
-    cdef int classes_ordered
     cdef int first_whole            # places in the order
     cdef int first_share
     # the typical mix
@@ -138,7 +136,7 @@ cdef class ScoreTable:
     cdef void rebuild(self) noexcept nogil
     cdef void set_cell(self, int row, Py_ssize_t slot, int score) noexcept nogil
     cdef int cell(self, int row, Py_ssize_t slot) noexcept nogil
-    cdef void touch(self, Py_ssize_t slot) noexcept nogil
+    cdef void touch(self, Py_ssize_t slot, bint grown) noexcept nogil
     cdef void settle(self, Py_ssize_t limit) noexcept nogil
     cdef void settle_row(self, int row) noexcept nogil
     cdef void refresh(self, Py_ssize_t slot) noexcept nogil
@@ -157,6 +155,8 @@ cdef class ScoreTable:
     cdef long long use_of_share(self, int kind, int rank, int milli) noexcept nogil
     cdef long long whole_use(self, const long long* masses, int count) noexcept nogil
     cdef long long use_of_whole(self, int kind, int rank, int count) noexcept nogil
-    cdef void score_alike(self, Node* node, short* scores) noexcept nogil
+    cdef void score_alike(self, Node* node, short* scores, const short* fitted) noexcept nogil
+    cdef void serve(self, Served* found, int kind, long long cpu_left, int kinds, const int* distinct,
+                    const int* times, const int* steps) noexcept nogil
     cdef long long worth_without(self, Node* node, long long cpu, int* chosen, int count, int milli) noexcept nogil
     cdef bint in_one_domain(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil

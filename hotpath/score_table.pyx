@@ -246,24 +246,14 @@ cdef class ScoreTable:
         return row
 
     cdef void sort_rows(self) noexcept nogil:
-        """Put rows and their CPU classes in order; it is seldom that a shape is new."""
+        """Put rows in order; it is seldom that a shape is new."""
         cdef int at, back, moved
         cdef Shape* shape
         cdef Shape* before
-        while self.classes_ordered < self.class_count:
-            self.class_order[self.classes_ordered] = <unsigned char>self.classes_ordered
-            self.classes_ordered += 1
         while self.rows_ordered < self.rows:
             self.order[self.rows_ordered] = <unsigned char>self.rows_ordered
             self.rows_ordered += 1
         # All but one are in order already, so that an insertion sort needs one pass.
-        for at in range(1, self.class_count):
-            moved = self.class_order[at]
-            back = at
-            while back > 0 and self.class_cpu[self.class_order[back - 1]] > self.class_cpu[moved]:
-                self.class_order[back] = self.class_order[back - 1]
-                back -= 1
-            self.class_order[back] = <unsigned char>moved
         for at in range(1, self.rows):
             moved = self.order[at]
             back = at
@@ -333,7 +323,7 @@ cdef class ScoreTable:
         """Drop every row; they are made again as they are asked for."""
         self.rows = 0
         self.class_count = self.first_whole = self.first_share = 0
-        self.rows_ordered = self.classes_ordered = 0
+        self.rows_ordered = 0
         memset(self.index, 0, sizeof(self.index))
 
     cdef void build_row(self, int row) noexcept nogil:
@@ -378,11 +368,12 @@ cdef class ScoreTable:
     cdef int cell(self, int row, Py_ssize_t slot) noexcept nogil:
         return self.score(&self.nodes[slot], &self.shapes[row], 0)
 
-    cdef void touch(self, Py_ssize_t slot) noexcept nogil:
-        """The node has changed: its column is out of date."""
+    cdef void touch(self, Py_ssize_t slot, bint grown) noexcept nogil:
+        """The node has changed: its column is out of date. *grown*: it may have more of something."""
         cdef Node* node = &self.nodes[slot]
         cdef Py_ssize_t at
         self.version += 1
+        node.grown |= grown
         if node.dirty:
             return
         node.dirty = True
@@ -425,11 +416,13 @@ cdef class ScoreTable:
         """By worth, the column of a node whose devices are of one model."""
         cdef short scores[ROWS_MAX]
         cdef short* column = self.columns + slot * ROWS_MAX
-        cdef int row
-        cdef int changed = 0, at
+        cdef Node* node = &self.nodes[slot]
+        cdef int row, changed = 0, at
         cdef unsigned char rows[ROWS_MAX]
-        memset(scores, 0, sizeof(scores))
-        self.score_alike(&self.nodes[slot], scores)
+        memset(scores, 0, self.rows * sizeof(short))
+        # What did not fit before still does not when the node has less than before.
+        self.score_alike(node, scores, NULL if node.grown else column)
+        node.grown = False
         for row in range(self.rows):
             if column[row] != scores[row]:
                 rows[changed] = <unsigned char>row
@@ -440,19 +433,23 @@ cdef class ScoreTable:
         for at in range(changed):
             self.set_cell(rows[at], slot, scores[rows[at]])
 
-    cdef void score_alike(self, Node* node, short* scores) noexcept nogil:
-        """As ``score`` for each row that fits; what rows have in common is found once."""
+    cdef void score_alike(self, Node* node, short* scores, const short* fitted) noexcept nogil:
+        """As ``score`` for each row that fits; what rows have in common is found once.
+
+        *fitted*: only rows that are not 0 there are looked at; NULL: all.
+        """
         cdef Shape* shape
         cdef Shape fitting
         cdef Served served[ROWS_MAX]
+        cdef bint is_served[ROWS_MAX]
         cdef Served* with_cpu
         cdef int distinct[DISTINCT_MAX]
         cdef int times[DISTINCT_MAX]
         cdef int steps[DISTINCT_MAX]
-        cdef int kinds = 0, at, place, row, rank, score = 0, milli, left, wholes = node.whole_free
+        cdef int kinds = 0, at, place = 0, row, score = 0, milli, left, wholes = node.whole_free, of_class
         cdef int kind = self.kind_of[node.model]
         cdef const int* partial = self.partial + kind * WHOLE
-        cdef bint completing = self.policy == COMPLETION
+        cdef bint completing = self.policy == COMPLETION, is_known = False
         cdef long long before, after, best, value, partials = 0, cpu_free = node.cpu_free
         for at in range(node.gpu_count):
             milli = node.gpus[at].milli_free
@@ -473,74 +470,89 @@ cdef class ScoreTable:
                 steps[kinds] = self.mix_step[milli]
                 times[kinds] = 1
                 kinds += 1
-        before = self.worth_without(node, 0, NULL, 0, 0)
-        for place in range(self.class_count):
-            at = self.class_order[place]
-            with_cpu = &served[at]
-            if self.class_cpu[at] > cpu_free:
-                break
-            rank = kind * (self.mix_ranks + 1) + self.rank(cpu_free - self.class_cpu[at])
-            with_cpu.shares = self.share_mass + rank * (self.mix_steps + 1)
-            with_cpu.wholes = self.whole_mass + rank * (self.mix_counts + 1)
-            value = 0
-            for row in range(kinds):
-                value += with_cpu.shares[steps[row]] * times[row] * distinct[row]
-            with_cpu.use = value
-            with_cpu.worths = self.worths(kind, cpu_free - self.class_cpu[at]) if completing else NULL
-        for place in range(self.rows):
+        with_cpu = &served[0]
+        self.serve(with_cpu, kind, cpu_free, kinds, distinct, times, steps)
+        before = with_cpu.use + self.whole_use(with_cpu.wholes, wholes)
+        if completing:
+            before += self.worth(with_cpu.worths, wholes, partials)
+        memset(is_served, 0, self.class_count * sizeof(bint))
+        while place < self.rows:
             row = self.order[place]
             shape = &self.shapes[row]
             milli = shape.gpu_milli
-            if place >= self.first_share and milli > node.most_free:
-                return
-            if not self.is_alike[place]:
-                score = 0
-                with_cpu = &served[shape.cpu_class]
-                if shape.cpu > cpu_free or (
-                    shape.models and not self.may[shape.models * self.model_capacity + node.model]
-                ):
-                    pass
-                elif place < self.first_whole:
-                    after = with_cpu.use + self.whole_use(with_cpu.wholes, wholes)
-                    if completing:
-                        after += self.worth(with_cpu.worths, wholes, partials)
-                    score = worth_score(self.policy, before, after, shape)
-                elif shape.gpu_memory or (shape.gpu_count > 1 and milli < WHOLE):
-                    fitting = shape[0]
-                    fitting.memory = 0
-                    score = self.score(node, &fitting, 0)
-                elif milli == WHOLE:
-                    left = wholes - shape.gpu_count
-                    if left >= 0:
-                        after = with_cpu.use - with_cpu.shares[self.mix_steps] * WHOLE * shape.gpu_count
-                        after += self.whole_use(with_cpu.wholes, left)
-                        if completing:
-                            after += self.worth(with_cpu.worths, left, partials)
-                        score = worth_score(self.policy, before, after, shape)
-                else:
-                    best = -1
-                    for at in range(kinds):
-                        left = distinct[at] - milli
-                        if left < 0:
-                            continue
-                        value = with_cpu.shares[self.mix_step[left]] * left - with_cpu.shares[steps[at]] * distinct[at]
-                        if distinct[at] == WHOLE:
-                            value += self.whole_use(with_cpu.wholes, wholes - 1)
-                            if completing:
-                                value += self.worth(with_cpu.worths, wholes - 1, partials + partial[left])
-                        else:
-                            value += self.whole_use(with_cpu.wholes, wholes)
-                            if completing:
-                                value += self.worth(
-                                    with_cpu.worths, wholes, partials - partial[distinct[at]] + partial[left]
-                                )
-                        value += with_cpu.use
-                        if value > best:
-                            best = value
-                    if best >= 0:
-                        score = worth_score(self.policy, before, best, shape)
-            if node.memory_free >= shape.memory:
+            if place >= self.first_share:
+                if milli > node.most_free:
+                    return
+            elif place >= self.first_whole and shape.gpu_count > wholes:
+                place = self.first_share  # they are in order of their number
+                continue
+            is_known = is_known and self.is_alike[place]
+            place += 1
+            if node.memory_free < shape.memory or shape.cpu > cpu_free or (fitted != NULL and fitted[row] == 0):
+                continue
+            if is_known:
                 scores[row] = <short>score
+                continue
+            score = 0
+            is_known = True
+            if shape.models and not self.may[shape.models * self.model_capacity + node.model]:
+                continue
+            of_class = shape.cpu_class
+            with_cpu = &served[of_class]
+            if not is_served[of_class]:
+                is_served[of_class] = True
+                self.serve(with_cpu, kind, cpu_free - shape.cpu, kinds, distinct, times, steps)
+            if shape.gpu_count == 0:
+                after = with_cpu.use + self.whole_use(with_cpu.wholes, wholes)
+                if completing:
+                    after += self.worth(with_cpu.worths, wholes, partials)
+                score = worth_score(self.policy, before, after, shape)
+            elif shape.gpu_memory or (shape.gpu_count > 1 and milli < WHOLE):
+                fitting = shape[0]
+                fitting.memory = 0
+                score = self.score(node, &fitting, 0)
+            elif milli == WHOLE:
+                left = wholes - shape.gpu_count
+                after = with_cpu.use - with_cpu.shares[self.mix_steps] * WHOLE * shape.gpu_count
+                after += self.whole_use(with_cpu.wholes, left)
+                if completing:
+                    after += self.worth(with_cpu.worths, left, partials)
+                score = worth_score(self.policy, before, after, shape)
+            else:
+                best = -1
+                for at in range(kinds):
+                    left = distinct[at] - milli
+                    if left < 0:
+                        continue
+                    value = with_cpu.shares[self.mix_step[left]] * left - with_cpu.shares[steps[at]] * distinct[at]
+                    if distinct[at] == WHOLE:
+                        value += self.whole_use(with_cpu.wholes, wholes - 1)
+                        if completing:
+                            value += self.worth(with_cpu.worths, wholes - 1, partials + partial[left])
+                    else:
+                        value += self.whole_use(with_cpu.wholes, wholes)
+                        if completing:
+                            value += self.worth(
+                                with_cpu.worths, wholes, partials - partial[distinct[at]] + partial[left]
+                            )
+                    value += with_cpu.use
+                    if value > best:
+                        best = value
+                if best >= 0:
+                    score = worth_score(self.policy, before, best, shape)
+            scores[row] = <short>score
+
+    cdef void serve(self, Served* found, int kind, long long cpu_left, int kinds, const int* distinct,
+                    const int* times, const int* steps) noexcept nogil:
+        """What is left to serve the mix with so much CPU; *times* devices have *distinct* thousandths free each."""
+        cdef int rank = kind * (self.mix_ranks + 1) + self.rank(cpu_left), at
+        cdef long long value = 0
+        found.shares = self.share_mass + rank * (self.mix_steps + 1)
+        found.wholes = self.whole_mass + rank * (self.mix_counts + 1)
+        for at in range(kinds):
+            value += found.shares[steps[at]] * times[at] * distinct[at]
+        found.use = value
+        found.worths = self.worths(kind, cpu_left) if self.policy == COMPLETION else NULL
 
     cdef Py_ssize_t best(self, int row) noexcept nogil:
         """The first node whose score is the highest, or in its band; -1 when none fits."""
