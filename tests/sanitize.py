@@ -42,7 +42,7 @@ def main() -> int:
         "LD_PRELOAD": preload,
         "PYTHONPATH": str(COPY),
         "PYTHONMALLOC": "malloc",  # each object its own block, so that a stray access is seen
-        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
+        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1:quarantine_size_mb=1",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     }
     tests = sys.argv[1:] or ["tests/hotpath", "--deselect", "tests/hotpath/test_choice.py", "-m", "not soak"]
