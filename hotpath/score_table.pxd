@@ -7,6 +7,7 @@ cdef enum:
     BLOCK = 64              # nodes a maximum stands for
     ROWS_MAX = 256          # shapes alive at a time
     SCORE_MAX = 32767
+    DISTINCT_MAX = 64       # free shares on a node that differ
     SCORE_EVEN = 16384      # what a placement scores that neither makes nor mends fragments
     COMPLETION = 0
     FGD = 1
@@ -60,6 +61,16 @@ cdef struct Shape:
     int models                      # number of the set of models that may serve; 0: any
     int cpu_class                   # shapes that ask for the same CPU share one
     unsigned long long used_at
+
+
+cdef struct Devices:                # of a node of one model, summed up
+    int kind                        # what the mix takes them for
+    int count                       # of distinct free shares, none left out but 0
+    int wholes
+    int free[64]
+    int times[64]
+    int steps[64]                   # how many of the mix's shares each would serve
+    long long partials              # worth of the partly free ones
 
 
 cdef struct Served:                 # with the CPU that is left: the use the mix has for a node's devices
@@ -156,7 +167,10 @@ cdef class ScoreTable:
     cdef long long whole_use(self, const long long* masses, int count) noexcept nogil
     cdef long long use_of_whole(self, int kind, int rank, int count) noexcept nogil
     cdef void score_alike(self, Node* node, short* scores, const short* fitted) noexcept nogil
-    cdef void serve(self, Served* found, int kind, long long cpu_left, int kinds, const int* distinct,
-                    const int* times, const int* steps) noexcept nogil
+    cdef int score_by_worth(self, Node* node, Shape* shape) noexcept nogil
+    cdef bint look_at_devices(self, Node* node, Devices* devices) noexcept nogil
+    cdef void serve(self, Served* found, Devices* devices, long long cpu_left) noexcept nogil
+    cdef long long worth_of(self, Served* served, int wholes, long long partials) noexcept nogil
+    cdef long long worth_after(self, Served* served, Devices* devices, Shape* shape) noexcept nogil
     cdef long long worth_without(self, Node* node, long long cpu, int* chosen, int count, int milli) noexcept nogil
     cdef bint in_one_domain(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil

@@ -32,7 +32,6 @@ cdef enum:
     COMPLETION_STEP = 16 * 4096
     COMPLETION_BAND = 4         # steps that are as good as the best
     CORES_OF_A_GPU = 16         # best_fit: as many left-over cores weigh as much as a left-over GPU
-    DISTINCT_MAX = 64
     UNIT = 16                   # of worth in a thousandth of a GPU; see reference/completion.py
     PARTIAL_SHIFT = 11
     PARTIAL_BUCKET = 2048
@@ -442,39 +441,16 @@ cdef class ScoreTable:
         cdef Shape fitting
         cdef Served served[ROWS_MAX]
         cdef bint is_served[ROWS_MAX]
-        cdef Served* with_cpu
-        cdef int distinct[DISTINCT_MAX]
-        cdef int times[DISTINCT_MAX]
-        cdef int steps[DISTINCT_MAX]
-        cdef int kinds = 0, at, place = 0, row, score = 0, milli, left, wholes = node.whole_free, of_class
-        cdef int kind = self.kind_of[node.model]
-        cdef const int* partial = self.partial + kind * WHOLE
-        cdef bint completing = self.policy == COMPLETION, is_known = False
-        cdef long long before, after, best, value, partials = 0, cpu_free = node.cpu_free
-        for at in range(node.gpu_count):
-            milli = node.gpus[at].milli_free
-            if milli == 0:
-                continue
-            if completing and milli < WHOLE:
-                partials += partial[milli]
-            for row in range(kinds):
-                if distinct[row] == milli:
-                    times[row] += 1
-                    break
-            else:
-                if kinds == DISTINCT_MAX:
-                    for row in range(self.rows):
-                        scores[row] = <short>self.score(node, &self.shapes[row], 0)
-                    return
-                distinct[kinds] = milli
-                steps[kinds] = self.mix_step[milli]
-                times[kinds] = 1
-                kinds += 1
-        with_cpu = &served[0]
-        self.serve(with_cpu, kind, cpu_free, kinds, distinct, times, steps)
-        before = with_cpu.use + self.whole_use(with_cpu.wholes, wholes)
-        if completing:
-            before += self.worth(with_cpu.worths, wholes, partials)
+        cdef Devices devices
+        cdef int place = 0, row, score = 0, milli, wholes = node.whole_free, of_class
+        cdef bint is_known = False
+        cdef long long before, cpu_free = node.cpu_free
+        if not self.look_at_devices(node, &devices):
+            for row in range(self.rows):
+                scores[row] = <short>self.score(node, &self.shapes[row], 0)
+            return
+        self.serve(&served[0], &devices, cpu_free)
+        before = self.worth_of(&served[0], wholes, devices.partials) + served[0].use
         memset(is_served, 0, self.class_count * sizeof(bint))
         while place < self.rows:
             row = self.order[place]
@@ -497,62 +473,105 @@ cdef class ScoreTable:
             is_known = True
             if shape.models and not self.may[shape.models * self.model_capacity + node.model]:
                 continue
-            of_class = shape.cpu_class
-            with_cpu = &served[of_class]
-            if not is_served[of_class]:
-                is_served[of_class] = True
-                self.serve(with_cpu, kind, cpu_free - shape.cpu, kinds, distinct, times, steps)
-            if shape.gpu_count == 0:
-                after = with_cpu.use + self.whole_use(with_cpu.wholes, wholes)
-                if completing:
-                    after += self.worth(with_cpu.worths, wholes, partials)
-                score = worth_score(self.policy, before, after, shape)
-            elif shape.gpu_memory or (shape.gpu_count > 1 and milli < WHOLE):
+            if shape.gpu_memory or (shape.gpu_count > 1 and milli < WHOLE):
                 fitting = shape[0]
                 fitting.memory = 0
                 score = self.score(node, &fitting, 0)
-            elif milli == WHOLE:
-                left = wholes - shape.gpu_count
-                after = with_cpu.use - with_cpu.shares[self.mix_steps] * WHOLE * shape.gpu_count
-                after += self.whole_use(with_cpu.wholes, left)
-                if completing:
-                    after += self.worth(with_cpu.worths, left, partials)
-                score = worth_score(self.policy, before, after, shape)
             else:
-                best = -1
-                for at in range(kinds):
-                    left = distinct[at] - milli
-                    if left < 0:
-                        continue
-                    value = with_cpu.shares[self.mix_step[left]] * left - with_cpu.shares[steps[at]] * distinct[at]
-                    if distinct[at] == WHOLE:
-                        value += self.whole_use(with_cpu.wholes, wholes - 1)
-                        if completing:
-                            value += self.worth(with_cpu.worths, wholes - 1, partials + partial[left])
-                    else:
-                        value += self.whole_use(with_cpu.wholes, wholes)
-                        if completing:
-                            value += self.worth(
-                                with_cpu.worths, wholes, partials - partial[distinct[at]] + partial[left]
-                            )
-                    value += with_cpu.use
-                    if value > best:
-                        best = value
-                if best >= 0:
-                    score = worth_score(self.policy, before, best, shape)
+                of_class = shape.cpu_class
+                if not is_served[of_class]:
+                    is_served[of_class] = True
+                    self.serve(&served[of_class], &devices, cpu_free - shape.cpu)
+                score = worth_score(self.policy, before, self.worth_after(&served[of_class], &devices, shape), shape)
             scores[row] = <short>score
 
-    cdef void serve(self, Served* found, int kind, long long cpu_left, int kinds, const int* distinct,
-                    const int* times, const int* steps) noexcept nogil:
-        """What is left to serve the mix with so much CPU; *times* devices have *distinct* thousandths free each."""
-        cdef int rank = kind * (self.mix_ranks + 1) + self.rank(cpu_left), at
+    cdef int score_by_worth(self, Node* node, Shape* shape) noexcept nogil:
+        """``score`` of one shape that fits a node of one model, as ``score_alike`` finds it; -1: not this way."""
+        cdef Served now, then
+        cdef Devices devices
+        cdef long long before
+        if shape.gpu_memory or (shape.gpu_count > 1 and shape.gpu_milli < WHOLE):
+            return -1
+        if not self.look_at_devices(node, &devices):
+            return -1
+        self.serve(&now, &devices, node.cpu_free)
+        self.serve(&then, &devices, node.cpu_free - shape.cpu)
+        before = self.worth_of(&now, node.whole_free, devices.partials) + now.use
+        return worth_score(self.policy, before, self.worth_after(&then, &devices, shape), shape)
+
+    cdef bint look_at_devices(self, Node* node, Devices* devices) noexcept nogil:
+        """Sum up the devices of a node of one model; ``False`` when they differ too much."""
+        cdef int at, other, milli
+        cdef const int* partial
+        devices.kind = self.kind_of[node.model]
+        devices.count = 0
+        devices.partials = 0
+        devices.wholes = node.whole_free
+        partial = self.partial + devices.kind * WHOLE
+        for at in range(node.gpu_count):
+            milli = node.gpus[at].milli_free
+            if milli == 0:
+                continue
+            if self.policy == COMPLETION and milli < WHOLE:
+                devices.partials += partial[milli]
+            for other in range(devices.count):
+                if devices.free[other] == milli:
+                    devices.times[other] += 1
+                    break
+            else:
+                if devices.count == DISTINCT_MAX:
+                    return False
+                devices.free[devices.count] = milli
+                devices.steps[devices.count] = self.mix_step[milli]
+                devices.times[devices.count] = 1
+                devices.count += 1
+        return True
+
+    cdef long long worth_of(self, Served* served, int wholes, long long partials) noexcept nogil:
+        """Of whole devices, and of all in expected completion; the use of shares is not in it."""
+        cdef long long found = self.whole_use(served.wholes, wholes)
+        if served.worths != NULL:
+            found += self.worth(served.worths, wholes, partials)
+        return found
+
+    cdef long long worth_after(self, Served* served, Devices* devices, Shape* shape) noexcept nogil:
+        """Of a node once one member has its part; *served* is by the CPU that is left then."""
+        cdef int at, left, free, milli = shape.gpu_milli
+        cdef long long best = -1, value
+        cdef const int* partial = self.partial + devices.kind * WHOLE
+        if shape.gpu_count == 0:
+            return served.use + self.worth_of(served, devices.wholes, devices.partials)
+        if milli == WHOLE:
+            return (
+                served.use - served.shares[self.mix_steps] * WHOLE * shape.gpu_count
+                + self.worth_of(served, devices.wholes - shape.gpu_count, devices.partials)
+            )
+        for at in range(devices.count):
+            free = devices.free[at]
+            left = free - milli
+            if left < 0:
+                continue
+            value = served.shares[self.mix_step[left]] * left - served.shares[devices.steps[at]] * free
+            if self.policy != COMPLETION:
+                value += self.whole_use(served.wholes, devices.wholes - (free == WHOLE))
+            elif free == WHOLE:
+                value += self.worth_of(served, devices.wholes - 1, devices.partials + partial[left])
+            else:
+                value += self.worth_of(served, devices.wholes, devices.partials - partial[free] + partial[left])
+            if value + served.use > best:
+                best = value + served.use
+        return best
+
+    cdef void serve(self, Served* found, Devices* devices, long long cpu_left) noexcept nogil:
+        """What is left to serve the mix with so much CPU."""
+        cdef int rank = devices.kind * (self.mix_ranks + 1) + self.rank(cpu_left), at
         cdef long long value = 0
         found.shares = self.share_mass + rank * (self.mix_steps + 1)
         found.wholes = self.whole_mass + rank * (self.mix_counts + 1)
-        for at in range(kinds):
-            value += found.shares[steps[at]] * times[at] * distinct[at]
+        for at in range(devices.count):
+            value += found.shares[devices.steps[at]] * devices.times[at] * devices.free[at]
         found.use = value
-        found.worths = self.worths(kind, cpu_left) if self.policy == COMPLETION else NULL
+        found.worths = self.worths(devices.kind, cpu_left) if self.policy == COMPLETION else NULL
 
     cdef Py_ssize_t best(self, int row) noexcept nogil:
         """The first node whose score is the highest, or in its band; -1 when none fits."""
@@ -618,6 +637,10 @@ cdef class ScoreTable:
             return 0
         taken = <long long>shape.gpu_milli * shape.gpu_count
         if self.policy <= FGD:
+            if call == 0 and node.model >= 0 and not (node.several_domains and shape.gpu_count):
+                count = self.score_by_worth(node, shape)
+                if count >= 0:
+                    return count
             count = self.pick(node, shape, call, chosen)
             value = self.worth_without(node, 0, NULL, 0, 0)
             left = self.worth_without(node, shape.cpu, chosen, count, shape.gpu_milli)
