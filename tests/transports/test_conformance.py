@@ -131,7 +131,10 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def alive_pid(pid: int) -> bool:
-    return psutil.pid_exists(pid) and bool(alive([psutil.Process(pid)]))
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager
