@@ -3,7 +3,7 @@
 
 cimport cython
 from cpython.long cimport PyLong_AsLongLongAndOverflow
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from operator import index as as_index
@@ -45,6 +45,7 @@ from .score_table cimport (
     Node,
     ScoreTable,
     Shape,
+    grown,
 )
 
 cdef enum:
@@ -815,13 +816,6 @@ cdef class PlacementEngine:
         held.gpu = gpu
         self.held[id] = held
         return new_tuple(Placement, (id, shares))
-
-
-cdef void* grown(void* block, Py_ssize_t count, Py_ssize_t size) except NULL:
-    cdef void* larger = realloc(block, count * size)
-    if larger == NULL:
-        raise MemoryError(f"no memory for {count} placement records")
-    return larger
 
 
 cdef void summarise(Node* node) noexcept nogil:

@@ -74,10 +74,13 @@ cdef struct Devices:                # of a node of one model, summed up
 
 
 cdef struct Served:                 # with the CPU that is left: the use the mix has for a node's devices
-    long long* shares               # mass by threshold rank; NULL: there is not enough CPU
+    long long* shares               # mass by threshold rank
     long long* wholes               # mass by count
     long long use                   # of the shares as they are
     const int* worths               # expected completion; see `worth`
+
+
+cdef void* grown(void* block, Py_ssize_t count, Py_ssize_t size) except NULL
 
 
 @cython.final
@@ -116,7 +119,6 @@ cdef class ScoreTable:
     cdef int first_whole            # places in the order
     cdef int first_share
     # the typical mix
-    cdef long long mix_weight
     cdef long long* mix_cpus
     cdef int mix_ranks
     cdef unsigned char mix_step[1001]
@@ -171,6 +173,7 @@ cdef class ScoreTable:
     cdef bint look_at_devices(self, Node* node, Devices* devices) noexcept nogil
     cdef void serve(self, Served* found, Devices* devices, long long cpu_left) noexcept nogil
     cdef long long worth_of(self, Served* served, int wholes, long long partials) noexcept nogil
+    cdef long long worth_with(self, Served* served, Devices* devices, int free, int milli) noexcept nogil
     cdef long long worth_after(self, Served* served, Devices* devices, Shape* shape) noexcept nogil
     cdef long long worth_without(self, Node* node, long long cpu, int* chosen, int count, int milli) noexcept nogil
     cdef bint in_one_domain(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil

@@ -10,7 +10,7 @@ The scores themselves are told in prose in ``reference/score_table.py``, which g
 """
 
 cimport cython
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
 from actorgrid.hotpath.mix import MIX_WEIGHT as _MIX_WEIGHT
@@ -534,32 +534,32 @@ cdef class ScoreTable:
             found += self.worth(served.worths, wholes, partials)
         return found
 
+    cdef long long worth_with(self, Served* served, Devices* devices, int free, int milli) noexcept nogil:
+        """Of a node once *milli* of a device with *free* are gone."""
+        cdef int left = free - milli
+        cdef const int* partial = self.partial + devices.kind * WHOLE
+        cdef long long value = served.use + served.shares[self.mix_step[left]] * left
+        value -= served.shares[self.mix_step[free]] * free
+        if self.policy != COMPLETION:
+            return value + self.whole_use(served.wholes, devices.wholes - (free == WHOLE))
+        if free == WHOLE:
+            return value + self.worth_of(served, devices.wholes - 1, devices.partials + partial[left])
+        return value + self.worth_of(served, devices.wholes, devices.partials - partial[free] + partial[left])
+
     cdef long long worth_after(self, Served* served, Devices* devices, Shape* shape) noexcept nogil:
         """Of a node once one member has its part; *served* is by the CPU that is left then."""
-        cdef int at, left, free, milli = shape.gpu_milli
-        cdef long long best = -1, value
-        cdef const int* partial = self.partial + devices.kind * WHOLE
+        cdef int at
+        cdef long long best = -1
         if shape.gpu_count == 0:
             return served.use + self.worth_of(served, devices.wholes, devices.partials)
-        if milli == WHOLE:
+        if shape.gpu_milli == WHOLE:
             return (
                 served.use - served.shares[self.mix_steps] * WHOLE * shape.gpu_count
                 + self.worth_of(served, devices.wholes - shape.gpu_count, devices.partials)
             )
         for at in range(devices.count):
-            free = devices.free[at]
-            left = free - milli
-            if left < 0:
-                continue
-            value = served.shares[self.mix_step[left]] * left - served.shares[devices.steps[at]] * free
-            if self.policy != COMPLETION:
-                value += self.whole_use(served.wholes, devices.wholes - (free == WHOLE))
-            elif free == WHOLE:
-                value += self.worth_of(served, devices.wholes - 1, devices.partials + partial[left])
-            else:
-                value += self.worth_of(served, devices.wholes, devices.partials - partial[free] + partial[left])
-            if value + served.use > best:
-                best = value + served.use
+            if devices.free[at] >= shape.gpu_milli:
+                best = max(best, self.worth_with(served, devices, devices.free[at], shape.gpu_milli))
         return best
 
     cdef void serve(self, Served* found, Devices* devices, long long cpu_left) noexcept nogil:
@@ -731,40 +731,22 @@ cdef class ScoreTable:
     cdef int pick_by_worth(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil:
         """The device whose share costs the node the least of its worth."""
         cdef Gpu* gpus = node.gpus
-        cdef int at, best = -1, rank, kind = 0, left, free, wholes = node.whole_free
-        cdef const int* partial = NULL
-        cdef const int* worths = NULL
-        cdef long long value, best_value = 0, partials = 0
-        rank = self.rank(node.cpu_free - shape.cpu)
-        if node.model >= 0:
-            kind = self.kind_of[node.model]
-            if self.policy == COMPLETION:
-                partial = self.partial + kind * WHOLE
-                worths = self.worths(kind, node.cpu_free - shape.cpu)
-                for at in range(node.gpu_count):
-                    if gpus[at].milli_free < WHOLE:
-                        partials += partial[gpus[at].milli_free]
+        cdef int at, best = -1
+        cdef Devices devices
+        cdef Served served
+        cdef long long value, best_value = 0
+        cdef bint alike = node.model >= 0 and self.look_at_devices(node, &devices)
+        if alike:
+            self.serve(&served, &devices, node.cpu_free - shape.cpu)
         for at in range(node.gpu_count):
             if not self.usable(&gpus[at], shape, call):
                 continue
-            free = gpus[at].milli_free
-            left = free - shape.gpu_milli
-            if best >= 0 and node.model >= 0 and free == gpus[best].milli_free:
-                if roomier(&gpus[best], &gpus[at], False):  # worth as much, and has less memory
-                    best = at
-                continue
-            if node.model < 0:
-                value = self.worth_without(node, shape.cpu, &at, 1, shape.gpu_milli)
+            if best >= 0 and alike and gpus[at].milli_free == gpus[best].milli_free:
+                value = best_value
+            elif alike:
+                value = self.worth_with(&served, &devices, gpus[at].milli_free, shape.gpu_milli)
             else:
-                value = self.use_of_share(kind, rank, left) - self.use_of_share(kind, rank, free)
-                if free == WHOLE:
-                    value += self.use_of_whole(kind, rank, wholes - 1)
-                    if worths != NULL:
-                        value += self.worth(worths, wholes - 1, partials + partial[left])
-                else:
-                    value += self.use_of_whole(kind, rank, wholes)
-                    if worths != NULL:
-                        value += self.worth(worths, wholes, partials - partial[free] + partial[left])
+                value = self.worth_without(node, shape.cpu, &at, 1, shape.gpu_milli)
             if best < 0 or value > best_value or (value == best_value and roomier(&gpus[best], &gpus[at], False)):
                 best, best_value = at, value
         return best
