@@ -23,6 +23,8 @@ from pydantic_core import PydanticCustomError
 from actorgrid.errors import InvalidSetting, SettingNotLive, UnknownSetting
 from actorgrid.models import GPUVendor, parse_bytes
 
+from .placement_policy import PlacementPolicy
+
 ByteCount = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**60)]
 
 FILES = {
@@ -108,18 +110,7 @@ class GpusSection(Section):
 class SchedulingSection(Section):
     """Who is served first and where."""
 
-    policy: Literal[
-        "completion",
-        "fgd",
-        "best_fit",
-        "packing",
-        "spread",
-        "first_fit",
-        "random",
-        "affinity",
-        "topology",
-        "device_score",
-    ] = setting("completion", "how a place is chosen among those that fit")
+    policy: PlacementPolicy = setting("completion", "how a place is chosen among those that fit")
     queue: str = setting(
         "easy_backfill",
         "who goes first, and who may pass one that does not fit: a scheduling policy",

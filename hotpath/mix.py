@@ -11,11 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypeVar
 
 from actorgrid.errors import BadRequest
 
 from .records import WHOLE_GPU_MILLI, TypicalTask
 
+Shape = TypeVar("Shape")
+
+POPULAR_SHARE = 0.95
 MIX_WEIGHT = 4096
 MIX_MAX = 250
 COUNTS_MAX = 64
@@ -50,6 +54,23 @@ class Mix:
     share_mass: tuple[int, ...]
     whole_mass: tuple[int, ...]
     tasks: tuple[tuple[tuple[int, int, int, int], ...], ...]
+
+
+def most_popular(ranked: Iterable[tuple[Shape, int]]) -> dict[Shape, int]:
+    """Of shapes and how often each came, the most frequent first: those that make up POPULAR_SHARE of what came.
+
+    FGD's typical mix (section 3.2 of its paper); shapes without a GPU belong to it.
+    """
+    counts = list(ranked)
+    wanted = POPULAR_SHARE * sum(count for _, count in counts)
+    kept: dict[Shape, int] = {}
+    covered = 0
+    for shape, count in counts:
+        if covered >= wanted:
+            break
+        kept[shape] = count
+        covered += count
+    return kept
 
 
 def check_mix(tasks: Iterable[TypicalTask]) -> tuple[TypicalTask, ...]:

@@ -6,20 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from actorgrid.configs.placement_policy import POLICIES
 from actorgrid.errors import BadRequest, UnknownPolicy
 
-POLICIES = (
-    "completion",
-    "fgd",
-    "best_fit",
-    "packing",
-    "spread",
-    "first_fit",
-    "random",
-    "affinity",
-    "topology",
-    "device_score",
-)
 WHOLE_GPU_MILLI = 1000
 MAX_GANG = 4096
 MAX_GPUS_PER_NODE = 16_384

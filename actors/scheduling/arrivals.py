@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from actorgrid.hotpath.mix import most_popular
+
 from .queue import Shape
 
 SHAPES_MAX = 512
@@ -16,8 +18,6 @@ INTERVAL_S = 60.0
 """At most once in this time: to weigh anew costs the engine a look at every node."""
 DRIFT = 0.1
 """Part of the arrivals that must be of other shapes than told last (total variation distance)."""
-POPULAR = 0.95
-"""The most popular shapes that make up this part are the mix, as in FGD (Weng et al., USENIX ATC 2023, section 3.2)."""
 
 
 class Arrivals:
@@ -41,11 +41,10 @@ class Arrivals:
         """The mix, as parts that add up to 1, when it differs enough from the one told last; else ``None``."""
         if self._told_at is not None and now < self._told_at + INTERVAL_S:
             return None
-        total = self._counts.total()
-        if total < ENOUGH:
+        if self._counts.total() < ENOUGH:
             return None
         self._told_at = now
-        mix = self._mix(total)
+        mix = self._mix()
         shapes = mix.keys() | self._told.keys()
         if sum(abs(mix.get(shape, 0.0) - self._told.get(shape, 0.0)) for shape in shapes) <= 2 * DRIFT:
             return None
@@ -57,12 +56,7 @@ class Arrivals:
         """The mix told last; empty before there was one."""
         return self._told
 
-    def _mix(self, total: int) -> dict[Shape, float]:
-        popular: dict[Shape, int] = {}
-        covered = 0
-        for shape, count in sorted(self._counts.items(), key=lambda item: (-item[1], repr(item[0]))):
-            if covered >= POPULAR * total:
-                break
-            popular[shape] = count
-            covered += count
+    def _mix(self) -> dict[Shape, float]:
+        popular = most_popular(sorted(self._counts.items(), key=lambda item: (-item[1], repr(item[0]))))
+        covered = sum(popular.values())
         return {shape: count / covered for shape, count in popular.items()}

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from actorgrid.errors import BadRequest, TooManyGpus
 from actorgrid.hotpath import PlacementEngine, TypicalTask
+from actorgrid.hotpath.mix import most_popular
 from actorgrid.hotpath.records import MAX_GANG, WHOLE_GPU_MILLI
 
-POPULAR_SHARE = 0.95
 SCALE_MAX = 1000.0
 FASTEST = 1e-9
 HALVINGS = 60
@@ -81,18 +81,11 @@ def typical_tasks(tasks: Iterable[Task]) -> list[TypicalTask]:
     Weights are shares of the arrivals kept and add up to 1. Ties go to the smaller shape.
     """
     counts = Counter(task.shape for task in tasks)
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    wanted = POPULAR_SHARE * counts.total()
-    kept: list[tuple[tuple[int, int, int, tuple[str, ...]], int]] = []
-    covered = 0
-    for shape, count in ranked:
-        if covered < wanted:
-            kept.append((shape, count))
-        covered += count
-    total = sum(count for _, count in kept)
+    kept = most_popular(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    total = sum(kept.values())
     return [
         TypicalTask(cpu, gpus, milli or WHOLE_GPU_MILLI, count / total, models)
-        for (cpu, gpus, milli, models), count in kept
+        for (cpu, gpus, milli, models), count in kept.items()
     ]
 
 

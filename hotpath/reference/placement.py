@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from actorgrid.configs.placement_policy import POLICIES
 from actorgrid.errors import AdoptRefused, BadRequest, DuplicateNode, UnknownNode, UnknownPlacement
 
 from ..misfit import explain_misfit
 from ..mix import DEFAULT_MIX, check_mix
 from ..records import (
-    POLICIES,
     WHOLE_GPU_MILLI,
     GpuView,
     NodeView,
