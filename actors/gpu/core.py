@@ -438,8 +438,8 @@ class CoordinatorCore:
             held[record["host"]] = max(held.get(record["host"], -1), *record["gpu_indexes"], -1)
         for id, host in self.hosts.items():
             by_index = {device["index"]: device for device in host["devices"]}
-            numa = [device.get("numa_node") for device in host["devices"]]
             last = max([*by_index, held.get(id, -1)])
+            numa = [by_index.get(index, {}).get("numa_node") for index in range(last + 1)]
             self._gaps = self._gaps or last + 1 > len(by_index)
             self.engine.add_node(
                 id,
@@ -451,7 +451,7 @@ class CoordinatorCore:
                     else (_NO_MODEL, _NO_MEMORY_LIMIT)
                     for index in range(last + 1)
                 ],
-                numa=None if None in numa or len(numa) != last + 1 else tuple(numa),
+                numa=None if None in numa else tuple(numa),
             )
             self.engine.drain(id, not self._eligible(host))
         for id, record in self._allocations.items():
