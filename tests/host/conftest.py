@@ -20,6 +20,7 @@ import pytest
 from actorgrid.supervisors.supervisor import WhichChildren
 from tests.host.echo_servers import Ask
 from tests.measure import CARRIER
+from tests.processes import is_alive
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVERS = "tests.host.echo_servers:"
@@ -42,13 +43,6 @@ def spec(name: str, kind: str, **fields: Any) -> dict[str, Any]:
 
 
 ECHO, SECOND, DOOR = spec("echo", "Echo"), spec("second", "Second"), spec("gateway", "Door")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 class Host:

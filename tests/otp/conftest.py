@@ -23,17 +23,11 @@ from actorgrid.supervisors.supervisor import WhichChildren
 from actorgrid.supervisors.tree import Tree, TreeEvent, TreeFailed, TreeGone, TreeSaid
 from actorgrid.supervisors.wire import TreeSettings
 from tests.otp.servers import Do, Told
+from tests.processes import is_alive
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 30.0
 BRISK = TreeSettings(beat_interval_s=0.2, hang_margin_s=0.4)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def descendants(pid: int) -> list[int]:

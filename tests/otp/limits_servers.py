@@ -9,14 +9,14 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-import select
 import signal
 import subprocess
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,6 +31,7 @@ from actorgrid.supervisors.server import Server, handles
 from actorgrid.supervisors.supervisor import Supervisor, WhichChildren
 from actorgrid.supervisors.tree import Tree, TreeEvent, TreeGone
 from actorgrid.supervisors.wire import TreeSettings
+from tests import processes
 
 HERE = "tests.otp.limits_servers:"
 DEADLINE_S = 60.0
@@ -41,18 +42,7 @@ KILLED = ExitReason("killed", "by itself")
 
 # -- what tests do
 
-
-def until(condition: Callable[[], Any], what: str, within_s: float = DEADLINE_S) -> Any:
-    """The first true value of *condition*; fails the test when there is none in time."""
-    deadline = time.monotonic() + within_s
-    pause = select.poll()
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:g} s: {what}")
-        pause.poll(5)
+until = partial(processes.until, within_s=DEADLINE_S)
 
 
 def worker(name: str, kind: str = "Worker", **fields: Any) -> ChildSpec:
@@ -129,13 +119,6 @@ def resident_mib(pid: int) -> float:
 def _memory_mib(pid: int, which: str) -> float:
     with open(f"/proc/{pid}/status", encoding="ascii") as status:
         return next(int(line.split()[1]) for line in status if line.startswith(f"{which}:")) / 1024
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 # -- the servers

@@ -8,14 +8,13 @@ import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 import actorgrid
+from tests.processes import is_alive, until
 
 SERVERS = (
     "consensus",
@@ -28,27 +27,6 @@ SERVERS = (
     "gateway",
 )
 READY_S = 30.0
-
-
-def until(condition: Callable[[], Any], what: str, within_s: float = 30.0) -> Any:
-    """The first true value of *condition*; fails the test when there is none in time."""
-    deadline = time.monotonic() + within_s
-    pause = select.poll()
-    while True:
-        value = condition()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s:g} s: {what}")
-        pause.poll(20)
-
-
-def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 class Agent:
@@ -128,7 +106,7 @@ class Agent:
                 process.send_signal(signal.SIGKILL)
             except psutil.NoSuchProcess:
                 continue
-        until(lambda: not any(alive(process.pid) for process in tree), "the agent's processes are gone")
+        until(lambda: not any(is_alive(process.pid) for process in tree), "the agent's processes are gone")
         self._reap()
 
     def kill_main(self) -> None:
@@ -136,7 +114,7 @@ class Agent:
         assert self.process is not None
         tree = self.processes()
         self.process.kill()
-        until(lambda: not any(alive(process.pid) for process in tree), "the agent's processes followed")
+        until(lambda: not any(is_alive(process.pid) for process in tree), "the agent's processes followed")
         self._reap()
 
     def stop(self) -> int:

@@ -32,8 +32,9 @@ from actorgrid.actors.work.environment import host_tag
 from actorgrid.actors.work.process_tree import find_marked, living
 from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import ActorGridError, NotFound
+from tests.processes import until
 from tests.system import hold
-from tests.system.agent import SERVERS, Agent, until
+from tests.system.agent import SERVERS, Agent
 
 FINAL = ("succeeded", "failed", "cancelled", "lost")
 ISOLATION_S = 2.0

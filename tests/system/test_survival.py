@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from actorgrid.configs.paths import HostPaths
-from tests.system.agent import SERVERS, Agent, alive, until, write_when_told
+from tests.processes import is_alive, until
+from tests.system.agent import SERVERS, Agent, write_when_told
 
 MakeAgent = Callable[..., Agent]
 
@@ -37,7 +38,7 @@ def test_a_killed_server_comes_back_and_running_work_does_not_notice(
     until(lambda: shared_agent.pid_of(server) not in (None, before), f"{server} is back")
     assert {name: shared_agent.pid_of(name) for name in others} == others
 
-    assert alive(pid)
+    assert is_alive(pid)
     assert client.submit(os.getpid, cpus=0.1).result(30) > 0
     second = client.run(["echo", "after"], gpus=0.5, cpus=0.1)
     assert (second.exit_code, second.stdout) == (0, b"after\n")
@@ -75,7 +76,7 @@ def test_work_runs_on_without_the_agent_and_the_next_start_adopts_it(make_agent:
     until(lambda: function.job_id in {job["job_id"] for job in client.jobs("running")}, "the function runs")
     client.close()
     agent.kill()
-    assert alive(pid)
+    assert is_alive(pid)
     (tmp_path / "job.go").touch()
     until((tmp_path / "job.done").exists, "the command ended while no agent was there")
 
@@ -101,7 +102,7 @@ def test_what_nobody_adopts_is_gone_with_its_whole_tree_when_its_lease_ends(
     pids = [started(tmp_path, "job"), started(tmp_path, "escaped")]
     client.close()
     agent.kill_main()
-    until(lambda: not any(alive(pid) for pid in pids), "the tree is gone", within_s=15)
+    until(lambda: not any(is_alive(pid) for pid in pids), "the tree is gone", within_s=15)
     assert not (tmp_path / "job.done").exists()
 
     agent.start()
@@ -141,7 +142,7 @@ def test_a_killed_shim_takes_its_work_along_and_frees_the_gpu(make_agent: MakeAg
     shim.kill()
     ended = until(lambda: (view := client.job(job, wait_s=5))["state"] == "lost" and view, "the job is lost")
     assert ended["error"]["code"] == "WorkerLost"
-    until(lambda: not any(alive(pid) for pid in pids), "its processes are gone")
+    until(lambda: not any(is_alive(pid) for pid in pids), "its processes are gone")
     until(lambda: client.allocations() == [], "the GPU is free")
 
 
@@ -152,8 +153,8 @@ def test_an_orderly_stop_ends_work_and_its_job_runs_at_the_next_start(make_agent
     pid = started(tmp_path, "job")
     tree = [process.pid for process in agent.processes()]
     assert agent.stop() == 0
-    assert not alive(pid)
-    assert not any(alive(process) for process in tree)
+    assert not is_alive(pid)
+    assert not any(is_alive(process) for process in tree)
     (tmp_path / "job.go").touch()
     agent.start()
     client = agent.client()

@@ -20,6 +20,7 @@ from thespian.actors import ActorSystem
 from thespian.system.transport.IPBase import IPActorAddress
 
 from actorgrid.transports.unix_system import UnixSystem
+from tests.processes import is_alive
 from tests.transports.conformance_actors import Everyman
 
 # Thespian forks with its sockets and log files open, and leaves some to the collector.
@@ -130,13 +131,6 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
-def alive_pid(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 @contextmanager
 def started(base: Base, folder: Path) -> Iterator[Running]:
     """A system that is shut down, with all of its processes, at the end."""
@@ -228,7 +222,7 @@ def test_a_parent_hears_of_its_childs_end(system: Running, how: str, status: int
     else:
         system.actors.tell(child, (how, None))
     exits = wait_for(lambda: system.ask(parent, "exits"), "the news of its end")
-    wait_for(lambda: not alive_pid(pid), "its end")
+    wait_for(lambda: not is_alive(pid), "its end")
     assert exits[0] == (status if system.base.tells_exit_status else "not told")
     again = system.ask(parent, "exits")
     assert len(again) == 1 if system.base.tells_a_death_once else len(again) in (1, 2)
@@ -238,7 +232,7 @@ def test_a_message_to_the_dead_is_not_answered_and_harms_nobody(system: Running)
     dead, living = system.make(), system.make()
     pid = system.ask(dead, "pid")
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not alive_pid(pid), "its end")
+    wait_for(lambda: not is_alive(pid), "its end")
     assert system.ask(dead, "echo", "anybody?", timedelta(seconds=1)) is None
     assert system.ask(living, "send_numbers", (dead, 3), timedelta(seconds=0.2)) is None
     assert system.ask(living, "echo", "here") == "here"
@@ -269,7 +263,7 @@ def test_what_becomes_of_the_children_of_a_killed_parent_is_as_documented(system
     child, child_pid = system.ask(parent, "child")
     os.kill(system.ask(parent, "pid"), signal.SIGKILL)
     if system.base.children_die_with_their_parent:
-        wait_for(lambda: not alive_pid(child_pid), "its end")
+        wait_for(lambda: not is_alive(child_pid), "its end")
     else:
         assert system.ask(child, "echo", "an orphan") == "an orphan"
         os.kill(child_pid, signal.SIGKILL)

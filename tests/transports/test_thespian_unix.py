@@ -19,6 +19,7 @@ import pytest
 from actorgrid.errors import FrameTooLarge, PeerGone
 from actorgrid.transports.thespian_unix import Parcel, PeerLost
 from actorgrid.transports.unix_system import UnixSystem, sweep
+from tests.processes import is_alive
 from tests.transports.mesh_actors import Mirror, Watcher
 
 # Coverage, where it runs, warns so in each forked process, and a warning is an error here.
@@ -47,13 +48,6 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < end, what
         select.select([], [], [], 0.005)
     return value
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_an_actor_answers_from_a_process_of_its_own(system: UnixSystem) -> None:
