@@ -13,7 +13,8 @@ import pytest
 
 from actorgrid.actors.host.supervisor import StopHost
 from actorgrid.errors import ActorDown, CallTimeout, NoSuchActor, WrongState
-from tests.host.conftest import DOOR, ECHO, Host, is_alive, spec, wait_for
+from tests.host.conftest import DOOR, ECHO, Host, spec, wait_for
+from tests.processes import is_alive
 
 StartHost = Callable[..., Host]
 

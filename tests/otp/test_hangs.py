@@ -20,8 +20,9 @@ from actorgrid.errors import ActorDown
 from actorgrid.supervisors.exits import ExitReason
 from actorgrid.supervisors.inspection import Suspend
 from actorgrid.supervisors.wire import TreeSettings
-from tests.otp.conftest import BRISK, Front, Rig, is_alive, wait_until
+from tests.otp.conftest import BRISK, Front, Rig, wait_until
 from tests.otp.servers import Quick
+from tests.processes import is_alive
 
 MakeRig = Callable[..., Rig]
 BEAT_S, MARGIN_S = BRISK.beat_interval_s, BRISK.hang_margin_s

@@ -17,19 +17,8 @@ from actorgrid.supervisors.child import SupervisorFlags
 from actorgrid.supervisors.supervisor import CountChildren, StartChild, TerminateChild
 from actorgrid.supervisors.tree import Tree
 from actorgrid.supervisors.wire import TreeSettings
-from tests.otp.limits_servers import (
-    HERE,
-    ask,
-    branch,
-    children_of,
-    descriptors,
-    is_alive,
-    lives,
-    notes,
-    running,
-    until,
-    worker,
-)
+from tests.otp.limits_servers import HERE, ask, branch, children_of, descriptors, lives, notes, running, until, worker
+from tests.processes import is_alive
 
 SIMPLE = SupervisorFlags("simple_one_for_one", intensity=100)
 PIDS = Path("/sys/fs/cgroup/pids")

@@ -16,7 +16,8 @@ import psutil
 from actorgrid.errors import RestartIntensityExceeded
 from actorgrid.supervisors.child import SupervisorFlags
 from actorgrid.supervisors.tree import Tree, TreeFailed
-from tests.otp.limits_servers import HERE, branch, is_alive, notes, to_its_end, until, worker
+from tests.otp.limits_servers import HERE, branch, notes, to_its_end, until, worker
+from tests.processes import is_alive
 from tests.system.agent import Agent
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,8 @@ from actorgrid.supervisors.inspection import Suspend
 from actorgrid.supervisors.ref import Ref
 from actorgrid.supervisors.signals import Down, Exited
 from actorgrid.supervisors.supervisor import StartChild, TerminateChild
-from tests.otp.conftest import Rig, is_alive
+from tests.otp.conftest import Rig
+from tests.processes import is_alive
 
 MakeRig = Callable[..., Rig]
 

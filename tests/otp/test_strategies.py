@@ -19,7 +19,8 @@ from actorgrid.supervisors.supervisor import (
     StartChild,
     TerminateChild,
 )
-from tests.otp.conftest import Rig, is_alive
+from tests.otp.conftest import Rig
+from tests.processes import is_alive
 
 MakeRig = Callable[..., Rig]
 NAMES = ("a", "b", "c")

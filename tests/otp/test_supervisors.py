@@ -12,7 +12,8 @@ from collections.abc import Callable
 import pytest
 
 from actorgrid.errors import ActorDown, NoSuchActor, PeerGone
-from tests.otp.conftest import Front, Rig, is_alive, wait_until
+from tests.otp.conftest import Front, Rig, wait_until
+from tests.processes import is_alive
 
 MakeRig = Callable[..., Rig]
 

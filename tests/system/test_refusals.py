@@ -22,7 +22,8 @@ import pytest
 import actorgrid
 from actorgrid import errors
 from actorgrid.configs.paths import HostPaths
-from tests.system.agent import SERVERS, Agent, is_root, until
+from tests.processes import until
+from tests.system.agent import SERVERS, Agent, is_root
 
 MakeAgent = Callable[..., Agent]
 

@@ -14,7 +14,8 @@ import pytest
 
 import actorgrid
 from actorgrid import errors
-from tests.system.agent import Agent, alive, until, write_when_told
+from tests.processes import is_alive, until
+from tests.system.agent import Agent, write_when_told
 
 
 def uuids(agent: Agent) -> list[str]:
@@ -131,7 +132,7 @@ def test_a_time_limit_ends_the_whole_tree(shared_agent: Agent, tmp_path: Path) -
     job = client.submit_job(command=["sh", "-c", line], max_execution_time_s=0.5, cpus=0.1)["job_id"]
     view = client.job(job, wait_s=30)
     assert (view["state"], view["error"]["code"]) == ("failed", "TaskTimedOut")
-    until(lambda: not alive(int(child.read_text())), "the child is gone")
+    until(lambda: not is_alive(int(child.read_text())), "the child is gone")
     with pytest.raises(errors.TaskTimedOut):
         client.submit(spin, cpus=0.1, timeout=0.3).result(30)
 
@@ -152,7 +153,7 @@ def test_cancel_ends_waiting_and_running_jobs(shared_agent: Agent, tmp_path: Pat
     done = shared_agent.cli("cancel", running)
     assert done.returncode == 0
     assert client.job(running, wait_s=20)["state"] == "cancelled"
-    assert not alive(pid)
+    assert not is_alive(pid)
 
 
 def test_a_remote_exception_arrives_with_its_traceback_and_its_cause(shared_agent: Agent) -> None:
@@ -370,9 +371,9 @@ def test_a_gpu_is_not_free_while_a_returned_worker_still_runs_on_it(shared_agent
     client.close()
     # As long as the worker lives its devices stay allocated; nothing else may be placed on them.
     other = shared_agent.client()
-    while alive(pid):
+    while is_alive(pid):
         held = other.allocations()
-        assert not alive(pid) or len(held) == 1
+        assert not is_alive(pid) or len(held) == 1
     until(lambda: other.allocations() == [], "the devices are free")
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from actorgrid.transports.thespian_unix import Parcel, PeerLost, address_of
 from actorgrid.transports.unix_system import UnixSystem, raise_descriptor_limit, remove_sockets
+from tests.processes import is_alive
 from tests.transports.mesh_actors import Family, Flooder, Hungry, LastWords, Mirror, Parent, Sentry, Writer
-from tests.transports.test_thespian_unix import answer, is_alive, wait_for
+from tests.transports.test_thespian_unix import answer, wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:Module actorgrid was previously imported")
 
