@@ -186,6 +186,7 @@ class ClusterManager(Server):
 
     @handles(GetJob)
     async def _get(self, request: GetJob) -> dict[str, Any]:
+        await self._mirror.reached(request.seen)
         record = await self._record(request.job_id)
         if JobState(record["state"]).final or request.wait_s <= 0:
             return record
@@ -221,6 +222,7 @@ class ClusterManager(Server):
 
     @handles(Why)
     async def _why(self, request: Why) -> dict[str, Any]:
+        await self._mirror.reached(request.seen)
         job = await self._record(request.job_id)
         states = {}
         for name in job["depends_on"]:
@@ -316,14 +318,17 @@ class ClusterManager(Server):
 
     async def _devices(self) -> list[dict[str, Any]]:
         try:
-            devices: list[dict[str, Any]] = await self.call("gpu_coordinator", Inventory(), timeout_s=2.0)
+            devices: list[dict[str, Any]] = await self.call(
+                "gpu_coordinator", Inventory(self._mirror.index), timeout_s=2.0
+            )
         except ActorGridError as error:
             self.log.info("inventory: %s", error)
             return []
         return devices
 
     @handles(ListHosts)
-    async def _hosts(self, _request: ListHosts) -> list[dict[str, Any]]:
+    async def _hosts(self, request: ListHosts) -> list[dict[str, Any]]:
+        await self._mirror.reached(request.seen)
         health = await self._health()
         devices = await self._devices()
         port = await self._port()
@@ -363,7 +368,8 @@ class ClusterManager(Server):
         }
 
     @handles(ClusterSummary)
-    async def _summary(self, _request: ClusterSummary) -> dict[str, Any]:
+    async def _summary(self, request: ClusterSummary) -> dict[str, Any]:
+        await self._mirror.reached(request.seen)
         health = await self._health()
         devices = await self._devices()
         counts = await self.call("consensus", Query("counts"))

@@ -1,4 +1,7 @@
-"""What ClusterManager, LoadBalancer and FaultDetector take from the doors and from each other."""
+"""What ClusterManager, LoadBalancer and FaultDetector take from the doors and from each other.
+
+``seen`` in a request is the ledger's index its sender has seen: the answer is of that index or a later one.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ class GetJob:
 
     job_id: str
     wait_s: float = 0.0
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +53,21 @@ class Why:
     """Why a job is where it is. Answer: {"job_id", "state", "reasons": [...], "next_step": str, ...}."""
 
     job_id: str
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ListHosts:
     """Answer: list of dicts (models.ClusterNode fields)."""
 
+    seen: int = 0
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
     """Answer: counts of hosts, GPUs, jobs by state, allocated shares; performance figures."""
+
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
 """A server's own copy of what is live in the ledger, kept current by the Applied casts it is sent.
 
 It lags by what is on its way, never more: a gap in the chain of casts makes it subscribe again. A proposal
-whose answer has arrived is already in the mirror, because Consensus casts before it answers.
+whose answer has arrived is already in the mirror, because Consensus casts before it answers. Two mirrors may be
+at different indexes: who has seen one and asks the server of another says how far it has seen (``reached``), or it
+could be told that a job still runs whose end it was told before. Terry et al., "Session Guarantees for Weakly
+Consistent Replicated Data", 1994, call that monotonic reads.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ BACKOFF_FIRST_S = 0.02
 BACKOFF_MAX_S = 0.5
 LANES_MAX = 256
 WAITING_MAX = 10_000
+REACH_S = 5.0
+"""Patience of a reader for the mirror to come as far as what it has seen already."""
 
 
 class LedgerMirror:
@@ -49,6 +54,7 @@ class LedgerMirror:
         self._subscribing = False
         self._lanes = _Lanes(server.name)
         self._calls: dict[int, Waiter] = {}
+        self._behind: list[tuple[int, Waiter]] = []
         self.jobs: dict[str, dict[str, Any]] = {}
         self.allocations: dict[str, dict[str, Any]] = {}
         self.hosts: dict[str, dict[str, Any]] = {}
@@ -100,6 +106,31 @@ class LedgerMirror:
                 self._server.change_setting(SettingChanged(identity, record))
         if self._on_applied is not None:
             self._on_applied(message)
+        self._wake_readers()
+
+    async def reached(self, index: int, within_s: float = REACH_S) -> None:
+        """Return when the mirror holds all that the ledger held at *index*. Raises CallTimeout after *within_s*."""
+        if self.index >= index:
+            return
+        waiter = Waiter()
+        late = CallTimeout(
+            f"{self._server.name} is behind the ledger",
+            asked=f"index {index}",
+            found=f"index {self.index}",
+            hint="ask again in a moment; if it stays so, actorgrid doctor",
+        )
+        timer = self._server.runtime.after(within_s, lambda: waiter.fail(late))
+        self._behind.append((index, waiter))
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._behind = [entry for entry in self._behind if entry[1] is not waiter]
+
+    def _wake_readers(self) -> None:
+        for index, waiter in list(self._behind):
+            if self.index >= index:
+                waiter.set(None)
 
     async def propose(self, command: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
         """Commit *command* exactly once and give its result; ``v`` and ``at`` are filled in when missing.
@@ -164,6 +195,7 @@ class LedgerMirror:
             self._server.change_setting(SettingChanged(key, value))
         if self._on_snapshot is not None:
             self._on_snapshot(snapshot)
+        self._wake_readers()
 
 
 class _Lanes:

@@ -29,17 +29,17 @@ SUMMARY_TIMEOUT_S = 15.0
 
 async def get_cluster(call: Call) -> Any:
     """Counts and figures of the cluster."""
-    return await call.ask("cluster_manager", ClusterSummary(), SUMMARY_TIMEOUT_S)
+    return await call.ask("cluster_manager", ClusterSummary(call.seen), SUMMARY_TIMEOUT_S)
 
 
 async def get_hosts(call: Call) -> Any:
     """All hosts."""
-    return {"hosts": await call.ask("cluster_manager", ListHosts(), SUMMARY_TIMEOUT_S)}
+    return {"hosts": await call.ask("cluster_manager", ListHosts(call.seen), SUMMARY_TIMEOUT_S)}
 
 
 async def get_gpus(call: Call) -> Any:
     """All devices."""
-    return {"gpus": await call.ask("gpu_coordinator", Inventory())}
+    return {"gpus": await call.ask("gpu_coordinator", Inventory(call.seen))}
 
 
 async def get_allocations(call: Call) -> Any:
@@ -55,7 +55,7 @@ async def get_decisions(call: Call) -> Any:
 
 async def get_performance(call: Call) -> Any:
     """The host's own performance."""
-    summary = await call.ask("cluster_manager", ClusterSummary(), SUMMARY_TIMEOUT_S)
+    summary = await call.ask("cluster_manager", ClusterSummary(call.seen), SUMMARY_TIMEOUT_S)
     figures = {name: value for name, value in summary["performance"].items() if name in PerformanceMetrics.model_fields}
     return {"timestamp": PerformanceMetrics.model_fields["timestamp"].get_default(call_default_factory=True), **figures}
 

@@ -39,7 +39,7 @@ WHOLE_BYTES = 2**20
 
 
 async def _job(call: Call) -> dict[str, Any]:
-    record: dict[str, Any] = await call.ask("cluster_manager", GetJob(call.part("job_id")), 10.0)
+    record: dict[str, Any] = await call.ask("cluster_manager", GetJob(call.part("job_id"), seen=call.seen), 10.0)
     return record
 
 

@@ -93,7 +93,7 @@ async def get_jobs(call: Call) -> Any:
 async def get_job(call: Call) -> Any:
     """One job; with ``wait_s``, when it is final or that time is over."""
     wait_s = call.query_as(WaitQuery).wait_s
-    return await call.ask("cluster_manager", GetJob(call.part("job_id"), wait_s), wait_s + ANSWER_S)
+    return await call.ask("cluster_manager", GetJob(call.part("job_id"), wait_s, call.seen), wait_s + ANSWER_S)
 
 
 async def cancel_job(call: Call) -> Any:
@@ -103,7 +103,7 @@ async def cancel_job(call: Call) -> Any:
 
 async def why_job(call: Call) -> Any:
     """Why a job is where it is."""
-    return await call.ask("cluster_manager", Why(call.part("job_id")), 15.0)
+    return await call.ask("cluster_manager", Why(call.part("job_id"), call.seen), 15.0)
 
 
 _ADMISSION = (

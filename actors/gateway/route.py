@@ -37,6 +37,11 @@ class Call:
         """The answer of a server of this host: of whoever has the name, or of that one process."""
         return await self.door.bridge.call(server, request, timeout_s)
 
+    @property
+    def seen(self) -> int:
+        """How far in the ledger this host's clients may have seen: no answer may be of an earlier state."""
+        return self.door.hub.last_index
+
     def body_as(self, kind: type[ModelT]) -> ModelT:
         """The body; the route table says that it is a *kind*."""
         return cast(ModelT, self.body)

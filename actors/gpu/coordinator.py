@@ -352,7 +352,8 @@ class GPUCoordinator(Server):
         )
 
     @handles(Inventory)
-    def _list(self, _request: Inventory) -> list[dict[str, Any]]:
+    async def _list(self, request: Inventory) -> list[dict[str, Any]]:
+        await self._mirror.reached(request.seen)
         allocated = self._core.allocated()
         rows = []
         for host_id, host in sorted(self._mirror.hosts.items()):

@@ -33,8 +33,10 @@ class Inventory:
     """All devices with their latest readings. Answer: list of dicts (models.GPUDevice fields).
 
     A reading that is ``None`` has its reason in ``unsupported`` {reading: reason}; ``error`` says what is wrong
-    with a device whose status is error.
+    with a device whose status is error. ``seen`` is the ledger's index the sender has seen; none older is told.
     """
+
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from actorgrid.actors.cluster.messages import (
     SubmitJobs,
     Why,
 )
+from actorgrid.actors.consensus.messages import Applied
 from actorgrid.errors import (
+    CallTimeout,
     DependencyFailed,
     InvalidSetting,
     QueueFull,
@@ -112,6 +114,26 @@ def test_waiting_for_a_job_is_answered_at_its_end_or_at_the_time_asked(rig: Rig,
     assert rig.node._replies[(0, 999_999)].body["state"] == "succeeded"
     assert manager.status()["waiting_calls"] == 0
     assert rig.manager(GetJob("a", wait_s=1000.0))["state"] == "succeeded"
+
+
+def test_no_answer_is_of_an_earlier_state_than_the_one_its_asker_has_seen(rig: Rig, manager: ClusterManager) -> None:
+    submit(rig, job("a"))
+    rig.until_state("a", "placed")
+    on_their_way: list[Applied] = []
+    take, manager._mirror.applied = manager._mirror.applied, on_their_way.append  # type: ignore[method-assign]
+    rig.end("a")
+    seen = rig.node.servers["gpu_coordinator"]._mirror.index
+    assert rig.manager(GetJob("a"))["state"] == "placed"
+    rig.node.send("cluster_manager", Envelope(CALL, "test", (0, 999_999), GetJob("a", seen=seen)))
+    rig.node.settle()
+    assert (0, 999_999) not in rig.node._replies
+    manager._mirror.applied = take  # type: ignore[method-assign]
+    for message in on_their_way:
+        take(message)
+    rig.node.settle()
+    assert rig.node._replies[(0, 999_999)].body["state"] == "succeeded"
+    with pytest.raises(CallTimeout, match=f"index {seen + 1}"):
+        rig.manager(ListHosts(seen + 1))
 
 
 def test_who_waits_while_the_ledger_restarts_hears_of_an_end_meanwhile(rig: Rig, manager: ClusterManager) -> None:

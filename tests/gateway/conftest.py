@@ -78,6 +78,8 @@ class StandIn(Server):
 
     broken: ActorGridError | None = None
     mute = False
+    seen = -1
+    """How far in the ledger the last asker of a mirror had seen."""
 
     def deliver(self, envelope: Any) -> None:
         if not self.mute:
@@ -157,6 +159,7 @@ class ClusterManager(StandIn):
 
     @handles(cluster.GetJob)
     async def get(self, request: cluster.GetJob) -> dict[str, Any]:
+        self.seen = request.seen
         record = self.record(request.job_id)
         if request.wait_s and record["state"] not in FINAL:
             waiter = Waiter()
@@ -185,11 +188,13 @@ class ClusterManager(StandIn):
 
     @handles(cluster.Why)
     def why(self, request: cluster.Why) -> dict[str, Any]:
+        self.seen = request.seen
         state = self.record(request.job_id)["state"]
         return {"job_id": request.job_id, "state": state, "reasons": ["it waits"], "next_step": "wait"}
 
     @handles(cluster.ListHosts)
-    def hosts(self, _request: cluster.ListHosts) -> list[dict[str, Any]]:
+    def hosts(self, request: cluster.ListHosts) -> list[dict[str, Any]]:
+        self.seen = request.seen
         return [
             {
                 "node_id": "h1",
@@ -204,7 +209,8 @@ class ClusterManager(StandIn):
         ]
 
     @handles(cluster.ClusterSummary)
-    def summary(self, _request: cluster.ClusterSummary) -> dict[str, Any]:
+    def summary(self, request: cluster.ClusterSummary) -> dict[str, Any]:
+        self.seen = request.seen
         return {
             "name": "actorgrid",
             "health": "healthy",
@@ -297,7 +303,8 @@ class GpuCoordinator(StandIn):
         return [decision][: request.limit]
 
     @handles(Inventory)
-    def inventory(self, _request: Inventory) -> list[dict[str, Any]]:
+    def inventory(self, request: Inventory) -> list[dict[str, Any]]:
+        self.seen = request.seen
         return self.gpus
 
 

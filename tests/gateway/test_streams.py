@@ -71,6 +71,29 @@ def test_events_of_the_ledger_come_as_they_are_applied(town: Any) -> None:
     assert second["data"]["changes"] == [{"kind": "setting", "id": "work.kill_grace_s", "state": "set", "value": 3.0}]
 
 
+@pytest.mark.parametrize(
+    ("path", "answers"),
+    [
+        ("/api/jobs/a", "cluster_manager"),
+        ("/api/jobs/a/why", "cluster_manager"),
+        ("/api/jobs/a/result", "cluster_manager"),
+        ("/api/jobs/a/logs", "cluster_manager"),
+        ("/api/hosts", "cluster_manager"),
+        ("/api/cluster", "cluster_manager"),
+        ("/api/performance", "cluster_manager"),
+        ("/api/gpus", "gpu_coordinator"),
+    ],
+)
+def test_who_heard_an_event_is_told_of_nothing_before_it(town: Any, path: str, answers: str) -> None:
+    town.add_job("a")
+    reading = town.with_stream("/api/events", collecting(1))
+    listening(town)
+    index = town.servers["consensus"].apply("job", "a", {"state": "running"})
+    town.finish(reading)
+    town.http("GET", path)
+    assert town.servers[answers].seen == index
+
+
 @pytest.mark.parametrize("how", ["from", "last-event-id"])
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_events_resume_where_the_client_stopped(town: Any, how: str, forgotten: bool) -> None:
