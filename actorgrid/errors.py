@@ -37,6 +37,8 @@
     - StaleToken
     - StaleIncarnation
     - WrongState
+    - LockHeld
+    - LockLost
   + PlacementError
     - UnknownNode
     - DuplicateNode
@@ -50,6 +52,7 @@
     - TooManyActors
     - OutOfDeviceMemory
   + StateTypeConflict
+  + SafetyViolated
   + ActorError
     - CallTimeout
     - NoSuchActor
@@ -284,6 +287,10 @@ class LedgerRefused(ActorGridError):
     http_status = 409
 
 
+class SafetyViolated(ActorGridError):
+    """A simulated run did what may never happen; ``details["checker"]`` names the property."""
+
+
 class Overcommit(LedgerRefused):
     """The grant would give out more of a device or host than it has."""
 
@@ -298,6 +305,14 @@ class StaleIncarnation(LedgerRefused):
 
 class WrongState(LedgerRefused):
     """The job or allocation is not in a state that allows the command."""
+
+
+class LockHeld(LedgerRefused):
+    """Another holds the lock, and the request was not to wait for it."""
+
+
+class LockLost(LedgerRefused):
+    """The lock is not held any more by who thought so: its lease ran out, or it was released."""
 
 
 class PlacementError(ActorGridError):

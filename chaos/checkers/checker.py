@@ -1,0 +1,95 @@
+"""What a checker is told, and how it says that something happened which may not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+from actorgrid.actors.consensus.ledger import Outcome
+from actorgrid.actors.consensus.raft.messages import Entry
+from actorgrid.errors import SafetyViolated
+
+from ..simulator.disk import Image
+
+
+class Host(Protocol):
+    """What checkers see of a simulated host, from outside: also what the host itself could not know."""
+
+    @property
+    def id(self) -> int:
+        """Its number in the consensus."""
+
+    @property
+    def durable(self) -> Image:
+        """What its disk surely has now."""
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its disk has kept all that it said it did: a flipped bit is the disk's fault, not the code's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """An attempt's process on a host, as the host sees it: ``gpus`` are its devices, ``gpu_milli`` its share of each."""
+
+    host: str
+    attempt_id: str
+    job_id: str
+    token: tuple[int, int]
+    gpus: tuple[int, ...]
+    gpu_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a client asks and what it was told. ``kind`` is "write" (``command``) or "read" (of a setting)."""
+
+    client: str
+    kind: str
+    key: str
+    session: str
+    seq: int
+    command: dict[str, Any] | None
+    called_us: int
+
+
+class Checker:
+    """Is told what happens, in order; raises SafetyViolated through ``fail``. What it does not care for it leaves."""
+
+    def leads(self, host: Host, term: int) -> None:
+        """*host* says that it leads in *term*."""
+
+    def votes(self, host: Host, term: int, candidate: int) -> None:
+        """A vote of *host* for *candidate* leaves it."""
+
+    def written(self, host: Host, entries: tuple[Entry, ...]) -> None:
+        """*host* writes entries to its log."""
+
+    def commits(self, host: Host, entry: Entry, voters: tuple[frozenset[int], ...], hosts: Mapping[int, Host]) -> None:
+        """A leader says *entry* and all before it are committed; it needs a majority of each set of *voters*."""
+
+    def applied(self, host: Host, entry: Entry, outcome: Outcome, state: Any) -> None:
+        """*host* applied an entry; *state* is its ledger after it."""
+
+    def restored(self, host: Host, index: int, state: Any) -> None:
+        """*host* took its state from a snapshot or from its disk."""
+
+    def called(self, call: Call) -> None:
+        """A client begins a call."""
+
+    def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
+        """A client has its answer; *index* is where the write stands, or the state the read saw."""
+
+    def started(self, process: Process, now_us: int) -> None:
+        """A host starts an attempt's process."""
+
+    def ended(self, process: Process, now_us: int) -> None:
+        """A process is gone."""
+
+    def finish(self, states: Mapping[int, Any], now_us: int) -> None:
+        """The run is over and the cluster has recovered; *states* are the voters' ledgers."""
+
+    def fail(self, message: str, asked: str = "", found: str = "") -> NoReturn:
+        """Raises SafetyViolated in this checker's name."""
+        raise SafetyViolated(message, asked=asked, found=found, checker=type(self).__name__)
