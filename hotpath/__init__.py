@@ -13,6 +13,7 @@ from .meter import LatencyWindow
 from .records import NodeView, Placement, TypicalTask
 
 if TYPE_CHECKING:
+    from .reference.forecast import Forecast
     from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
     from .reference.placement import PlacementEngine
     from .reference.priority_bitmap import PriorityBitmap
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     COMPILED: bool
 elif os.environ.get("ACTORGRID_PURE_PYTHON") == "1":
+    from .reference.forecast import Forecast
     from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
     from .reference.placement import PlacementEngine
     from .reference.priority_bitmap import PriorityBitmap
@@ -31,10 +33,12 @@ else:
         from .memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
         from .placement import PlacementEngine
         from .priority_bitmap import PriorityBitmap
+        from .reference.forecast import Forecast
         from .timer_wheel import TimerWheel
 
         COMPILED = True
     except ModuleNotFoundError:
+        from .reference.forecast import Forecast
         from .reference.memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
         from .reference.placement import PlacementEngine
         from .reference.priority_bitmap import PriorityBitmap
@@ -47,6 +51,7 @@ __all__ = [
     "Block",
     "Blocks",
     "Defragmentation",
+    "Forecast",
     "LatencyWindow",
     "MemoryPool",
     "Move",

@@ -1,4 +1,4 @@
-"""When and where could this start? Reservations, made per node and device on a shadow of the cluster.
+"""When and where could this start? Reservations, made per node and device on a forecast of the cluster.
 
 A reservation names the earliest time at which the whole gang fits, given when running jobs are expected to end and
 what is reserved for others, and the devices it will take. A job that is started past it (backfilled) either ends
@@ -12,22 +12,17 @@ end in the order in which they started, the place is closed to all others, and s
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterator
 
-from actorgrid.hotpath import PlacementEngine
+from actorgrid.hotpath import Forecast, PlacementEngine
 
 from .job import Job
 from .reservation import Plan, Reservation
-from .shadow import Devices, Free, Node, Shadow
-
-EVENTS_MAX = 20_000
-"""Ends of running jobs looked at for one plan; one that needs more to end gets none."""
+from .shadow import Devices, Shadow
 
 
 class Planner:
-    """Keeps the reservations. Planning costs the nodes once, and each end looked at the nodes it frees."""
+    """Keeps the reservations. A plan costs a look at each node, and one more for each change up to its start."""
 
     def __init__(self, engine: PlacementEngine) -> None:
         self.engine = engine
@@ -35,158 +30,53 @@ class Planner:
         self.reservations: dict[str, Reservation] = {}
         self.to_stop: dict[str, str] = {}
         """Victims to be told, each with the job it is stopped for."""
+        self._forecast: Forecast | None = None  # both are made when they are asked for, and kept up from then on
         self._shadow: Shadow | None = None
+        self._capacity = 0  # of GPUs, as these two have it
+        self._allocated = 0
 
     def refresh(self) -> None:
         """Others changed the engine: look at it anew."""
-        self._shadow = None
+        self._forecast = self._shadow = None
 
     def started(self, job: Job) -> None:
         """*job* has its placement."""
         self.running[job.id] = job
+        if self._forecast is not None:
+            self._begin(self._forecast, job)
         if self._shadow is not None:
             self._shadow.started(job)
+        self._allocated += _gpu_milli(job)
 
     def ended(self, job: Job) -> None:
         """*job* gives its placement back."""
         del self.running[job.id]
         self.to_stop.pop(job.id, None)
+        if self._forecast is not None:
+            self._forecast.end(job.id)
         if self._shadow is not None:
             self._shadow.ended(job)
+        self._allocated -= _gpu_milli(job)
 
     # -- planning
 
-    def earliest(self, job: Job, now: float) -> Plan | None:
+    def earliest(self, job: Job, now: float, latest: float = math.inf) -> Plan | None:
         """The first time at which *job* fits beside all reservations but its own, and where.
 
-        ``None``: not even when all have ended, as far as this looks (EVENTS_MAX).
+        ``None``: not by *latest*, nor before its own reservation if it has one, or not even when all have ended, as
+        far as the forecast looks.
         """
-        ask = job.ask
-        assert ask is not None
-        duration = math.inf if job.request.expected_s is None else job.request.expected_s
-        nodes = self.shadow().nodes
-        thought: dict[str, Free] = {}
-        contested = [node.name for node in nodes.values() if any(id != job.id for id in node.reserved)]
-        counts: dict[str, int] = {}
-        total = 0
-        for node in nodes.values():
-            left = self._left(node, thought, job, now, now + duration) if node.reserved else node.free
-            counts[node.name] = found = node.members(left, ask, ask.gang)
-            total += found
-            if total >= ask.gang:
-                return self._plan(job, now, now + duration, counts, thought, ())
-        over: list[str] = []
-        for at, ended in self._events(job, now):
-            touched = dict.fromkeys(contested)
-            for each in ended:
-                over.append(each.id)
-                assert each.placement is not None and each.ask is not None
-                for name, indexes in each.placement.shares:
-                    if name in nodes:
-                        free = thought.get(name)
-                        if free is None:
-                            free = thought[name] = nodes[name].free.copy()
-                        free.change(each.ask, indexes, 1)
-                        touched[name] = None
-            for name in touched:
-                found = nodes[name].members(self._left(nodes[name], thought, job, at, at + duration), ask, ask.gang)
-                total += found - counts[name]
-                counts[name] = found
-            if total >= ask.gang:
-                return self._plan(job, at, at + duration, counts, thought, over)
-        return None
+        assert job.ask is not None
+        if job.reservation is not None:
+            latest = min(latest, math.nextafter(job.reservation.start, -math.inf))
+        found = self.forecast().earliest(job.id, job.ask, now, _or_endless(job.request.expected_s), latest)
+        return None if found is None else Plan(*found)
 
-    def _events(self, job: Job, now: float) -> Iterator[tuple[float, list[Job]]]:
-        """Times at which something may have changed, with the jobs that end then, earliest first."""
-        known: list[tuple[float, int, Job | None]] = []
-        unknown: list[tuple[float, int, Job | None]] = []
-        for each in self.running.values():
-            end = each.expected_end(now)
-            if end == math.inf:
-                unknown.append((each.started_at, each.sequence, each))
-            else:
-                known.append((end, each.sequence, each))
-        for number, reservation in enumerate(self.reservations.values()):
-            end = reservation.start + reservation.expected_s
-            if reservation.job is not job and end != math.inf:
-                known.append((end, -1 - number, None))
-        # Most plans need the first few ends only: a heap costs less than sorting all.
-        heapq.heapify(known)
-        looked_at = 0
-        while known and looked_at < EVENTS_MAX:
-            at = known[0][0]
-            ended = []
-            while known and known[0][0] == at:
-                _, _, over = heapq.heappop(known)
-                if over is not None:
-                    ended.append(over)
-            looked_at += max(1, len(ended))
-            yield max(at, now), ended
-        heapq.heapify(unknown)
-        while unknown and looked_at < EVENTS_MAX:
-            _, _, over = heapq.heappop(unknown)
-            looked_at += 1
-            if over is not None:
-                yield math.inf, [over]
-
-    def _left(self, node: Node, thought: dict[str, Free], job: Job, start: float, end: float) -> Free:
-        """What others' reservations leave of *node* at every moment from *start* to *end*."""
-        free = thought.get(node.name, node.free)
-        met = [each for id, each in node.reserved.items() if id != job.id and each.overlaps(start, end)]
-        if not met:
-            return free
-        if len(met) == 1:
-            return self._without(free, node, met)
-        left: Free | None = None
-        for moment in {start: None, **{each.start: None for each in met if start < each.start < end}}:
-            here = self._without(free, node, [each for each in met if each.holds_at(moment)])
-            if left is None:
-                left = here
-            else:
-                left.lower_to(here)
-        assert left is not None
-        return left
-
-    @staticmethod
-    def _without(free: Free, node: Node, reservations: list[Reservation]) -> Free:
-        left = free.copy()
-        for each in reservations:
-            for indexes in each.nodes[node.name]:
-                left.change(each.ask, indexes, -1)
-        return left
-
-    def _plan(
-        self,
-        job: Job,
-        start: float,
-        end: float,
-        counts: dict[str, int],
-        thought: dict[str, Free],
-        over: list[str] | tuple[str, ...],
-    ) -> Plan:
-        """Choose nodes for the gang: those that hold most of it, then those with least left."""
-        ask = job.ask
-        assert ask is not None
-        nodes = self.shadow().nodes
-        able = [nodes[name] for name, count in counts.items() if count]
-        able.sort(key=lambda node: (-counts[node.name], thought.get(node.name, node.free).total, node.number))
-        shares: list[tuple[str, Devices]] = []
-        for node in able:
-            wanted = min(counts[node.name], ask.gang - len(shares))
-            if wanted <= 0:
-                break
-            left = self._left(node, thought, job, start, end)
-            shares += [(node.name, indexes) for indexes in node.choose(left, ask, wanted)]
-        awaited: frozenset[str] = frozenset()
-        if math.isinf(start):
-            here = {name for name, _ in shares}
-            awaited = frozenset(id for id in over if any(name in here for name, _ in self._shares(id)))
-        return Plan(start, tuple(shares), awaited)
-
-    def _shares(self, id: str) -> tuple[tuple[str, Devices], ...]:
-        placement = self.running[id].placement
-        assert placement is not None
-        return placement.shares
+    def fits_alone(self, job: Job, now: float, latest: float) -> bool:
+        """Whether *job* could start by *latest* if there were no reservations: if not, no order of them helps."""
+        assert job.ask is not None
+        duration_s = _or_endless(job.request.expected_s)
+        return self.forecast().earliest(job.id, job.ask, now, duration_s, latest, alone=True) is not None
 
     # -- reservations
 
@@ -195,16 +85,18 @@ class Planner:
 
         Its victims are to be stopped (``to_stop``), which makes it firm.
         """
-        self.drop(job)
         assert job.ask is not None
+        self.drop(job)
+        forecast = self.forecast()
         reservation = Reservation(job, job.ask, plan, firm or bool(plan.victims))
         job.reservation = self.reservations[job.id] = reservation
-        nodes = self.shadow().nodes
-        for name in reservation.nodes:
-            nodes[name].reserved[job.id] = reservation
+        self._keep(forecast, reservation)
+        if self._shadow is not None:
+            self._shadow.keep(reservation)
         for id in plan.victims:
             victim = self.running[id]
             victim.stopping_at = now + victim.request.grace_s
+            forecast.stop_at(id, victim.stopping_at)
             self.to_stop[id] = job.id
 
     def drop(self, job: Job) -> bool:
@@ -213,67 +105,86 @@ class Planner:
         job.reservation = None
         if reservation is None:
             return False
+        if self._forecast is not None:
+            self._forecast.drop(job.id)
         if self._shadow is not None:
-            for name in reservation.nodes:
-                if name in self._shadow.nodes:
-                    self._shadow.nodes[name].reserved.pop(job.id, None)
+            self._shadow.let_go(reservation)
         for id in reservation.plan.victims:
             if self.to_stop.get(id) == job.id:
                 del self.to_stop[id]
                 if id in self.running:
                     self.running[id].stopping_at = None
+                    if self._forecast is not None:
+                        self._forecast.stop_at(id, None)
         return True
 
     # -- what may start beside them
 
     def closed_to(self, job: Job, end: float) -> tuple[str, ...]:
         """The nodes where *job*, were it to run from now to *end*, would meet someone else's reservation."""
-        found: dict[str, None] = {}
+        found: dict[str, list[Devices]] = {}
         for reservation in self.reservations.values():
-            if reservation.binds(job) and (reservation.unknown or reservation.start < end):
-                found.update(dict.fromkeys(reservation.nodes))
+            if (reservation.start < end or reservation.unknown) and reservation.binds(job):
+                found.update(reservation.nodes)
         return tuple(found)
 
     def beside(self, job: Job, closed: tuple[str, ...], now: float, end: float) -> tuple[tuple[str, Devices], ...]:
         """What the reservations on the *closed* nodes leave to a single *job* until *end*, as ``within`` has it."""
-        ask = job.ask
-        assert ask is not None
-        nodes = self.shadow().nodes
-        found = []
-        for name in closed:
-            node = nodes.get(name)
-            if node is None:
-                continue
-            left = node.free.copy()
-            for reservation in node.reserved.values():
-                if reservation.binds(job) and (reservation.unknown or reservation.start < end):
-                    left.lower_to(self._spare(node, reservation, job, now))
-            if node.members(left, ask, 1):
-                found.append((name, tuple(index for index, _ in node.slots(left, ask)) if ask.count else ()))
-        return tuple(found)
+        assert job.ask is not None
+        binding = [id for id, each in self.reservations.items() if each.binds(job)]
+        return self.forecast().beside(job.ask, closed, binding, now, end)
 
-    def _spare(self, node: Node, reservation: Reservation, job: Job, now: float) -> Free:
-        """What will be left on *node* at the moment when *reservation* starts."""
-        left = node.free.copy()
-        for id, (each, shares) in node.runs.items():
-            awaited = id in reservation.plan.awaited
-            over = awaited if reservation.unknown else each.expected_end(now) <= reservation.start
-            if over and each.ask is not None:
-                for indexes in shares:
-                    left.change(each.ask, indexes, 1)
-        others = [
-            other
-            for other in node.reserved.values()
-            if other is reservation or (other.binds(job) and other.holds_at(reservation.start))
-        ]
-        return self._without(left, node, others)
+    # -- the cluster, as it is and as it will be
+
+    def forecast(self) -> Forecast:
+        """What will be free when, reservations included."""
+        self._compare()
+        if self._forecast is None:
+            self._forecast = Forecast(self.engine.nodes())
+            for job in self.running.values():
+                self._begin(self._forecast, job, counted_in=True)
+            for reservation in self.reservations.values():
+                self._keep(self._forecast, reservation)
+        return self._forecast
 
     def shadow(self) -> Shadow:
         """The cluster as it is now, reservations included."""
-        if self._shadow is None or not self._shadow.agrees(self.engine):
+        self._compare()
+        if self._shadow is None:
             self._shadow = Shadow(self.engine, self.running.values())
             for reservation in self.reservations.values():
-                for name in reservation.nodes:
-                    if name in self._shadow.nodes:
-                        self._shadow.nodes[name].reserved[reservation.job.id] = reservation
+                self._shadow.keep(reservation)
         return self._shadow
+
+    def _compare(self) -> None:
+        """Look at the engine anew when its GPUs are not, in sum, what is thought: others took some, or added some."""
+        capacity, allocated = self.engine.capacity_gpu_milli, self.engine.allocated_gpu_milli
+        if capacity != self._capacity or allocated != self._allocated:
+            self.refresh()
+            self._capacity, self._allocated = capacity, allocated
+
+    @staticmethod
+    def _begin(forecast: Forecast, job: Job, *, counted_in: bool = False) -> None:
+        assert job.placement is not None and job.ask is not None
+        expected_s = _or_endless(job.request.expected_s)
+        shares = job.placement.shares
+        forecast.begin(job.id, job.ask, shares, job.started_at, expected_s, job.sequence, counted_in=counted_in)
+        if job.stopping_at is not None:
+            forecast.stop_at(job.id, job.stopping_at)
+
+    @staticmethod
+    def _keep(forecast: Forecast, reservation: Reservation) -> None:
+        plan = reservation.plan
+        forecast.reserve(
+            reservation.job.id, reservation.ask, plan.shares, plan.start, reservation.expected_s, plan.awaited
+        )
+
+
+def _or_endless(expected_s: float | None) -> float:
+    return math.inf if expected_s is None else expected_s
+
+
+def _gpu_milli(job: Job) -> int:
+    """What the engine counts as given to *job*."""
+    assert job.placement is not None and job.ask is not None
+    return job.ask.milli * sum(len(indexes) for _, indexes in job.placement.shares)

@@ -69,15 +69,3 @@ class Reservation:
     def binds(self, job: Job) -> bool:
         """Whether *job* has to leave its place alone."""
         return job is not self.job and (self.firm or job.reservation is not None or self.job.key < job.key)
-
-    def overlaps(self, start: float, end: float) -> bool:
-        """Whether someone who runs from *start* to *end* would meet it."""
-        if self.unknown:
-            return True
-        own_end = self.plan.start + self.expected_s
-        return self.plan.start < end and (own_end > start or math.isinf(own_end))
-
-    def holds_at(self, moment: float) -> bool:
-        """Whether its room is taken, or to be kept, at that very moment."""
-        own_end = self.plan.start + self.expected_s
-        return self.unknown or (self.plan.start <= moment and (moment < own_end or math.isinf(own_end)))

@@ -76,14 +76,16 @@ class EarliestDeadline(SchedulingPolicy):
     @staticmethod
     def _rearranged(job: Job, planner: Planner, now: float) -> bool:
         """Make all strict jobs' reservations anew, in the order of deadlines; or leave them as they are."""
+        if not planner.fits_alone(job, now, _latest_start(job)):
+            return False
         kept = [each for each in planner.reservations.values() if _strict(each.job) and not each.preempting]
         before = [(each.job, each.plan) for each in kept]
         waiting = [each for each, _ in before]
         for each in waiting:
             planner.drop(each)
         for each in sorted([*waiting, job], key=lambda each: (_latest_end(each), each.sequence)):
-            plan = planner.earliest(each, now)
-            if plan is None or plan.start > _latest_start(each):
+            plan = planner.earliest(each, now, _latest_start(each))
+            if plan is None:
                 break
             planner.reserve(each, plan, now, firm=True)
         else:

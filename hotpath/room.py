@@ -1,0 +1,135 @@
+"""What is free on one node, and how many members of a gang fit into it: plain objects, changed in thought."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .records import NodeView
+
+Devices = tuple[int, ...]
+
+
+class Ask:
+    """One gang's needs as a planner counts them: the engine's arguments, in the form that is fast to test."""
+
+    __slots__ = ("count", "cpu", "device_memory", "gang", "memory", "milli", "models", "within")
+
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
+        self.cpu: int = arguments.get("cpu_milli", 0)
+        self.memory: int = arguments.get("memory_mib", 0)
+        self.count: int = arguments.get("gpu_count", 0)
+        self.milli: int = arguments.get("gpu_milli", 1000)
+        self.device_memory: int = arguments.get("gpu_memory_mib", 0)
+        self.models = frozenset(arguments.get("gpu_models", ()))
+        self.gang: int = arguments.get("gang", 1)
+        self.within: dict[str, frozenset[int]] = {}
+        for name, indexes in arguments.get("within", ()):
+            self.within[name] = self.within.get(name, frozenset()) | frozenset(indexes)
+
+
+class Free:
+    """What is free on a node, now or in thought. It may go below nothing in thought: then nothing fits."""
+
+    __slots__ = ("cpu", "device_memory", "memory", "milli", "total")
+
+    def __init__(
+        self, cpu: int, memory: int, milli: list[int], device_memory: list[int], total: int | None = None
+    ) -> None:
+        self.cpu = cpu
+        self.memory = memory
+        self.milli = milli
+        self.device_memory = device_memory
+        self.total = sum(milli) if total is None else total
+
+    def copy(self) -> Free:
+        """Another one with the same amounts."""
+        return Free(self.cpu, self.memory, self.milli[:], self.device_memory[:], self.total)
+
+    def change(self, ask: Ask, indexes: Devices, sign: int) -> None:
+        """Give back (*sign* 1) or take (-1) one member's amounts on these devices."""
+        self.cpu += sign * ask.cpu
+        self.memory += sign * ask.memory
+        for index in indexes:
+            self.milli[index] += sign * ask.milli
+            self.device_memory[index] += sign * ask.device_memory
+        self.total += sign * ask.milli * len(indexes)
+
+    def lower_to(self, other: Free) -> None:
+        """Keep the lesser of both, amount by amount."""
+        self.cpu = min(self.cpu, other.cpu)
+        self.memory = min(self.memory, other.memory)
+        self.milli = [min(mine, theirs) for mine, theirs in zip(self.milli, other.milli, strict=True)]
+        self.device_memory = [min(m, t) for m, t in zip(self.device_memory, other.device_memory, strict=True)]
+        self.total = sum(self.milli)
+
+
+class Room:
+    """One node: what is free on it now, and who fits into that or into what would be free."""
+
+    __slots__ = ("draining", "free", "models", "name", "number")
+
+    def __init__(self, view: NodeView, number: int) -> None:
+        self.name = view.name
+        self.number = number
+        self.draining = view.draining
+        self.models = tuple(gpu.model for gpu in view.gpus)
+        self.free = Free(
+            view.cpu_milli_free,
+            view.memory_mib_free,
+            [gpu.milli_free for gpu in view.gpus],
+            [gpu.memory_mib_free for gpu in view.gpus],
+        )
+
+    def slots(self, free: Free, ask: Ask) -> list[tuple[int, int]]:
+        """The devices that could serve, with how many members' shares each holds: (index, shares)."""
+        allowed = ask.within.get(self.name)
+        found = []
+        for index, milli in enumerate(free.milli):
+            if milli < ask.milli or (ask.models and self.models[index] not in ask.models):
+                continue
+            if ask.within and (allowed is None or index not in allowed):
+                continue
+            shares = milli // ask.milli
+            if ask.device_memory:
+                shares = min(shares, free.device_memory[index] // ask.device_memory)
+            if shares > 0:
+                found.append((index, shares))
+        return found
+
+    def members(self, free: Free, ask: Ask, most: int) -> int:
+        """How many members of *ask* fit into *free* of this node, at most *most*."""
+        if self.draining or (ask.within and self.name not in ask.within):
+            return 0
+        if free.total < ask.count * ask.milli and min(free.milli, default=0) >= 0:
+            return 0
+        if ask.cpu:
+            most = min(most, free.cpu // ask.cpu)
+        if ask.memory:
+            most = min(most, free.memory // ask.memory)
+        if most <= 0:
+            return 0
+        if not ask.count:
+            return most
+        shares = [each for _, each in self.slots(free, ask)]
+        if ask.count == 1:
+            return min(most, sum(shares))
+        # m members of c different devices each fit exactly when the devices hold m * c shares, at most m of each.
+        while most and sum(min(each, most) for each in shares) < most * ask.count:
+            most -= 1
+        return most
+
+    def choose(self, free: Free, ask: Ask, members: int) -> list[Devices]:
+        """Devices for so many members, which are known to fit: for one member those with least left."""
+        slots = self.slots(free, ask)
+        chosen: list[Devices] = []
+        if members == 1:
+            slots.sort(key=lambda slot: (free.milli[slot[0]], slot[0]))
+            return [tuple(sorted(index for index, _ in slots[: ask.count]))]
+        left = dict(slots)
+        for _ in range(members):
+            most = sorted(left, key=lambda index: (-left[index], index))[: ask.count]
+            for index in most:
+                left[index] -= 1
+            chosen.append(tuple(sorted(most)))
+        return chosen
