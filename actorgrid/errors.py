@@ -32,6 +32,7 @@
     - DiskFull
     - LogCorrupted
     - LogFailed
+    - LedgerDiverged
   + LedgerRefused
     - Overcommit
     - StaleToken
@@ -279,6 +280,10 @@ class LogCorrupted(StorageError):
 
 class LogFailed(StorageError):
     """A write or fsync of the log failed: the ledger stays down for this boot."""
+
+
+class LedgerDiverged(StorageError):
+    """This host's copy of the ledger is not what the others have; it takes no further part."""
 
 
 class LedgerRefused(ActorGridError):

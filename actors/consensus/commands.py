@@ -18,8 +18,10 @@ from actorgrid.errors import BadRequest, BodyTooLarge
 VERSION = 1
 MAX_COMMAND_BYTES = 16 * 2**20
 MAX_JOBS = 10_000
+DEPTH_MAX = 16
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+LOCK_TTL_MIN_S, LOCK_TTL_MAX_S = 0.5, 86_400.0
 OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "lost")
 
 # What is still recorded when the disk has no room for new work: it is about work already accepted, or about us.
@@ -33,6 +35,10 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "fail_job",
         "release_lease",
         "set_setting",
+        "renew_lock",
+        "release_lock",
+        "expire_lock",
+        "compare_digest",
     }
 )
 
@@ -155,6 +161,31 @@ def release_lease(lease_id: str, at: float) -> Command:
     return _command("release_lease", at, lease_id=lease_id)
 
 
+def acquire_lock(name: str, owner: str, ttl_s: float, at: float, *, wait: bool = False, user_id: str = "") -> Command:
+    """Hold a lock or stand in line for it. *owner* names one holder: a thread that asks, not a user."""
+    return _command("acquire_lock", at, name=name, owner=owner, ttl_s=ttl_s, wait=wait, user_id=user_id or "local")
+
+
+def renew_lock(name: str, owner: str, at: float, token: list[int] | None = None) -> Command:
+    """The holder, or one who waits, is still there."""
+    return _command("renew_lock", at, name=name, owner=owner, token=token)
+
+
+def release_lock(name: str, owner: str, at: float, token: list[int] | None = None) -> Command:
+    """Give a lock back, or leave the line."""
+    return _command("release_lock", at, name=name, owner=owner, token=token)
+
+
+def expire_lock(name: str, owner: str, renewals: int, term: int, at: float) -> Command:
+    """The leader of *term* saw no renewal after the *renewals*-th in time."""
+    return _command("expire_lock", at, name=name, owner=owner, renewals=renewals, term=term)
+
+
+def compare_digest(index: int, digest: dict[str, str], state_format: int, at: float) -> Command:
+    """What the leader's state was at *index*, by kind of record; a voter with another one stops."""
+    return _command("compare_digest", at, index=index, digest=digest, format=state_format)
+
+
 def set_setting(key: str, value: Any, by: str, at: float) -> Command:
     """Keep a setting's value over the files' one; ``None`` gives the files their say again."""
     return _command("set_setting", at, key=key, value=value, by=by)
@@ -226,7 +257,7 @@ def _truth(value: Any) -> bool:
 
 
 def _table(value: Any) -> bool:
-    return isinstance(value, dict)
+    return isinstance(value, dict) and _shallow(value)
 
 
 def _texts(value: Any) -> bool:
@@ -245,7 +276,12 @@ def _token(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(_whole(part) for part in value)
 
 
-def _anything(_value: Any) -> bool:
+def _shallow(value: Any, depth: int = DEPTH_MAX) -> bool:
+    """Plain, and nested no deeper than every later reader can follow."""
+    if isinstance(value, dict):
+        return depth > 0 and all(_shallow(part, depth - 1) for part in value.values())
+    if isinstance(value, list):
+        return depth > 0 and all(_shallow(part, depth - 1) for part in value)
     return True
 
 
@@ -305,6 +341,10 @@ _JOB_MAY: dict[str, _Check] = {
     "retries_left": lambda value: _whole(value) and value <= 100,
     "submitted_at": _number,
 }
+_LOCK: dict[str, _Check] = {
+    "name": lambda value: isinstance(value, str) and 0 < len(value) <= 256,
+    "owner": _id,
+}
 _ENTRY: dict[str, _Check] = {"type": _text, "v": _whole, "at": _number}
 # type -> (fields that must be there, fields that may be)
 _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
@@ -351,8 +391,16 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
         {"pool": _or_none(_text), "env": _env},
     ),
     "release_lease": ({"lease_id": _text}, {}),
+    "acquire_lock": (
+        {**_LOCK, "ttl_s": lambda value: _number(value) and LOCK_TTL_MIN_S <= value <= LOCK_TTL_MAX_S},
+        {"wait": _truth, "user_id": _text},
+    ),
+    "renew_lock": (_LOCK, {"token": _or_none(_token)}),
+    "release_lock": (_LOCK, {"token": _or_none(_token)}),
+    "expire_lock": ({**_LOCK, "renewals": _whole, "term": _whole}, {}),
+    "compare_digest": ({"index": _whole, "digest": _env, "format": _whole}, {}),
     "set_setting": (
-        {"key": lambda value: _text(value) and 0 < len(value) <= 256, "value": _anything},
+        {"key": lambda value: _text(value) and 0 < len(value) <= 256, "value": _shallow},
         {"by": _text},
     ),
 }

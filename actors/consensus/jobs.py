@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from actorgrid.models import JobState
@@ -23,18 +23,21 @@ Plain = dict[str, Any]
 
 
 class Jobs:
-    """Part of the replicated state. *changed* is told of every job whose record changed, and its state.
+    """Part of the replicated state. *changed* is told of every job whose record changed, and its state; *touched*,
+    of what only left memory, by kind and id.
 
     ``records`` holds live jobs and the last 1,000 that ended, in order of acceptance; of 100,000 more the id and
-    the state are kept, so that they can be depended on and are not accepted twice.
+    the state are kept, so that they can be depended on and are not accepted twice. A record is never written into:
+    one that changes is replaced, so that whoever has read it keeps what was true then.
     """
 
-    def __init__(self, changed: Callable[[str, Plain, str], None]) -> None:
+    def __init__(self, changed: Callable[[str, Plain, str], None], touched: Callable[[str, str], None]) -> None:
+        self._touched = touched
         self.records: dict[str, Plain] = {}
         self.counts: dict[str, int] = {state.value: 0 for state in JobState}
         self._changed = changed
         self._ended: OrderedDict[str, None] = OrderedDict()
-        self._remembered: OrderedDict[str, str] = OrderedDict()
+        self.remembered: OrderedDict[str, str] = OrderedDict()
         self._dependencies = Dependencies()
         self._total = 0
         self._retired_total = 0
@@ -51,12 +54,12 @@ class Jobs:
 
     def known(self, job_id: str) -> bool:
         """Whether a job of that id was accepted before, as far as is remembered."""
-        return job_id in self.records or job_id in self._remembered
+        return job_id in self.records or job_id in self.remembered
 
     def state_of(self, job_id: str) -> str:
         """The state of a known job. One remembered no more has succeeded: its failure would have ended who asks."""
         job = self.records.get(job_id)
-        return job["state"] if job is not None else self._remembered.get(job_id, SUCCEEDED)
+        return job["state"] if job is not None else self.remembered.get(job_id, SUCCEEDED)
 
     def unmet(self, job_id: str) -> list[str]:
         """The jobs a queued one still waits for."""
@@ -73,32 +76,36 @@ class Jobs:
             self._await_dependencies(job)
         for job in jobs:
             broken = next((name for name in job["depends_on"] if self.state_of(name) in FINAL[1:]), None)
-            if broken is not None and job["state"] == QUEUED:
-                self.finish(job, FAILED, dependency_failed(job["job_id"], broken, self.state_of(broken)), at)
+            if broken is not None and self.state_of(job["job_id"]) == QUEUED:
+                failed = dependency_failed(job["job_id"], broken, self.state_of(broken))
+                self.finish(job["job_id"], FAILED, failed, at)
 
-    def move(self, job: Plain, state: str) -> None:
-        """Another state for *job*."""
-        self.counts[job["state"]] -= 1
+    def change(self, job_id: str, state: str | None = None, **fields: Any) -> Plain:
+        """Another record in the place of the job's, with these fields and that state; what was read before stays."""
+        before = self.records[job_id]
+        state = state or before["state"]
+        self.counts[before["state"]] -= 1
         self.counts[state] += 1
-        job["state"] = state
-        self._changed(job["job_id"], job, state)
+        job = self.records[job_id] = {**before, **fields, "state": state}
+        self._changed(job_id, job, state)
+        return job
 
-    def finish(self, job: Plain, state: str, error: Plain | None, at: float) -> None:
-        """End a job, and with it, unless it succeeded, all that waits for it, directly or not."""
-        ending = deque([(job, state, error)])
+    def finish(self, job_id: str, state: str, error: Plain | None, at: float, **fields: Any) -> Plain:
+        """End a job, and with it, unless it succeeded, all that waits for it, directly or not. Gives its record."""
+        first = job_id
+        ending = deque([(job_id, state, error, fields)])
         while ending:
-            job, state, error = ending.popleft()
-            job_id = job["job_id"]
-            job["ended_at"], job["error"] = at, error
+            job_id, state, error, fields = ending.popleft()
             self._dependencies.drop(job_id)
-            self.move(job, state)
+            self.change(job_id, state, ended_at=at, error=error, **fields)
             self._ended[job_id] = None
             for dependent_id in self._dependencies.leave(job_id):
                 if state != SUCCEEDED:
                     # It ends only once, whatever else it waits for.
                     self._dependencies.drop(dependent_id)
                     failed = dependency_failed(dependent_id, job_id, state)
-                    ending.append((self.records[dependent_id], FAILED, failed))
+                    ending.append((dependent_id, FAILED, failed, {}))
+        return self.records[first]
 
     def retire(self) -> list[tuple[int, Plain]]:
         """The ended jobs over the bound, oldest end first, with a number each: the history is their home now."""
@@ -107,28 +114,34 @@ class Jobs:
             job_id, _ = self._ended.popitem(last=False)
             job = self.records.pop(job_id)
             self.counts[job["state"]] -= 1
-            self._remembered[job_id] = job["state"]
+            self.remembered[job_id] = job["state"]
+            self._touched("job", job_id)
+            self._touched("remembered", job_id)
             self._retired_total += 1
             retired.append((self._retired_total, job))
-        while len(self._remembered) > REMEMBERED_MAX:
-            self._remembered.popitem(last=False)
+        while len(self.remembered) > REMEMBERED_MAX:
+            self._touched("remembered", self.remembered.popitem(last=False)[0])
         return retired
 
-    def dump(self) -> Plain:
-        """Plain values, all of the state."""
+    @property
+    def totals(self) -> list[int]:
+        """How many were ever accepted, and how many retired."""
+        return [self._total, self._retired_total]
+
+    def dump(self) -> dict[str, list[Any]]:
+        """Plain values, all of the state but the totals."""
         return {
-            "records": self.records,
+            "jobs": list(self.records.values()),
             "ended": list(self._ended),
-            "remembered": list(self._remembered.items()),
-            "totals": [self._total, self._retired_total],
+            "remembered": list(self.remembered.items()),
         }
 
-    def load(self, dumped: Plain) -> None:
+    def load(self, dumped: Mapping[str, Iterable[Any]], totals: Iterable[int]) -> None:
         """Become what ``dump`` gave; for a new, empty object."""
-        self.records.update(sorted(dumped["records"].items(), key=lambda item: item[1]["ordinal"]))
-        self._ended.update(OrderedDict.fromkeys(dumped["ended"]))
-        self._remembered.update((name, state) for name, state in dumped["remembered"])
-        self._total, self._retired_total = dumped["totals"]
+        self.records.update((job["job_id"], job) for job in dumped.get("jobs", ()))
+        self._ended.update(OrderedDict.fromkeys(dumped.get("ended", ())))
+        self.remembered.update((name, state) for name, state in dumped.get("remembered", ()))
+        self._total, self._retired_total = totals
         for job in self.records.values():
             self.counts[job["state"]] += 1
             if job["state"] == QUEUED:

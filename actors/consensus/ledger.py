@@ -2,24 +2,23 @@
 
 ``apply`` is the guard of the cluster: it refuses, the same way on every replica, any grant that gives out more
 than there is, comes from an old term or names a past incarnation. It uses no clock and no dice; the same log gives
-the same state, byte for byte (``snapshot``). A refused command changes nothing but the proposer's session.
+the same state, byte for byte (``snapshot``), which voters compare (``digest``). A refused command changes nothing but
+the proposer's session.
 
-Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; sessions 10,000 (least recently used
-goes first); 1,000 ended jobs kept whole, 100,000 more by id and state; 1,000 attempts per job, of which the first
-and the last 49 are kept.
+Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; locks 10,000; sessions 10,000 (least
+recently used goes first); 1,000 ended jobs kept whole, 100,000 more by id and state; 1,000 attempts per job, of which
+the first and the last 49 are kept.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from actorgrid.errors import (
     ActorGridError,
-    LedgerRefused,
+    LedgerDiverged,
     QueueFull,
     StaleIncarnation,
     StaleToken,
@@ -31,7 +30,9 @@ from actorgrid.errors import (
 from .capacity import Capacity
 from .commands import check
 from .dependencies import refuse_circles
+from .digest import DigestMarks, StateDigest
 from .jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
+from .locks import Locks
 from .messages import Snapshot
 from .records import (
     END_FACTS,
@@ -44,8 +45,8 @@ from .records import (
     resources_of,
 )
 from .sessions import Sessions
+from .snapshot_format import decode, encode
 
-FORMAT = 1
 LIVE_JOBS_MAX = 1_000_000
 HOSTS_MAX = 10_000
 ALLOCATIONS_MAX = 100_000
@@ -87,21 +88,28 @@ class Outcome:
 
 
 class Ledger:
-    """The state, and the only way to change it. Records handed out are live: read them, do not write them."""
+    """The state, and the only way to change it. A record handed out stays as it is: one that changes is replaced."""
 
     def __init__(self) -> None:
         self.index = 0
         self.term = 0
         self.epoch = 1
-        self._jobs = Jobs(lambda job_id, job, state: self._changed("job", job_id, job, state))
+        self._jobs = Jobs(
+            lambda job_id, job, state: self._changed("job", job_id, job, state),
+            lambda kind, id: self._digest.changed(kind, id),
+        )
         self.jobs = self._jobs.records
         self.allocations: dict[str, dict[str, Any]] = {}
         self.hosts: dict[str, dict[str, Any]] = {}
         self.settings: dict[str, Any] = {}
+        self._locks = Locks(lambda name, record, word: self._lock_changed(name, record, word))
+        self.locks = self._locks.records
         self.counts = self._jobs.counts
         self.capacity = Capacity()
-        self._sessions = Sessions()
+        self._sessions = Sessions(lambda session: self._digest.changed("session", session))
         self._events_total = 0
+        self._digest = self._new_digest()
+        self.digest_marks = DigestMarks()
         # Of the entry being applied.
         self._at = 0.0
         self._type = ""
@@ -119,6 +127,11 @@ class Ledger:
             "grant_lease": self._grant_lease,
             "release_lease": self._release_lease,
             "set_setting": self._set_setting,
+            "acquire_lock": lambda command: self._locks.acquire(command, [self.epoch, self.index], self._at),
+            "renew_lock": self._locks.renew,
+            "release_lock": lambda command: self._locks.release(command, [self.epoch, self.index], self._at),
+            "expire_lock": self._expire_lock,
+            "compare_digest": lambda command: self.digest_marks.compare(command),
         }
 
     # -- entries
@@ -142,7 +155,10 @@ class Ledger:
         return Outcome(last[1], kept["result"], None, repeated=True)
 
     def apply(self, index: int, command: Any, session: str = "", seq: int = 0) -> Outcome:
-        """Carry out the entry at *index*, which must be the next. Never raises for what the command holds."""
+        """Carry out the entry at *index*, which must be the next. Never raises for what the command holds.
+
+        Raises LedgerDiverged when a digest of the leader's shows that this state is not the cluster's.
+        """
         assert index == self.index + 1, f"entry {index} after {self.index}: the log has a gap"
         self.index = index
         earlier = self.repeated(session, seq)
@@ -156,6 +172,8 @@ class Ledger:
             check(command)
             self._at, self._type = float(command["at"]), command["type"]
             result = self._verbs[command["type"]](command)
+        except LedgerDiverged:
+            raise  # no refusal, which all voters would give alike
         except ActorGridError as refusal:
             assert not self._changes, f"{self._type} changed the state before it was refused"
             error = refusal
@@ -163,50 +181,78 @@ class Ledger:
             answer = {"result": result} if error is None else {"error": error.to_dict()}
             self._sessions.told(session, seq, index, answer)
         retired = tuple(self._jobs.retire())
+        for kind, id, _ in self._changes:
+            if kind != "term":
+                self._digest.changed(kind, id)
+        self.digest_marks.passed(index, self._digest, self._rest)
         return Outcome(index, result, error, tuple(self._changes), tuple(self._events), retired)
 
     # -- snapshots
 
     def snapshot(self) -> bytes:
-        """The whole state as canonical bytes: equal states give equal bytes."""
-        state = {
-            "format": FORMAT,
-            "index": self.index,
+        """The whole state as bytes; equal states give equal bytes."""
+        return b"".join(self.snapshot_pieces())
+
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        """``snapshot`` bit by bit: of the state at this call, however much is applied before the last piece is taken.
+
+        Records are never written into, so a copy of the tables is a copy of the state.
+        """
+        sections: dict[str, list[Any]] = {
+            **self._jobs.dump(),
+            "allocations": list(self.allocations.values()),
+            "hosts": list(self.hosts.values()),
+            "settings": list(self.settings.items()),
+            "locks": list(self.locks.values()),
+            "sessions": self._sessions.dump(),
+        }
+        return encode({**self._rest(), "index": self.index}, sections)
+
+    def _rest(self) -> dict[str, Any]:
+        """What is no record."""
+        return {
             "term": self.term,
             "epoch": self.epoch,
-            "jobs": self._jobs.dump(),
-            "allocations": self.allocations,
-            "hosts": self.hosts,
-            "settings": self.settings,
-            "sessions": self._sessions.dump(),
             "events_total": self._events_total,
+            "job_totals": self._jobs.totals,
         }
-        return json.dumps(state, sort_keys=True, separators=(",", ":")).encode("ascii")
 
-    def digest(self) -> str:
-        """SHA-256 of ``snapshot``, in hex."""
-        return hashlib.sha256(self.snapshot()).hexdigest()
+    def digest(self) -> dict[str, str]:
+        """SHA-256 in hex by kind of record, of the "rest" but the index, and of all as "root": a Merkle tree's top.
+
+        Its cost follows what has changed since it was last asked for.
+        """
+        return self._digest.by_kind(self._rest())
+
+    def _new_digest(self) -> StateDigest:
+        return StateDigest(
+            {
+                "job": self.jobs,
+                "remembered": self._jobs.remembered,
+                "allocation": self.allocations,
+                "host": self.hosts,
+                "setting": self.settings,
+                "lock": self.locks,
+                "session": self._sessions.answers,
+            }
+        )
 
     @classmethod
     def restore(cls, data: bytes) -> Ledger:
-        """The state that ``snapshot`` wrote. Raises LedgerRefused for a later format."""
-        state = json.loads(data)
-        if state["format"] > FORMAT:
-            raise LedgerRefused(
-                f"the snapshot is of format {state['format']}",
-                found=f"this host knows formats up to {FORMAT}",
-                hint="upgrade this host",
-            )
+        """The state that ``snapshot`` wrote, or an earlier version's. Raises LedgerRefused for a later format."""
+        header, sections = decode(data)
         ledger = cls()
-        ledger.index, ledger.term, ledger.epoch = state["index"], state["term"], state["epoch"]
-        ledger._jobs.load(state["jobs"])
-        ledger.allocations = dict(sorted(state["allocations"].items(), key=lambda item: item[1]["token"]))
-        ledger.hosts = state["hosts"]
-        ledger.settings = state["settings"]
-        ledger._sessions = Sessions.load(state["sessions"])
-        ledger._events_total = state["events_total"]
+        ledger.index, ledger.term, ledger.epoch = header["index"], header["term"], header["epoch"]
+        ledger._events_total = header["events_total"]
+        ledger._jobs.load(sections, header["job_totals"])
+        ledger.allocations.update((record["allocation_id"], record) for record in sections.get("allocations", ()))
+        ledger.hosts.update((record["host_id"], record) for record in sections.get("hosts", ()))
+        ledger.settings.update((key, value) for key, value in sections.get("settings", ()))
+        ledger.locks.update((record["name"], record) for record in sections.get("locks", ()))
+        ledger._sessions.load(sections.get("sessions", ()))
         for allocation in ledger.allocations.values():
             ledger.capacity.take(allocation)
+        ledger._digest = ledger._new_digest()
         return ledger
 
     def live(self) -> Snapshot:
@@ -219,6 +265,7 @@ class Ledger:
             allocations=dict(self.allocations),
             hosts=dict(self.hosts),
             settings=dict(self.settings),
+            locks=dict(self.locks),
         )
 
     # -- terms, hosts, settings
@@ -258,6 +305,17 @@ class Ledger:
             self.settings[key] = value
         self._changed("setting", key, value, "unset" if value is None else "set")
         return {"key": key, "value": value, "previous": previous}
+
+    # -- locks
+
+    def _expire_lock(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._check_term(command)
+        return self._locks.expire(command, [self.epoch, self.index], self._at)
+
+    def _lock_changed(self, name: str, record: dict[str, Any] | None, word: str) -> None:
+        self._changes.append(("lock", name, record))
+        if word:
+            self._event("lock", name, word)
 
     # -- jobs
 
@@ -299,10 +357,9 @@ class Ledger:
                 return {"state": self._jobs.state_of(job_id), "cancel_requested": False}
             raise UnknownJob(f"there is no job {job_id}", asked=job_id)
         if job["state"] == QUEUED:
-            self._jobs.finish(job, CANCELLED, cancelled_before_start(command.get("by", "")), self._at)
+            job = self._jobs.finish(job_id, CANCELLED, cancelled_before_start(command.get("by", "")), self._at)
         elif job["state"] not in FINAL and not job["cancel_requested"]:
-            job["cancel_requested"] = True
-            self._changed("job", job_id, job, job["state"])
+            job = self._jobs.change(job_id, cancel_requested=True)
         return {"state": job["state"], "cancel_requested": job["cancel_requested"]}
 
     def _fail_job(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -317,7 +374,7 @@ class Ledger:
                 f"job {job_id} is {job['state']}", asked="fail it before it starts", hint="cancel it instead"
             )
         if job["state"] == QUEUED:
-            self._jobs.finish(job, FAILED, command["error"], self._at)
+            job = self._jobs.finish(job_id, FAILED, command["error"], self._at)
         return {"state": job["state"]}
 
     # -- grants
@@ -345,10 +402,10 @@ class Ledger:
         owner = {"kind": "attempt", "job_id": job_id, "attempt": number}
         allocation = self._allocate(attempt_id, owner, command, devices, resources, job["pool"], {})
         attempt = new_attempt(allocation, number, command.get("placement_latency_us"))
-        job["attempts"].append(attempt)
-        if len(job["attempts"]) > ATTEMPTS_KEPT:
-            del job["attempts"][1]
-        self._jobs.move(job, PLACED)
+        attempts = [*job["attempts"], attempt]
+        if len(attempts) > ATTEMPTS_KEPT:
+            del attempts[1]
+        self._jobs.change(job_id, PLACED, attempts=attempts)
         return {"token": allocation["token"], "attempt_id": attempt_id, "gpu_uuids": allocation["gpu_uuids"]}
 
     def _grant_lease(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -363,14 +420,17 @@ class Ledger:
         self._event("allocation", command["lease_id"], "granted")
         return {"token": allocation["token"], "gpu_uuids": allocation["gpu_uuids"]}
 
-    def _grantable(self, command: dict[str, Any]) -> dict[str, Any]:
+    def _check_term(self, command: dict[str, Any]) -> None:
         if command["term"] != self.term:
             raise StaleToken(
-                "the grant was decided under another leadership",
-                asked=f"term {command['term']}",
+                "that was decided under another leadership",
+                asked=f"{command['type']} of term {command['term']}",
                 found=f"term {self.term}",
                 hint="decide again from the state of this term",
             )
+
+    def _grantable(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._check_term(command)
         host = self.hosts.get(command["host"])
         if host is None:
             raise StaleIncarnation(f"no host {command['host']} is registered", asked=command["host"])
@@ -442,35 +502,44 @@ class Ledger:
             raise WrongState(f"attempt {command['attempt_id']} is over", asked="start it")
         if attempt["state"] == RUNNING:
             return {"already": True, "cancel_requested": job["cancel_requested"]}
-        attempt["state"], attempt["started_at"] = RUNNING, self._at
-        self._jobs.move(job, RUNNING)
+        attempts = _with(job, {**attempt, "state": RUNNING, "started_at": self._at})
+        self._jobs.change(job["job_id"], RUNNING, attempts=attempts)
         return {"already": False, "cancel_requested": job["cancel_requested"]}
 
     def _end_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
         job, attempt = self._attempt(command)
         if job is None or attempt is None or attempt["state"] in FINAL:
             return {"already": True, "job_state": self._jobs.state_of(command["attempt_id"].rpartition(".")[0])}
-        outcome, error = command["outcome"], command.get("error")
-        attempt["state"] = FAILED if outcome == "timed_out" else outcome
-        attempt["ended_at"] = self._at
-        attempt.update({name: command.get(name) for name in END_FACTS})
+        job_id, outcome, error = job["job_id"], command["outcome"], command.get("error")
         if outcome != SUCCEEDED:
             error = error or default_error(outcome, attempt["attempt_id"])
-            attempt["error"] = error
+        ended = {
+            **attempt,
+            "state": FAILED if outcome == "timed_out" else outcome,
+            "ended_at": self._at,
+            **{name: command.get(name) for name in END_FACTS},
+            "error": attempt["error"] if outcome == SUCCEEDED else error,
+        }
+        attempts = _with(job, ended)
+        charge = command.get("charge", True)
         self._free(attempt["allocation_id"])
         if outcome == SUCCEEDED:
-            self._jobs.finish(job, SUCCEEDED, None, self._at)
+            job = self._jobs.finish(job_id, SUCCEEDED, None, self._at, attempts=attempts)
         elif outcome == CANCELLED or job["cancel_requested"]:
-            self._jobs.finish(job, CANCELLED, error, self._at)
+            job = self._jobs.finish(job_id, CANCELLED, error, self._at, attempts=attempts)
         elif attempt["number"] >= ATTEMPTS_MAX:
-            self._jobs.finish(job, LOST, error, self._at)
-        elif not command.get("charge", True) or job["retries_left"] > 0:
-            if command.get("charge", True):
-                job["retries_left"] -= 1
-            job["not_before"] = command.get("retry_at") or self._at
-            self._jobs.move(job, QUEUED)
+            job = self._jobs.finish(job_id, LOST, error, self._at, attempts=attempts)
+        elif not charge or job["retries_left"] > 0:
+            job = self._jobs.change(
+                job_id,
+                QUEUED,
+                attempts=attempts,
+                retries_left=job["retries_left"] - charge,
+                not_before=command.get("retry_at") or self._at,
+            )
         else:
-            self._jobs.finish(job, LOST if outcome == LOST else FAILED, error, self._at)
+            state = LOST if outcome == LOST else FAILED
+            job = self._jobs.finish(job_id, state, error, self._at, attempts=attempts)
         return {"already": False, "job_state": job["state"]}
 
     def _attempt(self, command: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
@@ -503,6 +572,11 @@ class Ledger:
     def _event(self, kind: str, identity: str, state: str) -> None:
         self._events_total += 1
         self._events.append(Event(self._events_total, self.index, self._at, self._type, kind, identity, state))
+
+
+def _with(job: dict[str, Any], attempt: dict[str, Any]) -> list[dict[str, Any]]:
+    """The job's attempts, with this one in the place of the one of its number."""
+    return [attempt if each["number"] == attempt["number"] else each for each in job["attempts"]]
 
 
 def _last_number(job: dict[str, Any]) -> int:

@@ -48,7 +48,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything live at ``index``: jobs that are not final, allocations, hosts, settings."""
+    """Everything live at ``index``: jobs that are not final, allocations, hosts, settings, locks."""
 
     index: int
     term: int
@@ -57,13 +57,14 @@ class Snapshot:
     allocations: dict[str, dict[str, Any]]
     hosts: dict[str, dict[str, Any]]
     settings: dict[str, Any]
+    locks: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """One committed command's effect. ``changes``: (kind, id, new record or None when gone), in order.
 
-    Kinds: job, allocation, host, setting, and term (record: (term, epoch)). ``previous`` is the
+    Kinds: job, allocation, host, setting, lock, and term (record: (term, epoch)). ``previous`` is the
     index of the Applied sent before this one: a receiver that sees a gap subscribes again.
     """
 

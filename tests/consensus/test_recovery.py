@@ -26,6 +26,7 @@ from actorgrid.actors.consensus.commands import (
 )
 from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.consensus.log import EndMark
+from actorgrid.actors.consensus.snapshot_format import decode
 from actorgrid.errors import DiskFull, LogCorrupted, LogFailed, StorageError
 from actorgrid.supervisors.envelope import SettingChanged
 from tests.consensus.rig import AT, Host, host_record, job_record
@@ -44,8 +45,8 @@ def fill(host: Host, count: int, prefix: str = "j") -> None:
 
 def digest(host: Host) -> str:
     """Of the state without the term that the last start began."""
-    state = json.loads(host.live._ledger.snapshot())
-    return json.dumps({key: value for key, value in state.items() if key not in ("index", "term")})
+    header, sections = decode(host.live._ledger.snapshot())
+    return json.dumps([{key: value for key, value in header.items() if key not in ("index", "term")}, sections])
 
 
 def test_snapshot_and_tail_give_the_state_of_the_whole_log(make_host: MakeHost, tmp_path: Path) -> None:

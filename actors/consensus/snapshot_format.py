@@ -1,0 +1,137 @@
+"""The bytes of a ledger snapshot: a header, then each section's items in pieces, so that it need not be made at once.
+
+Format 2 is a stream of msgpack values: the header (a dict with ``format``), then ``[section, items]`` with at most
+1,000 items each, and last ``["end", number of pieces]``. Items are in the order of the state, which the log alone
+determines: equal states give equal bytes. Format 1 was one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgpack
+
+from actorgrid.errors import LedgerRefused
+
+FORMAT = 2
+PIECE_ITEMS = 1_000
+END = "end"
+# What msgpack's own integers cannot hold, in decimal.
+BIG = 1
+
+Plain = dict[str, Any]
+Sections = Mapping[str, Iterable[Any]]
+
+
+def encode(header: Plain, sections: Sections) -> Iterator[bytes]:
+    """Pieces that make the snapshot when joined. The sections may be read lazily, but must not change meanwhile."""
+    yield pack({"format": FORMAT, **header})
+    pieces = 0
+    for name, items in sections.items():
+        piece: list[Any] = []
+        for item in items:
+            piece.append(item)
+            if len(piece) == PIECE_ITEMS:
+                pieces += 1
+                yield pack([name, piece])
+                piece = []
+        if piece:
+            pieces += 1
+            yield pack([name, piece])
+    yield pack([END, pieces])
+
+
+def pack(value: Any) -> bytes:
+    """A plain value as bytes; whole numbers may be of any size."""
+    data: bytes = msgpack.packb(value, default=_of_big, unicode_errors="surrogatepass")
+    return data
+
+
+def decode(data: bytes) -> tuple[Plain, dict[str, list[Any]]]:
+    """The header, and the items of each section, of any format up to ours. Raises LedgerRefused for anything else."""
+    if data[:1] == b"{":
+        return _from_json(data)
+    try:
+        values = list(
+            msgpack.Unpacker(
+                _Bytes(data), ext_hook=_big, unicode_errors="surrogatepass", strict_map_key=False, max_buffer_size=0
+            )
+        )
+        header, *pieces, end = values
+        known = int(header["format"])
+        if known > FORMAT:
+            raise LedgerRefused(
+                f"the snapshot is of format {known}",
+                found=f"this host knows formats up to {FORMAT}",
+                hint="upgrade this host",
+            )
+        if end != [END, len(pieces)]:
+            raise ValueError("it has no end")
+        sections: dict[str, list[Any]] = {}
+        for name, items in pieces:
+            sections.setdefault(name, []).extend(items)
+    except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
+        raise LedgerRefused(
+            "the snapshot cannot be read", found=f"{len(data)} bytes: {error}", hint="take an earlier one, or a backup"
+        ) from None
+    return header, sections
+
+
+class _Bytes:
+    """A file of bytes in memory, read without copying it whole first."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+
+    def read(self, size: int) -> bytes:
+        piece = bytes(self._data[self._at : self._at + size])
+        self._at += len(piece)
+        return piece
+
+
+def _of_big(value: Any) -> msgpack.ExtType:
+    if isinstance(value, int):
+        return msgpack.ExtType(BIG, str(value).encode("ascii"))
+    raise TypeError(f"a {type(value).__name__} is no plain value")
+
+
+def _big(code: int, data: bytes) -> int:
+    if code != BIG:
+        raise ValueError(f"extension {code} is not known")
+    return int(data)
+
+
+# -- earlier formats
+
+
+def _from_json(data: bytes) -> tuple[Plain, dict[str, list[Any]]]:
+    try:
+        state = json.loads(data)
+        return _MIGRATIONS[int(state["format"])](state)
+    except (ValueError, TypeError, KeyError) as error:
+        raise LedgerRefused(
+            "the snapshot cannot be read",
+            found=f"{len(data)} bytes: {error!r}",
+            hint="take an earlier one, or a backup",
+        ) from None
+
+
+def _from_1(state: Plain) -> tuple[Plain, dict[str, list[Any]]]:
+    jobs = state["jobs"]
+    header = {name: state[name] for name in ("format", "index", "term", "epoch", "events_total")}
+    return {**header, "job_totals": jobs["totals"]}, {
+        # JSON sorted them by id.
+        "jobs": sorted(jobs["records"].values(), key=lambda job: job["ordinal"]),
+        "ended": jobs["ended"],
+        "remembered": jobs["remembered"],
+        "allocations": sorted(state["allocations"].values(), key=lambda allocation: allocation["token"]),
+        "hosts": list(state["hosts"].values()),
+        "settings": list(state["settings"].items()),
+        "sessions": state["sessions"],
+    }
+
+
+_MIGRATIONS: dict[int, Callable[[Plain], tuple[Plain, dict[str, list[Any]]]]] = {1: _from_1}
