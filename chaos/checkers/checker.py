@@ -28,6 +28,9 @@ class Host(Protocol):
     def trusted(self) -> bool:
         """Whether its disk has kept all that it said it did: a flipped bit is the disk's fault, not the code's."""
 
+    def holds(self, index: int, term: int) -> bool:
+        """Whether it has written that entry, be it synced or not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Process:

@@ -79,7 +79,7 @@ class StateMachineSafety(Checker):
         if not self._highest:
             return
         committed_term = self._entries[self._highest][0]
-        if committed_term < term and not host.durable.covers(self._highest, committed_term):
+        if committed_term < term and not host.holds(self._highest, committed_term):
             self.fail(
                 "a leader's log lacks a committed entry",
                 asked=f"host {host.id} leads in term {term}",

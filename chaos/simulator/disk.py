@@ -15,7 +15,15 @@ from random import Random
 from actorgrid.actors.consensus.raft.messages import Entry, HardState, Snapshot
 from actorgrid.errors import DiskFull, LogCorrupted, LogFailed
 
-Record = Entry | HardState | Snapshot
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A snapshot of one's own: entries after it stay. One from a leader takes the place of the whole log."""
+
+    snapshot: Snapshot
+
+
+Record = Entry | HardState | Snapshot | Compaction
 
 
 @dataclass(slots=True)
@@ -56,15 +64,12 @@ class Image:
                 del self.entries[max(0, record.index - self.entries[0].index) :]
             assert record.index == self.last_index + 1, f"entry {record.index} after {self.last_index}: a gap"
             self.entries.append(record)
+        elif isinstance(record, Compaction):
+            self.entries = [entry for entry in self.entries if entry.index > record.snapshot.index]
+            self.snapshot = record.snapshot
         else:
-            self._take_snapshot(record)
-
-    def _take_snapshot(self, snapshot: Snapshot) -> None:
-        if self.snapshot is not None and snapshot.index <= self.snapshot.index:
-            return
-        keep = self.term(snapshot.index) == snapshot.term
-        self.entries = [entry for entry in self.entries if keep and entry.index > snapshot.index]
-        self.snapshot = snapshot
+            self.entries = []
+            self.snapshot = record
 
 
 class Disk:
@@ -96,6 +101,13 @@ class Disk:
         for record in self._unsynced:
             self.durable.take(record)
         self._unsynced.clear()
+
+    def wrote(self, index: int, term: int) -> bool:
+        """Whether that entry is durable or was written since the last sync."""
+        unsynced = self._unsynced
+        return self.durable.covers(index, term) or any(
+            isinstance(record, Entry) and (record.index, record.term) == (index, term) for record in unsynced
+        )
 
     def sync_time_us(self) -> int:
         """How long the next sync takes: 1 to 5 ms, one in fifty ten times that."""

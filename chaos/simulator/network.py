@@ -15,6 +15,8 @@ Deliver = Callable[[str, Any], None]
 class Network:
     """Carries messages between named ends, in no promised order; what it drops nobody is told of.
 
+    An end's name is its host's, or begins with it and a stroke (n1/agent); cuts are between hosts, and nothing happens
+    to what stays within one.
     Delays are drawn from *delay_us*; one message in a hundred takes up to ten times as long, so that later ones
     overtake it. ``loss`` and ``doubling`` are the shares of messages lost and delivered twice, ``slow`` multiplies
     delays. At most 20,000 messages are under way: what comes on top is lost.
@@ -25,6 +27,7 @@ class Network:
         self._dice = dice
         self._delay_us = delay_us
         self._ends: dict[str, Deliver] = {}
+        self._host: dict[str, str] = {}
         self._cut: dict[tuple[str, str], int] = {}
         self._in_flight = 0
         self.loss = 0.0
@@ -34,8 +37,9 @@ class Network:
         self.lost = 0
 
     def attach(self, name: str, deliver: Deliver) -> None:
-        """Have what is sent to *name* handed to *deliver*, with the sender's name."""
+        """Have what is sent to *name* handed to *deliver*, with the sender's name. Senders are attached, too."""
         self._ends[name] = deliver
+        self._host[name] = name.partition("/")[0]
 
     def cut(self, sender: str, receiver: str) -> None:
         """Let nothing pass from *sender* to *receiver*; cuts add up and are healed one by one."""
@@ -56,12 +60,14 @@ class Network:
 
     def passes(self, sender: str, receiver: str) -> bool:
         """Whether no cut is in the way."""
-        return (sender, receiver) not in self._cut
+        return not self._cut or (self._host[sender], self._host.get(receiver, receiver)) not in self._cut
 
     def send(self, sender: str, receiver: str, message: Any) -> None:
         """Carry *message*, perhaps. A cut stops it on either end: as it leaves, and as it would arrive."""
         copies = 1
-        if self._cut and not self.passes(sender, receiver):
+        if self._host[sender] == self._host.get(receiver):
+            pass
+        elif not self.passes(sender, receiver):
             copies = 0
         elif self.loss and self._dice.random() < self.loss:
             copies = 0
@@ -82,7 +88,7 @@ class Network:
 
     def _arrive(self, sender: str, receiver: str, message: Any) -> None:
         self._in_flight -= 1
-        if self._cut and not self.passes(sender, receiver):
+        if not self.passes(sender, receiver):
             self.lost += 1
             return
         self.carried += 1

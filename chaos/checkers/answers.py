@@ -1,0 +1,115 @@
+"""What clients were told: linearizable, fresh, never going back, and each command once. A client has one call at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actorgrid.actors.consensus.commands import decode_entry
+from actorgrid.actors.consensus.ledger import Outcome
+from actorgrid.actors.consensus.raft.messages import Entry
+from actorgrid.errors import ActorGridError
+
+from .checker import Call, Checker, Host
+from .linearizability import UNKNOWN, Operation, apply_register, check
+
+
+class Linearizability(Checker):
+    """Reads and swaps of the settings, each key a register."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Call] = {}
+        self._history: list[Operation] = []
+
+    def called(self, call: Call) -> None:
+        """Until it is answered, it may have taken effect or not."""
+        if call.kind == "read" or (call.command is not None and call.command["type"] == "set_setting"):
+            self._open[call.client] = call
+
+    def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
+        """It took effect between the two moments."""
+        if self._open.pop(call.client, None) is None:
+            return
+        if isinstance(answer, ActorGridError):
+            self.fail("the ledger refused a write", asked=f"{call.client}: {call.command}", found=str(answer))
+        if call.command is None:
+            self._history.append(Operation(call.key, ("read",), answer, call.called_us, now_us, call.client))
+        else:
+            swap = ("swap", call.command["value"])
+            self._history.append(Operation(call.key, swap, answer["previous"], call.called_us, now_us, call.client))
+
+    def finish(self, states: Mapping[int, Any], now_us: int) -> None:
+        """Search for an order."""
+        for call in self._open.values():
+            if call.command is not None:
+                swap = ("swap", call.command["value"])
+                self._history.append(Operation(call.key, swap, UNKNOWN, call.called_us, None, call.client))
+        verdict = check(self._history, None, apply_register)
+        if verdict.linearizable is False:
+            stuck = "; ".join(
+                f"{each.who} {each.call} -> {each.answer} ({each.called_us} to {each.returned_us} us)"
+                for each in verdict.stuck
+            )
+            self.fail(
+                "no order of the calls explains the answers",
+                asked=f"key {verdict.key}, {verdict.explained} calls explained",
+                found=stuck,
+            )
+
+
+class Freshness(Checker):
+    """A read sees all that anyone was told before it began (ReadIndex), and a client's reads never go back."""
+
+    def __init__(self) -> None:
+        self._told = 0
+        self._floor: dict[str, int] = {}
+        self._seen: dict[str, int] = {}
+
+    def called(self, call: Call) -> None:
+        """What was told by now must be seen."""
+        if call.kind == "read":
+            self._floor[call.client] = self._told
+
+    def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
+        """Compare indexes."""
+        floor = self._floor.pop(call.client, None)
+        if floor is not None:
+            if index < floor:
+                self.fail(
+                    "a stale read", asked=f"{call.client} reads {call.key}", found=f"state of {index}, {floor} was told"
+                )
+            if index < self._seen.get(call.client, 0):
+                self.fail("reads go back", asked=call.client, found=f"{index} after {self._seen[call.client]}")
+            self._seen[call.client] = index
+        self._told = max(self._told, index)
+
+
+class ExactlyOnce(Checker):
+    """A (session, number) takes effect at one index, and that is the one its client is told."""
+
+    def __init__(self) -> None:
+        self._effects: dict[tuple[str, int], int] = {}
+
+    def applied(self, host: Host, entry: Entry, outcome: Outcome, state: Any) -> None:
+        """Note where each took effect."""
+        if outcome.repeated or entry.kind != "command" or not entry.data:
+            return
+        session, seq, _ = decode_entry(entry.data)
+        if not session:
+            return
+        first = self._effects.setdefault((session, seq), entry.index)
+        if first != entry.index:
+            self.fail(
+                "a command took effect twice",
+                asked=f"{session} number {seq}",
+                found=f"entries {first} and {entry.index}",
+            )
+
+    def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
+        """The client was told of that very effect."""
+        if call.kind == "write" and self._effects.get((call.session, call.seq)) != index:
+            self.fail(
+                "an answer for what never took effect there",
+                asked=f"{call.session} number {call.seq} at {index}",
+                found=f"{self._effects.get((call.session, call.seq))}",
+            )

@@ -1,0 +1,105 @@
+"""Nothing is given out twice: by a second reading of the log, and by what the hosts really run.
+
+The reading does not trust the ledger's own sums: it keeps its own, from commands and outcomes alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.actors.consensus.commands import decode_entry
+from actorgrid.actors.consensus.ledger import Outcome
+from actorgrid.actors.consensus.raft.messages import Entry
+
+from .checker import Checker, Host, Process
+
+DEVICE_MILLI = 1000
+
+
+class Grants(Checker):
+    """Every grant in the log is of the term and incarnation then valid and fits what is free; tokens only grow."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._term = 0
+        self._incarnations: dict[str, int] = {}
+        self._up: dict[str, bool] = {}
+        self._free: dict[tuple[str, int], int] = {}
+        self._held: dict[str, tuple[str, tuple[int, ...], int]] = {}
+        self._last_token = (0, 0)
+
+    def applied(self, host: Host, entry: Entry, outcome: Outcome, state: Any) -> None:
+        """Read each entry once, from whoever applies it first."""
+        if entry.index <= self._next or entry.kind != "command" or not entry.data:
+            return
+        self._next = entry.index
+        if outcome.error is not None or outcome.repeated:
+            return
+        _, _, command = decode_entry(entry.data)
+        kind = command["type"]
+        if kind == "new_term":
+            self._term = command["term"]
+        elif kind == "register_host":
+            given = command["host"]
+            self._incarnations[given["host_id"]] = given["incarnation"]
+            self._up[given["host_id"]] = given.get("state", "up") == "up"
+        elif kind == "grant_attempt":
+            self._granted(entry, command, outcome, state)
+        for changed, id, record in outcome.changes:
+            if changed == "allocation" and record is None and (held := self._held.pop(id, None)) is not None:
+                for index in held[1]:
+                    self._free[held[0], index] = self._free.get((held[0], index), DEVICE_MILLI) + held[2]
+
+    def _granted(self, entry: Entry, command: dict[str, Any], outcome: Outcome, state: Any) -> None:
+        host, asked = command["host"], f"entry {entry.index}: {command['job_id']}.{command['number']}"
+        if command["term"] != self._term:
+            self.fail("a grant of another term", asked=f"{asked}, term {command['term']}", found=f"term {self._term}")
+        if command["incarnation"] != self._incarnations.get(host) or not self._up[host]:
+            self.fail(
+                "a grant to a host that is no more",
+                asked=f"{asked}, {host} incarnation {command['incarnation']}",
+                found=f"incarnation {self._incarnations.get(host)}",
+            )
+        assert outcome.result is not None, "a grant without a result"
+        token = (outcome.result["token"][0], outcome.result["token"][1])
+        if token <= self._last_token:
+            self.fail("a token that does not grow", asked=f"{asked}: {token}", found=f"{self._last_token} before")
+        self._last_token = token
+        milli = state.jobs[command["job_id"]]["resources"]["gpu_milli"]
+        for index in command["gpu_indexes"]:
+            left = self._free.get((host, index), DEVICE_MILLI) - milli
+            if left < 0:
+                self.fail("a device is given out twice", asked=f"{asked}: {milli} of {host}/{index}", found=f"{left}")
+            self._free[host, index] = left
+        self._held[f"{command['job_id']}.{command['number']}"] = (host, tuple(command["gpu_indexes"]), milli)
+
+
+class RunningTogether(Checker):
+    """What hosts really run: never more than a whole device at once, never two attempts of one job."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Process] = {}
+
+    def started(self, process: Process, now_us: int) -> None:
+        """Look at what runs beside it."""
+        for index in process.gpus:
+            beside = [p for p in self._running.values() if p.host == process.host and index in p.gpus]
+            used = sum(p.gpu_milli for p in beside) + process.gpu_milli
+            if used > DEVICE_MILLI:
+                self.fail(
+                    "two owners believe they hold one device",
+                    asked=f"{process.attempt_id} (token {process.token}) on {process.host}/{index}",
+                    found=f"{used} thousandths in use, with {', '.join(p.attempt_id for p in beside)}",
+                )
+        twin = next((p for p in self._running.values() if p.job_id == process.job_id), None)
+        if twin is not None:
+            self.fail(
+                "two attempts of one job run at once",
+                asked=f"{process.attempt_id} on {process.host}",
+                found=f"{twin.attempt_id} on {twin.host}",
+            )
+        self._running[process.attempt_id] = process
+
+    def ended(self, process: Process, now_us: int) -> None:
+        """It holds nothing any more."""
+        self._running.pop(process.attempt_id, None)

@@ -1,0 +1,66 @@
+"""What a fault is: a plan of injections, each with its own dice, so that any may be left out without moving the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from actorgrid.chaos.simulator.clock import MS
+from actorgrid.chaos.simulator.cluster import Cluster
+from actorgrid.chaos.simulator.dice import stream
+from actorgrid.chaos.simulator.node import Node
+
+Strike = Callable[[Cluster, Random], str]
+"""Does it, and says what it did ("" for nothing)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """One strike, at its time."""
+
+    at_us: int
+    fault: str
+    strike: Strike
+    dice: Random
+
+
+class Fault:
+    """Strikes about every *every_ms*; what it does is ``strike``."""
+
+    def __init__(self, every_ms: int = 2_000, lasts_ms: tuple[int, int] = (200, 3_000)) -> None:
+        self.every_ms = every_ms
+        self.lasts_ms = lasts_ms
+
+    @property
+    def name(self) -> str:
+        """What the trace calls it."""
+        return type(self).__name__
+
+    def plan(self, seed: int, dice: Random, until_us: int) -> list[Injection]:
+        """All strikes of a run."""
+        found: list[Injection] = []
+        at_us = dice.randrange(50, 2 * self.every_ms) * MS
+        while at_us < until_us:
+            own = stream(seed, f"{self.name}/{len(found)}")
+            found.append(Injection(at_us, self.name, self.strike, own))
+            at_us += dice.randrange(self.every_ms // 2, 2 * self.every_ms) * MS
+        return found
+
+    def strike(self, cluster: Cluster, dice: Random) -> str:
+        """Do it now, and arrange for its end."""
+        raise NotImplementedError
+
+    def duration_us(self, dice: Random) -> int:
+        """How long this one lasts."""
+        return dice.randrange(*self.lasts_ms) * MS
+
+
+def pick(cluster: Cluster, dice: Random, leader_share: float = 0.5) -> Node | None:
+    """A host that runs: the leader with that probability, else any; None when all are down."""
+    chance, which = dice.random(), dice.random()
+    leader = cluster.leader
+    if leader is not None and chance < leader_share:
+        return leader
+    up = cluster.up
+    return up[int(which * len(up))] if up else None

@@ -1,0 +1,115 @@
+"""Faults of hosts: crashes, also of all at once, pauses, clocks that run wrong."""
+
+from __future__ import annotations
+
+from random import Random
+
+from actorgrid.chaos.simulator.clock import MS, SECOND
+from actorgrid.chaos.simulator.cluster import Cluster
+from actorgrid.chaos.simulator.node import Node
+
+from .fault import Fault, pick
+
+
+def restart_later(cluster: Cluster, node: Node, delay_us: int) -> None:
+    """Have a host that is down start again."""
+
+    def start() -> None:
+        if not node.up:
+            node.boot()
+
+    cluster.world.clock.after(delay_us, start)
+
+
+class Crash(Fault):
+    """A host loses power and starts again; one time in eight, all of them do."""
+
+    def strike(self, cluster: Cluster, dice: Random) -> str:
+        """Down now, up later."""
+        everyone = dice.random() < 0.125
+        one = pick(cluster, dice)
+        targets = cluster.up if everyone else [one] if one is not None else []
+        for node in targets:
+            node.crash("power off")
+            restart_later(cluster, node, self.duration_us(dice))
+        return f"{' '.join(node.name for node in targets)}"
+
+
+class Pause(Fault):
+    """A host stands still, then goes on and finds its mail."""
+
+    def strike(self, cluster: Cluster, dice: Random) -> str:
+        """Pause now, resume later."""
+        node = pick(cluster, dice)
+        if node is None or node.paused:
+            return ""
+        node.pause()
+        life = node.boots
+
+        def resume() -> None:
+            if node.up and node.boots == life:
+                node.resume()
+
+        cluster.world.clock.after(self.duration_us(dice), resume)
+        return node.name
+
+
+class ClockSkew(Fault):
+    """A host's timers run up to twice as fast or half as fast, and its wall clock jumps by up to a minute."""
+
+    def strike(self, cluster: Cluster, dice: Random) -> str:
+        """Wrong now, right later."""
+        node = pick(cluster, dice)
+        rate, skew_us = dice.choice((0.5, 0.7, 1.5, 2.0)), dice.randrange(-60, 61) * SECOND
+        if node is None:
+            return ""
+        node.rate, node.skew_us = rate, skew_us
+
+        def mend() -> None:
+            node.rate, node.skew_us = 1.0, 0
+
+        cluster.world.clock.after(self.duration_us(dice), mend)
+        return f"{node.name}: ticks of {rate:g} times their length, wall clock {skew_us / SECOND:+g} s"
+
+
+class LeadersFall(Fault):
+    """Whoever begins to lead in the next while is cut off, or loses power, a moment later."""
+
+    def strike(self, cluster: Cluster, dice: Random) -> str:
+        """Set the trap; it springs at most four times."""
+        left = [4]
+        network = cluster.world.network
+
+        def spring(node: Node) -> None:
+            after_us = dice.randrange(0, 60 * MS)
+            how = dice.choice(("crash", "crash", "alone", "one friend"))
+            down_us = dice.randrange(200, 2_500) * MS
+            friend = dice.choice(sorted(cluster.nodes))
+            if left[0] <= 0:
+                return
+            left[0] -= 1
+
+            def fall() -> None:
+                if not node.up:
+                    return
+                cluster.world.trace.add("fault", f"LeadersFall: {node.name} {how}")
+                if how == "crash":
+                    node.crash("power off")
+                    restart_later(cluster, node, down_us)
+                    return
+                others = [id for id in cluster.nodes if id != node.id and (how == "alone" or id != friend)]
+                cuts = [pair for id in others for pair in ((node.name, f"n{id}"), (f"n{id}", node.name))]
+                for a, b in cuts:
+                    network.cut(a, b)
+                cluster.world.clock.after(down_us, lambda: [network.mend(a, b) for a, b in cuts] and None)
+
+            cluster.world.clock.after(after_us, fall)
+
+        cluster.leader_hooks.append(spring)
+
+        def disarm() -> None:
+            if spring in cluster.leader_hooks:
+                cluster.leader_hooks.remove(spring)
+
+        cluster.world.clock.after(self.duration_us(dice), disarm)
+        return "armed"

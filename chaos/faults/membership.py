@@ -1,0 +1,89 @@
+"""Changes of the members and of the leader, in the middle of everything else: no faults, but when bugs show."""
+
+from __future__ import annotations
+
+from random import Random
+
+from actorgrid.actors.consensus.raft.messages import ConfChange
+from actorgrid.chaos.simulator.clock import MS
+from actorgrid.chaos.simulator.cluster import Cluster
+from actorgrid.chaos.simulator.node import Node
+
+from .fault import Fault
+
+VOTERS_MIN, VOTERS_MAX = 3, 7
+
+
+def some_change(cluster: Cluster, dice: Random) -> list[ConfChange]:
+    """A change an operator might make: one voter more or less, a learner in or promoted, or two voters swapped."""
+    config = cluster.config
+    voters, learners = list(config.voters), list(config.learners)
+    strangers = [id for id in cluster.nodes if id not in voters and id not in learners and cluster.nodes[id].up]
+    # Hosts whose log is broken go first: voters that can never vote must not become a majority.
+    leaving = [id for id in voters if cluster.nodes[id].disk.broken] or voters
+    kind = dice.choice(("learn", "promote", "remove", "demote", "swap", "join"))
+    which = dice.random()
+
+    def one(ids: list[int]) -> int:
+        return ids[int(which * len(ids))]
+
+    if kind in ("learn", "join", "swap") and not strangers:
+        new = cluster.add_node()
+        strangers = [new.id] if new is not None else []
+    if kind == "learn" and strangers:
+        return [ConfChange("add_learner", one(strangers))]
+    if kind == "join" and strangers and len(voters) < VOTERS_MAX:
+        return [ConfChange("add_voter", one(strangers))]
+    if kind == "promote" and learners and len(voters) < VOTERS_MAX:
+        return [ConfChange("add_voter", one(learners))]
+    if kind == "remove" and len(voters) > VOTERS_MIN:
+        return [ConfChange("remove", one(leaving))]
+    if kind == "demote" and len(voters) > VOTERS_MIN:
+        return [ConfChange("add_learner", one(leaving))]
+    if kind == "swap" and (incoming := learners or strangers):
+        return [ConfChange("add_voter", one(incoming)), ConfChange("remove", one(leaving))]
+    return []
+
+
+class MembershipChange(Fault):
+    """Whoever leads is asked for a change of the members."""
+
+    def strike(self, cluster: Cluster, dice: Random) -> str:
+        """Ask once."""
+        changes = some_change(cluster, dice)
+        return f"{changes}: {'taken' if cluster.change_members(changes) else 'not taken'}" if changes else ""
+
+
+class HastyOperator(Fault):
+    """For a while, every new leader is asked for a change of the members at once, and again a moment later."""
+
+    def strike(self, cluster: Cluster, dice: Random) -> str:
+        """Wait for leaders."""
+
+        def ask(node: Node) -> None:
+            for delay_ms in (0, dice.randrange(1, 30), dice.randrange(1, 120)):
+                cluster.world.clock.after(delay_ms * MS, lambda: cluster.change_members(some_change(cluster, dice)))
+
+        cluster.leader_hooks.append(ask)
+
+        def stop() -> None:
+            if ask in cluster.leader_hooks:
+                cluster.leader_hooks.remove(ask)
+
+        cluster.world.clock.after(self.duration_us(dice), stop)
+        return "waits for leaders"
+
+
+class Transfer(Fault):
+    """The leader is asked to hand over to another member."""
+
+    def strike(self, cluster: Cluster, dice: Random) -> str:
+        """Ask once."""
+        leader, which = cluster.leader, dice.random()
+        if leader is None or leader.paused:
+            return ""
+        voters = leader.core.status().config.voters
+        to = voters[int(which * len(voters))]
+        leader.core.transfer_leader(to)
+        leader.pump()
+        return f"{leader.name} to n{to}"

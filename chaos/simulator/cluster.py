@@ -1,0 +1,188 @@
+"""A cluster of simulated hosts, and what an operator does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from actorgrid.actors.consensus.commands import end_attempt, register_host
+from actorgrid.actors.consensus.raft.messages import ConfChange, ConfState, Dropped, HardState, Snapshot
+
+from .asking import Asker
+from .clock import MS
+from .node import NOTHING, Node
+from .world import World
+
+NODES_MAX = 12
+OPERATOR_US = 250 * MS
+ENDS_AT_ONCE = 32
+
+
+class Cluster:
+    """The hosts of a run by id, from 1. Founding members start with one empty snapshot, so that whoever joins later
+    is sent one, too."""
+
+    def __init__(self, world: World, node_class: type[Node], voters: int) -> None:
+        self.world = world
+        self.nodes: dict[int, Node] = {}
+        self.leader_hooks: list[Callable[[Node], None]] = []
+        self._node_class = node_class
+        founders = tuple(range(1, voters + 1))
+        state = node_class.ledger_class()
+        state.apply(1, NOTHING)
+        self._founding = Snapshot(1, 1, ConfState(voters=founders), state.snapshot())
+        self._operator = Asker(world, "operator", self.ids, world.dice("operator"))
+        self._retired: set[int] = set()
+        world.on_leader = self._led_by
+        for id in founders:
+            self._add(id, self._founding)
+        for node in self.nodes.values():
+            node.disk.write([HardState(1, 0, 1)])
+            node.disk.sync()
+            node.boot()
+
+    def ids(self) -> list[int]:
+        """Every host anybody might ask."""
+        return [id for id in self.nodes if id not in self._retired]
+
+    @property
+    def up(self) -> list[Node]:
+        """The hosts that run."""
+        return [node for node in self.nodes.values() if node.up]
+
+    @property
+    def leader(self) -> Node | None:
+        """Who believes to lead in the highest term; None while nobody does."""
+        leaders = [node for node in self.up if node.leads]
+        return max(leaders, key=lambda node: node.term) if leaders else None
+
+    @property
+    def config(self) -> ConfState:
+        """The members as the host knows them that has applied most."""
+        best = max(self.up, key=lambda node: node.ledger.index, default=None)
+        return self._founding.conf_state if best is None else best.core.status().config
+
+    def add_node(self) -> Node | None:
+        """A new host with an empty disk, which nobody knows yet; None at the bound of 12."""
+        if len(self.nodes) >= NODES_MAX:
+            return None
+        node = self._add(max(self.nodes) + 1, None)
+        node.boot()
+        return node
+
+    def change_members(self, changes: list[ConfChange]) -> bool:
+        """Propose to whoever leads; ``False`` when that is nobody, or it does not take it."""
+        leader = self.leader
+        if leader is None or leader.paused:
+            return False
+        answer = leader.core.propose_conf_change(tuple(changes))
+        self.world.trace.add(leader.name, f"asked to change members: {changes}: {answer}")
+        leader.pump()
+        return not isinstance(answer, Dropped)
+
+    # -- the operator
+
+    def calm(self) -> None:
+        """No faults from here on: what stopped starts, and an operator mends what does not by itself."""
+        self.world.trace.add("operator", "calm: no more faults")
+        self.leader_hooks.clear()
+        self.world.network.calm()
+        for node in self.nodes.values():
+            node.rate, node.skew_us = 1.0, 0
+            node.disk.full, node.disk.sync_fails, node.disk.slow = False, False, 1.0
+            if node.paused:
+                node.resume()
+            if not node.up:
+                node.boot()
+        self._mend()
+
+    def _mend(self) -> None:
+        """Every quarter of a second: replace voters whose log is broken, take hosts that are no members off."""
+        config = self.config
+        members = {*config.voters, *config.voters_outgoing, *config.learners, *config.learners_next}
+        broken = next((id for id in sorted(members) if self._hopeless(self.nodes[id])), None)
+        if config.voters_outgoing:
+            self.change_members([])
+        elif broken is not None:
+            changes = [ConfChange("remove", broken)]
+            spare = next((id for id in self.nodes if id not in members and self.nodes[id].up and self._empty(id)), None)
+            if spare is None and (new := self.add_node()) is not None:
+                spare = new.id
+            if spare is not None:
+                changes.append(ConfChange("add_voter" if broken in config.voters else "add_learner", spare))
+            self.change_members(changes)
+        for id, node in self.nodes.items():
+            if id not in members and id not in self._retired and not self._empty(id):
+                self._retire(node)
+        self.world.clock.after(OPERATOR_US, self._mend)
+
+    def _hopeless(self, node: Node) -> bool:
+        """Whether it can never take part again as it is."""
+        return node.disk.broken and not node.up
+
+    def _empty(self, id: int) -> bool:
+        """Whether it never was a member."""
+        image = self.nodes[id].durable
+        return image.snapshot is None and not image.entries
+
+    def _retire(self, node: Node) -> None:
+        """Stop a host for good, and have its attempts, which ended with it, told to the ledger."""
+        self._retired.add(node.id)
+        node.crash("retired")
+        best = max(self.up, key=lambda each: each.ledger.index)
+        known = best.ledger.hosts.get(node.host_id)
+        if known is None:
+            return
+        host = {key: known[key] for key in ("host_id", "incarnation", "cpu_milli", "memory_mib", "devices")}
+        self._operator.write(register_host({**host, "state": "down"}, best.now), lambda told: self._bury(node))
+
+    def _bury(self, node: Node) -> None:
+        best = max(self.up, key=lambda each: each.ledger.index)
+        if self._operator.idle:
+            for id, record in list(best.ledger.allocations.items())[:ENDS_AT_ONCE]:
+                if record["host"] == node.host_id:
+                    self._end(id, record, best.now)
+        self.world.clock.after(OPERATOR_US, lambda: self._bury(node))
+
+    def _end(self, id: str, record: dict[str, Any], at: float) -> None:
+        self._operator.write(end_attempt(id, list(record["token"]), "lost", at, charge=False), lambda told: None)
+
+    # -- has it recovered
+
+    def unrecovered(self) -> str:
+        """What is still amiss, or nothing: members agree, nothing waits, every job ended."""
+        leader = self.leader
+        if leader is None:
+            return "nobody leads"
+        config = leader.core.status().config
+        if config.voters_outgoing:
+            return "the members are still changing"
+        for id in (*config.voters, *config.learners):
+            node = self.nodes[id]
+            if not node.up:
+                return f"{node.name} is a member and down: {node.why_down}"
+            if node.ledger.index != leader.ledger.index or node.durable.last_index != leader.durable.last_index:
+                return f"{node.name} has applied {node.ledger.index}, the leader {leader.ledger.index}"
+            if node.runs_agent and not node.agent.idle:
+                return f"{node.name}'s agent is busy"
+        if leader.ledger.index != leader.durable.last_index:
+            return f"the leader has applied {leader.ledger.index} of {leader.durable.last_index}"
+        if not self._operator.idle:
+            return "the operator waits"
+        waiting = [id for id, job in leader.ledger.jobs.items() if job["state"] in ("queued", "placed", "running")]
+        return f"job {waiting[0]} is {leader.ledger.jobs[waiting[0]]['state']}" if waiting else ""
+
+    def members(self) -> list[Node]:
+        """The voters and learners, as the leader knows them."""
+        config = self.config
+        return [self.nodes[id] for id in (*config.voters, *config.learners)]
+
+    def _led_by(self, id: int) -> None:
+        """A host began to lead: spring the traps that wait for that."""
+        for hook in list(self.leader_hooks):
+            hook(self.nodes[id])
+
+    def _add(self, id: int, founding: Snapshot | None) -> Node:
+        node = self._node_class(self.world, id, self.ids, founding)
+        self.nodes[id] = self.world.hosts[id] = node
+        return node

@@ -1,0 +1,113 @@
+"""The door of a simulated host: clients' writes become proposals, their reads wait for a ReadIndex."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from actorgrid.actors.consensus.commands import encode_entry
+from actorgrid.actors.consensus.ledger import Outcome
+from actorgrid.actors.consensus.raft.messages import Dropped, ReadState
+
+from .asking import Ask, Told
+
+if TYPE_CHECKING:
+    from .node import Node
+
+WAITING_MAX = 4_096
+
+
+@dataclass(slots=True)
+class _Read:
+    sender: str
+    ask: Ask
+    index: int | None = None
+
+
+class Gateway:
+    """Lives as long as its host is up. What waits here is forgotten in a crash: whoever asked asks again."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._writes: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        self._reads: dict[bytes, _Read] = {}
+        self._number = 0
+
+    def ask(self, sender: str, ask: Ask) -> None:
+        """Answer now or later."""
+        if ask.command is None:
+            self.read(sender, ask)
+        else:
+            self._write(sender, ask)
+
+    def _write(self, sender: str, ask: Ask) -> None:
+        node = self._node
+        earlier = node.ledger.repeated(ask.session, ask.seq)
+        if earlier is not None:
+            self._tell(sender, _told(ask.number, earlier))
+            return
+        if len(self._writes) >= WAITING_MAX:
+            self._later(sender, ask)
+            return
+        assert ask.command is not None, "a write without a command"
+        answer = node.core.propose(encode_entry(ask.command, ask.session, ask.seq))
+        if isinstance(answer, Dropped):
+            self._later(sender, ask)
+            return
+        waiting = self._writes.setdefault((ask.session, ask.seq), [])
+        if (sender, ask.number) not in waiting:
+            waiting.append((sender, ask.number))
+
+    def read(self, sender: str, ask: Ask) -> None:
+        """Ask the core from which index on the state may be read."""
+        self._number += 1
+        context = b"%d.%d.%d" % (self._node.id, self._node.boots, self._number)
+        if len(self._reads) >= WAITING_MAX or isinstance(self._node.core.read_index(context), Dropped):
+            self._later(sender, ask)
+            return
+        self._reads[context] = _Read(sender, ask)
+
+    def read_ready(self, state: ReadState) -> None:
+        """A read may be answered once its index is applied."""
+        read = self._reads.get(state.context)
+        if read is not None:
+            read.index = state.index
+            self.applied()
+
+    def outcome(self, session: str, seq: int, outcome: Outcome) -> None:
+        """A command was applied here: answer who asked for it here."""
+        for sender, number in self._writes.pop((session, seq), ()):
+            self._tell(sender, _told(number, outcome))
+
+    def applied(self) -> None:
+        """The state moved on: answer the reads that waited for it."""
+        state = self._node.ledger
+        done = [
+            context for context, read in self._reads.items() if read.index is not None and read.index <= state.index
+        ]
+        for context in done:
+            read = self._reads.pop(context)
+            self.answer_read(read.sender, read.ask)
+
+    def answer_read(self, sender: str, ask: Ask) -> None:
+        """Tell what the state here says now."""
+        state = self._node.ledger
+        self._tell(sender, Told(ask.number, result=state.settings.get(ask.key), index=state.index))
+
+    def jumped(self) -> None:
+        """The state came from a snapshot: outcomes within it were not seen, so who waits is to ask again."""
+        for waiting in self._writes.values():
+            for sender, number in waiting:
+                self._tell(sender, Told(number, retry=True))
+        self._writes.clear()
+        self.applied()
+
+    def _later(self, sender: str, ask: Ask) -> None:
+        self._tell(sender, Told(ask.number, retry=True, leader=self._node.leader))
+
+    def _tell(self, sender: str, told: Told) -> None:
+        self._node.world.network.send(self._node.name, sender, told)
+
+
+def _told(number: int, outcome: Outcome) -> Told:
+    return Told(number, result=outcome.result, error=outcome.error, index=outcome.index)

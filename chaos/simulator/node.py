@@ -1,0 +1,361 @@
+"""One simulated host: the real RaftCore and ledger, carried out as ``Ready`` says, on a disk that may fail.
+
+A host crashes, starts again with what its disk kept, stops for a while (and then finds its mail), and its clock may
+run fast or slow. A mutant is a subclass: the classes it is made of are attributes, what it does with a Ready methods.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from actorgrid.actors.consensus.commands import decode_entry
+from actorgrid.actors.consensus.core import RaftCore
+from actorgrid.actors.consensus.ledger import Ledger, Outcome
+from actorgrid.actors.consensus.raft.messages import Entry, Message, RaftConfig, Ready, Snapshot, SoftState
+from actorgrid.actors.consensus.raft.storage import MemoryStorage
+from actorgrid.errors import LogFailed, StorageError
+
+from .agent import Agent
+from .asking import Ask
+from .disk import Compaction, Disk, Image, Record
+from .gateway import Gateway
+from .leading import Leading
+from .world import World
+
+MAIL_MAX = 10_000
+NOTHING = None
+"""What the ledger is given for an entry that is none of its commands: it refuses it, and its index moves on."""
+
+
+class Node:
+    """A host. ``core``, ``ledger``, ``gateway`` and ``agent`` are there while it is up."""
+
+    core_class: ClassVar[type[RaftCore]] = RaftCore
+    ledger_class: ClassVar[type[Ledger]] = Ledger
+    disk_class: ClassVar[type[Disk]] = Disk
+    gateway_class: ClassVar[type[Gateway]] = Gateway
+    runs_agent: ClassVar[bool] = True
+
+    core: RaftCore
+    ledger: Ledger
+    gateway: Gateway
+    agent: Agent
+
+    def __init__(self, world: World, id: int, hosts: Callable[[], Sequence[int]], founding: Snapshot | None) -> None:
+        self.world = world
+        self.id = id
+        self.name = f"n{id}"
+        self.host_id = f"host{id}"
+        self.hosts = hosts
+        self.dice = world.dice(self.name)
+        self.disk = self.disk_class(world.dice(f"{self.name}/disk"))
+        self.up = False
+        self.paused = False
+        self.boots = 0
+        self.leading: Leading | None = None
+        self.rate = 1.0
+        self.skew_us = 0
+        self.why_down = ""
+        self.role = "follower"
+        self.leader = 0
+        self.term = 0
+        self._storing: Ready | None = None
+        self._pumping = False
+        self._mail: deque[Callable[[], None]] = deque()
+        if founding is not None:
+            self.disk.write([founding])
+            self.disk.sync()
+        world.network.attach(self.name, self._deliver)
+
+    # -- what checkers see
+
+    @property
+    def durable(self) -> Image:
+        """What the disk surely has."""
+        return self.disk.durable
+
+    @property
+    def trusted(self) -> bool:
+        """Whether no bit flipped on the disk."""
+        return not self.disk.broken
+
+    def holds(self, index: int, term: int) -> bool:
+        """Whether that entry was written, be it synced or not."""
+        return self.disk.wrote(index, term)
+
+    @property
+    def leads(self) -> bool:
+        """Whether it believes that it leads."""
+        return self.up and self.role == "leader"
+
+    @property
+    def now(self) -> float:
+        """Its wall clock, seconds."""
+        return self.world.wall(self.skew_us)
+
+    # -- life and death
+
+    def boot(self) -> bool:
+        """Start with what the disk has; ``False``, with ``why_down``, when it refuses."""
+        assert not self.up, f"{self.name} is up"
+        try:
+            image = self.disk.recover()
+        except StorageError as error:
+            self.why_down = error.code
+            self.world.trace.add(self.name, f"stays down: {error.message}")
+            return False
+        self.boots += 1
+        self.up, self.paused, self.why_down = True, False, ""
+        self.role, self._storing = "follower", None
+        self._storage = MemoryStorage()
+        if image.snapshot is not None:
+            self._storage.apply_snapshot(image.snapshot)
+        self._storage.append(image.entries)
+        if image.hard_state is not None:
+            self._storage.set_hard_state(image.hard_state)
+        self.ledger = self.restored(image.snapshot)
+        timing = self.world.timing
+        config = RaftConfig(
+            node=self.id,
+            applied=self.ledger.index,
+            election_ticks=timing.election_ticks,
+            heartbeat_ticks=timing.heartbeat_ticks,
+            message_entries_max=timing.message_entries_max,
+            message_bytes_max=timing.message_bytes_max,
+            inflight_messages_max=timing.inflight_messages_max,
+            snapshot_chunk_bytes=timing.snapshot_chunk_bytes,
+        )
+        self.core = self.core_class(config, self._storage, self.dice)
+        self.gateway = self.gateway_class(self)
+        self.world.trace.add(
+            self.name,
+            f"starts ({self.boots}): log to {image.last_index}, state of {self.ledger.index}, {image.hard_state}",
+        )
+        self.later(self.dice.randrange(self._tick_us), self._tick)
+        if self.runs_agent:
+            self.agent = Agent(self)
+        self.world.tell(lambda checker: checker.restored(self, self.ledger.index, self.ledger))
+        self.pump()
+        return True
+
+    def restored(self, snapshot: Snapshot | None) -> Ledger:
+        """The state machine as the disk has it."""
+        return self.ledger_class() if snapshot is None else self.ledger_class.restore(snapshot.data)
+
+    def crash(self, why: str) -> None:
+        """Power off: what runs here ends, what was not synced is lost, from some point on."""
+        if not self.up:
+            return
+        gone = self.disk.lose_unsynced()
+        self.world.trace.add(self.name, f"down: {why}; {gone} unsynced records lost")
+        self.why_down = why
+        self.up, self.paused, self.leading, self._storing = False, False, None, None
+        self.role = "follower"
+        self._mail.clear()
+        if self.runs_agent:
+            self.agent.host_down()
+
+    def pause(self) -> None:
+        """Nothing runs here until ``resume``; what arrives waits, at most 10,000 messages."""
+        self.paused = self.up
+
+    def resume(self) -> None:
+        """Go on, first with what has waited."""
+        self.paused = False
+        while self._mail and self.up and not self.paused:
+            self._mail.popleft()()
+
+    def later(self, delay_us: int, action: Callable[[], None]) -> None:
+        """Have *action* called in this life, when the host runs."""
+        life = self.boots
+
+        def due() -> None:
+            if life != self.boots or not self.up:
+                return
+            if not self.paused:
+                action()
+            elif len(self._mail) < MAIL_MAX:
+                self._mail.append(action)
+
+        self.world.clock.after(delay_us, due)
+
+    # -- events in
+
+    @property
+    def _tick_us(self) -> int:
+        return int(self.world.timing.tick_us * self.rate)
+
+    def _tick(self) -> None:
+        self.later(self._tick_us, self._tick)
+        self.core.tick()
+        if self.leading is not None:
+            self.leading.tick()
+        self.pump()
+
+    def _deliver(self, sender: str, message: object) -> None:
+        if not self.up:
+            return
+        if self.paused:
+            if len(self._mail) < MAIL_MAX:
+                self._mail.append(lambda: self._deliver(sender, message))
+            return
+        if isinstance(message, Message):
+            self.core.step(message)
+        elif isinstance(message, Ask):
+            self.gateway.ask(sender, message)
+        self.pump()
+
+    # -- instructions out
+
+    def pump(self) -> None:
+        """Carry out Readys until there are none, or one waits for the disk."""
+        if self._pumping:
+            return
+        self._pumping = True
+        while self.up and self._storing is None and self.core.has_ready():
+            self._begin(self.core.ready())
+        self._pumping = False
+
+    def _begin(self, ready: Ready) -> None:
+        if ready.hard_state is not None:
+            self.term = ready.hard_state.term
+        if ready.soft_state is not None:
+            self._role_changed(ready.soft_state)
+        if self.leading is not None and (self.role != "leader" or self.leading.term != self.term):
+            self.leading = None
+        records: list[Record] = [] if ready.snapshot is None else [ready.snapshot]
+        records += ready.entries
+        if ready.hard_state is not None:
+            records.append(ready.hard_state)
+        try:
+            self.disk.write(records)
+        except StorageError as error:
+            self.crash(error.code)
+            return
+        if ready.entries:
+            self.world.tell(lambda checker: checker.written(self, ready.entries))
+        self.persist(ready)
+
+    def persist(self, ready: Ready) -> None:
+        """Send what may leave at once; make the rest durable, then go on with it."""
+        self.send(ready.messages)
+        for read in ready.read_states:
+            self.gateway.read_ready(read)
+        if ready.must_sync:
+            self._storing = ready
+            self.later(self.disk.sync_time_us(), self._sync)
+        else:
+            self._stored(ready)
+
+    def _sync(self) -> None:
+        ready = self._storing
+        assert ready is not None, "a sync without a Ready"
+        try:
+            self.disk.sync()
+        except LogFailed as error:
+            self.crash(error.code)
+            return
+        self._storing = None
+        self._stored(ready)
+        self.pump()
+
+    def _stored(self, ready: Ready) -> None:
+        self.send(ready.persisted_messages)
+        self.finish(ready)
+
+    def finish(self, ready: Ready) -> None:
+        """Take over what is stored, apply what is committed, tell the core."""
+        if ready.snapshot is not None:
+            self._storage.apply_snapshot(ready.snapshot)
+            self.ledger = self.ledger_class.restore(ready.snapshot.data)
+            self.world.trace.add(self.name, f"takes the snapshot of {ready.snapshot.index}")
+            self.world.tell(lambda checker: checker.restored(self, self.ledger.index, self.ledger))
+            self.gateway.jumped()
+            if self.runs_agent:
+                self.agent.review()
+        self._storage.append(ready.entries)
+        if ready.hard_state is not None:
+            self._storage.set_hard_state(ready.hard_state)
+        if ready.committed:
+            self._commit(ready.committed)
+        self.core.advance(ready)
+        self._keep_snapshot()
+        if ready.committed:
+            self.gateway.applied()
+            if self.leading is not None:
+                self.leading.applied()
+
+    def _commit(self, committed: Sequence[Entry]) -> None:
+        if self.role == "leader":
+            config = self.core.status().config
+            voters = tuple(frozenset(half) for half in (config.voters, config.voters_outgoing) if half)
+            self.world.commits(self, committed[-1], voters)
+        for entry in committed:
+            self._apply(entry)
+
+    def _apply(self, entry: Entry) -> None:
+        session, seq = "", 0
+        if entry.kind == "conf_change":
+            config = self.core.apply_conf_change(entry)
+            self._storage.set_conf_state(config)
+            outcome = self.ledger.apply(entry.index, NOTHING)
+            self.world.trace.add(self.name, f"applies {entry.index}: {config}")
+        elif not entry.data:
+            outcome = self.ledger.apply(entry.index, NOTHING)
+        else:
+            session, seq, command = decode_entry(entry.data)
+            outcome = self.ledger.apply(entry.index, command, session, seq)
+        if self.world.trace.keep and entry.data and entry.kind == "command":
+            self.world.trace.add(self.name, f"applies {entry.index} of term {entry.term}: {_said(outcome)}")
+        self.world.tell(lambda checker: checker.applied(self, entry, outcome, self.ledger))
+        if session:
+            self.gateway.outcome(session, seq, outcome)
+        if self.leading is not None:
+            self.leading.outcome(entry, session, outcome)
+        elif self.role == "leader" and entry.term == self.term and not entry.data:
+            self.leading = Leading(self, entry.term)
+        if self.runs_agent and outcome.changes:
+            self.agent.changed(outcome)
+
+    def _keep_snapshot(self) -> None:
+        timing = self.world.timing
+        last = self._storage.snapshot().index
+        if self.ledger.index - last < timing.snapshot_every:
+            return
+        _, config = self._storage.initial_state()
+        snapshot = self._storage.create_snapshot(self.ledger.index, config, self.ledger.snapshot())
+        try:
+            self.save(snapshot)
+        except StorageError as error:
+            self.crash(error.code)
+            return
+        first = self._storage.first_index()
+        if snapshot.index - timing.log_kept >= first:
+            self._storage.compact(snapshot.index - timing.log_kept)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Put state and index on the disk as one."""
+        self.disk.write([Compaction(snapshot)])
+        self.world.tell(lambda checker: checker.restored(self, snapshot.index, self.ledger))
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Hand messages to the network."""
+        for message in messages:
+            self.world.sent(self, message)
+            self.world.network.send(self.name, f"n{message.to}", message)
+
+    # -- leading
+
+    def _role_changed(self, soft: SoftState) -> None:
+        if self.role != soft.role:
+            self.world.trace.add(self.name, f"is {soft.role} in term {self.term}, leader {soft.leader or 'unknown'}")
+        self.role, self.leader = soft.role, soft.leader
+        if soft.role == "leader":
+            self.world.leads(self, self.term)
+
+
+def _said(outcome: Outcome) -> str:
+    repeated = " (again)" if outcome.repeated else ""
+    return f"{outcome.error.code if outcome.error is not None else outcome.result}{repeated}"

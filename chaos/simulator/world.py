@@ -1,0 +1,101 @@
+"""What every part of a run shares: the clock, the network, the trace and the checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from random import Random
+from typing import Any
+
+from actorgrid.actors.consensus.raft.messages import Entry, Message
+from actorgrid.chaos.checkers.checker import Checker, Host
+
+from .clock import MS, SECOND, Clock
+from .dice import stream
+from .network import Network
+from .trace import Trace
+
+LEADERS_ONLY = frozenset({"append", "heartbeat", "snapshot"})
+EPOCH_S = 1_700_000_000.0
+"""The wall clock at the start of every run."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How a cluster is tuned, the same on all its hosts. Small limits make rare paths common."""
+
+    tick_us: int = 50 * MS
+    election_ticks: int = 10
+    heartbeat_ticks: int = 2
+    snapshot_every: int = 60
+    log_kept: int = 20
+    message_entries_max: int = 16
+    message_bytes_max: int = 8_192
+    inflight_messages_max: int = 8
+    snapshot_chunk_bytes: int = 4_096
+
+
+@dataclass
+class World:
+    """One run's surroundings. ``fingerprint`` covers all that was applied and sent: equal runs have equal ones."""
+
+    seed: int
+    timing: Timing = field(default_factory=Timing)
+    checkers: Sequence[Checker] = ()
+    keep_trace: bool = False
+
+    def __post_init__(self) -> None:
+        self.clock = Clock()
+        self.trace = Trace(self.clock, self.keep_trace)
+        self.network = Network(self.clock, self.dice("network"))
+        self.hosts: dict[int, Host] = {}
+        self.on_leader: Callable[[int], None] = lambda id: None
+        self._print = blake2b(digest_size=8)
+        self._led: set[tuple[int, int]] = set()
+
+    def dice(self, name: str) -> Random:
+        """The dice called *name*."""
+        return stream(self.seed, name)
+
+    @property
+    def now_us(self) -> int:
+        """Virtual time."""
+        return self.clock.now_us
+
+    def wall(self, skew_us: int = 0) -> float:
+        """What a wall clock shows that is *skew_us* off, in seconds since 1970."""
+        return EPOCH_S + (self.clock.now_us + skew_us) / SECOND
+
+    def tell(self, event: Callable[[Checker], Any]) -> None:
+        """Tell every checker."""
+        for checker in self.checkers:
+            event(checker)
+
+    def leads(self, host: Host, term: int) -> None:
+        """*host* acts as the leader of *term*; checkers are told the first time."""
+        if (host.id, term) not in self._led:
+            self._led.add((host.id, term))
+            self.tell(lambda checker: checker.leads(host, term))
+            self.on_leader(host.id)
+
+    def commits(self, host: Host, entry: Entry, voters: tuple[frozenset[int], ...]) -> None:
+        """A leader found *entry* committed by these halves of its configuration."""
+        self.tell(lambda checker: checker.commits(host, entry, voters, self.hosts))
+
+    def sent(self, host: Host, message: Message) -> None:
+        """*host* hands a message to the network: what it claims by that, it is held to."""
+        if message.kind in LEADERS_ONLY:
+            self.leads(host, message.term)
+        elif message.kind == "vote_reply" and not message.reject:
+            self.tell(lambda checker: checker.votes(host, message.term, message.to))
+        self.note(b"%d>%d %d %d %d" % (message.sender, message.to, message.term, message.index, message.commit))
+
+    def note(self, what: bytes) -> None:
+        """Make something part of the run's fingerprint."""
+        self._print.update(what)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all that was noted, with the time it took."""
+        return f"{self._print.hexdigest()}-{self.clock.now_us}"

@@ -1,0 +1,45 @@
+"""Jobs: clients submit small ones, a few of them are cancelled, hosts run them."""
+
+from __future__ import annotations
+
+from actorgrid.actors.consensus.commands import cancel_job, submit_jobs
+
+from .workload import Client, Workload
+
+SHARES = (1000, 1000, 500, 250, 600)
+
+
+class JobsClient(Client):
+    """Submits one or two jobs at a time, now and then one that waits for the other; cancels one in ten."""
+
+    _number = 0
+    _last = ""
+
+    def next_call(self) -> None:
+        """Submit, or cancel what was submitted last."""
+        at = self.world.wall()
+        if self._last and self.dice.random() < 0.1:
+            self.write(self._last, cancel_job(self._last, self.name, at))
+            self._last = ""
+            return
+        jobs = []
+        for _ in range(self.dice.randrange(1, 3)):
+            self._number += 1
+            job_id = f"{self.name}-{self._number}"
+            after = [jobs[0]["job_id"]] if jobs and self.dice.random() < 0.3 else []
+            share = SHARES[self.dice.randrange(len(SHARES))]
+            count = 2 if share == 1000 and self.dice.random() < 0.3 else 1
+            resources = {"gpus": count * share / 1000, "gpu_count": count, "gpu_milli": share, "cpu_milli": 500}
+            jobs.append({"job_id": job_id, "resources": resources, "retries_left": 3, "depends_on": after})
+            self._last = job_id
+        self.write(jobs[0]["job_id"], submit_jobs(jobs, at))
+
+    def thinking_us(self) -> int:
+        """Jobs come slower than settings are read."""
+        return self.dice.randrange(100_000, 900_000)
+
+
+class Jobs(Workload):
+    """Clients that submit jobs."""
+
+    client_class = JobsClient

@@ -1,0 +1,30 @@
+"""Settings: keys that are read and swapped by several clients at once, a register each."""
+
+from __future__ import annotations
+
+from actorgrid.actors.consensus.commands import set_setting
+
+from .workload import Client, Workload
+
+KEYS = 3
+
+
+class SettingsClient(Client):
+    """Reads, and writes values never written before; a write answers the value it replaced."""
+
+    _number = 0
+
+    def next_call(self) -> None:
+        """Half reads, half writes, of three keys."""
+        key = f"k{self.dice.randrange(KEYS)}"
+        if self.dice.random() < 0.5:
+            self.read(key)
+            return
+        self._number += 1
+        self.write(key, set_setting(key, f"{self.name}.{self._number}", self.name, self.world.wall()))
+
+
+class Settings(Workload):
+    """Clients of a register per key."""
+
+    client_class = SettingsClient

@@ -1,0 +1,88 @@
+"""What a workload is: clients that begin, stop asking for more when told, and are idle once all is answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.chaos.checkers.checker import Call
+from actorgrid.chaos.simulator.asking import Asker, Told
+from actorgrid.chaos.simulator.clock import Clock
+from actorgrid.chaos.simulator.cluster import Cluster
+
+
+class Client:
+    """One client: a call at a time, told to the checkers as it begins and as it is answered."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.name = name
+        self.dice = self.world.dice(name)
+        self.asker = Asker(self.world, name, cluster.ids, self.dice)
+        self.stopped = False
+        self._think(0)
+
+    @property
+    def clock(self) -> Clock:
+        """The run's."""
+        return self.world.clock
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way and nothing will be."""
+        return self.stopped and self.asker.idle
+
+    def next_call(self) -> None:
+        """Begin the next call, by ``write`` or ``read``."""
+        raise NotImplementedError
+
+    def write(self, key: str, command: dict[str, Any]) -> None:
+        """Commit *command*; then think, then the next call."""
+        called_us = self.world.now_us
+        call: Call | None = None
+
+        def answered(told: Told) -> None:
+            assert call is not None, "answered before it was asked"
+            self._answered(call, told)
+
+        session, seq = self.asker.write(command, answered)
+        call = Call(self.name, "write", key, session, seq, command, called_us)
+        self.world.tell(lambda checker: checker.called(call))
+
+    def read(self, key: str) -> None:
+        """Read a setting; then think, then the next call."""
+        call = Call(self.name, "read", key, "", 0, None, self.world.now_us)
+        self.world.tell(lambda checker: checker.called(call))
+        self.asker.read(key, lambda told: self._answered(call, told))
+
+    def thinking_us(self) -> int:
+        """How long until the next call."""
+        return self.dice.randrange(5_000, 120_000)
+
+    def _answered(self, call: Call, told: Told) -> None:
+        answer = told.error if told.error is not None else told.result
+        if self.world.trace.keep:
+            self.world.trace.add(self.name, f"{call.kind} {call.key} #{call.seq}: {answer} at {told.index}")
+        self.world.tell(lambda checker: checker.answered(call, answer, told.index, self.world.now_us))
+        self._think(self.thinking_us())
+
+    def _think(self, delay_us: int) -> None:
+        self.clock.after(delay_us + 1, self._go_on)
+
+    def _go_on(self) -> None:
+        if not self.stopped:
+            self.next_call()
+
+
+class Workload:
+    """A kind of clients, and how many of them."""
+
+    client_class: type[Client]
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+
+    def begin(self, cluster: Cluster) -> list[Client]:
+        """Have them all begin."""
+        name = type(self).__name__.lower()
+        return [self.client_class(cluster, f"{name}{number}") for number in range(1, self.clients + 1)]
