@@ -67,6 +67,7 @@
     - FrameTooLarge
     - PeerRefused
     - PeerGone
+    - MalformedMessage
   + TaskError
     - TaskFailed
     - TaskCancelled
@@ -443,6 +444,10 @@ class PeerRefused(TransportError):
 
 class PeerGone(TransportError):
     """The other side closed the connection."""
+
+
+class MalformedMessage(TransportError):
+    """Bytes from another host, or kept for it, are not what their format says; nothing of them was applied."""
 
 
 class TaskError(ActorGridError):

@@ -11,6 +11,7 @@ from typing import Literal
 
 EntryKind = Literal["command", "conf_change"]
 Role = Literal["follower", "pre_candidate", "candidate", "leader"]
+ChangeKind = Literal["add_voter", "add_learner", "remove"]
 Transition = Literal["auto", "implicit", "explicit"]
 MessageKind = Literal[
     "pre_vote",
@@ -203,7 +204,7 @@ class Dropped:
 class ConfChange:
     """One change of the members. ``add_voter`` promotes a learner, ``add_learner`` demotes a voter."""
 
-    kind: Literal["add_voter", "add_learner", "remove"]
+    kind: ChangeKind
     node: int
 
 

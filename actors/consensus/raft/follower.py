@@ -1,0 +1,105 @@
+"""What a node answers to its leader: taking appends, heartbeats and pieces of a snapshot into its log."""
+
+from __future__ import annotations
+
+from .log import RaftLog
+from .messages import ConfState, Message, RaftConfig, Snapshot
+from .snapshots import Incoming
+
+
+class Follower:
+    """The receiving side of replication. Every method takes a message of the node's own term and gives the reply.
+
+    A reply that is not a rejection is an acknowledgement and must wait until the log is durable. At most one
+    snapshot is being received.
+    """
+
+    __slots__ = ("_incoming", "_log", "_node", "restored")
+
+    def __init__(self, config: RaftConfig, log: RaftLog) -> None:
+        self._node = config.node
+        self._log = log
+        self._incoming = Incoming(config)
+        self.restored: ConfState | None = None
+        """The members of a snapshot just taken, for the core to pick up."""
+
+    def append(self, message: Message) -> Message:
+        """Add entries where the logs agree, or say where they may."""
+        log = self._log
+        if message.index < log.commit:  # late or doubled; up to the commit index the logs are the same
+            return self._acknowledge(message, log.commit)
+        agreed = log.append_after(message.index, message.log_term, message.entries)
+        if agreed is None:
+            hint, hint_term = log.last_with_term_up_to(message.index, message.log_term)
+            return self._answer(message, message.index, reject=True, hint=hint, log_term=hint_term)
+        log.commit_to(min(message.commit, agreed))
+        return self._acknowledge(message, agreed)
+
+    def heartbeat(self, message: Message) -> Message:
+        """Learn the commit index, as far as the leader knows that this log holds it.
+
+        A log that ends before it has lost what it acknowledged; the reply's ``last_index`` tells the leader.
+        """
+        if message.commit <= self._log.last_index:
+            self._log.commit_to(message.commit)
+        return Message(
+            "heartbeat_reply",
+            message.sender,
+            self._node,
+            message.term,
+            last_index=self._log.last_index,
+            sequence=message.sequence,
+        )
+
+    def snapshot(self, message: Message) -> Message:
+        """Add a chunk; with the last one, restore."""
+        chunk, log = message.chunk, self._log
+        assert chunk is not None, "a snapshot message carries a chunk"
+        if not self.is_news(chunk.index):
+            return self._acknowledge(message, log.commit)
+        if log.matches(chunk.index, chunk.term):  # the log has it all; only the commit index was behind
+            self._incoming.drop()
+            log.commit_to(chunk.index)
+            return self._acknowledge(message, chunk.index)
+        whole = self._incoming.take(chunk)
+        if whole is None:
+            return Message(
+                "snapshot_reply",
+                message.sender,
+                self._node,
+                message.term,
+                index=chunk.index,
+                reject=True,
+                hint=self._incoming.received,
+                last_index=log.last_index,
+                sequence=message.sequence,
+            )
+        self._restore(whole)
+        return self._acknowledge(message, whole.index)
+
+    def is_news(self, index: int) -> bool:
+        """Whether a snapshot of *index* holds more than is committed here: never go back behind that."""
+        return index > self._log.commit
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        self._log.restore(snapshot)
+        self.restored = snapshot.conf_state
+
+    def _acknowledge(self, message: Message, index: int) -> Message:
+        return self._answer(message, index)
+
+    def _answer(
+        self, message: Message, index: int, *, reject: bool = False, hint: int = 0, log_term: int = 0
+    ) -> Message:
+        return Message(
+            "append_reply",
+            message.sender,
+            self._node,
+            message.term,
+            index=index,
+            reject=reject,
+            hint=hint,
+            log_term=log_term,
+            last_index=self._log.last_index,
+            sequence=message.sequence,
+        )

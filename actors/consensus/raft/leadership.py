@@ -1,0 +1,411 @@
+"""What a node does while it leads: replicate, count, confirm reads, watch its quorum, hand over.
+
+One object per leadership: it is dropped with the role, and with it everything the leader knew about its followers.
+Messages are made in ``flush``, once per Ready: proposals between two Readys travel together.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+from .configuration import Configuration
+from .log import RaftLog
+from .messages import (
+    NO_NODE,
+    DroppedReason,
+    Entry,
+    EntryKind,
+    Message,
+    MessageKind,
+    RaftConfig,
+    Snapshot,
+)
+from .progress import Progress
+from .quorum import EVERYTHING
+from .reads import Read, Reads
+from .snapshots import Outgoing
+from .storage import Compacted, Unavailable
+
+
+class Leadership:
+    """The leader of *term*. ``send`` takes messages that may leave at once."""
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        term: int,
+        log: RaftLog,
+        configuration: Configuration,
+        send: Callable[[Message], None],
+    ) -> None:
+        self._config = config
+        self._node = config.node
+        self.term = term
+        self._log = log
+        self._configuration = configuration
+        self._send = send
+        self.progress = {node: Progress(config, log.last_index) for node in configuration.members - {config.node}}
+        self.sequence = 0  # the last number given to a message
+        self.reads = Reads(config.reads_max)
+        self.established = False  # an entry of this term is committed
+        self.pending_conf_index = log.last_index  # no change of the members before this one is applied
+        self.uncommitted_bytes = 0
+        self.transferee = NO_NODE
+        self.dirty = True  # flush may have something to send
+        self._heartbeat_due = False
+        self._heartbeat_elapsed = 0
+        self._slice: tuple[int, tuple[Entry, ...], int] = (0, (), 0)
+        self._checksum: tuple[Snapshot, int] | None = None
+        self.append("command", b"")  # commits what earlier terms left, and with it makes reads possible
+
+    # Proposals
+
+    def refusal(self, kind: EntryKind, data: bytes) -> DroppedReason | None:
+        """Why this cannot be proposed now. An entry alone may be larger than the bound."""
+        if self.transferee != NO_NODE:
+            return "transferring"
+        bytes_after = self.uncommitted_bytes + len(data)
+        if self.uncommitted_bytes and bytes_after > self._config.uncommitted_bytes_max:
+            return "too_many_uncommitted_bytes"
+        return self.conf_change_refusal() if kind == "conf_change" else None
+
+    def conf_change_refusal(self) -> DroppedReason | None:
+        """Why the members cannot be changed now.
+
+        One change at a time, and none before this leader has committed in its own term: two leaders could else
+        change from the same configuration to two whose majorities do not meet (Ongaro, raft-dev, July 2015).
+        """
+        if not self.established:
+            return "nothing_committed_in_term"
+        return "conf_change_pending" if self.pending_conf_index > self._log.applied else None
+
+    def append(self, kind: EntryKind, data: bytes) -> int:
+        """Append an entry of this term; gives its index."""
+        index = self._log.last_index + 1
+        self._log.append((Entry(index, self.term, kind, data),))
+        self.uncommitted_bytes += len(data)
+        if kind == "conf_change":
+            self.pending_conf_index = index
+        self.dirty = True
+        return index
+
+    def released(self, entries: tuple[Entry, ...]) -> None:
+        """*entries* are committed and applied: their bytes no longer count."""
+        if self.uncommitted_bytes:
+            self.uncommitted_bytes -= sum([len(entry.data) for entry in entries if entry.term == self.term])
+
+    # Counting
+
+    def count(self) -> None:
+        """Commit what a quorum holds durably; this node's own log counts as far as it is durable."""
+        index = self._configuration.reached(self._matched())
+        if index > self._log.commit and self.countable(index) and self._log.commit_to(index):
+            self.dirty = True
+            if not self.established:
+                self.established = True
+                self.reads.committed_in_term(self._log.commit, self.sequence)
+
+    def countable(self, index: int) -> bool:
+        """Only entries of the leader's own term are committed by counting (Raft paper, section 5.4.2, figure 8)."""
+        return self._log.term(index) == self.term
+
+    def _matched(self) -> dict[int, int]:
+        found = {node: progress.match for node, progress in self.progress.items()}
+        found[self._node] = self.own_match()
+        return found
+
+    def own_match(self) -> int:
+        """How far this node's own log counts: as far as it is durable."""
+        return self._log.stable_index
+
+    def has_quorum(self) -> bool:
+        """Whether a quorum was heard of since the last time this was asked."""
+        heard = {node: progress.active for node, progress in self.progress.items()}
+        heard[self._node] = True
+        for progress in self.progress.values():
+            progress.active = False
+        return self._configuration.decided(heard) is True
+
+    # Reads
+
+    def read(self, node: int, context: bytes) -> DroppedReason | None:
+        """Take a read that *node* asks for; ``confirmed_reads`` gives it back when it may be served."""
+        if self.reads.full:
+            return "too_many_reads"
+        if self.may_read():
+            self.reads.ask(node, context, self._log.commit, self.sequence)
+            self._heartbeat_due = self.dirty = True
+        else:
+            self.reads.ask_early(node, context)
+        return None
+
+    def may_read(self) -> bool:
+        """Whether this leader knows the commit index: from its first commit on."""
+        return self.established
+
+    def confirmed_reads(self) -> list[Read]:
+        """The reads that a quorum's answers have confirmed since the last call."""
+        if not self.reads.waiting:
+            return []
+        return self.reads.confirmed(self.confirmed_sequence())
+
+    def confirmed_sequence(self) -> int:
+        """The highest number that a quorum has answered in this term."""
+        answered = {node: progress.acknowledged for node, progress in self.progress.items()}
+        answered[self._node] = EVERYTHING
+        return self._configuration.reached(answered)
+
+    # Time
+
+    def tick(self) -> None:
+        """One tick passed."""
+        self._heartbeat_elapsed += 1
+        if self._heartbeat_elapsed >= self._config.heartbeat_ticks:
+            self._heartbeat_elapsed = 0
+            self._heartbeat_due = self.dirty = True
+        for progress in self.progress.values():
+            outgoing = progress.outgoing
+            if outgoing is not None and outgoing.tick():
+                self.dirty = True
+                if outgoing.confirmed < len(outgoing.snapshot.data):
+                    outgoing.again()
+                else:  # all of it arrived, but not the word that it is restored
+                    progress.become_probe(outgoing.snapshot.index + 1)
+
+    # Sending
+
+    def flush(self) -> None:
+        """Send every member what is due to it."""
+        self.dirty = False
+        self._slice = (0, (), 0)
+        heartbeat_due, self._heartbeat_due = self._heartbeat_due, False
+        for node, progress in self.progress.items():
+            if progress.damaged:
+                if heartbeat_due:
+                    self._send(self._message("damaged", node))
+            elif not self._replicate(node, progress) and heartbeat_due:
+                commit = min(progress.match, self._log.commit)
+                self._send(self._message("heartbeat", node, commit=commit, sequence=self._number()))
+
+    def _replicate(self, node: int, progress: Progress) -> bool:
+        """Send *node* entries, chunks of a snapshot or a new commit index; true when anything was due."""
+        any_sent = False
+        while True:
+            if progress.outgoing is not None:
+                return self._send_chunks(node, progress.outgoing) or any_sent
+            if progress.paused or progress.full:
+                return any_sent
+            behind = progress.next <= self._log.last_index or progress.sent_commit < self._log.commit
+            if not (behind or progress.poked):
+                return any_sent
+            if self._send_append(node, progress):
+                any_sent = True
+            elif progress.outgoing is None:
+                return any_sent
+
+    def _send_append(self, node: int, progress: Progress) -> bool:
+        """Send what follows ``next - 1``; false when that is compacted and the member needs a snapshot."""
+        before = progress.next - 1
+        try:
+            before_term = self._log.term(before)
+            entries, size_bytes = self._entries_from(progress.next)
+        except Compacted:
+            self._begin_snapshot(progress)
+            return False
+        commit = self._log.commit
+        self._send(
+            self._message(
+                "append",
+                node,
+                index=before,
+                log_term=before_term,
+                commit=commit,
+                entries=entries,
+                sequence=self._number(),
+            )
+        )
+        progress.poked = False
+        progress.sent_commit = commit
+        progress.sent(before + len(entries), size_bytes)
+        return True
+
+    def _entries_from(self, index: int) -> tuple[tuple[Entry, ...], int]:
+        """The entries of one append from *index* on, and their bytes; members at one point share them."""
+        if self._slice[0] != index:
+            end = min(self._log.last_index, index + self._config.message_entries_max - 1) + 1
+            entries = self._log.entries(index, end, self._config.message_bytes_max)
+            self._slice = (index, entries, sum([len(entry.data) for entry in entries]))
+        return self._slice[1], self._slice[2]
+
+    def _begin_snapshot(self, progress: Progress) -> None:
+        if not progress.active:  # nobody there to take it
+            progress.poked, progress.paused = False, True
+            return
+        try:
+            snapshot = self._log.snapshot()
+        except Unavailable:  # being made; the next heartbeat's answer asks again
+            progress.poked, progress.paused = False, True
+            return
+        if self._checksum is None or self._checksum[0] is not snapshot:
+            self._checksum = (snapshot, zlib.crc32(snapshot.data))
+        progress.become_snapshot(Outgoing(self._config, snapshot, self._checksum[1]))
+
+    def _send_chunks(self, node: int, outgoing: Outgoing) -> bool:
+        any_sent = False
+        for chunk in outgoing.due():
+            self._send(Message("snapshot", node, self._node, self.term, chunk=chunk, sequence=self._number()))
+            any_sent = True
+        return any_sent
+
+    def _number(self) -> int:
+        self.sequence += 1
+        return self.sequence
+
+    def _message(
+        self,
+        kind: MessageKind,
+        to: int,
+        *,
+        index: int = 0,
+        log_term: int = 0,
+        commit: int = 0,
+        entries: tuple[Entry, ...] = (),
+        sequence: int = 0,
+    ) -> Message:
+        return Message(kind, to, self._node, self.term, index, log_term, commit, entries, sequence=sequence)
+
+    # Replies
+
+    def answered(self, message: Message) -> Progress | None:
+        """Note a sign of life; None for who is no member, or is refused."""
+        progress = self.progress.get(message.sender)
+        if progress is None or progress.damaged:
+            return None
+        if self.lost_its_log(progress, message):
+            progress.become_damaged()
+            self._abort_transfer_to(message.sender)
+            return None
+        progress.active = True
+        progress.acknowledged = max(progress.acknowledged, message.sequence)
+        return progress
+
+    def lost_its_log(self, progress: Progress, message: Message) -> bool:
+        """Whether the sender's log is shorter than what it acknowledged.
+
+        A reply made before the acknowledgement may say less and be right; one to a message sent after it may not.
+        """
+        return message.last_index < progress.match and message.sequence > progress.match_sequence
+
+    def on_append_reply(self, message: Message) -> None:
+        """A member took an append, or says from where on it may."""
+        progress = self.answered(message)
+        if progress is None:
+            return
+        if message.reject:
+            self._rejected(progress, message)
+        else:
+            self._matched_to(message.sender, progress, message.index)
+
+    def _rejected(self, progress: Progress, message: Message) -> None:
+        if progress.state == "replicate":
+            if message.index > progress.match:
+                progress.become_probe(progress.match + 1)
+                self.dirty = True
+        elif progress.state == "probe" and message.index == progress.next - 1:
+            agree, _ = self._log.last_with_term_up_to(message.hint, message.log_term)
+            progress.become_probe(max(min(message.index, agree + 1), progress.match + 1))
+            self.dirty = True
+
+    def _matched_to(self, node: int, progress: Progress, index: int) -> None:
+        assert index <= self._log.last_index, (
+            f"node {node} acknowledged {index}, past this leader's last entry {self._log.last_index}"
+        )
+        progress.arrived(index)
+        news = index > progress.match
+        if news:
+            progress.match, progress.match_sequence = index, self.sequence
+            progress.next = max(progress.next, index + 1)
+        found = progress.state == "probe" and index >= progress.match
+        restored = progress.state == "snapshot" and progress.match >= self._log.first_index - 1
+        if found or restored:
+            progress.become_replicate()
+        self.dirty = True
+        if news:
+            self.count()
+            if node == self.transferee:
+                self.hand_over()
+
+    def on_heartbeat_reply(self, message: Message) -> None:
+        """A member lives; what was sent to it may be lost."""
+        progress = self.answered(message)
+        if progress is None:
+            return
+        progress.paused = False
+        if progress.full:
+            progress.free_one()
+        if progress.match < self._log.last_index:
+            progress.poked = self.dirty = True
+
+    def on_snapshot_reply(self, message: Message) -> None:
+        """A member took a chunk, or asks for another one."""
+        progress = self.answered(message)
+        outgoing = None if progress is None else progress.outgoing
+        if outgoing is not None and message.index == outgoing.snapshot.index:
+            outgoing.confirm(message.hint, message.sequence, self.sequence)
+            self.dirty = True
+
+    # What the caller tells
+
+    def unreachable(self, node: int) -> None:
+        """What was sent to *node* may be lost: find out what it has."""
+        progress = self.progress.get(node)
+        if progress is not None and progress.state == "replicate":
+            progress.become_probe(progress.match + 1)
+            self.dirty = True
+
+    def snapshot_sent(self, node: int, ok: bool) -> None:
+        """The snapshot for *node* went another way, and arrived or not."""
+        progress = self.progress.get(node)
+        if progress is not None and progress.outgoing is not None:
+            progress.become_probe(progress.outgoing.snapshot.index + 1 if ok else progress.match + 1)
+            progress.paused = not ok  # wait for a sign of life before the next try
+            self.dirty = True
+
+    # Members and handing over
+
+    def reconfigure(self, configuration: Configuration) -> None:
+        """The members changed."""
+        self._configuration = configuration
+        others = configuration.members - {self._node}
+        for node in self.progress.keys() - others:
+            del self.progress[node]
+        for node in others - self.progress.keys():
+            self.progress[node] = Progress(self._config, self._log.last_index)
+        if self.transferee not in configuration.all_voters:
+            self.transferee = NO_NODE
+        self.dirty = True
+        self.count()  # a smaller quorum may hold more
+
+    def transfer(self, to: int) -> DroppedReason | None:
+        """Begin to hand over to *to*; no proposal is taken until that is done or given up."""
+        progress = self.progress.get(to)
+        if progress is None:
+            return "unknown_node"
+        if progress.damaged:
+            return "damaged"
+        if to not in self._configuration.all_voters:
+            return "not_a_voter"
+        self.transferee = to
+        self.dirty = True
+        self.hand_over()
+        return None
+
+    def hand_over(self) -> None:
+        """Tell the transferee to campaign once it holds the whole log."""
+        if self.progress[self.transferee].match == self._log.last_index:
+            self._send(self._message("timeout_now", self.transferee))
+
+    def _abort_transfer_to(self, node: int) -> None:
+        if self.transferee == node:
+            self.transferee = NO_NODE
