@@ -8,7 +8,8 @@ from pathlib import Path
 
 from actorgrid.errors import LogFailed
 
-from .log import EndMark, sync_folder
+from .log import EndMark
+from .segment_files import sync_folder
 
 
 class FailureMarker:

@@ -1,49 +1,107 @@
 """The durable log: segment files in one folder, appended to in batches, one fdatasync each.
 
-Contract: when ``append`` returns, its records survive power loss; when it raises, none of them was acknowledged and
-the file ends where it ended before. ``open`` gives back every acknowledged record or raises LogCorrupted: it never
-drops one silently. Segments are named after their first index; one that reaches ``segment_bytes`` is followed by a
-new one, so a file holds at most that plus one batch. Files grow by appending and are not preallocated: a file
-system that extends a file after writing its blocks then leaves no hole before the end.
+Contract: when ``append`` (or ``write`` with *sync*) returns, its records survive power loss; when it raises, none of
+them was acknowledged and the file ends where it ended before. ``open`` gives back everything acknowledged or raises
+LogCorrupted: it never drops a record silently. After a failed fsync every write raises. Segments are numbered upwards;
+one that reaches ``segment_bytes`` is followed by a new one, so a file holds at most that plus one batch. Files grow by
+appending and are not preallocated: a file system that extends a file after writing its blocks then leaves no hole
+before the end.
 
-One writer; whoever opens holds the host's lock.
+Nothing written is ever changed: to void the end of the log (``truncate_after``), or all of it behind a snapshot
+(``reset``), a record that says so is appended, so that a crash brings back nothing that was cut. Each segment begins
+with the hard state, so that those before it can go.
+
+Memory: see ``entry_table``; reading older entries reads their record from disk. One thread writes; any may read at the
+same time. Whoever opens holds the host's lock.
 """
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from actorgrid.errors import DiskFull, LogCorrupted, LogFailed
+from actorgrid.errors import LogCorrupted, LogFailed
 
+from .acknowledged import AcknowledgedMark, Mark
+from .entry_table import TAIL_BYTES_MAX, EntryTable, OutOfPlace
+from .raft.messages import Entry, HardState
 from .record import (
-    SEGMENT_HEADER_BYTES,
+    CUT,
+    ENTRIES,
+    FORMAT,
+    HARD_STATE,
+    RECORD_HEADER_BYTES,
+    RESET,
+    TRAILER_BYTES,
     Damage,
     Record,
+    SegmentHeader,
+    batches,
+    chain_before,
     decode_record,
-    decode_segment_header,
-    encode_records,
+    encode_entries,
+    encode_hard_state,
+    encode_record,
     encode_segment_header,
+    entries_of,
+    hard_state_of,
+    record_length,
+)
+from .segment_files import (
+    NO_ROOM,
+    RECOVERY_HINT,
+    Located,
+    SegmentStart,
+    TornEnd,
+    corrupted,
+    disk_full,
+    failed,
+    segment_name,
+    segment_paths,
+    sync_folder,
+    walk,
+    write_all,
 )
 
 log = logging.getLogger("actorgrid.consensus")
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-RECOVERY_HINT = (
-    "the ledger stays down so that nothing false is built on this; restore DATA_DIR/ledger from a backup, or, "
-    "if what it holds may be lost, move it away and start again"
-)
+__all__ = ["RECOVERY_HINT", "Cut", "EndMark", "LogChange", "Reset", "SegmentLog"]
+
+_OFFSET_BITS = 40
+_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The entries after *index* are void."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """A snapshot as of *index* and *term* stands for everything; the next entry is the one after it."""
+
+    index: int
+    term: int
+
+
+LogChange = Sequence[Entry] | HardState | Cut | Reset
 
 
 @dataclass(slots=True)
 class _Segment:
+    """``last_index``: no entry after it is in this segment and still counts."""
+
     path: Path
-    first_index: int
+    header: SegmentHeader
     last_index: int
+    has_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,47 +113,70 @@ class EndMark:
 
 
 class SegmentLog:
-    """Append records, read them back, drop those behind a snapshot."""
+    """Append, cut, read back, drop what is behind a snapshot."""
 
-    def __init__(self, folder: Path, segment_bytes: int) -> None:
+    def __init__(self, folder: Path, segment_bytes: int, tail_bytes_max: int = TAIL_BYTES_MAX) -> None:
         self.folder = folder
         self.segment_bytes = segment_bytes
-        self.last_index = 0
-        self.last_term = 0
+        self.hard_state: HardState | None = None
+        self._table = EntryTable(tail_bytes_max)
         self._segments: list[_Segment] = []
+        self._by_number: dict[int, _Segment] = {}
+        self._lock = threading.Lock()
+        self._mark = AcknowledgedMark(folder / "acknowledged")
         self._fd = -1
         self._offset = 0
+        self._synced = 0
         self._chain = 0
+        self._broken: LogFailed | None = None
 
     @classmethod
     def open(
         cls,
         folder: Path,
         segment_bytes: int,
-        on_record: Callable[[Record], None],
+        on_record: Callable[[Record], None] | None = None,
         end: EndMark | None = None,
+        tail_bytes_max: int = TAIL_BYTES_MAX,
     ) -> SegmentLog:
-        """Verify all of the log, handing each record to *on_record* in order, and get ready to append.
+        """Verify all of the log, handing each entry to *on_record* as it is met, and get ready to append.
 
-        *end* cuts off what a failed fsync may have left behind it. Raises LogCorrupted, or LogFailed when the
-        files cannot be read.
+        An entry that a later one replaces is handed out too. *end* cuts off what a failed fsync may have left behind
+        it. Raises LogCorrupted, or LogFailed when the files cannot be read.
         """
-        opened = cls(folder, segment_bytes)
+        opened = cls(folder, segment_bytes, tail_bytes_max)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             opened._recover(on_record, end)
         except OSError as error:
             opened.close()
-            raise _failed("reading", error) from error
+            raise failed("reading", error) from error
         except LogCorrupted:
             opened.close()
             raise
         return opened
 
+    # -- what there is
+
+    @property
+    def base_index(self) -> int:
+        """Index of the entry before the first one kept."""
+        return self._table.base_index
+
     @property
     def first_index(self) -> int:
-        """Index of the oldest record kept, or of the next one when there is none."""
-        return self._segments[0].first_index if self._segments else self.last_index + 1
+        """Index of the oldest entry kept, or of the next one when there is none."""
+        return self._table.base_index + 1
+
+    @property
+    def last_index(self) -> int:
+        """Index of the newest entry; the base's when there is none."""
+        return self._table.last_index
+
+    @property
+    def last_term(self) -> int:
+        """Its term."""
+        return self._table.last_term
 
     @property
     def size_bytes(self) -> int:
@@ -110,116 +191,285 @@ class SegmentLog:
     @property
     def end(self) -> EndMark:
         """Where the durable part ends."""
-        return EndMark(self._segments[-1].path.name if self._segments else "", self._offset)
+        return EndMark(self._segments[-1].path.name if self._segments else "", self._synced)
 
-    def append(self, records: list[Record]) -> None:
-        """Make *records*, which follow ``last_index``, durable.
+    def term(self, index: int) -> int | None:
+        """The term of entry *index*, or of the base; ``None`` for a base of unknown term and outside of the log."""
+        with self._lock:
+            inside = self._table.base_index <= index <= self._table.last_index
+            return self._table.term(index) if inside else None
+
+    def entries(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
+        """Entries *lo* to *hi* - 1, all of which are there: as many as *max_bytes* of data hold, but one at least.
+
+        Those that memory has no more are read from disk and verified again. Raises LogCorrupted or LogFailed.
+        """
+        found: list[Entry] = []
+        size = 0
+        with self._lock:
+            while lo < hi:
+                for entry in self._table.tail(lo, hi, max_bytes) or self._stored(lo, hi):
+                    size += len(entry.data)
+                    if found and size > max_bytes:
+                        return found
+                    found.append(entry)
+                lo = found[-1].index + 1
+        return found
+
+    def _stored(self, lo: int, hi: int) -> list[Entry]:
+        """The entries from *lo* on that lie in one record with it, read from its file."""
+        position = self._table.position(lo)
+        segment = self._by_number[position >> _OFFSET_BITS]
+        offset = position & _OFFSET_MASK
+        version, first = segment.header.format, segment.header.size_bytes
+        try:
+            with segment.path.open("rb", buffering=0) as file:
+                head = os.pread(file.fileno(), TRAILER_BYTES + RECORD_HEADER_BYTES, offset - TRAILER_BYTES)
+                length = record_length(head[TRAILER_BYTES:], version)
+                data = os.pread(file.fileno(), length, offset)
+            chain = chain_before(head[:TRAILER_BYTES], offset == first)
+            record, _, _ = decode_record(data, 0, chain, version)
+            entries = entries_of(record)
+        except Damage as damage:
+            raise corrupted(segment.path, offset, lo, damage.reason) from None
+        except OSError as error:
+            raise failed("reading", error) from error
+        # The record may hold entries that were cut later: only those that lie here still count.
+        here = [entry for entry in entries if lo <= entry.index < hi and self._lies_at(entry.index, position)]
+        if not here or here[0].index != lo:
+            raise corrupted(segment.path, offset, lo, "a record is not the one that was written")
+        return here
+
+    def _lies_at(self, index: int, position: int) -> bool:
+        return self._table.holds(index) and self._table.position(index) == position
+
+    # -- changes
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Make *entries*, which follow ``last_index``, durable.
 
         Raises DiskFull (nothing was written, appending may be tried again) or LogFailed (the log must not be
         used any more in this boot: after a failed fsync nobody knows what the disk holds).
         """
-        if not records:
-            return
-        assert records[0].index == self.last_index + 1, f"record {records[0].index} after {self.last_index}"
-        if self._fd < 0 or self._offset >= self.segment_bytes:
+        self.write([entries])
+
+    def save_hard_state(self, state: HardState) -> None:
+        """Make Raft's term, vote and commit index durable. Raises as ``append`` does."""
+        self.write([state])
+
+    def truncate_after(self, index: int) -> None:
+        """Make it durable that the entries after *index* are void. Raises as ``append`` does."""
+        self.write([Cut(index)])
+
+    def reset(self, index: int, term: int) -> None:
+        """Make it durable that the log begins after a snapshot as of *index*. Raises as ``append`` does."""
+        self.write([Reset(index, term)])
+
+    def write(self, changes: Iterable[LogChange], sync: bool = True) -> None:
+        """Make *changes* durable in their order by one fdatasync; without *sync*, with the next one.
+
+        Raises as ``append`` does; then none of *changes* was made.
+        """
+        if self._broken is not None:
+            raise self._broken
+        old = bool(self._segments) and self._segments[-1].header.format != FORMAT
+        if self._fd < 0 or self._offset >= self.segment_bytes or old:
             self._roll()
-        data, chain = encode_records(records, self._chain)
+        data, chain, steps = self._encode(changes)
+        if not data and self._synced == self._offset:
+            return
         try:
-            _write_all(self._fd, data, self._offset)
-            os.fdatasync(self._fd)
+            write_all(self._fd, data, self._offset)
         except OSError as error:
             self._undo(error)
+        if sync:
+            self._sync()
+        number = self._segments[-1].header.number
+        with self._lock:
+            for offset, step in steps:
+                self._take(step, (number << _OFFSET_BITS) | offset)
         self._offset += len(data)
         self._chain = chain
-        self.last_index, self.last_term = records[-1].index, records[-1].term
-        self._segments[-1].last_index = self.last_index
+        if sync:
+            self._synced = self._offset
+            self._acknowledge()
 
-    def read(self, from_index: int) -> Iterator[Record]:
-        """The records from *from_index* on, read from the files and verified again. Raises LogCorrupted."""
-        for segment in list(self._segments):
-            if segment.last_index < from_index:
-                continue
-            data = segment.path.read_bytes()
-            if segment is self._segments[-1]:
-                data = data[: self._offset]
-            try:
-                for record, _, _ in _records(data):
-                    if record.index >= from_index:
-                        yield record
-            except Damage as damage:
-                raise _corrupted(segment.path, damage.offset, from_index, damage.reason) from None
+    def _encode(self, changes: Iterable[LogChange]) -> tuple[bytes, int, list[tuple[int, LogChange]]]:
+        """The bytes of *changes*, the chain after them, and each with its offset in the segment."""
+        parts: list[bytes] = []
+        steps: list[tuple[int, LogChange]] = []
+        offset, chain, last = self._offset, self._chain, self._table.last_index
+        for change in changes:
+            pieces: Sequence[LogChange] = [change]
+            if not isinstance(change, HardState | Cut | Reset):
+                if not change:
+                    continue
+                assert change[0].index == last + 1, f"entry {change[0].index} after {last}"
+                pieces = batches(change)
+                last = change[-1].index
+            elif not isinstance(change, HardState):
+                last = change.index
+            for piece in pieces:
+                data, chain = self._encoded(piece, chain, steps)
+                parts.append(data)
+                steps.append((offset, piece))
+                offset += len(data)
+        return b"".join(parts), chain, steps
+
+    def _encoded(self, piece: LogChange, chain: int, before: list[tuple[int, LogChange]]) -> tuple[bytes, int]:
+        if isinstance(piece, HardState):
+            return encode_hard_state(piece, chain)
+        if isinstance(piece, Cut):
+            return encode_record(CUT, piece.index, self._term_after(piece.index, before), b"", chain)
+        if isinstance(piece, Reset):
+            return encode_record(RESET, piece.index, piece.term, b"", chain)
+        return encode_entries(piece, chain)
+
+    def _term_after(self, index: int, steps: list[tuple[int, LogChange]]) -> int:
+        """The term of entry *index* once *steps* are taken."""
+        for _, step in reversed(steps):
+            if isinstance(step, Reset) and step.index == index:
+                return step.term
+            if isinstance(step, Sequence) and step[0].index <= index <= step[-1].index:
+                return step[index - step[0].index].term
+        return self.term(index) or 0
+
+    def _take(self, change: LogChange, position: int) -> None:
+        """Hold what now lies at *position*. Raises OutOfPlace."""
+        segment = self._segments[-1]
+        if isinstance(change, HardState):
+            self.hard_state = change
+            segment.has_state = True
+        elif isinstance(change, Cut):
+            self._table.cut(change.index, self._table.term(change.index) or 0)
+            self._void_after(change.index)
+        elif isinstance(change, Reset):
+            self._table.reset(change.index, change.term)
+            self._void_after(0)
+        else:
+            self._table.add(change, position)
+            segment.last_index = change[-1].index
+
+    def _void_after(self, index: int) -> None:
+        for segment in self._segments:
+            segment.last_index = min(segment.last_index, index)
 
     def drop_behind(self, index: int) -> int:
         """Delete the segments that hold nothing after *index*; the newest always stays. How many were deleted."""
         dropped = 0
-        while len(self._segments) > 1 and self._segments[0].last_index <= index:
-            self._segments.pop(0).path.unlink()
-            dropped += 1
-        if dropped:
+        while self._can_drop_first(index):
+            with self._lock:
+                first = self._segments.pop(0)
+                del self._by_number[first.header.number]
+                # What is dropped by segments only ends where a segment does.
+                self._table.drop(first.last_index)
+            first.path.unlink()
+            # Each for itself: were a later one gone and this one not, the log would have a gap.
             sync_folder(self.folder)
+            dropped += 1
         return dropped
+
+    def _can_drop_first(self, index: int) -> bool:
+        if len(self._segments) < 2 or self._segments[0].last_index > index:
+            return False
+        # A crash while a segment is begun may leave one without a hard state at its head.
+        return self.hard_state is None or any(segment.has_state for segment in self._segments[1:])
 
     def close(self) -> None:
         """Let go of the files; everything appended is durable already."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+            with contextlib.suppress(OSError):  # the mark may lag behind
+                self._mark.sync()
+        self._mark.close()
 
     # -- recovery
 
-    def _recover(self, on_record: Callable[[Record], None], end: EndMark | None) -> None:
-        paths = sorted(path for path in self.folder.iterdir() if path.suffix == ".log")
+    def _recover(self, on_record: Callable[[Record], None] | None, end: EndMark | None) -> None:
+        paths = segment_paths(self.folder)
         if end is not None and paths:
-            paths = self._cut(paths, end)
-        chain: int | None = None
-        for number, path in enumerate(paths):
-            last = number == len(paths) - 1
-            data = path.read_bytes()
-            try:
-                first_index, stored_chain = decode_segment_header(data)
-            except Damage as damage:
-                if not (last and damage.torn):
-                    raise _corrupted(path, damage.offset, self.last_index + 1, damage.reason) from None
-                log.warning("segment %s was being made when the host stopped: removed", path.name)
-                path.unlink()
-                sync_folder(self.folder)
+            paths = self._cut_off(paths, end)
+        mark = self._mark.read()
+        reached = mark is None
+        for found in walk(paths):
+            if isinstance(found, SegmentStart):
+                self._begin_segment(found)
+                here = Mark(found.header.number, self._offset, 0, self._chain)
+            elif isinstance(found, Located):
+                self._replay(found, on_record)
+                self._offset, self._chain = found.end, found.chain
+                here = Mark(self._segments[-1].header.number, found.end, 0, found.chain)
+            else:
+                self._remove_torn(found)
                 break
-            if path.name != _name(first_index):
-                raise _corrupted(path, 0, first_index, "the segment has another segment's name")
-            if chain is None:
-                self.last_index = first_index - 1
-            elif first_index != self.last_index + 1 or stored_chain != chain:
-                raise _corrupted(path, 0, self.last_index + 1, "the segment does not follow the one before it")
-            segment = _Segment(path, first_index, self.last_index)
-            self._segments.append(segment)
-            offset, chain = SEGMENT_HEADER_BYTES, stored_chain
-            try:
-                for record, after, after_chain in _records(data):
-                    if record.index != self.last_index + 1 or record.term < self.last_term:
-                        raise _corrupted(
-                            path, offset, self.last_index + 1, f"record {record.index} stands where another belongs"
-                        )
-                    self.last_index, self.last_term = record.index, record.term
-                    segment.last_index = record.index
-                    offset, chain = after, after_chain
-                    on_record(record)
-            except Damage as damage:
-                if not (last and damage.torn):
-                    raise _corrupted(path, damage.offset, self.last_index + 1, damage.reason) from None
-                log.warning(
-                    "segment %s: %d bytes after record %d were being written when the host stopped: cut off",
-                    path.name,
-                    len(data) - offset,
-                    self.last_index,
-                )
-            self._offset, self._chain = offset, chain
+            reached = reached or (mark is not None and _passed(here, mark, len(self._segments) == 1))
+        if not reached and mark is not None:
+            raise self._lost(mark)
         if self._segments:
             self._fd = os.open(self._segments[-1].path, os.O_RDWR | os.O_CLOEXEC)
             os.ftruncate(self._fd, self._offset)
             # What is only in the page cache so far is taken as committed from here on: make it so.
             os.fdatasync(self._fd)
+            self._synced = self._offset
+            self._open_mark()
+            self._acknowledge()
 
-    def _cut(self, paths: list[Path], end: EndMark) -> list[Path]:
+    def _begin_segment(self, found: SegmentStart) -> None:
+        header = found.header
+        if not self._segments:
+            self._table.reset(header.base_index, header.base_term)
+        elif header.base_index != self._table.last_index or header.number <= self._segments[-1].header.number:
+            raise corrupted(found.path, 0, self._table.last_index + 1, "the segment does not follow the one before it")
+        self._offset, self._chain = header.size_bytes, header.chain
+        self._add_segment(_Segment(found.path, header, header.base_index))
+
+    def _replay(self, found: Located, on_record: Callable[[Record], None] | None) -> None:
+        record = found.record
+        segment = self._segments[-1]
+        position = (segment.header.number << _OFFSET_BITS) | found.offset
+        try:
+            if record.kind == ENTRIES:
+                entries = entries_of(record)
+                self._take(entries, position)
+                if on_record is not None:
+                    for entry in entries:
+                        on_record(Record(entry.index, entry.term, entry.data))
+            elif record.kind == HARD_STATE:
+                self._take(hard_state_of(record), position)
+            elif record.kind == RESET:
+                self._take(Reset(record.index, record.term), position)
+            else:
+                self._table.cut(record.index, record.term)
+                self._void_after(record.index)
+        except (Damage, OutOfPlace) as error:
+            raise corrupted(found.path, found.offset, self._table.last_index + 1, str(error)) from None
+
+    def _remove_torn(self, torn: TornEnd) -> None:
+        if torn.offset == 0:
+            log.warning("segment %s was being made when the host stopped: removed", torn.path.name)
+            torn.path.unlink()
+            sync_folder(self.folder)
+            return
+        log.warning(
+            "segment %s: %d bytes after entry %d were being written when the host stopped: cut off",
+            torn.path.name,
+            torn.dropped_bytes,
+            self._table.last_index,
+        )
+
+    def _lost(self, mark: Mark) -> LogCorrupted:
+        end = self.end
+        return LogCorrupted(
+            "the log ends before an entry that was acknowledged",
+            found=f"last entry {self._table.last_index}, acknowledged up to {mark.last_index}",
+            hint=RECOVERY_HINT,
+            segment=str(self.folder / end.segment),
+            offset=self._offset,
+            index=self._table.last_index + 1,
+        )
+
+    def _cut_off(self, paths: list[Path], end: EndMark) -> list[Path]:
         kept = []
         for path in paths:
             if path.name > end.segment:
@@ -233,93 +483,85 @@ class SegmentLog:
 
     # -- writing
 
+    def _add_segment(self, segment: _Segment) -> None:
+        self._segments.append(segment)
+        self._by_number[segment.header.number] = segment
+
     def _roll(self) -> None:
-        path = self.folder / _name(self.last_index + 1)
-        header = encode_segment_header(self.last_index + 1, self._chain)
+        last_index, last_term = self._table.last_index, self._table.last_term
+        number = max(last_index, self._segments[-1].header.number if self._segments else 0) + 1
+        header = SegmentHeader(number, last_index, last_term, self._chain)
+        data, chain = encode_segment_header(number, last_index, last_term, self._chain), self._chain
+        if self.hard_state is not None:
+            state, chain = encode_hard_state(self.hard_state, chain)
+            data += state
+        path = self.folder / segment_name(number)
         fd = -1
+        if self._synced != self._offset:
+            self._sync()
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            _write_all(fd, header, 0)
+            write_all(fd, data, 0)
             os.fdatasync(fd)
             sync_folder(self.folder)
+            self._mark.sync()
         except OSError as error:
             if fd >= 0:
                 os.close(fd)
                 path.unlink(missing_ok=True)
             if error.errno in NO_ROOM:
-                raise _disk_full(self.folder) from error
-            raise _failed("starting a segment of", error) from error
+                raise disk_full(self.folder) from error
+            raise failed("starting a segment of", error) from error
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._offset = fd, len(header)
-        self._segments.append(_Segment(path, self.last_index + 1, self.last_index))
+        self._fd, self._offset, self._synced, self._chain = fd, len(data), len(data), chain
+        with self._lock:
+            self._add_segment(_Segment(path, header, last_index, self.hard_state is not None))
+        self._open_mark()
+
+    def _sync(self) -> None:
+        """One fdatasync. A failed one is never tried again: the kernel may have dropped what it could not write."""
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._broken = failed("syncing", error)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._offset)
+            raise self._broken from error
 
     def _undo(self, cause: OSError) -> None:
-        """End the file where it ended before, then raise what *cause* means."""
+        """End the file where it ended before, then raise what *cause* of a failed write means."""
         try:
             os.ftruncate(self._fd, self._offset)
-            if cause.errno in NO_ROOM:
-                os.fdatasync(self._fd)
         except OSError as error:
-            raise _failed("cutting back", error) from error
+            self._broken = failed("cutting back", error)
+            raise self._broken from error
         if cause.errno in NO_ROOM:
-            raise _disk_full(self.folder) from cause
-        raise _failed("appending to", cause) from cause
+            self._sync()
+            self._synced = self._offset
+            raise disk_full(self.folder) from cause
+        self._broken = failed("appending to", cause)
+        raise self._broken from cause
+
+    def _open_mark(self) -> None:
+        try:
+            self._mark.open()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise failed("marking the end of", error) from error
+            log.warning("no room for the mark of what is acknowledged: a lost tail would not be noticed here")
+
+    def _acknowledge(self) -> None:
+        number = self._segments[-1].header.number
+        try:
+            self._mark.write(Mark(number, self._synced, self._table.last_index, self._chain))
+        except OSError as error:
+            self._broken = failed("marking the end of", error)
+            raise self._broken from error
 
 
-def _records(data: bytes) -> Iterator[tuple[Record, int, int]]:
-    """Each record of a segment, with the offset and the chain after it. Raises Damage."""
-    _, chain = decode_segment_header(data)
-    offset = SEGMENT_HEADER_BYTES
-    while offset < len(data):
-        record, offset, chain = decode_record(data, offset, chain)
-        yield record, offset, chain
-
-
-def _name(first_index: int) -> str:
-    return f"{first_index:016d}.log"
-
-
-def _write_all(fd: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, offset)
-        view, offset = view[written:], offset + written
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the making and removing of files in *folder* durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _corrupted(path: Path, offset: int, index: int, reason: str) -> LogCorrupted:
-    return LogCorrupted(
-        f"the ledger's log is damaged: {reason}",
-        found=f"{path.name} at byte {offset}, where entry {index} should be",
-        hint=RECOVERY_HINT,
-        segment=str(path),
-        offset=offset,
-        index=index,
-    )
-
-
-def _failed(doing: str, error: OSError) -> LogFailed:
-    return LogFailed(
-        f"{doing} the ledger's log failed: {error.strerror or error}",
-        hint="look at the disk (dmesg), then start the agent again",
-        errno=error.errno,
-    )
-
-
-def _disk_full(folder: Path) -> DiskFull:
-    free = os.statvfs(folder)
-    return DiskFull(
-        "no room left to record this",
-        found=f"{free.f_bavail * free.f_frsize} bytes free under {folder}",
-        hint="free some space; everything accepted is kept and goes on",
-        free_bytes=free.f_bavail * free.f_frsize,
-    )
+def _passed(here: Mark, mark: Mark, in_first: bool) -> bool:
+    """Whether a log that comes to *here* holds what *mark* says: the very record, or a later start."""
+    if here.number == mark.number:
+        return (here.offset, here.chain) == (mark.offset, mark.chain)
+    return in_first and here.number > mark.number

@@ -346,11 +346,14 @@ def test_an_uncommitted_end_of_the_log_becomes_part_of_the_state(make_host: Make
     host = make_host()
     host.start()
     command = submit_jobs([job_record("a")], AT)
+    path = segments(host)[0]
+    mark = path.with_name("acknowledged")
+    before = mark.read_bytes()
     index = host.propose(command, "s", 1).index
     host.kill()
-    path = segments(host)[0]
     whole = path.read_bytes()
     path.write_bytes(whole[:-3])
+    mark.write_bytes(before)
     host.start()
     assert "a" not in host.live._ledger.jobs
     assert host.propose(command, "s", 1).result["jobs"][0]["duplicate"] is False
