@@ -353,10 +353,13 @@ class RaftCore:
     def _fits(self, data: bytes) -> bool:
         """Whether *data* is a change that the present members allow; they are the same when it is applied."""
         try:
-            self._configuration.changed(*decode_conf_change(data))
+            request = decode_conf_change(data)
+            if not isinstance(request, ConfState):
+                self._configuration.changed(*request)
+                return True
         except (InvalidConfChange, MalformedMessage):
             return False
-        return True
+        return False  # only the first entry of a log may say who the members are
 
     def _on_propose(self, msg: Message) -> None:
         if self._leadership is not None:
@@ -473,7 +476,11 @@ class RaftCore:
             f"entry {entry.index} is not the next change of the members to apply"
         )
         self._unapplied.popleft()
-        self._configuration = self._configuration.changed(*decode_conf_change(entry.data))
+        request = decode_conf_change(entry.data)
+        if isinstance(request, ConfState):
+            self._configuration = Configuration.of(request)
+        else:
+            self._configuration = self._configuration.changed(*request)
         if self._leadership is not None:
             if self._node in self._configuration.all_voters:
                 self._leadership.reconfigure(self._configuration)

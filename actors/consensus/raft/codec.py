@@ -47,6 +47,7 @@ _TRANSITION = {kind: number for number, kind in enumerate(TRANSITIONS)}
 
 Value = TypeVar("Value")
 Tree = tuple[Any, ...]
+ChangeRequest = tuple[tuple[ConfChange, ...], Transition]
 
 
 class _Wrong(Exception):
@@ -130,8 +131,13 @@ def encode_conf_change(changes: Sequence[ConfChange], transition: Transition) ->
     return _pack((FORMAT, pairs, _TRANSITION[transition]))
 
 
-def decode_conf_change(data: bytes) -> tuple[tuple[ConfChange, ...], Transition]:
-    """The changes in an entry's *data*, and how to make them. Raises MalformedMessage."""
+def encode_members(state: ConfState) -> bytes:
+    """The data of an entry that says who the members are, whatever they were: the first one of a log."""
+    return _pack((FORMAT, _conf_state_tree(state)))
+
+
+def decode_conf_change(data: bytes) -> ConfState | ChangeRequest:
+    """What an entry of kind conf_change says. Raises MalformedMessage."""
     return _decoded("change of the members", data, _conf_change)
 
 
@@ -323,7 +329,9 @@ def _follow(message: Message) -> None:
         term = entry.term
 
 
-def _conf_change(tree: Tree) -> tuple[tuple[ConfChange, ...], Transition]:
+def _conf_change(tree: Tree) -> ConfState | ChangeRequest:
+    if len(tree) == 1:
+        return _conf_state(tree[0])
     pairs, transition = _fields(tree, 2)
     if type(pairs) is not tuple or len(pairs) > CHANGES_MAX:
         raise _Wrong(f"at most {CHANGES_MAX} changes are expected where {_shown(pairs)} is")

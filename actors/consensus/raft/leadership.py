@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
+from .codec import encode_members
 from .configuration import Configuration
 from .log import RaftLog
 from .messages import (
@@ -57,7 +58,12 @@ class Leadership:
         self._heartbeat_elapsed = 0
         self._slice: tuple[int, tuple[Entry, ...], int] = (0, (), 0)
         self._checksum: tuple[Snapshot, int] | None = None
-        self.append("command", b"")  # commits what earlier terms left, and with it makes reads possible
+        # The first entry of a term commits what earlier terms left, and with it makes reads possible. The first of
+        # all says who the members are: nobody who joins later could know whom the changes in the log begin from.
+        if log.last_index:
+            self.append("command", b"")
+        else:
+            self.append("conf_change", encode_members(configuration.state()))
 
     # Proposals
 
@@ -213,6 +219,9 @@ class Leadership:
         except Compacted:
             self._begin_snapshot(progress)
             return False
+        if not before and entries[0].kind != "conf_change":  # a log of old that does not say who its members are
+            self._begin_snapshot(progress)
+            return False
         commit = self._log.commit
         self._send(
             self._message(
@@ -239,17 +248,21 @@ class Leadership:
         return self._slice[1], self._slice[2]
 
     def _begin_snapshot(self, progress: Progress) -> None:
-        if not progress.active:  # nobody there to take it
+        snapshot = self._snapshot() if progress.active else None
+        if snapshot is None:  # or nobody is there to take it; the next heartbeat's answer asks again
             progress.poked, progress.paused = False, True
             return
-        try:
-            snapshot = self._log.snapshot()
-        except Unavailable:  # being made; the next heartbeat's answer asks again
-            progress.poked, progress.paused = False, True
-            return
+        assert snapshot.index >= self._log.first_index - 1, "the log is compacted only behind a snapshot that is there"
         if self._checksum is None or self._checksum[0] is not snapshot:
             self._checksum = (snapshot, zlib.crc32(snapshot.data))
         progress.become_snapshot(Outgoing(self._config, snapshot, self._checksum[1]))
+
+    def _snapshot(self) -> Snapshot | None:
+        try:
+            snapshot = self._log.snapshot()
+        except Unavailable:
+            return None
+        return snapshot if snapshot.index else None
 
     def _send_chunks(self, node: int, outgoing: Outgoing) -> bool:
         any_sent = False
@@ -326,9 +339,12 @@ class Leadership:
         if news:
             progress.match, progress.match_sequence = index, self.sequence
             progress.next = max(progress.next, index + 1)
-        found = progress.state == "probe" and index >= progress.match
-        restored = progress.state == "snapshot" and progress.match >= self._log.first_index - 1
-        if found or restored:
+        if progress.outgoing is None:
+            follows = progress.state == "probe" and index >= progress.match
+        else:  # as soon as the log here continues what is there, or that snapshot is done and another is needed
+            done = progress.match >= progress.outgoing.snapshot.index
+            follows = done or progress.match >= self._log.first_index - 1
+        if follows:
             progress.become_replicate()
         self.dirty = True
         if news:

@@ -49,7 +49,11 @@ NO_NODE = 0
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the log. A command with no data is the one a new leader begins its term with: apply nothing."""
+    """One entry of the log.
+
+    A command with no data is the one that a new leader begins its term with: it changes no state machine. The very
+    first entry of a log is a conf_change that says who the members are.
+    """
 
     index: int
     term: int

@@ -1,0 +1,168 @@
+"""Random schedules: everything a network, disks and people can do to a cluster, from one seed; then a calm end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.consensus.raft.cluster import Cluster
+
+NODES = (1, 2, 3, 4, 5)
+WIRE_MAX = 200
+CALM_ROUNDS = 120
+
+
+class Schedule:
+    """One seed's run of a cluster that begins with the voters 1 to 3; 4 and 5 may join."""
+
+    def __init__(self, seed: int, **cluster: Any) -> None:
+        self.random = random.Random(seed)
+        self.cluster = Cluster(
+            seed=seed,
+            durable_machine=self.random.random() < 0.5,
+            through_bytes=True,
+            message_entries_max=self.random.choice((1, 3, 1024)),
+            inflight_messages_max=self.random.choice((1, 2, 256)),
+            election_ticks=self.random.choice((3, 10)),
+            apply_bytes_max=self.random.choice((1, 2**20)),
+            **cluster,
+        )
+        self.cluster.add(4)
+        self.cluster.add(5)
+        self.count = 0
+        self.loss = self.random.choice((0.0, 0.05, 0.3))
+        choices: list[tuple[Callable[[], None], float]] = [
+            (self.deliver, 40),
+            (self.begin, 18),
+            (self.finish, 18),
+            (self.tick, self.random.choice((4, 12))),
+            (self.propose, 8),
+            (self.crash, self.random.choice((0, 0.6))),
+            (self.restart, 1),
+            (self.partition, self.random.choice((0, 0.6))),
+            (self.change, self.random.choice((0, 1.5))),
+            (self.compact, self.random.choice((0, 1))),
+            (self.read, 3),
+            (self.transfer, 0.4),
+            (self.campaign, 0.4),
+            (self.unreachable, 0.3),
+        ]
+        self.actions = [action for action, _ in choices]
+        self.weights = [weight for _, weight in choices]
+
+    def run(self, steps: int) -> None:
+        """*steps* random actions, then calm, in which the cluster must come to agree."""
+        for _ in range(steps):
+            self.random.choices(self.actions, self.weights)[0]()
+        self.calm()
+
+    def someone(self) -> int:
+        return self.random.choice(list(self.cluster.nodes))
+
+    def deliver(self) -> None:
+        wire = self.cluster.wire
+        if len(wire) > WIRE_MAX:
+            del wire[: WIRE_MAX // 2]
+        if not wire:
+            return
+        # Mostly in order, sometimes not; sometimes twice; sometimes never.
+        at = self.random.randrange(len(wire)) if self.random.random() < 0.3 else 0
+        message = wire[at] if self.random.random() < 0.1 else wire.pop(at)
+        if self.random.random() >= self.loss:
+            self.cluster.deliver(message)
+
+    def begin(self) -> None:
+        number = self.someone()
+        if self.cluster.nodes[number].under_way is None:
+            self.cluster.begin(number)
+
+    def finish(self) -> None:
+        waiting = [number for number, node in self.cluster.nodes.items() if node.under_way is not None]
+        if waiting:
+            self.cluster.finish(self.random.choice(waiting))
+
+    def tick(self) -> None:
+        self.cluster.tick(self.someone())
+
+    def propose(self) -> None:
+        self.count += 1
+        self.cluster.propose(self.someone(), f"{self.count}")
+
+    def crash(self) -> None:
+        if len(self.cluster.nodes) > 2:
+            number = self.someone()
+            if self.cluster.nodes[number].under_way is not None and self.random.random() < 0.5:
+                self.cluster.store(number)  # it got as far as the disk, and no one was told
+            self.cluster.crash(number)
+
+    def restart(self) -> None:
+        if self.cluster.down:
+            self.cluster.restart(self.random.choice(list(self.cluster.down)))
+
+    def partition(self) -> None:
+        if self.cluster.cut:
+            self.cluster.heal()
+        elif self.random.random() < 0.5:
+            self.cluster.isolate(self.random.choice(NODES))
+        else:
+            self.cluster.cut = {
+                (a, b) for a in NODES for b in NODES if a != b and self.random.random() < self.random.choice((0.2, 0.5))
+            }
+
+    def change(self) -> None:
+        nodes = self.random.sample(NODES, self.random.choice((0, 1, 1, 1, 2, 3)))
+        changes = [(self.random.choice(("add_voter", "add_learner", "remove")), node) for node in nodes]
+        transition = self.random.choice(("auto", "auto", "implicit", "explicit"))
+        self.cluster.change(self.cluster.leader() or self.someone(), *changes, transition=transition)
+
+    def compact(self) -> None:
+        self.cluster.compact(self.someone(), keep=self.random.choice((0, 0, 3)))
+
+    def read(self) -> None:
+        self.count += 1
+        self.cluster.read(self.someone(), f"read {self.count}".encode())
+
+    def transfer(self) -> None:
+        self.cluster[self.someone()].transfer_leader(self.random.choice(NODES))
+
+    def campaign(self) -> None:
+        self.cluster[self.someone()].campaign()
+
+    def unreachable(self) -> None:
+        self.cluster[self.someone()].report_unreachable(self.random.choice(NODES))
+
+    def calm(self) -> None:
+        """Nothing fails any more: there is a leader, it commits, and every member catches up."""
+        cluster = self.cluster
+        cluster.heal()
+        for number in list(cluster.down):
+            cluster.restart(number)
+        for number, node in cluster.nodes.items():
+            if node.under_way is not None:
+                cluster.finish(number)
+        cluster.stabilize()
+        for _ in range(CALM_ROUNDS):
+            cluster.tick_all()
+            if self.recovered():
+                return
+        raise AssertionError(f"no recovery: {[node.core.status() for node in cluster.nodes.values()]}")
+
+    def recovered(self) -> bool:
+        cluster = self.cluster
+        leader = cluster.leader()
+        if not leader:
+            return False
+        before = cluster[leader].status()
+        if before.config.auto_leave:
+            return False
+        cluster.propose(leader, "calm")
+        cluster.read(leader, f"calm {before.commit}".encode())
+        cluster.stabilize()
+        after = cluster[leader].status()
+        if after.role != "leader" or after.commit <= before.commit:
+            return False
+        members = {*after.config.voters, *after.config.voters_outgoing, *after.config.learners}
+        assert not any(peer.damaged for peer in after.progress.values()), "nobody lost anything that was durable"
+        assert any(answer.context == f"calm {before.commit}".encode() for answer in cluster.nodes[leader].read_states)
+        return all(cluster[number].status().applied == after.commit for number in members)
