@@ -30,10 +30,10 @@ elif os.environ.get("ACTORGRID_PURE_PYTHON") == "1":
     COMPILED = False
 else:
     try:
+        from .forecast import Forecast
         from .memory_pool import Block, Blocks, Defragmentation, MemoryPool, Move
         from .placement import PlacementEngine
         from .priority_bitmap import PriorityBitmap
-        from .reference.forecast import Forecast
         from .timer_wheel import TimerWheel
 
         COMPILED = True

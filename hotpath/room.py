@@ -8,6 +8,8 @@ from typing import Any
 from .records import NodeView
 
 Devices = tuple[int, ...]
+ENDS_MAX = 20_000
+"""Ends that a forecast looks at for one question; who needs more to end has no start."""
 
 
 class Ask:

@@ -12,11 +12,9 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
 from ..records import NodeView
-from ..room import Ask, Devices, Free, Room
+from ..room import ENDS_MAX, Ask, Devices, Free, Room
 
 Shares = tuple[tuple[str, Devices], ...]
-ENDS_MAX = 20_000
-"""Ends looked at for one question; who needs more to end has no start."""
 
 
 class _Span:
@@ -101,6 +99,7 @@ class Forecast:
 
         Who ends at one time, or without a known end starts at one time, counts as ending in the order of *sequence*.
         """
+        assert id not in self._runs, f"{id} runs already"
         span = _Span(id, ask, self._by_node(shares), started_at, expected_s)
         span.sequence = sequence
         self._runs[id] = span
@@ -136,6 +135,7 @@ class Forecast:
         awaited: frozenset[str] = frozenset(),
     ) -> None:
         """Keep *shares* for *id* for *expected_s* from *start*; infinite: from when those *awaited* have ended."""
+        assert id not in self._kept, f"{id} has a reservation already"
         span = _Span(id, ask, self._by_node(shares), start, expected_s)
         span.awaited = awaited
         self._kept[id] = span
