@@ -2,7 +2,8 @@
 
 Everything here but the snapshots can be made again from the log, and a start does so for what was not written yet.
 Each transaction also stores the last durable index it knew of, so that a log which later ends before it is found
-out. Bounds: two snapshots, 100,000 ended jobs, 100,000 events; the oldest go first.
+out. Bounds: two snapshots, 100,000 ended jobs, 100,000 events; the oldest go first. Threads may share one Store: each
+call is carried out alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -37,6 +39,7 @@ CREATE TABLE IF NOT EXISTS events (number INTEGER PRIMARY KEY, idx INTEGER NOT N
     type TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS events_idx ON events (idx);
 """
+_SELECT_SNAPSHOTS = "SELECT idx, term, digest, data, members FROM snapshots"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +50,12 @@ class StoredSnapshot:
     term: int
     digest: str
     data: bytes
+    members: str = ""
 
     @property
     def intact(self) -> bool:
         """Whether the bytes are those that were written."""
-        return hashlib.sha256(self.data).hexdigest() == self.digest
+        return _digest(self.data, self.members) == self.digest
 
 
 class Store:
@@ -59,17 +63,24 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = threading.RLock()
         with self._named():
-            # Used by one thread, but the garbage collector may close it from another.
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             with self._named():
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.executescript(_SCHEMA)
+                self._migrate()
         except StorageError:
             self._db.close()
             raise
+
+    def _migrate(self) -> None:
+        """Format 1 did not know who the members were: there was one."""
+        columns = [row[1] for row in self._db.execute("PRAGMA table_info(snapshots)")]
+        if "members" not in columns:
+            self._db.execute("ALTER TABLE snapshots ADD COLUMN members TEXT NOT NULL DEFAULT ''")
 
     def close(self) -> None:
         """Let go of the file."""
@@ -88,30 +99,40 @@ class Store:
             row = self._db.execute("SELECT value FROM meta WHERE key = 'durable_index'").fetchone()
         return int(row[0]) if row else 0
 
+    def received_index(self) -> int:
+        """The index of the newest snapshot that came from a leader: the log may end before it; 0 for none."""
+        with self._named():
+            row = self._db.execute("SELECT value FROM meta WHERE key = 'received_index'").fetchone()
+        return int(row[0]) if row else 0
+
     # -- snapshots
 
     def snapshots(self) -> list[StoredSnapshot]:
         """What there is, newest first, intact or not."""
         with self._named():
-            rows = self._db.execute("SELECT idx, term, digest, data FROM snapshots ORDER BY idx DESC").fetchall()
+            rows = self._db.execute(f"{_SELECT_SNAPSHOTS} ORDER BY idx DESC").fetchall()
         return [StoredSnapshot(*row) for row in rows]
 
-    def save_snapshot(self, index: int, term: int, data: bytes) -> int:
+    def save_snapshot(self, index: int, term: int, data: bytes, members: str = "", received: bool = False) -> int:
         """Keep a snapshot and forget all but the one before it; gives the index of that one, 0 without one.
 
-        On return it is in the main file and synced, and what was read back has the digest of what was written:
+        *members* is who they were at *index*, as text. A *received* one came from the leader and may be ahead of the
+        log. On return it is in the main file and synced, and what was read back has the digest of what was written:
         the log behind the older snapshot may go.
         """
-        digest = hashlib.sha256(data).hexdigest()
-        with self._transaction(index):
-            self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?)", (index, term, digest, data))
-            self._db.execute(
-                "DELETE FROM snapshots WHERE idx NOT IN (SELECT idx FROM snapshots ORDER BY idx DESC LIMIT ?)",
-                (SNAPSHOTS_KEPT,),
-            )
-        with self._named():
-            self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            rows = self._db.execute("SELECT idx, term, digest, data FROM snapshots ORDER BY idx").fetchall()
+        row = (index, term, _digest(data, members), data, members)
+        with self._lock:
+            with self._transaction(index):
+                self._db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", row)
+                self._db.execute(
+                    "DELETE FROM snapshots WHERE idx NOT IN (SELECT idx FROM snapshots ORDER BY idx DESC LIMIT ?)",
+                    (SNAPSHOTS_KEPT,),
+                )
+                if received:
+                    self._db.execute("INSERT OR REPLACE INTO meta VALUES ('received_index', ?)", (index,))
+            with self._named():
+                self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                rows = self._db.execute(f"{_SELECT_SNAPSHOTS} ORDER BY idx").fetchall()
         kept = [StoredSnapshot(*row) for row in rows]
         if not kept[-1].intact or kept[-1].index != index:
             raise LogCorrupted("a snapshot does not read back as it was written", found=f"snapshot {index}")
@@ -196,9 +217,10 @@ class Store:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """SQLite's errors by our names."""
+        """SQLite's errors by our names; one thread at a time."""
         try:
-            yield
+            with self._lock:
+                yield
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
                 raise DiskFull("no room left for the ledger's history", hint="free some space") from error
@@ -213,6 +235,12 @@ class Store:
                 offset=0,
                 index=0,
             ) from error
+
+
+def _digest(data: bytes, members: str) -> str:
+    digest = hashlib.sha256(data)
+    digest.update(members.encode())
+    return digest.hexdigest()
 
 
 def _history_row(number: int, job: dict[str, Any]) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -40,3 +41,24 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"this machine lets no one mount a tmpfs: {done.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Fill the disk, or free it again, as far as the log's own writes see: half of a write fits, then nothing."""
+    real = os.pwrite
+    full = False
+
+    def pwrite(fd: int, data: bytes, offset: int) -> int:
+        if full:
+            if len(data) > 64:
+                return real(fd, data[: len(data) // 2], offset)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data, offset)
+
+    def fill(now: bool) -> None:
+        nonlocal full
+        full = now
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    return fill
