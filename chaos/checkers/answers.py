@@ -1,4 +1,7 @@
-"""What clients were told: linearizable, fresh, never going back, and each command once. A client has one call at a time."""
+"""What clients were told: linearizable, fresh, never going back, each command once.
+
+A client has one call at a time.
+"""
 
 from __future__ import annotations
 

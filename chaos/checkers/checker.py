@@ -34,7 +34,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """An attempt's process on a host, as the host sees it: ``gpus`` are its devices, ``gpu_milli`` its share of each."""
+    """An attempt's process on a host, as the host sees it: on devices ``gpus``, a share ``gpu_milli`` of each."""
 
     host: str
     attempt_id: str

@@ -62,7 +62,7 @@ class LogMatching(Checker):
 
 
 class StateMachineSafety(Checker):
-    """All hosts apply the same entries, get the same outcomes and the same state; and a leader has all that is committed.
+    """All hosts apply the same entries with the same outcomes to the same state; a leader has all that is committed.
 
     The state's digest is compared at every 16th index, each outcome at every one.
     """

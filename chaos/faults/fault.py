@@ -1,4 +1,4 @@
-"""What a fault is: a plan of injections, each with its own dice, so that any may be left out without moving the rest."""
+"""What a fault is: a plan of injections, each with dice of its own, so that any may be left out and the rest stay."""
 
 from __future__ import annotations
 

@@ -101,7 +101,12 @@ class LeadersFall(Fault):
                 cuts = [pair for id in others for pair in ((node.name, f"n{id}"), (f"n{id}", node.name))]
                 for a, b in cuts:
                     network.cut(a, b)
-                cluster.world.clock.after(down_us, lambda: [network.mend(a, b) for a, b in cuts] and None)
+
+                def mend() -> None:
+                    for a, b in cuts:
+                        network.mend(a, b)
+
+                cluster.world.clock.after(down_us, mend)
 
             cluster.world.clock.after(after_us, fall)
 

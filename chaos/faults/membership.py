@@ -60,9 +60,12 @@ class HastyOperator(Fault):
     def strike(self, cluster: Cluster, dice: Random) -> str:
         """Wait for leaders."""
 
+        def change() -> None:
+            cluster.change_members(some_change(cluster, dice))
+
         def ask(node: Node) -> None:
             for delay_ms in (0, dice.randrange(1, 30), dice.randrange(1, 120)):
-                cluster.world.clock.after(delay_ms * MS, lambda: cluster.change_members(some_change(cluster, dice)))
+                cluster.world.clock.after(delay_ms * MS, change)
 
         cluster.leader_hooks.append(ask)
 

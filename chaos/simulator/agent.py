@@ -34,8 +34,8 @@ class Agent:
         self._asker = Asker(node.world, f"{node.name}/agent{node.boots}", node.hosts, node.dice)
         self._seen: set[str] = set()
         self._processes: dict[str, Process] = {}
-        self._registered = False
-        self._asker.write(register_host(self._record(), node.now), self._is_registered)
+        self._registered = self._asked = False
+        self.review()
 
     def changed(self, outcome: Outcome) -> None:
         """An entry changed something; look whether it is about this host."""
@@ -48,7 +48,11 @@ class Agent:
                 self._stop(record)
 
     def review(self) -> None:
-        """Look at all there is: at the start of a life, and after a snapshot."""
+        """Look at all there is: at the start of a life, and after a snapshot. A host registers once it has a state:
+        one that is no member yet would never hear what is granted to it."""
+        if not self._asked and self._node.ledger.index:
+            self._asked = True
+            self._asker.write(register_host(self._record(), self._node.now), self._is_registered)
         for id, record in list(self._node.ledger.allocations.items()):
             if record["host"] == self._node.host_id:
                 self._take(id, record)
@@ -62,7 +66,7 @@ class Agent:
     @property
     def idle(self) -> bool:
         """Whether nothing runs and nothing waits to be reported."""
-        return self._registered and self._asker.idle and not self._processes
+        return self._registered == self._asked and self._asker.idle and not self._processes
 
     def _record(self) -> dict[str, Any]:
         host = self._node.host_id

@@ -163,7 +163,7 @@ class Cluster:
                 return f"{node.name} is a member and down: {node.why_down}"
             if node.ledger.index != leader.ledger.index or node.durable.last_index != leader.durable.last_index:
                 return f"{node.name} has applied {node.ledger.index}, the leader {leader.ledger.index}"
-            if node.runs_agent and not node.agent.idle:
+            if not node.agent.idle:
                 return f"{node.name}'s agent is busy"
         if leader.ledger.index != leader.durable.last_index:
             return f"the leader has applied {leader.ledger.index} of {leader.durable.last_index}"

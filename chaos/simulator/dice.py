@@ -11,4 +11,4 @@ def stream(seed: int, name: str) -> Random:
     Each part of a run throws dice of its own, so that a fault left out does not change what another part draws: a
     failing plan can be shrunk. Seeded from text, which does not depend on the process (PYTHONHASHSEED).
     """
-    return Random(f"{seed}/{name}")  # noqa: S311 - a simulation's dice, no secrets
+    return Random(f"{seed}/{name}")

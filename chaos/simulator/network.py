@@ -65,14 +65,11 @@ class Network:
     def send(self, sender: str, receiver: str, message: Any) -> None:
         """Carry *message*, perhaps. A cut stops it on either end: as it leaves, and as it would arrive."""
         copies = 1
-        if self._host[sender] == self._host.get(receiver):
-            pass
-        elif not self.passes(sender, receiver):
-            copies = 0
-        elif self.loss and self._dice.random() < self.loss:
-            copies = 0
-        elif self.doubling and self._dice.random() < self.doubling:
-            copies = 2
+        if self._host[sender] != self._host.get(receiver):
+            if not self.passes(sender, receiver) or (self.loss and self._dice.random() < self.loss):
+                copies = 0
+            elif self.doubling and self._dice.random() < self.doubling:
+                copies = 2
         if not copies or self._in_flight >= IN_FLIGHT_MAX:
             self.lost += 1
             return

@@ -15,7 +15,7 @@ from actorgrid.actors.consensus.core import RaftCore
 from actorgrid.actors.consensus.ledger import Ledger, Outcome
 from actorgrid.actors.consensus.raft.messages import Entry, Message, RaftConfig, Ready, Snapshot, SoftState
 from actorgrid.actors.consensus.raft.storage import MemoryStorage
-from actorgrid.errors import LogFailed, StorageError
+from actorgrid.errors import LogCorrupted, LogFailed, StorageError
 
 from .agent import Agent
 from .asking import Ask
@@ -36,7 +36,7 @@ class Node:
     ledger_class: ClassVar[type[Ledger]] = Ledger
     disk_class: ClassVar[type[Disk]] = Disk
     gateway_class: ClassVar[type[Gateway]] = Gateway
-    runs_agent: ClassVar[bool] = True
+    agent_class: ClassVar[type[Agent]] = Agent
 
     core: RaftCore
     ledger: Ledger
@@ -127,15 +127,20 @@ class Node:
             inflight_messages_max=timing.inflight_messages_max,
             snapshot_chunk_bytes=timing.snapshot_chunk_bytes,
         )
-        self.core = self.core_class(config, self._storage, self.dice)
+        try:
+            self.core = self.core_class(config, self._storage, self.dice)
+        except LogCorrupted as error:
+            self.disk.broken = True
+            self.up, self.why_down = False, error.code
+            self.world.trace.add(self.name, f"stays down: {error.message}")
+            return False
         self.gateway = self.gateway_class(self)
         self.world.trace.add(
             self.name,
             f"starts ({self.boots}): log to {image.last_index}, state of {self.ledger.index}, {image.hard_state}",
         )
         self.later(self.dice.randrange(self._tick_us), self._tick)
-        if self.runs_agent:
-            self.agent = Agent(self)
+        self.agent = self.agent_class(self)
         self.world.tell(lambda checker: checker.restored(self, self.ledger.index, self.ledger))
         self.pump()
         return True
@@ -154,8 +159,7 @@ class Node:
         self.up, self.paused, self.leading, self._storing = False, False, None, None
         self.role = "follower"
         self._mail.clear()
-        if self.runs_agent:
-            self.agent.host_down()
+        self.agent.host_down()
 
     def pause(self) -> None:
         """Nothing runs here until ``resume``; what arrives waits, at most 10,000 messages."""
@@ -273,8 +277,7 @@ class Node:
             self.world.trace.add(self.name, f"takes the snapshot of {ready.snapshot.index}")
             self.world.tell(lambda checker: checker.restored(self, self.ledger.index, self.ledger))
             self.gateway.jumped()
-            if self.runs_agent:
-                self.agent.review()
+            self.agent.review()
         self._storage.append(ready.entries)
         if ready.hard_state is not None:
             self._storage.set_hard_state(ready.hard_state)
@@ -316,7 +319,7 @@ class Node:
             self.leading.outcome(entry, session, outcome)
         elif self.role == "leader" and entry.term == self.term and not entry.data:
             self.leading = Leading(self, entry.term)
-        if self.runs_agent and outcome.changes:
+        if outcome.changes:
             self.agent.changed(outcome)
 
     def _keep_snapshot(self) -> None:

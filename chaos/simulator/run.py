@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import partial
 
 from actorgrid.chaos.checkers.answers import ExactlyOnce, Freshness, Linearizability
 from actorgrid.chaos.checkers.checker import Checker
@@ -148,7 +149,7 @@ class _Run:
             self.clients += workload.begin(self.cluster)
         for number, injection in enumerate(self.plan):
             if number not in self._without:
-                clock.after(injection.at_us, lambda number=number, injection=injection: self._strike(number, injection))
+                clock.after(injection.at_us, partial(self._strike, number, injection))
         self._run_until(self._until_us)
         for client in self.clients:
             client.stopped = True

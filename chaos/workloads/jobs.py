@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from actorgrid.actors.consensus.commands import cancel_job, submit_jobs
 
 from .workload import Client, Workload
@@ -22,7 +24,7 @@ class JobsClient(Client):
             self.write(self._last, cancel_job(self._last, self.name, at))
             self._last = ""
             return
-        jobs = []
+        jobs: list[dict[str, Any]] = []
         for _ in range(self.dice.randrange(1, 3)):
             self._number += 1
             job_id = f"{self.name}-{self._number}"

@@ -1,0 +1,90 @@
+"""The planted mutants: what each does wrong, and the scenarios it is hunted in, in this order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from actorgrid.chaos.simulator.node import Node
+from actorgrid.chaos.simulator.run import Result, play
+from actorgrid.errors import BadRequest
+
+from . import cores, hosts
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``fast``: caught within a few seeds, so that the tests of every change can wait for it."""
+
+    node_class: type[Node]
+    says: str
+    scenario: str = "everything"
+    fast: bool = True
+
+
+@dataclass(frozen=True)
+class Hunt:
+    """How a mutant fared: caught at the *seeds*-th seed by a checker, or, when that is empty, not at all."""
+
+    name: str
+    scenario: str
+    seeds: int
+    checker: str
+    what: str
+    replay: str
+
+
+def _core(core: type[cores.RaftCore], scenario: str = "everything", fast: bool = True) -> Mutant:
+    return Mutant(hosts.with_core(core), (core.__doc__ or "").strip(), scenario, fast)
+
+
+def _host(node_class: type[Node], scenario: str = "everything", fast: bool = True) -> Mutant:
+    return Mutant(node_class, (node_class.__doc__ or "").strip(), scenario, fast)
+
+
+MUTANTS: dict[str, Mutant] = {
+    "vote_forgotten": _core(cores.VoteForgotten),
+    "term_forgotten": _core(cores.TermForgotten),
+    "votes_twice": _core(cores.VotesTwice),
+    "votes_for_short_logs": _core(cores.VotesForShortLogs),
+    "ack_before_sync": _host(hosts.AcksBeforeSync),
+    "leader_counts_unsynced": _core(cores.LeaderCountsUnsynced),
+    "confirms_replaced_entries": _core(cores.ConfirmsReplacedEntries),
+    "failed_sync_ignored": _host(hosts.FailedSyncIgnored),
+    "tail_lost": _host(hosts.TailLost),
+    "commit_of_old_term": _core(cores.CommitsOldTerms),
+    "cut_on_every_append": _core(cores.CutsOnEveryAppend),
+    "heartbeat_commits_all": _core(cores.HeartbeatCommitsAll),
+    "conf_change_early": _core(cores.ConfChangeEarly),
+    "stale_read": _host(hosts.StaleRead),
+    "read_without_quorum": _core(cores.ReadsWithoutQuorum),
+    "read_before_first_commit": _core(cores.ReadsBeforeFirstCommit),
+    "state_apart_from_index": _host(hosts.StateApartFromIndex),
+    "applied_twice": _host(hosts.AppliedTwice),
+    "sessions_not_in_snapshot": _host(hosts.SessionsNotInSnapshot),
+    "old_term_grants": _host(hosts.OldTermGrants),
+    "old_incarnation_grants": _host(hosts.OldIncarnationGrants),
+    "no_guard": _host(hosts.NoGuard),
+    "starts_unasked": _host(hosts.StartsUnasked),
+}
+
+
+def find(name: str) -> Mutant:
+    """The mutant of that name. Raises BadRequest."""
+    if name not in MUTANTS:
+        raise BadRequest(f"there is no mutant {name!r}", asked=name, found=f"known: {', '.join(MUTANTS)}")
+    return MUTANTS[name]
+
+
+def hunt(
+    name: str, seeds_max: int, first: int = 1, report: Callable[[int], None] = lambda seeds: None
+) -> tuple[Hunt, Result | None]:
+    """Play the mutant's scenario, seed after seed, until a run fails. Raises BadRequest for an unknown name."""
+    mutant = find(name)
+    for count in range(1, seeds_max + 1):
+        result = play(mutant.scenario, first + count - 1, mutant.node_class)
+        report(count)
+        if not result.held:
+            replay = f"{result.replay} --mutant {name}"
+            return Hunt(name, mutant.scenario, count, result.checker, result.what, replay), result
+    return Hunt(name, mutant.scenario, seeds_max, "", "", ""), None

@@ -1,0 +1,171 @@
+"""Mutants of the Raft core: one decision each, turned wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from actorgrid.actors.consensus.core import Dice, RaftCore
+from actorgrid.actors.consensus.raft.leadership import Leadership
+from actorgrid.actors.consensus.raft.log import RaftLog
+from actorgrid.actors.consensus.raft.messages import DroppedReason, Entry, HardState, Message, MessageKind, RaftConfig
+from actorgrid.actors.consensus.raft.quorum import EVERYTHING
+from actorgrid.actors.consensus.raft.storage import Storage
+
+
+class Mutated(RaftCore):
+    """A core whose leadership and log are of the mutant's classes."""
+
+    leadership_class: ClassVar[type[Leadership]] = Leadership
+    log_class: ClassVar[type[RaftLog]] = RaftLog
+
+    def __init__(self, cfg: RaftConfig, storage: Storage, rng: Dice) -> None:
+        super().__init__(cfg, storage, rng)
+        self._log.__class__ = self.log_class
+
+    def _lead(self) -> None:
+        super()._lead()
+        assert self._leadership is not None, "it just began to lead"
+        self._leadership.__class__ = self.leadership_class
+
+
+class VoteForgotten(RaftCore):
+    """Starts with the stored term, but no vote."""
+
+    def remembered(self, stored: HardState) -> tuple[int, int]:
+        """Forget the vote."""
+        return stored.term, 0
+
+
+class TermForgotten(RaftCore):
+    """Starts in the term of its last entry: term and vote are kept in memory only."""
+
+    def remembered(self, stored: HardState) -> tuple[int, int]:
+        """Forget both."""
+        return self._log.last_term, 0
+
+
+class VotesTwice(RaftCore):
+    """Votes for everyone who asks in a term."""
+
+    def has_vote_for(self, candidate: int) -> bool:
+        """Always."""
+        return True
+
+
+class VotesForShortLogs(RaftCore):
+    """Votes for candidates whose log lacks what its own has."""
+
+    def would_vote(self, msg: Message) -> bool:
+        """Always."""
+        return True
+
+
+class _CountsAnyTerm(Leadership):
+    def countable(self, index: int) -> bool:
+        return True
+
+
+class CommitsOldTerms(Mutated):
+    """Commits entries of earlier terms by counting (figure 8 of the paper)."""
+
+    leadership_class = _CountsAnyTerm
+
+
+class _CountsUnsynced(Leadership):
+    def own_match(self) -> int:
+        return self._log.last_index
+
+
+class LeaderCountsUnsynced(Mutated):
+    """The leader counts its own entries before they are on its disk."""
+
+    leadership_class = _CountsUnsynced
+
+
+class _ChangesEarly(Leadership):
+    def conf_change_refusal(self) -> DroppedReason | None:
+        return None
+
+
+class ConfChangeEarly(Mutated):
+    """Changes the members before the leader has committed in its own term, and while another change is pending."""
+
+    leadership_class = _ChangesEarly
+
+
+class _NeedsNoQuorum(Leadership):
+    def confirmed_sequence(self) -> int:
+        return EVERYTHING
+
+
+class ReadsWithoutQuorum(Mutated):
+    """The leader confirms reads without asking whether it still leads."""
+
+    leadership_class = _NeedsNoQuorum
+
+
+class _ReadsEarly(Leadership):
+    def may_read(self) -> bool:
+        return True
+
+
+class ReadsBeforeFirstCommit(Mutated):
+    """A new leader gives out its commit index before it committed anything itself."""
+
+    leadership_class = _ReadsEarly
+
+
+class _TellsCommitToAll(Leadership):
+    def _message(
+        self,
+        kind: MessageKind,
+        to: int,
+        *,
+        index: int = 0,
+        log_term: int = 0,
+        commit: int = 0,
+        entries: tuple[Entry, ...] = (),
+        sequence: int = 0,
+    ) -> Message:
+        if kind == "heartbeat":
+            commit = self._log.commit
+        return super()._message(
+            kind, to, index=index, log_term=log_term, commit=commit, entries=entries, sequence=sequence
+        )
+
+
+class HeartbeatCommitsAll(Mutated):
+    """Heartbeats carry the leader's commit index to followers whose logs are not known to match."""
+
+    leadership_class = _TellsCommitToAll
+
+
+class _CutsAlways(RaftLog):
+    __slots__ = ()
+
+    def append_after(self, index: int, term: int, entries: Sequence[Entry]) -> int | None:
+        if not self.matches(index, term):
+            return None
+        if entries:
+            self._replace(entries)
+        return index + len(entries)
+
+
+class CutsOnEveryAppend(Mutated):
+    """Every append cuts the log after it, so that a late one takes away what later ones brought."""
+
+    log_class = _CutsAlways
+
+
+class _ConfirmsReplaced(RaftLog):
+    __slots__ = ()
+
+    def is_unstable(self, index: int, term: int) -> bool:
+        return 0 <= index - self._offset < len(self._unstable)
+
+
+class ConfirmsReplacedEntries(Mutated):
+    """A sync that ends after its entries were replaced counts for the new ones (the ABA of asynchronous storage)."""
+
+    log_class = _ConfirmsReplaced

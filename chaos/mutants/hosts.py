@@ -1,0 +1,190 @@
+"""Mutants around the core: what a host does with a Ready, its disk, its ledger and its clients, done wrong."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from actorgrid.actors.consensus.capacity import Capacity
+from actorgrid.actors.consensus.core import RaftCore
+from actorgrid.actors.consensus.ledger import Ledger, Outcome
+from actorgrid.actors.consensus.raft.messages import HardState, Ready, Snapshot
+from actorgrid.chaos.simulator.agent import Agent
+from actorgrid.chaos.simulator.asking import Ask, Told
+from actorgrid.chaos.simulator.disk import Compaction, Disk, Image
+from actorgrid.chaos.simulator.gateway import Gateway
+from actorgrid.chaos.simulator.node import Node
+from actorgrid.errors import LogFailed
+
+
+def with_core(core: type[RaftCore]) -> type[Node]:
+    """A host with that core."""
+    return type(f"{core.__name__}Node", (Node,), {"core_class": core})
+
+
+# -- what is done with a Ready
+
+
+class AcksBeforeSync(Node):
+    """Votes and acknowledgements leave before what they promise is on disk."""
+
+    def persist(self, ready: Ready) -> None:
+        """All messages at once."""
+        self.send(ready.persisted_messages)
+        super().persist(ready)
+
+
+# -- disks
+
+
+class _TailLost(Disk):
+    def recover(self) -> Image:
+        image = super().recover()
+        lost = self._dice.randrange(4)
+        if lost and image.entries:
+            del image.entries[-lost:]
+            if image.hard_state is not None:
+                commit = min(image.hard_state.commit, image.last_index)
+                image.hard_state = HardState(image.hard_state.term, image.hard_state.vote, commit)
+        return image
+
+
+class TailLost(Node):
+    """Up to three synced entries are gone after a restart, and nothing notices."""
+
+    disk_class = _TailLost
+
+
+class _SyncFailsSilently(Disk):
+    def sync(self) -> None:
+        try:
+            super().sync()
+        except LogFailed:
+            return
+
+
+class FailedSyncIgnored(Node):
+    """A failed fsync is taken for one that worked the second time."""
+
+    disk_class = _SyncFailsSilently
+
+
+class StateApartFromIndex(Node):
+    """State and index are written one after the other: a crash between leaves a new index on an old state."""
+
+    def save(self, snapshot: Snapshot) -> None:
+        """The index now, the state a moment later."""
+        before = self.durable.snapshot
+        old = snapshot.data if before is None else before.data
+        super().save(Snapshot(snapshot.index, snapshot.term, snapshot.conf_state, old))
+        self.disk.sync()
+        self.later(30_000, lambda: self._write_state(snapshot))
+
+    def _write_state(self, snapshot: Snapshot) -> None:
+        self.disk.write([Compaction(snapshot)])
+        self.disk.sync()
+
+    def restored(self, snapshot: Snapshot | None) -> Ledger:
+        """Believe the index."""
+        state = super().restored(snapshot)
+        if snapshot is not None:
+            state.index = snapshot.index
+        return state
+
+
+# -- doors
+
+
+class _ReadsHere(Gateway):
+    def read(self, sender: str, ask: Ask) -> None:
+        self.answer_read(sender, ask)
+
+
+class StaleRead(Node):
+    """Reads are answered from this host's state, however old."""
+
+    gateway_class = _ReadsHere
+
+
+class _StartsUnasked(Agent):
+    def _take(self, id: str, record: dict[str, Any]) -> None:
+        if self._registered and id not in self._seen and record["incarnation"] == self._node.boots:
+            self._seen.add(id)
+            told = Told(0, result={"already": False, "cancel_requested": False})
+            self._may_start(id, record, told)
+        else:
+            super()._take(id, record)
+
+
+class StartsUnasked(Node):
+    """Attempts start when a host sees their grant, without the ledger's word that they still may."""
+
+    agent_class = _StartsUnasked
+
+
+# -- ledgers
+
+
+class _Forgetful(Ledger):
+    def repeated(self, session: str, seq: int) -> Outcome | None:
+        return None
+
+
+class AppliedTwice(Node):
+    """A repeated proposal is applied again."""
+
+    ledger_class = _Forgetful
+
+
+class _AnyTerm(Ledger):
+    def _check_term(self, command: dict[str, Any]) -> None:
+        return
+
+
+class OldTermGrants(Node):
+    """Grants decided under an earlier leadership are taken."""
+
+    ledger_class = _AnyTerm
+
+
+class _AnyIncarnation(Ledger):
+    def _grantable(self, command: dict[str, Any]) -> dict[str, Any]:
+        host = self.hosts.get(command["host"])
+        known = command["incarnation"] if host is None else host["incarnation"]
+        return super()._grantable({**command, "incarnation": known})
+
+
+class OldIncarnationGrants(Node):
+    """Grants to a host's earlier life are taken."""
+
+    ledger_class = _AnyIncarnation
+
+
+class _Endless(Capacity):
+    def check(self, host: dict[str, Any], gpu_indexes: list[int], resources: dict[str, Any]) -> list[dict[str, Any]]:
+        return [device for device in host["devices"] if device["index"] in gpu_indexes]
+
+
+class _NoGuard(_AnyTerm):
+    def __init__(self) -> None:
+        super().__init__()
+        self.capacity = _Endless()
+
+
+class NoGuard(Node):
+    """The ledger takes every grant as it comes: neither term nor room is looked at."""
+
+    ledger_class: ClassVar[type[Ledger]] = _NoGuard
+
+
+class _ForgetsSessions(Ledger):
+    @classmethod
+    def restore(cls, data: bytes) -> Ledger:
+        state = super().restore(data)
+        state._sessions.answers.clear()
+        return state
+
+
+class SessionsNotInSnapshot(Node):
+    """A snapshot leaves out what was answered: after a restart, repetitions are applied again here."""
+
+    ledger_class = _ForgetsSessions
