@@ -73,21 +73,28 @@ class ClockSkew(Fault):
 
 
 class LeadersFall(Fault):
-    """Whoever begins to lead in the next while is cut off, or loses power, a moment later."""
+    """Whoever leads now, and whoever begins to in the next while, is cut off or loses power at most *within_ms* later."""
+
+    def __init__(
+        self,
+        every_ms: int = 2_000,
+        lasts_ms: tuple[int, int] = (200, 3_000),
+        within_ms: int = 60,
+        down_ms: tuple[int, int] = (200, 2_500),
+    ) -> None:
+        super().__init__(every_ms, lasts_ms)
+        self.within_ms = within_ms
+        self.down_ms = down_ms
 
     def strike(self, cluster: Cluster, dice: Random) -> str:
-        """Set the trap; it springs at most four times."""
-        left = [4]
+        """Set the trap."""
         network = cluster.world.network
 
         def spring(node: Node) -> None:
-            after_us = dice.randrange(0, 60 * MS)
+            after_us = dice.randrange(self.within_ms * MS)
             how = dice.choice(("crash", "crash", "alone", "one friend"))
-            down_us = dice.randrange(200, 2_500) * MS
+            down_us = dice.randrange(*self.down_ms) * MS
             friend = dice.choice(sorted(cluster.nodes))
-            if left[0] <= 0:
-                return
-            left[0] -= 1
 
             def fall() -> None:
                 if not node.up:
@@ -111,10 +118,40 @@ class LeadersFall(Fault):
             cluster.world.clock.after(after_us, fall)
 
         cluster.leader_hooks.append(spring)
+        if cluster.leader is not None:
+            spring(cluster.leader)
 
         def disarm() -> None:
             if spring in cluster.leader_hooks:
                 cluster.leader_hooks.remove(spring)
+
+        cluster.world.clock.after(self.duration_us(dice), disarm)
+        return "armed"
+
+
+class VotersBlink(Fault):
+    """Whoever votes in the next while loses power a moment later, and is back before the election is over."""
+
+    def strike(self, cluster: Cluster, dice: Random) -> str:
+        """Set the trap; it springs for one vote in two."""
+
+        def spring(node: Node) -> None:
+            blinks, after_us, down_us = dice.random() < 0.5, dice.randrange(4 * MS), dice.randrange(1, 30) * MS
+            if not blinks:
+                return
+
+            def fall() -> None:
+                if node.up:
+                    node.crash("power off after its vote")
+                    restart_later(cluster, node, down_us)
+
+            cluster.world.clock.after(after_us, fall)
+
+        cluster.vote_hooks.append(spring)
+
+        def disarm() -> None:
+            if spring in cluster.vote_hooks:
+                cluster.vote_hooks.remove(spring)
 
         cluster.world.clock.after(self.duration_us(dice), disarm)
         return "armed"

@@ -72,17 +72,6 @@ class CommitsOldTerms(Mutated):
     leadership_class = _CountsAnyTerm
 
 
-class _CountsUnsynced(Leadership):
-    def own_match(self) -> int:
-        return self._log.last_index
-
-
-class LeaderCountsUnsynced(Mutated):
-    """The leader counts its own entries before they are on its disk."""
-
-    leadership_class = _CountsUnsynced
-
-
 class _ChangesEarly(Leadership):
     def conf_change_refusal(self) -> DroppedReason | None:
         return None

@@ -26,6 +26,7 @@ class Cluster:
         self.world = world
         self.nodes: dict[int, Node] = {}
         self.leader_hooks: list[Callable[[Node], None]] = []
+        self.vote_hooks: list[Callable[[Node], None]] = []
         self._node_class = node_class
         founders = tuple(range(1, voters + 1))
         state = node_class.ledger_class()
@@ -33,7 +34,8 @@ class Cluster:
         self._founding = Snapshot(1, 1, ConfState(voters=founders), state.snapshot())
         self._operator = Asker(world, "operator", self.ids, world.dice("operator"))
         self._retired: set[int] = set()
-        world.on_leader = self._led_by
+        world.on_leader = lambda id: self._spring(self.leader_hooks, id)
+        world.on_vote = lambda id: self._spring(self.vote_hooks, id)
         for id in founders:
             self._add(id, self._founding)
         for node in self.nodes.values():
@@ -86,6 +88,7 @@ class Cluster:
         """No faults from here on: what stopped starts, and an operator mends what does not by itself."""
         self.world.trace.add("operator", "calm: no more faults")
         self.leader_hooks.clear()
+        self.vote_hooks.clear()
         self.world.network.calm()
         for node in self.nodes.values():
             node.rate, node.skew_us = 1.0, 0
@@ -111,8 +114,13 @@ class Cluster:
             if spare is not None:
                 changes.append(ConfChange("add_voter" if broken in config.voters else "add_learner", spare))
             self.change_members(changes)
+        leader = self.leader
+        settled = leader is not None and leader.ledger.index == leader.durable.last_index
         for id, node in self.nodes.items():
-            if id not in members and id not in self._retired and not self._empty(id):
+            if id in members and id in self._retired:  # a change that came late brought it in again
+                self._retired.discard(id)
+                node.boot()
+            elif settled and id not in members and id not in self._retired and not self._empty(id):
                 self._retire(node)
         self.world.clock.after(OPERATOR_US, self._mend)
 
@@ -137,6 +145,8 @@ class Cluster:
         self._operator.write(register_host({**host, "state": "down"}, best.now), lambda told: self._bury(node))
 
     def _bury(self, node: Node) -> None:
+        if node.id not in self._retired:
+            return
         best = max(self.up, key=lambda each: each.ledger.index)
         if self._operator.idle:
             for id, record in list(best.ledger.allocations.items())[:ENDS_AT_ONCE]:
@@ -177,9 +187,9 @@ class Cluster:
         config = self.config
         return [self.nodes[id] for id in (*config.voters, *config.learners)]
 
-    def _led_by(self, id: int) -> None:
-        """A host began to lead: spring the traps that wait for that."""
-        for hook in list(self.leader_hooks):
+    def _spring(self, hooks: list[Callable[[Node], None]], id: int) -> None:
+        """A host began to lead, or voted: the traps that wait for that."""
+        for hook in list(hooks):
             hook(self.nodes[id])
 
     def _add(self, id: int, founding: Snapshot | None) -> Node:

@@ -1,15 +1,21 @@
-"""What a host does while it leads: a new term for the ledger, then grants, decided by the real CoordinatorCore."""
+"""What a host does while it leads: a new term for the ledger, then grants, decided by the real CoordinatorCore.
+
+Grants travel like any client's commands, again and again until they are answered: one that was decided under a
+leadership may arrive under the next, as in a live cluster, and it is the ledger's guard that must refuse it.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from actorgrid.actors.consensus.commands import encode_entry, new_term
+from actorgrid.actors.consensus.commands import new_term
 from actorgrid.actors.consensus.ledger import Outcome
-from actorgrid.actors.consensus.raft.messages import Dropped, Entry
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.gpu.grant import Grant
 from actorgrid.models import JobState
+
+from .asking import Asker, Told
 
 if TYPE_CHECKING:
     from .node import Node
@@ -22,8 +28,7 @@ POLICY = "best_fit"
 class Leading:
     """One leadership, from the first own entry applied. Nothing is granted before the ledger knows the term.
 
-    What is proposed and not yet applied stays reserved, as in a live cluster; at the end of the leadership all of it
-    is forgotten, and whatever of it commits later is for the ledger's guard to judge.
+    What is proposed and not yet answered stays reserved, at most 8 grants.
     """
 
     def __init__(self, node: Node, term: int) -> None:
@@ -32,37 +37,33 @@ class Leading:
         self._core: CoordinatorCore | None = None
         self._jobs: dict[str, dict[str, Any]] = {}
         self._allocations: dict[str, dict[str, Any]] = {}
-        self._grants: dict[str, Grant] = {}
-        self._number = 0
         self._asked_for_term = False
-        self._name = f"{node.name}-lead-{node.boots}-{term}"
+        self._asker = Asker(node.world, f"{node.name}/lead{node.boots}.{term}", node.hosts, node.dice)
 
     def tick(self) -> None:
         """Time passes: ask for the term until it is there, schedule what has come due."""
         if self._core is None:
             if not self._asked_for_term:
-                self._asked_for_term = self._propose(new_term(self.term, self._node.now)) is not None
+                self._asked_for_term = True
+                self._asker.write(new_term(self.term, self._node.now), lambda told: None)
             return
         wake = self._core.next_wakeup
         if wake is not None and wake <= self._node.now:
             self._schedule()
 
-    def outcome(self, entry: Entry, session: str, outcome: Outcome) -> None:
+    def host_down(self) -> None:
+        """Power off."""
+        self._asker.stop()
+
+    def outcome(self, outcome: Outcome) -> None:
         """An entry was applied on this host."""
-        now = self._node.now
         if self._core is None:
             if self._node.ledger.term == self.term:
                 self._begin()
             return
         for kind, id, record in outcome.changes:
             self._mirror(kind, id, record)
-        self._core.changed(outcome.changes, now)
-        grant = self._grants.pop(session, None) if session else None
-        if grant is not None:
-            if outcome.error is not None:
-                self._core.refused(grant, now)
-            else:
-                self._core.committed(grant, now)
+        self._core.changed(outcome.changes, self._node.now)
 
     def applied(self) -> None:
         """All that was committed together is applied: decide."""
@@ -97,15 +98,13 @@ class Leading:
         node = self._node
         for grant in self._core.schedule(node.now, room):
             command = {"v": 1, "at": node.now, **grant.command(self.term)}
-            session = self._propose(command)
-            if session is None:
-                self._core.refused(grant, node.now)
-            else:
-                self._grants[session] = grant
+            self._asker.write(command, partial(self._answered, grant))
 
-    def _propose(self, command: dict[str, Any]) -> str | None:
-        """The session the proposal goes by, or None when the core does not take it now."""
-        self._number += 1
-        session = f"{self._name}-{self._number}"
-        answer = self._node.core.propose(encode_entry(command, session, 1))
-        return None if isinstance(answer, Dropped) else session
+    def _answered(self, grant: Grant, told: Told) -> None:
+        core = self._core
+        assert core is not None, "granted before the term began"
+        if told.error is not None:
+            core.refused(grant, self._node.now)
+        elif self._node.ledger.index >= told.index:
+            core.committed(grant, self._node.now)
+        # Else the change is still to come, and takes the grant out of flight.

@@ -63,6 +63,7 @@ class Node:
         self.term = 0
         self._storing: Ready | None = None
         self._pumping = False
+        self._leaderships: list[Leading] = []
         self._mail: deque[Callable[[], None]] = deque()
         if founding is not None:
             self.disk.write([founding])
@@ -160,6 +161,9 @@ class Node:
         self.role = "follower"
         self._mail.clear()
         self.agent.host_down()
+        for leading in self._leaderships:
+            leading.host_down()
+        self._leaderships.clear()
 
     def pause(self) -> None:
         """Nothing runs here until ``resume``; what arrives waits, at most 10,000 messages."""
@@ -316,9 +320,10 @@ class Node:
         if session:
             self.gateway.outcome(session, seq, outcome)
         if self.leading is not None:
-            self.leading.outcome(entry, session, outcome)
+            self.leading.outcome(outcome)
         elif self.role == "leader" and entry.term == self.term and not entry.data:
             self.leading = Leading(self, entry.term)
+            self._leaderships.append(self.leading)
         if outcome.changes:
             self.agent.changed(outcome)
 

@@ -51,6 +51,7 @@ class World:
         self.network = Network(self.clock, self.dice("network"))
         self.hosts: dict[int, Host] = {}
         self.on_leader: Callable[[int], None] = lambda id: None
+        self.on_vote: Callable[[int], None] = lambda id: None
         self._print = blake2b(digest_size=8)
         self._led: set[tuple[int, int]] = set()
 
@@ -89,6 +90,7 @@ class World:
             self.leads(host, message.term)
         elif message.kind == "vote_reply" and not message.reject:
             self.tell(lambda checker: checker.votes(host, message.term, message.to))
+            self.on_vote(host.id)
         self.note(b"%d>%d %d %d %d" % (message.sender, message.to, message.term, message.index, message.commit))
 
     def note(self, what: bytes) -> None:
