@@ -137,10 +137,14 @@ class RaftCore:
         """A voter that knows its configuration: no unapplied change of it, no snapshot half taken."""
         return (
             not self._damaged
-            and self._node in self._configuration.all_voters
+            and self.may_lead()
             and self._log.restoring is None
             and not self._log.conf_change_unapplied()
         )
+
+    def may_lead(self) -> bool:
+        """Whether this node is a voter; a leader that is removed, or made a learner, steps down."""
+        return self._node in self._configuration.all_voters
 
     # Messages
 
@@ -482,11 +486,8 @@ class RaftCore:
         else:
             self._configuration = self._configuration.changed(*request)
         if self._leadership is not None:
-            if self._node in self._configuration.all_voters:
-                self._leadership.reconfigure(self._configuration)
-            else:
-                self._follow(self._term, NO_NODE)
-        elif self._role != "follower" and self._node not in self._configuration.all_voters:
+            self._leadership.reconfigure(self._configuration)
+        if self._role != "follower" and not self.may_lead():
             self._follow(self._term, NO_NODE)
         return self._configuration.state()
 

@@ -26,7 +26,7 @@ class Follower:
     def append(self, message: Message) -> Message:
         """Add entries where the logs agree, or say where they may."""
         log = self._log
-        if message.index < log.commit:  # late or doubled; up to the commit index the logs are the same
+        if self.is_late(message.index):
             return self._acknowledge(message, log.commit)
         agreed = log.append_after(message.index, message.log_term, message.entries)
         if agreed is None:
@@ -76,6 +76,13 @@ class Follower:
             )
         self._restore(whole)
         return self._acknowledge(message, whole.index)
+
+    def is_late(self, index: int) -> bool:
+        """Whether an append after *index* is late or doubled: up to the commit index the logs are the same.
+
+        What it brings may be compacted here already.
+        """
+        return index < self._log.commit
 
     def is_news(self, index: int) -> bool:
         """Whether a snapshot of *index* holds more than is committed here: never go back behind that."""

@@ -254,6 +254,7 @@ class Cluster:
 
     def elect(self, number: int) -> None:
         """Make *number* the leader of everybody it can reach."""
+        self.stabilize()  # it applies what it knows to be committed: else it does not campaign
         self[number].campaign()
         self.stabilize()
         assert self[number].status().role == "leader", self[number].status()
@@ -272,9 +273,7 @@ class Cluster:
     def propose(self, number: int, data: bytes | str = b"x") -> Accepted | Dropped:
         return self[number].propose(data.encode() if isinstance(data, str) else data)
 
-    def change(
-        self, number: int, *changes: tuple[Any, int], transition: Transition = "auto"
-    ) -> Accepted | Dropped:
+    def change(self, number: int, *changes: tuple[Any, int], transition: Transition = "auto") -> Accepted | Dropped:
         return self[number].propose_conf_change([ConfChange(*change) for change in changes], transition)
 
     def read(self, number: int, context: bytes) -> Accepted | Dropped:

@@ -24,7 +24,7 @@ class Schedule:
             through_bytes=True,
             message_entries_max=self.random.choice((1, 3, 1024)),
             inflight_messages_max=self.random.choice((1, 2, 256)),
-            election_ticks=self.random.choice((3, 10)),
+            election_ticks=self.random.choice((2, 4, 10)),
             apply_bytes_max=self.random.choice((1, 2**20)),
             **cluster,
         )
@@ -34,25 +34,28 @@ class Schedule:
         self.loss = self.random.choice((0.0, 0.05, 0.3))
         choices: list[tuple[Callable[[], None], float]] = [
             (self.deliver, 40),
-            (self.begin, 18),
-            (self.finish, 18),
-            (self.tick, self.random.choice((4, 12))),
-            (self.propose, 8),
-            (self.crash, self.random.choice((0, 0.6))),
-            (self.restart, 1),
-            (self.partition, self.random.choice((0, 0.6))),
-            (self.change, self.random.choice((0, 1.5))),
-            (self.compact, self.random.choice((0, 1))),
+            (self.begin, 22),
+            (self.finish, 22),
+            (self.tick, self.random.choice((3, 8, 20))),
+            (self.propose, 5),
+            (self.crash, self.random.choice((0, 0.3))),
+            (self.restart, 0.6),
+            (self.partition, self.random.choice((0, 0.4))),
+            (self.change, self.random.choice((0, 1))),
+            (self.compact, self.random.choice((0, 0.5))),
             (self.read, 3),
             (self.transfer, 0.4),
             (self.campaign, 0.4),
             (self.unreachable, 0.3),
+            (self.rest, self.random.choice((0, 1))),
         ]
         self.actions = [action for action, _ in choices]
         self.weights = [weight for _, weight in choices]
 
     def run(self, steps: int) -> None:
         """*steps* random actions, then calm, in which the cluster must come to agree."""
+        if self.random.random() < 0.7:
+            self.cluster.elect(1)
         for _ in range(steps):
             self.random.choices(self.actions, self.weights)[0]()
         self.calm()
@@ -71,6 +74,13 @@ class Schedule:
         message = wire[at] if self.random.random() < 0.1 else wire.pop(at)
         if self.random.random() >= self.loss:
             self.cluster.deliver(message)
+
+    def rest(self) -> None:
+        """Some of the nodes come to agree among themselves, while some time passes."""
+        some = self.random.sample(sorted(self.cluster.nodes), self.random.randint(1, len(self.cluster.nodes)))
+        for number in some:
+            self.cluster.tick(number, self.random.choice((0, 1, 5)))
+        self.cluster.stabilize(*some)
 
     def begin(self) -> None:
         number = self.someone()
@@ -103,7 +113,7 @@ class Schedule:
     def partition(self) -> None:
         if self.cluster.cut:
             self.cluster.heal()
-        elif self.random.random() < 0.5:
+        elif self.random.random() < 0.6:
             self.cluster.isolate(self.random.choice(NODES))
         else:
             self.cluster.cut = {
