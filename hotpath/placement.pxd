@@ -44,6 +44,7 @@ cdef class PlacementEngine:
     cdef dict held
     cdef tuple typical
     cdef tuple mix
+    cdef Py_ssize_t vacant          # no slot before this one is free
     cdef object extent
     cdef bint is_mix_stale
     cdef long long largest_cpu      # of a node, ever

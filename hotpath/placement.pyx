@@ -265,9 +265,10 @@ cdef class PlacementEngine:
         models = [self._model(model) for model, _ in listed]
         rack_number = -1 if rack is None else self._rack(rack)
         self._need_gpus(len(listed))
-        slot = 0
+        slot = self.vacant
         while slot < self.table.used and self.table.nodes[slot].alive:
             slot += 1
+        self.vacant = slot
         self.table.grow_nodes(slot + 1)
         gpus = <Gpu*>calloc(max(1, len(listed)), sizeof(Gpu))
         if gpus == NULL:
@@ -346,6 +347,7 @@ cdef class PlacementEngine:
         node.alive = False
         slot = self.by_name.pop(name)
         self.table.touch(slot, True)
+        self.vacant = min(self.vacant, <Py_ssize_t>slot)
         self.names[slot] = self.numas[slot] = self.nvlinks[slot] = self.single_shares[slot] = None
         return tuple(touched)
 

@@ -63,6 +63,18 @@ cdef struct Shape:
     unsigned long long used_at
 
 
+cdef struct Place:                  # of a row in the order: what a column asks of it, side by side
+    long long cpu
+    long long memory
+    int row
+    int gpu_milli
+    int gpu_count
+    int cpu_class
+    int group_end                   # the first place with other devices; until there the CPU grows
+    bint is_alike                   # differs from the one before in memory only
+    bint is_special                 # asks for device memory, for models or for several shares
+
+
 cdef struct Devices:                # of a node of one model, summed up
     int kind                        # what the mix takes them for
     int count                       # of distinct free shares, none left out but 0
@@ -114,7 +126,7 @@ cdef class ScoreTable:
     cdef int class_uses[256]
     cdef int class_count
     cdef unsigned char order[256]   # rows by size: those without devices, with whole ones, with shares
-    cdef bint is_alike[256]         # by place in the order: differs from the one before in memory only
+    cdef Place places[256]          # the same order
     cdef int rows_ordered           # how many the orders have
     cdef int first_whole            # places in the order
     cdef int first_share
@@ -147,6 +159,7 @@ cdef class ScoreTable:
     cdef bint goes_after(self, int row, int other) noexcept nogil
     cdef void build_row(self, int row) noexcept nogil
     cdef void rebuild(self) noexcept nogil
+    cdef void set_column(self, Py_ssize_t slot, const short* scores) noexcept nogil
     cdef void set_cell(self, int row, Py_ssize_t slot, int score) noexcept nogil
     cdef int cell(self, int row, Py_ssize_t slot) noexcept nogil
     cdef void touch(self, Py_ssize_t slot, bint grown) noexcept nogil

@@ -23,8 +23,32 @@ cdef extern from *:
     #else
     #define actorgrid_prefetch(address) ((void)(address))
     #endif
+    #include <string.h>
+    static short actorgrid_highest(const short* scores, int count)
+    {
+        short found = 0;
+        for (int at = 0; at < count; at++) found = scores[at] > found ? scores[at] : found;
+        return found;
+    }
+    /* Where the two differ, as places in rising order; four are compared at a time. */
+    static int actorgrid_differing(const short* before, const short* after, int count, unsigned char* places)
+    {
+        int found = 0;
+        for (int at = 0; at < count; at += 4) {
+            unsigned long long a, b;
+            memcpy(&a, before + at, 8);
+            memcpy(&b, after + at, 8);
+            if (a == b) continue;
+            for (int each = at; each < at + 4; each++)
+                if (before[each] != after[each]) places[found++] = (unsigned char)each;
+        }
+        return found;
+    }
     """
     void prefetch "actorgrid_prefetch"(void* address) noexcept nogil
+    short highest_of "actorgrid_highest"(const short* scores, int count) noexcept nogil
+    int differing "actorgrid_differing"(const short* before, const short* after, int count,
+                                        unsigned char* places) noexcept nogil
 
 cdef enum:
     MIX_WEIGHT = 4096           # what the weights of the typical mix add up to
@@ -246,7 +270,8 @@ cdef class ScoreTable:
 
     cdef void sort_rows(self) noexcept nogil:
         """Put rows in order; it is seldom that a shape is new."""
-        cdef int at, back, moved
+        cdef int at, back, moved, row, end
+        cdef bint same_devices
         cdef Shape* shape
         cdef Shape* before
         while self.rows_ordered < self.rows:
@@ -261,16 +286,24 @@ cdef class ScoreTable:
                 back -= 1
             self.order[back] = <unsigned char>moved
         self.first_whole = self.first_share = 0
-        for at in range(self.rows):
-            shape = &self.shapes[self.order[at]]
+        end = self.rows
+        at = self.rows - 1
+        while at >= 0:
+            row = self.order[at]
+            shape = &self.shapes[row]
             self.first_whole += shape.gpu_count == 0
             self.first_share += shape.gpu_count == 0 or shape.gpu_milli == WHOLE
             before = &self.shapes[self.order[at - 1 if at else 0]]
-            self.is_alike[at] = (
-                at > 0 and before.cpu == shape.cpu and before.gpu_count == shape.gpu_count
-                and before.gpu_milli == shape.gpu_milli and before.gpu_memory == shape.gpu_memory
-                and before.models == shape.models
+            same_devices = at > 0 and before.gpu_count == shape.gpu_count and before.gpu_milli == shape.gpu_milli
+            self.places[at] = Place(
+                shape.cpu, shape.memory, row, shape.gpu_milli, shape.gpu_count, shape.cpu_class, end,
+                same_devices and before.cpu == shape.cpu and before.gpu_memory == shape.gpu_memory
+                and before.models == shape.models,
+                shape.models != 0 or shape.gpu_memory != 0 or (shape.gpu_count > 1 and shape.gpu_milli < WHOLE),
             )
+            if not same_devices:
+                end = at
+            at -= 1
 
     cdef bint goes_after(self, int row, int other) noexcept nogil:
         cdef Shape* a = &self.shapes[row]
@@ -346,10 +379,8 @@ cdef class ScoreTable:
     cdef void set_cell(self, int row, Py_ssize_t slot, int score) noexcept nogil:
         cdef short* own = &self.columns[slot * ROWS_MAX + row]
         cdef short before = own[0]
-        cdef short found
         cdef short* line
         cdef short* highest
-        cdef int at
         if before == score:
             return
         own[0] = <short>score
@@ -359,10 +390,7 @@ cdef class ScoreTable:
         if score > highest[0]:
             highest[0] = <short>score
         elif before == highest[0]:
-            found = 0
-            for at in range(BLOCK):
-                found = line[at] if line[at] > found else found
-            highest[0] = found
+            highest[0] = highest_of(line, BLOCK)
 
     cdef int cell(self, int row, Py_ssize_t slot) noexcept nogil:
         return self.score(&self.nodes[slot], &self.shapes[row], 0)
@@ -414,37 +442,50 @@ cdef class ScoreTable:
     cdef void refresh_alike(self, Py_ssize_t slot) noexcept nogil:
         """By worth, the column of a node whose devices are of one model."""
         cdef short scores[ROWS_MAX]
-        cdef short* column = self.columns + slot * ROWS_MAX
         cdef Node* node = &self.nodes[slot]
-        cdef int row, changed = 0, at
-        cdef unsigned char rows[ROWS_MAX]
-        memset(scores, 0, self.rows * sizeof(short))
+        memset(scores, 0, sizeof(scores))
         # What did not fit before still does not when the node has less than before.
-        self.score_alike(node, scores, NULL if node.grown else column)
+        self.score_alike(node, scores, NULL if node.grown else self.columns + slot * ROWS_MAX)
         node.grown = False
-        for row in range(self.rows):
-            if column[row] != scores[row]:
-                rows[changed] = <unsigned char>row
-                changed += 1
+        self.set_column(slot, scores)
+
+    cdef void set_column(self, Py_ssize_t slot, const short* scores) noexcept nogil:
+        """Set the cells of a node, of as many as ROWS_MAX *scores*; what is beyond the rows is 0."""
+        cdef short* column = self.columns + slot * ROWS_MAX
+        cdef short* cells = self.cells + (slot // BLOCK) * ROWS_MAX * BLOCK + slot % BLOCK
+        cdef short* maxima = self.maxima + slot // BLOCK
+        cdef short* highest
+        cdef unsigned char rows[ROWS_MAX]
+        cdef int at, row, changed = differing(column, scores, self.rows, rows)
+        cdef short score, before
         for at in range(changed):  # lines far apart: have them fetched side by side
-            prefetch(self.cells + ((slot // BLOCK) * ROWS_MAX + rows[at]) * BLOCK)
-            prefetch(&self.maxima[rows[at] * self.block_capacity + slot // BLOCK])
+            prefetch(cells + rows[at] * BLOCK)
+            prefetch(maxima + rows[at] * self.block_capacity)
         for at in range(changed):
-            self.set_cell(rows[at], slot, scores[rows[at]])
+            row = rows[at]
+            before, score = column[row], scores[row]
+            column[row] = score
+            cells[row * BLOCK] = score
+            highest = maxima + row * self.block_capacity
+            if score > highest[0]:
+                highest[0] = score
+            elif before == highest[0]:
+                highest[0] = highest_of(cells + row * BLOCK - slot % BLOCK, BLOCK)
 
     cdef void score_alike(self, Node* node, short* scores, const short* fitted) noexcept nogil:
         """As ``score`` for each row that fits; what rows have in common is found once.
 
         *fitted*: only rows that are not 0 there are looked at; NULL: all.
         """
+        cdef Place* place
         cdef Shape* shape
         cdef Shape fitting
         cdef Served served[ROWS_MAX]
         cdef bint is_served[ROWS_MAX]
         cdef Devices devices
-        cdef int place = 0, row, score = 0, milli, wholes = node.whole_free, of_class
+        cdef int at = 0, row, score = 0, wholes = node.whole_free, of_class
         cdef bint is_known = False
-        cdef long long before, cpu_free = node.cpu_free
+        cdef long long before, cpu_free = node.cpu_free, memory_free = node.memory_free
         if not self.look_at_devices(node, &devices):
             for row in range(self.rows):
                 scores[row] = <short>self.score(node, &self.shapes[row], 0)
@@ -452,37 +493,44 @@ cdef class ScoreTable:
         self.serve(&served[0], &devices, cpu_free)
         before = self.worth_of(&served[0], wholes, devices.partials) + served[0].use
         memset(is_served, 0, self.class_count * sizeof(bint))
-        while place < self.rows:
-            row = self.order[place]
-            shape = &self.shapes[row]
-            milli = shape.gpu_milli
-            if place >= self.first_share:
-                if milli > node.most_free:
-                    return
-            elif place >= self.first_whole and shape.gpu_count > wholes:
-                place = self.first_share  # they are in order of their number
+        while at < self.rows:
+            place = &self.places[at]
+            if place.cpu > cpu_free:
+                at = place.group_end  # within a group the CPU grows
+                is_known = False
                 continue
-            is_known = is_known and self.is_alike[place]
-            place += 1
-            if node.memory_free < shape.memory or shape.cpu > cpu_free or (fitted != NULL and fitted[row] == 0):
+            if at >= self.first_share:
+                if place.gpu_milli > node.most_free:
+                    return
+            elif at >= self.first_whole and place.gpu_count > wholes:
+                at = self.first_share  # they are in order of their number
+                is_known = False
+                continue
+            at += 1
+            is_known = is_known and place.is_alike
+            row = place.row
+            if memory_free < place.memory or (fitted != NULL and fitted[row] == 0):
                 continue
             if is_known:
                 scores[row] = <short>score
                 continue
             score = 0
             is_known = True
-            if shape.models and not self.may[shape.models * self.model_capacity + node.model]:
-                continue
-            if shape.gpu_memory or (shape.gpu_count > 1 and milli < WHOLE):
-                fitting = shape[0]
-                fitting.memory = 0
-                score = self.score(node, &fitting, 0)
-            else:
-                of_class = shape.cpu_class
-                if not is_served[of_class]:
-                    is_served[of_class] = True
-                    self.serve(&served[of_class], &devices, cpu_free - shape.cpu)
-                score = worth_score(self.policy, before, self.worth_after(&served[of_class], &devices, shape), shape)
+            shape = &self.shapes[row]
+            if place.is_special:
+                if shape.models and not self.may[shape.models * self.model_capacity + node.model]:
+                    continue
+                if shape.gpu_memory or (shape.gpu_count > 1 and shape.gpu_milli < WHOLE):
+                    fitting = shape[0]
+                    fitting.memory = 0
+                    score = self.score(node, &fitting, 0)
+                    scores[row] = <short>score
+                    continue
+            of_class = place.cpu_class
+            if not is_served[of_class]:
+                is_served[of_class] = True
+                self.serve(&served[of_class], &devices, cpu_free - place.cpu)
+            score = worth_score(self.policy, before, self.worth_after(&served[of_class], &devices, shape), shape)
             scores[row] = <short>score
 
     cdef int score_by_worth(self, Node* node, Shape* shape) noexcept nogil:
