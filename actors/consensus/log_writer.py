@@ -35,10 +35,19 @@ class LogWriter:
     """``submit``, ``keep_snapshot``, ``durable``, ``retry`` and ``close`` are for the loop's thread.
 
     ``fileno`` becomes readable when ``durable`` has something to say: a Ready, a failure, a full disk. On a full disk
-    *reserve* is released once, for what was accepted before; *marker* is where a failure is remembered.
+    *reserve* is released once, for what was accepted before; *marker* is where a failure is remembered. *in_place*:
+    there is no thread, ``submit`` and ``keep_snapshot`` write before they return, and ``durable`` is asked at once;
+    for a loop whose clock only moves when it is told to.
     """
 
-    def __init__(self, storage: RaftStorage, marker: FailureMarker, boot_id: str, reserve: Reserve) -> None:
+    def __init__(
+        self,
+        storage: RaftStorage,
+        marker: FailureMarker,
+        boot_id: str,
+        reserve: Reserve,
+        in_place: bool = False,
+    ) -> None:
         self.failed: StorageError | None = None
         self.full: DiskFull | None = None
         self._storage = storage
@@ -53,8 +62,10 @@ class LogWriter:
         self._closing = False
         self._complained = False
         self._told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="ledger log", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        if not in_place:
+            self._thread = threading.Thread(target=self._run, name="ledger log", daemon=True)
+            self._thread.start()
 
     def fileno(self) -> int:
         """A descriptor to watch."""
@@ -87,6 +98,7 @@ class LogWriter:
             self._waiting.append(ready)
             self._waiting_bytes += _size(ready)
             self._changed.notify()
+        self._write_in_place()
         return False
 
     def keep_snapshot(self, snapshot: Snapshot) -> None:
@@ -98,6 +110,7 @@ class LogWriter:
             self._waiting.append(snapshot)
             self._waiting_bytes += len(snapshot.data)
             self._changed.notify()
+        self._write_in_place()
 
     def durable(self) -> list[Ready]:
         """The Readys that are durable since the last call, in order. Raises the failure that ended the writer."""
@@ -116,13 +129,17 @@ class LogWriter:
         with self._changed:
             self.full = None
             self._changed.notify()
+        self._write_in_place()
 
     def close(self) -> None:
         """Store what waits, unless the disk is full or failed, and end the thread. Harmless when done already."""
         with self._changed:
             self._closing = True
             self._changed.notify()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+        elif self._lazy is not None and self.failed is None and self.full is None:
+            self._turn()
         if self._told >= 0:
             os.close(self._told)
             self._told = -1
@@ -139,15 +156,23 @@ class LogWriter:
 
     def _work(self) -> None:
         while self.failed is None and self._wait():
-            with self._changed:
-                batch = self._next()
-                lazy, self._lazy = (self._lazy, None) if not batch else (None, self._lazy)
-            try:
-                self._carry_out(batch, lazy)
-            except DiskFull as full:
-                self._make_room(full)
-            except StorageError as error:
-                self._fail(error)
+            self._turn()
+
+    def _write_in_place(self) -> None:
+        while self._thread is None and self._waiting and self.failed is None and self.full is None:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Carry out what waits, or write the lazy state where nothing does."""
+        with self._changed:
+            batch = self._next()
+            lazy, self._lazy = (self._lazy, None) if not batch else (None, self._lazy)
+        try:
+            self._carry_out(batch, lazy)
+        except DiskFull as full:
+            self._make_room(full)
+        except StorageError as error:
+            self._fail(error)
 
     def _wait(self) -> bool:
         """Until there is something to do; false when there is nothing more to come."""
