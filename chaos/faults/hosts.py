@@ -73,7 +73,7 @@ class ClockSkew(Fault):
 
 
 class LeadersFall(Fault):
-    """Whoever leads now, and whoever begins to in the next while, is cut off or loses power at most *within_ms* later."""
+    """Whoever leads now or begins to in the next while is cut off or loses power, at most *within_ms* later."""
 
     def __init__(
         self,
@@ -127,6 +127,34 @@ class LeadersFall(Fault):
 
         cluster.world.clock.after(self.duration_us(dice), disarm)
         return "armed"
+
+
+class OldLeader(Fault):
+    """The leader's timers nearly stop and no other host hears it, but clients do: it leads on for itself."""
+
+    def strike(self, cluster: Cluster, dice: Random) -> str:
+        """Cut off now, back later."""
+        leader, lasts_us = cluster.leader, self.duration_us(dice)
+        if leader is None:
+            return ""
+        network = cluster.world.network
+        cuts = [
+            pair
+            for id in cluster.nodes
+            if id != leader.id
+            for pair in ((leader.name, f"n{id}"), (f"n{id}", leader.name))
+        ]
+        leader.rate = 8.0
+        for a, b in cuts:
+            network.cut(a, b)
+
+        def mend() -> None:
+            leader.rate = 1.0
+            for a, b in cuts:
+                network.mend(a, b)
+
+        cluster.world.clock.after(lasts_us, mend)
+        return leader.name
 
 
 class VotersBlink(Fault):

@@ -56,7 +56,7 @@ MUTANTS: dict[str, Mutant] = {
     "heartbeat_commits_all": _core(cores.HeartbeatCommitsAll),
     "conf_change_early": _core(cores.ConfChangeEarly),
     "stale_read": _host(hosts.StaleRead),
-    "read_without_quorum": _core(cores.ReadsWithoutQuorum, "short_reigns"),
+    "read_without_quorum": _core(cores.ReadsWithoutQuorum, "old_leaders"),
     "read_before_first_commit": _core(cores.ReadsBeforeFirstCommit, "short_reigns"),
     "state_apart_from_index": _host(hosts.StateApartFromIndex),
     "applied_twice": _host(hosts.AppliedTwice),

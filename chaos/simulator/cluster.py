@@ -60,9 +60,9 @@ class Cluster:
 
     @property
     def config(self) -> ConfState:
-        """The members as the host knows them that has applied most."""
+        """The members as the host knows them that has applied most; at first, the founders."""
         best = max(self.up, key=lambda node: node.ledger.index, default=None)
-        return self._founding.conf_state if best is None else best.core.status().config
+        return self._founding.conf_state if best is None or not best.ledger.index else best.core.status().config
 
     def add_node(self) -> Node | None:
         """A new host with an empty disk, which nobody knows yet; None at the bound of 12."""

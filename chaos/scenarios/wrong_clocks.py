@@ -1,0 +1,12 @@
+"""Clocks that run wrong and hosts that stand still."""
+
+from actorgrid.chaos.faults.hosts import ClockSkew, Pause
+from actorgrid.chaos.simulator.scenario import Scenario
+from actorgrid.chaos.workloads.jobs import Jobs
+from actorgrid.chaos.workloads.settings import Settings
+
+SCENARIO = Scenario(
+    says="Timers run fast and slow, wall clocks jump by a minute, hosts stand still and go on.",
+    faults=(ClockSkew(600), Pause(800)),
+    workloads=lambda: (Settings(3), Jobs(1)),
+)
