@@ -17,6 +17,7 @@ from actorgrid.actors.consensus.raft.messages import (
     ConfState,
     Dropped,
     Entry,
+    HardState,
     Message,
     RaftConfig,
     ReadState,
@@ -123,6 +124,16 @@ class Cluster:
         storage.set_conf_state(node.conf_state)
         node.core = self._core(number, storage, node.index)
         self.nodes[number] = node
+
+    def lose_tail(self, number: int) -> None:
+        """The disk forgets the last entry, although it said that it was durable; the node restarts with that."""
+        storage = self.nodes[number].storage
+        kept = list(storage.entries(storage.first_index(), storage.last_index(), 2**40))
+        hard_state = storage.hard_state
+        storage._entries = kept
+        storage.set_hard_state(HardState(hard_state.term, hard_state.vote, min(hard_state.commit, kept[-1].index)))
+        self.restart(number)
+        self.nodes[number].before = None
 
     def compact(self, number: int, keep: int = 0) -> None:
         """Snapshot what is applied, drop the log up to *keep* entries before that."""

@@ -453,23 +453,13 @@ def test_a_late_word_from_the_disk_does_not_vouch_for_entries_replaced_since() -
     assert [entry.data for entry in cluster.nodes[2].storage.entries(1, 3, 1000)] == [b"a", b"new"]
 
 
-def lose_tail(cluster: Cluster, number: int) -> None:
-    """Its disk forgets the last entry, although it said that it was durable."""
-    storage = cluster.nodes[number].storage
-    kept = storage.entries(1, storage.last_index(), 2**40)
-    storage._entries = list(kept)
-    hard = storage.hard_state
-    storage.set_hard_state(type(hard)(hard.term, hard.vote, 1))
-    cluster.restart(number)
-
-
 def test_a_follower_that_lost_what_it_acknowledged_is_refused() -> None:
     cluster = Cluster()
     cluster.elect(1)
     cluster.propose(1, "x")
     cluster.drop = lambda message: message.to == 3 and message.commit > 1
     cluster.stabilize()
-    lose_tail(cluster, 3)
+    cluster.lose_tail(3)
     cluster.heal()
     cluster.tick_all(5)
     assert cluster[1].status().progress[3].damaged
