@@ -38,11 +38,13 @@ from .records import (
     END_FACTS,
     cancelled_before_start,
     default_error,
+    last_number,
     new_allocation,
     new_attempt,
     new_host,
     new_job,
     resources_of,
+    with_attempt,
 )
 from .sessions import Sessions
 from .snapshot_format import decode, encode
@@ -186,6 +188,25 @@ class Ledger:
                 self._digest.changed(kind, id)
         self.digest_marks.passed(index, self._digest, self._rest)
         return Outcome(index, result, error, tuple(self._changes), tuple(self._events), retired)
+
+    def begin_term(self, index: int, term: int) -> Outcome:
+        """Apply the entry by which the leader of *term* began: what was decided in earlier ones is refused from here."""
+        return self._pass(index, term)
+
+    def pass_over(self, index: int) -> Outcome:
+        """Apply an entry that is about the voters, not about what they keep."""
+        return self._pass(index, self.term)
+
+    def _pass(self, index: int, term: int) -> Outcome:
+        assert index == self.index + 1, f"entry {index} after {self.index}: the log has a gap"
+        assert term >= self.term, f"term {term} begins after term {self.term}"
+        self.index = index
+        changes: tuple[Change, ...] = ()
+        if term > self.term:
+            self.term = term
+            changes = (("term", "", (self.term, self.epoch)),)
+        self.digest_marks.passed(index, self._digest, self._rest)
+        return Outcome(index, {}, None, changes)
 
     # -- snapshots
 
@@ -386,11 +407,11 @@ class Ledger:
         if job is None or job["state"] != QUEUED or job["cancel_requested"]:
             found = "no such live job" if job is None else f"{job['state']}"
             raise WrongState(f"job {job_id} is not waiting", asked=f"attempt {number}", found=found)
-        if number != _last_number(job) + 1:
+        if number != last_number(job) + 1:
             raise WrongState(
                 f"job {job_id} has had another number of attempts",
                 asked=f"attempt {number}",
-                found=f"the next is {_last_number(job) + 1}",
+                found=f"the next is {last_number(job) + 1}",
             )
         unmet = self._jobs.unmet(job_id)
         if unmet:
@@ -502,7 +523,7 @@ class Ledger:
             raise WrongState(f"attempt {command['attempt_id']} is over", asked="start it")
         if attempt["state"] == RUNNING:
             return {"already": True, "cancel_requested": job["cancel_requested"]}
-        attempts = _with(job, {**attempt, "state": RUNNING, "started_at": self._at})
+        attempts = with_attempt(job, {**attempt, "state": RUNNING, "started_at": self._at})
         self._jobs.change(job["job_id"], RUNNING, attempts=attempts)
         return {"already": False, "cancel_requested": job["cancel_requested"]}
 
@@ -520,7 +541,7 @@ class Ledger:
             **{name: command.get(name) for name in END_FACTS},
             "error": attempt["error"] if outcome == SUCCEEDED else error,
         }
-        attempts = _with(job, ended)
+        attempts = with_attempt(job, ended)
         charge = command.get("charge", True)
         self._free(attempt["allocation_id"])
         if outcome == SUCCEEDED:
@@ -552,7 +573,7 @@ class Ledger:
             raise WrongState(f"there is no attempt {command['attempt_id']}", asked=command["attempt_id"])
         attempt = next((a for a in reversed(job["attempts"]) if str(a["number"]) == number), None)
         if attempt is None:
-            if number.isdecimal() and 1 <= int(number) < _last_number(job):
+            if number.isdecimal() and 1 <= int(number) < last_number(job):
                 return job, None
             raise WrongState(f"there is no attempt {command['attempt_id']}", asked=command["attempt_id"])
         if command["token"] != attempt["token"]:
@@ -572,12 +593,3 @@ class Ledger:
     def _event(self, kind: str, identity: str, state: str) -> None:
         self._events_total += 1
         self._events.append(Event(self._events_total, self.index, self._at, self._type, kind, identity, state))
-
-
-def _with(job: dict[str, Any], attempt: dict[str, Any]) -> list[dict[str, Any]]:
-    """The job's attempts, with this one in the place of the one of its number."""
-    return [attempt if each["number"] == attempt["number"] else each for each in job["attempts"]]
-
-
-def _last_number(job: dict[str, Any]) -> int:
-    return job["attempts"][-1]["number"] if job["attempts"] else 0

@@ -81,6 +81,17 @@ def new_attempt(allocation: Plain, number: int, latency_us: float | None) -> Pla
     }
 
 
+def with_attempt(job: Plain, attempt: Plain) -> list[Plain]:
+    """The job's attempts, with this one in the place of the one of its number."""
+    return [attempt if each["number"] == attempt["number"] else each for each in job["attempts"]]
+
+
+def last_number(job: Plain) -> int:
+    """The number of the job's latest attempt; 0 before the first."""
+    number: int = job["attempts"][-1]["number"] if job["attempts"] else 0
+    return number
+
+
 def new_allocation(allocation_id: str, owner: Plain, where: Plain, devices: list[Plain], resources: Plain) -> Plain:
     """What is given out; *where* holds host, incarnation, gpu_indexes, token, granted_at, pool and env."""
     return {
