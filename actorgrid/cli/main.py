@@ -39,6 +39,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "state": ("state:command", "Read and change the shared state."),
     },
     "More": {
+        "ledger": ("ledger:command", "Check, show, back up and restore the ledger's files."),
         "demo": ("demo:command", "Render a picture on shared GPUs: a tour in a minute."),
         "replay": ("replay:command", "Replay a production trace; compare policies."),
         "version": ("version:command", "Show versions."),

@@ -1,0 +1,182 @@
+"""``ledger``: check, show, back up and restore the files that the ledger is kept in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .call import Call, data_dir_option, json_option, pass_call
+from .show import size
+
+STORAGE_CODE = 6
+SHOWN_MAX = 1_000_000
+
+
+@click.group()
+def command() -> None:
+    """Check, show, back up and restore the ledger's files."""
+
+
+@command.command()
+@data_dir_option
+@json_option
+@pass_call
+def verify(call: Call) -> int:
+    """Check every byte of the log and the snapshots, and build the state that they hold.
+
+    Changes nothing; the host may run. Exits with 6 when something is damaged.
+    """
+    from actorgrid.actors.consensus.ledger_check import check
+    from actorgrid.configs.paths import HostPaths
+
+    folder = HostPaths(call.resolved_data_dir).ledger_dir
+    with _bar(call.json) as report:
+        found = check(folder, report)
+    log, state = found.log, found.state
+    document = {
+        "ok": not found.problems,
+        "problems": found.problems,
+        "segments": log.segments,
+        "bytes": log.size_bytes,
+        "formats": sorted(log.formats),
+        "records": dict(log.records),
+        "first_index": log.base_index + 1,
+        "last_index": log.last_index,
+        "committed_index": found.committed_index,
+        "torn_bytes": log.torn_bytes,
+        "snapshots": [each.index for each in found.snapshots if each.intact],
+        "term": state.term,
+        "epoch": state.epoch,
+        "jobs": len(state.jobs),
+        "allocations": len(state.allocations),
+        "hosts": len(state.hosts),
+        "digest": state.digest(),
+    }
+    if call.json:
+        call.document(document)
+        return STORAGE_CODE if found.problems else 0
+    click.echo(
+        f"log        {log.segments} segments, {size(log.size_bytes)}, entries {log.base_index + 1} to {log.last_index}"
+    )
+    click.echo(f"snapshots  at {', '.join(str(each.index) for each in found.snapshots if each.intact) or 'none'}")
+    click.echo(
+        f"state      of entry {state.index}: term {state.term}, epoch {state.epoch}, {len(state.jobs)} jobs,"
+        f" {len(state.allocations)} allocations, {len(state.hosts)} hosts"
+    )
+    if log.torn_bytes:
+        click.echo(
+            f"note       {log.torn_bytes} bytes at the end were being written; nobody was told that they are there"
+        )
+    for problem in found.problems:
+        click.echo(f"{click.style('problem', fg='red')}    {problem}")
+    click.echo("nothing is wrong" if not found.problems else "what is there can still be used: make a backup of it now")
+    return STORAGE_CODE if found.problems else 0
+
+
+@command.command()
+@click.option("--from", "first", type=click.IntRange(min=0), default=0, metavar="INDEX", help="Begin at this entry.")
+@click.option("--to", "last", type=click.IntRange(min=0), default=2**63, metavar="INDEX", help="End with this entry.")
+@click.option(
+    "--limit", type=click.IntRange(1, SHOWN_MAX), default=1000, show_default=True, help="Show so many at most."
+)
+@data_dir_option
+@json_option
+@pass_call
+def dump(call: Call, first: int, last: int, limit: int) -> None:
+    """Show the records of the log as they lie there, entries with their commands.
+
+    With --json one document a line, with the commands whole. Entries that a later record cuts off are shown too.
+    """
+    import json
+    from itertools import islice
+
+    from actorgrid.actors.consensus.ledger_check import dump as records
+    from actorgrid.configs.paths import HostPaths
+
+    for record in islice(records(HostPaths(call.resolved_data_dir).ledger_dir / "segments", first, last), limit):
+        if call.json:
+            call.document(record)
+            continue
+        text = json.dumps(record.get("command")) if record.get("command") else ""
+        place = "" if "index" not in record else f"{record['index']:>10} {record['term']:>6}"
+        click.echo(f"{place:<17}  {record['kind']:<11} {record.get('type') or '':<16} {text[:200]}".rstrip())
+
+
+@command.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@data_dir_option
+@json_option
+@pass_call
+def backup(call: Call, file: Path) -> None:
+    """Write the ledger to a new FILE; the host may run.
+
+    What was acknowledged a quarter of a second before is in it. It is checked before it gets its name.
+    """
+    from actorgrid.actors.consensus.ledger_backup import backup as make
+    from actorgrid.configs.paths import HostPaths
+
+    with _bar(call.json) as report:
+        made = make(HostPaths(call.resolved_data_dir).ledger_dir, file.expanduser().absolute(), report)
+    if call.json:
+        call.document(made)
+        return
+    click.echo(f"{made['path']}: {size(made['bytes'])}, the ledger up to entry {made['index']}")
+
+
+@command.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--replace", is_flag=True, help="Put the ledger that is there aside; it is kept.")
+@data_dir_option
+@json_option
+@pass_call
+def restore(call: Call, file: Path, replace: bool) -> None:
+    """Make the ledger what the backup FILE holds, in a new recovery epoch; the host must be stopped.
+
+    Every token from then on is newer than any that was given out after the backup was made. The host is then the only
+    voter; add the others again.
+    """
+    from actorgrid.actors.consensus.ledger_backup import restore as put_back
+    from actorgrid.actors.consensus.raft.messages import ConfState
+    from actorgrid.actors.host.lock import AgentLock
+    from actorgrid.configs.paths import HostPaths
+
+    paths = HostPaths(call.resolved_data_dir)
+    paths.make()
+    alone = ConfState(voters=(1,))
+    with AgentLock(paths.lock_file), _bar(call.json) as report:
+        done = put_back(file.expanduser().absolute(), paths.ledger_dir, time.time(), alone, replace, report)
+    paths.leave()
+    if call.json:
+        call.document(done)
+        return
+    click.echo(
+        f"{done['path']}: entry {done['index']}, epoch {done['epoch']}, {done['jobs']} jobs, {done['hosts']} hosts"
+    )
+    if done["kept"]:
+        click.echo(f"the ledger that was there is in {done['kept']}")
+
+
+@contextmanager
+def _bar(silent: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr for people who watch; nothing elsewhere."""
+    import sys
+
+    if silent or not sys.stderr.isatty():
+        yield lambda _label, _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    layout: Any = (TextColumn("{task.description}"), BarColumn(40), TimeElapsedColumn())
+    with Progress(*layout, console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task("", total=None)
+
+        def report(label: str, done: int, total: int) -> None:
+            bars.update(bar, description=label, completed=done, total=total or None)
+
+        yield report

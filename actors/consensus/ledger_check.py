@@ -1,0 +1,251 @@
+"""Looks through a ledger's files without changing them: every byte of the log, the snapshots, and the state they give.
+
+Works beside a running host: what it is writing at the moment looks like a torn end, which is no damage.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from actorgrid.errors import DataDirUnusable, LogCorrupted, StorageError
+
+from .acknowledged import AcknowledgedMark, Mark
+from .commands import decode_entry
+from .entry_table import EntryTable, OutOfPlace
+from .ledger import Ledger, Outcome
+from .raft.messages import Entry, HardState
+from .record import CUT, ENTRIES, HARD_STATE, KIND_NAMES, RESET, Damage, entries_of, hard_state_of
+from .segment_files import (
+    RECOVERY_HINT,
+    Located,
+    SegmentStart,
+    TornEnd,
+    corrupted,
+    failed,
+    segment_paths,
+    walk,
+)
+from .store import Store, StoredSnapshot
+
+Report = Callable[[str, int, int], None]
+"""Told what is done, how far, and of how much."""
+
+
+@dataclass(slots=True)
+class LogContents:
+    """What a whole log holds. ``entries`` are those after the index asked for that still count."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    base_index: int = 0
+    last_index: int = 0
+    last_term: int = 0
+    torn_bytes: int = 0
+    hard_state: HardState | None = None
+    formats: set[int] = field(default_factory=set)
+    records: Counter[str] = field(default_factory=Counter)
+    entries: list[Entry] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A ledger that was looked through: its log, its snapshots, and the state that they give together.
+
+    ``committed_index`` is as far as *state* goes: what comes after may still be replaced.
+    """
+
+    log: LogContents
+    snapshots: list[StoredSnapshot]
+    state: Ledger
+    committed_index: int
+    problems: list[str]
+
+
+def check(folder: Path, report: Report, on_outcome: Callable[[Outcome], None] | None = None) -> Checked:
+    """Look through the ledger in *folder*; each entry applied on the way is handed to *on_outcome*.
+
+    Raises DataDirUnusable when there is none, LogCorrupted when it does not make a whole, LogFailed when it cannot be
+    read, and what the ledger raises for a snapshot that it does not know.
+    """
+    if not (folder / "segments").is_dir():
+        raise DataDirUnusable("there is no ledger here", asked=str(folder), hint="name the host's with --data-dir")
+    snapshots = read_snapshots(folder / "state.db")
+    newest = next((snapshot for snapshot in snapshots if snapshot.intact), None)
+    index = newest.index if newest is not None else 0
+    log = read_log(folder / "segments", index, report)
+    if not log.base_index <= index <= log.last_index:
+        raise LogCorrupted(
+            "log and snapshots do not make a whole",
+            found=f"state of entry {index}, log from entry {log.base_index + 1} to {log.last_index}",
+            hint=RECOVERY_HINT,
+        )
+    state = Ledger.restore(newest.data) if newest is not None else Ledger()
+    committed = log.last_index if log.hard_state is None else max(log.hard_state.commit, index)
+    entries = [entry for entry in log.entries if entry.index <= committed]
+    for number, entry in enumerate(entries, 1):
+        outcome = replay(state, entry)
+        if on_outcome is not None:
+            on_outcome(outcome)
+        if number % 1_000 == 0 or number == len(entries):
+            report("applying", number, len(entries))
+    problems = [f"snapshot {each.index} fails its digest" for each in snapshots if not each.intact]
+    return Checked(log, snapshots, state, committed, problems)
+
+
+def replay(state: Ledger, entry: Entry) -> Outcome:
+    """Apply one committed entry; one that holds no command only moves the index. Raises LogCorrupted."""
+    if entry.kind != "command" or not entry.data:
+        return state.apply(entry.index, {})
+    try:
+        session, seq, command = decode_entry(entry.data)
+    except (ValueError, TypeError) as error:
+        raise LogCorrupted(f"entry {entry.index} is no command: {error}", hint=RECOVERY_HINT) from None
+    return state.apply(entry.index, command, session, seq)
+
+
+# -- the log
+
+
+def read_log(folder: Path, after_index: int, report: Report) -> LogContents:
+    """All that the log in *folder* says, with the entries after *after_index*. Raises as ``check`` does."""
+    found = LogContents()
+    table = EntryTable(0)
+    mark = AcknowledgedMark(folder / "acknowledged").read()
+    ended = (0, 0)
+    paths = _paths(folder)
+    for part in _walk(paths):
+        if isinstance(part, SegmentStart):
+            if not found.segments:
+                table.reset(part.header.base_index, part.header.base_term)
+                found.base_index = part.header.base_index
+            found.segments += 1
+            found.formats.add(part.header.format)
+            found.size_bytes += part.path.stat().st_size
+            ended = (part.header.number, part.header.size_bytes)
+            report("reading", found.segments, len(paths))
+        elif isinstance(part, TornEnd):
+            found.torn_bytes = part.dropped_bytes
+        else:
+            _take(part, table, found, after_index)
+            ended = (ended[0], part.end)
+    found.base_index, found.last_index, found.last_term = table.base_index, table.last_index, table.last_term
+    if mark is not None and ended < (mark.number, mark.offset):
+        raise _lost(folder, found.last_index, mark)
+    return found
+
+
+def _take(part: Located, table: EntryTable, found: LogContents, after_index: int) -> None:
+    record = part.record
+    found.records[KIND_NAMES[record.kind]] += 1
+    try:
+        if record.kind == ENTRIES:
+            entries = entries_of(record)
+            table.add(entries, 0)
+            found.entries += [entry for entry in entries if entry.index > after_index]
+        elif record.kind == HARD_STATE:
+            found.hard_state = hard_state_of(record)
+        elif record.kind == CUT:
+            table.cut(record.index, record.term)
+            while found.entries and found.entries[-1].index > record.index:
+                found.entries.pop()
+        else:
+            assert record.kind == RESET, f"a record of kind {record.kind}"
+            table.reset(record.index, record.term)
+            found.entries.clear()
+    except (Damage, OutOfPlace) as error:
+        raise corrupted(part.path, part.offset, table.last_index + 1, str(error)) from None
+
+
+def _lost(folder: Path, last_index: int, mark: Mark) -> LogCorrupted:
+    return LogCorrupted(
+        "the log ends before an entry that was acknowledged",
+        asked=str(folder),
+        found=f"last entry {last_index}, acknowledged up to {mark.last_index}",
+        hint=RECOVERY_HINT,
+    )
+
+
+def _paths(folder: Path) -> list[Path]:
+    try:
+        return segment_paths(folder)
+    except OSError as error:
+        raise failed("reading", error) from error
+
+
+def _walk(paths: Sequence[Path]) -> Iterator[SegmentStart | Located | TornEnd]:
+    try:
+        yield from walk(paths)
+    except OSError as error:
+        raise failed("reading", error) from error
+
+
+def dump(folder: Path, from_index: int, to_index: int) -> Iterator[dict[str, Any]]:
+    """Each record as it lies in the log, entries one by one with their commands: those from and to the indexes given.
+
+    What a later cut makes void is shown too, before the cut. Raises as ``check`` does.
+    """
+    if not folder.is_dir():
+        raise DataDirUnusable("there is no ledger here", asked=str(folder), hint="name the host's with --data-dir")
+    for part in _walk(_paths(folder)):
+        if isinstance(part, SegmentStart):
+            continue
+        if isinstance(part, TornEnd):
+            yield {"kind": "torn", "segment": part.path.name, "offset": part.offset, "bytes": part.dropped_bytes}
+            continue
+        record = part.record
+        where = {"segment": part.path.name, "offset": part.offset}
+        if record.kind == ENTRIES:
+            for entry in entries_of(record):
+                if from_index <= entry.index <= to_index:
+                    yield {"kind": entry.kind, "index": entry.index, "term": entry.term, **_command(entry), **where}
+        elif from_index <= record.index <= to_index:
+            more = {"vote": hard_state_of(record).vote} if record.kind == HARD_STATE else {}
+            yield {"kind": KIND_NAMES[record.kind], "index": record.index, "term": record.term, **more, **where}
+
+
+def _command(entry: Entry) -> dict[str, Any]:
+    if entry.kind != "command" or not entry.data:
+        return {"bytes": len(entry.data)}
+    try:
+        session, seq, command = decode_entry(entry.data)
+    except (ValueError, TypeError):
+        return {"bytes": len(entry.data), "type": "unreadable"}
+    return {"bytes": len(entry.data), "type": command.get("type"), "session": session, "seq": seq, "command": command}
+
+
+# -- the store
+
+
+def read_snapshots(path: Path) -> list[StoredSnapshot]:
+    """The snapshots in the store, newest first, from a copy: nothing is changed. Raises LogCorrupted, StorageError."""
+    if not path.exists():
+        return []
+    with tempfile.TemporaryDirectory(prefix="actorgrid-") as folder:
+        copy = Path(folder) / "state.db"
+        copy_store(path, copy)
+        store = Store(copy)
+        try:
+            return store.snapshots()
+        finally:
+            store.close()
+
+
+def copy_store(source: Path, target: Path) -> None:
+    """A copy of the store as of one moment, whoever writes to it meanwhile. Raises LogCorrupted, StorageError."""
+    try:
+        original, copy = sqlite3.connect(source), sqlite3.connect(target)
+        try:
+            original.backup(copy)
+        finally:
+            copy.close()
+            original.close()
+    except sqlite3.OperationalError as error:
+        raise StorageError(f"the ledger's store cannot be copied: {error}", asked=str(source)) from error
+    except sqlite3.DatabaseError as error:
+        raise LogCorrupted(f"the ledger's store is damaged: {error}", found=str(source), hint=RECOVERY_HINT) from error
