@@ -132,6 +132,7 @@ cdef class Forecast:
     cdef void touch(self, Span* span) noexcept
     cdef void give_back(self, Span* span) noexcept
     cdef tuple choose(self, Asked* ask, Span* own, bint alone, int counted, double at, double duration)
+    cdef int bind(self, str id, object binding) except -1
     cdef object awaited_on(self, tuple shares, Py_ssize_t endless)
     cdef list devices_for(self, Node* node, Free* free, Asked* ask, int members)
     cdef void spare(self, Node* node, Span* kept, double now) noexcept

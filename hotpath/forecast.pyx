@@ -368,7 +368,34 @@ cdef class Forecast:
                     found.add(self.ids[span.slot])
         return frozenset(found)
 
-    def beside(self, ask, names, binding, double now, double end):
+    cdef int bind(self, str id, object binding) except -1:
+        """Let these reservations, or all but that of *id*, bind for one question."""
+        self.question += 1
+        if binding is None:
+            for slot in self.kept.values():
+                self.spans[<Py_ssize_t>slot].binding = self.question
+            slot = self.kept.get(id)
+            if slot is not None:
+                self.spans[<Py_ssize_t>slot].binding = 0
+        else:
+            for each in binding:
+                self.spans[<Py_ssize_t>self.kept[each]].binding = self.question
+        return 0
+
+    def closed(self, str id, binding, double end):
+        """The nodes where *id*, were it to run until *end*, would meet a *binding* reservation; ``None``: all bind."""
+        cdef Span* span
+        cdef int each
+        self.bind(id, binding)
+        self.event += 1
+        self.touched_count = 0
+        for slot in self.kept.values():
+            span = self.spans[<Py_ssize_t>slot]
+            if span.binding == self.question and (span.start < end or isinf(span.start)):
+                self.touch(span)
+        return tuple([self.names[self.touched[each]] for each in range(self.touched_count)])
+
+    def beside(self, str id, ask, names, binding, double now, double end):
         """What the *binding* reservations leave on these nodes to a single one from *now* to *end*, as ``within``."""
         cdef Asked asked = self.asked(ask)
         cdef Node* node
@@ -377,9 +404,7 @@ cdef class Forecast:
         cdef int number, each
         cdef bint fits
         cdef list found = []
-        self.question += 1
-        for id in binding:
-            self.spans[<Py_ssize_t>self.kept[id]].binding = self.question
+        self.bind(id, binding)
         for name in names:
             known = self.numbers.get(name)
             if known is None:

@@ -28,6 +28,7 @@ class Planner:
         self.engine = engine
         self.running: dict[str, Job] = {}
         self.reservations: dict[str, Reservation] = {}
+        self._yielding: dict[str, Job] = {}  # those whose reservations are not firm
         self.to_stop: dict[str, str] = {}
         """Victims to be told, each with the job it is stopped for."""
         self._forecast: Forecast | None = None  # both are made when they are asked for, and kept up from then on
@@ -90,6 +91,8 @@ class Planner:
         forecast = self.forecast()
         reservation = Reservation(job, job.ask, plan, firm or bool(plan.victims))
         job.reservation = self.reservations[job.id] = reservation
+        if not reservation.firm:
+            self._yielding[job.id] = job
         self._keep(forecast, reservation)
         if self._shadow is not None:
             self._shadow.keep(reservation)
@@ -102,6 +105,7 @@ class Planner:
     def drop(self, job: Job) -> bool:
         """Keep nothing for *job* any more; ``False`` when nothing was. Victims that were not told yet are let off."""
         reservation = self.reservations.pop(job.id, None)
+        self._yielding.pop(job.id, None)
         job.reservation = None
         if reservation is None:
             return False
@@ -122,17 +126,24 @@ class Planner:
 
     def closed_to(self, job: Job, end: float) -> tuple[str, ...]:
         """The nodes where *job*, were it to run from now to *end*, would meet someone else's reservation."""
-        found: dict[str, list[Devices]] = {}
-        for reservation in self.reservations.values():
-            if (reservation.start < end or reservation.unknown) and reservation.binds(job):
-                found.update(reservation.nodes)
-        return tuple(found)
+        return self.forecast().closed(job.id, self._binding(job), end)
 
     def beside(self, job: Job, closed: tuple[str, ...], now: float, end: float) -> tuple[tuple[str, Devices], ...]:
         """What the reservations on the *closed* nodes leave to a single *job* until *end*, as ``within`` has it."""
         assert job.ask is not None
-        binding = [id for id, each in self.reservations.items() if each.binds(job)]
-        return self.forecast().beside(job.ask, closed, binding, now, end)
+        return self.forecast().beside(job.id, job.ask, closed, self._binding(job), now, end)
+
+    def _binding(self, job: Job) -> list[str] | None:
+        """Whose reservations *job* has to leave alone; ``None``: everybody's. Only those that may yield are compared."""
+        if job.reservation is not None or not self._yielding:
+            return None
+        level, key = job.level, job.key
+        passed = {
+            id
+            for id, holder in self._yielding.items()
+            if holder.level > level or (holder.level == level and holder.key > key)
+        }
+        return [id for id in self.reservations if id not in passed] if passed else None
 
     # -- the cluster, as it is and as it will be
 

@@ -237,12 +237,25 @@ class Forecast:
             touched = {}
         return None
 
-    def beside(self, ask: Ask, names: Sequence[str], binding: Iterable[str], now: float, end: float) -> Shares:
+    def closed(self, id: str, binding: Iterable[str] | None, end: float) -> tuple[str, ...]:
+        """The nodes where *id*, were it to run until *end*, would meet a *binding* reservation.
+
+        ``None``: all bind but its own, here and in ``beside``.
+        """
+        found: dict[int, None] = {}
+        for span in self._binding(id, binding).values():
+            if span.start < end or math.isinf(span.start):
+                found.update(dict.fromkeys(span.shares))
+        return tuple(self._nodes[number].name for number in found)
+
+    def beside(
+        self, id: str, ask: Ask, names: Sequence[str], binding: Iterable[str] | None, now: float, end: float
+    ) -> Shares:
         """What the *binding* reservations leave on these nodes to a single one from *now* to *end*.
 
         Given as ``within`` has it: the devices of each node where it fits.
         """
-        kept = {id: self._kept[id] for id in binding}
+        kept = self._binding(id, binding)
         found = []
         for name in names:
             number = self._numbers.get(name)
@@ -253,7 +266,7 @@ class Forecast:
             if not node.members(node.free, ask, 1):
                 continue
             left = node.free.copy()
-            here = [kept[id] for id in node.kept if id in kept]
+            here = [kept[each] for each in node.kept if each in kept]
             for span in here:
                 if span.start < end or math.isinf(span.start):
                     self.counted += 1
@@ -263,6 +276,11 @@ class Forecast:
             else:
                 found.append((name, tuple(index for index, _ in node.slots(left, ask)) if ask.count else ()))
         return tuple(found)
+
+    def _binding(self, id: str, binding: Iterable[str] | None) -> dict[str, _Span]:
+        if binding is None:
+            return {each: span for each, span in self._kept.items() if each != id}
+        return {each: self._kept[each] for each in binding}
 
     def _spare(self, node: _Node, kept: _Span, others: list[_Span], now: float) -> Free:
         """What will be left on *node* at the moment when *kept* starts."""
