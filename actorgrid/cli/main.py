@@ -42,6 +42,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "ledger": ("ledger:command", "Check, show, back up and restore the ledger's files."),
         "demo": ("demo:command", "Render a picture on shared GPUs: a tour in a minute."),
         "replay": ("replay:command", "Replay a production trace; compare policies."),
+        "chaos": ("chaos:command", "Run clusters of the real cores on virtual time, with seeded faults."),
         "version": ("version:command", "Show versions."),
     },
 }

@@ -13,6 +13,10 @@ from actorgrid.errors import SafetyViolated
 from ..simulator.disk import Image
 
 
+Voters = tuple[frozenset[int], ...]
+"""A configuration: one set of voters, or two while it is joint. A majority of each decides."""
+
+
 class Host(Protocol):
     """What checkers see of a simulated host, from outside: also what the host itself could not know."""
 
@@ -69,8 +73,8 @@ class Checker:
     def written(self, host: Host, entries: tuple[Entry, ...]) -> None:
         """*host* writes entries to its log."""
 
-    def commits(self, host: Host, entry: Entry, voters: tuple[frozenset[int], ...], hosts: Mapping[int, Host]) -> None:
-        """A leader says *entry* and all before it are committed; it needs a majority of each set of *voters*."""
+    def commits(self, host: Host, entry: Entry, configurations: tuple[Voters, ...], hosts: Mapping[int, Host]) -> None:
+        """A leader says that *entry* and all before it are committed, under one of its latest *configurations*."""
 
     def applied(self, host: Host, entry: Entry, outcome: Outcome, state: Any) -> None:
         """*host* applied an entry; *state* is its ledger after it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from actorgrid.actors.consensus.raft.messages import Entry
 
-from .checker import Checker, Host
+from .checker import Checker, Host, Voters
 
 
 class Durability(Checker):
@@ -15,13 +15,17 @@ class Durability(Checker):
     A host whose disk broke since counts: it had synced what it said, and stays down.
     """
 
-    def commits(self, host: Host, entry: Entry, voters: tuple[frozenset[int], ...], hosts: Mapping[int, Host]) -> None:
+    def commits(self, host: Host, entry: Entry, configurations: tuple[Voters, ...], hosts: Mapping[int, Host]) -> None:
         """Look at the disks."""
-        for half in voters:
-            have = sum(not hosts[id].trusted or hosts[id].durable.covers(entry.index, entry.term) for id in half)
-            if 2 * have <= len(half):
-                self.fail(
-                    "a leader calls an entry committed that a majority has not synced",
-                    asked=f"host {host.id}: entry {entry.index} of term {entry.term} by voters {sorted(half)}",
-                    found=f"{have} of {len(half)} have it on disk",
-                )
+
+        def has(id: int) -> bool:
+            return not hosts[id].trusted or hosts[id].durable.covers(entry.index, entry.term)
+
+        for voters in configurations:
+            if all(2 * sum(map(has, half)) > len(half) for half in voters):
+                return
+        self.fail(
+            "a leader calls an entry committed that a majority has not synced",
+            asked=f"host {host.id}: entry {entry.index} of term {entry.term}",
+            found=f"on disk at {[id for id in hosts if has(id)]}; voters {[sorted(half) for half in configurations[-1]]}",
+        )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from actorgrid.chaos.simulator.node import Node
-from actorgrid.chaos.simulator.run import Result, play
+from actorgrid.chaos.simulator.run import play
 from actorgrid.errors import BadRequest
 
 from . import cores, hosts
@@ -64,7 +63,6 @@ MUTANTS: dict[str, Mutant] = {
     "old_term_grants": _host(hosts.OldTermGrants),
     "old_incarnation_grants": _host(hosts.OldIncarnationGrants),
     "no_guard": _host(hosts.NoGuard),
-    "starts_unasked": _host(hosts.StartsUnasked),
 }
 
 
@@ -75,15 +73,12 @@ def find(name: str) -> Mutant:
     return MUTANTS[name]
 
 
-def hunt(
-    name: str, seeds_max: int, first: int = 1, report: Callable[[int], None] = lambda seeds: None
-) -> tuple[Hunt, Result | None]:
+def hunt(name: str, seeds_max: int, first: int = 1) -> Hunt:
     """Play the mutant's scenario, seed after seed, until a run fails. Raises BadRequest for an unknown name."""
     mutant = find(name)
     for count in range(1, seeds_max + 1):
         result = play(mutant.scenario, first + count - 1, mutant.node_class)
-        report(count)
         if not result.held:
             replay = f"{result.replay} --mutant {name}"
-            return Hunt(name, mutant.scenario, count, result.checker, result.what, replay), result
-    return Hunt(name, mutant.scenario, seeds_max, "", "", ""), None
+            return Hunt(name, mutant.scenario, count, result.checker, result.what, replay)
+    return Hunt(name, mutant.scenario, seeds_max, "", "", "")

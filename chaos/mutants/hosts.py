@@ -8,12 +8,11 @@ from actorgrid.actors.consensus.capacity import Capacity
 from actorgrid.actors.consensus.core import RaftCore
 from actorgrid.actors.consensus.ledger import Ledger, Outcome
 from actorgrid.actors.consensus.raft.messages import HardState, Ready, Snapshot
-from actorgrid.chaos.simulator.agent import Agent
-from actorgrid.chaos.simulator.asking import Ask, Told
+from actorgrid.chaos.simulator.asking import Ask
 from actorgrid.chaos.simulator.disk import Compaction, Disk, Image
 from actorgrid.chaos.simulator.gateway import Gateway
 from actorgrid.chaos.simulator.node import Node
-from actorgrid.errors import LogFailed
+from actorgrid.errors import LogFailed, StorageError
 
 
 def with_core(core: type[RaftCore]) -> type[Node]:
@@ -80,8 +79,11 @@ class StateApartFromIndex(Node):
         self.later(30_000, lambda: self._write_state(snapshot))
 
     def _write_state(self, snapshot: Snapshot) -> None:
-        self.disk.write([Compaction(snapshot)])
-        self.disk.sync()
+        try:
+            self.disk.write([Compaction(snapshot)])
+            self.disk.sync()
+        except StorageError as error:
+            self.crash(error.code)
 
     def restored(self, snapshot: Snapshot | None) -> Ledger:
         """Believe the index."""
@@ -103,22 +105,6 @@ class StaleRead(Node):
     """Reads are answered from this host's state, however old."""
 
     gateway_class = _ReadsHere
-
-
-class _StartsUnasked(Agent):
-    def _take(self, id: str, record: dict[str, Any]) -> None:
-        if self._registered and id not in self._seen and record["incarnation"] == self._node.boots:
-            self._seen.add(id)
-            told = Told(0, result={"already": False, "cancel_requested": False})
-            self._may_start(id, record, told)
-        else:
-            super()._take(id, record)
-
-
-class StartsUnasked(Node):
-    """Attempts start when a host sees their grant, without the ledger's word that they still may."""
-
-    agent_class = _StartsUnasked
 
 
 # -- ledgers

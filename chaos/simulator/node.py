@@ -15,6 +15,7 @@ from actorgrid.actors.consensus.core import RaftCore
 from actorgrid.actors.consensus.ledger import Ledger, Outcome
 from actorgrid.actors.consensus.raft.messages import Entry, Message, RaftConfig, Ready, Snapshot, SoftState
 from actorgrid.actors.consensus.raft.storage import MemoryStorage
+from actorgrid.chaos.checkers.checker import Voters
 from actorgrid.errors import LogCorrupted, LogFailed, StorageError
 
 from .agent import Agent
@@ -25,6 +26,7 @@ from .leading import Leading
 from .world import World
 
 MAIL_MAX = 10_000
+CONFIGURATIONS_KEPT = 3
 NOTHING = None
 """What the ledger is given for an entry that is none of its commands: it refuses it, and its index moves on."""
 
@@ -64,6 +66,8 @@ class Node:
         self._storing: Ready | None = None
         self._pumping = False
         self._leaderships: list[Leading] = []
+        # An entry that is given out now may have been counted under a configuration that has changed since.
+        self._voters: deque[Voters] = deque(maxlen=CONFIGURATIONS_KEPT)
         self._mail: deque[Callable[[], None]] = deque()
         if founding is not None:
             self.disk.write([founding])
@@ -298,7 +302,9 @@ class Node:
         if self.role == "leader":
             config = self.core.status().config
             voters = tuple(frozenset(half) for half in (config.voters, config.voters_outgoing) if half)
-            self.world.commits(self, committed[-1], voters)
+            if voters not in self._voters:
+                self._voters.append(voters)
+            self.world.commits(self, committed[-1], tuple(self._voters))
         for entry in committed:
             self._apply(entry)
 

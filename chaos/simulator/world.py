@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from actorgrid.actors.consensus.raft.messages import Entry, Message
-from actorgrid.chaos.checkers.checker import Checker, Host
+from actorgrid.chaos.checkers.checker import Checker, Host, Voters
 
 from .clock import MS, SECOND, Clock
 from .dice import stream
@@ -80,9 +80,9 @@ class World:
             self.tell(lambda checker: checker.leads(host, term))
             self.on_leader(host.id)
 
-    def commits(self, host: Host, entry: Entry, voters: tuple[frozenset[int], ...]) -> None:
-        """A leader found *entry* committed by these halves of its configuration."""
-        self.tell(lambda checker: checker.commits(host, entry, voters, self.hosts))
+    def commits(self, host: Host, entry: Entry, configurations: tuple[Voters, ...]) -> None:
+        """A leader found *entry* committed, under one of these configurations."""
+        self.tell(lambda checker: checker.commits(host, entry, configurations, self.hosts))
 
     def sent(self, host: Host, message: Message) -> None:
         """*host* hands a message to the network: what it claims by that, it is held to."""
