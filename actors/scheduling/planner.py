@@ -134,7 +134,7 @@ class Planner:
         return self.forecast().beside(job.id, job.ask, closed, self._binding(job), now, end)
 
     def _binding(self, job: Job) -> list[str] | None:
-        """Whose reservations *job* has to leave alone; ``None``: everybody's. Only those that may yield are compared."""
+        """Whose reservations *job* has to leave alone; ``None``: everybody's. Firm ones bind all."""
         if job.reservation is not None or not self._yielding:
             return None
         level, key = job.level, job.key
