@@ -17,12 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import actors, host, jobs, ledger, memory_pool, peers, placement, replay, scheduling, sessions
+from . import actors, host, jobs, ledger, memory_pool, peers, placement, raft_core, replay, scheduling, sessions
 from .figures import Figure, Skipped, registry
 from .machine import describe
 
-PEERS = ("actor_peers", "offset_allocator", "process_pool", "ray")
-MODULES = (actors, host, jobs, ledger, memory_pool, peers, placement, replay, scheduling, sessions)
+PEERS = ("actor_peers", "offset_allocator", "process_pool", "raft_peers", "ray")
+MODULES = (actors, host, jobs, ledger, memory_pool, peers, placement, raft_core, replay, scheduling, sessions)
 
 
 def main() -> int:
