@@ -12,7 +12,6 @@ from actorgrid.errors import SafetyViolated
 
 from ..simulator.disk import Image
 
-
 Voters = tuple[frozenset[int], ...]
 """A configuration: one set of voters, or two while it is joint. A majority of each decides."""
 

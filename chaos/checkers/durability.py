@@ -27,5 +27,5 @@ class Durability(Checker):
         self.fail(
             "a leader calls an entry committed that a majority has not synced",
             asked=f"host {host.id}: entry {entry.index} of term {entry.term}",
-            found=f"on disk at {[id for id in hosts if has(id)]}; voters {[sorted(half) for half in configurations[-1]]}",
+            found=f"on disk at {[id for id in hosts if has(id)]}, voters {[sorted(h) for h in configurations[-1]]}",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from actorgrid.actors.consensus.core import RaftCore
 from actorgrid.chaos.simulator.node import Node
 from actorgrid.chaos.simulator.run import play
 from actorgrid.errors import BadRequest
@@ -33,7 +34,7 @@ class Hunt:
     replay: str
 
 
-def _core(core: type[cores.RaftCore], scenario: str = "everything", fast: bool = True) -> Mutant:
+def _core(core: type[RaftCore], scenario: str = "everything", fast: bool = True) -> Mutant:
     return Mutant(hosts.with_core(core), (core.__doc__ or "").strip(), scenario, fast)
 
 
