@@ -86,7 +86,7 @@ class RaftCore:
         self._messages: list[Message] = []
         self._persisted_messages: list[Message] = []
         self._read_states: list[ReadState] = []
-        self._stored = self._hard_state()  # what storage holds for certain
+        self._stored = hard_state  # what storage holds for certain
         self._soft = self._soft_state()  # what the caller knows
         self._under_way: Ready | None = None
         self._unapplied: deque[Entry] = deque()  # the changes of the members in the Ready under way
@@ -110,7 +110,13 @@ class RaftCore:
         self._follow(self._term, NO_NODE)
 
     def remembered(self, stored: HardState) -> tuple[int, int]:
-        """Term and vote to start with: those stored. Forgetting one of them lets a node vote twice in a term."""
+        """Term and vote to start with: those stored. Forgetting one of them lets a node vote twice in a term.
+
+        Where a crash kept entries of a later term and lost the term written after them, that term counts: no vote
+        was given in it, since none leaves before the term is durable.
+        """
+        if stored.term < self._log.last_term:
+            return self._log.last_term, NO_NODE
         return stored.term, stored.vote
 
     # Time

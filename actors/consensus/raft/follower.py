@@ -33,6 +33,7 @@ class Follower:
             hint, hint_term = log.last_with_term_up_to(message.index, message.log_term)
             return self._answer(message, message.index, reject=True, hint=hint, log_term=hint_term)
         log.commit_to(min(message.commit, agreed))
+        self._incoming.drop_behind(log.commit)
         return self._acknowledge(message, agreed)
 
     def heartbeat(self, message: Message) -> Message:

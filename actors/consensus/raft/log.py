@@ -41,6 +41,24 @@ class RaftLog:
                 found=f"entries up to {self.last_index}",
                 hint="this voter must not vote again; remove it from the cluster and add it anew, with no data",
             )
+        self.commit = max(self.commit, self.proven_commit())
+
+    def proven_commit(self) -> int:
+        """The last index that the log itself shows to be committed, or 0.
+
+        A leader changes the members only when the change before is applied. So of two changes in the log, the first
+        was committed, even where a crash kept the entries and lost the commit index written after them: to campaign
+        with the members from before it would give majorities that do not meet.
+        """
+        proven = last = 0
+        at = self.commit + 1
+        while at <= self.last_index:
+            page = self.entries(at, self.last_index + 1, SCAN_BYTES)
+            for entry in page:
+                if entry.kind == "conf_change":
+                    proven, last = last, entry.index
+            at += len(page)
+        return proven
 
     @property
     def stable_index(self) -> int:

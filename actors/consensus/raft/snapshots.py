@@ -109,6 +109,11 @@ class Incoming:
             return None
         return Snapshot(chunk.index, chunk.term, chunk.conf_state, data)
 
+    def drop_behind(self, commit: int) -> None:
+        """Forget what was received of a snapshot that the log has caught up with by itself."""
+        if self._identity is not None and self._identity[0] <= commit:
+            self.drop()
+
     def drop(self) -> None:
         """Forget what was received."""
         self._identity = None

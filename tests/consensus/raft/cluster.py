@@ -172,6 +172,14 @@ class Cluster:
             node.storage.set_hard_state(ready.hard_state)
         assert ready.must_sync or not (ready.entries or ready.snapshot)
 
+    def tear(self, number: int) -> None:
+        """Store some of the entries of the Ready under way, and nothing after them."""
+        node = self.nodes[number]
+        ready = node.under_way
+        assert ready is not None
+        if ready.snapshot is None and ready.entries:
+            node.storage.append(ready.entries[: self.random.randint(1, len(ready.entries))])
+
     def finish(self, number: int) -> None:
         """Store the Ready under way, send what had to wait for that, apply, confirm."""
         self.store(number)

@@ -117,6 +117,10 @@ MUTANTS: dict[str, Mutant] = {
     "the vote is forgotten at a restart": replaced(RaftCore, "remembered", votes_forgotten),
     "term and vote are forgotten at a restart": replaced(RaftCore, "remembered", everything_forgotten),
     "votes and acknowledgements leave before they are durable": replaced(RaftCore, "_send_persisted", sent_at_once),
+    "a term kept by entries alone is forgotten": replaced(
+        RaftCore, "remembered", lambda self, stored: (stored.term, stored.vote)
+    ),
+    "a change proven to be committed is not taken for it": always(RaftLog, "proven_commit", 0),
     "a second vote is given in a term": always(RaftCore, "has_vote_for", True),
     "a vote goes to any log": always(RaftLog, "up_to_date", True),
     "the leader counts itself before its entry is durable": replaced(
@@ -163,6 +167,12 @@ CAUGHT_BY: dict[str, tuple[str, ...]] = {
     "votes and acknowledgements leave before they are durable": (
         "test_votes_and_acknowledgements_wait_until_they_are_durable",
         "test_votes_are_not_asked_for_before_the_new_term_is_durable",
+    ),
+    "a term kept by entries alone is forgotten": (
+        "test_a_term_that_only_its_entries_kept_is_not_campaigned_for_again",
+    ),
+    "a change proven to be committed is not taken for it": (
+        "test_two_changes_of_members_in_a_log_prove_that_the_first_is_committed",
     ),
     "a second vote is given in a term": ("test_one_vote_is_given_in_a_term",),
     "a vote goes to any log": ("test_no_vote_goes_to_a_log_that_lacks_entries_held_here",),

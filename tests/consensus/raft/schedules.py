@@ -102,8 +102,9 @@ class Schedule:
     def crash(self) -> None:
         if len(self.cluster.nodes) > 2:
             number = self.someone()
-            if self.cluster.nodes[number].under_way is not None and self.random.random() < 0.5:
-                self.cluster.store(number)  # it got as far as the disk, and no one was told
+            if self.cluster.nodes[number].under_way is not None:
+                # Nothing got as far as the disk, or all of it and no one was told, or the write is torn.
+                self.random.choice((lambda _: None, self.cluster.store, self.cluster.tear))(number)
             self.cluster.crash(number)
 
     def restart(self) -> None:

@@ -280,6 +280,15 @@ def test_a_snapshot_over_the_limit_is_not_received() -> None:
     assert incoming.received == 0
 
 
+def test_half_a_snapshot_is_dropped_once_the_log_has_caught_up() -> None:
+    incoming = Incoming(RaftConfig(node=1))
+    incoming.take(chunk(0, b"ab", b"abcd"))
+    incoming.drop_behind(4)
+    assert incoming.received == 2
+    incoming.drop_behind(5)
+    assert incoming.received == 0
+
+
 def test_an_empty_snapshot_arrives_too() -> None:
     assert Incoming(RaftConfig(node=1)).take(chunk(0, b"", b"")) == Snapshot(5, 1, ConfState(voters=(1,)), b"")
 

@@ -43,6 +43,16 @@ def test_a_term_is_remembered_over_a_restart() -> None:
     assert cluster[1].status().term == 5
 
 
+def test_a_term_that_only_its_entries_kept_is_not_campaigned_for_again() -> None:
+    """A torn write: the entries of a new term are there, the term written after them is not."""
+    cluster = Cluster()
+    cluster.nodes[1].storage.append([Entry(1, 5, "command", b"x")])
+    cluster.restart(1)
+    assert cluster[1].status().term == 5
+    cluster.process(1)
+    assert cluster.nodes[1].storage.hard_state.term == 5
+
+
 def test_one_vote_is_given_in_a_term() -> None:
     cluster = Cluster()
     assert not vote(cluster, 1, 2, 5).reject
@@ -312,6 +322,24 @@ def test_nobody_campaigns_with_a_committed_change_of_members_unapplied() -> None
     assert status.applied < status.commit == 3
     cluster.tick(2, 20)
     assert cluster[2].status().role == "follower"
+
+
+def test_two_changes_of_members_in_a_log_prove_that_the_first_is_committed() -> None:
+    """A torn write: both changes are there, the commit index written after them is not."""
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.isolate(3)
+    cluster.change(1, ("add_voter", 4))
+    cluster.stabilize()
+    cluster.change(1, ("add_voter", 5))
+    torn = cluster.nodes[1].log()
+    cluster.nodes[3].storage.append(torn[1:])
+    cluster.restart(3)
+    assert (torn[-1].index, cluster[3].status().commit) == (3, 2)
+    cluster[3].campaign()
+    assert cluster[3].status().role == "follower", "it must apply that first"
+    cluster.stabilize(3)
+    assert cluster[3].status().config.voters == (1, 2, 3, 4)
 
 
 def snapshot_behind(**cluster: int) -> Cluster:
