@@ -1,20 +1,20 @@
 """Which entries the log holds and where each lies: what writing its records, or reading them again, makes of them.
 
-Memory: 16 bytes for each entry kept on disk, and the newest entries whole, up to ``tail_bytes_max`` of data (but one
-entry at least).
+Memory: 16 bytes for each record kept on disk and each change of term in it, and the newest records whole, up to
+``tail_bytes_max`` of data and ``ENTRY_COST_BYTES`` for each of their entries (but one record at least).
 """
 
 from __future__ import annotations
 
 from array import array
-from collections import deque
+from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Sequence
 
 from .raft.messages import Entry
 
 TAIL_BYTES_MAX = 8 * 2**20
-ENTRY_COST_BYTES = 100
-"""Counted for each entry in the tail besides its data: the object itself."""
+ENTRY_COST_BYTES = 120
 
 
 class OutOfPlace(Exception):
@@ -22,7 +22,7 @@ class OutOfPlace(Exception):
 
 
 class EntryTable:
-    """Positions are opaque numbers to it. ``base_index`` and ``base_term`` are of the entry before the first one.
+    """Positions of records are opaque numbers to it. ``base_index`` and ``base_term``: the entry before the first one.
 
     ``base_term`` is ``None`` when nobody knows it any more (the first segment kept is of format 1).
     """
@@ -31,47 +31,61 @@ class EntryTable:
         self.tail_bytes_max = tail_bytes_max
         self.base_index = 0
         self.base_term: int | None = 0
-        self._terms: array[int] = array("Q")
-        self._positions: array[int] = array("Q")
-        self._tail: deque[Entry] = deque()
+        self.last_index = 0
+        # Records: the index each begins with, growing, and where it lies. What the next one begins with ends it.
+        self._firsts = array("Q")
+        self._positions = array("Q")
+        # Runs of one term: the index each begins with, growing, and the term.
+        self._run_firsts = array("Q")
+        self._run_terms = array("Q")
+        self._tail: OrderedDict[int, tuple[Sequence[Entry], int]] = OrderedDict()
         self._tail_bytes = 0
 
     @property
-    def last_index(self) -> int:
-        """Index of the newest entry, or of the base when there is none."""
-        return self.base_index + len(self._terms)
-
-    @property
     def last_term(self) -> int:
-        """Its term; 0 when nobody knows it."""
-        return self._terms[-1] if self._terms else self.base_term or 0
-
-    def __len__(self) -> int:
-        return len(self._terms)
+        """The term of the newest entry, or of the base; 0 when nobody knows it."""
+        return self._run_terms[-1] if self._run_terms else self.base_term or 0
 
     # -- changes
 
     def reset(self, index: int, term: int | None) -> None:
         """Hold no entry; the next is the one after *index*."""
         self.base_index, self.base_term = index, term
-        del self._terms[:], self._positions[:]
+        self.last_index = index
+        del self._firsts[:], self._positions[:], self._run_firsts[:], self._run_terms[:]
         self._tail.clear()
         self._tail_bytes = 0
 
-    def add(self, entries: Sequence[Entry], position: int) -> None:
-        """Entries that follow the last one, all in the record at *position*. Raises OutOfPlace."""
-        term, index = self.last_term, self.last_index
-        for entry in entries:
-            index += 1
-            if entry.index != index or entry.term < term:
-                raise OutOfPlace(f"entry {entry.index} of term {entry.term} stands where another belongs")
-            term = entry.term
-            self._tail_bytes += len(entry.data) + ENTRY_COST_BYTES
-        self._terms.extend([entry.term for entry in entries])
-        self._positions.extend([position] * len(entries))
-        self._tail.extend(entries)
+    def add(self, entries: Sequence[Entry], position: int, data_bytes: int) -> None:
+        """Entries that follow the last one, all in the record at *position*; *data_bytes*: how much they hold.
+
+        Raises OutOfPlace. Between them indexes grow by one and terms do not fall: who made the record saw to that.
+        """
+        first, last = entries[0], entries[-1]
+        if first.index != self.last_index + 1 or first.term < self.last_term:
+            raise OutOfPlace(f"entry {first.index} of term {first.term} stands where another belongs")
+        self._firsts.append(first.index)
+        self._positions.append(position)
+        if last.term == self.last_term and self._run_terms:
+            pass
+        elif first.term == last.term:
+            self._begin_run(first)
+        else:
+            for entry in entries:
+                if entry.term != self.last_term or not self._run_terms:
+                    self._begin_run(entry)
+        self.last_index = last.index
+        self._keep(entries, position, data_bytes + len(entries) * ENTRY_COST_BYTES)
+
+    def _begin_run(self, entry: Entry) -> None:
+        self._run_firsts.append(entry.index)
+        self._run_terms.append(entry.term)
+
+    def _keep(self, entries: Sequence[Entry], position: int, size: int) -> None:
+        self._tail[position] = (entries, size)
+        self._tail_bytes += size
         while self._tail_bytes > self.tail_bytes_max and len(self._tail) > 1:
-            self._tail_bytes -= len(self._tail.popleft().data) + ENTRY_COST_BYTES
+            self._tail_bytes -= self._tail.popitem(last=False)[1][1]
 
     def cut(self, index: int, term: int) -> None:
         """Forget the entries after *index*, which is of *term*. Raises OutOfPlace."""
@@ -83,48 +97,47 @@ class EntryTable:
         known = self.term(index)
         if known is not None and known != term:
             raise OutOfPlace(f"a cut after entry {index} of term {term}, which is of term {known}")
-        count = index - self.base_index
-        del self._terms[count:], self._positions[count:]
-        while self._tail and self._tail[-1].index > index:
-            self._tail_bytes -= len(self._tail.pop().data) + ENTRY_COST_BYTES
+        self._forget(bisect_right(self._firsts, index), len(self._firsts))
+        kept = bisect_right(self._run_firsts, index)
+        del self._run_firsts[kept:], self._run_terms[kept:]
+        self.last_index = index
 
     def drop(self, index: int) -> None:
         """Forget the entries up to *index*, which is kept as the base."""
-        count = index - self.base_index
-        if not 0 < count <= len(self._terms):
+        if not self.base_index < index <= self.last_index:
             return
-        self.base_index, self.base_term = index, self._terms[count - 1]
-        del self._terms[:count], self._positions[:count]
-        while self._tail and self._tail[0].index <= index:
-            self._tail_bytes -= len(self._tail.popleft().data) + ENTRY_COST_BYTES
+        term = self.term(index)
+        # The record that goes on after index stays, though it begins before it; so does the run.
+        records = len(self._firsts) if index == self.last_index else bisect_right(self._firsts, index + 1) - 1
+        runs = len(self._run_firsts) if index == self.last_index else bisect_right(self._run_firsts, index + 1) - 1
+        self._forget(0, records)
+        del self._run_firsts[:runs], self._run_terms[:runs]
+        self.base_index, self.base_term = index, term
+
+    def _forget(self, start: int, end: int) -> None:
+        for position in self._positions[start:end]:
+            found = self._tail.pop(position, None)
+            if found is not None:
+                self._tail_bytes -= found[1]
+        del self._firsts[start:end], self._positions[start:end]
 
     # -- questions
-
-    def holds(self, index: int) -> bool:
-        """Whether that entry is there."""
-        return self.base_index < index <= self.last_index
 
     def term(self, index: int) -> int | None:
         """The term of entry *index*, which is there or the base; ``None`` for a base of unknown term."""
         assert self.base_index <= index <= self.last_index, f"entry {index} is not in the log"
-        return self.base_term if index == self.base_index else self._terms[index - self.base_index - 1]
+        if index == self.base_index:
+            return self.base_term
+        return self._run_terms[bisect_right(self._run_firsts, index) - 1]
 
-    def position(self, index: int) -> int:
-        """Where the record with entry *index*, which is there, lies."""
-        assert self.holds(index), f"entry {index} is not in the log"
-        return self._positions[index - self.base_index - 1]
+    def place(self, index: int) -> tuple[int, int]:
+        """Where the record with entry *index*, which is there, lies; and the index after its last one that counts."""
+        assert self.base_index < index <= self.last_index, f"entry {index} is not in the log"
+        number = bisect_right(self._firsts, index) - 1
+        end = self._firsts[number + 1] if number + 1 < len(self._firsts) else self.last_index + 1
+        return self._positions[number], end
 
-    def tail(self, lo: int, hi: int, max_bytes: int) -> list[Entry]:
-        """Entries *lo* to *hi* - 1, or the first that hold *max_bytes*; none when memory has no more of entry *lo*."""
-        if not self._tail or lo < self._tail[0].index:
-            return []
-        # A deque is indexed from its nearer end: the newest entries, which are asked for most, are near.
-        first = self._tail[0].index
-        found: list[Entry] = []
-        size = 0
-        for index in range(lo, hi):
-            found.append(self._tail[index - first])
-            size += len(found[-1].data)
-            if size >= max_bytes:
-                break
-        return found
+    def in_memory(self, position: int) -> Sequence[Entry] | None:
+        """The entries of the record at *position*, those that were cut too; ``None`` when memory has them no more."""
+        found = self._tail.get(position)
+        return None if found is None else found[0]

@@ -17,10 +17,13 @@ from actorgrid.errors import DataDirUnusable, LogCorrupted, StorageError
 
 from .acknowledged import AcknowledgedMark, Mark
 from .commands import decode_entry
+from .entries import apply_entry
 from .entry_table import EntryTable, OutOfPlace
 from .ledger import Ledger, Outcome
-from .raft.messages import Entry, HardState
-from .record import CUT, ENTRIES, HARD_STATE, KIND_NAMES, RESET, Damage, entries_of, hard_state_of
+from .raft.codec import decode_conf_change
+from .raft.messages import ConfState, Entry, HardState
+from .raft_storage import members_from_text
+from .record import CUT, HARD_STATE, KIND_NAMES, RESET, Damage, entries_of, hard_state_of
 from .segment_files import (
     RECOVERY_HINT,
     Located,
@@ -57,7 +60,7 @@ class LogContents:
 class Checked:
     """A ledger that was looked through: its log, its snapshots, and the state that they give together.
 
-    ``committed_index`` is as far as *state* goes: what comes after may still be replaced.
+    ``committed_index`` is as far as *state* goes: what comes after may still be replaced by a leader.
     """
 
     log: LogContents
@@ -86,7 +89,9 @@ def check(folder: Path, report: Report, on_outcome: Callable[[Outcome], None] | 
             hint=RECOVERY_HINT,
         )
     state = Ledger.restore(newest.data) if newest is not None else Ledger()
-    committed = log.last_index if log.hard_state is None else max(log.hard_state.commit, index)
+    committed = log.last_index
+    if log.hard_state is not None and not _one_voter(newest, log.entries):
+        committed = max(log.hard_state.commit, index)
     entries = [entry for entry in log.entries if entry.index <= committed]
     for number, entry in enumerate(entries, 1):
         outcome = replay(state, entry)
@@ -98,15 +103,24 @@ def check(folder: Path, report: Report, on_outcome: Callable[[Outcome], None] | 
     return Checked(log, snapshots, state, committed, problems)
 
 
+def _one_voter(newest: StoredSnapshot | None, entries: Sequence[Entry]) -> bool:
+    """Whether no host but this one ever had a vote: then everything durable here is committed, noted so or not."""
+    members = members_from_text(newest.members) if newest is not None and newest.members else ConfState(voters=(0,))
+    for entry in entries:
+        if entry.kind == "conf_change":
+            change = decode_conf_change(entry.data)
+            if not isinstance(change, ConfState):
+                return False
+            members = change
+    return len(members.voters) == 1 and not members.voters_outgoing
+
+
 def replay(state: Ledger, entry: Entry) -> Outcome:
-    """Apply one committed entry; one that holds no command only moves the index. Raises LogCorrupted."""
-    if entry.kind != "command" or not entry.data:
-        return state.apply(entry.index, {})
+    """Apply one committed entry. Raises LogCorrupted when it is no command, though its bytes are whole."""
     try:
-        session, seq, command = decode_entry(entry.data)
+        return apply_entry(state, entry).outcome
     except (ValueError, TypeError) as error:
         raise LogCorrupted(f"entry {entry.index} is no command: {error}", hint=RECOVERY_HINT) from None
-    return state.apply(entry.index, command, session, seq)
 
 
 # -- the log
@@ -144,9 +158,9 @@ def _take(part: Located, table: EntryTable, found: LogContents, after_index: int
     record = part.record
     found.records[KIND_NAMES[record.kind]] += 1
     try:
-        if record.kind == ENTRIES:
+        if record.has_entries:
             entries = entries_of(record)
-            table.add(entries, 0)
+            table.add(entries, 0, part.end - part.offset)
             found.entries += [entry for entry in entries if entry.index > after_index]
         elif record.kind == HARD_STATE:
             found.hard_state = hard_state_of(record)
@@ -200,7 +214,7 @@ def dump(folder: Path, from_index: int, to_index: int) -> Iterator[dict[str, Any
             continue
         record = part.record
         where = {"segment": part.path.name, "offset": part.offset}
-        if record.kind == ENTRIES:
+        if record.has_entries:
             for entry in entries_of(record):
                 if from_index <= entry.index <= to_index:
                     yield {"kind": entry.kind, "index": entry.index, "term": entry.term, **_command(entry), **where}

@@ -32,7 +32,6 @@ from .entry_table import TAIL_BYTES_MAX, EntryTable, OutOfPlace
 from .raft.messages import Entry, HardState
 from .record import (
     CUT,
-    ENTRIES,
     FORMAT,
     HARD_STATE,
     RECORD_HEADER_BYTES,
@@ -41,7 +40,6 @@ from .record import (
     Damage,
     Record,
     SegmentHeader,
-    batches,
     chain_before,
     decode_record,
     encode_entries,
@@ -92,6 +90,7 @@ class Reset:
 
 
 LogChange = Sequence[Entry] | HardState | Cut | Reset
+_Step = tuple[int, LogChange, int]
 
 
 @dataclass(slots=True)
@@ -208,17 +207,20 @@ class SegmentLog:
         size = 0
         with self._lock:
             while lo < hi:
-                for entry in self._table.tail(lo, hi, max_bytes) or self._stored(lo, hi):
+                position, end = self._table.place(lo)
+                stored = self._table.in_memory(position) or self._stored(position, lo)
+                first = stored[0].index
+                end = min(end, hi)
+                for entry in stored[lo - first : end - first]:
                     size += len(entry.data)
                     if found and size > max_bytes:
                         return found
                     found.append(entry)
-                lo = found[-1].index + 1
+                lo = end
         return found
 
-    def _stored(self, lo: int, hi: int) -> list[Entry]:
-        """The entries from *lo* on that lie in one record with it, read from its file."""
-        position = self._table.position(lo)
+    def _stored(self, position: int, index: int) -> list[Entry]:
+        """The entries of the record at *position*, which has entry *index*, read from its file."""
         segment = self._by_number[position >> _OFFSET_BITS]
         offset = position & _OFFSET_MASK
         version, first = segment.header.format, segment.header.size_bytes
@@ -231,17 +233,12 @@ class SegmentLog:
             record, _, _ = decode_record(data, 0, chain, version)
             entries = entries_of(record)
         except Damage as damage:
-            raise corrupted(segment.path, offset, lo, damage.reason) from None
+            raise corrupted(segment.path, offset, index, damage.reason) from None
         except OSError as error:
             raise failed("reading", error) from error
-        # The record may hold entries that were cut later: only those that lie here still count.
-        here = [entry for entry in entries if lo <= entry.index < hi and self._lies_at(entry.index, position)]
-        if not here or here[0].index != lo:
-            raise corrupted(segment.path, offset, lo, "a record is not the one that was written")
-        return here
-
-    def _lies_at(self, index: int, position: int) -> bool:
-        return self._table.holds(index) and self._table.position(index) == position
+        if not entries[0].index <= index <= entries[-1].index:
+            raise corrupted(segment.path, offset, index, "a record is not the one that was written")
+        return entries
 
     # -- changes
 
@@ -286,56 +283,53 @@ class SegmentLog:
             self._sync()
         number = self._segments[-1].header.number
         with self._lock:
-            for offset, step in steps:
-                self._take(step, (number << _OFFSET_BITS) | offset)
+            for offset, step, size in steps:
+                self._take(step, (number << _OFFSET_BITS) | offset, size)
         self._offset += len(data)
         self._chain = chain
         if sync:
             self._synced = self._offset
             self._acknowledge()
 
-    def _encode(self, changes: Iterable[LogChange]) -> tuple[bytes, int, list[tuple[int, LogChange]]]:
-        """The bytes of *changes*, the chain after them, and each with its offset in the segment."""
+    def _encode(self, changes: Iterable[LogChange]) -> tuple[bytes, int, list[_Step]]:
+        """The bytes of *changes*, the chain after them, and each record with its offset in the segment."""
         parts: list[bytes] = []
-        steps: list[tuple[int, LogChange]] = []
+        steps: list[_Step] = []
         offset, chain, last = self._offset, self._chain, self._table.last_index
         for change in changes:
-            pieces: Sequence[LogChange] = [change]
-            if not isinstance(change, HardState | Cut | Reset):
-                if not change:
-                    continue
+            if isinstance(change, HardState):
+                data, chain = encode_hard_state(change, chain)
+                records: list[tuple[LogChange, bytes, int]] = [(change, data, chain)]
+            elif isinstance(change, Cut):
+                data, chain = encode_record(CUT, change.index, self._term_after(change.index, steps), b"", chain)
+                records, last = [(change, data, chain)], change.index
+            elif isinstance(change, Reset):
+                data, chain = encode_record(RESET, change.index, change.term, b"", chain)
+                records, last = [(change, data, chain)], change.index
+            elif not change:
+                continue
+            else:
                 assert change[0].index == last + 1, f"entry {change[0].index} after {last}"
-                pieces = batches(change)
-                last = change[-1].index
-            elif not isinstance(change, HardState):
-                last = change.index
-            for piece in pieces:
-                data, chain = self._encoded(piece, chain, steps)
+                assert change[-1].index == last + len(change), f"entries {last + 1} to {change[-1].index} have a gap"
+                records, last = list(encode_entries(change, chain)), change[-1].index
+                chain = records[-1][2]
+            for record, data, _ in records:
                 parts.append(data)
-                steps.append((offset, piece))
+                steps.append((offset, record, len(data)))
                 offset += len(data)
         return b"".join(parts), chain, steps
 
-    def _encoded(self, piece: LogChange, chain: int, before: list[tuple[int, LogChange]]) -> tuple[bytes, int]:
-        if isinstance(piece, HardState):
-            return encode_hard_state(piece, chain)
-        if isinstance(piece, Cut):
-            return encode_record(CUT, piece.index, self._term_after(piece.index, before), b"", chain)
-        if isinstance(piece, Reset):
-            return encode_record(RESET, piece.index, piece.term, b"", chain)
-        return encode_entries(piece, chain)
-
-    def _term_after(self, index: int, steps: list[tuple[int, LogChange]]) -> int:
+    def _term_after(self, index: int, steps: list[_Step]) -> int:
         """The term of entry *index* once *steps* are taken."""
-        for _, step in reversed(steps):
+        for _, step, _ in reversed(steps):
             if isinstance(step, Reset) and step.index == index:
                 return step.term
             if isinstance(step, Sequence) and step[0].index <= index <= step[-1].index:
                 return step[index - step[0].index].term
         return self.term(index) or 0
 
-    def _take(self, change: LogChange, position: int) -> None:
-        """Hold what now lies at *position*. Raises OutOfPlace."""
+    def _take(self, change: LogChange, position: int, size: int) -> None:
+        """Hold what now lies at *position*, in *size* bytes. Raises OutOfPlace."""
         segment = self._segments[-1]
         if isinstance(change, HardState):
             self.hard_state = change
@@ -347,7 +341,7 @@ class SegmentLog:
             self._table.reset(change.index, change.term)
             self._void_after(0)
         else:
-            self._table.add(change, position)
+            self._table.add(change, position, size)
             segment.last_index = change[-1].index
 
     def _void_after(self, index: int) -> None:
@@ -427,18 +421,18 @@ class SegmentLog:
     def _replay(self, found: Located, on_record: Callable[[Record], None] | None) -> None:
         record = found.record
         segment = self._segments[-1]
-        position = (segment.header.number << _OFFSET_BITS) | found.offset
+        position, size = (segment.header.number << _OFFSET_BITS) | found.offset, found.end - found.offset
         try:
-            if record.kind == ENTRIES:
+            if record.has_entries:
                 entries = entries_of(record)
-                self._take(entries, position)
+                self._take(entries, position, size)
                 if on_record is not None:
                     for entry in entries:
                         on_record(Record(entry.index, entry.term, entry.data))
             elif record.kind == HARD_STATE:
-                self._take(hard_state_of(record), position)
+                self._take(hard_state_of(record), position, size)
             elif record.kind == RESET:
-                self._take(Reset(record.index, record.term), position)
+                self._take(Reset(record.index, record.term), position, size)
             else:
                 self._table.cut(record.index, record.term)
                 self._void_after(record.index)

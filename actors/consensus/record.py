@@ -15,8 +15,10 @@ zero, so a record whose end was not written shows it.
 
 What a record says depends on its kind:
 
-    entries     count u32, count times (term u64, length u32, kind u32), the entries' data back to back; ``index`` is
-                that of the first entry, ``term`` that of the last
+    commands    entries that are commands of one term: count u32, count times length u32, their data back to back;
+                ``index`` is that of the first
+    entries     any entries: count u32, count times (term u64, length u32, kind u32), their data back to back;
+                ``index`` is that of the first, ``term`` that of the last
     hard_state  the vote u64; ``index`` is the commit index
     cut         the entries after ``index`` are void; ``term`` is that of ``index``
     reset       a snapshot as of ``index`` and ``term`` stands for all that was before
@@ -36,8 +38,9 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from .raft.messages import Entry, EntryKind, HardState
 
@@ -50,8 +53,8 @@ RECORD_ENTRIES_MAX = 1024
 RECORD_DATA_MAX = 2**20
 """Entries and bytes of data in one record, but one entry at least: reading one entry reads its record."""
 
-ENTRIES, HARD_STATE, CUT, RESET = 1, 2, 3, 4
-KIND_NAMES = {ENTRIES: "entries", HARD_STATE: "hard_state", CUT: "cut", RESET: "reset"}
+COMMANDS, ENTRIES, HARD_STATE, CUT, RESET = 1, 2, 3, 4, 5
+KIND_NAMES = {COMMANDS: "commands", ENTRIES: "entries", HARD_STATE: "hard_state", CUT: "cut", RESET: "reset"}
 _ENTRY_KINDS: dict[int, EntryKind] = {1: "command", 2: "conf_change"}
 _ENTRY_CODES = {kind: code for code, kind in _ENTRY_KINDS.items()}
 
@@ -63,6 +66,8 @@ _TRAILER = struct.Struct("<4sI")
 _CRC = struct.Struct("<I")
 _VOTE = struct.Struct("<Q")
 _ROW = struct.Struct("<QII")
+_PADDING = tuple(bytes(-length % 8) for length in range(8))
+_DATA_OF, _KIND_OF = attrgetter("data"), attrgetter("kind")
 SEGMENT_HEADER_BYTES = _SEGMENT.size + _CRC.size
 SEGMENT_HEADER_1_BYTES = _SEGMENT_1.size + _CRC.size
 RECORD_HEADER_BYTES = _RECORD.size + _CRC.size
@@ -78,6 +83,11 @@ class LogRecord:
     term: int
     payload: bytes
     format: int = FORMAT
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether it holds entries rather than a remark about the log."""
+        return self.kind in (COMMANDS, ENTRIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +164,13 @@ def decode_segment_header(data: bytes) -> SegmentHeader:
 
 def encode_record(kind: int, index: int, term: int, payload: bytes, chain: int) -> tuple[bytes, int]:
     """The bytes of a record after one with *chain*, and the chain after it."""
-    length = len(payload)
+    return _encode(kind, index, term, (payload,), len(payload), chain)
+
+
+def _encode(kind: int, index: int, term: int, payload: tuple[bytes, ...], length: int, chain: int) -> tuple[bytes, int]:
+    assert length <= MAX_PAYLOAD, f"a record of {length} bytes"
     fields = _RECORD.pack(RECORD_MAGIC, kind, length, index, term)
-    body = b"".join((fields, _CRC.pack(zlib.crc32(fields)), payload, bytes(-length % 8)))
+    body = b"".join((fields, _CRC.pack(zlib.crc32(fields)), *payload, _PADDING[length % 8]))
     chain = zlib.crc32(body, chain)
     return body + _TRAILER.pack(TRAILER_MAGIC, chain), chain
 
@@ -166,29 +180,37 @@ def encode_hard_state(state: HardState, chain: int) -> tuple[bytes, int]:
     return encode_record(HARD_STATE, state.commit, state.term, _VOTE.pack(state.vote), chain)
 
 
-def encode_entries(entries: Sequence[Entry], chain: int) -> tuple[bytes, int]:
-    """Entries that follow each other as one record; ``batches`` says how many fit."""
-    codes = _ENTRY_CODES
-    table = [len(entries)]
-    for entry in entries:
-        table += (entry.term, len(entry.data), codes[entry.kind])
-    head = struct.pack("<I" + "QII" * len(entries), *table)
-    payload = b"".join((head, *[entry.data for entry in entries]))
-    return encode_record(ENTRIES, entries[0].index, entries[-1].term, payload, chain)
-
-
-def batches(entries: Sequence[Entry]) -> list[Sequence[Entry]]:
-    """*entries* in as many parts as records are needed for them."""
-    if len(entries) <= RECORD_ENTRIES_MAX and sum(len(entry.data) for entry in entries) <= RECORD_DATA_MAX:
-        return [entries]
-    found: list[Sequence[Entry]] = []
+def encode_entries(entries: Sequence[Entry], chain: int) -> list[tuple[Sequence[Entry], bytes, int]]:
+    """Entries that follow each other as records: the entries of each, its bytes, the chain after it."""
+    data = list(map(_DATA_OF, entries))
+    lengths = list(map(len, data))
+    if len(data) <= RECORD_ENTRIES_MAX and sum(lengths) <= RECORD_DATA_MAX:
+        return [(entries, *_encode_batch(entries, data, lengths, chain))]
+    found = []
     start = size = 0
-    for number, entry in enumerate(entries):
-        if number > start and (size + len(entry.data) > RECORD_DATA_MAX or number - start >= RECORD_ENTRIES_MAX):
-            found.append(entries[start:number])
+    for number, length in enumerate([*lengths, RECORD_DATA_MAX]):
+        if number > start and (size + length > RECORD_DATA_MAX or number - start >= RECORD_ENTRIES_MAX):
+            part = slice(start, number)
+            encoded, chain = _encode_batch(entries[part], data[part], lengths[part], chain)
+            found.append((entries[part], encoded, chain))
             start, size = number, 0
-        size += len(entry.data)
-    return [*found, entries[start:]]
+        size += length
+    if start < len(data):
+        part = slice(start, len(data))
+        encoded, chain = _encode_batch(entries[part], data[part], lengths[part], chain)
+        found.append((entries[part], encoded, chain))
+    return found
+
+
+def _encode_batch(entries: Sequence[Entry], data: list[bytes], lengths: list[int], chain: int) -> tuple[bytes, int]:
+    count, term = len(entries), entries[-1].term
+    kinds = list(map(_KIND_OF, entries))
+    if entries[0].term == term and kinds.count("command") == count:
+        head = struct.pack(f"<I{count}I", count, *lengths)
+        return _encode(COMMANDS, entries[0].index, term, (head, *data), len(head) + sum(lengths), chain)
+    rows = [_ROW.pack(entry.term, len(entry.data), _ENTRY_CODES[entry.kind]) for entry in entries]
+    size = _CRC.size + count * _ROW.size + sum(lengths)
+    return _encode(ENTRIES, entries[0].index, term, (_CRC.pack(count), *rows, *data), size, chain)
 
 
 def decode_record(data: bytes, offset: int, chain: int, version: int = FORMAT) -> tuple[LogRecord, int, int]:
@@ -236,26 +258,31 @@ def _header(data: bytes, offset: int, version: int) -> tuple[bool | None, int, i
         magic, kind, length, index, term = _RECORD.unpack(fields)
         return magic == RECORD_MAGIC and kind in KIND_NAMES, kind, length, index, term
     magic, length, index, term = _RECORD_1.unpack(fields)
-    return magic == RECORD_MAGIC_1, ENTRIES, length, index, term
+    return magic == RECORD_MAGIC_1, COMMANDS, length, index, term
 
 
 def entries_of(record: LogRecord) -> list[Entry]:
-    """The entries in a record of that kind. Raises Damage for one that was written wrongly."""
+    """The entries in a record that has some. Raises Damage for one that was written wrongly."""
     if record.format != FORMAT:
         return [Entry(record.index, record.term, "command", record.payload)]
     payload = record.payload
     count = _CRC.unpack_from(payload)[0] if len(payload) >= _CRC.size else 0
-    at = _CRC.size + count * _ROW.size
+    width = _CRC.size if record.kind == COMMANDS else _ROW.size
+    at = _CRC.size + count * width
     if not count or at > len(payload):
         raise Damage(0, False, "a record of entries has no table")
-    found = []
-    for number, (term, length, code) in enumerate(_ROW.iter_unpack(payload[_CRC.size : at])):
-        if code not in _ENTRY_KINDS or at + length > len(payload):
+    rows: Iterable[tuple[int, int, int]] = _ROW.iter_unpack(payload[_CRC.size : at]) if width == _ROW.size else ()
+    if record.kind == COMMANDS:
+        rows = [(record.term, length, 1) for length in struct.unpack_from(f"<{count}I", payload, _CRC.size)]
+    found: list[Entry] = []
+    before = 0
+    for number, (term, length, code) in enumerate(rows):
+        if code not in _ENTRY_KINDS or at + length > len(payload) or term < before:
             raise Damage(0, False, "a record of entries has a wrong table")
         found.append(Entry(record.index + number, term, _ENTRY_KINDS[code], payload[at : at + length]))
-        at += length
-    if at != len(payload):
-        raise Damage(0, False, "a record of entries has more than its entries")
+        at, before = at + length, term
+    if at != len(payload) or before != record.term:
+        raise Damage(0, False, "a record of entries is not what its table says")
     return found
 
 
@@ -263,7 +290,7 @@ def last_index_after(record: LogRecord, last_index: int) -> int:
     """The log's last index once *record* stands in it, after *last_index*."""
     if record.kind == HARD_STATE:
         return last_index
-    if record.kind != ENTRIES or record.format != FORMAT or len(record.payload) < _CRC.size:
+    if not record.has_entries or record.format != FORMAT or len(record.payload) < _CRC.size:
         return record.index
     return record.index + int(_CRC.unpack_from(record.payload)[0]) - 1
 

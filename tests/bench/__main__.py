@@ -17,12 +17,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from . import actors, host, jobs, ledger, memory_pool, peers, placement, raft_core, replay, scheduling, sessions
+from . import (
+    actors,
+    host,
+    jobs,
+    ledger,
+    ledger_log,
+    memory_pool,
+    peers,
+    placement,
+    raft_core,
+    replay,
+    scheduling,
+    sessions,
+)
 from .figures import Figure, Skipped, registry
 from .machine import describe
 
 PEERS = ("actor_peers", "offset_allocator", "process_pool", "raft_peers", "ray")
-MODULES = (actors, host, jobs, ledger, memory_pool, peers, placement, raft_core, replay, scheduling, sessions)
+MODULES = (
+    actors,
+    host,
+    jobs,
+    ledger,
+    ledger_log,
+    memory_pool,
+    peers,
+    placement,
+    raft_core,
+    replay,
+    scheduling,
+    sessions,
+)
 
 
 def main() -> int:

@@ -18,6 +18,7 @@ from actorgrid.actors.consensus.commands import cancel_job, grant_attempt, regis
 from actorgrid.actors.consensus.ledger_backup import backup, restore
 from actorgrid.actors.consensus.ledger_check import check, dump
 from actorgrid.actors.consensus.log import Cut, SegmentLog
+from actorgrid.actors.consensus.raft.codec import encode_members
 from actorgrid.actors.consensus.raft.messages import ConfState, Entry, HardState
 from actorgrid.actors.consensus.raft_storage import RaftStorage
 from actorgrid.actors.consensus.store import Store
@@ -47,11 +48,11 @@ def lived(make_host: MakeHost, folder: Path, jobs: int = 60) -> Host:
 def test_checking_gives_the_state_of_the_host(make_host: MakeHost, tmp_path: Path) -> None:
     host = lived(make_host, tmp_path / "data")
     running = check(host.context.paths.ledger_dir, quiet)
-    assert running.state.snapshot() == host.live._ledger.snapshot()
+    assert running.state.snapshot() == host.live._voter.ledger.snapshot()
     assert running.problems == []
     host.kill()
     assert check(host.context.paths.ledger_dir, quiet).state.index == running.state.index
-    assert running.log.records["entries"] > 0
+    assert running.log.records["commands"] > 0
     assert len(running.snapshots) == 2
 
 
@@ -120,19 +121,20 @@ def test_what_is_not_committed_is_neither_applied_nor_backed_up_as_state(tmp_pat
     folder = tmp_path / "ledger"
     log = SegmentLog.open(folder / "segments", 1 << 20)
     shown = json.dumps(["", 0, submit_jobs([job_record("a")], AT)]).encode()
-    log.write([[Entry(1, 1, "command", b""), Entry(2, 1, "command", shown), Entry(3, 1, "command", shown)]])
-    log.write([Cut(2), [Entry(3, 2, "conf_change", b"x"), Entry(4, 2, "command", shown)], HardState(2, 0, 3)])
+    members = encode_members(ConfState(voters=(1, 2, 3)))
+    log.write([[Entry(1, 1, "conf_change", members), Entry(2, 1, "command", shown), Entry(3, 1, "command", shown)]])
+    log.write([Cut(2), [Entry(3, 2, "command", b""), Entry(4, 2, "command", shown)], HardState(2, 0, 3)])
     log.close()
     found = check(folder, quiet)
     assert (found.state.index, found.committed_index, found.log.last_index) == (3, 3, 4)
     assert set(found.state.jobs) == {"a"}
     records = list(dump(folder / "segments", 0, 100))
     assert [(record["kind"], record["index"]) for record in records] == [
-        ("command", 1),
+        ("conf_change", 1),
         ("command", 2),
         ("command", 3),
         ("cut", 2),
-        ("conf_change", 3),
+        ("command", 3),
         ("command", 4),
         ("hard_state", 3),
     ]
@@ -146,15 +148,15 @@ def test_what_is_not_committed_is_neither_applied_nor_backed_up_as_state(tmp_pat
 def test_a_restored_ledger_has_the_state_and_newer_tokens(make_host: MakeHost, tmp_path: Path) -> None:
     host = lived(make_host, tmp_path / "one")
     made = backup(host.context.paths.ledger_dir, tmp_path / "backup", quiet)
-    assert made["index"] == host.live._ledger.index
+    assert made["index"] == host.live._voter.ledger.index
     host.propose(submit_jobs([job_record("later")], AT))
-    token = host.live._ledger.allocations["j0.1"]["token"]
-    before = host.live._ledger
+    token = host.live._voter.ledger.allocations["j0.1"]["token"]
+    before = host.live._voter.ledger
     other = make_host(tmp_path / "two")
     done = restore(tmp_path / "backup", other.context.paths.ledger_dir, AT, ONE, False, quiet)
     assert done["epoch"] == int(AT)
     other.start()
-    ledger = other.live._ledger
+    ledger = other.live._voter.ledger
     assert ledger.epoch == int(AT)
     assert ledger.term > before.term
     assert set(ledger.jobs) == set(before.jobs) - {"later"}
@@ -164,7 +166,7 @@ def test_a_restored_ledger_has_the_state_and_newer_tokens(make_host: MakeHost, t
     assert ledger.allocations["j1.1"]["token"] > token
     other.kill()
     other.start()
-    assert other.live._ledger.allocations["j1.1"]["token"] > token
+    assert other.live._voter.ledger.allocations["j1.1"]["token"] > token
 
 
 def test_a_restored_ledger_is_that_of_one_voter(make_host: MakeHost, tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ def test_a_restore_keeps_the_ledger_that_is_there(make_host: MakeHost, tmp_path:
         assert done["kept"] == str(folder.with_name(f"ledger.before-restore-{number}"))
         assert check(Path(done["kept"]), quiet).problems == []
     host.start()
-    assert host.live._ledger.epoch == int(AT) + 2
+    assert host.live._voter.ledger.epoch == int(AT) + 2
 
 
 def test_a_backup_of_format_1_restores(tmp_path: Path) -> None:
@@ -250,7 +252,7 @@ def test_a_damaged_backup_is_refused_and_nothing_is_touched(make_host: MakeHost,
     with pytest.raises(LogCorrupted):
         restore(tmp_path / "backup", host.context.paths.ledger_dir, AT, ONE, True, quiet)
     host.start()
-    assert len(host.live._ledger.jobs) == 5
+    assert len(host.live._voter.ledger.jobs) == 5
     assert [path.name for path in (tmp_path / "data").iterdir() if "restor" in path.name] == []
 
 
@@ -316,11 +318,11 @@ def test_the_commands_answer_in_json(make_host: MakeHost, tmp_path: Path) -> Non
     host = lived(make_host, tmp_path / "data", 30)
     data = tmp_path / "data"
     code, found = run(data, "verify")
-    assert (code, found["ok"], found["last_index"]) == (0, True, host.live._ledger.index)
+    assert (code, found["ok"], found["last_index"]) == (0, True, host.live._voter.ledger.index)
     code, records = run(data, "dump", "--limit", "3")
     assert (code, len(records)) == (0, 3)
     code, made = run(data, "backup", str(tmp_path / "backup"))
-    assert (code, made["index"]) == (0, host.live._ledger.index)
+    assert (code, made["index"]) == (0, host.live._voter.ledger.index)
     host.kill()
     code, refused = run(data, "restore", str(tmp_path / "backup"))
     assert (code, refused["error"]["code"]) == (2, "BadRequest")

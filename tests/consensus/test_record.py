@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from actorgrid.actors.consensus.raft.messages import Entry, HardState
 from actorgrid.actors.consensus.record import (
+    COMMANDS,
     CUT,
     ENTRIES,
+    HARD_STATE,
     RECORD_DATA_MAX,
     RECORD_ENTRIES_MAX,
     SEGMENT_HEADER_BYTES,
     Damage,
     LogRecord,
-    batches,
     chain_before,
     decode_record,
     decode_segment_header,
@@ -48,7 +49,8 @@ def numbered(rows: Sequence[tuple[int, str, bytes]]) -> list[Entry]:
 )
 def test_entries_come_back_as_they_went_in(rows: list[tuple[int, str, bytes]], chain: int) -> None:
     entries = numbered(rows)
-    data, after = encode_entries(entries, chain)
+    ((whole, data, after),) = encode_entries(entries, chain)
+    assert whole == entries
     record, end, end_chain = decode_record(data, 0, chain)
     assert (end, end_chain) == (len(data), after)
     assert entries_of(record) == entries
@@ -74,9 +76,9 @@ def test_bytes_that_are_no_record_are_damage_and_nothing_else(data: bytes) -> No
             decode()
 
 
-@given(st.integers(0, 2**31), st.binary(max_size=100))
+@given(st.sampled_from([COMMANDS, ENTRIES]), st.binary(max_size=100))
 def test_a_wrong_payload_is_damage_and_nothing_else(kind: int, payload: bytes) -> None:
-    record = LogRecord(ENTRIES, 1, 1, payload)
+    record = LogRecord(kind, 1, 1, payload)
     try:
         found = entries_of(record)
     except Damage:
@@ -87,7 +89,7 @@ def test_a_wrong_payload_is_damage_and_nothing_else(kind: int, payload: bytes) -
 
 def test_a_hard_state_of_another_shape_is_damage() -> None:
     with pytest.raises(Damage):
-        hard_state_of(LogRecord(3, 1, 1, b"vote"))
+        hard_state_of(LogRecord(HARD_STATE, 1, 1, b"vote"))
 
 
 def test_a_record_of_an_unknown_kind_is_damage() -> None:
@@ -100,13 +102,30 @@ def test_a_record_of_an_unknown_kind_is_damage() -> None:
 
 
 def test_many_entries_or_much_data_take_several_records() -> None:
-    assert batches([]) == [[]]
+    def parts(entries: list[Entry]) -> list[int]:
+        found, chain = encode_entries(entries, 7), 7
+        for each, data, after in found:
+            record, _, chain = decode_record(data, 0, chain)
+            assert chain == after
+            assert entries_of(record) == each
+        assert [entry for each, _, _ in found for entry in each] == entries
+        return [len(each) for each, _, _ in found]
+
     small = [Entry(number, 1, "command", b"x") for number in range(1, 2 * RECORD_ENTRIES_MAX + 2)]
-    assert [len(part) for part in batches(small)] == [RECORD_ENTRIES_MAX, RECORD_ENTRIES_MAX, 1]
+    assert parts(small) == [RECORD_ENTRIES_MAX, RECORD_ENTRIES_MAX, 1]
+    assert parts(small[:RECORD_ENTRIES_MAX]) == [RECORD_ENTRIES_MAX]
     large = [replace(entry, data=bytes(RECORD_DATA_MAX * 2 // 3)) for entry in small[:3]]
-    assert [len(part) for part in batches(large)] == [1, 1, 1]
+    assert parts(large) == [1, 1, 1]
     huge = [replace(small[0], data=bytes(3 * RECORD_DATA_MAX)), small[1]]
-    assert [len(part) for part in batches(huge)] == [1, 1]
+    assert parts(huge) == [1, 1]
+    assert parts([small[0], replace(huge[0], index=2)]) == [1, 1]
+
+
+def test_commands_of_one_term_take_the_shorter_form() -> None:
+    entries = [Entry(number, 3, "command", b"abc") for number in range(1, 10)]
+    assert decode_record(encode_entries(entries, 0)[0][1], 0, 0)[0].kind == COMMANDS
+    mixed = [*entries, Entry(10, 3, "conf_change", b"")]
+    assert decode_record(encode_entries(mixed, 0)[0][1], 0, 0)[0].kind == ENTRIES
 
 
 def test_a_segment_header_knows_its_place() -> None:
