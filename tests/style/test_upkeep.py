@@ -29,6 +29,15 @@ CALLED_FROM_OUTSIDE = {
     "Server.cast_after": "servers of people who use the actor layer by itself (docs/actors.md)",
     "Server.leave_group": "servers of people who use the actor layer by itself (docs/actors.md)",
     "GpuClusteringManager.distribute_workload": "people who pool GPUs in their own programs (docs/gpu_clustering.md)",
+    "RaftCore.report_unreachable": "who owns a RaftCore, where a message or a snapshot cannot be brought (docs/raft_core.md)",
+    "RaftCore.report_snapshot": "who owns a RaftCore, where a message or a snapshot cannot be brought (docs/raft_core.md)",
+    "decode_hard_state": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
+    "encode_conf_state": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
+    "decode_conf_state": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
+    "encode_snapshot": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
+    "decode_snapshot": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
+    "encode_message": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
+    "decode_message": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
     "InlineNode": "tests, and whoever embeds a host: every server is tested on it",
 }
 # Files whose classes fill in Thespian's: it calls their methods.
