@@ -61,7 +61,10 @@ class Linearizability(Checker):
 
 
 class Freshness(Checker):
-    """A read sees all that anyone was told before it began (ReadIndex), and a client's reads never go back."""
+    """A call sees all that anyone was told before it began, and a client's reads never go back.
+
+    For reads, ReadIndex promises it; a write stands in the log after every write answered before it was asked.
+    """
 
     def __init__(self) -> None:
         self._told = 0
@@ -70,13 +73,14 @@ class Freshness(Checker):
 
     def called(self, call: Call) -> None:
         """What was told by now must be seen."""
-        if call.kind == "read":
-            self._floor[call.client] = self._told
+        self._floor[call.client] = self._told
 
     def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
         """Compare indexes."""
         floor = self._floor.pop(call.client, None)
-        if floor is not None:
+        if call.kind == "write" and floor is not None and index < floor:
+            self.fail("a write before its time", asked=f"{call.client} at {index}", found=f"{floor} was told before it")
+        if call.kind == "read" and floor is not None:
             if index < floor:
                 self.fail(
                     "a stale read", asked=f"{call.client} reads {call.key}", found=f"state of {index}, {floor} was told"

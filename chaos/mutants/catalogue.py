@@ -64,6 +64,7 @@ MUTANTS: dict[str, Mutant] = {
     "old_term_grants": _host(hosts.OldTermGrants),
     "old_incarnation_grants": _host(hosts.OldIncarnationGrants),
     "no_guard": _host(hosts.NoGuard),
+    "locks_grabbed": _host(hosts.LocksGrabbed),
 }
 
 

@@ -174,3 +174,23 @@ class SessionsNotInSnapshot(Node):
     """A snapshot leaves out what was answered: after a restart, repetitions are applied again here."""
 
     ledger_class = _ForgetsSessions
+
+
+class _TakesLocks(Ledger):
+    def __init__(self) -> None:
+        super().__init__()
+        acquire = self._verbs["acquire_lock"]
+
+        def grab(command: dict[str, Any]) -> dict[str, Any]:
+            record = self.locks.get(command["name"])
+            if record is not None and not command.get("wait", False):
+                del self.locks[command["name"]]
+            return acquire(command)
+
+        self._verbs["acquire_lock"] = grab
+
+
+class LocksGrabbed(Node):
+    """A held lock is given to whoever asks for it next."""
+
+    ledger_class = _TakesLocks

@@ -2,11 +2,12 @@
 
 from actorgrid.chaos.simulator.scenario import Scenario
 from actorgrid.chaos.workloads.jobs import Jobs
+from actorgrid.chaos.workloads.locks import Locks
 from actorgrid.chaos.workloads.settings import Settings
 
 SCENARIO = Scenario(
-    says="Nothing goes wrong while clients read, write and submit jobs.",
+    says="Nothing goes wrong while clients read, write, lock and submit jobs.",
     faults=(),
-    workloads=lambda: (Settings(3), Jobs(1)),
+    workloads=lambda: (Settings(2), Jobs(1), Locks(2)),
     seconds=3.0,
 )

@@ -6,10 +6,11 @@ from actorgrid.chaos.faults.membership import HastyOperator, MembershipChange, T
 from actorgrid.chaos.faults.network import BadWeather, Partition
 from actorgrid.chaos.simulator.scenario import Scenario
 from actorgrid.chaos.workloads.jobs import Jobs
+from actorgrid.chaos.workloads.locks import Locks
 from actorgrid.chaos.workloads.settings import Settings
 
 SCENARIO = Scenario(
-    says="A random half of all faults strikes while clients read, write and submit jobs.",
+    says="A random half of all faults strikes while clients read, write, lock and submit jobs.",
     faults=(
         BadWeather(),
         Partition(),
@@ -25,6 +26,6 @@ SCENARIO = Scenario(
         HastyOperator(3_000),
         Transfer(),
     ),
-    workloads=lambda: (Settings(3), Jobs(1)),
+    workloads=lambda: (Settings(2), Jobs(1), Locks(2)),
     swarm=True,
 )

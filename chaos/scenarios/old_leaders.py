@@ -5,6 +5,7 @@ from actorgrid.chaos.faults.membership import Transfer
 from actorgrid.chaos.faults.network import Partition
 from actorgrid.chaos.simulator.scenario import Scenario
 from actorgrid.chaos.workloads.jobs import Jobs
+from actorgrid.chaos.workloads.locks import Locks
 from actorgrid.chaos.workloads.settings import Settings
 
 SCENARIO = Scenario(
@@ -15,5 +16,5 @@ SCENARIO = Scenario(
         Partition(2_000),
         Transfer(2_000),
     ),
-    workloads=lambda: (Settings(4), Jobs(1)),
+    workloads=lambda: (Settings(2), Jobs(1), Locks(2)),
 )

@@ -3,10 +3,11 @@
 from actorgrid.chaos.faults.network import BadWeather, Partition
 from actorgrid.chaos.simulator.scenario import Scenario
 from actorgrid.chaos.workloads.jobs import Jobs
+from actorgrid.chaos.workloads.locks import Locks
 from actorgrid.chaos.workloads.settings import Settings
 
 SCENARIO = Scenario(
     says="Partitions, also one-way, come and go on a network that loses, doubles and reorders.",
     faults=(Partition(900), BadWeather(1_200)),
-    workloads=lambda: (Settings(3), Jobs(1)),
+    workloads=lambda: (Settings(2), Jobs(1), Locks(2)),
 )

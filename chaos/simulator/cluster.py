@@ -16,6 +16,8 @@ from .world import World
 NODES_MAX = 12
 OPERATOR_US = 250 * MS
 ENDS_AT_ONCE = 32
+SHORT_LEASE_S = 10.0
+"""A lock of a shorter lease must be free before a cluster counts as recovered: nobody renews it any more."""
 
 
 class Cluster:
@@ -160,7 +162,7 @@ class Cluster:
     # -- has it recovered
 
     def unrecovered(self) -> str:
-        """What is still amiss, or nothing: members agree, nothing waits, every job ended."""
+        """What is still amiss, or nothing: members agree, nothing waits, every job and short lease ended."""
         leader = self.leader
         if leader is None:
             return "nobody leads"
@@ -179,6 +181,9 @@ class Cluster:
             return f"the leader has applied {leader.ledger.index} of {leader.durable.last_index}"
         if not self._operator.idle:
             return "the operator waits"
+        left = [name for name, lock in leader.ledger.locks.items() if lock["holder"]["ttl_s"] < SHORT_LEASE_S]
+        if left:
+            return f"the lease of lock {left[0]} does not run out"
         waiting = [id for id, job in leader.ledger.jobs.items() if job["state"] in ("queued", "placed", "running")]
         return f"job {waiting[0]} is {leader.ledger.jobs[waiting[0]]['state']}" if waiting else ""
 

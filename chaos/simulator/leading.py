@@ -1,4 +1,4 @@
-"""What a host does while it leads: a new term for the ledger, then grants, decided by the real CoordinatorCore.
+"""What a host does while it leads: a new term for the ledger, grants by the real CoordinatorCore, ends of lock leases.
 
 Grants travel like any client's commands, again and again until they are answered: one that was decided under a
 leadership may arrive under the next, as in a live cluster, and it is the ledger's guard that must refuse it.
@@ -9,8 +9,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from actorgrid.actors.consensus.commands import new_term
+from actorgrid.actors.consensus.commands import expire_lock, new_term
 from actorgrid.actors.consensus.ledger import Outcome
+from actorgrid.actors.consensus.lock_expiry import LockExpiry
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.gpu.grant import Grant
 from actorgrid.models import JobState
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .node import Node
 
 GRANTS_AT_ONCE = 8
+EXPIRIES_AT_ONCE = 4
 QUEUE_MAX = 1_000
 POLICY = "best_fit"
 
@@ -37,6 +39,7 @@ class Leading:
         self._core: CoordinatorCore | None = None
         self._jobs: dict[str, dict[str, Any]] = {}
         self._allocations: dict[str, dict[str, Any]] = {}
+        self._locks = LockExpiry()
         self._asked_for_term = False
         self._asker = Asker(node.world, f"{node.name}/lead{node.boots}.{term}", node.hosts, node.dice)
 
@@ -47,6 +50,9 @@ class Leading:
                 self._asked_for_term = True
                 self._asker.write(new_term(self.term, self._node.now), lambda told: None)
             return
+        for name, owner, renewals in self._locks.due(self._node.monotonic)[:EXPIRIES_AT_ONCE]:
+            command = expire_lock(name, owner, renewals, self.term, self._node.now)
+            self._asker.write(command, lambda told: None)
         wake = self._core.next_wakeup
         if wake is not None and wake <= self._node.now:
             self._schedule()
@@ -62,7 +68,10 @@ class Leading:
                 self._begin()
             return
         for kind, id, record in outcome.changes:
-            self._mirror(kind, id, record)
+            if kind == "lock":
+                self._locks.changed(id, record, self._node.monotonic)
+            else:
+                self._mirror(kind, id, record)
         self._core.changed(outcome.changes, self._node.now)
 
     def applied(self) -> None:
@@ -76,6 +85,7 @@ class Leading:
         self._core = CoordinatorCore(node.host_id, node.boots, POLICY, QUEUE_MAX, lambda: 0)
         self._jobs = {id: job for id, job in ledger.jobs.items() if not JobState(job["state"]).final}
         self._allocations = dict(ledger.allocations)
+        self._locks.lead(ledger.locks, node.monotonic)
         self._core.load(self._jobs, self._allocations, dict(ledger.hosts), node.now)
 
     def _mirror(self, kind: str, id: str, record: Any) -> None:

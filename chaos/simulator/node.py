@@ -20,6 +20,7 @@ from actorgrid.errors import LogCorrupted, LogFailed, StorageError
 
 from .agent import Agent
 from .asking import Ask
+from .clock import SECOND
 from .disk import Compaction, Disk, Image, Record
 from .gateway import Gateway
 from .leading import Leading
@@ -65,6 +66,7 @@ class Node:
         self.term = 0
         self._storing: Ready | None = None
         self._pumping = False
+        self._ticks = 0
         self._leaderships: list[Leading] = []
         # An entry that is given out now may have been counted under a configuration that has changed since.
         self._voters: deque[Voters] = deque(maxlen=CONFIGURATIONS_KEPT)
@@ -100,6 +102,11 @@ class Node:
         """Its wall clock, seconds."""
         return self.world.wall(self.skew_us)
 
+    @property
+    def monotonic(self) -> float:
+        """Its monotonic clock, seconds: as many ticks as it has counted in this life."""
+        return self._ticks * self.world.timing.tick_us / SECOND
+
     # -- life and death
 
     def boot(self) -> bool:
@@ -112,7 +119,7 @@ class Node:
             self.world.trace.add(self.name, f"stays down: {error.message}")
             return False
         self.boots += 1
-        self.up, self.paused, self.why_down = True, False, ""
+        self.up, self.paused, self.why_down, self._ticks = True, False, "", 0
         self.role, self._storing = "follower", None
         self._storage = MemoryStorage()
         if image.snapshot is not None:
@@ -201,6 +208,7 @@ class Node:
 
     def _tick(self) -> None:
         self.later(self._tick_us, self._tick)
+        self._ticks += 1
         self.core.tick()
         if self.leading is not None:
             self.leading.tick()

@@ -55,6 +55,9 @@ class Client:
         self.world.tell(lambda checker: checker.called(call))
         self.asker.read(key, lambda told: self._answered(call, told))
 
+    def answered(self, call: Call, told: Told) -> None:
+        """The answer to *call* is here; for clients that remember."""
+
     def thinking_us(self) -> int:
         """How long until the next call."""
         return self.dice.randrange(5_000, 120_000)
@@ -64,6 +67,7 @@ class Client:
         if self.world.trace.keep:
             self.world.trace.add(self.name, f"{call.kind} {call.key} #{call.seq}: {answer} at {told.index}")
         self.world.tell(lambda checker: checker.answered(call, answer, told.index, self.world.now_us))
+        self.answered(call, told)
         self._think(self.thinking_us())
 
     def _think(self, delay_us: int) -> None:
