@@ -62,6 +62,7 @@
     - ChildExists
     - NameTaken
     - NotSupported
+    - NotLeader
     - RestartIntensityExceeded
   + TransportError
     - FrameTooLarge
@@ -422,6 +423,10 @@ class NotSupported(ActorError):
 
     http_status = 400
     exit_code = 2
+
+
+class NotLeader(ActorError):
+    """This host does not lead the ledger, so that what was proposed may not be committed; it may be repeated."""
 
 
 class RestartIntensityExceeded(ActorError):

@@ -231,7 +231,9 @@ class PerformanceSection(Section):
     actors_max: int = setting(1000, "actor processes on this host at a time", ge=20, le=100_000)
     ledger_segment_bytes: ByteCount = setting(16 * 2**20, "size at which the log starts a new segment", ge=4096)
     ledger_snapshot_every: int = setting(20_000, "entries between snapshots", ge=10, le=10_000_000)
-    ledger_batch_max: int = setting(256, "commands committed by one fsync at most", ge=1, le=65_536)
+    ledger_batch_max: int = setting(
+        256, "commands gathered for one fsync; more may gather while the disk is busy", ge=1, le=65_536
+    )
     min_free_bytes: ByteCount = setting(
         64 * 2**20,
         "with less than this free on the data directory's disk, no new work is accepted",

@@ -105,6 +105,7 @@ class ActorRuntime:
         self.name = order.name
         self.owner = owner
         self.arguments = order.arguments
+        self.in_place = False
         self.me = Ref(process.address, order.name)
         self.registry = Registry(process.boot_folder)
         self.server: Server | None = None

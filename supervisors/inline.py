@@ -49,6 +49,7 @@ class InlineRuntime:
         self.node = node
         self.me = Ref(name, name)
         self.arguments = arguments
+        self.in_place = not node.real_time
         self.registry = node.registry
         self.monotonic = node.monotonic
         self.after = node.after

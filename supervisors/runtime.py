@@ -51,6 +51,10 @@ class Runtime(Protocol):
         """What the child spec (and StartChild) gave this server."""
 
     @property
+    def in_place(self) -> bool:
+        """Whether all must happen in this thread: the clock is moved by hand, and would not wait for another."""
+
+    @property
     def registry(self) -> Names:
         """Who has which name on this host."""
 

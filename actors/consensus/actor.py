@@ -1,8 +1,9 @@
-"""Consensus: the ledger's process. With one voter, an entry is committed once this host's disk has it.
+"""Consensus: the ledger's process. An entry is committed once a majority of the voters' disks have it.
 
-Commands that wait in the mailbox are committed together by one fdatasync; each is answered only after it, and after
-the subscribers were told. What is decided sits in ``ledger.py`` (may this be), ``log.py`` (is it durable) and
-``store.py`` (snapshots, ended jobs, events); this file ties them to messages and clocks.
+Commands that wait in the mailbox go to the log together, with one fdatasync; each is answered after it was committed
+and applied, and after the subscribers were told. ``voter.py`` is the ledger on this host: core, log and state. This
+file ties it to messages and clocks, and does what only a leader does: it ends lock leases and puts digests into the
+log.
 
 Start refuses with LogCorrupted (damaged files), LogFailed (the disk failed a write in this boot) or DiskFull (not even
 the new term can be recorded); the host then stays down.
@@ -11,176 +12,177 @@ the new term can be recorded); the host then stays down.
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass
 from time import time
 from typing import Any, ClassVar
 
-from actorgrid.errors import (
-    ActorGridError,
-    DiskFull,
-    LogCorrupted,
-    LogFailed,
-    MailboxFull,
-    StorageError,
-)
+from actorgrid.errors import ActorGridError, DiskFull, MailboxFull, NotLeader, StorageError
+from actorgrid.supervisors.collection import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
-from .commands import ABOUT_ACCEPTED_WORK, check, decode_entry, encode_entry, new_term
-from .failure import FailureMarker
-from .history import WRITE_AT_ROWS, History
-from .ledger import Ledger, Outcome
-from .log import RECOVERY_HINT, SegmentLog
+from .commands import ABOUT_ACCEPTED_WORK, check, compare_digest, decode_entry, encode_entry, expire_lock
+from .entries import Done
+from .ledger import Outcome
+from .lock_expiry import LockExpiry
 from .messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
 from .queries import Queries
-from .record import Record
-from .reserve import Reserve, free_bytes
-from .store import Store
+from .raft.messages import Dropped
+from .reserve import free_bytes
+from .snapshot_format import FORMAT
+from .voter import Voter
 
 BACKLOG_MAX = 10_000
 HOUSEKEEPING_S = 1.0
+TICK_S = 0.1
 RESYNC_S = 0.5
 RESYNC_TRIES = 120
 TIMES_KEPT = 1024
+PIECES_A_TURN = 4
+"""Of a snapshot, between two looks at the mailbox: 4,000 records, some 30 ms."""
 RESYNC = "resync"
-
-
-@dataclass(slots=True)
-class _Proposal:
-    """One command on its way into the log."""
-
-    session: str
-    seq: int
-    command: dict[str, Any]
-    payload: bytes
-    waiter: Waiter
+ONLY_VOTER = 1
+"""The node of a host that is alone."""
 
 
 class Consensus(Server):
     """Propose, query, subscribe: the only door to the ledger."""
 
     name = "consensus"
-    # A snapshot of 100,000 jobs is written in one go.
+    # A snapshot of 100,000 jobs is restored in one go.
     max_handler_s: ClassVar[float] = 30.0
 
-    def start(self) -> None:
-        """Recover the state from disk and begin a new term."""
+    async def start(self) -> None:
+        """Recover the state from disk and begin a new term; what is on the disk is applied when this returns."""
         performance = self.host.settings.performance
-        folder = self.host.paths.ledger_dir
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._failed: StorageError | None = None
-        self._full: DiskFull | None = None
-        self._pending: deque[_Proposal] = deque()
-        self._flush_timer: Timer | None = None
+        self._failed: ActorGridError | None = None
+        self._waiting: dict[tuple[str, int], list[tuple[Waiter, float]]] = {}
+        self._waiting_count = 0
+        self._gathered = 0
+        self._pump_timer: Timer | None = None
         self._subscribers: dict[str, int] = {}
         self._lagging: dict[str, int] = {}
         self._resync_planned = False
         self._commits_total = 0
-        self._batches_total = 0
         self._refused_total: Counter[str] = Counter()
-        self._sync_times: deque[float] = deque(maxlen=TIMES_KEPT)
-        self._reserve = Reserve(folder / "reserve", performance.reserve_bytes)
-        self._marker = FailureMarker(folder / "failed")
-        end = self._marker.check(self.host.boot_id)
-        self._store = self._open_store()
+        self._commit_times: deque[float] = deque(maxlen=TIMES_KEPT)
+        self._expiry = LockExpiry()
+        self._expiry_timer: Timer | None = None
+        self._leading = False
+        self._led = Waiter()
+        self._snapshot_under_way = False
+        with collection_paused():
+            self._voter = Voter(
+                self.host.paths.ledger_dir, ONLY_VOTER, self.host.boot_id, performance, self, self.runtime.in_place
+            )
+            self._queries = Queries(self._voter.ledger, self._voter.history)
+            self._snapshot_due = self._voter.snapshot_index + performance.ledger_snapshot_every
+            self.runtime.watch(self._voter.fileno(), self._voter.collect)
+            self._voter.start()
         try:
-            self._history = History(self._store)
-            self._ledger, self._snapshot_index = self._load_snapshot()
-            self._queries = Queries(self._ledger, self._history)
-            self._snapshot_due = self._snapshot_index + performance.ledger_snapshot_every
-            self._log = SegmentLog.open(folder / "segments", performance.ledger_segment_bytes, self._replay, end)
-            try:
-                self._check_reach()
-                self._marker.clear()
-                self._reserve.refill(performance.min_free_bytes)
-                self._begin_term()
-            except StorageError:
-                self._log.close()
-                raise
-        except StorageError:
-            self._store.close()
+            await self._led
+        except ActorGridError:
+            self._close(keep=False)
             raise
+        self.every(TICK_S, self._voter.tick)
         self.every(HOUSEKEEPING_S, self._keep_house)
 
     def stop(self, reason: str) -> None:
         """Commit what waits, keep a snapshot, let go of the files."""
-        while self._pending and self._failed is None:
-            self._commit_batch()
-        if self._failed is None:
-            self._write_history()
-            if self._ledger.index > self._snapshot_index:
-                self._save_snapshot()
+        self._pump()
+        self._close(keep=True)
+
+    def _close(self, keep: bool) -> None:
         self._failed = self._failed or StorageError("the ledger is stopped")
-        self._log.close()
-        self._store.close()
+        self.runtime.unwatch(self._voter.fileno())
+        self._voter.close(keep)
 
     def _keep_house(self) -> None:
-        self._write_history()
-        self._look_for_room()
+        if self._failed is None:
+            self._voter.write_history()
+            self._look_for_room()
 
-    # -- recovery
+    # -- what the voter tells
 
-    def _open_store(self) -> Store:
-        path = self.host.paths.ledger_dir / "state.db"
-        try:
-            return Store(path)
-        except LogCorrupted:
-            raise
-        except StorageError:
-            # SQLite needs a little room only to open its file.
-            if not self._reserve.release():
-                raise
-            return Store(path)
+    def applied(self, done: Done) -> None:
+        """See ``voter.Audience``."""
+        outcome = done.outcome
+        if outcome.error is not None:
+            self._refused_total[outcome.error.code] += 1
+        self._commits_total += self._led.done
+        for kind, name, record in outcome.changes:
+            if kind == "lock" and self._leading:
+                self._expiry.changed(name, record, self.runtime.monotonic())
+        self._tell(outcome, done.command)
+        for waiter, since in self._waiting.pop((done.session, done.seq), ()):
+            self._waiting_count -= 1
+            self._commit_times.append(self.runtime.monotonic() - since)
+            waiter.set(outcome)
+        if self._leading:
+            self._put_digest(outcome.index)
+        if outcome.index >= self._snapshot_due and not self._snapshot_under_way:
+            self.spawn(self._snapshot())
 
-    def _load_snapshot(self) -> tuple[Ledger, int]:
-        for snapshot in self._store.snapshots():
-            if snapshot.intact:
-                return Ledger.restore(snapshot.data), snapshot.index
-            self.log.error("snapshot %d fails its digest: trying the one before it", snapshot.index)
-        return Ledger(), 0
+    def restored(self) -> None:
+        """See ``voter.Audience``: whoever follows has to start over."""
+        self._queries = Queries(self._voter.ledger, self._voter.history)
+        for name in list(self._subscribers):
+            del self._subscribers[name]
+            self._lagging[name] = 0
+        self._plan_resync()
 
-    def _replay(self, record: Record) -> None:
-        if record.index <= self._ledger.index:
+    def led(self, term: int) -> None:
+        """See ``voter.Audience``."""
+        self.log.info("this host leads the ledger in term %d", term)
+        self._leading = True
+        self._expiry.lead(self._voter.ledger.locks, self.runtime.monotonic())
+        self._led.set(None)
+
+    def not_leading(self) -> None:
+        """See ``voter.Audience``: what was proposed here may be lost, or be committed by the next leader."""
+        self._leading = False
+        self._abandon(_not_leader())
+
+    def failed(self, error: ActorGridError) -> None:
+        """See ``voter.Audience``: tell those who wait, and die."""
+        self._failed = error
+        self._abandon(error)
+        if not self._led.done:
+            self._led.fail(error)
             return
-        if record.index > self._ledger.index + 1:
-            raise LogCorrupted(
-                "the log no longer reaches back to a snapshot that is intact",
-                found=f"state of entry {self._ledger.index}, log from entry {record.index}",
-                hint=RECOVERY_HINT,
-                segment=str(self.host.paths.ledger_dir / "state.db"),
-                offset=0,
-                index=self._ledger.index + 1,
-            )
-        session, seq, command = decode_entry(record.payload)
-        self._history.keep(self._ledger.apply(record.index, command, session, seq))
-        if self._history.waiting > WRITE_AT_ROWS:
-            self._write_history()
+        self.log.critical("%s", error)
+        self.runtime.crash(error)
 
-    def _check_reach(self) -> None:
-        durable = max([self._store.durable_index(), *(snapshot.index for snapshot in self._store.snapshots())])
-        if self._log.last_index < durable or self._ledger.index < self._log.last_index:
-            raise LogCorrupted(
-                "the log ends before an entry that was acknowledged",
-                found=f"last entry {self._log.last_index}, acknowledged up to {durable}",
-                hint=RECOVERY_HINT,
-                segment=self._log.end.segment,
-                offset=self._log.end.offset,
-                index=self._log.last_index + 1,
-            )
+    def _abandon(self, error: ActorGridError) -> None:
+        waiting, self._waiting, self._waiting_count = self._waiting, {}, 0
+        for waiters in waiting.values():
+            for waiter, _ in waiters:
+                waiter.fail(error)
 
-    def _begin_term(self) -> None:
-        command = new_term(self._ledger.term + 1, time())
-        record = Record(self._ledger.index + 1, self._ledger.term + 1, encode_entry(command, "", 0))
-        try:
-            self._log.append([record])
-        except DiskFull:
-            if not self._reserve.release():
-                raise
-            self._log.append([record])
-        except LogFailed as error:
-            self._remember(error)
-            raise
-        self._history.keep(self._ledger.apply(record.index, command))
+    # -- what only a leader does
+
+    def _put_digest(self, index: int) -> None:
+        """Let the other voters compare their state of *index* with ours."""
+        digest = self._voter.ledger.digest_marks.marks.get(index)
+        if digest is not None:
+            self._put(compare_digest(index, digest, FORMAT, time()))
+
+    def _expire_locks(self) -> None:
+        self._expiry_timer = None
+        if self._leading and self._failed is None:
+            term = self._voter.ledger.term
+            for name, owner, renewals in self._expiry.due(self.runtime.monotonic()):
+                self._put(expire_lock(name, owner, renewals, term, time()))
+            self._arm_expiry()
+
+    def _arm_expiry(self) -> None:
+        at = self._expiry.next_at()
+        if self._leading and at is not None and self._expiry_timer is None:
+            self._expiry_timer = self.runtime.after(max(0.0, at - self.runtime.monotonic()), self._expire_locks)
+
+    def _put(self, command: dict[str, Any]) -> None:
+        """Propose for ourselves; what is lost with the leadership is not missed."""
+        self._voter.propose(encode_entry(command, "", 0))
+        self._pump_soon()
 
     # -- proposals
 
@@ -188,29 +190,40 @@ class Consensus(Server):
     async def _propose(self, request: Propose) -> Proposed:
         if self._failed is not None:
             raise self._failed
-        earlier = self._ledger.repeated(request.session, request.seq)
+        earlier = self._voter.ledger.repeated(request.session, request.seq)
         if earlier is not None:
             return self._proposed(earlier)
         try:
             payload = encode_entry(request.command, request.session, request.seq)
-            # The command as the log will have it, not as it was sent: so a replay sees the very same values.
             command = check(decode_entry(payload)[2])
             self._refuse_without_room(command["type"])
-            if len(self._pending) >= BACKLOG_MAX:
+            if self._waiting_count >= BACKLOG_MAX:
                 raise MailboxFull(
                     "too many commands wait for the disk", found=f"{BACKLOG_MAX} waiting", hint="propose it again"
                 )
+            key = request.session, request.seq
+            if key not in self._waiting:  # else it is on its way already: one entry answers both
+                self._into_the_log(payload)
         except ActorGridError as error:
             self._refused_total[error.code] += 1
             raise
-        proposal = _Proposal(request.session, request.seq, command, payload, Waiter())
-        self._pending.append(proposal)
+        waiter = Waiter()
+        self._waiting.setdefault(key, []).append((waiter, self.runtime.monotonic()))
+        self._waiting_count += 1
+        self._gathered += 1
         # A timer of no delay fires when the mailbox is empty: until then, the batch grows.
-        if len(self._pending) >= self.host.settings.performance.ledger_batch_max:
-            self._flush()
-        elif self._flush_timer is None:
-            self._flush_timer = self.runtime.after(0.0, self._flush)
-        return self._proposed(await proposal.waiter)
+        if self._gathered >= self.host.settings.performance.ledger_batch_max:
+            self._pump()
+        else:
+            self._pump_soon()
+        return self._proposed(await waiter)
+
+    def _into_the_log(self, payload: bytes) -> None:
+        taken = self._voter.propose(payload)
+        if isinstance(taken, Dropped):
+            if taken.reason == "too_many_uncommitted_bytes":
+                raise MailboxFull("too much waits for the disk", found=taken.reason, hint="propose it again")
+            raise _not_leader(taken.reason)
 
     def _proposed(self, outcome: Outcome) -> Proposed:
         if outcome.error is not None:
@@ -218,11 +231,28 @@ class Consensus(Server):
         assert outcome.result is not None, "an entry has a result or an error"
         return Proposed(outcome.index, outcome.result)
 
+    def _pump_soon(self) -> None:
+        if self._pump_timer is None:
+            self._pump_timer = self.runtime.after(0.0, self._pump)
+
+    def _pump(self) -> None:
+        if self._pump_timer is not None:
+            self._pump_timer.cancel()
+            self._pump_timer = None
+        self._gathered = 0
+        if self._failed is None:
+            self._voter.pump()
+            self._arm_expiry()
+
+    # -- room on the disk
+
     def _refuse_without_room(self, command_type: str) -> None:
+        if self._voter.full is not None:
+            raise self._voter.full  # not even what was accepted can be recorded
         if command_type in ABOUT_ACCEPTED_WORK:
             return
-        if self._full is not None:
-            raise self._full
+        if self._voter.tight is not None:
+            raise self._voter.tight
         free = free_bytes(self.host.paths.ledger_dir)
         wanted = self.host.settings.performance.min_free_bytes
         if free < wanted:
@@ -235,142 +265,45 @@ class Consensus(Server):
                 min_free_bytes=wanted,
             )
 
-    def _flush(self) -> None:
-        if self._flush_timer is not None:
-            self._flush_timer.cancel()
-            self._flush_timer = None
-        if self._failed is not None:
-            return
-        self._commit_batch()
-        if self._ledger.index >= self._snapshot_due:
-            self._save_snapshot()
-        if self._pending:
-            self._flush_timer = self.runtime.after(0.0, self._flush)
-
-    def _commit_batch(self) -> None:
-        size = min(len(self._pending), self.host.settings.performance.ledger_batch_max)
-        batch = [self._pending.popleft() for _ in range(size)]
-        started = self.runtime.monotonic()
-        try:
-            committed = self._append(batch)
-        except StorageError as error:
-            self._fail(error, batch)
-            return
-        if committed:
-            self._sync_times.append(self.runtime.monotonic() - started)
-            self._batches_total += 1
-            self._commits_total += len(committed)
-        for proposal in committed:
-            outcome = self._ledger.apply(self._ledger.index + 1, proposal.command, proposal.session, proposal.seq)
-            if outcome.error is not None:
-                self._refused_total[outcome.error.code] += 1
-            self._history.keep(outcome)
-            self._tell(outcome, proposal.command)
-            proposal.waiter.set(outcome)
-        if self._history.waiting > WRITE_AT_ROWS:
-            self._write_history()
-
-    def _append(self, batch: list[_Proposal]) -> list[_Proposal]:
-        """Make *batch* durable, as much of it as there is room for; the rest is answered with DiskFull."""
-        for _ in range(3):
-            first = self._ledger.index + 1
-            records = [
-                Record(first + number, self._ledger.term, proposal.payload) for number, proposal in enumerate(batch)
-            ]
-            try:
-                self._log.append(records)
-            except DiskFull as full:
-                batch = self._make_room(full, batch)
-                continue
-            return batch
-        for proposal in batch:
-            self._refused_total[DiskFull.__name__] += 1
-            proposal.waiter.fail(self._full or DiskFull("no room left to record this"))
-        return []
-
-    def _make_room(self, full: DiskFull, batch: list[_Proposal]) -> list[_Proposal]:
-        """Refuse what is new in *batch*, give the reserve to what is not."""
-        if self._full is None:
-            self.log.error("no room on the disk: no new work is accepted (%s)", full.found)
-        self._full = full
-        if self._reserve.release():
-            self.log.warning("the reserve of %d bytes is used for work accepted before", self._reserve.size_bytes)
-        kept = []
-        for proposal in batch:
-            if proposal.command["type"] in ABOUT_ACCEPTED_WORK:
-                kept.append(proposal)
-            else:
-                self._refused_total[full.code] += 1
-                proposal.waiter.fail(full)
-        return kept
-
     def _look_for_room(self) -> None:
-        if self._failed is not None:
-            return
         least = self.host.settings.performance.min_free_bytes
-        held = self._reserve.refill(least)
-        if self._full is not None and (held or self._reserve.size_bytes == 0):
-            if free_bytes(self.host.paths.ledger_dir) < least:
-                return
-            self._full = None
+        reserve = self._voter.reserve
+        held = reserve.refill(least)
+        tight = self._voter.tight is not None or self._voter.full is not None
+        if tight and (held or reserve.size_bytes == 0) and free_bytes(self.host.paths.ledger_dir) >= least:
             self.log.warning("there is room on the disk again: new work is accepted")
+            self._voter.retry()
 
-    def _fail(self, error: StorageError, batch: list[_Proposal]) -> None:
-        """The log cannot be trusted any more: tell those who wait, remember it for this boot, die."""
-        self._failed = error
-        self._remember(error)
-        for proposal in [*batch, *self._pending]:
-            proposal.waiter.fail(error)
-        self._pending.clear()
-        self.runtime.crash(error)
+    # -- snapshots
 
-    def _remember(self, error: StorageError) -> None:
-        self.log.critical("%s", error)
-        try:
-            self._marker.write(self.host.boot_id, self._log.end, error.message)
-        except OSError as second:
-            self.log.critical("cannot even remember that: %s", second)
-
-    # -- the store
-
-    def _write_history(self) -> None:
-        if self._failed is not None:
-            return
-        try:
-            self._history.write(self._ledger.index)
-        except StorageError as error:
-            self._failed = error
-            self.log.critical("%s", error)
-            self.runtime.crash(error)
-
-    def _save_snapshot(self) -> None:
-        every = self.host.settings.performance.ledger_snapshot_every
-        self._snapshot_due = self._ledger.index + every
-        if self._full is not None:
-            return
-        self._write_history()
-        try:
-            previous = self._store.save_snapshot(self._ledger.index, self._ledger.term, self._ledger.snapshot())
-        except StorageError as error:
-            self.log.error("no snapshot, so the log behind it stays: %s", error)
-            return
-        self._snapshot_index = self._ledger.index
-        dropped = self._log.drop_behind(previous)
-        self.log.info("snapshot at entry %d; %d segments dropped", self._snapshot_index, dropped)
+    async def _snapshot(self) -> None:
+        """A snapshot, piece by piece between other work."""
+        self._snapshot_under_way = True
+        self._snapshot_due = self._voter.ledger.index + self.host.settings.performance.ledger_snapshot_every
+        index, members, pieces = self._voter.begin_snapshot()
+        parts = []
+        for piece in pieces:
+            parts.append(piece)
+            if len(parts) % PIECES_A_TURN == 0:
+                await self.sleep(0.0)
+        self._snapshot_under_way = False
+        if self._failed is None and self._voter.tight is None:
+            self._voter.keep_snapshot(index, members, b"".join(parts))
 
     # -- subscribers
 
     @handles(Subscribe)
     def _subscribe(self, _request: Subscribe, sender: str) -> Snapshot:
-        self._subscribers[sender] = self._ledger.index
+        self._subscribers[sender] = self._voter.ledger.index
         self._lagging.pop(sender, None)
-        return self._ledger.live()
+        return self._voter.ledger.live()
 
     def _tell(self, outcome: Outcome, command: dict[str, Any]) -> None:
         if not outcome.changes:
             return
         for name, previous in list(self._subscribers.items()):
-            applied = Applied(outcome.index, previous, command["at"], command["type"], outcome.changes)
+            at, kind = command.get("at", 0.0), command.get("type", "new_term")
+            applied = Applied(outcome.index, previous, at, kind, outcome.changes)
             if self.cast(name, applied):
                 self._subscribers[name] = outcome.index
             else:
@@ -384,7 +317,7 @@ class Consensus(Server):
         if self._failed is not None:
             return
         for name, tries in list(self._lagging.items()):
-            if self.cast(name, Applied(self._ledger.index, -1, 0.0, RESYNC, ())) or tries >= RESYNC_TRIES:
+            if self.cast(name, Applied(self._voter.ledger.index, -1, 0.0, RESYNC, ())) or tries >= RESYNC_TRIES:
                 del self._lagging[name]
             else:
                 self._lagging[name] = tries + 1
@@ -403,21 +336,21 @@ class Consensus(Server):
             return self.status()
         answer = self._queries.answer(query.kind, query.args)
         if query.kind == "counts":
-            answer["commit_latency_ms"] = 1000 * _percentile(self._sync_times, 50) if self._sync_times else None
+            answer["commit_latency_ms"] = 1000 * _percentile(self._commit_times, 50) if self._commit_times else None
         return answer
 
     def metrics(self) -> dict[str, float]:
         """Commits, batches, refusals by reason, sync times over the last 1,024 batches, sizes."""
         found: dict[str, float] = {
             "ledger_commits_total": self._commits_total,
-            "ledger_batches_total": self._batches_total,
-            "ledger_fsync_seconds_p50": _percentile(self._sync_times, 50),
-            "ledger_fsync_seconds_p99": _percentile(self._sync_times, 99),
-            "ledger_last_index": self._ledger.index,
-            "ledger_snapshot_index": self._snapshot_index,
-            "ledger_term": self._ledger.term,
-            "ledger_bytes": self._log.size_bytes,
-            "ledger_segments": self._log.segment_count,
+            "ledger_batches_total": self._voter.batches_total,
+            "ledger_commit_seconds_p50": _percentile(self._commit_times, 50),
+            "ledger_commit_seconds_p99": _percentile(self._commit_times, 99),
+            "ledger_last_index": self._voter.ledger.index,
+            "ledger_snapshot_index": self._voter.snapshot_index,
+            "ledger_term": self._voter.ledger.term,
+            "ledger_bytes": self._voter.log.size_bytes,
+            "ledger_segments": self._voter.log.segment_count,
             "ledger_subscribers": len(self._subscribers),
             "ledger_accepts_new_work": float(self._accepts()),
             "ledger_refused_total": sum(self._refused_total.values()),
@@ -429,13 +362,13 @@ class Consensus(Server):
     def status(self) -> dict[str, Any]:
         """Where the ledger stands."""
         return {
-            "role": "leader",
-            "term": self._ledger.term,
-            "index": self._ledger.index,
-            "epoch": self._ledger.epoch,
-            "snapshot_index": self._snapshot_index,
-            "log_bytes": self._log.size_bytes,
-            "segments": self._log.segment_count,
+            "role": self._voter.role,
+            "term": self._voter.ledger.term,
+            "index": self._voter.ledger.index,
+            "epoch": self._voter.ledger.epoch,
+            "snapshot_index": self._voter.snapshot_index,
+            "log_bytes": self._voter.log.size_bytes,
+            "segments": self._voter.log.segment_count,
             "subscribers": sorted(self._subscribers),
             "free_bytes": free_bytes(self.host.paths.ledger_dir),
             "accepts_new_work": self._accepts(),
@@ -456,3 +389,11 @@ def _percentile(values: deque[float], percent: int) -> float:
         return 0.0
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+
+
+def _not_leader(found: str = "") -> NotLeader:
+    return NotLeader(
+        "this host does not lead the ledger",
+        found=found or "its leadership ended",
+        hint="propose it again, here or where the leader is: an entry that was committed is answered, not repeated",
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from .commands import Command, decode_entry
 from .ledger import Ledger, Outcome
@@ -24,11 +23,9 @@ class Done:
 def apply_entry(ledger: Ledger, entry: Entry) -> Done:
     """Apply *entry*, which must be the next. Raises LedgerDiverged (see ``Ledger.apply``).
 
-    A command without data begins its leader's term; a change of the members is nothing to the ledger but an index.
+    A command without data and a change of the members are Raft's own.
     """
-    if entry.kind != "command":
-        return Done(entry, "", 0, {}, ledger.pass_over(entry.index))
-    if not entry.data:
-        return Done(entry, "", 0, {}, ledger.begin_term(entry.index, entry.term))
+    if entry.kind != "command" or not entry.data:
+        return Done(entry, "", 0, {}, ledger.pass_over(entry.index, entry.term))
     session, seq, command = decode_entry(entry.data)
     return Done(entry, session, seq, command, ledger.apply(entry.index, command, session, seq))

@@ -189,15 +189,11 @@ class Ledger:
         self.digest_marks.passed(index, self._digest, self._rest)
         return Outcome(index, result, error, tuple(self._changes), tuple(self._events), retired)
 
-    def begin_term(self, index: int, term: int) -> Outcome:
-        """Apply the entry by which the leader of *term* began: what was decided in earlier ones is refused from here."""
-        return self._pass(index, term)
+    def pass_over(self, index: int, term: int) -> Outcome:
+        """Apply an entry that is Raft's own. The first one of a *term* begins it: grants of earlier terms are refused.
 
-    def pass_over(self, index: int) -> Outcome:
-        """Apply an entry that is about the voters, not about what they keep."""
-        return self._pass(index, self.term)
-
-    def _pass(self, index: int, term: int) -> Outcome:
+        A leader has such an entry before any other of its term.
+        """
         assert index == self.index + 1, f"entry {index} after {self.index}: the log has a gap"
         assert term >= self.term, f"term {term} begins after term {self.term}"
         self.index = index

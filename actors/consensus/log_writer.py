@@ -35,9 +35,9 @@ class LogWriter:
     """``submit``, ``keep_snapshot``, ``durable``, ``retry`` and ``close`` are for the loop's thread.
 
     ``fileno`` becomes readable when ``durable`` has something to say: a Ready, a failure, a full disk. On a full disk
-    *reserve* is released once, for what was accepted before; *marker* is where a failure is remembered. *in_place*:
-    there is no thread, ``submit`` and ``keep_snapshot`` write before they return, and ``durable`` is asked at once;
-    for a loop whose clock only moves when it is told to.
+    *reserve* is released once, for what was accepted before, and ``tight`` is set for the caller to clear; *marker* is
+    where a failure is remembered. *in_place*: there is no thread, ``submit`` and ``keep_snapshot`` write before they
+    return, and ``durable`` is asked at once; for a loop whose clock only moves when it is told to.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class LogWriter:
     ) -> None:
         self.failed: StorageError | None = None
         self.full: DiskFull | None = None
+        self.tight: DiskFull | None = None
         self._storage = storage
         self._marker = marker
         self._boot_id = boot_id
@@ -231,6 +232,7 @@ class LogWriter:
         log.info("snapshot at entry %d; %d segments dropped", snapshot.index, dropped)
 
     def _make_room(self, full: DiskFull) -> None:
+        self.tight = self.tight or full
         if self._reserve.release():
             log.warning("the reserve of %d bytes is used for what was accepted before", self._reserve.size_bytes)
             return

@@ -100,9 +100,11 @@ class Host:
         server = self.live
         self.node.remove("consensus")
         # Its timers are still in the node's queue: a dead process has none.
-        server._failed = LogFailed("killed")
-        server._log.close()
-        server._store.close()
+        voter = server._voter
+        server._failed = voter.failure = LogFailed("killed")
+        server.runtime.unwatch(voter.fileno())
+        voter.log.close()
+        voter._store.close()
         self.consensus = None
 
     def stop(self) -> None:

@@ -61,7 +61,7 @@ def test_state_survives_stop_and_kill(make_host: MakeHost) -> None:
     host.start()
     host.propose(register_host(host_record(), AT))
     run_job(host, "a")
-    before = host.live._ledger.index
+    before = host.live._voter.ledger.index
     host.stop()
     host.start()
     assert host.query("job", job_id="a")["state"] == "succeeded"
@@ -71,7 +71,7 @@ def test_state_survives_stop_and_kill(make_host: MakeHost) -> None:
     host.start()
     assert host.live.status()["term"] == 3
     assert host.query("job", job_id="b")["state"] == "queued"
-    assert host.live._ledger.index == before + 3
+    assert host.live._voter.ledger.index == before + 3
 
 
 def test_a_follower_has_the_effect_when_its_proposal_is_answered(make_host: MakeHost) -> None:
@@ -113,7 +113,7 @@ def test_mirror_follows_through_a_restart_of_consensus(make_host: MakeHost) -> N
     assert done == [{"state": "cancelled", "cancel_requested": False}]
     assert follower.mirror.jobs == {}
     assert follower.mirror.term == 2
-    assert follower.mirror.index == host.live._ledger.index
+    assert follower.mirror.index == host.live._voter.ledger.index
     assert follower.snapshots == 2
 
 
@@ -342,7 +342,7 @@ def test_more_proposals_than_lanes_wait_their_turn(make_host: MakeHost) -> None:
     for number in range(mirror.LANES_MAX + 300):
         follower.spawn(work(number))
     host.node.run_until(lambda: len(done) == mirror.LANES_MAX + 300)
-    assert len(host.live._ledger.jobs) == mirror.LANES_MAX + 300
+    assert len(host.live._voter.ledger.jobs) == mirror.LANES_MAX + 300
 
 
 def test_what_a_dead_consensus_had_in_hand_is_proposed_again_at_once(make_host: MakeHost) -> None:
@@ -357,7 +357,7 @@ def test_what_a_dead_consensus_had_in_hand_is_proposed_again_at_once(make_host: 
         done.append(host.node.now_s)
 
     follower.spawn(work())
-    host.node.run_until(lambda: len(host.live._pending) == 1)
+    host.node.run_until(lambda: host.live._waiting_count == 1)
     host.kill()
     host.start()
     started = host.node.now_s
