@@ -60,7 +60,10 @@ class Network:
 
     def passes(self, sender: str, receiver: str) -> bool:
         """Whether no cut is in the way."""
-        return not self._cut or (self._host[sender], self._host.get(receiver, receiver)) not in self._cut
+        if not self._cut:
+            return True
+        a, b = self._host[sender], self._host.get(receiver, receiver)
+        return a == b or (a, b) not in self._cut
 
     def send(self, sender: str, receiver: str, message: Any) -> None:
         """Carry *message*, perhaps. A cut stops it on either end: as it leaves, and as it would arrive."""

@@ -109,9 +109,7 @@ def test_a_failure_has_a_trace_that_ends_with_what_was_violated_and_a_line_that_
 
 def test_a_failing_plan_shrinks_and_still_fails() -> None:
     mutant = catalogue.find("tail_lost")
-    result = next(
-        found for seed in range(1, 60) if not (found := play(mutant.scenario, seed, mutant.node_class)).held
-    )
+    result = next(found for seed in range(1, 60) if not (found := play(mutant.scenario, seed, mutant.node_class)).held)
     smaller = shrink(result, mutant.node_class)
     assert smaller.checker == result.checker
     assert len(smaller.without) > 0
