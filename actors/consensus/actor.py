@@ -11,6 +11,7 @@ the new term can be recorded); the host then stays down.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, deque
 from time import time
 from typing import Any, ClassVar
@@ -32,6 +33,7 @@ from .snapshot_format import FORMAT
 from .voter import Voter
 
 BACKLOG_MAX = 10_000
+READS_MAX = 4_096
 HOUSEKEEPING_S = 1.0
 TICK_S = 0.1
 RESYNC_S = 0.5
@@ -58,6 +60,9 @@ class Consensus(Server):
         self._waiting: dict[tuple[str, int], list[tuple[Waiter, float]]] = {}
         self._waiting_count = 0
         self._gathered = 0
+        self._reads: dict[bytes, Waiter] = {}
+        self._readable: list[tuple[int, int, Waiter]] = []
+        self._reads_total = 0
         self._pump_timer: Timer | None = None
         self._subscribers: dict[str, int] = {}
         self._lagging: dict[str, int] = {}
@@ -67,6 +72,7 @@ class Consensus(Server):
         self._commit_times: deque[float] = deque(maxlen=TIMES_KEPT)
         self._expiry = LockExpiry()
         self._expiry_timer: Timer | None = None
+        self._expiry_at = 0.0
         self._leading = False
         self._led = Waiter()
         self._snapshot_under_way = False
@@ -117,6 +123,7 @@ class Consensus(Server):
             self._waiting_count -= 1
             self._commit_times.append(self.runtime.monotonic() - since)
             waiter.set(outcome)
+        self._release_reads()
         if self._leading:
             self._put_digest(outcome.index)
         if outcome.index >= self._snapshot_due and not self._snapshot_under_way:
@@ -135,6 +142,7 @@ class Consensus(Server):
         self.log.info("this host leads the ledger in term %d", term)
         self._leading = True
         self._expiry.lead(self._voter.ledger.locks, self.runtime.monotonic())
+        self._arm_expiry()
         self._led.set(None)
 
     def not_leading(self) -> None:
@@ -157,6 +165,9 @@ class Consensus(Server):
         for waiters in waiting.values():
             for waiter, _ in waiters:
                 waiter.fail(error)
+        reads, self._reads = self._reads, {}
+        for read in reads.values():
+            read.fail(error)
 
     # -- what only a leader does
 
@@ -176,8 +187,12 @@ class Consensus(Server):
 
     def _arm_expiry(self) -> None:
         at = self._expiry.next_at()
-        if self._leading and at is not None and self._expiry_timer is None:
-            self._expiry_timer = self.runtime.after(max(0.0, at - self.runtime.monotonic()), self._expire_locks)
+        if not self._leading or at is None or (self._expiry_timer is not None and self._expiry_at <= at):
+            return
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+        self._expiry_at = at
+        self._expiry_timer = self.runtime.after(max(0.0, at - self.runtime.monotonic()), self._expire_locks)
 
     def _put(self, command: dict[str, Any]) -> None:
         """Propose for ourselves; what is lost with the leadership is not missed."""
@@ -331,13 +346,41 @@ class Consensus(Server):
     # -- reading
 
     @handles(Query)
-    def _query(self, query: Query) -> Any:
+    async def _query(self, query: Query) -> Any:
+        if query.linearizable:
+            await self._linearizable()
         if query.kind == "status":
             return self.status()
         answer = self._queries.answer(query.kind, query.args)
         if query.kind == "counts":
             answer["commit_latency_ms"] = 1000 * _percentile(self._commit_times, 50) if self._commit_times else None
         return answer
+
+    async def _linearizable(self) -> None:
+        """Return when this ledger holds whatever was committed when this was called. Raises NotLeader."""
+        if self._failed is not None:
+            raise self._failed
+        if len(self._reads) >= READS_MAX:
+            raise MailboxFull("too many reads wait", found=f"{READS_MAX} waiting", hint="read again")
+        self._reads_total += 1
+        context = self._reads_total.to_bytes(8, "big")
+        taken = self._voter.read_index(context)
+        if isinstance(taken, Dropped):
+            raise _not_leader(taken.reason)
+        waiter = self._reads[context] = Waiter()
+        self._pump_soon()
+        await waiter
+
+    def readable(self, context: bytes, index: int) -> None:
+        """See ``voter.Audience``."""
+        waiter = self._reads.pop(context, None)
+        if waiter is not None:
+            heapq.heappush(self._readable, (index, self._reads_total, waiter))
+            self._release_reads()
+
+    def _release_reads(self) -> None:
+        while self._readable and self._readable[0][0] <= self._voter.ledger.index:
+            heapq.heappop(self._readable)[2].set(None)
 
     def metrics(self) -> dict[str, float]:
         """Commits, batches, refusals by reason, sync times over the last 1,024 batches, sizes."""

@@ -35,10 +35,14 @@ class Query:
     ``before`` is the job_id the page before ended with, or a time · allocations, hosts, settings: {kind: ...} ·
     events {from, limit}: {"events", "index"}, oldest first, from a log index on, the last index given whole ·
     counts: {"jobs": by state, "allocations", "hosts", "commit_latency_ms"} · status.
+
+    ``linearizable``: the answer holds everything whose commit was answered, by whichever host, before this was asked;
+    without it, what this host has applied. Raises NotLeader when no majority can be asked for that.
     """
 
     kind: str
     args: dict[str, Any] = field(default_factory=dict)
+    linearizable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

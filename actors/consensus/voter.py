@@ -43,6 +43,9 @@ class Audience(Protocol):
     def led(self, term: int) -> None:
         """This host leads, and has applied the entry that begins its term."""
 
+    def readable(self, context: bytes, index: int) -> None:
+        """What ``read_index`` asked for under *context* may be read once *index* is applied; it may be already."""
+
     def not_leading(self) -> None:
         """This host leads no more, or not yet."""
 
@@ -132,6 +135,10 @@ class Voter:
         """Add a command to the log; ``pump`` sets it going, so that several go together."""
         return self._core.propose(payload)
 
+    def read_index(self, context: bytes) -> Accepted | Dropped:
+        """Ask from which index on a read is linearizable (Ongaro's dissertation, 6.4); ``pump`` sets it going."""
+        return self._core.read_index(context)
+
     def pump(self) -> None:
         """Carry out what the core has to say, up to what must be durable first."""
         if self._pumping:
@@ -202,6 +209,8 @@ class Voter:
             if self.role == "leader" and entry.term == self.term != self._led:
                 self._led = entry.term
                 self._audience.led(entry.term)
+        for read in ready.read_states:
+            self._audience.readable(read.context, read.index)
         self._core.advance(ready)
         if self.history.waiting > WRITE_AT_ROWS:
             self.write_history()

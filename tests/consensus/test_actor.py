@@ -9,6 +9,7 @@ import pytest
 
 from actorgrid.actors.consensus import jobs, mirror
 from actorgrid.actors.consensus.commands import (
+    acquire_lock,
     cancel_job,
     end_attempt,
     grant_attempt,
@@ -19,12 +20,14 @@ from actorgrid.actors.consensus.commands import (
     start_attempt,
     submit_jobs,
 )
+from actorgrid.actors.consensus.ledger import Ledger, Outcome
 from actorgrid.actors.consensus.messages import Propose, Query, Snapshot, Subscribe
 from actorgrid.errors import (
     ActorGridError,
     BadRequest,
     BodyTooLarge,
     CallTimeout,
+    LedgerDiverged,
     Overcommit,
     UnknownJob,
     WrongState,
@@ -150,6 +153,69 @@ def test_a_repeated_proposal_is_committed_once(make_host: MakeHost) -> None:
     host.kill()
     host.start()
     assert host.propose(set_setting("k", 1, "me", AT), "s", 2).index in answers
+
+
+def test_a_linearizable_read_sees_what_was_committed_before_it_was_asked(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    host.propose(submit_jobs([job_record("a")], AT))
+    replies = [(9, number) for number in range(100)]
+    for reply in replies:
+        query = Query("job", {"job_id": "a"}, linearizable=True)
+        host.node.send("consensus", Envelope(CALL, "test", reply, query))
+    host.node.settle()
+    assert all(host.node._replies[reply].body["job_id"] == "a" for reply in replies)
+    assert host.live._reads == {}
+    assert host.live._readable == []
+
+
+def test_a_lock_that_nobody_renews_is_given_to_who_waits(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    first = host.propose(acquire_lock("deploy", "a", 2.0, AT)).result
+    waits = host.propose(acquire_lock("deploy", "b", 60.0, AT, wait=True)).result
+    assert (first["held"], waits["held"]) == (True, False)
+    host.node.advance(2.0)
+    assert host.live._voter.ledger.locks["deploy"]["holder"]["owner"] == "a"
+    host.node.advance(1.0)
+    holder = host.live._voter.ledger.locks["deploy"]["holder"]
+    assert holder["owner"] == "b"
+    assert holder["token"] > first["token"]
+    host.kill()
+    host.start()  # whoever leads next starts the lease anew
+    host.node.advance(61.0)
+    assert host.live._voter.ledger.locks["deploy"]["holder"]["owner"] == "b"
+    host.node.advance(6.0)
+    assert host.live._voter.ledger.locks == {}
+
+
+def test_a_replay_that_comes_out_differently_keeps_the_ledger_down(
+    make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = make_host()
+    host.start()
+    for number in range(300):
+        host.propose(set_setting("k", number, "me", AT))
+    host.node.settle()
+    host.kill()
+    host.start()
+    assert 256 in host.live._voter.ledger.digest_marks.marks
+    host.kill()
+    begins = Ledger.pass_over
+
+    def another(ledger: Ledger, index: int, term: int) -> Outcome:  # as a version with a bug would
+        ledger.settings["forgotten"] = 1
+        ledger._digest.changed("setting", "forgotten")
+        return begins(ledger, index, term)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "pass_over", another)
+        with pytest.raises(LedgerDiverged) as refused:
+            host.start()
+    assert refused.value.found == "another in: setting"
+    host.node.remove("consensus")
+    host.start()
+    assert host.live.status()["role"] == "leader"
 
 
 def test_refusals_reach_the_proposer_and_are_counted(make_host: MakeHost) -> None:
