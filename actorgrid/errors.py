@@ -9,6 +9,7 @@
     - RequestTooLarge
     - UnpicklableFunction
     - UnknownPolicy
+    - MalformedJoinToken
   + ConfigError
     - MalformedConfig
     - UnknownSetting
@@ -22,12 +23,21 @@
     - ResultGone
     - NoSuchChild
   + WrongToken
+  + TrustError
+    - CertificateRefused
+    - WrongCluster
+    - UnknownJoinToken
+    - JoinTokenExpired
+    - JoinTokenUsed
+    - JoinTokenRevoked
   + HostError
     - AlreadyRunning
     - PortInUse
     - DataDirUnusable
     - HostUnreachable
     - StartFailed
+    - KeyExposed
+    - KeyUnusable
   + StorageError
     - DiskFull
     - LogCorrupted
@@ -173,6 +183,10 @@ class UnknownPolicy(BadRequest):
     """No placement policy of that name is registered."""
 
 
+class MalformedJoinToken(BadRequest):
+    """The text is not a join token, or a damaged one."""
+
+
 class ConfigError(ActorGridError):
     """The configuration is refused; nothing was changed."""
 
@@ -238,6 +252,37 @@ class WrongToken(ActorGridError):
     exit_code = 3
 
 
+class TrustError(ActorGridError):
+    """What was shown does not make its bearer one of this cluster; nothing was given out and nothing was changed."""
+
+    http_status = 403
+    exit_code = 3
+
+
+class CertificateRefused(TrustError):
+    """A certificate, or a request for one, is not what this cluster's authority issues."""
+
+
+class WrongCluster(TrustError):
+    """It is valid, for another cluster."""
+
+
+class UnknownJoinToken(TrustError):
+    """No join token of that id was made here, or its secret is not the one it was made with."""
+
+
+class JoinTokenExpired(TrustError):
+    """The join token's time is over."""
+
+
+class JoinTokenUsed(TrustError):
+    """The join token has let in as many hosts as it was made for."""
+
+
+class JoinTokenRevoked(TrustError):
+    """Somebody took the join token back."""
+
+
 class HostError(ActorGridError):
     """The host agent cannot do that here and now."""
 
@@ -263,6 +308,14 @@ class HostUnreachable(HostError):
 
 class StartFailed(HostError):
     """A part of the host did not come up; the message says which and why."""
+
+
+class KeyExposed(HostError):
+    """Others than its owner can read or replace a private key; it is not used."""
+
+
+class KeyUnusable(HostError):
+    """Keys or certificates of this host are missing, damaged, or do not belong together."""
 
 
 class StorageError(ActorGridError):
