@@ -52,6 +52,7 @@
     - MailboxFull
     - TooManyActors
     - OutOfDeviceMemory
+  + AdmissionRefused
   + StateTypeConflict
   + SafetyViolated
   + ActorError
@@ -371,6 +372,13 @@ class TooManyActors(Overloaded):
 
 class OutOfDeviceMemory(Overloaded):
     """No hole of the device's memory is large enough; freeing or moving blocks may make one."""
+
+
+class AdmissionRefused(ActorGridError):
+    """The work's deadline cannot be kept as things are, so it was not accepted, or was given up while it waited."""
+
+    http_status = 409
+    exit_code = 7
 
 
 class StateTypeConflict(ActorGridError):

@@ -126,6 +126,18 @@ class JobState(StrEnum):
         return self in _FINAL
 
 
+class AttemptState(StrEnum):
+    """Life of one attempt; all but the first two are ends. What ran past its time limit has failed."""
+
+    PLACED = "placed"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    PREEMPTED = "preempted"
+
+
 _FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST})
 
 
@@ -264,13 +276,21 @@ class LeaseGrant(Answer):
     python: str
 
 
+class Preemption(Answer):
+    """An attempt was asked to end within *grace_s*, so that *for_job* (a job, or a session's lease) can start."""
+
+    asked_at: float
+    grace_s: float
+    for_job: str
+
+
 class Attempt(Answer):
     """One try at a job, numbered from 1."""
 
     number: int
     attempt_id: str
     host: str
-    state: JobState
+    state: AttemptState
     token: tuple[int, int]
     gpu_uuids: list[str] = []
     gpu_indexes: list[int] = []
@@ -280,6 +300,7 @@ class Attempt(Answer):
     exit_code: int | None = None
     signal: int | None = None
     error: dict[str, Any] | None = None
+    preemption: Preemption | None = None
     placement_latency_us: float | None = None
     max_rss_bytes: int | None = None
     cpu_s: float | None = None
@@ -300,6 +321,10 @@ class Job(Answer):
     ended_at: float | None = None
     retries_left: int
     cancel_requested: bool = False
+    deadline: float | None = None
+    preemptible: bool = True
+    grace_s: float | None = None
+    preemptions: int = 0
     depends_on: list[str] = []
     error: dict[str, Any] | None = None
     attempts: list[Attempt] = []

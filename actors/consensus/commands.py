@@ -19,10 +19,11 @@ VERSION = 1
 MAX_COMMAND_BYTES = 16 * 2**20
 MAX_JOBS = 10_000
 DEPTH_MAX = 16
+GRACE_MAX_S = 3600.0
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 LOCK_TTL_MIN_S, LOCK_TTL_MAX_S = 0.5, 86_400.0
-OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "lost")
+OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "lost", "preempted")
 
 # What is still recorded when the disk has no room for new work: it is about work already accepted, or about us.
 ABOUT_ACCEPTED_WORK = frozenset(
@@ -31,6 +32,7 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "register_host",
         "start_attempt",
         "end_attempt",
+        "preempt_attempt",
         "cancel_job",
         "fail_job",
         "release_lease",
@@ -115,6 +117,13 @@ def end_attempt(
         charge=charge,
         retry_at=retry_at,
         **facts,
+    )
+
+
+def preempt_attempt(attempt_id: str, token: list[int], grace_s: float, for_job: str, term: int, at: float) -> Command:
+    """Ask for the end of an attempt, within *grace_s*, so that *for_job* (a job, or a session's lease) can start."""
+    return _command(
+        "preempt_attempt", at, attempt_id=attempt_id, token=token, grace_s=grace_s, for_job=for_job, term=term
     )
 
 
@@ -285,6 +294,10 @@ def _shallow(value: Any, depth: int = DEPTH_MAX) -> bool:
     return True
 
 
+def _grace(value: Any) -> bool:
+    return _number(value) and 0 <= value <= GRACE_MAX_S
+
+
 def _or_none(check: _Check) -> _Check:
     return lambda value: value is None or check(value)
 
@@ -339,6 +352,9 @@ _JOB_MAY: dict[str, _Check] = {
     "depends_on": lambda value: _texts(value) and len(value) <= 1000 and all(_job_id(part) for part in value),
     "max_isolation_s": lambda value: _number(value) and value >= 0,
     "retries_left": lambda value: _whole(value) and value <= 100,
+    "deadline": _or_none(_number),
+    "preemptible": _truth,
+    "grace_s": _grace,
     "submitted_at": _number,
 }
 _LOCK: dict[str, _Check] = {
@@ -375,6 +391,10 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
             "result_bytes": _or_none(_whole),
             "retry_at": _or_none(_number),
         },
+    ),
+    "preempt_attempt": (
+        {"attempt_id": _text, "token": _token, "grace_s": _grace, "for_job": _text, "term": _whole},
+        {},
     ),
     "cancel_job": ({"job_id": _text}, {"by": _text}),
     "fail_job": ({"job_id": _text, "error": _table}, {}),

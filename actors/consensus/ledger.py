@@ -27,17 +27,17 @@ from actorgrid.errors import (
     error_from_dict,
 )
 
+from . import preemption
+from .attempt_end import after_attempt, ended_attempt
 from .capacity import Capacity
 from .commands import check
 from .dependencies import refuse_circles
 from .digest import DigestMarks, StateDigest
-from .jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
+from .jobs import CANCELLED, FAILED, FINAL, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
 from .locks import Locks
 from .messages import Snapshot
 from .records import (
-    END_FACTS,
     cancelled_before_start,
-    default_error,
     last_number,
     new_allocation,
     new_attempt,
@@ -53,7 +53,6 @@ LIVE_JOBS_MAX = 1_000_000
 HOSTS_MAX = 10_000
 ALLOCATIONS_MAX = 100_000
 SETTINGS_MAX = 1_000
-ATTEMPTS_MAX = 1_000
 ATTEMPTS_KEPT = 50
 
 Change = tuple[str, str, Any]
@@ -124,6 +123,7 @@ class Ledger:
             "grant_attempt": self._grant_attempt,
             "start_attempt": self._start_attempt,
             "end_attempt": self._end_attempt,
+            "preempt_attempt": self._preempt_attempt,
             "cancel_job": self._cancel_job,
             "fail_job": self._fail_job,
             "grant_lease": self._grant_lease,
@@ -515,49 +515,40 @@ class Ledger:
 
     def _start_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
         job, attempt = self._attempt(command)
-        if job is None or attempt is None or attempt["state"] in FINAL:
+        if job is None or attempt is None or attempt["ended_at"] is not None:
             raise WrongState(f"attempt {command['attempt_id']} is over", asked="start it")
+        wishes = {"cancel_requested": job["cancel_requested"], "preemption": attempt.get("preemption")}
         if attempt["state"] == RUNNING:
-            return {"already": True, "cancel_requested": job["cancel_requested"]}
+            return {"already": True, **wishes}
         attempts = with_attempt(job, {**attempt, "state": RUNNING, "started_at": self._at})
         self._jobs.change(job["job_id"], RUNNING, attempts=attempts)
-        return {"already": False, "cancel_requested": job["cancel_requested"]}
+        return {"already": False, **wishes}
+
+    def _preempt_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._check_term(command)
+        job, attempt = self._attempt(command)
+        if job is None or attempt is None or attempt["ended_at"] is not None:
+            raise WrongState(f"attempt {command['attempt_id']} is over", asked="end it for another")
+        if attempt.get("preemption") is not None:
+            return {"already": True}
+        asked = {**attempt, "preemption": preemption.asked(job, attempt, command, self._at)}
+        self._jobs.change(job["job_id"], attempts=with_attempt(job, asked))
+        return {"already": False}
 
     def _end_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
         job, attempt = self._attempt(command)
-        if job is None or attempt is None or attempt["state"] in FINAL:
+        if job is None or attempt is None or attempt["ended_at"] is not None:
             return {"already": True, "job_state": self._jobs.state_of(command["attempt_id"].rpartition(".")[0])}
-        job_id, outcome, error = job["job_id"], command["outcome"], command.get("error")
-        if outcome != SUCCEEDED:
-            error = error or default_error(outcome, attempt["attempt_id"])
-        ended = {
-            **attempt,
-            "state": FAILED if outcome == "timed_out" else outcome,
-            "ended_at": self._at,
-            **{name: command.get(name) for name in END_FACTS},
-            "error": attempt["error"] if outcome == SUCCEEDED else error,
-        }
+        job_id, ended = job["job_id"], ended_attempt(attempt, command, self._at)
         attempts = with_attempt(job, ended)
-        charge = command.get("charge", True)
+        state, fields = after_attempt(job, attempt["number"], command, self._at)
         self._free(attempt["allocation_id"])
-        if outcome == SUCCEEDED:
-            job = self._jobs.finish(job_id, SUCCEEDED, None, self._at, attempts=attempts)
-        elif outcome == CANCELLED or job["cancel_requested"]:
-            job = self._jobs.finish(job_id, CANCELLED, error, self._at, attempts=attempts)
-        elif attempt["number"] >= ATTEMPTS_MAX:
-            job = self._jobs.finish(job_id, LOST, error, self._at, attempts=attempts)
-        elif not charge or job["retries_left"] > 0:
-            job = self._jobs.change(
-                job_id,
-                QUEUED,
-                attempts=attempts,
-                retries_left=job["retries_left"] - charge,
-                not_before=command.get("retry_at") or self._at,
-            )
+        if state == QUEUED:
+            self._jobs.change(job_id, QUEUED, attempts=attempts, **fields)
         else:
-            state = LOST if outcome == LOST else FAILED
-            job = self._jobs.finish(job_id, state, error, self._at, attempts=attempts)
-        return {"already": False, "job_state": job["state"]}
+            error = None if state == SUCCEEDED else ended["error"]
+            self._jobs.finish(job_id, state, error, self._at, attempts=attempts)
+        return {"already": False, "job_state": state}
 
     def _attempt(self, command: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """The job and attempt a command is about; no attempt when it ended too long ago to be kept."""

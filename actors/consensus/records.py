@@ -6,6 +6,8 @@ from typing import Any
 
 from actorgrid.errors import ActorGridError, DependencyFailed, TaskCancelled, TaskFailed, TaskTimedOut, WorkerLost
 
+from .preemption import PREEMPTED, preempted_error
+
 END_FACTS = ("exit_code", "signal", "max_rss_bytes", "cpu_s", "result_bytes")
 NEVER_BEFORE = 0.0
 
@@ -45,6 +47,9 @@ def new_job(given: Plain, ordinal: int, index: int, at: float) -> Plain:
         "pool": None,
         "max_isolation_s": 10.0,
         "retries_left": 0,
+        "deadline": None,
+        "preemptible": True,
+        "grace_s": 5.0,
         "submitted_at": at,
         **given,
         "depends_on": list(dict.fromkeys(given.get("depends_on", ()))),
@@ -52,6 +57,7 @@ def new_job(given: Plain, ordinal: int, index: int, at: float) -> Plain:
         "ordinal": ordinal,
         "state": "queued",
         "cancel_requested": False,
+        "preemptions": 0,
         "submitted_index": index,
         "not_before": NEVER_BEFORE,
         "ended_at": None,
@@ -76,6 +82,7 @@ def new_attempt(allocation: Plain, number: int, latency_us: float | None) -> Pla
         "started_at": None,
         "ended_at": None,
         "error": None,
+        "preemption": None,
         "placement_latency_us": latency_us,
         **dict.fromkeys(END_FACTS),
     }
@@ -142,8 +149,11 @@ def cancelled_before_start(by: str) -> Plain:
     return TaskCancelled(f"cancelled by {by or 'request'} before it started").to_dict()
 
 
-def default_error(outcome: str, attempt_id: str) -> Plain:
+def default_error(outcome: str, attempt: Plain) -> Plain:
     """For an attempt that ended badly and came with no error."""
+    attempt_id = attempt["attempt_id"]
+    if outcome == PREEMPTED:
+        return preempted_error(attempt)
     kinds: dict[str, type[ActorGridError]] = {
         "failed": TaskFailed,
         "cancelled": TaskCancelled,
