@@ -10,10 +10,14 @@ from typing import Any
 class CheckFeasible:
     """Could an empty cluster serve this? Answer: None. Raises UnknownGpuModel, TooManyGpus, RequestTooLarge.
 
-    Also BadRequest for device UUIDs that do not exist, and HostError while this host's devices are not known yet.
+    Also BadRequest for device UUIDs that do not exist, and HostError while this host's devices are not known yet. With
+    a ``deadline`` (seconds since the epoch) also whether it could be kept now, running for at most ``limit_s``: raises
+    AdmissionRefused, where the scheduling policy knows deadlines.
     """
 
     resources: dict[str, Any]
+    deadline: float | None = None
+    limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

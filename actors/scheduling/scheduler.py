@@ -19,6 +19,7 @@ from .job import Job
 from .line import Lines, length_class
 from .planner import Planner
 from .policies import SchedulingPolicy, find_policy
+from .preemption import plan_after_stopped
 from .request import Decision, Need, Preempt, Refuse, Request
 from .shadow import Ask
 
@@ -26,6 +27,8 @@ QUEUE_MAX = 100_000
 TICK_S = 0.001
 """What timers are rounded up to."""
 Translate = Callable[[Need], dict[str, Any] | None]
+_REFUSALS = (BadRequest, QueueFull)
+"""What a policy's ``admit`` refuses with."""
 
 
 class Scheduler:
@@ -57,6 +60,7 @@ class Scheduler:
         self._now = -math.inf
         self._dependents: dict[str, dict[str, None]] = {}
         self._refusals: deque[Refuse] = deque()
+        self._promised: dict[str, Job] = {}  # of another engine, to be promised anew
         self._dispatch = Dispatch(
             engine, self.policy, self.planner, self._lines, clock_ns or (lambda: 0), self._started
         )
@@ -97,12 +101,20 @@ class Scheduler:
             self._arm(job, "ready", not_before, now)
         try:
             self._enter(job, now)
-        except BadRequest:
+        except _REFUSALS:
             self._forget(job)
             if before is not None:
                 self.waiting[before.id] = before
                 self._enter(before, now)
             raise
+
+    def check(self, request: Request, now: float) -> None:
+        """Whether *request* could wait here now: raises what ``submit`` would, and keeps nothing of it.
+
+        Others' reservations may be made anew on the way, all of them still in time.
+        """
+        self.submit(request, now)
+        self.withdraw(request.id)
 
     def resolve(self, dependency: str, now: float) -> None:
         """Nothing waits for *dependency* any more."""
@@ -134,44 +146,70 @@ class Scheduler:
         self.waiting[id] = job
         self._enter_or_refuse(job, now)
 
-    def adopt(self, request: Request, placement: Placement, started_at: float) -> None:
-        """Take note of a job that runs already; the engine holds *placement* for it."""
+    def adopt(
+        self,
+        request: Request,
+        placement: Placement,
+        started_at: float,
+        *,
+        stopping_at: float | None = None,
+        stopped_for: str = "",
+    ) -> None:
+        """Take note of a job that runs already; the engine holds *placement* for it.
+
+        One that was asked to stop is not asked again: it will have stopped at *stopping_at*, for *stopped_for*.
+        """
         self.withdraw(request.id)
         self._sequence += 1
         job = Job(request, self._sequence, self._sequence, started_at)
         job.ask = Ask(self._translate(job.need) or {})
         job.begin(placement, started_at)
+        job.stopping_at = stopping_at
         self.planner.refresh()
         self.planner.started(job)
+        if stopping_at is not None:
+            self.planner.stopped_for[job.id] = stopped_for
+        self._watch(job, max(started_at, self._now))
 
     def refresh(self, now: float) -> None:
         """Others changed the engine: everything is worth trying again, and reservations are made anew.
 
         What was promised and cannot be kept any more is refused, by the next ``schedule``.
         """
-        promised = [each.job for each in self.planner.reservations.values() if each.firm and not each.preempting]
+        kept = self.planner.reservations.values()
+        self._promised.update((each.job.id, each.job) for each in kept if each.firm and not each.preempting)
         for reservation in list(self.planner.reservations.values()):
             if not reservation.preempting:
                 self.planner.drop(reservation.job)
-        self.planner.refresh()
-        self._lines.renew(self._translate)
-        self._dispatch.begin_anew()
-        for job in promised:
-            try:
-                self.policy.admit(job, self.planner, now)
-            except BadRequest as error:
-                self._forget(job)
-                self._refusals.append(Refuse(job.id, str(error)))
+        self._start_over()
+        promised, self._promised = self._promised, {}
+        for job in sorted(promised.values(), key=lambda each: each.key):
+            if self.waiting.get(job.id) is job and job.line is not None:
+                self._admit_or_refuse(job, now)
+        for id in dict.fromkeys(self.planner.stopped_for.values()):
+            if id in self.waiting and self.waiting[id].line is not None:
+                self._resume(self.waiting[id], now)
 
     def rebind(self, engine: PlacementEngine, now: float) -> None:
-        """Go on with another engine. What runs is forgotten: tell ``adopt`` what the new one holds."""
+        """Go on with another engine. What runs is forgotten: tell ``adopt`` what the new one holds, then ``refresh``.
+
+        Promises stand until then, and who was told to stop is to be told by ``adopt``.
+        """
         self.engine = self.planner.engine = self._dispatch.engine = engine
         for job in list(self.planner.running.values()):
             self._cancel(job)
             self.planner.ended(job)
         for reservation in list(self.planner.reservations.values()):
+            if reservation.firm:
+                self._promised[reservation.job.id] = reservation.job
             self.planner.drop(reservation.job)
-        self.refresh(now)
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Nothing that was found out about the engine holds any more."""
+        self.planner.refresh()
+        self._lines.renew(self._translate)
+        self._dispatch.begin_anew()
 
     # -- deciding
 
@@ -264,6 +302,8 @@ class Scheduler:
         line = self._lines.get(key)
         self._lines.add(job, key, self._translate(job.need) if line is None else line.arguments)
         policy.admit(job, self.planner, now)
+        if self.planner.stopped_for:
+            self._resume(job, now)
         self._dispatch.entered(job, now)
         self._watch(job, now)
         gives_up_at = policy.gives_up_at(job)
@@ -273,9 +313,22 @@ class Scheduler:
     def _enter_or_refuse(self, job: Job, now: float) -> None:
         try:
             self._enter(job, now)
-        except BadRequest as error:
+        except _REFUSALS as error:
             self._forget(job)
-            self._refusals.append(Refuse(job.id, str(error)))
+            self._refusals.append(Refuse(job.id, str(error), error))
+
+    def _admit_or_refuse(self, job: Job, now: float) -> None:
+        try:
+            self.policy.admit(job, self.planner, now)
+        except _REFUSALS as error:
+            self._forget(job)
+            self._refusals.append(Refuse(job.id, str(error), error))
+
+    def _resume(self, job: Job, now: float) -> None:
+        """Let *job* have the place again that others are being stopped for, after that was forgotten."""
+        had = job.reservation
+        if job.id in self.planner.stopped_for.values() and (had is None or not had.preempting):
+            self.planner.resume(job, plan_after_stopped(self.planner, job, now) if had is None else None, now)
 
     def _forget(self, job: Job) -> None:
         """*job* waits no longer."""

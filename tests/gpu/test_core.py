@@ -380,11 +380,7 @@ def test_the_engine_is_told_which_devices_are_close() -> None:
     assert placed is not None and placed.shares == (("h", (0, 2)),)
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [("edf", "gives up waiting jobs"), ("las", "stops running jobs"), ("easy_backfil", "did you mean easy_backfill?")],
-)
-def test_a_queue_policy_that_cannot_be_carried_out_is_refused_at_the_start(name: str, why: str) -> None:
+def test_a_queue_policy_that_is_not_known_is_refused_at_the_start() -> None:
     with pytest.raises(UnknownPolicy) as refused:
-        CoordinatorCore("h", 1, "completion", 50, lambda: 0, queue=name)
-    assert why in f"{refused.value.message} {refused.value.hint}"
+        CoordinatorCore("h", 1, "completion", 50, lambda: 0, queue="easy_backfil")
+    assert "did you mean easy_backfill?" in refused.value.hint
