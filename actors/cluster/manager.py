@@ -134,7 +134,7 @@ class ClusterManager(Server):
             await self._check_feasible(job["resources"])
             if job.get("deadline") is not None and not job["depends_on"]:
                 # Of one that waits for others, nobody can tell yet: it is looked at when they are done.
-                limit_s = job["max_execution_time_s"]
+                limit_s = job.get("max_execution_time_s")
                 asked = CheckFeasible(job["resources"], job["deadline"], limit_s)
                 await self.call("gpu_coordinator", asked, timeout_s=10.0)
         in_batch = {job["job_id"] for job in request.jobs}

@@ -12,6 +12,8 @@ from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.gpu.grant import Grant
 from actorgrid.actors.gpu.messages import AcquireLease
+from actorgrid.actors.gpu.orders import Order
+from actorgrid.actors.scheduling.policies import SchedulingPolicy
 from actorgrid.errors import UnknownPolicy
 from tests.gpu.rig import resources
 
@@ -21,18 +23,20 @@ GPUS = 3
 class World:
     """A ledger, a coordinator that may be killed, and proposals that reach the ledger in any order or late."""
 
-    def __init__(self, policy: str) -> None:
+    def __init__(self, policy: str, queue: str | SchedulingPolicy = "easy_backfill") -> None:
         self.policy = policy
+        self.queue = queue
         self.ledger = Ledger()
         self.now = 0.0
         self.sent: list[Grant] = []
+        self.ordered: list[Order] = []
         self.incarnation = 0
         self.jobs = 0
         self.apply({"type": "new_term", "term": 1})
         self.core = self.make_core()
 
     def make_core(self) -> CoordinatorCore:
-        core = CoordinatorCore("h", self.incarnation + 1, self.policy, 50, lambda: 0)
+        core = CoordinatorCore("h", self.incarnation + 1, self.policy, 50, lambda: 0, queue=self.queue)
         self.incarnation += 1
         self.load(core)
         return core
@@ -57,10 +61,10 @@ class World:
         host = {"host_id": "h", "incarnation": self.incarnation, "cpu_milli": 4000, "memory_mib": 1000}
         self.apply({"type": "register_host", "host": {**host, "devices": devices}})
 
-    def submit(self, needs: dict[str, Any], after_last: bool) -> None:
+    def submit(self, needs: dict[str, Any], after_last: bool = False, **more: Any) -> None:
         self.jobs += 1
         depends = [f"j{self.jobs - 1}"] if after_last and self.jobs > 1 else []
-        job = {"job_id": f"j{self.jobs}", "resources": needs, "depends_on": depends, "retries_left": 2}
+        job = {"job_id": f"j{self.jobs}", "resources": needs, "depends_on": depends, "retries_left": 2, **more}
         self.apply({"type": "submit_jobs", "jobs": [job]})
 
     def lease(self, needs: dict[str, Any]) -> None:
@@ -71,6 +75,7 @@ class World:
     def schedule(self) -> None:
         if self.core.registered:
             self.sent += self.core.schedule(self.now, 8)
+            self.ordered += self.core.take_orders()
 
     def answer(self, which: int) -> None:
         """One proposal reaches the ledger; its answer reaches whoever coordinates now."""
@@ -80,6 +85,27 @@ class World:
         outcome = self.apply(grant.command(1))
         if outcome.error is not None:
             self.core.refused(grant, self.now)
+
+    def answer_order(self, which: int) -> None:
+        """An order reaches the ledger, perhaps of a coordinator that is gone."""
+        if not self.ordered:
+            return
+        order = self.ordered.pop(which % len(self.ordered))
+        outcome = self.apply(order.command(1))
+        if outcome.error is not None:
+            self.core.order_refused(order)
+
+    def obey(self, which: int) -> None:
+        """A host ends an attempt that was asked to."""
+        asked = [
+            job["attempts"][-1]
+            for job in self.ledger.jobs.values()
+            if job["attempts"] and job["attempts"][-1]["preemption"] and job["attempts"][-1]["ended_at"] is None
+        ]
+        if asked:
+            attempt = asked[which % len(asked)]
+            command = {"type": "end_attempt", "attempt_id": attempt["attempt_id"], "token": attempt["token"]}
+            self.apply({**command, "outcome": "preempted"})
 
     def missed(self, which: int, ends: bool) -> None:
         """A grant is committed, and may be over, before the coordinator hears of it; then it follows anew."""
@@ -99,7 +125,7 @@ class World:
 
     def make_core_like(self, core: CoordinatorCore) -> CoordinatorCore:
         """Somebody else to hear what *core* does not."""
-        other = CoordinatorCore("h", core.own_incarnation, self.policy, 50, lambda: 0)
+        other = CoordinatorCore("h", core.own_incarnation, self.policy, 50, lambda: 0, queue=self.queue)
         self.load(other)
         return other
 
@@ -135,7 +161,7 @@ class World:
         held = {id for id in core.engine.placements() if isinstance(id, str)}
         assert held <= set(self.ledger.allocations) | set(core.in_flight)
         waiting = {job["job_id"] for job in self.mirror_jobs.values() if job["state"] == "queued"}
-        queued = {id for id in waiting if core.waits(id)}
+        queued = {id for id in waiting if core.waits(id) or id in core.orders.giving_up or id in core._doubtful}
         in_flight = {grant.job_id for grant in core.in_flight.values()}
         assert waiting == queued | (in_flight & waiting), "a waiting job is neither queued nor being granted"
 
