@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*$", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
@@ -235,6 +235,19 @@ class TaskRequest(Resources):
     max_isolation_s: float | None = Field(
         default=None, ge=1, le=86400, description="how long an attempt goes on without its agent"
     )
+    deadline_s: float | None = Field(
+        default=None, gt=0, le=1e9, description="it is to be done so many seconds after it was accepted"
+    )
+    deadline: AwareDatetime | None = Field(
+        default=None, description="it is to be done by then: a time with its zone; instead of deadline_s"
+    )
+    preemptible: bool = Field(default=True, description="may be stopped so that another can start; it runs again")
+    grace_s: float | None = Field(
+        default=None,
+        ge=0,
+        le=3600,
+        description="when preempted, time between SIGTERM and SIGKILL; without it, work.kill_grace_s",
+    )
     created_at: datetime = Field(default_factory=utc_now)
 
     @model_validator(mode="after")
@@ -243,6 +256,8 @@ class TaskRequest(Resources):
             raise ValueError("kind=command needs a command: a list of the program and its arguments")
         if self.kind == "function" and self.payload is None:
             raise ValueError("kind=function needs a payload: use the Python client to make one")
+        if self.deadline is not None and self.deadline_s is not None:
+            raise ValueError("deadline and deadline_s say the same thing twice: give one of them")
         if self.kind == "command" and any("\0" in part for part in self.command):
             raise ValueError("a command holds a NUL byte")
         return self

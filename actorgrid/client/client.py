@@ -115,6 +115,8 @@ class Client:
         """``submit`` with ready-made options."""
         if options.durable:
             return self._jobs().submit(fn, args, dict(kwargs), options)
+        if options.deadline is not None:
+            raise BadRequest("a session task has no deadline", asked="deadline=", hint="say durable=True as well")
         from .pickling import arguments, function_code
 
         code = function_code(fn)
@@ -464,6 +466,7 @@ def _request_fields(options: TaskOptions) -> dict[str, Any]:
         "priority": options.priority,
         "retries": options.retries or 0,
         "max_execution_time_s": options.timeout,
+        **options.job_terms(),
         "pool": options.pool,
         "env": dict(options.env or {}),
         "depends_on": [getattr(item, "job_id", item) for item in options.depends_on],

@@ -13,6 +13,7 @@ from typing import Any
 from actorgrid.models import JobState
 
 from .phrases import counted, duration, listed, mebibytes, nearest_has, needs
+from .preempted import deadline_note, stopped_for_another, waiting_notes
 from .room import freeing, holders, room_by
 
 Record = Mapping[str, Any]
@@ -121,6 +122,7 @@ def _queued(job: Record, around: Circumstances) -> _Story:
         "openings": list(around.openings),
     }
     story.reasons.append(f"it has been waiting for {duration(now - job['submitted_at'])}")
+    story.notes.extend(waiting_notes(job, now))
     for unfit in (fit or {}).get("unfit") or ():
         name = _name(unfit["host"], around)
         story.notes.append(f"GPU {unfit['gpu']} of {name} takes nothing new: {unfit['why']}")
@@ -333,7 +335,7 @@ def _placed(job: Record, around: Circumstances) -> _Story:
     if since > _SOON_S:
         story.steps.insert(0, "actorgrid status: starting a worker should not take this long")
     story.notes.extend(f"host: {problem}" for problem in around.problems)
-    return _stopping(story, job)
+    return _stopping(story, job, around.now)
 
 
 def _running(job: Record, around: Circumstances) -> _Story:
@@ -346,13 +348,19 @@ def _running(job: Record, around: Circumstances) -> _Story:
     limit = job.get("max_execution_time_s")
     if limit:
         story.notes.append(f"it is stopped at its time limit, in {duration(began + limit - around.now)}")
-    return _stopping(story, job)
+    return _stopping(story, job, around.now)
 
 
-def _stopping(story: _Story, job: Record) -> _Story:
+def _stopping(story: _Story, job: Record, now: float) -> _Story:
     if job["cancel_requested"]:
         story.notes.append("it was asked to stop; it is killed when its grace is over")
         story.steps = ["wait a moment; it is killed when its grace (work.kill_grace_s) is over"]
+        return story
+    stopped = stopped_for_another(job, now)
+    if stopped:
+        story.notes.append(stopped)
+        story.steps = [f"wait: it starts again by itself; actorgrid why {job['attempts'][-1]['preemption']['for_job']}"]
+    story.notes.extend(deadline_note(job, now))
     return story
 
 

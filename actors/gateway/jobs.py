@@ -6,6 +6,7 @@ from time import time
 from typing import Any
 
 from actorgrid.errors import (
+    AdmissionRefused,
     BadRequest,
     DependencyFailed,
     DiskFull,
@@ -69,6 +70,7 @@ async def _accept(call: Call, requests: list[TaskRequest]) -> list[dict[str, Any
             digests[request.payload] if request.payload is not None else None,
             digests[request.stdin] if request.stdin is not None else None,
             settings.work.max_isolation_s,
+            settings.work.kill_grace_s,
             now,
         )
         for request in requests
@@ -107,6 +109,7 @@ async def why_job(call: Call) -> Any:
 
 
 _ADMISSION = (
+    AdmissionRefused,
     UnknownGpuModel,
     TooManyGpus,
     RequestTooLarge,

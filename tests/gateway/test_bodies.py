@@ -46,7 +46,7 @@ def test_the_ledger_takes_the_records_we_make() -> None:
     from actorgrid.actors.consensus import commands
 
     request = TaskRequest(command=["x"], env={"A": "b"}, gpus=2, pool="general", max_execution_time_s=3)
-    commands.check(commands.submit_jobs([job_record(request, None, None, 10.0, 1.0)], 1.0))
+    commands.check(commands.submit_jobs([job_record(request, None, None, 10.0, 5.0, 1.0)], 1.0))
 
 
 def test_same_task_id_again_is_a_duplicate(town: Any) -> None:
