@@ -97,13 +97,17 @@ class Attempts:
     def ensure(self, allocation: dict[str, Any]) -> None:
         """The ledger granted this: run it, unless it is running already."""
         attempt_id = allocation["allocation_id"]
+        job = self._mirror.jobs.get(allocation["owner"]["job_id"]) or {}
         live = self.live.get(attempt_id)
         if live is None and not self._stopping and attempt_id not in self._waiting:
-            if len(self.live) >= self._server.host.settings.work.max_attempts:
+            asked_to_end = any(each.get("preemption") for each in job.get("attempts", ())[-1:])
+            if asked_to_end:
+                self._begin(attempt_id, allocation["token"], "preempted")
+            elif len(self.live) >= self._server.host.settings.work.max_attempts:
                 self._waiting.append(attempt_id)
             else:
                 self._begin(attempt_id, allocation["token"])
-        self.follow_wishes(self._mirror.jobs.get(allocation["owner"]["job_id"]) or {})
+        self.follow_wishes(job)
 
     def follow_wishes(self, job: dict[str, Any]) -> None:
         """End what the ledger wants ended of *job*: its owner cancelled it, or another is to have its room."""
@@ -117,8 +121,8 @@ class Attempts:
         """Another is to have its room. What has not begun yet does not begin; what was told before keeps that grace."""
         if attempt_id in self._waiting:
             self._waiting.remove(attempt_id)
-            self._begin(attempt_id, self._mirror.allocations[attempt_id]["token"])
-        if attempt_id in self.live and not self.live[attempt_id].stop_reason:
+            self._begin(attempt_id, self._mirror.allocations[attempt_id]["token"], "preempted")
+        elif attempt_id in self.live and not self.live[attempt_id].stop_reason:
             self.live[attempt_id].stop("preempted", grace_s)
 
     def cancel(self, attempt_id: str) -> None:
@@ -156,9 +160,11 @@ class Attempts:
 
     # -- one attempt
 
-    def _begin(self, attempt_id: str, token: list[int]) -> None:
+    def _begin(self, attempt_id: str, token: list[int], stop_reason: str = "") -> None:
+        """Follow it; with a *stop_reason*, see only that it does not run."""
         directory = AttemptDir(self._server.host.paths.attempts_dir, attempt_id)
-        self.live[attempt_id] = LiveAttempt(directory, token)
+        attempt = self.live[attempt_id] = LiveAttempt(directory, token)
+        attempt.stop_reason = stop_reason
         self._server.spawn(self._follow(attempt_id))
 
     async def _follow(self, attempt_id: str) -> None:
