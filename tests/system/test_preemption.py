@@ -156,7 +156,7 @@ def test_a_deadline_that_cannot_be_kept_is_refused_with_what_is_possible(make_ag
     assert [job["job_id"] for job in client.jobs()] == [long]
 
     # What depends on others is looked at when they are done: too late for this one.
-    follower = submit(client, "true", gpus=1, depends_on=[long], max_execution_time_s=30, deadline_s=30.1)
+    follower = submit(client, "true", gpus=1, depends_on=[long], max_execution_time_s=30, deadline_s=1)
     soft = submit(client, "true", gpus=1, deadline_s=0.001)
     job = until(lambda: (view := client.job(soft)) and view["state"] == "queued" and view, "it waits")
     assert job["deadline"] > job["submitted_at"]
