@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorgrid.errors import ActorGridError, AdmissionRefused
+from actorgrid.errors import ActorGridError, AdmissionRefused, QueueFull
 
 from ..cluster.phrases import duration
 
@@ -21,7 +21,10 @@ def admission_refused(
     left_s = deadline - now
     when = f"in {duration(left_s)}" if left_s > 0 else f"{duration(-left_s)} ago"
     possible_at = why.details.get("possible_at") if why is not None else None
-    if possible_at is not None:
+    hint = HINT
+    if isinstance(why, QueueFull):
+        found, hint = why.found, "submit it again when some of those are done"
+    elif possible_at is not None:
         found = f"as things are it would be done in {duration(possible_at - now)}"
     elif left_s < limit_s:
         found = f"it may run for {duration(limit_s)}, and there is less time than that left"
@@ -29,5 +32,5 @@ def admission_refused(
         found = "nobody knows when there will be room: what holds it has no time limit"
     more = {} if possible_at is None else {"possible_at": possible_at}
     return AdmissionRefused(
-        text, asked=f"done {when}, running for up to {duration(limit_s)}", found=found, hint=HINT, **more
+        text, asked=f"done {when}, running for up to {duration(limit_s)}", found=found, hint=hint, **more
     )
