@@ -127,6 +127,31 @@ def test_a_preemption_outlives_a_crash_in_its_middle_and_nobody_is_asked_twice(
     assert ended(client, thief)["state"] == "succeeded"
 
 
+def test_a_preemption_outlives_the_agent(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """Nobody is there to hear of the end of the grace's work, and the next start has to find all hosts first."""
+    agent = make_agent("scheduling.queue=edf", "work.max_isolation_s=60", gpus="simulated:1xH100-80GB").start()
+    client = agent.client()
+    first = submit(client, saves(tmp_path, wait_for_go=True), gpus=1, grace_s=60)
+    until((tmp_path / "first.started").exists, "the first runs")
+    pid = int((tmp_path / "first.started").read_text())
+    urgent = submit(client, write_when_told(tmp_path, "urgent"), gpus=1, max_execution_time_s=60, deadline_s=300)
+    asked = preempted(client, first)
+    until((tmp_path / "told").exists, "the first was told")
+    client.close()
+    agent.kill()
+    (tmp_path / "save.go").touch()
+    until(lambda: not is_alive(pid), "the first has saved its work")
+    (tmp_path / "urgent.go").touch()
+    agent.start()
+    client = agent.client()
+    assert ended(client, urgent)["state"] == "succeeded"
+    job = ended(client, first)
+    assert (states(job), job["preemptions"]) == (["preempted", "succeeded"], 1)
+    assert job["attempts"][0]["preemption"] == asked
+    assert job["attempts"][1]["placed_at"] > client.job(urgent)["attempts"][0]["placed_at"]
+    assert (tmp_path / "told").read_text() == "told\n"
+
+
 def test_las_stops_who_has_had_much_for_who_has_had_nothing(make_agent: MakeAgent, tmp_path: Path) -> None:
     """An hour of one GPU is had within seconds by a job that holds a thousand."""
     agent = make_agent("scheduling.queue=las", gpus="simulated:1024xH100-80GB").start()
@@ -153,6 +178,8 @@ def test_a_deadline_that_cannot_be_kept_is_refused_with_what_is_possible(make_ag
     done = agent.cli("run", "--gpus", "1", "--timeout", "30", "--deadline", "60", "--", "true", check=False)
     assert done.returncode == errors.AdmissionRefused.exit_code
     assert "a later --deadline" in done.stderr
+    with pytest.raises(errors.BadRequest, match="session task"):
+        client.submit(os.getpid, deadline=60.0)
     assert [job["job_id"] for job in client.jobs()] == [long]
 
     # What depends on others is looked at when they are done: too late for this one.
