@@ -178,10 +178,8 @@ class RaftCore:
         """A sender in an old term learns the new one: else a leader left behind would never find out."""
         if msg.kind in ("append", "heartbeat", "snapshot"):
             self._send("append_reply", msg.sender, reject=True)
-        elif msg.kind == "pre_vote":
-            self._send("pre_vote_reply", msg.sender, reject=True)
-        elif msg.kind == "vote":
-            self._send("vote_reply", msg.sender, reject=True)
+        elif msg.kind in ("vote", "pre_vote"):
+            self._messages.append(self._vote_reply(msg, self._term, granted=False))
 
     def _from_leader(self, msg: Message) -> None:
         assert self._role != "leader", f"two leaders in term {self._term}: {self._node} and {msg.sender}"
@@ -228,17 +226,22 @@ class RaftCore:
     def _on_append_reply(self, msg: Message) -> None:
         if self._leadership is not None:
             self._leadership.on_append_reply(msg)
-            self._release_reads()
+            self._after_reply(self._leadership)
 
     def _on_heartbeat_reply(self, msg: Message) -> None:
         if self._leadership is not None:
             self._leadership.on_heartbeat_reply(msg)
-            self._release_reads()
+            self._after_reply(self._leadership)
 
     def _on_snapshot_reply(self, msg: Message) -> None:
         if self._leadership is not None:
             self._leadership.on_snapshot_reply(msg)
-            self._release_reads()
+            self._after_reply(self._leadership)
+
+    def _after_reply(self, leadership: Leadership) -> None:
+        self._release_reads()
+        if leadership.may_leave():
+            self._follow(self._term, NO_NODE)
 
     # Elections
 
@@ -268,6 +271,8 @@ class RaftCore:
                 term,
                 index=self._log.last_index,
                 log_term=self._log.last_term,
+                commit=self._log.commit,
+                hint=self._log.term(self._log.commit),
                 force=force,
             )
             if kind == "vote":
@@ -277,17 +282,40 @@ class RaftCore:
 
     def _on_vote(self, msg: Message) -> None:
         """Vote, whoever asks and whatever the own configuration says: it may be older than the asker's."""
+        self._learn_commit(msg)
         if msg.kind == "pre_vote":
             granted = msg.term > self._term and self.would_vote(msg)
             # A refusal is in the asker's own term, unless this node knows a later one.
             term = msg.term if granted else max(self._term, msg.term - 1)
-            self._messages.append(Message("pre_vote_reply", msg.sender, self._node, term, reject=not granted))
+            self._messages.append(self._vote_reply(msg, term, granted))
             return
         granted = self.has_vote_for(msg.sender) and self.would_vote(msg)
         if granted:
             self._vote = msg.sender
             self._elapsed = 0
-        self._send_persisted(Message("vote_reply", msg.sender, self._node, self._term, reject=not granted))
+        self._send_persisted(self._vote_reply(msg, self._term, granted))
+
+    def _vote_reply(self, msg: Message, term: int, granted: bool) -> Message:
+        return Message(
+            "vote_reply" if msg.kind == "vote" else "pre_vote_reply",
+            msg.sender,
+            self._node,
+            term,
+            commit=self._log.commit,
+            hint=self._log.term(self._log.commit),
+            reject=not granted,
+        )
+
+    def _learn_commit(self, msg: Message) -> None:
+        """Take a commit index from whoever asks for a vote or answers, where the own log holds that entry.
+
+        A voter that does not know that a change of the members is committed may need the vote of one that was
+        removed by it, and that will not be given to its shorter log; but the answer tells it.
+        """
+        if self._role != "leader" and msg.commit > self._log.commit and self._log.matches(msg.commit, msg.hint):
+            self._log.commit_to(msg.commit)
+            if self._role != "follower" and not self._electable():
+                self._follow(self._term, NO_NODE)
 
     def has_vote_for(self, candidate: int) -> bool:
         """Whether this term's one vote is free, or is *candidate*'s already."""
@@ -298,6 +326,7 @@ class RaftCore:
         return not self._damaged and self._log.up_to_date(msg.index, msg.log_term)
 
     def _on_vote_reply(self, msg: Message) -> None:
+        self._learn_commit(msg)
         expected = "pre_vote_reply" if self._role == "pre_candidate" else "vote_reply"
         if self._role in ("pre_candidate", "candidate") and msg.kind == expected:
             if msg.kind == "pre_vote_reply" and not msg.reject and msg.term != self._term + 1:
@@ -493,7 +522,9 @@ class RaftCore:
             self._configuration = self._configuration.changed(*request)
         if self._leadership is not None:
             self._leadership.reconfigure(self._configuration)
-        if self._role != "follower" and not self.may_lead():
+            if not self.may_lead():
+                self._leadership.removed_at = entry.index  # it steps down when the others know (_after_reply)
+        elif self._role != "follower" and not self.may_lead():
             self._follow(self._term, NO_NODE)
         return self._configuration.state()
 

@@ -7,8 +7,8 @@ one that reaches ``segment_bytes`` is followed by a new one, so a file holds at 
 appending and are not preallocated: a file system that extends a file after writing its blocks then leaves no hole
 before the end.
 
-Nothing written is ever changed: to void the end of the log (``truncate_after``), or all of it behind a snapshot
-(``reset``), a record that says so is appended, so that a crash brings back nothing that was cut. Each segment begins
+Nothing written is ever changed: to void the end of the log (``Cut``), or all of it behind a snapshot
+(``Reset``), a record that says so is appended, so that a crash brings back nothing that was cut. Each segment begins
 with the hard state, so that those before it can go.
 
 Memory: see ``entry_table``; reading older entries reads their record from disk. One thread writes; any may read at the
@@ -21,7 +21,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,6 @@ from .record import (
     RESET,
     TRAILER_BYTES,
     Damage,
-    Record,
     SegmentHeader,
     chain_before,
     decode_record,
@@ -134,19 +133,18 @@ class SegmentLog:
         cls,
         folder: Path,
         segment_bytes: int,
-        on_record: Callable[[Record], None] | None = None,
         end: EndMark | None = None,
         tail_bytes_max: int = TAIL_BYTES_MAX,
     ) -> SegmentLog:
-        """Verify all of the log, handing each entry to *on_record* as it is met, and get ready to append.
+        """Verify all of the log and get ready to append.
 
-        An entry that a later one replaces is handed out too. *end* cuts off what a failed fsync may have left behind
-        it. Raises LogCorrupted, or LogFailed when the files cannot be read.
+        *end* cuts off what a failed fsync may have left behind it. Raises LogCorrupted, or LogFailed when the files
+        cannot be read.
         """
         opened = cls(folder, segment_bytes, tail_bytes_max)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            opened._recover(on_record, end)
+            opened._recover(end)
         except OSError as error:
             opened.close()
             raise failed("reading", error) from error
@@ -249,14 +247,6 @@ class SegmentLog:
         used any more in this boot: after a failed fsync nobody knows what the disk holds).
         """
         self.write([entries])
-
-    def save_hard_state(self, state: HardState) -> None:
-        """Make Raft's term, vote and commit index durable. Raises as ``append`` does."""
-        self.write([state])
-
-    def truncate_after(self, index: int) -> None:
-        """Make it durable that the entries after *index* are void. Raises as ``append`` does."""
-        self.write([Cut(index)])
 
     def reset(self, index: int, term: int) -> None:
         """Make it durable that the log begins after a snapshot as of *index*. Raises as ``append`` does."""
@@ -380,7 +370,7 @@ class SegmentLog:
 
     # -- recovery
 
-    def _recover(self, on_record: Callable[[Record], None] | None, end: EndMark | None) -> None:
+    def _recover(self, end: EndMark | None) -> None:
         paths = segment_paths(self.folder)
         if end is not None and paths:
             paths = self._cut_off(paths, end)
@@ -391,7 +381,7 @@ class SegmentLog:
                 self._begin_segment(found)
                 here = Mark(found.header.number, self._offset, 0, self._chain)
             elif isinstance(found, Located):
-                self._replay(found, on_record)
+                self._replay(found)
                 self._offset, self._chain = found.end, found.chain
                 here = Mark(self._segments[-1].header.number, found.end, 0, found.chain)
             else:
@@ -418,17 +408,13 @@ class SegmentLog:
         self._offset, self._chain = header.size_bytes, header.chain
         self._add_segment(_Segment(found.path, header, header.base_index))
 
-    def _replay(self, found: Located, on_record: Callable[[Record], None] | None) -> None:
+    def _replay(self, found: Located) -> None:
         record = found.record
         segment = self._segments[-1]
         position, size = (segment.header.number << _OFFSET_BITS) | found.offset, found.end - found.offset
         try:
             if record.has_entries:
-                entries = entries_of(record)
-                self._take(entries, position, size)
-                if on_record is not None:
-                    for entry in entries:
-                        on_record(Record(entry.index, entry.term, entry.data))
+                self._take(entries_of(record), position, size)
             elif record.kind == HARD_STATE:
                 self._take(hard_state_of(record), position, size)
             elif record.kind == RESET:

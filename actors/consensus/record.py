@@ -106,20 +106,6 @@ class SegmentHeader:
         return SEGMENT_HEADER_BYTES if self.format == FORMAT else SEGMENT_HEADER_1_BYTES
 
 
-class Record(Entry):
-    """A command as an entry, for who writes nothing else."""
-
-    __slots__ = ()
-
-    def __init__(self, index: int, term: int, payload: bytes) -> None:
-        super().__init__(index, term, "command", payload)
-
-    @property
-    def payload(self) -> bytes:
-        """The entry's data."""
-        return self.data
-
-
 class Damage(Exception):
     """Bytes at *offset* are no record. ``torn``: they look like the end of an interrupted write."""
 

@@ -14,6 +14,7 @@ from typing import Any
 from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, HostError, LedgerRefused, Overloaded, StorageError
 from actorgrid.hotpath import COMPILED, LatencyWindow
 from actorgrid.models import DeviceSource, GPUStatus
+from actorgrid.supervisors.collection import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
@@ -190,7 +191,8 @@ class GPUCoordinator(Server):
 
     def _on_snapshot(self, _snapshot: Snapshot) -> None:
         mirror = self._mirror
-        self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time())
+        with collection_paused():
+            self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time())
         for lease_id in list(self._lease_waiters):
             self._settle_lease(lease_id)
         self._kick()

@@ -2,12 +2,14 @@
 
 from actorgrid.chaos.faults.network import BadWeather, Partition
 from actorgrid.chaos.simulator.scenario import Scenario
+from actorgrid.chaos.simulator.world import Timing
 from actorgrid.chaos.workloads.jobs import Jobs
 from actorgrid.chaos.workloads.locks import Locks
 from actorgrid.chaos.workloads.settings import Settings
 
 SCENARIO = Scenario(
-    says="Partitions, also one-way, come and go on a network that loses, doubles and reorders.",
+    says="Partitions, also one-way, come and go on a network that loses, doubles and reorders the codec's bytes.",
     faults=(Partition(900), BadWeather(1_200)),
     workloads=lambda: (Settings(2), Jobs(1), Locks(2)),
+    timing=Timing(in_bytes=True),
 )

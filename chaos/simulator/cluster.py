@@ -139,22 +139,24 @@ class Cluster:
         """Stop a host for good, and have its attempts, which ended with it, told to the ledger."""
         self._retired.add(node.id)
         node.crash("retired")
-        best = max(self.up, key=lambda each: each.ledger.index)
-        known = best.ledger.hosts.get(node.host_id)
-        if known is None:
-            return
-        host = {key: known[key] for key in ("host_id", "incarnation", "cpu_milli", "memory_mib", "devices")}
-        self._operator.write(register_host({**host, "state": "down"}, best.now), lambda told: self._bury(node))
+        self._bury(node)
 
     def _bury(self, node: Node) -> None:
+        """Tell the ledger that the host is down, again when a late word of its own says otherwise; end its attempts."""
         if node.id not in self._retired:
             return
-        best = max(self.up, key=lambda each: each.ledger.index)
-        if self._operator.idle:
-            for id, record in list(best.ledger.allocations.items())[:ENDS_AT_ONCE]:
-                if record["host"] == node.host_id:
-                    self._end(id, record, best.now)
         self.world.clock.after(OPERATOR_US, lambda: self._bury(node))
+        best = max(self.up, key=lambda each: each.ledger.index, default=None)
+        known = None if best is None else best.ledger.hosts.get(node.host_id)
+        if best is None or known is None or not self._operator.idle:
+            return
+        if known["state"] == "up":
+            host = {key: known[key] for key in ("host_id", "incarnation", "cpu_milli", "memory_mib", "devices")}
+            self._operator.write(register_host({**host, "state": "down"}, best.now), lambda told: None)
+            return
+        held = [item for item in best.ledger.allocations.items() if item[1]["host"] == node.host_id]
+        for id, record in held[:ENDS_AT_ONCE]:
+            self._end(id, record, best.now)
 
     def _end(self, id: str, record: dict[str, Any], at: float) -> None:
         self._operator.write(end_attempt(id, list(record["token"]), "lost", at, charge=False), lambda told: None)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 from actorgrid.actors.consensus.commands import decode_entry
 from actorgrid.actors.consensus.core import RaftCore
 from actorgrid.actors.consensus.ledger import Ledger, Outcome
+from actorgrid.actors.consensus.raft.codec import decode_message, encode_message
 from actorgrid.actors.consensus.raft.messages import Entry, Message, RaftConfig, Ready, Snapshot, SoftState
 from actorgrid.actors.consensus.raft.storage import MemoryStorage
 from actorgrid.chaos.checkers.checker import Voters
@@ -27,6 +29,7 @@ from .leading import Leading
 from .world import World
 
 MAIL_MAX = 10_000
+CUT_NOTICED_US = 5_000
 CONFIGURATIONS_KEPT = 3
 NOTHING = None
 """What the ledger is given for an entry that is none of its commands: it refuses it, and its index moves on."""
@@ -221,6 +224,8 @@ class Node:
             if len(self._mail) < MAIL_MAX:
                 self._mail.append(lambda: self._deliver(sender, message))
             return
+        if isinstance(message, bytes):
+            message = decode_message(message)
         if isinstance(message, Message):
             self.core.step(message)
         elif isinstance(message, Ask):
@@ -363,10 +368,18 @@ class Node:
         self.world.tell(lambda checker: checker.restored(self, snapshot.index, self.ledger))
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Hand messages to the network."""
+        """Hand messages to the network; one time in four, the transport notices a cut, and tells the core."""
+        network = self.world.network
         for message in messages:
             self.world.sent(self, message)
-            self.world.network.send(self.name, f"n{message.to}", message)
+            receiver = f"n{message.to}"
+            if not network.passes(self.name, receiver) and self.dice.random() < 0.25:
+                self.later(CUT_NOTICED_US, partial(self._unreachable, message.to))
+            network.send(self.name, receiver, encode_message(message) if self.world.timing.in_bytes else message)
+
+    def _unreachable(self, peer: int) -> None:
+        self.core.report_unreachable(peer)
+        self.pump()
 
     # -- leading
 

@@ -23,7 +23,10 @@ EPOCH_S = 1_700_000_000.0
 
 @dataclass(frozen=True)
 class Timing:
-    """How a cluster is tuned, the same on all its hosts. Small limits make rare paths common."""
+    """How a cluster is tuned, the same on all its hosts. Small limits make rare paths common.
+
+    ``in_bytes``: messages between cores travel as the codec's bytes, at some cost; else as they are.
+    """
 
     tick_us: int = 50 * MS
     election_ticks: int = 10
@@ -34,6 +37,7 @@ class Timing:
     message_bytes_max: int = 8_192
     inflight_messages_max: int = 8
     snapshot_chunk_bytes: int = 4_096
+    in_bytes: bool = False
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The ledger alone, in one process: commits on disk per second."""
+"""The ledger alone, in one process: commits on disk per second, and how long a large state takes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from actorgrid.actors.consensus.actor import Consensus
+from actorgrid.actors.consensus.commands import grant_attempt, new_term, register_host, submit_jobs
+from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.consensus.messages import Propose
+from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.host.context import HostContext
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
+from actorgrid.supervisors.collection import collection_paused
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.server import Server
 
@@ -76,3 +81,65 @@ def ledger(runs: int) -> Iterator[Figure]:
         consensus.stop("bench")
     yield Figure("ledger commits, 1 voter, 64 in flight", "commits/s", rates, True, note="bar of three voters: 2,000")
     yield latency("ledger commit, one at a time", singles, "ms", 1e3)
+
+
+HOSTS = 1_250
+GPUS_A_HOST = 8
+ALLOCATIONS = 50_000
+
+
+@registry.add("ledger_state")
+def ledger_state(runs: int) -> Iterator[Figure]:
+    """A ledger of 10,000 GPUs and 50,000 allocations: its snapshot, and what a new leader makes of it."""
+    with collection_paused():
+        state = _large_ledger()
+        data = state.snapshot()
+        live = state.live()
+        taken, restored, rebuilt, digests = [], [], [], []
+        for _ in range(runs):
+            began = time.perf_counter()
+            state.snapshot()
+            taken.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            again = Ledger.restore(data)
+            restored.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            again.digest()
+            digests.append(time.perf_counter() - began)
+            core = CoordinatorCore("h0", 1, "completion", 100_000, time.perf_counter_ns, queue="easy_backfill")
+            began = time.perf_counter()
+            core.load(live.jobs, live.allocations, live.hosts, 1.0)
+            core.schedule(1.0, 1)
+            rebuilt.append(time.perf_counter() - began)
+            assert core.engine.allocated_gpu_milli == ALLOCATIONS * 200
+    note = f"{HOSTS * GPUS_A_HOST:,} GPUs, {ALLOCATIONS:,} allocations"
+    yield Figure("snapshot of the ledger", "s", taken, False, must=0.5, note=f"{note}, {len(data) / 2**20:.0f} MiB")
+    yield Figure("a new leader's engine rebuilt", "s", rebuilt, False, must=1.0, note=note)
+    yield Figure("ledger restored from the snapshot", "s", restored, False)
+    yield Figure("digest of a ledger just restored", "s", digests, False)
+
+
+def _large_ledger() -> Ledger:
+    state = Ledger()
+
+    def do(command: dict[str, Any]) -> None:
+        outcome = state.apply(state.index + 1, command)
+        assert outcome.error is None, outcome.error
+
+    do(new_term(1, 0.0))
+    for host in range(HOSTS):
+        devices = [
+            {"uuid": f"GPU-{host}-{index}", "index": index, "memory_mib": 81_920, "model": "H100"}
+            for index in range(GPUS_A_HOST)
+        ]
+        record = {"host_id": f"h{host}", "incarnation": 1, "cpu_milli": 128_000, "memory_mib": 10**6}
+        do(register_host({**record, "devices": devices}, 0.0))
+    amounts = {"gpus": 0.2, "gpu_count": 1, "gpu_milli": 200, "gpu_memory_mib": 1_000, "cpu_milli": 100}
+    for first in range(0, ALLOCATIONS, 1_000):
+        jobs = [{"job_id": f"j{number}", "resources": amounts} for number in range(first, first + 1_000)]
+        do(submit_jobs(jobs, 0.0))
+    for number in range(ALLOCATIONS):
+        device = number // 5
+        host, index = divmod(device, GPUS_A_HOST)
+        do(grant_attempt(f"j{number}", 1, f"h{host}", 1, [index], 1, 0.0))
+    return state

@@ -36,7 +36,7 @@ def kept(log: SegmentLog) -> list[Entry]:
 
 
 def read(folder: Path, segment_bytes: int = BIG, end: EndMark | None = None) -> list[Entry]:
-    log = SegmentLog.open(folder, segment_bytes, None, end)
+    log = SegmentLog.open(folder, segment_bytes, end)
     found = kept(log)
     log.close()
     return found

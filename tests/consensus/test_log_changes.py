@@ -28,7 +28,7 @@ def reopened(folder: Path, segment_bytes: int = BIG, tail_bytes_max: int = BIG) 
 def test_a_cut_tail_never_returns(tmp_path: Path) -> None:
     fill(tmp_path, [[b"a", b"b", b"c"], [b"d", b"e"]])
     log = reopened(tmp_path)
-    log.truncate_after(2)
+    log.write([Cut(2)])
     assert (log.last_index, log.last_term) == (2, 1)
     log.close()
     assert [entry.data for entry in read(tmp_path)] == [b"a", b"b"]
@@ -76,7 +76,7 @@ def test_the_hard_state_is_the_last_one_written_also_behind_dropped_segments(tmp
     assert log.hard_state == HardState(3, 2, 18)
     assert log.first_index > 20
     assert log.term(log.base_index) == 1
-    log.save_hard_state(HardState(4, 0, 59))
+    log.write([HardState(4, 0, 59)])
     log.close()
     assert reopened(tmp_path).hard_state == HardState(4, 0, 59)
 
@@ -93,7 +93,7 @@ def test_a_segment_begun_without_its_hard_state_does_not_lose_it(tmp_path: Path)
     log = reopened(tmp_path, 4096)
     log.append([command(log.last_index + 1, b"x")])
     assert log.drop_behind(log.last_index) == 0
-    log.save_hard_state(HardState(7, 3, 1))
+    log.write([HardState(7, 3, 1)])
     assert log.drop_behind(log.last_index) == 1
     log.close()
     assert reopened(tmp_path).hard_state == HardState(7, 3, 1)
@@ -141,7 +141,7 @@ def test_old_entries_are_read_from_disk_when_memory_has_them_no_more(tmp_path: P
     for start in range(0, len(written), 7):
         log.append(written[start : start + 7])
     assert kept(log) == written
-    log.truncate_after(390)
+    log.write([Cut(390)])
     log.append([command(391, b"new", 2)])
     written = [*written[:390], command(391, b"new", 2)]
     assert kept(log) == written
@@ -229,7 +229,7 @@ def test_a_failed_fsync_is_never_tried_again(tmp_path: Path, monkeypatch: pytest
         patched.setattr(os, "fdatasync", refuse)
         with pytest.raises(LogFailed):
             log.append([command(2, b"lost")])
-    for again in (lambda: log.append([command(2, b"again")]), lambda: log.save_hard_state(HardState(2, 0, 0))):
+    for again in (lambda: log.append([command(2, b"again")]), lambda: log.write([HardState(2, 0, 0)])):
         with pytest.raises(LogFailed):
             again()
     assert log.last_index == 1

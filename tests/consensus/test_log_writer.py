@@ -165,7 +165,7 @@ def test_a_failed_sync_ends_it_for_this_boot(disk: Disk, monkeypatch: pytest.Mon
         disk.marker.check("boot-1")
     end = disk.marker.check("boot-2")
     disk.close()
-    again = SegmentLog.open(disk.folder / "segments", 4096, None, end)
+    again = SegmentLog.open(disk.folder / "segments", 4096, end)
     assert (again.last_index, again.hard_state) == (1, HardState(1, 1, 0))
     again.close()
 

@@ -23,10 +23,8 @@ from typing import Any
 import psutil
 
 import actorgrid
-from actorgrid.actors.consensus.commands import decode_entry
 from actorgrid.actors.consensus.ledger import Ledger
-from actorgrid.actors.consensus.log import SegmentLog
-from actorgrid.actors.consensus.record import Record
+from actorgrid.actors.consensus.ledger_check import read_log, replay
 from actorgrid.actors.consensus.store import Store
 from actorgrid.actors.work.environment import host_tag
 from actorgrid.actors.work.process_tree import find_marked, living
@@ -531,13 +529,10 @@ class Soak:
         newest = snapshots[0]
         ledger = Ledger.restore(snapshots[1].data) if len(snapshots) > 1 else Ledger()
 
-        def again(record: Record) -> None:
-            if ledger.index < record.index <= newest.index:
-                session, seq, command = decode_entry(record.payload)
-                ledger.apply(record.index, command, session, seq)
-
         first = ledger.index
-        SegmentLog.open(folder / "segments", 65536, again).close()
+        for entry in read_log(folder / "segments", first, lambda _label, _done, _total: None).entries:
+            if entry.index <= newest.index:
+                replay(ledger, entry)
         self.counts["entries replayed"] = ledger.index - first
         if ledger.snapshot() != newest.data:
             self._problem(f"the log from {first} to {newest.index} does not give the state it gave before")

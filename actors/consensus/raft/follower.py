@@ -48,6 +48,7 @@ class Follower:
             message.sender,
             self._node,
             message.term,
+            commit=self._log.commit,
             last_index=self._log.last_index,
             sequence=message.sequence,
         )
@@ -105,9 +106,10 @@ class Follower:
             self._node,
             message.term,
             index=index,
+            log_term=log_term,
+            commit=self._log.commit,
             reject=reject,
             hint=hint,
-            log_term=log_term,
             last_index=self._log.last_index,
             sequence=message.sequence,
         )

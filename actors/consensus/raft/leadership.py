@@ -53,6 +53,7 @@ class Leadership:
         self.pending_conf_index = log.last_index  # no change of the members before this one is applied
         self.uncommitted_bytes = 0
         self.transferee = NO_NODE
+        self.removed_at = 0  # the index at which this leader stopped being a voter
         self.dirty = True  # flush may have something to send
         self._heartbeat_due = False
         self._heartbeat_elapsed = 0
@@ -69,6 +70,8 @@ class Leadership:
 
     def refusal(self, kind: EntryKind, data: bytes) -> DroppedReason | None:
         """Why this cannot be proposed now. An entry alone may be larger than the bound."""
+        if self.removed_at:
+            return "not_a_voter"
         if self.transferee != NO_NODE:
             return "transferring"
         bytes_after = self.uncommitted_bytes + len(data)
@@ -301,6 +304,7 @@ class Leadership:
             return None
         progress.active = True
         progress.acknowledged = max(progress.acknowledged, message.sequence)
+        progress.commit = max(progress.commit, message.commit)
         return progress
 
     def lost_its_log(self, progress: Progress, message: Message) -> bool:
@@ -402,6 +406,17 @@ class Leadership:
             self.transferee = NO_NODE
         self.dirty = True
         self.count()  # a smaller quorum may hold more
+
+    def may_leave(self) -> bool:
+        """Whether this leader is removed, and a quorum of those who stay knows that this is committed.
+
+        Did it go before, they might need its vote to elect the one who could tell them, and its log may be longer
+        than theirs for ever.
+        """
+        if not self.removed_at:
+            return False
+        known = {node: progress.commit for node, progress in self.progress.items()}
+        return self._configuration.reached(known) >= self.removed_at
 
     def transfer(self, to: int) -> DroppedReason | None:
         """Begin to hand over to *to*; no proposal is taken until that is done or given up."""

@@ -116,13 +116,14 @@ class Message:
     campaigned for. ``sequence`` numbers what a leader sends in its term; replies carry it back, so that a reply is
     known to be younger than anything that happened before its number was given out.
 
-    * pre_vote, vote: ``index`` and ``log_term`` of the last entry; ``force``: a transfer, leases do not count
-    * pre_vote_reply, vote_reply: ``reject``
+    * pre_vote, vote: ``index`` and ``log_term`` of the last entry; ``force``: a transfer, leases do not count;
+      ``commit`` and its term in ``hint``
+    * pre_vote_reply, vote_reply: ``reject``; ``commit`` and its term in ``hint``
     * append: ``index`` and ``log_term`` of the entry before ``entries``; ``commit``; ``sequence``
     * append_reply: ``index`` matched, or rejected with a ``hint`` (index) and ``log_term`` (its term) of where the
-      logs may agree; ``last_index`` of the log; ``sequence``
+      logs may agree; ``last_index`` of the log; ``commit`` of the sender; ``sequence``
     * heartbeat: ``commit`` that the receiver is known to hold; ``sequence``
-    * heartbeat_reply: ``last_index``; ``sequence``
+    * heartbeat_reply: ``last_index``; ``commit`` of the sender; ``sequence``
     * snapshot: ``chunk``; ``sequence``
     * snapshot_reply: ``index`` of the snapshot, ``hint``: bytes received so far; ``last_index``; ``sequence``
     * read_index: ``context``; read_index_reply: ``context``, ``index``

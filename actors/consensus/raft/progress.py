@@ -37,6 +37,7 @@ class Progress:
         "_inflight",
         "acknowledged",
         "active",
+        "commit",
         "damaged",
         "inflight_bytes",
         "match",
@@ -59,6 +60,7 @@ class Progress:
         self.paused = False  # a probe is on the way
         self.poked = True  # an append is due, even an empty one
         self.sent_commit = 0
+        self.commit = 0  # the highest commit index that it said it knows
         self.acknowledged = 0  # the highest sequence number answered
         self.match_sequence = 0  # the last number given out when *match* was learned
         self.outgoing: Outgoing | None = None

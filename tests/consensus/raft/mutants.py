@@ -135,6 +135,8 @@ MUTANTS: dict[str, Mutant] = {
         RaftCore, "_on_append", effective_when_received(RaftCore._on_append)
     ),
     "a removed leader goes on": always(RaftCore, "may_lead", True),
+    "a removed leader leaves at once": replaced(Leadership, "may_leave", lambda self: bool(self.removed_at)),
+    "nobody learns from a refusal": always(RaftCore, "_learn_commit", None),
     "who is no voter is counted": replaced(Configuration, "reached", all_who_answer_count),
     "an old term's entry is committed by counting": always(Leadership, "countable", True),
     "every append cuts the log": always(RaftLog, "first_news", 0),
@@ -188,6 +190,8 @@ CAUGHT_BY: dict[str, tuple[str, ...]] = {
         "test_a_change_of_members_that_is_never_committed_has_no_effect",
     ),
     "a removed leader goes on": ("test_a_removed_leader_steps_down_and_its_log_does_not_count",),
+    "a removed leader leaves at once": ("test_a_removed_leader_stays_until_the_others_know",),
+    "nobody learns from a refusal": ("test_a_voter_learns_from_a_refusal_that_it_alone_is_left",),
     "who is no voter is counted": ("test_who_is_no_voter_is_not_counted",),
     "an old term's entry is committed by counting": ("test_an_entry_of_an_old_term_is_not_committed_by_counting",),
     "every append cuts the log": ("test_a_late_append_takes_nothing_away",),

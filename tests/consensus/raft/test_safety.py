@@ -282,6 +282,48 @@ def test_a_removed_leader_steps_down_and_its_log_does_not_count() -> None:
     assert cluster.leader() in (2, 3)
 
 
+def removed_unknown_to_two() -> Cluster:
+    """The voters are 1 and 2; 1 removed itself, which is committed, and 2 has the entry but not that word."""
+    cluster = Cluster([1, 2])
+    cluster.elect(1)
+    cluster.change(1, ("remove", 1))
+    cluster.process(1)
+    cluster.stabilize(2)
+    cluster.propose(1, "more than 2 has")
+    cluster.cut = {(1, 2)}
+    cluster.stabilize()
+    assert cluster[1].status().config.voters == (2,)
+    assert cluster[2].status().config.voters == (1, 2)
+    return cluster
+
+
+def test_a_removed_leader_stays_until_the_others_know() -> None:
+    cluster = removed_unknown_to_two()
+    term = cluster[1].status().term
+    cluster.step(Message("heartbeat_reply", 1, 2, term, last_index=2, commit=1, sequence=1))
+    assert cluster[1].status().role == "leader"
+    assert cluster.propose(1, "late") == Dropped("not_a_voter")
+    cluster.heal()
+    cluster.tick_all(1)
+    assert cluster[1].status().role == "follower"
+    assert cluster[2].status().config.voters == (2,)
+
+
+def test_a_voter_learns_from_a_refusal_that_it_alone_is_left() -> None:
+    """The removed leader went down before it told; its log is longer, so its vote cannot be had."""
+    cluster = removed_unknown_to_two()
+    cluster.heal()
+    cluster.wire.clear()
+    cluster.restart(1)
+    cluster.stabilize()
+    assert cluster[1].status().last_index > cluster[2].status().last_index
+    cluster.tick(2, 20)
+    cluster.stabilize()
+    cluster.tick(2, 20)
+    cluster.stabilize()
+    assert cluster[2].status().role == "leader"
+
+
 def test_who_is_no_voter_is_not_counted() -> None:
     cluster = Cluster([1, 2, 3], learners=[4, 5])
     cluster.elect(1)
