@@ -5,9 +5,9 @@ than there is, comes from an old term or names a past incarnation. It uses no cl
 the same state, byte for byte (``snapshot``), which voters compare (``digest``). A refused command changes nothing but
 the proposer's session.
 
-Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; locks 10,000; sessions 10,000 (least
-recently used goes first); 1,000 ended jobs kept whole, 100,000 more by id and state; 1,000 attempts per job, of which
-the first and the last 49 are kept.
+Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; locks 10,000; quotas 10,000; sessions
+10,000 (least recently used goes first); 1,000 ended jobs kept whole, 100,000 more by id and state; 1,000 attempts per
+job, of which the first and the last 49 are kept.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ from .digest import DigestMarks, StateDigest
 from .jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
 from .locks import Locks
 from .messages import Snapshot
+from .quotas import Quotas
 from .records import (
     END_FACTS,
+    UNKNOWN_USER,
     cancelled_before_start,
     default_error,
     last_number,
@@ -108,6 +110,7 @@ class Ledger:
         self.locks = self._locks.records
         self.counts = self._jobs.counts
         self.capacity = Capacity()
+        self.quotas = Quotas(lambda *told: self._changed("quota", *told), self._jobs.waiting)
         self._sessions = Sessions(lambda session: self._digest.changed("session", session))
         self._events_total = 0
         self._digest = self._new_digest()
@@ -134,6 +137,7 @@ class Ledger:
             "release_lock": lambda command: self._locks.release(command, [self.epoch, self.index], self._at),
             "expire_lock": self._expire_lock,
             "compare_digest": lambda command: self.digest_marks.compare(command),
+            "set_quota": self.quotas.set,
         }
 
     # -- entries
@@ -225,6 +229,7 @@ class Ledger:
             "hosts": list(self.hosts.values()),
             "settings": list(self.settings.items()),
             "locks": list(self.locks.values()),
+            "quotas": list(self.quotas.records.items()),
             "sessions": self._sessions.dump(),
         }
         return encode({**self._rest(), "index": self.index}, sections)
@@ -254,6 +259,7 @@ class Ledger:
                 "host": self.hosts,
                 "setting": self.settings,
                 "lock": self.locks,
+                "quota": self.quotas.records,
                 "session": self._sessions.answers,
             }
         )
@@ -271,8 +277,10 @@ class Ledger:
         ledger.settings.update((key, value) for key, value in sections.get("settings", ()))
         ledger.locks.update((record["name"], record) for record in sections.get("locks", ()))
         ledger._sessions.load(sections.get("sessions", ()))
+        ledger.quotas.records.update(sections.get("quotas", ()))
         for allocation in ledger.allocations.values():
             ledger.capacity.take(allocation)
+            ledger.quotas.take(allocation)
         ledger._digest = ledger._new_digest()
         return ledger
 
@@ -287,6 +295,7 @@ class Ledger:
             hosts=dict(self.hosts),
             settings=dict(self.settings),
             locks=dict(self.locks),
+            quotas=dict(self.quotas.records),
         )
 
     # -- terms, hosts, settings
@@ -362,6 +371,7 @@ class Ledger:
                         asked=name,
                         hint="submit it first, or in the same batch",
                     )
+        self.quotas.check_submit(fresh.values())
         refuse_circles({job_id: given.get("depends_on", ()) for job_id, given in fresh.items()})
         first = self._jobs.next_ordinal
         self._jobs.accept(
@@ -421,7 +431,7 @@ class Ledger:
         attempt_id = f"{job_id}.{number}"
         self._refuse_taken(attempt_id)
         owner = {"kind": "attempt", "job_id": job_id, "attempt": number}
-        allocation = self._allocate(attempt_id, owner, command, devices, resources, job["pool"], {})
+        allocation = self._allocate(attempt_id, owner, command, devices, resources, job["pool"], {}, job["user_id"])
         attempt = new_attempt(allocation, number, command.get("placement_latency_us"))
         attempts = [*job["attempts"], attempt]
         if len(attempts) > ATTEMPTS_KEPT:
@@ -434,9 +444,10 @@ class Ledger:
         self._refuse_taken(command["lease_id"])
         resources = resources_of(command["resources"])
         devices = self.capacity.check(host, command["gpu_indexes"], resources)
+        user = command.get("user_id", UNKNOWN_USER)
         owner = {"kind": "session", "session_id": command["session_id"], "lease_id": command["lease_id"]}
         allocation = self._allocate(
-            command["lease_id"], owner, command, devices, resources, command.get("pool"), command.get("env", {})
+            command["lease_id"], owner, command, devices, resources, command.get("pool"), command.get("env", {}), user
         )
         self._event("allocation", command["lease_id"], "granted")
         return {"token": allocation["token"], "gpu_uuids": allocation["gpu_uuids"]}
@@ -480,7 +491,9 @@ class Ledger:
         resources: dict[str, Any],
         pool: str | None,
         env: dict[str, str],
+        user: str,
     ) -> dict[str, Any]:
+        self.quotas.check_grant(user, resources)
         where = {
             "host": command["host"],
             "incarnation": command["incarnation"],
@@ -489,10 +502,12 @@ class Ledger:
             "granted_at": self._at,
             "pool": pool,
             "env": env,
+            "user_id": user,
         }
         allocation = new_allocation(allocation_id, owner, where, devices, resources)
         self.allocations[allocation_id] = allocation
         self.capacity.take(allocation)
+        self.quotas.take(allocation)
         self._changes.append(("allocation", allocation_id, allocation))
         return allocation
 
@@ -501,6 +516,7 @@ class Ledger:
         if allocation is None:
             return False
         self.capacity.give(allocation)
+        self.quotas.give(allocation)
         self._changes.append(("allocation", allocation_id, None))
         return True
 
