@@ -37,8 +37,8 @@ REACH_S = 5.0
 class LedgerMirror:
     """Follows the ledger for one server and proposes for it.
 
-    ``jobs`` holds those that are not final; ``allocations``, ``hosts``, ``settings`` and ``quotas`` all there are, by id.
-    They are empty until ``start`` ends. The records are to be read, not written.
+    ``jobs`` holds those that are not final; ``allocations``, ``hosts``, ``settings`` and ``quotas`` all there are, by
+    id. They are empty until ``start`` ends. The records are to be read, not written.
     """
 
     def __init__(

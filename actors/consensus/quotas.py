@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from actorgrid.errors import NotFound, QueueFull, QuotaExceeded, WrongState
@@ -46,7 +47,9 @@ def amounts_held(allocation: Mapping[str, Any]) -> dict[str, int]:
 
 
 def quota_of(user: str, quotas: Mapping[str, Plain]) -> Plain | None:
-    """The quota that *user* is held to: one's own, else everyone's; ``None``: not limited."""
+    """The quota that *user* is held to: one's own, else everyone's; ``None``: not limited. Nobody (``""``) is not."""
+    if not user:
+        return None
     return quotas.get(user, quotas.get(EVERYONE))
 
 
@@ -58,6 +61,60 @@ def over(limits: Mapping[str, int | None] | None, used: Mapping[str, int], asked
         if limit is not None and asked[name] and used[name] + asked[name] > limit:
             found.append(name)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """What a user's quota lacks for a request: the limits named in *short*, and all that they were compared with."""
+
+    user: str
+    limits: Plain
+    used: dict[str, int]
+    asked: dict[str, int]
+    short: tuple[str, ...]
+
+    @property
+    def wanted(self) -> str:
+        """What is asked for of the first limit that is short, for people."""
+        return amount_text(self.short[0], self.asked[self.short[0]])
+
+    @property
+    def in_use(self) -> str:
+        """What is in use of the first limit that is short, for people: ``3 of 4 GPUs in use``."""
+        name = self.short[0]
+        used, limit = amount_text(name, self.used[name]), amount_text(name, self.limits[name])
+        noun = limit.partition(" ")[2]
+        return f"{used.partition(' ')[0] if used.endswith(noun) else used} of {limit} in use"
+
+    @property
+    def left(self) -> dict[str, int]:
+        """What is left of each limit that is short."""
+        return {name: max(0, self.limits[name] - self.used[name]) for name in self.short}
+
+    @property
+    def for_good(self) -> bool:
+        """Whether the request would not fit the whole quota either."""
+        return bool(over(self.limits, dict.fromkeys(HELD, 0), self.asked))
+
+
+def shortage(
+    user: str, quotas: Mapping[str, Plain], resources: Mapping[str, Any], allocations: Iterable[Mapping[str, Any]]
+) -> Shortage | None:
+    """What the quota of *user* lacks for *resources*, with what *allocations* hold; ``None`` when it has room."""
+    limits = quota_of(user, quotas)
+    if limits is None:
+        return None
+    used = dict.fromkeys(HELD, 0)
+    for allocation in allocations:
+        if allocation["user_id"] == user:
+            for name, amount in amounts_held(allocation).items():
+                used[name] += amount
+    return _short(user, limits, used, amounts_of(resources))
+
+
+def _short(user: str, limits: Plain | None, used: dict[str, int], asked: dict[str, int]) -> Shortage | None:
+    names = tuple(over(limits, used, asked))
+    return None if limits is None or not names else Shortage(user, limits, used, asked, names)
 
 
 def amount_text(name: str, amount: int) -> str:
@@ -115,14 +172,12 @@ class Quotas:
 
     def check_grant(self, user: str, resources: Plain) -> None:
         """Raises QuotaExceeded when *resources* are more than the user's quota has left."""
-        limits, used, asked = quota_of(user, self.records), self.used(user), amounts_of(resources)
-        short = over(limits, used, asked)
-        if limits is not None and short:
-            name = short[0]
+        short = _short(user, quota_of(user, self.records), self.used(user), amounts_of(resources))
+        if short is not None:
             raise QuotaExceeded(
                 f"the quota of user {user} does not have that much left",
-                asked=amount_text(name, asked[name]),
-                found=f"{amount_text(name, used[name])} of {amount_text(name, limits[name])} in use",
+                asked=short.wanted,
+                found=short.in_use,
                 hint=f"wait for work of {user} to end, or have the quota raised (actorgrid quota)",
             )
 
@@ -175,15 +230,14 @@ class Quotas:
 
 def refuse_over_whole(user: str, limits: Plain | None, resources: Mapping[str, Any], what: str) -> None:
     """Raises QuotaExceeded when *what* asks for *resources* that are more than *limits* in all."""
-    asked = amounts_of(resources)
-    short = over(limits, dict.fromkeys(HELD, 0), asked)
-    if limits is not None and short:
-        name = short[0]
+    short = _short(user, limits, dict.fromkeys(HELD, 0), amounts_of(resources))
+    if short is not None:
+        whole = amount_text(short.short[0], short.limits[short.short[0]])
         raise QuotaExceeded(
             f"{what} asks for more than user {user} may hold at once",
-            asked=amount_text(name, asked[name]),
-            found=f"a quota of {amount_text(name, limits[name])}",
-            hint=f"ask for at most {amount_text(name, limits[name])}, or have the quota raised (actorgrid quota)",
+            asked=short.wanted,
+            found=f"a quota of {whole}",
+            hint=f"ask for at most {whole}, or have the quota raised (actorgrid quota)",
         )
 
 

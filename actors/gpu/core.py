@@ -8,17 +8,20 @@ refusal. Only hosts that are up get new work, and this host only once the ledger
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from actorgrid.errors import AdoptRefused, QueueFull, UnknownNode, UnknownPolicy
-from actorgrid.hotpath import Placement, PlacementEngine, TypicalTask
+from actorgrid.hotpath import Placement, PlacementEngine
 from actorgrid.models import JobState
 
+from ..consensus.quotas import quota_of, refuse_over_whole
 from ..scheduling.arrivals import Arrivals
 from ..scheduling.policies import SchedulingPolicy, find_policy
 from ..scheduling.queue import DEFAULT_PRIORITY, LEASE_PRIORITY, Shape
 from ..scheduling.request import Need, Request, Start
 from ..scheduling.scheduler import Scheduler
+from .asking import limits_of, request_behind, request_of, shares_of, typical_tasks
 from .feasibility import accepted_models, check_feasible, model_name
 from .grant import Grant, Record
 from .messages import AcquireLease
@@ -60,6 +63,7 @@ class CoordinatorCore:
         self._clock_ns = clock_ns
         self._jobs: Mapping[str, Record] = {}
         self._allocations: Mapping[str, Record] = {}
+        self._quotas: Mapping[str, Record] = {}
         self._leases: dict[str, AcquireLease] = {}
         self._lease_count = 0
         self._refusals: dict[str, int] = {}
@@ -82,14 +86,19 @@ class CoordinatorCore:
     # -- what the ledger says
 
     def load(
-        self, jobs: Mapping[str, Record], allocations: Mapping[str, Record], hosts: dict[str, Record], now: float
+        self,
+        jobs: Mapping[str, Record],
+        allocations: Mapping[str, Record],
+        hosts: dict[str, Record],
+        now: float,
+        quotas: Mapping[str, Record] = MappingProxyType({}),
     ) -> None:
         """Start (again) from a snapshot. The mappings are kept, and expected to be kept current by their owner.
 
         What is proposed and not answered stays reserved.
         """
         self._now = now
-        self._jobs, self._allocations, self.hosts = jobs, allocations, hosts
+        self._jobs, self._allocations, self.hosts, self._quotas = jobs, allocations, hosts, quotas
         for id in [id for id in self.in_flight if id in allocations]:
             del self.in_flight[id]
         for id in [id for id in self._leases if id in allocations]:
@@ -97,6 +106,7 @@ class CoordinatorCore:
         self._queued.clear()
         self._asked_by.clear()
         self.scheduler = self._new_scheduler(self.scheduler.queue_max)
+        self.scheduler.limit(*limits_of(quotas), now)
         self._rebuild()
         for lease in self._leases.values():
             if lease.lease_id not in self.in_flight:
@@ -113,6 +123,8 @@ class CoordinatorCore:
                 self._host_changed(id, record)
             elif kind == "job":
                 self._job_changed(id, record, now)
+            elif kind == "quota":
+                self.scheduler.limit(*limits_of(self._quotas), now)
 
     def _allocation_changed(self, id: str, record: Record | None) -> None:
         self.in_flight.pop(id, None)
@@ -122,10 +134,12 @@ class CoordinatorCore:
             if id in self.engine:
                 self._release(id)
                 self._fence()
+            else:
+                self.scheduler.gave_back(id)
             return
         self._dequeue(self._asked_by.get(id, id))
         if id in self.engine:
-            if self.engine.placement(id).shares == _shares(record):
+            if self.engine.placement(id).shares == shares_of(record):
                 return
             self._release(id)
         if not self._adopt(id, record):
@@ -154,8 +168,9 @@ class CoordinatorCore:
     # -- asking for leases
 
     def ask_lease(self, lease: AcquireLease, now: float) -> None:
-        """Let a lease wait for room. Raises as ``check_feasible``, or QueueFull."""
+        """Let a lease wait for room. Raises as ``check_feasible``, QuotaExceeded when it never may, or QueueFull."""
         self.check_feasible(lease.resources)
+        refuse_over_whole(lease.user_id, quota_of(lease.user_id, self._quotas), lease.resources, "the lease")
         if len(self._leases) >= WAITING_LEASES_MAX:
             raise QueueFull(
                 "too many leases are being waited for", found=f"{WAITING_LEASES_MAX}", hint="try again in a moment"
@@ -304,12 +319,13 @@ class CoordinatorCore:
             self._release(id)  # an attempt that nobody knows of any more
         try:
             self.scheduler.submit(
-                _request_of(
+                request_of(
                     id,
                     Shape.of(job["resources"]),
                     priority=DEFAULT_PRIORITY if job["policy"] == "fifo" else job["priority"],
                     submitted_at=job["submitted_at"],
                     expected_s=job["max_execution_time_s"],
+                    tenant=job["user_id"],
                 ),
                 now,
                 order=job["submitted_index"] * _BATCH + job.get("ordinal", 0),
@@ -335,7 +351,7 @@ class CoordinatorCore:
         self.scheduler.queue_max += 1  # leases have a bound of their own and never crowd out jobs
         try:
             self.scheduler.submit(
-                _request_of(lease.lease_id, Shape.of(lease.resources), priority=LEASE_PRIORITY),
+                request_of(lease.lease_id, Shape.of(lease.resources), priority=LEASE_PRIORITY, tenant=lease.user_id),
                 now,
                 order=self._lease_count,
                 not_before=not_before,
@@ -417,6 +433,7 @@ class CoordinatorCore:
             self.scheduler.finished(id, self._now)
         else:
             self.engine.release(id)
+            self.scheduler.gave_back(id)
             self.scheduler.refresh(self._now)
 
     def _eligible(self, host: Record) -> bool:
@@ -469,22 +486,18 @@ class CoordinatorCore:
                 )
             except (AdoptRefused, UnknownNode):
                 continue  # others hold that room now: the ledger will refuse it
+            job, lease = self._jobs.get(grant.job_id, {}), grant.lease
+            user = lease.user_id if lease is not None else job.get("user_id", "")
             self._runs(
-                placement, shape.cpu_milli, shape.memory_mib, shape.gpu_milli, shape.gpu_memory_mib, grant.job_id
+                placement, shape.cpu_milli, shape.memory_mib, shape.gpu_milli, shape.gpu_memory_mib, user, grant.job_id
             )
         self._score_devices()
         self._fence()
         self.scheduler.refresh(self._now)
 
     def _weigh_by_arrivals(self) -> None:
-        """Tell the engine what usually comes; for a model that is not here nothing need be kept."""
-        tasks = []
-        for shape, part in self._arrivals.told.items():
-            models = accepted_models(shape.gpu_models, self.hosts.values())
-            if models or not shape.gpu_models:
-                milli = shape.gpu_milli or WHOLE_GPU_MILLI
-                tasks.append(TypicalTask(shape.cpu_milli, shape.gpu_count, milli, part, models))
-        self.engine.set_typical_tasks(tasks)
+        """Tell the engine what usually comes."""
+        self.engine.set_typical_tasks(typical_tasks(self._arrivals.told, list(self.hosts.values())))
 
     def _score_devices(self) -> None:
         if self._policy != "device_score":
@@ -499,7 +512,7 @@ class CoordinatorCore:
             try:
                 placement = self.engine.adopt(
                     id,
-                    _shares(record),
+                    shares_of(record),
                     cpu_milli=cpu_milli,
                     memory_mib=memory_mib,
                     gpu_milli=record["gpu_milli"] or WHOLE_GPU_MILLI,
@@ -514,10 +527,13 @@ class CoordinatorCore:
                 memory_mib,
                 record["gpu_milli"],
                 record["gpu_memory_mib"],
+                record["user_id"],
                 record["owner"].get("job_id", ""),
                 record["granted_at"],
             )
             return True
+        unplaced = request_behind(record)  # the ledger counts it all the same
+        self.scheduler.allowances.hold(id, unplaced.tenant, unplaced.need)
         return False
 
     def _runs(
@@ -527,6 +543,7 @@ class CoordinatorCore:
         memory_mib: int,
         gpu_milli: int,
         gpu_memory_mib: int,
+        user: str,
         job_id: str,
         since: float | None = None,
     ) -> None:
@@ -539,6 +556,7 @@ class CoordinatorCore:
             gpu_milli=gpu_milli or WHOLE_GPU_MILLI,
             gpu_memory_mib=gpu_memory_mib,
             expected_s=self._jobs.get(job_id, {}).get("max_execution_time_s"),
+            tenant=user,
         )
         self.scheduler.adopt(request, placement, self._now if since is None else since)
 
@@ -568,22 +586,3 @@ def _check_policy(name: str) -> None:
             asked=f"scheduling.queue={name}",
             hint="use easy_backfill, or another that stops nobody",
         )
-
-
-def _request_of(id: str, shape: Shape, **more: Any) -> Request:
-    """A job's or lease's wish for room; devices that are named by UUID are its affinity."""
-    return Request(
-        id,
-        cpu_milli=shape.cpu_milli,
-        memory_mib=shape.memory_mib,
-        gpu_count=shape.gpu_count,
-        gpu_milli=shape.gpu_milli or WHOLE_GPU_MILLI,
-        gpu_memory_mib=shape.gpu_memory_mib,
-        gpu_models=shape.gpu_models,
-        affinity=shape.gpu_affinity,
-        **more,
-    )
-
-
-def _shares(record: Record) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return ((record["host"], tuple(record["gpu_indexes"])),)

@@ -48,5 +48,6 @@ class Grant:
             "resources": self.lease.resources,
             "pool": self.lease.pool,
             "env": self.lease.env,
+            "user_id": self.lease.user_id,
             **common,
         }
