@@ -423,6 +423,7 @@ class CoordinatorCore:
             job_id=job_id,
             number=number,
             lease=lease,
+            user_id=start.request.tenant,
         )
         self.in_flight[id] = grant
         return grant
@@ -486,11 +487,8 @@ class CoordinatorCore:
                 )
             except (AdoptRefused, UnknownNode):
                 continue  # others hold that room now: the ledger will refuse it
-            job, lease = self._jobs.get(grant.job_id, {}), grant.lease
-            user = lease.user_id if lease is not None else job.get("user_id", "")
-            self._runs(
-                placement, shape.cpu_milli, shape.memory_mib, shape.gpu_milli, shape.gpu_memory_mib, user, grant.job_id
-            )
+            amounts = shape.cpu_milli, shape.memory_mib, shape.gpu_milli, shape.gpu_memory_mib
+            self._runs(placement, *amounts, grant.user_id, grant.job_id)
         self._score_devices()
         self._fence()
         self.scheduler.refresh(self._now)

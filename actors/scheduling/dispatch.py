@@ -106,8 +106,7 @@ class Dispatch:
 
     def look_at_claims(self, tenant: str | None, now: float) -> None:
         """*tenant* (``None``: any) has less room than before: its first may have to stand aside."""
-        claims = {**self._claims, **{each.job.id: each.job for each in self._planner.reservations.values()}}
-        for job in sorted(claims.values(), key=lambda job: job.key):
+        for job in sorted(self._with_claims(), key=lambda job: job.key):
             if job.line is not None and tenant in (None, job.line.tenant):
                 self._stands_aside(job, job.line, now)
 
@@ -279,7 +278,10 @@ class Dispatch:
     # -- limits of tenants
 
     def _stands_aside(self, job: Job, line: Line, now: float) -> bool:
-        """Whether the tenant has no room for *job*, one of *line*; the line is held then, and has no claims."""
+        """Whether the tenant has no room for *job*, one of *line*; it has no claim then.
+
+        The line is held if it is the first: what there is no room for even then, there is not for those behind it.
+        """
         tenant = line.tenant
         if not tenant:
             return False
@@ -287,15 +289,15 @@ class Dispatch:
             if self._savers.get(tenant) is job:
                 del self._savers[tenant]
             return False
-        self._lines.hold(line)
-        claims = {**self._claims, **{each.job.id: each.job for each in self._planner.reservations.values()}}
-        withdrawn = [each for each in claims.values() if each.line is line]
+        first = line.jobs.first() is job
+        withdrawn = [each for each in self._with_claims() if each is job or (first and each.line is line)]
         for each in withdrawn:
             self._withdraw(each)
         if withdrawn:
-            for other in self._lines.let_go(tenant):
-                if other is line:
-                    self._lines.hold(line)
+            self._lines.let_go(tenant)  # some may have been held for what was kept for these
+        if not first:
+            return True
+        self._lines.hold(line)
         if (
             tenant not in self._savers
             and job.waited_s(now) >= self._policy.hold_after_s
@@ -316,6 +318,11 @@ class Dispatch:
         if saver is not None and saver.key < job.key:
             found.append(saver.need)
         return found
+
+    def _with_claims(self) -> list[Job]:
+        """Those that have a claim or a reservation."""
+        reserved = {each.job.id: each.job for each in self._planner.reservations.values()}
+        return list({**self._claims, **reserved}.values())
 
     def _withdraw(self, job: Job) -> None:
         """Nothing is kept for *job* any more."""

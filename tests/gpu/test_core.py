@@ -165,8 +165,7 @@ class World:
             assert self.ledger.quotas.used(user)["cpu_milli"] == cpu_milli
         for grant in self.core.in_flight.values():
             if grant.id in self.core.engine and grant.id not in self.ledger.allocations:
-                user = grant.lease.user_id if grant.lease else self.mirror_jobs.get(grant.job_id, {}).get("user_id", "")
-                one = used.setdefault(user, [0, 0])
+                one = used.setdefault(grant.user_id, [0, 0])
                 one[0] += grant.shape.gpu_milli * grant.shape.gpu_count
                 one[1] += grant.shape.cpu_milli
         for user in ("ann", "bob"):
