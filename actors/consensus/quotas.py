@@ -82,9 +82,8 @@ class Shortage:
     def in_use(self) -> str:
         """What is in use of the first limit that is short, for people: ``3 of 4 GPUs in use``."""
         name = self.short[0]
-        used, limit = amount_text(name, self.used[name]), amount_text(name, self.limits[name])
-        noun = limit.partition(" ")[2]
-        return f"{used.partition(' ')[0] if used.endswith(noun) else used} of {limit} in use"
+        used = mebibytes(self.used[name]) if name in _WORDS else f"{self.used[name] / 1000:g}"
+        return f"{used} of {amount_text(name, self.limits[name])} in use"
 
     @property
     def left(self) -> dict[str, int]:
