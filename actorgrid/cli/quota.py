@@ -115,10 +115,10 @@ def _text(limits: dict[str, Any] | None) -> str:
         return "no quota of one's own"
     words = {
         "gpus": "GPUs",
-        "gpu_memory_bytes": "of GPU memory",
+        "gpu_memory_bytes": "GPU memory",
         "cpus": "CPUs",
-        "memory_bytes": "of memory",
-        "jobs_waiting": "jobs waiting",
+        "memory_bytes": "memory",
+        "jobs_waiting": "waiting jobs",
     }
-    parts = [f"{_amount(name, limits[name])} {word}" for name, word in words.items() if limits[name] is not None]
+    parts = [f"{word} {_amount(name, limits[name])}" for name, word in words.items() if limits[name] is not None]
     return ", ".join(parts) or "not limited"

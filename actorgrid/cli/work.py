@@ -50,9 +50,7 @@ def _variables(_ctx: click.Context, _parameter: click.Parameter, values: tuple[s
 
 _OPTIONS = [
     click.option("--gpus", type=float, default=0.0, metavar="N", help="GPUs: a share of one (0.25) or a whole number."),
-    click.option(
-        "--gpu-memory", callback=size_text, metavar="SIZE", help="Device memory on each GPU, as in 10GiB."
-    ),
+    click.option("--gpu-memory", callback=size_text, metavar="SIZE", help="Device memory on each GPU, as in 10GiB."),
     click.option(
         "--gpu-model", "gpu_models", multiple=True, metavar="MODEL", help="Accept this model; may be repeated."
     ),
