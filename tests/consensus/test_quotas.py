@@ -24,6 +24,7 @@ from actorgrid.actors.consensus.commands import (
 )
 from actorgrid.actors.consensus.ledger import Ledger, Outcome
 from actorgrid.actors.consensus.quotas import HELD, LIMITS, amount_text, amounts_held, over, quota_of, shortage
+from actorgrid.actors.consensus.snapshot_format import decode, pack
 from actorgrid.errors import BadRequest, NotFound, Overcommit, QueueFull, QuotaExceeded, WrongState
 from tests.consensus.rig import AT, Follower, Host, host_record, job_record
 
@@ -226,13 +227,13 @@ def test_a_snapshot_of_the_format_before_has_no_quotas_and_says_whose_allocation
     book.submit("a", user="bob")
     book.grant("a")
     book.lease("L1", (1,), "local")
-    state = json.loads(book.ledger.snapshot())
-    old = {**state, "format": 1}
-    del old["quotas"]
-    for allocation in old["allocations"].values():
-        del allocation["user_id"]
-    restored = Ledger.restore(json.dumps(old).encode())
-    assert restored.snapshot() == book.ledger.snapshot()
+    header, sections = decode(book.ledger.snapshot())
+    assert sections.pop("quotas", []) == []
+    before = [{name: value for name, value in one.items() if name != "user_id"} for one in sections["allocations"]]
+    old = {**sections, "allocations": before}
+    values = [{**header, "format": 2}, *([name, items] for name, items in old.items() if items)]
+    restored = Ledger.restore(b"".join(map(pack, [*values, ["end", len(values) - 1]])))
+    assert restored.snapshot() == book.ledger.snapshot() and restored.digest() == book.ledger.digest()
     assert restored.quotas.used("bob") == book.used("bob")
     assert restored.quotas.used("local") == {**NOTHING, "gpu_milli": 1000}
 
@@ -243,7 +244,7 @@ def test_rows_tell_who_is_held_to_what_and_holds_what() -> None:
     book.limit("idle", jobs_waiting=0)
     book.submit("a", "b")
     book.grant("a")
-    rows = {row["user"]: row for row in book.ledger.quota_rows()}
+    rows = {row["user"]: row for row in book.ledger.quotas.rows()}
     assert list(rows) == ["*", "ann", "idle"]
     assert rows["ann"]["default"] and rows["ann"]["limits"]["gpu_milli"] == 3000
     assert rows["ann"]["used"] == {**NOTHING, "gpu_milli": 1000, "cpu_milli": 1000, "jobs_waiting": 1}
@@ -348,7 +349,7 @@ def test_use_is_exact_and_no_grant_goes_over(history: list[tuple[Any, ...]]) -> 
     for step, *arguments in history:
         if step == "restore":
             again = Ledger.restore(book.ledger.snapshot())
-            assert again.quota_rows() == book.ledger.quota_rows()
+            assert again.quotas.rows() == book.ledger.quotas.rows()
             book.ledger = again
             continue
         command = command_of(book, step, arguments)
@@ -365,7 +366,7 @@ def test_use_is_exact_and_no_grant_goes_over(history: list[tuple[Any, ...]]) -> 
         for job in book.ledger.jobs.values():
             if job["state"] == "queued":
                 waiting[job["user_id"]] = waiting.get(job["user_id"], 0) + 1
-        told = {row["user"]: row["used"] for row in book.ledger.quota_rows()}
+        told = {row["user"]: row["used"] for row in book.ledger.quotas.rows()}
         for user in ("ann", "bob", "carl"):
             expected = {**used.get(user, NOTHING), "jobs_waiting": waiting.get(user, 0)}
             assert told.get(user, {**NOTHING, "jobs_waiting": 0}) == expected
