@@ -13,7 +13,6 @@ job, of which the first and the last 49 are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from actorgrid.errors import (
@@ -34,6 +33,9 @@ from .digest import DigestMarks, StateDigest
 from .jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
 from .locks import Locks
 from .messages import Snapshot
+from .outcome import Change as Change
+from .outcome import Event as Event
+from .outcome import Outcome as Outcome
 from .quotas import Quotas
 from .records import (
     END_FACTS,
@@ -57,38 +59,6 @@ ALLOCATIONS_MAX = 100_000
 SETTINGS_MAX = 1_000
 ATTEMPTS_MAX = 1_000
 ATTEMPTS_KEPT = 50
-
-Change = tuple[str, str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that happened, for people: numbered from 1 over the ledger's whole life."""
-
-    number: int
-    index: int
-    at: float
-    type: str
-    kind: str
-    id: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one entry did. ``index`` is where the command first stood, when this was a repetition.
-
-    Exactly one of ``result`` and ``error`` is given. ``retired`` are ended jobs that left memory, as
-    (number, record): their only home is now the history.
-    """
-
-    index: int
-    result: dict[str, Any] | None
-    error: ActorGridError | None
-    changes: tuple[Change, ...] = ()
-    events: tuple[Event, ...] = ()
-    retired: tuple[tuple[int, dict[str, Any]], ...] = ()
-    repeated: bool = False
 
 
 class Ledger:
