@@ -35,6 +35,7 @@
     - LedgerDiverged
   + LedgerRefused
     - Overcommit
+    - QuotaExceeded
     - StaleToken
     - StaleIncarnation
     - WrongState
@@ -301,6 +302,12 @@ class SafetyViolated(ActorGridError):
 
 class Overcommit(LedgerRefused):
     """The grant would give out more of a device or host than it has."""
+
+
+class QuotaExceeded(LedgerRefused):
+    """The user would hold more than the quota allows at once."""
+
+    exit_code = 2
 
 
 class StaleToken(LedgerRefused):

@@ -17,7 +17,7 @@ _TIME = re.compile(r"^(\d+(?:\.\d+)?)\s*([smhd]?)$")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def _size(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+def size_text(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
     """Bytes, as text: the host converts it."""
     if value is not None and not _SIZE.match(value.strip()):
         raise click.BadParameter(f"{value!r} is not a size; write for example 512MiB, 2GiB or 80GB")
@@ -74,12 +74,12 @@ def _variables(_ctx: click.Context, _parameter: click.Parameter, values: tuple[s
 
 _OPTIONS = [
     click.option("--gpus", type=float, default=0.0, metavar="N", help="GPUs: a share of one (0.25) or a whole number."),
-    click.option("--gpu-memory", callback=_size, metavar="SIZE", help="Device memory on each GPU, for example 10GiB."),
+    click.option("--gpu-memory", callback=size_text, metavar="SIZE", help="Device memory on each GPU, as in 10GiB."),
     click.option(
         "--gpu-model", "gpu_models", multiple=True, metavar="MODEL", help="Accept this model; may be repeated."
     ),
     click.option("--cpus", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="N", help="CPUs."),
-    click.option("--memory", callback=_size, metavar="SIZE", help="Host memory; not limited unless given."),
+    click.option("--memory", callback=size_text, metavar="SIZE", help="Host memory; not limited unless given."),
     click.option("--priority", type=click.IntRange(0, 100), default=50, show_default=True, help="Higher goes first."),
     click.option("--timeout", callback=_seconds, metavar="TIME", help="Stop each attempt after this: 30, 10m, 2h."),
     click.option(

@@ -1,7 +1,7 @@
 """Why a job is where it is: a headline, the facts behind it, and what to do next. Decisions only, for people to read.
 
-A waiting job is explained from the engine's ``explain()``, its place in the line, the jobs it depends on, its
-reservation and who holds the room it could use; an ended one from what its last attempt left.
+A waiting job is explained from the engine's ``explain()``, its place in the line, the jobs it depends on, its user's
+quota, its reservation and who holds the room it could use; an ended one from what its last attempt left.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 
 from actorgrid.models import JobState
 
+from ..consensus.quotas import Shortage, amount_text, amounts_held, shortage
 from .phrases import counted, duration, listed, mebibytes, nearest_has, needs
 from .preempted import deadline_note, stopped_for_another, waiting_notes
-from .room import freeing, holders, room_by
+from .room import freeing, holders, holders_of_user, room_by
 
 Record = Mapping[str, Any]
 
@@ -47,6 +48,7 @@ class Circumstances:
     openings: tuple[str, ...] = ()
     waiting: int = 0
     root: Record | None = None
+    quotas: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -95,6 +97,7 @@ def explain_job(job: Record, around: Circumstances) -> dict[str, Any]:
         "depends_on": [],
         "not_before": None,
         "reservation": None,
+        "quota": None,
         "estimated_start": None,
         "held_by": [],
         "held_up_by": list((fit or {}).get("held_up_by") or ()),
@@ -150,9 +153,52 @@ def _why_not_now(job: Record, around: Circumstances) -> _Story:
         )
     if fit.get("host"):
         return _Story(str(fit["host"]), steps=["wait a moment; actorgrid status and actorgrid doctor tell more"])
+    kept_out = _kept_out_by_quota(job, fit, around)
+    if kept_out is not None:
+        return kept_out
     story = _about_to_start(fit) if fit.get("fits") else _does_not_fit(job, fit, around)
     _reserved(story, fit, around)
     return story
+
+
+def _kept_out_by_quota(job: Record, fit: Record, around: Circumstances) -> _Story | None:
+    """Who uses up the quota of the job's user, and how to go on; ``None`` when that is not what it waits for."""
+    user = job.get("user_id", "")
+    short = shortage(user, around.quotas, job["resources"], around.allocations)
+    if short is None:
+        if not fit.get("stands_aside"):
+            return None
+        headline = f"what is left of the quota of user {user} is kept for another of one's jobs, which comes first"
+        return _Story(headline, steps=["wait for that one to start"])
+    held = holders_of_user(user, around.allocations, around.jobs)
+    raised = f"actorgrid quota shows all quotas; whoever runs the cluster may raise it for {user}"
+    story = _Story(f"the quota of user {user} has no room for it: it needs {short.wanted}, with {short.in_use}")
+    story.more = {
+        "quota": {"user": user, "limits": short.limits, "used": short.used, "short": list(short.short)},
+        "held_by": [{**one, "host": _name(one["host_id"], around)} for one in held[:HOLDERS_SHOWN]],
+    }
+    if short.for_good:
+        story.steps = [f"cancel it and ask for less: {user} may not hold as much at once", raised]
+        return story
+    enough = next((one for one in held if _gives_enough(one, short) and _may_go(one, job)), None)
+    left = [amount_text(name, amount) for name, amount in short.left.items()]
+    if all(short.left.values()):
+        story.steps.append(f"ask for less: {' and '.join(left)} would be within the quota now")
+    if enough is not None:
+        title = _title(around.jobs.get(enough["job_id"], {}))
+        story.steps.append(f"actorgrid cancel {enough['job_id']} would make room in the quota: {title}")
+    story.steps += [f"wait for work of {user} to end; it is tried again then", raised]
+    return story
+
+
+def _gives_enough(one: Record, short: Shortage) -> bool:
+    """Whether the end of what *one* is leaves nothing short."""
+    given = amounts_held(one)
+    return all(short.used[name] - given[name] + short.asked[name] <= short.limits[name] for name in short.short)
+
+
+def _may_go(one: Record, job: Record) -> bool:
+    return bool(one["job_id"]) and one["priority"] is not None and one["priority"] <= job.get("priority", 50)
 
 
 def _between_attempts(job: Record, now: float) -> _Story:

@@ -15,6 +15,9 @@ from typing import Any
 
 from actorgrid.errors import BadRequest, BodyTooLarge
 
+from .quotas import LIMITS
+from .records import UNKNOWN_USER
+
 VERSION = 1
 MAX_COMMAND_BYTES = 16 * 2**20
 MAX_JOBS = 10_000
@@ -41,6 +44,7 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "release_lock",
         "expire_lock",
         "compare_digest",
+        "set_quota",
     }
 )
 
@@ -148,6 +152,7 @@ def grant_lease(
     env: dict[str, str],
     term: int,
     at: float,
+    user_id: str = UNKNOWN_USER,
 ) -> Command:
     """Give a client's session a worker with these devices."""
     return _command(
@@ -162,6 +167,7 @@ def grant_lease(
         pool=pool,
         env=env,
         term=term,
+        user_id=user_id,
     )
 
 
@@ -198,6 +204,14 @@ def compare_digest(index: int, digest: dict[str, str], state_format: int, at: fl
 def set_setting(key: str, value: Any, by: str, at: float) -> Command:
     """Keep a setting's value over the files' one; ``None`` gives the files their say again."""
     return _command("set_setting", at, key=key, value=value, by=by)
+
+
+def set_quota(user: str, limits: dict[str, Any] | None, by: str, at: float) -> Command:
+    """Hold a user to *limits* (``*``: everyone without a quota of one's own); ``None`` removes the quota.
+
+    A limit that is not named, or ``None``, is none. Lowering one stops nobody.
+    """
+    return _command("set_quota", at, user=user, limits=limits, by=by)
 
 
 def _command(kind: str, at: float, **fields: Any) -> Command:
@@ -259,6 +273,10 @@ def _signed(value: Any) -> bool:
 
 def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _user(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 128 and value.isprintable()
 
 
 def _truth(value: Any) -> bool:
@@ -408,7 +426,7 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
             "resources": _table,
             "term": _whole,
         },
-        {"pool": _or_none(_text), "env": _env},
+        {"pool": _or_none(_text), "env": _env, "user_id": _text},
     ),
     "release_lease": ({"lease_id": _text}, {}),
     "acquire_lock": (
@@ -423,7 +441,9 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
         {"key": lambda value: _text(value) and 0 < len(value) <= 256, "value": _shallow},
         {"by": _text},
     ),
+    "set_quota": ({"user": _user, "limits": _or_none(_table)}, {"by": _text}),
 }
+_LIMITS_MAY: dict[str, _Check] = dict.fromkeys(LIMITS, _or_none(_whole))
 
 
 def check(command: object) -> Command:
@@ -452,6 +472,11 @@ def check(command: object) -> Command:
             _check_resources(job["resources"])
     elif kind == "grant_lease":
         _check_resources(command["resources"])
+    elif kind == "set_quota" and command["limits"] is not None:
+        _hold("limits", command["limits"], {}, _LIMITS_MAY)
+        for name in command["limits"]:
+            if name not in _LIMITS_MAY:
+                raise refused(f"a quota has no limit {name!r}", found=f"known: {', '.join(LIMITS)}")
     return command
 
 

@@ -10,6 +10,8 @@ from .preemption import PREEMPTED, preempted_error
 
 END_FACTS = ("exit_code", "signal", "max_rss_bytes", "cpu_s", "result_bytes")
 NEVER_BEFORE = 0.0
+UNKNOWN_USER = "local"
+"""Whose work it is when nobody said."""
 
 Plain = dict[str, Any]
 
@@ -33,7 +35,7 @@ def new_job(given: Plain, ordinal: int, index: int, at: float) -> Plain:
     """A queued job. ``ordinal`` counts jobs in the order of their acceptance, from 1."""
     return {
         "name": "",
-        "user_id": "local",
+        "user_id": UNKNOWN_USER,
         "kind": "command",
         "command": [],
         "payload_digest": None,
@@ -100,7 +102,7 @@ def last_number(job: Plain) -> int:
 
 
 def new_allocation(allocation_id: str, owner: Plain, where: Plain, devices: list[Plain], resources: Plain) -> Plain:
-    """What is given out; *where* holds host, incarnation, gpu_indexes, token, granted_at, pool and env."""
+    """What is given out; *where* holds host, incarnation, gpu_indexes, token, granted_at, pool, env and user_id."""
     return {
         "allocation_id": allocation_id,
         "owner": owner,

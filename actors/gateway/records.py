@@ -10,6 +10,8 @@ from typing import Any
 from actorgrid.errors import MalformedBody, PythonMismatch
 from actorgrid.models import Resources, TaskRequest
 
+from ..consensus.records import UNKNOWN_USER
+
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -78,7 +80,7 @@ def job_record(
     return {
         "job_id": request.task_id,
         "name": name,
-        "user_id": request.user_id,
+        "user_id": request.user_id or UNKNOWN_USER,
         "kind": request.kind,
         "command": list(request.command) if request.kind == "command" else [],
         "payload_digest": payload_digest,

@@ -20,6 +20,7 @@ from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.messages import Applied, Snapshot
 from ..consensus.mirror import LedgerMirror
+from ..consensus.quotas import shortage
 from .capacity import host_cpu_milli, host_memory_mib
 from .core import CoordinatorCore
 from .device import Device, Readings, keep_indexes
@@ -192,7 +193,7 @@ class GPUCoordinator(Server):
     def _on_snapshot(self, _snapshot: Snapshot) -> None:
         mirror = self._mirror
         with collection_paused():
-            self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time())
+            self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time(), mirror.quotas)
         for lease_id in list(self._lease_waiters):
             self._settle_lease(lease_id)
         self._kick()
@@ -378,14 +379,24 @@ class GPUCoordinator(Server):
             self._lease_waiters[request.lease_id] = waiter, self._expire_lease_in(RETRY_S, request)
             return
         waiter, _ = self._lease_waiters.pop(request.lease_id)
-        nearest = self._core.explain(request.resources, None).get("nearest")
-        waiter.fail(
-            Overloaded(
-                "no room came free in time",
-                asked=f"a worker within {request.wait_s:g} s",
-                found=f"nearest: {nearest}" if nearest else "everything is in use",
-                hint="wait longer (wait_s), ask for a smaller share, or free some work",
+        waiter.fail(self._no_room(request))
+
+    def _no_room(self, request: AcquireLease) -> Overloaded:
+        asked, user = f"a worker within {request.wait_s:g} s", request.user_id
+        short = shortage(user, self._mirror.quotas, request.resources, self._mirror.allocations.values())
+        if short is not None:
+            return Overloaded(
+                f"the quota of user {user} did not come free in time",
+                asked=asked,
+                found=short.in_use,
+                hint=f"wait for work of {user} to end, or have the quota raised (actorgrid quota)",
             )
+        nearest = self._core.explain(request.resources, None).get("nearest")
+        return Overloaded(
+            "no room came free in time",
+            asked=asked,
+            found=f"nearest: {nearest}" if nearest else "everything is in use",
+            hint="wait longer (wait_s), ask for a smaller share, or free some work",
         )
 
     @handles(Inventory)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from actorgrid.errors import ActorGridError, AdmissionRefused, AdoptRefused, BadRequest, QueueFull, UnknownNode
 from actorgrid.hotpath import Placement, PlacementEngine
 from actorgrid.models import JobState
 
+from ..consensus.quotas import quota_of, refuse_over_whole
 from ..scheduling.arrivals import Arrivals
 from ..scheduling.policies import SchedulingPolicy
 from ..scheduling.queue import Shape
@@ -32,6 +34,7 @@ from .requests import (
     WHOLE_GPU_MILLI,
     EngineWords,
     attempt_number,
+    limits_of,
     request_of,
     request_of_job,
     request_of_lease,
@@ -76,6 +79,7 @@ class CoordinatorCore:
         self._clock_ns = clock_ns
         self._jobs: Mapping[str, Record] = {}
         self._allocations: Mapping[str, Record] = {}
+        self._quotas: Mapping[str, Record] = {}
         self._leases: dict[str, AcquireLease] = {}
         self._lease_count = 0
         self._refusals: dict[str, int] = {}
@@ -99,14 +103,19 @@ class CoordinatorCore:
     # -- what the ledger says
 
     def load(
-        self, jobs: Mapping[str, Record], allocations: Mapping[str, Record], hosts: dict[str, Record], now: float
+        self,
+        jobs: Mapping[str, Record],
+        allocations: Mapping[str, Record],
+        hosts: dict[str, Record],
+        now: float,
+        quotas: Mapping[str, Record] = MappingProxyType({}),
     ) -> None:
         """Start (again) from a snapshot. The mappings are kept, and expected to be kept current by their owner.
 
         What is proposed and not answered stays reserved.
         """
         self._now = now
-        self._jobs, self._allocations, self.hosts = jobs, allocations, hosts
+        self._jobs, self._allocations, self.hosts, self._quotas = jobs, allocations, hosts, quotas
         for id in [id for id in self.in_flight if id in allocations]:
             del self.in_flight[id]
         for id in [id for id in self._leases if id in allocations]:
@@ -117,6 +126,7 @@ class CoordinatorCore:
         self._queued.clear()
         self._asked_by.clear()
         self.scheduler = self._new_scheduler(self.scheduler.queue_max)
+        self.scheduler.limit(*limits_of(quotas), now)
         self._rebuild()
         for lease in self._leases.values():
             if lease.lease_id not in self.in_flight:
@@ -133,6 +143,8 @@ class CoordinatorCore:
                 self._host_changed(id, record)
             elif kind == "job":
                 self._job_changed(id, record, now)
+            elif kind == "quota":
+                self.scheduler.limit(*limits_of(self._quotas), now)
 
     def _allocation_changed(self, id: str, record: Record | None) -> None:
         self.in_flight.pop(id, None)
@@ -143,6 +155,8 @@ class CoordinatorCore:
             if id in self.engine:
                 self._release(id)
                 self._fence()
+            else:
+                self.scheduler.gave_back(id)
             return
         self._dequeue(self._asked_by.get(id, id))
         self.orders.attempt_granted(id, record)
@@ -180,8 +194,9 @@ class CoordinatorCore:
     # -- asking for leases
 
     def ask_lease(self, lease: AcquireLease, now: float) -> None:
-        """Let a lease wait for room. Raises as ``check_feasible``, or QueueFull."""
+        """Let a lease wait for room. Raises as ``check_feasible``, QuotaExceeded when it never may, or QueueFull."""
         self.check_feasible(lease.resources)
+        refuse_over_whole(lease.user_id, quota_of(lease.user_id, self._quotas), lease.resources, "the lease")
         if len(self._leases) >= WAITING_LEASES_MAX:
             raise QueueFull(
                 "too many leases are being waited for", found=f"{WAITING_LEASES_MAX}", hint="try again in a moment"
@@ -419,7 +434,7 @@ class CoordinatorCore:
         self.scheduler.queue_max += 1  # leases have a bound of their own and never crowd out jobs
         try:
             self.scheduler.submit(
-                request_of_lease(lease.lease_id, Shape.of(lease.resources)),
+                request_of_lease(lease.lease_id, Shape.of(lease.resources), lease.user_id),
                 now,
                 order=self._lease_count,
                 not_before=not_before,
@@ -451,6 +466,7 @@ class CoordinatorCore:
             job_id=job_id,
             number=number,
             lease=lease,
+            user_id=start.request.tenant,
         )
         self.in_flight[id] = grant
         return grant
@@ -484,6 +500,7 @@ class CoordinatorCore:
             self.scheduler.finished(id, self._now)
         else:
             self.engine.release(id)
+            self.scheduler.gave_back(id)
             self.scheduler.refresh(self._now)
 
     def _eligible(self, host: Record) -> bool:
@@ -515,7 +532,7 @@ class CoordinatorCore:
                 )
             except (AdoptRefused, UnknownNode):
                 continue  # others hold that room now: the ledger will refuse it
-            self._runs(placement, shape, grant.job_id, self._now)
+            self._runs(placement, shape, grant.job_id, grant.user_id, self._now)
         self._score_devices()
         self._fence()
         self.scheduler.refresh(self._now)
@@ -546,16 +563,18 @@ class CoordinatorCore:
                 self.notes[id] = f"allocation {id} is more than {record['host']} has now: {error.message}"
                 continue
             held = Shape.of({**record, "gpu_count": 1, "cpu_milli": cpu_milli, "memory_mib": memory_mib})
-            self._runs(placement, held, record["owner"].get("job_id", ""), record["granted_at"])
+            self._runs(placement, held, record["owner"].get("job_id", ""), record["user_id"], record["granted_at"])
             return True
+        unplaced = request_of(id, Shape.of({**record, "gpu_count": len(record["gpu_indexes"])}))
+        self.scheduler.allowances.hold(id, record["user_id"], unplaced.need)  # the ledger counts it all the same
         return False
 
-    def _runs(self, placement: Placement, shape: Shape, job_id: str, since: float) -> None:
+    def _runs(self, placement: Placement, shape: Shape, job_id: str, user: str, since: float) -> None:
         """Tell the scheduler what the engine holds already, when it will be stopped at the latest, and for whom."""
         id = str(placement.id)
         held = replace(shape, gpu_count=len(placement.shares[0][1]), gpu_models=(), gpu_affinity=())
         job = self._jobs.get(job_id)
-        request = request_of_lease(id, held) if job is None else request_of_job(id, held, job)
+        request = request_of_lease(id, held, user) if job is None else request_of_job(id, held, job)
         stopping_at, stopped_for = self.orders.stopping(id)
         self.scheduler.adopt(request, placement, since, stopping_at=stopping_at, stopped_for=stopped_for)
 

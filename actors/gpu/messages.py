@@ -24,8 +24,8 @@ class CheckFeasible:
 class Explain:
     """Why does this not fit now? Answer: the engine's ``explain()`` dict, with ``position`` for a queued job.
 
-    For a job also ``depends_on`` (those still open) and ``not_before``; ``host`` says what keeps all placing back,
-    ``unfit`` [{"host", "gpu", "why"}] which devices take nothing new.
+    For a job also ``depends_on`` (those still open), ``not_before`` and ``stands_aside`` (its user's quota is used up);
+    ``host`` says what keeps all placing back, ``unfit`` [{"host", "gpu", "why"}] which devices take nothing new.
     """
 
     resources: dict[str, Any]
@@ -47,7 +47,8 @@ class Inventory:
 class AcquireLease:
     """Place and commit an allocation for a session, waiting at most ``wait_s`` for room.
 
-    Answer: the allocation record. Raises Overloaded when no room came free in time, or as CheckFeasible.
+    Answer: the allocation record. Raises Overloaded when no room came free in time, QuotaExceeded when its user may
+    never hold that much, or as CheckFeasible.
     """
 
     lease_id: str
@@ -56,6 +57,7 @@ class AcquireLease:
     pool: str
     env: dict[str, str] = field(default_factory=dict)
     wait_s: float = 10.0
+    user_id: str = "local"
 
 
 @dataclass(frozen=True, slots=True)

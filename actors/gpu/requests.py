@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from actorgrid.models import AttemptState
 
 from ..consensus.preemption import may_ask
+from ..consensus.quotas import EVERYONE
+from ..scheduling.allowance import Limits
 from ..scheduling.queue import DEFAULT_PRIORITY, LEASE_PRIORITY, Shape
 from ..scheduling.request import Need, Request
 from .feasibility import accepted_models
@@ -65,13 +67,23 @@ def request_of_job(id: str, shape: Shape, job: Record) -> Request:
         strict=limit_s is not None,
         preemptible=may_ask(job),
         grace_s=float(job.get("grace_s") or 0.0) + STOPPED_S,
+        tenant=job["user_id"],
         ran_s=sum(max(0.0, attempt["ended_at"] - attempt["placed_at"]) for attempt in attempts),
     )
 
 
-def request_of_lease(id: str, shape: Shape) -> Request:
-    """*shape* for a session, which is served before jobs and never stopped for others."""
-    return request_of(id, shape, priority=LEASE_PRIORITY, preemptible=False)
+def request_of_lease(id: str, shape: Shape, user: str) -> Request:
+    """*shape* for a session of *user*, which is served before jobs and never stopped for others."""
+    return request_of(id, shape, priority=LEASE_PRIORITY, preemptible=False, tenant=user)
+
+
+def limits_of(quotas: Mapping[str, Record]) -> tuple[dict[str, Limits], Limits | None]:
+    """The scheduler's limits of each user who has a quota, and those of all others."""
+    limits: dict[str, Limits] = {
+        user: (quota["gpu_milli"], quota["gpu_memory_mib"], quota["cpu_milli"], quota["memory_mib"])
+        for user, quota in quotas.items()
+    }
+    return limits, limits.get(EVERYONE)
 
 
 class EngineWords:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from actorgrid.actors.consensus.commands import set_quota
 from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.gpu.grant import Grant
 from actorgrid.actors.gpu.messages import AcquireLease
 from actorgrid.actors.gpu.orders import Order
 from actorgrid.actors.scheduling.policies import SchedulingPolicy
-from actorgrid.errors import UnknownPolicy
+from actorgrid.errors import QuotaExceeded, UnknownPolicy
 from tests.gpu.rig import resources
 
 GPUS = 3
@@ -43,14 +45,18 @@ class World:
 
     def load(self, core: CoordinatorCore) -> None:
         live = self.ledger.live()
-        self.mirror_jobs, self.mirror_allocations = live.jobs, live.allocations
-        core.load(live.jobs, live.allocations, live.hosts, self.now)
+        self.mirror_jobs, self.mirror_allocations, self.mirror_quotas = live.jobs, live.allocations, live.quotas
+        core.load(live.jobs, live.allocations, live.hosts, self.now, live.quotas)
 
     def apply(self, command: dict[str, Any]) -> Any:
         outcome = self.ledger.apply(self.ledger.index + 1, {"v": 1, "at": self.now, **command})
         if hasattr(self, "core"):
             live = self.ledger.live()
-            for mine, theirs in ((self.mirror_jobs, live.jobs), (self.mirror_allocations, live.allocations)):
+            for mine, theirs in (
+                (self.mirror_jobs, live.jobs),
+                (self.mirror_allocations, live.allocations),
+                (self.mirror_quotas, live.quotas),
+            ):
                 mine.clear()
                 mine.update(theirs)
             self.core.changed(outcome.changes, self.now)
@@ -61,16 +67,30 @@ class World:
         host = {"host_id": "h", "incarnation": self.incarnation, "cpu_milli": 4000, "memory_mib": 1000}
         self.apply({"type": "register_host", "host": {**host, "devices": devices}})
 
-    def submit(self, needs: dict[str, Any], after_last: bool = False, **more: Any) -> None:
+    def submit(self, needs: dict[str, Any], after_last: bool = False, user: str = "ann", **more: Any) -> None:
         self.jobs += 1
         depends = [f"j{self.jobs - 1}"] if after_last and self.jobs > 1 else []
-        job = {"job_id": f"j{self.jobs}", "resources": needs, "depends_on": depends, "retries_left": 2, **more}
-        self.apply({"type": "submit_jobs", "jobs": [job]})
+        job = {
+            "job_id": f"j{self.jobs}",
+            "resources": needs,
+            "depends_on": depends,
+            "retries_left": 2,
+            "user_id": user,
+            **more,
+        }
+        self.apply({"type": "submit_jobs", "jobs": [{**job, **more}]})
 
-    def lease(self, needs: dict[str, Any]) -> None:
+    def lease(self, needs: dict[str, Any], user: str = "ann") -> None:
         self.jobs += 1
         if self.core.registered:
-            self.core.ask_lease(AcquireLease(f"l{self.jobs}", "s", needs, "gpu_compute"), self.now)
+            with suppress(QuotaExceeded):
+                self.core.ask_lease(AcquireLease(f"l{self.jobs}", "s", needs, "gpu_compute", user_id=user), self.now)
+
+    def limit(self, user: str, gpu_milli: int | None, cpu_milli: int | None) -> None:
+        self.apply(set_quota(user, {"gpu_milli": gpu_milli, "cpu_milli": cpu_milli}, "test", self.now))
+
+    def unlimit(self, user: str) -> None:
+        self.apply(set_quota(user, None, "test", self.now))
 
     def schedule(self) -> None:
         if self.core.registered:
@@ -164,6 +184,28 @@ class World:
         queued = {id for id in waiting if core.waits(id) or id in core.orders.giving_up or id in core._doubtful}
         in_flight = {grant.job_id for grant in core.in_flight.values()}
         assert waiting == queued | (in_flight & waiting), "a waiting job is neither queued nor being granted"
+        self.check_use()
+
+    def check_use(self) -> None:
+        """What counts as used is what the ledger gave out and what is being granted."""
+        used: dict[str, list[int]] = {}
+        for record in self.ledger.allocations.values():
+            one = used.setdefault(record["user_id"], [0, 0])
+            one[0] += record["gpu_milli"] * len(record["gpu_indexes"])
+            one[1] += record["cpu_milli"]
+        for user, (gpu_milli, cpu_milli) in used.items():
+            assert self.ledger.quotas.used(user)["gpu_milli"] == gpu_milli
+            assert self.ledger.quotas.used(user)["cpu_milli"] == cpu_milli
+        for grant in self.core.in_flight.values():
+            if grant.id in self.core.engine and grant.id not in self.ledger.allocations:
+                one = used.setdefault(grant.user_id, [0, 0])
+                one[0] += grant.shape.gpu_milli * grant.shape.gpu_count
+                one[1] += grant.shape.cpu_milli
+        for user in ("ann", "bob"):
+            told = self.core.scheduler.allowances.used(user)
+            assert [told.gpu_milli, told.cpu_milli] == used.get(user, [0, 0]), user
+        for job in self.core.scheduler.waiting.values():
+            assert not (job.line and job.line.held and job.reservation), "one that stands aside has a reservation"
 
 
 needs = st.builds(
@@ -172,10 +214,16 @@ needs = st.builds(
     st.sampled_from((0, 300, 600)),
     st.sampled_from((0, 500, 3000)),
 )
+users = st.sampled_from(("ann", "bob"))
+limited = st.sampled_from(("ann", "bob", "*"))
 steps = st.one_of(
-    st.tuples(st.just("submit"), needs, st.booleans()),
-    st.tuples(st.just("submit"), needs, st.just(False)),
-    st.tuples(st.just("lease"), needs),
+    st.tuples(st.just("submit"), needs, st.booleans(), users),
+    st.tuples(st.just("submit"), needs, st.just(False), users),
+    st.tuples(st.just("lease"), needs, users),
+    st.tuples(
+        st.just("limit"), limited, st.sampled_from((None, 0, 500, 1000, 2500)), st.sampled_from((None, 0, 1000, 3500))
+    ),
+    st.tuples(st.just("unlimit"), limited),
     st.tuples(st.just("schedule")),
     st.tuples(st.just("schedule")),
     st.tuples(st.just("answer"), st.integers(0, 7)),
@@ -201,6 +249,8 @@ def test_no_history_loses_a_job_or_lets_the_coordinator_lose_count(policy: str, 
     # Left alone, everything that waits is served: the ledger frees, the coordinator places.
     if not world.core.registered:
         world.register()
+    for user in ("ann", "bob", "*"):
+        world.limit(user, GPUS * 1000, 4000)  # enough for each job that waits, not for two large ones at once
     for _ in range(1000):
         if (
             not world.sent
