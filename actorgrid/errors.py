@@ -45,6 +45,7 @@
     - LedgerDiverged
   + LedgerRefused
     - Overcommit
+    - QuotaExceeded
     - StaleToken
     - StaleIncarnation
     - WrongState
@@ -62,6 +63,7 @@
     - MailboxFull
     - TooManyActors
     - OutOfDeviceMemory
+  + AdmissionRefused
   + StateTypeConflict
   + SafetyViolated
   + ActorError
@@ -355,6 +357,12 @@ class Overcommit(LedgerRefused):
     """The grant would give out more of a device or host than it has."""
 
 
+class QuotaExceeded(LedgerRefused):
+    """The user would hold more than the quota allows at once."""
+
+    exit_code = 2
+
+
 class StaleToken(LedgerRefused):
     """The command carries a fencing token older than the current one."""
 
@@ -424,6 +432,13 @@ class TooManyActors(Overloaded):
 
 class OutOfDeviceMemory(Overloaded):
     """No hole of the device's memory is large enough; freeing or moving blocks may make one."""
+
+
+class AdmissionRefused(ActorGridError):
+    """The work's deadline cannot be kept as things are, so it was not accepted, or was given up while it waited."""
+
+    http_status = 409
+    exit_code = 7
 
 
 class StateTypeConflict(ActorGridError):

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*$", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
@@ -126,6 +126,18 @@ class JobState(StrEnum):
         return self in _FINAL
 
 
+class AttemptState(StrEnum):
+    """Life of one attempt; all but the first two are ends. What ran past its time limit has failed."""
+
+    PLACED = "placed"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    PREEMPTED = "preempted"
+
+
 _FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST})
 
 
@@ -223,6 +235,19 @@ class TaskRequest(Resources):
     max_isolation_s: float | None = Field(
         default=None, ge=1, le=86400, description="how long an attempt goes on without its agent"
     )
+    deadline_s: float | None = Field(
+        default=None, gt=0, le=1e9, description="it is to be done so many seconds after it was accepted"
+    )
+    deadline: AwareDatetime | None = Field(
+        default=None, description="it is to be done by then: a time with its zone; instead of deadline_s"
+    )
+    preemptible: bool = Field(default=True, description="may be stopped so that another can start; it runs again")
+    grace_s: float | None = Field(
+        default=None,
+        ge=0,
+        le=3600,
+        description="when preempted, time between SIGTERM and SIGKILL; without it, work.kill_grace_s",
+    )
     created_at: datetime = Field(default_factory=utc_now)
 
     @model_validator(mode="after")
@@ -231,6 +256,8 @@ class TaskRequest(Resources):
             raise ValueError("kind=command needs a command: a list of the program and its arguments")
         if self.kind == "function" and self.payload is None:
             raise ValueError("kind=function needs a payload: use the Python client to make one")
+        if self.deadline is not None and self.deadline_s is not None:
+            raise ValueError("deadline and deadline_s say the same thing twice: give one of them")
         if self.kind == "command" and any("\0" in part for part in self.command):
             raise ValueError("a command holds a NUL byte")
         return self
@@ -264,13 +291,21 @@ class LeaseGrant(Answer):
     python: str
 
 
+class Preemption(Answer):
+    """An attempt was asked to end within *grace_s*, so that *for_job* (a job, or a session's lease) can start."""
+
+    asked_at: float
+    grace_s: float
+    for_job: str
+
+
 class Attempt(Answer):
     """One try at a job, numbered from 1."""
 
     number: int
     attempt_id: str
     host: str
-    state: JobState
+    state: AttemptState
     token: tuple[int, int]
     gpu_uuids: list[str] = []
     gpu_indexes: list[int] = []
@@ -280,6 +315,7 @@ class Attempt(Answer):
     exit_code: int | None = None
     signal: int | None = None
     error: dict[str, Any] | None = None
+    preemption: Preemption | None = None
     placement_latency_us: float | None = None
     max_rss_bytes: int | None = None
     cpu_s: float | None = None
@@ -300,6 +336,10 @@ class Job(Answer):
     ended_at: float | None = None
     retries_left: int
     cancel_requested: bool = False
+    deadline: float | None = None
+    preemptible: bool = True
+    grace_s: float | None = None
+    preemptions: int = 0
     depends_on: list[str] = []
     error: dict[str, Any] | None = None
     attempts: list[Attempt] = []

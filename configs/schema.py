@@ -113,7 +113,7 @@ class SchedulingSection(Section):
     policy: PlacementPolicy = setting("completion", "how a place is chosen among those that fit")
     queue: str = setting(
         "easy_backfill",
-        "who goes first, and who may pass one that does not fit: a scheduling policy",
+        "who goes first, who may pass one that does not fit, who may be stopped for whom: a scheduling policy",
         pattern=r"^[A-Za-z0-9_.-]{1,64}$",
     )
     queue_max: int = setting(100_000, "jobs that may wait; more are refused", live=True, ge=1, le=10_000_000)
@@ -159,7 +159,7 @@ class WorkSection(Section):
         ge=1,
         le=86400,
     )
-    kill_grace_s: float = setting(5.0, "time between SIGTERM and SIGKILL", live=True, ge=0, le=3600)
+    kill_grace_s: float = setting(5.0, "time between SIGTERM and SIGKILL; for preemption a job may set its own", live=True, ge=0, le=3600)
     max_output_bytes: ByteCount = setting(
         64 * 2**20,
         "kept of stdout and of stderr, each, per attempt; what comes after is dropped and said so",

@@ -89,6 +89,10 @@ def note(job: dict[str, Any]) -> str:
         return "stopping"
     attempts = job.get("attempts") or []
     last = attempts[-1] if attempts else {}
+    if last.get("preemption") and job["state"] in ("placed", "running"):
+        return f"stopping for {last['preemption']['for_job'][:8]}"
+    if last.get("state") == "preempted" and job["state"] == "queued":
+        return f"preempted ({job['preemptions']})"
     if job["state"] in ("failed", "lost") or (job["state"] == "queued" and attempts):
         error = job.get("error") or last.get("error") or {}
         if last.get("signal"):

@@ -37,6 +37,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("jobs:cancel", "Cancel jobs, waiting or running."),
         "why": ("why:command", "Why a job waits or failed, and what to do."),
         "state": ("state:command", "Read and change the shared state."),
+        "quota": ("quota:command", "Show quotas of users, change them."),
     },
     "More": {
         "ledger": ("ledger:command", "Check, show, back up and restore the ledger's files."),

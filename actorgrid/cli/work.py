@@ -17,7 +17,7 @@ _TIME = re.compile(r"^(\d+(?:\.\d+)?)\s*([smhd]?)$")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def _size(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+def size_text(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
     """Bytes, as text: the host converts it."""
     if value is not None and not _SIZE.match(value.strip()):
         raise click.BadParameter(f"{value!r} is not a size; write for example 512MiB, 2GiB or 80GB")
@@ -35,6 +35,30 @@ def _seconds(_ctx: click.Context, _parameter: click.Parameter, value: str | None
     return seconds
 
 
+def _grace(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    """A length of time of at most an hour; 0 is one too."""
+    if value is not None and value.strip() in ("0", "0s"):
+        return 0.0
+    seconds = _seconds(_ctx, _parameter, value)
+    if seconds is not None and seconds > 3600:
+        raise click.BadParameter(f"{value!r} is more than an hour")
+    return seconds
+
+
+def _deadline(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | str | None:
+    """A length of time from now, in seconds, or a date and time (of here, unless it names its zone) as text."""
+    if value is None or _TIME.match(value.strip()):
+        return _seconds(_ctx, _parameter, value)
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(value.strip()).astimezone().isoformat()
+    except ValueError:
+        raise click.BadParameter(
+            f"{value!r} is no time; write for example 30m, 2h, 2030-01-31T18:00 or 2030-01-31T18:00+01:00"
+        ) from None
+
+
 def _variables(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """``NAME=VALUE``, or ``NAME`` alone for its value here; the last of equal names counts."""
     found = {}
@@ -50,17 +74,25 @@ def _variables(_ctx: click.Context, _parameter: click.Parameter, values: tuple[s
 
 _OPTIONS = [
     click.option("--gpus", type=float, default=0.0, metavar="N", help="GPUs: a share of one (0.25) or a whole number."),
-    click.option("--gpu-memory", callback=_size, metavar="SIZE", help="Device memory on each GPU, for example 10GiB."),
+    click.option("--gpu-memory", callback=size_text, metavar="SIZE", help="Device memory on each GPU, as in 10GiB."),
     click.option(
         "--gpu-model", "gpu_models", multiple=True, metavar="MODEL", help="Accept this model; may be repeated."
     ),
     click.option("--cpus", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="N", help="CPUs."),
-    click.option("--memory", callback=_size, metavar="SIZE", help="Host memory; not limited unless given."),
+    click.option("--memory", callback=size_text, metavar="SIZE", help="Host memory; not limited unless given."),
     click.option("--priority", type=click.IntRange(0, 100), default=50, show_default=True, help="Higher goes first."),
     click.option("--timeout", callback=_seconds, metavar="TIME", help="Stop each attempt after this: 30, 10m, 2h."),
     click.option(
         "--retries", type=click.IntRange(0, 100), default=0, show_default=True, help="Attempts after a failure."
     ),
+    click.option(
+        "--deadline",
+        callback=_deadline,
+        metavar="TIME",
+        help="To be done by then: 30m, 2h, or 2030-01-31T18:00. Counts under scheduling.queue=edf.",
+    ),
+    click.option("--no-preempt", is_flag=True, help="Never stop it so that another can start."),
+    click.option("--grace", callback=_grace, metavar="TIME", help="When it is preempted: from SIGTERM to SIGKILL."),
     click.option(
         "--env", "env", callback=_variables, multiple=True, metavar="K=V", help="A variable; K alone: as it is here."
     ),
@@ -105,6 +137,12 @@ def request(http: Any, command: list[str], stdin: bytes | None = None, **options
         wanted["memory"] = options["memory"]
     if options["timeout"]:
         wanted["max_execution_time_s"] = options["timeout"]
+    if options["deadline"] is not None:
+        wanted["deadline" if isinstance(options["deadline"], str) else "deadline_s"] = options["deadline"]
+    if options["no_preempt"]:
+        wanted["preemptible"] = False
+    if options["grace"] is not None:
+        wanted["grace_s"] = options["grace"]
     if stdin is not None:
         wanted["stdin"] = stdin
     return wanted

@@ -145,6 +145,18 @@ class AsyncClient:
         """Change a live setting."""
         return await asyncio.to_thread(self.sync.set_config, key, value)
 
+    async def quotas(self) -> list[dict[str, Any]]:
+        """Who may hold what, and holds."""
+        return await asyncio.to_thread(self.sync.quotas)
+
+    async def set_quota(self, user: str, **limits: Any) -> dict[str, Any]:
+        """Hold a user to these limits at once, as Client.set_quota()."""
+        return await asyncio.to_thread(partial(self.sync.set_quota, user, **limits))
+
+    async def remove_quota(self, user: str) -> dict[str, Any]:
+        """Take the user's own quota away."""
+        return await asyncio.to_thread(self.sync.remove_quota, user)
+
     def job_future(self, job_id: str) -> asyncio.Future[Any]:
         """An asyncio future for a function job that exists already."""
         return asyncio.wrap_future(self.sync.job_future(job_id))

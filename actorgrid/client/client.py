@@ -115,6 +115,8 @@ class Client:
         """``submit`` with ready-made options."""
         if options.durable:
             return self._jobs().submit(fn, args, dict(kwargs), options)
+        if options.deadline is not None:
+            raise BadRequest("a session task has no deadline", asked="deadline=", hint="say durable=True as well")
         from .pickling import arguments, function_code
 
         code = function_code(fn)
@@ -350,6 +352,40 @@ class Client:
         answer: dict[str, Any] = self.http.put(f"/api/config/{segment(key)}", {"value": value})
         return answer
 
+    def quotas(self) -> list[dict[str, Any]]:
+        """Who may hold what, and holds: ``{"user", "limits", "default", "used"}``; ``limits`` null: not limited."""
+        quotas: list[dict[str, Any]] = self.http.get("/api/quotas")["quotas"]
+        return quotas
+
+    def set_quota(
+        self,
+        user: str,
+        *,
+        gpus: float | None = None,
+        gpu_memory: int | str | None = None,
+        cpus: float | None = None,
+        memory: int | str | None = None,
+        jobs_waiting: int | None = None,
+    ) -> dict[str, Any]:
+        """Hold *user* (``*``: everyone without a quota of one's own) to this at once; ``None`` is no limit.
+
+        The quota as a whole is replaced: ``{"user", "limits", "previous"}``. Nothing that runs is stopped.
+        """
+        limits = {
+            "gpus": gpus,
+            "gpu_memory": gpu_memory,
+            "cpus": cpus,
+            "memory": memory,
+            "jobs_waiting": jobs_waiting,
+        }
+        answer: dict[str, Any] = self.http.put(f"/api/quotas/{segment(user)}", limits)
+        return answer
+
+    def remove_quota(self, user: str) -> dict[str, Any]:
+        """Take the user's own quota away: ``{"user", "limits", "previous"}``. Raises NotFound when there is none."""
+        answer: dict[str, Any] = self.http.delete(f"/api/quotas/{segment(user)}", patient=False)
+        return answer
+
     def events(self, start: int | None = None) -> Iterator[Any]:
         """What the ledger applies, from index *start* or from now on. Raises HostUnreachable when it breaks off."""
         import json
@@ -464,6 +500,7 @@ def _request_fields(options: TaskOptions) -> dict[str, Any]:
         "priority": options.priority,
         "retries": options.retries or 0,
         "max_execution_time_s": options.timeout,
+        **options.job_terms(),
         "pool": options.pool,
         "env": dict(options.env or {}),
         "depends_on": [getattr(item, "job_id", item) for item in options.depends_on],

@@ -82,6 +82,7 @@ class DurableJobs:
             "env": dict(options.env or {}),
             "max_execution_time_s": options.timeout,
             "retries": options.retries or 0,
+            **options.job_terms(),
             "pool": options.pool,
             "depends_on": list(dict.fromkeys([*inputs, *after])),
         }

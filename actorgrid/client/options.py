@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actorgrid.errors import BadRequest
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 WORKER_LOSSES = 3
 
@@ -51,6 +54,9 @@ class TaskOptions:
     * ``retries``: for a session task, how often it may lose its worker (3 unless said); for a durable one, how many
       further attempts a failure gets (0 unless said)
     * ``timeout``: seconds one attempt may take
+    * ``deadline``: when it is to be done: seconds from now, or a datetime with its zone; ``preemptible``: whether it
+      may be stopped so that another can start, ``grace_s``: with how much time from SIGTERM to SIGKILL; jobs only
+      (durable, ``run``): sessions are never preempted
     * ``pool``: ``gpu_compute``, ``cpu_intensive``, ``io_bound`` or ``general``; ``env``: environment variables
     * ``durable``: a job, accepted when it is on disk, which survives the client; else a session task
     * ``depends_on``: jobs (or their ids) that must succeed first; durable only
@@ -65,6 +71,9 @@ class TaskOptions:
     priority: int = 50
     retries: int | None = None
     timeout: float | None = None
+    deadline: float | datetime | None = None
+    preemptible: bool = True
+    grace_s: float | None = None
     pool: str | None = None
     env: Mapping[str, str] | None = None
     durable: bool = False
@@ -79,6 +88,7 @@ class TaskOptions:
             raise BadRequest("a timeout is a number of seconds above 0", asked=str(self.timeout))
         if self.retries is not None and not 0 <= self.retries <= 100:
             raise BadRequest("retries are from 0 to 100", asked=str(self.retries))
+        self._check_times()
         if self.depends_on and not self.durable:
             raise BadRequest(
                 "a session task cannot wait for jobs", asked="depends_on=", hint="say durable=True as well"
@@ -94,6 +104,27 @@ class TaskOptions:
             tuple(sorted(self.env.items())) if self.env else (),
         )
         object.__setattr__(self, "shape", shape)
+
+    def _check_times(self) -> None:
+        if self.grace_s is not None and not 0 <= self.grace_s <= 3600:
+            raise BadRequest("a grace is from 0 to 3600 seconds", asked=str(self.grace_s))
+        if isinstance(self.deadline, (int, float)) and not 0 < self.deadline <= 1e9:
+            raise BadRequest("a deadline is a number of seconds from now, above 0", asked=str(self.deadline))
+        if self.deadline is not None and hasattr(self.deadline, "utcoffset") and self.deadline.utcoffset() is None:
+            raise BadRequest(
+                "a deadline without a time zone", asked=str(self.deadline), hint="datetime.now().astimezone() has one"
+            )
+
+    def job_terms(self) -> dict[str, Any]:
+        """Deadline and preemption as fields of a job request; what is not said is left out."""
+        terms: dict[str, Any] = {} if self.preemptible else {"preemptible": False}
+        if isinstance(self.deadline, (int, float)):
+            terms["deadline_s"] = self.deadline
+        elif self.deadline is not None:
+            terms["deadline"] = self.deadline.isoformat()
+        if self.grace_s is not None:
+            terms["grace_s"] = self.grace_s
+        return terms
 
     def changed(self, **changes: Any) -> TaskOptions:
         """The same options but for *changes*. Raises BadRequest on one that does not exist."""

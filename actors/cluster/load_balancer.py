@@ -17,6 +17,7 @@ from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.messages import Applied, Snapshot
 from ..consensus.mirror import LedgerMirror
+from ..consensus.records import UNKNOWN_USER
 from ..gpu.messages import AcquireLease
 from ..work.messages import AttachLease, DetachLease
 from .core import choose_pool
@@ -35,7 +36,7 @@ class Session:
     expires_s: float
     leases: set[str] = field(default_factory=set)
     pending: set[str] = field(default_factory=set)
-    user_id: str = ""
+    user_id: str = UNKNOWN_USER
 
 
 def python_version() -> str:
@@ -68,13 +69,15 @@ class LoadBalancer(Server):
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         held: dict[str, set[str]] = {}
+        users: dict[str, str] = {}
         for allocation_id, allocation in snapshot.allocations.items():
             if allocation["owner"]["kind"] == "session":
                 held.setdefault(allocation["owner"]["session_id"], set()).add(allocation_id)
+                users[allocation["owner"]["session_id"]] = allocation["user_id"]
         for session_id, session in self._sessions.items():
             session.leases = held.pop(session_id, set()) - session.pending - self._releasing
         for session_id, leases in held.items():
-            self._sessions[session_id] = Session(self._deadline(), leases)
+            self._sessions[session_id] = Session(self._deadline(), leases, user_id=users[session_id])
 
     def _on_applied(self, message: Applied) -> None:
         for kind, lease_id, record in message.changes:
@@ -149,7 +152,8 @@ class LoadBalancer(Server):
                 hint="return leases that are idle, or raise sessions.max_leases_per_session",
             )
         pool = choose_pool(request.resources, request.pool)
-        ask = AcquireLease(lease_id, request.session_id, request.resources, pool, dict(request.env), request.wait_s)
+        wanted = request.resources, pool, dict(request.env), request.wait_s
+        ask = AcquireLease(lease_id, request.session_id, *wanted, session.user_id)
         session.pending.add(lease_id)
         try:
             await self.call("gpu_coordinator", ask, timeout_s=request.wait_s + 10)

@@ -28,6 +28,7 @@ from .messages import (
     HealthReport,
     ListHosts,
     ListJobs,
+    SetQuota,
     SubmitJobs,
     Why,
 )
@@ -132,6 +133,11 @@ class ClusterManager(Server):
             )
         for job in request.jobs:
             await self._check_feasible(job["resources"])
+            if job.get("deadline") is not None and not job["depends_on"]:
+                # Of one that waits for others, nobody can tell yet: it is looked at when they are done.
+                limit_s = job.get("max_execution_time_s")
+                asked = CheckFeasible(job["resources"], job["deadline"], limit_s)
+                await self.call("gpu_coordinator", asked, timeout_s=10.0)
         in_batch = {job["job_id"] for job in request.jobs}
         jobs = []
         for job in request.jobs:
@@ -233,7 +239,7 @@ class ClusterManager(Server):
         fit, openings = None, []
         if job["state"] == JobState.QUEUED:
             fit = await self._explain(job["resources"], job["job_id"])
-            if fit is not None and not fit.get("fits"):
+            if fit is not None and not fit.get("fits") and not fit.get("stands_aside"):
                 openings = await self._openings(job["resources"], fit)
         around = Circumstances(
             now=time(),
@@ -246,6 +252,7 @@ class ClusterManager(Server):
             openings=tuple(openings),
             waiting=self._waiting_count(),
             root=await self._root_of_failure(job),
+            quotas=self._mirror.quotas,
         )
         return explain_job(job, around)
 
@@ -422,6 +429,11 @@ class ClusterManager(Server):
         previous = self.host.settings.get(request.key)
         await self._mirror.propose({"type": "set_setting", "key": request.key, "value": value, "by": request.by})
         return {"key": request.key, "value": value, "previous": previous}
+
+    @handles(SetQuota)
+    async def _set_quota(self, request: SetQuota) -> dict[str, Any]:
+        command = {"type": "set_quota", "user": request.user, "limits": request.limits, "by": request.by}
+        return await self._mirror.propose(command)
 
     def metrics(self) -> dict[str, float]:
         """Jobs by state, submissions and ends."""

@@ -16,7 +16,8 @@ class SubmitJobs:
     """Accept jobs, all or none. Each is a job record without state (see consensus/commands.py).
 
     Answer: list of {"job_id", "duplicate"}; given only after the ledger committed them.
-    Raises UnknownGpuModel, TooManyGpus, RequestTooLarge, QueueFull, DiskFull, UnknownJob (dependency).
+    Raises UnknownGpuModel, TooManyGpus, RequestTooLarge, QuotaExceeded (more than the user may ever hold), QueueFull,
+    DiskFull, UnknownJob (dependency).
     """
 
     jobs: tuple[dict[str, Any], ...]
@@ -76,6 +77,18 @@ class ChangeSetting:
 
     key: str
     value: Any
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetQuota:
+    """Hold a user to ``limits`` (see consensus/quotas.py), or, with ``None``, to none of one's own.
+
+    Answer: {"user", "limits", "previous"}. Raises NotFound when there is none to remove, BadRequest.
+    """
+
+    user: str
+    limits: dict[str, Any] | None
     by: str
 
 

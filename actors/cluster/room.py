@@ -25,10 +25,17 @@ def holders(host: Record, allocations: Iterable[Record], jobs: Mapping[str, Reco
     where a time limit says so, ``ends_by``; times are seconds since the epoch. Of equal priority, the one that began
     last comes first: ending it wastes least.
     """
+    return _holders((held for held in allocations if held["host"] == host["host_id"]), jobs)
+
+
+def holders_of_user(user: str, allocations: Iterable[Record], jobs: Mapping[str, Record]) -> list[dict[str, Any]]:
+    """What holds room on behalf of *user*, as ``holders`` gives it, with ``host_id``."""
+    return _holders((held for held in allocations if held["user_id"] == user), jobs)
+
+
+def _holders(allocations: Iterable[Record], jobs: Mapping[str, Record]) -> list[dict[str, Any]]:
     found = []
     for held in allocations:
-        if held["host"] != host["host_id"]:
-            continue
         owner = held["owner"]
         job = jobs.get(owner.get("job_id") or "", {})
         attempt = job["attempts"][-1] if job.get("attempts") else {}
@@ -47,6 +54,7 @@ def holders(host: Record, allocations: Iterable[Record], jobs: Mapping[str, Reco
                 "memory_mib": held["memory_mib"],
                 "since": held["granted_at"],
                 "ends_by": began + limit if began and limit else None,
+                "host_id": held["host"],
             }
         )
     found.sort(key=lambda one: (one["priority"] is None, one["priority"] or 0, -one["since"]))

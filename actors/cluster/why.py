@@ -1,7 +1,7 @@
 """Why a job is where it is: a headline, the facts behind it, and what to do next. Decisions only, for people to read.
 
-A waiting job is explained from the engine's ``explain()``, its place in the line, the jobs it depends on, its
-reservation and who holds the room it could use; an ended one from what its last attempt left.
+A waiting job is explained from the engine's ``explain()``, its place in the line, the jobs it depends on, its user's
+quota, its reservation and who holds the room it could use; an ended one from what its last attempt left.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Any
 
 from actorgrid.models import JobState
 
+from ..consensus.quotas import Shortage, amount_text, amounts_held, shortage
 from .phrases import counted, duration, listed, mebibytes, nearest_has, needs
-from .room import freeing, holders, room_by
+from .preempted import deadline_note, stopped_for_another, waiting_notes
+from .room import freeing, holders, holders_of_user, room_by
 
 Record = Mapping[str, Any]
 
@@ -46,6 +48,7 @@ class Circumstances:
     openings: tuple[str, ...] = ()
     waiting: int = 0
     root: Record | None = None
+    quotas: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -94,6 +97,7 @@ def explain_job(job: Record, around: Circumstances) -> dict[str, Any]:
         "depends_on": [],
         "not_before": None,
         "reservation": None,
+        "quota": None,
         "estimated_start": None,
         "held_by": [],
         "held_up_by": list((fit or {}).get("held_up_by") or ()),
@@ -121,6 +125,7 @@ def _queued(job: Record, around: Circumstances) -> _Story:
         "openings": list(around.openings),
     }
     story.reasons.append(f"it has been waiting for {duration(now - job['submitted_at'])}")
+    story.notes.extend(waiting_notes(job, now))
     for unfit in (fit or {}).get("unfit") or ():
         name = _name(unfit["host"], around)
         story.notes.append(f"GPU {unfit['gpu']} of {name} takes nothing new: {unfit['why']}")
@@ -148,9 +153,52 @@ def _why_not_now(job: Record, around: Circumstances) -> _Story:
         )
     if fit.get("host"):
         return _Story(str(fit["host"]), steps=["wait a moment; actorgrid status and actorgrid doctor tell more"])
+    kept_out = _kept_out_by_quota(job, fit, around)
+    if kept_out is not None:
+        return kept_out
     story = _about_to_start(fit) if fit.get("fits") else _does_not_fit(job, fit, around)
     _reserved(story, fit, around)
     return story
+
+
+def _kept_out_by_quota(job: Record, fit: Record, around: Circumstances) -> _Story | None:
+    """Who uses up the quota of the job's user, and how to go on; ``None`` when that is not what it waits for."""
+    user = job.get("user_id", "")
+    short = shortage(user, around.quotas, job["resources"], around.allocations)
+    if short is None:
+        if not fit.get("stands_aside"):
+            return None
+        headline = f"what is left of the quota of user {user} is kept for another of one's jobs, which comes first"
+        return _Story(headline, steps=["wait for that one to start"])
+    held = holders_of_user(user, around.allocations, around.jobs)
+    raised = f"actorgrid quota shows all quotas; whoever runs the cluster may raise it for {user}"
+    story = _Story(f"the quota of user {user} has no room for it: it needs {short.wanted}, with {short.in_use}")
+    story.more = {
+        "quota": {"user": user, "limits": short.limits, "used": short.used, "short": list(short.short)},
+        "held_by": [{**one, "host": _name(one["host_id"], around)} for one in held[:HOLDERS_SHOWN]],
+    }
+    if short.for_good:
+        story.steps = [f"cancel it and ask for less: {user} may not hold as much at once", raised]
+        return story
+    enough = next((one for one in held if _gives_enough(one, short) and _may_go(one, job)), None)
+    left = [amount_text(name, amount) for name, amount in short.left.items()]
+    if all(short.left.values()):
+        story.steps.append(f"ask for less: {' and '.join(left)} would be within the quota now")
+    if enough is not None:
+        title = _title(around.jobs.get(enough["job_id"], {}))
+        story.steps.append(f"actorgrid cancel {enough['job_id']} would make room in the quota: {title}")
+    story.steps += [f"wait for work of {user} to end; it is tried again then", raised]
+    return story
+
+
+def _gives_enough(one: Record, short: Shortage) -> bool:
+    """Whether the end of what *one* is leaves nothing short."""
+    given = amounts_held(one)
+    return all(short.used[name] - given[name] + short.asked[name] <= short.limits[name] for name in short.short)
+
+
+def _may_go(one: Record, job: Record) -> bool:
+    return bool(one["job_id"]) and one["priority"] is not None and one["priority"] <= job.get("priority", 50)
 
 
 def _between_attempts(job: Record, now: float) -> _Story:
@@ -333,7 +381,7 @@ def _placed(job: Record, around: Circumstances) -> _Story:
     if since > _SOON_S:
         story.steps.insert(0, "actorgrid status: starting a worker should not take this long")
     story.notes.extend(f"host: {problem}" for problem in around.problems)
-    return _stopping(story, job)
+    return _stopping(story, job, around.now)
 
 
 def _running(job: Record, around: Circumstances) -> _Story:
@@ -346,13 +394,19 @@ def _running(job: Record, around: Circumstances) -> _Story:
     limit = job.get("max_execution_time_s")
     if limit:
         story.notes.append(f"it is stopped at its time limit, in {duration(began + limit - around.now)}")
-    return _stopping(story, job)
+    return _stopping(story, job, around.now)
 
 
-def _stopping(story: _Story, job: Record) -> _Story:
+def _stopping(story: _Story, job: Record, now: float) -> _Story:
     if job["cancel_requested"]:
         story.notes.append("it was asked to stop; it is killed when its grace is over")
         story.steps = ["wait a moment; it is killed when its grace (work.kill_grace_s) is over"]
+        return story
+    stopped = stopped_for_another(job, now)
+    if stopped:
+        story.notes.append(stopped)
+        story.steps = [f"wait: it starts again by itself; actorgrid why {job['attempts'][-1]['preemption']['for_job']}"]
+    story.notes.extend(deadline_note(job, now))
     return story
 
 

@@ -15,14 +15,18 @@ from typing import Any
 
 from actorgrid.errors import BadRequest, BodyTooLarge
 
+from .quotas import LIMITS
+from .records import UNKNOWN_USER
+
 VERSION = 1
 MAX_COMMAND_BYTES = 16 * 2**20
 MAX_JOBS = 10_000
 DEPTH_MAX = 16
+GRACE_MAX_S = 3600.0
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 LOCK_TTL_MIN_S, LOCK_TTL_MAX_S = 0.5, 86_400.0
-OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "lost")
+OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "lost", "preempted")
 
 # What is still recorded when the disk has no room for new work: it is about work already accepted, or about us.
 ABOUT_ACCEPTED_WORK = frozenset(
@@ -31,6 +35,7 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "register_host",
         "start_attempt",
         "end_attempt",
+        "preempt_attempt",
         "cancel_job",
         "fail_job",
         "release_lease",
@@ -39,6 +44,7 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "release_lock",
         "expire_lock",
         "compare_digest",
+        "set_quota",
     }
 )
 
@@ -118,6 +124,13 @@ def end_attempt(
     )
 
 
+def preempt_attempt(attempt_id: str, token: list[int], grace_s: float, for_job: str, term: int, at: float) -> Command:
+    """Ask for the end of an attempt, within *grace_s*, so that *for_job* (a job, or a session's lease) can start."""
+    return _command(
+        "preempt_attempt", at, attempt_id=attempt_id, token=token, grace_s=grace_s, for_job=for_job, term=term
+    )
+
+
 def cancel_job(job_id: str, by: str, at: float) -> Command:
     """Cancel a waiting job at once; ask for the end of a placed one."""
     return _command("cancel_job", at, job_id=job_id, by=by)
@@ -139,6 +152,7 @@ def grant_lease(
     env: dict[str, str],
     term: int,
     at: float,
+    user_id: str = UNKNOWN_USER,
 ) -> Command:
     """Give a client's session a worker with these devices."""
     return _command(
@@ -153,6 +167,7 @@ def grant_lease(
         pool=pool,
         env=env,
         term=term,
+        user_id=user_id,
     )
 
 
@@ -189,6 +204,14 @@ def compare_digest(index: int, digest: dict[str, str], state_format: int, at: fl
 def set_setting(key: str, value: Any, by: str, at: float) -> Command:
     """Keep a setting's value over the files' one; ``None`` gives the files their say again."""
     return _command("set_setting", at, key=key, value=value, by=by)
+
+
+def set_quota(user: str, limits: dict[str, Any] | None, by: str, at: float) -> Command:
+    """Hold a user to *limits* (``*``: everyone without a quota of one's own); ``None`` removes the quota.
+
+    A limit that is not named, or ``None``, is none. Lowering one stops nobody.
+    """
+    return _command("set_quota", at, user=user, limits=limits, by=by)
 
 
 def _command(kind: str, at: float, **fields: Any) -> Command:
@@ -252,6 +275,10 @@ def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _user(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 128 and value.isprintable()
+
+
 def _truth(value: Any) -> bool:
     return isinstance(value, bool)
 
@@ -283,6 +310,10 @@ def _shallow(value: Any, depth: int = DEPTH_MAX) -> bool:
     if isinstance(value, list):
         return depth > 0 and all(_shallow(part, depth - 1) for part in value)
     return True
+
+
+def _grace(value: Any) -> bool:
+    return _number(value) and 0 <= value <= GRACE_MAX_S
 
 
 def _or_none(check: _Check) -> _Check:
@@ -339,6 +370,9 @@ _JOB_MAY: dict[str, _Check] = {
     "depends_on": lambda value: _texts(value) and len(value) <= 1000 and all(_job_id(part) for part in value),
     "max_isolation_s": lambda value: _number(value) and value >= 0,
     "retries_left": lambda value: _whole(value) and value <= 100,
+    "deadline": _or_none(_number),
+    "preemptible": _truth,
+    "grace_s": _grace,
     "submitted_at": _number,
 }
 _LOCK: dict[str, _Check] = {
@@ -376,6 +410,10 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
             "retry_at": _or_none(_number),
         },
     ),
+    "preempt_attempt": (
+        {"attempt_id": _text, "token": _token, "grace_s": _grace, "for_job": _text, "term": _whole},
+        {},
+    ),
     "cancel_job": ({"job_id": _text}, {"by": _text}),
     "fail_job": ({"job_id": _text, "error": _table}, {}),
     "grant_lease": (
@@ -388,7 +426,7 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
             "resources": _table,
             "term": _whole,
         },
-        {"pool": _or_none(_text), "env": _env},
+        {"pool": _or_none(_text), "env": _env, "user_id": _text},
     ),
     "release_lease": ({"lease_id": _text}, {}),
     "acquire_lock": (
@@ -403,7 +441,9 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
         {"key": lambda value: _text(value) and 0 < len(value) <= 256, "value": _shallow},
         {"by": _text},
     ),
+    "set_quota": ({"user": _user, "limits": _or_none(_table)}, {"by": _text}),
 }
+_LIMITS_MAY: dict[str, _Check] = dict.fromkeys(LIMITS, _or_none(_whole))
 
 
 def check(command: object) -> Command:
@@ -432,6 +472,11 @@ def check(command: object) -> Command:
             _check_resources(job["resources"])
     elif kind == "grant_lease":
         _check_resources(command["resources"])
+    elif kind == "set_quota" and command["limits"] is not None:
+        _hold("limits", command["limits"], {}, _LIMITS_MAY)
+        for name in command["limits"]:
+            if name not in _LIMITS_MAY:
+                raise refused(f"a quota has no limit {name!r}", found=f"known: {', '.join(LIMITS)}")
     return command
 
 

@@ -35,6 +35,8 @@ class Jobs:
         self._touched = touched
         self.records: dict[str, Plain] = {}
         self.counts: dict[str, int] = {state.value: 0 for state in JobState}
+        self.waiting: dict[str, int] = {}
+        """Queued jobs by user; users without any are not in it."""
         self._changed = changed
         self._ended: OrderedDict[str, None] = OrderedDict()
         self.remembered: OrderedDict[str, str] = OrderedDict()
@@ -70,7 +72,7 @@ class Jobs:
         for job in jobs:
             self._total = job["ordinal"]
             self.records[job["job_id"]] = job
-            self.counts[QUEUED] += 1
+            self._count(job, QUEUED, 1)
             self._changed(job["job_id"], job, QUEUED)
         for job in jobs:
             self._await_dependencies(job)
@@ -84,8 +86,8 @@ class Jobs:
         """Another record in the place of the job's, with these fields and that state; what was read before stays."""
         before = self.records[job_id]
         state = state or before["state"]
-        self.counts[before["state"]] -= 1
-        self.counts[state] += 1
+        self._count(before, before["state"], -1)
+        self._count(before, state, 1)
         job = self.records[job_id] = {**before, **fields, "state": state}
         self._changed(job_id, job, state)
         return job
@@ -143,9 +145,18 @@ class Jobs:
         self.remembered.update((name, state) for name, state in dumped.get("remembered", ()))
         self._total, self._retired_total = totals
         for job in self.records.values():
-            self.counts[job["state"]] += 1
+            self._count(job, job["state"], 1)
             if job["state"] == QUEUED:
                 self._await_dependencies(job)
+
+    def _count(self, job: Plain, state: str, by: int) -> None:
+        self.counts[state] += by
+        if state != QUEUED:
+            return
+        user = job["user_id"]
+        count = self.waiting.pop(user, 0) + by
+        if count:
+            self.waiting[user] = count
 
     def _await_dependencies(self, job: Plain) -> None:
         open_ones = [name for name in job["depends_on"] if self.state_of(name) != SUCCEEDED]

@@ -5,15 +5,14 @@ than there is, comes from an old term or names a past incarnation. It uses no cl
 the same state, byte for byte (``snapshot``), which voters compare (``digest``). A refused command changes nothing but
 the proposer's session.
 
-Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; locks 10,000; sessions 10,000 (least
-recently used goes first); 1,000 ended jobs kept whole, 100,000 more by id and state; 1,000 attempts per job, of which
-the first and the last 49 are kept.
+Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; locks 10,000; quotas 10,000; sessions
+10,000 (least recently used goes first); 1,000 ended jobs kept whole, 100,000 more by id and state; 1,000 attempts per
+job, of which the first and the last 49 are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from actorgrid.errors import (
@@ -27,17 +26,22 @@ from actorgrid.errors import (
     error_from_dict,
 )
 
+from . import preemption
+from .attempt_end import after_attempt, ended_attempt
 from .capacity import Capacity
 from .commands import check
 from .dependencies import refuse_circles
 from .digest import DigestMarks, StateDigest
-from .jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
+from .jobs import CANCELLED, FAILED, FINAL, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
 from .locks import Locks
 from .messages import Snapshot
+from .outcome import Change as Change
+from .outcome import Event as Event
+from .outcome import Outcome as Outcome
+from .quotas import Quotas
 from .records import (
-    END_FACTS,
+    UNKNOWN_USER,
     cancelled_before_start,
-    default_error,
     last_number,
     new_allocation,
     new_attempt,
@@ -53,40 +57,7 @@ LIVE_JOBS_MAX = 1_000_000
 HOSTS_MAX = 10_000
 ALLOCATIONS_MAX = 100_000
 SETTINGS_MAX = 1_000
-ATTEMPTS_MAX = 1_000
 ATTEMPTS_KEPT = 50
-
-Change = tuple[str, str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that happened, for people: numbered from 1 over the ledger's whole life."""
-
-    number: int
-    index: int
-    at: float
-    type: str
-    kind: str
-    id: str
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What one entry did. ``index`` is where the command first stood, when this was a repetition.
-
-    Exactly one of ``result`` and ``error`` is given. ``retired`` are ended jobs that left memory, as
-    (number, record): their only home is now the history.
-    """
-
-    index: int
-    result: dict[str, Any] | None
-    error: ActorGridError | None
-    changes: tuple[Change, ...] = ()
-    events: tuple[Event, ...] = ()
-    retired: tuple[tuple[int, dict[str, Any]], ...] = ()
-    repeated: bool = False
 
 
 class Ledger:
@@ -108,6 +79,7 @@ class Ledger:
         self.locks = self._locks.records
         self.counts = self._jobs.counts
         self.capacity = Capacity()
+        self.quotas = Quotas(lambda *told: self._changed("quota", *told), self._jobs.waiting)
         self._sessions = Sessions(lambda session: self._digest.changed("session", session))
         self._events_total = 0
         self._digest = self._new_digest()
@@ -124,6 +96,7 @@ class Ledger:
             "grant_attempt": self._grant_attempt,
             "start_attempt": self._start_attempt,
             "end_attempt": self._end_attempt,
+            "preempt_attempt": self._preempt_attempt,
             "cancel_job": self._cancel_job,
             "fail_job": self._fail_job,
             "grant_lease": self._grant_lease,
@@ -134,6 +107,7 @@ class Ledger:
             "release_lock": lambda command: self._locks.release(command, [self.epoch, self.index], self._at),
             "expire_lock": self._expire_lock,
             "compare_digest": lambda command: self.digest_marks.compare(command),
+            "set_quota": self.quotas.set,
         }
 
     # -- entries
@@ -221,6 +195,7 @@ class Ledger:
             "hosts": list(self.hosts.values()),
             "settings": list(self.settings.items()),
             "locks": list(self.locks.values()),
+            "quotas": list(self.quotas.records.items()),
             "sessions": self._sessions.dump(),
         }
         return encode({**self._rest(), "index": self.index}, sections)
@@ -250,6 +225,7 @@ class Ledger:
                 "host": self.hosts,
                 "setting": self.settings,
                 "lock": self.locks,
+                "quota": self.quotas.records,
                 "session": self._sessions.answers,
             }
         )
@@ -267,8 +243,10 @@ class Ledger:
         ledger.settings.update((key, value) for key, value in sections.get("settings", ()))
         ledger.locks.update((record["name"], record) for record in sections.get("locks", ()))
         ledger._sessions.load(sections.get("sessions", ()))
+        ledger.quotas.records.update(sections.get("quotas", ()))
         for allocation in ledger.allocations.values():
             ledger.capacity.take(allocation)
+            ledger.quotas.take(allocation)
         ledger._digest = ledger._new_digest()
         return ledger
 
@@ -283,6 +261,7 @@ class Ledger:
             hosts=dict(self.hosts),
             settings=dict(self.settings),
             locks=dict(self.locks),
+            quotas=dict(self.quotas.records),
         )
 
     # -- terms, hosts, settings
@@ -358,6 +337,7 @@ class Ledger:
                         asked=name,
                         hint="submit it first, or in the same batch",
                     )
+        self.quotas.check_submit(fresh.values())
         refuse_circles({job_id: given.get("depends_on", ()) for job_id, given in fresh.items()})
         first = self._jobs.next_ordinal
         self._jobs.accept(
@@ -417,7 +397,7 @@ class Ledger:
         attempt_id = f"{job_id}.{number}"
         self._refuse_taken(attempt_id)
         owner = {"kind": "attempt", "job_id": job_id, "attempt": number}
-        allocation = self._allocate(attempt_id, owner, command, devices, resources, job["pool"], {})
+        allocation = self._allocate(attempt_id, owner, command, devices, resources, job["pool"], {}, job["user_id"])
         attempt = new_attempt(allocation, number, command.get("placement_latency_us"))
         attempts = [*job["attempts"], attempt]
         if len(attempts) > ATTEMPTS_KEPT:
@@ -430,9 +410,10 @@ class Ledger:
         self._refuse_taken(command["lease_id"])
         resources = resources_of(command["resources"])
         devices = self.capacity.check(host, command["gpu_indexes"], resources)
+        user = command.get("user_id", UNKNOWN_USER)
         owner = {"kind": "session", "session_id": command["session_id"], "lease_id": command["lease_id"]}
         allocation = self._allocate(
-            command["lease_id"], owner, command, devices, resources, command.get("pool"), command.get("env", {})
+            command["lease_id"], owner, command, devices, resources, command.get("pool"), command.get("env", {}), user
         )
         self._event("allocation", command["lease_id"], "granted")
         return {"token": allocation["token"], "gpu_uuids": allocation["gpu_uuids"]}
@@ -476,7 +457,9 @@ class Ledger:
         resources: dict[str, Any],
         pool: str | None,
         env: dict[str, str],
+        user: str,
     ) -> dict[str, Any]:
+        self.quotas.check_grant(user, resources)
         where = {
             "host": command["host"],
             "incarnation": command["incarnation"],
@@ -485,10 +468,12 @@ class Ledger:
             "granted_at": self._at,
             "pool": pool,
             "env": env,
+            "user_id": user,
         }
         allocation = new_allocation(allocation_id, owner, where, devices, resources)
         self.allocations[allocation_id] = allocation
         self.capacity.take(allocation)
+        self.quotas.take(allocation)
         self._changes.append(("allocation", allocation_id, allocation))
         return allocation
 
@@ -497,6 +482,7 @@ class Ledger:
         if allocation is None:
             return False
         self.capacity.give(allocation)
+        self.quotas.give(allocation)
         self._changes.append(("allocation", allocation_id, None))
         return True
 
@@ -515,49 +501,40 @@ class Ledger:
 
     def _start_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
         job, attempt = self._attempt(command)
-        if job is None or attempt is None or attempt["state"] in FINAL:
+        if job is None or attempt is None or attempt["ended_at"] is not None:
             raise WrongState(f"attempt {command['attempt_id']} is over", asked="start it")
+        wishes = {"cancel_requested": job["cancel_requested"], "preemption": attempt.get("preemption")}
         if attempt["state"] == RUNNING:
-            return {"already": True, "cancel_requested": job["cancel_requested"]}
+            return {"already": True, **wishes}
         attempts = with_attempt(job, {**attempt, "state": RUNNING, "started_at": self._at})
         self._jobs.change(job["job_id"], RUNNING, attempts=attempts)
-        return {"already": False, "cancel_requested": job["cancel_requested"]}
+        return {"already": False, **wishes}
+
+    def _preempt_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._check_term(command)
+        job, attempt = self._attempt(command)
+        if job is None or attempt is None or attempt["ended_at"] is not None:
+            raise WrongState(f"attempt {command['attempt_id']} is over", asked="end it for another")
+        if attempt.get("preemption") is not None:
+            return {"already": True}
+        asked = {**attempt, "preemption": preemption.asked(job, attempt, command, self._at)}
+        self._jobs.change(job["job_id"], attempts=with_attempt(job, asked))
+        return {"already": False}
 
     def _end_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
         job, attempt = self._attempt(command)
-        if job is None or attempt is None or attempt["state"] in FINAL:
+        if job is None or attempt is None or attempt["ended_at"] is not None:
             return {"already": True, "job_state": self._jobs.state_of(command["attempt_id"].rpartition(".")[0])}
-        job_id, outcome, error = job["job_id"], command["outcome"], command.get("error")
-        if outcome != SUCCEEDED:
-            error = error or default_error(outcome, attempt["attempt_id"])
-        ended = {
-            **attempt,
-            "state": FAILED if outcome == "timed_out" else outcome,
-            "ended_at": self._at,
-            **{name: command.get(name) for name in END_FACTS},
-            "error": attempt["error"] if outcome == SUCCEEDED else error,
-        }
+        job_id, ended = job["job_id"], ended_attempt(attempt, command, self._at)
         attempts = with_attempt(job, ended)
-        charge = command.get("charge", True)
+        state, fields = after_attempt(job, attempt["number"], command, self._at)
         self._free(attempt["allocation_id"])
-        if outcome == SUCCEEDED:
-            job = self._jobs.finish(job_id, SUCCEEDED, None, self._at, attempts=attempts)
-        elif outcome == CANCELLED or job["cancel_requested"]:
-            job = self._jobs.finish(job_id, CANCELLED, error, self._at, attempts=attempts)
-        elif attempt["number"] >= ATTEMPTS_MAX:
-            job = self._jobs.finish(job_id, LOST, error, self._at, attempts=attempts)
-        elif not charge or job["retries_left"] > 0:
-            job = self._jobs.change(
-                job_id,
-                QUEUED,
-                attempts=attempts,
-                retries_left=job["retries_left"] - charge,
-                not_before=command.get("retry_at") or self._at,
-            )
+        if state == QUEUED:
+            self._jobs.change(job_id, QUEUED, attempts=attempts, **fields)
         else:
-            state = LOST if outcome == LOST else FAILED
-            job = self._jobs.finish(job_id, state, error, self._at, attempts=attempts)
-        return {"already": False, "job_state": job["state"]}
+            error = None if state == SUCCEEDED else ended["error"]
+            self._jobs.finish(job_id, state, error, self._at, attempts=attempts)
+        return {"already": False, "job_state": state}
 
     def _attempt(self, command: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """The job and attempt a command is about; no attempt when it ended too long ago to be kept."""

@@ -33,6 +33,7 @@ class Query:
 
     job {job_id}: the record, live or ended, or None · jobs {states, limit, before}: {"jobs", "total"}, newest first;
     ``before`` is the job_id the page before ended with, or a time · allocations, hosts, settings: {kind: ...} ·
+    quotas: {"quotas": [{"user", "limits", "default", "used"}]} (see quotas.py) ·
     events {from, limit}: {"events", "index"}, oldest first, from a log index on, the last index given whole ·
     counts: {"jobs": by state, "allocations", "hosts", "commit_latency_ms"} · status.
 
@@ -52,7 +53,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything live at ``index``: jobs that are not final, allocations, hosts, settings, locks."""
+    """Everything live at ``index``: jobs that are not final, allocations, hosts, settings, locks, quotas."""
 
     index: int
     term: int
@@ -62,13 +63,14 @@ class Snapshot:
     hosts: dict[str, dict[str, Any]]
     settings: dict[str, Any]
     locks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    quotas: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """One committed command's effect. ``changes``: (kind, id, new record or None when gone), in order.
 
-    Kinds: job, allocation, host, setting, lock, and term (record: (term, epoch)). ``previous`` is the
+    Kinds: job, allocation, host, setting, lock, quota (by user), and term (record: (term, epoch)). ``previous`` is the
     index of the Applied sent before this one: a receiver that sees a gap subscribes again.
     """
 

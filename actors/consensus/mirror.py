@@ -37,8 +37,8 @@ REACH_S = 5.0
 class LedgerMirror:
     """Follows the ledger for one server and proposes for it.
 
-    ``jobs`` holds those that are not final; ``allocations``, ``hosts`` and ``settings`` all there are, by id.
-    They are empty until ``start`` ends. The records are to be read, not written.
+    ``jobs`` holds those that are not final; ``allocations``, ``hosts``, ``settings`` and ``quotas`` all there are, by
+    id. They are empty until ``start`` ends. The records are to be read, not written.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class LedgerMirror:
         self.allocations: dict[str, dict[str, Any]] = {}
         self.hosts: dict[str, dict[str, Any]] = {}
         self.settings: dict[str, Any] = {}
+        self.quotas: dict[str, dict[str, Any]] = {}
         self.index = 0
         self.term = 0
         self.epoch = 0
@@ -86,6 +87,7 @@ class LedgerMirror:
             "allocation": self.allocations,
             "host": self.hosts,
             "setting": self.settings,
+            "quota": self.quotas,
         }
         for kind, identity, record in message.changes:
             if kind == "job":
@@ -189,6 +191,7 @@ class LedgerMirror:
         self.allocations = snapshot.allocations
         self.hosts = snapshot.hosts
         self.settings = snapshot.settings
+        self.quotas = snapshot.quotas
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch
         self._following, self._subscribing = True, False
         for key, value in self.settings.items():

@@ -29,6 +29,7 @@ class Queries:
             "jobs": self._jobs,
             "allocations": lambda _: {"allocations": list(ledger.allocations.values())},
             "hosts": lambda _: {"hosts": [host for _, host in sorted(ledger.hosts.items())]},
+            "quotas": lambda _: {"quotas": ledger.quotas.rows()},
             "settings": lambda _: {"settings": dict(sorted(ledger.settings.items()))},
             "events": self._events,
             "counts": self._counts,

@@ -6,8 +6,12 @@ from typing import Any
 
 from actorgrid.errors import ActorGridError, DependencyFailed, TaskCancelled, TaskFailed, TaskTimedOut, WorkerLost
 
+from .preemption import PREEMPTED, preempted_error
+
 END_FACTS = ("exit_code", "signal", "max_rss_bytes", "cpu_s", "result_bytes")
 NEVER_BEFORE = 0.0
+UNKNOWN_USER = "local"
+"""Whose work it is when nobody said."""
 
 Plain = dict[str, Any]
 
@@ -31,7 +35,7 @@ def new_job(given: Plain, ordinal: int, index: int, at: float) -> Plain:
     """A queued job. ``ordinal`` counts jobs in the order of their acceptance, from 1."""
     return {
         "name": "",
-        "user_id": "local",
+        "user_id": UNKNOWN_USER,
         "kind": "command",
         "command": [],
         "payload_digest": None,
@@ -45,6 +49,9 @@ def new_job(given: Plain, ordinal: int, index: int, at: float) -> Plain:
         "pool": None,
         "max_isolation_s": 10.0,
         "retries_left": 0,
+        "deadline": None,
+        "preemptible": True,
+        "grace_s": 5.0,
         "submitted_at": at,
         **given,
         "depends_on": list(dict.fromkeys(given.get("depends_on", ()))),
@@ -52,6 +59,7 @@ def new_job(given: Plain, ordinal: int, index: int, at: float) -> Plain:
         "ordinal": ordinal,
         "state": "queued",
         "cancel_requested": False,
+        "preemptions": 0,
         "submitted_index": index,
         "not_before": NEVER_BEFORE,
         "ended_at": None,
@@ -76,6 +84,7 @@ def new_attempt(allocation: Plain, number: int, latency_us: float | None) -> Pla
         "started_at": None,
         "ended_at": None,
         "error": None,
+        "preemption": None,
         "placement_latency_us": latency_us,
         **dict.fromkeys(END_FACTS),
     }
@@ -93,7 +102,7 @@ def last_number(job: Plain) -> int:
 
 
 def new_allocation(allocation_id: str, owner: Plain, where: Plain, devices: list[Plain], resources: Plain) -> Plain:
-    """What is given out; *where* holds host, incarnation, gpu_indexes, token, granted_at, pool and env."""
+    """What is given out; *where* holds host, incarnation, gpu_indexes, token, granted_at, pool, env and user_id."""
     return {
         "allocation_id": allocation_id,
         "owner": owner,
@@ -142,8 +151,11 @@ def cancelled_before_start(by: str) -> Plain:
     return TaskCancelled(f"cancelled by {by or 'request'} before it started").to_dict()
 
 
-def default_error(outcome: str, attempt_id: str) -> Plain:
+def default_error(outcome: str, attempt: Plain) -> Plain:
     """For an attempt that ended badly and came with no error."""
+    attempt_id = attempt["attempt_id"]
+    if outcome == PREEMPTED:
+        return preempted_error(attempt)
     kinds: dict[str, type[ActorGridError]] = {
         "failed": TaskFailed,
         "cancelled": TaskCancelled,

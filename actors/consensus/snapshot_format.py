@@ -1,8 +1,9 @@
 """The bytes of a ledger snapshot: a header, then each section's items in pieces, so that it need not be made at once.
 
-Format 2 is a stream of msgpack values: the header (a dict with ``format``), then ``[section, items]`` with at most
+Format 3 is a stream of msgpack values: the header (a dict with ``format``), then ``[section, items]`` with at most
 1,000 items each, and last ``["end", number of pieces]``. Items are in the order of the state, which the log alone
-determines: equal states give equal bytes. Format 1 was one JSON object.
+determines: equal states give equal bytes. Format 2 had no quotas, and its allocations did not say whose they are;
+format 1 was one JSON object.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import msgpack
 
 from actorgrid.errors import LedgerRefused
 
-FORMAT = 2
+from .records import UNKNOWN_USER
+
+FORMAT = 3
 PIECE_ITEMS = 1_000
 END = "end"
 # What msgpack's own integers cannot hold, in decimal.
@@ -72,6 +75,8 @@ def decode(data: bytes) -> tuple[Plain, dict[str, list[Any]]]:
         sections: dict[str, list[Any]] = {}
         for name, items in pieces:
             sections.setdefault(name, []).extend(items)
+        if known < 3:
+            _say_whose(sections)
     except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
         raise LedgerRefused(
             "the snapshot cannot be read", found=f"{len(data)} bytes: {error}", hint="take an earlier one, or a backup"
@@ -121,6 +126,7 @@ def _from_json(data: bytes) -> tuple[Plain, dict[str, list[Any]]]:
 
 def _from_1(state: Plain) -> tuple[Plain, dict[str, list[Any]]]:
     jobs = state["jobs"]
+    _say_whose({"jobs": jobs["records"].values(), "allocations": state["allocations"].values()})
     header = {name: state[name] for name in ("format", "index", "term", "epoch", "events_total")}
     return {**header, "job_totals": jobs["totals"]}, {
         # JSON sorted them by id.
@@ -132,6 +138,13 @@ def _from_1(state: Plain) -> tuple[Plain, dict[str, list[Any]]]:
         "settings": list(state["settings"].items()),
         "sessions": state["sessions"],
     }
+
+
+def _say_whose(sections: Sections) -> None:
+    """Formats 1 and 2: an allocation is its job's user's; whose a session was, nobody said."""
+    users = {job["job_id"]: job["user_id"] for job in sections.get("jobs", ())}
+    for allocation in sections.get("allocations", ()):
+        allocation["user_id"] = users.get(allocation["owner"].get("job_id"), UNKNOWN_USER)
 
 
 _MIGRATIONS: dict[int, Callable[[Plain], tuple[Plain, dict[str, list[Any]]]]] = {1: _from_1}

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from actorgrid.models import (
     Answer,
+    Bytes,
     ClusterNode,
     GPUDevice,
     Job,
@@ -250,6 +251,7 @@ class WhyAnswer(Answer):
 
     ``notes`` are the reasons that no other field holds. ``position`` of ``waiting`` in the line; ``openings``: what
     could be asked for instead and would fit now; ``held_by``: who holds the room on the nearest host;
+    ``quota``: {"user", "limits", "used", "short"} where that is what it waits for; ``held_by`` then says who holds it;
     ``held_up_by``: jobs that the room is reserved for; ``reservation``: {"starts_at", "nodes", "stopping"};
     ``estimated_start``: {"at", "from"}, where *from* is reservation, time_limits (of what runs there) or retry.
     ``explain`` is the engine's own answer.
@@ -272,6 +274,7 @@ class WhyAnswer(Answer):
     depends_on: list[dict[str, str]] = []
     not_before: float | None = None
     reservation: dict[str, Any] | None = None
+    quota: dict[str, Any] | None = None
     estimated_start: dict[str, Any] | None = None
     held_by: list[dict[str, Any]] = []
     held_up_by: list[str] = []
@@ -341,6 +344,63 @@ class SettingChanged(Answer):
     key: str
     value: Any
     previous: Any
+
+
+class QuotaRequest(Request):
+    """What one user may hold at once, and have waiting; what is not given, or null, is not limited."""
+
+    gpus: float | None = Field(default=None, ge=0, le=1_000_000)
+    gpu_memory_bytes: Bytes | None = Field(
+        default=None,
+        validation_alias=AliasChoices("gpu_memory_bytes", "gpu_memory"),
+        description="of all devices together, as far as it is asked for",
+    )
+    cpus: float | None = Field(default=None, ge=0, le=1_000_000)
+    memory_bytes: Bytes | None = Field(default=None, validation_alias=AliasChoices("memory_bytes", "memory"))
+    jobs_waiting: int | None = Field(default=None, ge=0, le=2**31)
+
+
+class QuotaLimits(Answer):
+    """As it was set; null is no limit."""
+
+    gpus: float | None
+    gpu_memory_bytes: int | None
+    cpus: float | None
+    memory_bytes: int | None
+    jobs_waiting: int | None
+
+
+class QuotaUse(Answer):
+    """What a user holds and has waiting."""
+
+    gpus: float
+    gpu_memory_bytes: int
+    cpus: float
+    memory_bytes: int
+    jobs_waiting: int
+
+
+class Quota(Answer):
+    """A user, what limits apply (null: none), and what is used now; ``default``: the limits are those of ``*``."""
+
+    user: str
+    limits: QuotaLimits | None
+    default: bool
+    used: QuotaUse
+
+
+class QuotasAnswer(Answer):
+    """Who has a quota, holds something or has jobs waiting, by name."""
+
+    quotas: list[Quota]
+
+
+class QuotaSet(Answer):
+    """The user's own quota now and before; null: none."""
+
+    user: str
+    limits: QuotaLimits | None
+    previous: QuotaLimits | None
 
 
 class SessionRequest(Request):

@@ -6,11 +6,13 @@ from time import time
 from typing import Any
 
 from actorgrid.errors import (
+    AdmissionRefused,
     BadRequest,
     DependencyFailed,
     DiskFull,
     PythonMismatch,
     QueueFull,
+    QuotaExceeded,
     RequestTooLarge,
     TooManyGpus,
     UnknownGpuModel,
@@ -69,6 +71,7 @@ async def _accept(call: Call, requests: list[TaskRequest]) -> list[dict[str, Any
             digests[request.payload] if request.payload is not None else None,
             digests[request.stdin] if request.stdin is not None else None,
             settings.work.max_isolation_s,
+            settings.work.kill_grace_s,
             now,
         )
         for request in requests
@@ -107,9 +110,11 @@ async def why_job(call: Call) -> Any:
 
 
 _ADMISSION = (
+    AdmissionRefused,
     UnknownGpuModel,
     TooManyGpus,
     RequestTooLarge,
+    QuotaExceeded,
     UnknownPolicy,
     PythonMismatch,
     DependencyFailed,

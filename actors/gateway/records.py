@@ -10,6 +10,8 @@ from typing import Any
 from actorgrid.errors import MalformedBody, PythonMismatch
 from actorgrid.models import Resources, TaskRequest
 
+from ..consensus.records import UNKNOWN_USER
+
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -61,9 +63,16 @@ def job_record(
     payload_digest: str | None,
     stdin_digest: str | None,
     max_isolation_s: float,
+    kill_grace_s: float,
     now: float,
 ) -> dict[str, Any]:
-    """The job as it is submitted: everything but its state and attempts, which are the ledger's."""
+    """The job as it is submitted: everything but its state and attempts, which are the ledger's.
+
+    The deadline counts from *now*; what the request leaves open is as the host has it now.
+    """
+    deadline = request.deadline.timestamp() if request.deadline is not None else None
+    if request.deadline_s is not None:
+        deadline = now + request.deadline_s
     if request.kind == "function":
         name = request.name or "function"
     else:
@@ -71,7 +80,7 @@ def job_record(
     return {
         "job_id": request.task_id,
         "name": name,
-        "user_id": request.user_id,
+        "user_id": request.user_id or UNKNOWN_USER,
         "kind": request.kind,
         "command": list(request.command) if request.kind == "command" else [],
         "payload_digest": payload_digest,
@@ -87,6 +96,9 @@ def job_record(
         "max_isolation_s": request.max_isolation_s if request.max_isolation_s is not None else max_isolation_s,
         "resources": resources_record(request),
         "retries_left": request.retries,
+        "deadline": deadline,
+        "preemptible": request.preemptible,
+        "grace_s": request.grace_s if request.grace_s is not None else kill_grace_s,
         "submitted_at": now,
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 from actorgrid.errors import (
     Overloaded,
     PythonMismatch,
+    QuotaExceeded,
     RequestTooLarge,
     TooManyGpus,
     TooManySessions,
@@ -16,6 +17,7 @@ from actorgrid.errors import (
 from actorgrid.models import LeaseGrant, LeaseRequest
 
 from ..cluster.messages import AcquireWorker, CloseSession, OpenSession, RenewSession, ReturnWorker
+from ..consensus.records import UNKNOWN_USER
 from .answers import Done, SessionAnswer, SessionRequest
 from .records import check_env, check_python, resources_record
 from .route import Call, Route
@@ -27,7 +29,7 @@ ATTACH_S = 60.0
 async def open_session(call: Call) -> Any:
     """Open a session."""
     request = call.body_as(SessionRequest)
-    return await call.ask("load_balancer", OpenSession(request.user_id, request.python))
+    return await call.ask("load_balancer", OpenSession(request.user_id or UNKNOWN_USER, request.python))
 
 
 async def renew_session(call: Call) -> Any:
@@ -102,6 +104,7 @@ ROUTES = (
             UnknownGpuModel,
             TooManyGpus,
             RequestTooLarge,
+            QuotaExceeded,
         ),
     ),
     Route(

@@ -20,16 +20,18 @@ from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.messages import Applied, Snapshot
 from ..consensus.mirror import LedgerMirror
+from ..consensus.quotas import shortage
 from .capacity import host_cpu_milli, host_memory_mib
 from .core import CoordinatorCore
 from .device import Device, Readings, keep_indexes
 from .grant import Grant
 from .inventory import HostInventory
 from .messages import AcquireLease, CheckFeasible, Explain, Inventory, LatencyReport, RecentDecisions
+from .orders import GivenUp, Order, Preemption
 from .sampling import HostSampling
 
 IN_FLIGHT_MAX = 128
-"""Grants proposed and not answered; the mirror takes 256 proposals at once."""
+"""Grants and orders proposed and not answered; the mirror takes 256 proposals at once."""
 REGISTER_WAIT_S = 8.0
 DECISIONS_KEPT = 1024
 RETRY_S = 1.0
@@ -60,6 +62,7 @@ class GPUCoordinator(Server):
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self._grants_total = 0
         self._refused_total = 0
+        self._orders_total: dict[type[Order], int] = {Preemption: 0, GivenUp: 0}
         self._registered: list[Waiter] = []
         self._lease_waiters: dict[str, tuple[Waiter, Timer]] = {}
         self._kicked = False
@@ -190,7 +193,7 @@ class GPUCoordinator(Server):
     def _on_snapshot(self, _snapshot: Snapshot) -> None:
         mirror = self._mirror
         with collection_paused():
-            self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time())
+            self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time(), mirror.quotas)
         for lease_id in list(self._lease_waiters):
             self._settle_lease(lease_id)
         self._kick()
@@ -218,12 +221,19 @@ class GPUCoordinator(Server):
             return
         if not self._core.registered:
             return
-        room = IN_FLIGHT_MAX - len(self._core.in_flight)
+        room = IN_FLIGHT_MAX - len(self._core.in_flight) - self._core.orders.under_way
         if room <= 0:
             return  # the next answer makes some, and kicks
         for grant in self._core.schedule(now, room):
             self._latency.add(grant.latency_us)
             self.spawn(self._propose(grant))
+        for order in self._core.take_orders():
+            self.spawn(self._propose_order(order))
+        for lease_id, error in self._core.take_refused_leases().items():
+            if lease_id in self._lease_waiters:
+                waiter, timer = self._lease_waiters.pop(lease_id)
+                timer.cancel()
+                waiter.fail(error)
         wake = self._core.next_wakeup
         if wake is not None:
             self._wake_in(max(0.0, wake - now))
@@ -258,6 +268,25 @@ class GPUCoordinator(Server):
                 self._refused(grant, error)
                 return
 
+    async def _propose_order(self, order: Order) -> None:
+        """Commit the end of an attempt or of a waiting job, until the ledger shows it or refuses."""
+        while self._core.orders.stands(order):
+            try:
+                await self._mirror.propose(order.command(self._mirror.term))
+            except CallTimeout as error:
+                self.log.warning("%s: %s", order, error)
+            except ActorGridError as error:
+                self._hold_after(error)
+                self.log.info("%s refused: %s", order, error)
+                self._core.order_refused(order)
+                self._kick()
+                return
+            else:
+                self._orders_total[type(order)] += 1
+                self._kick()
+                return  # the mirror shows it already, or will when it has subscribed again
+            await self.sleep(RETRY_S)
+
     async def _seen(self, grant: Grant, index: int) -> None:
         """Stop holding room for *grant*, committed at *index*, once the mirror is that far."""
         while grant.id in self._core.in_flight and self._mirror.index < index:
@@ -281,12 +310,16 @@ class GPUCoordinator(Server):
 
     def _refused(self, grant: Grant, error: ActorGridError) -> None:
         self._refused_total += 1
-        if not isinstance(error, LedgerRefused):
-            self._hold_until = self.runtime.monotonic() + HOLD_S
-            self._problem = f"nothing new is placed for now: {error.message}"
+        self._hold_after(error)
         self.log.info("grant %s refused: %s", grant.id, error)
         self._core.refused(grant, time())
         self._kick()
+
+    def _hold_after(self, error: ActorGridError) -> None:
+        """Propose nothing for a while when it was not the ledger's guard that refused."""
+        if not isinstance(error, LedgerRefused):
+            self._hold_until = self.runtime.monotonic() + HOLD_S
+            self._problem = f"nothing new is placed for now: {error.message}"
 
     # -- answering
 
@@ -294,6 +327,9 @@ class GPUCoordinator(Server):
     async def _check_feasible(self, request: CheckFeasible) -> None:
         await self._until_registered(REGISTER_WAIT_S)
         self._core.check_feasible(request.resources)
+        if request.deadline is not None:
+            self._core.check_deadline(request.resources, request.deadline, request.limit_s, time())
+            self._kick()  # looking may have moved the reservations of others
 
     @handles(Explain)
     def _explain(self, request: Explain) -> dict[str, Any]:
@@ -343,14 +379,24 @@ class GPUCoordinator(Server):
             self._lease_waiters[request.lease_id] = waiter, self._expire_lease_in(RETRY_S, request)
             return
         waiter, _ = self._lease_waiters.pop(request.lease_id)
-        nearest = self._core.explain(request.resources, None).get("nearest")
-        waiter.fail(
-            Overloaded(
-                "no room came free in time",
-                asked=f"a worker within {request.wait_s:g} s",
-                found=f"nearest: {nearest}" if nearest else "everything is in use",
-                hint="wait longer (wait_s), ask for a smaller share, or free some work",
+        waiter.fail(self._no_room(request))
+
+    def _no_room(self, request: AcquireLease) -> Overloaded:
+        asked, user = f"a worker within {request.wait_s:g} s", request.user_id
+        short = shortage(user, self._mirror.quotas, request.resources, self._mirror.allocations.values())
+        if short is not None:
+            return Overloaded(
+                f"the quota of user {user} did not come free in time",
+                asked=asked,
+                found=short.in_use,
+                hint=f"wait for work of {user} to end, or have the quota raised (actorgrid quota)",
             )
+        nearest = self._core.explain(request.resources, None).get("nearest")
+        return Overloaded(
+            "no room came free in time",
+            asked=asked,
+            found=f"nearest: {nearest}" if nearest else "everything is in use",
+            hint="wait longer (wait_s), ask for a smaller share, or free some work",
         )
 
     @handles(Inventory)
@@ -396,6 +442,8 @@ class GPUCoordinator(Server):
             "grants_in_flight": float(len(self._core.in_flight)),
             "grants_total": float(self._grants_total),
             "grants_refused_total": float(self._refused_total),
+            "preemptions_total": float(self._orders_total[Preemption]),
+            "jobs_given_up_total": float(self._orders_total[GivenUp]),
         }
         for percent in (50, 99):
             value = self._latency.percentile(percent)

@@ -7,37 +7,54 @@ refusal. Only hosts that are up get new work, and this host only once the ledger
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
-from actorgrid.errors import AdoptRefused, QueueFull, UnknownNode, UnknownPolicy
-from actorgrid.hotpath import Placement, PlacementEngine, TypicalTask
+from actorgrid.errors import ActorGridError, AdmissionRefused, AdoptRefused, BadRequest, QueueFull, UnknownNode
+from actorgrid.hotpath import Placement, PlacementEngine
 from actorgrid.models import JobState
 
+from ..consensus.quotas import quota_of, refuse_over_whole
 from ..scheduling.arrivals import Arrivals
-from ..scheduling.policies import SchedulingPolicy, find_policy
-from ..scheduling.queue import DEFAULT_PRIORITY, LEASE_PRIORITY, Shape
-from ..scheduling.request import Need, Request, Start
+from ..scheduling.policies import SchedulingPolicy
+from ..scheduling.queue import Shape
+from ..scheduling.request import Need, Preempt, Refuse, Start
 from ..scheduling.scheduler import Scheduler
-from .feasibility import accepted_models, check_feasible, model_name
+from .admission import admission_refused
+from .feasibility import check_feasible
 from .grant import Grant, Record
 from .messages import AcquireLease
+from .nodes import add_nodes, typical_tasks
+from .orders import GivenUp, Order, Orders, Preemption, job_of
+from .requests import (
+    STOPPED_S,
+    WHOLE_GPU_MILLI,
+    EngineWords,
+    attempt_number,
+    limits_of,
+    request_of,
+    request_of_job,
+    request_of_lease,
+    waiting_id,
+)
 
-WHOLE_GPU_MILLI = 1000
 WAITING_LEASES_MAX = 4096
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 10.0
-_NO_MODEL = "no device"
 _BATCH = 2**20
 """Jobs of one batch share its index in the ledger; their places in it are far fewer than this."""
-_NO_MEMORY_LIMIT = 2**40
+_TRIAL = "?"
+"""Stands for a job that is only asked about."""
 
 
 class CoordinatorCore:
     """The scheduler's state, all of it rebuilt from the ledger at any time.
 
-    *policy* says where, *queue* who goes first: a scheduling policy that stops nobody, as attempts are not preempted
-    yet. *clock_ns* only measures how long placing took.
+    *policy* says where, *queue* who goes first and who may be stopped for whom. *clock_ns* only measures how long
+    placing took.
     """
 
     def __init__(
@@ -48,22 +65,24 @@ class CoordinatorCore:
         queue_max: int,
         clock_ns: Callable[[], int],
         rng: Callable[[int], int] | None = None,
-        queue: str = "easy_backfill",
+        queue: str | SchedulingPolicy = "easy_backfill",
     ) -> None:
         self.own_host = own_host
         self.own_incarnation = own_incarnation
         self.hosts: dict[str, Record] = {}
         self.in_flight: dict[str, Grant] = {}
+        self.orders = Orders()
+        self._refused_leases: dict[str, AdmissionRefused] = {}
         self.notes: dict[str, str] = {}
         self._policy = policy
         self._rng = rng
         self._clock_ns = clock_ns
         self._jobs: Mapping[str, Record] = {}
         self._allocations: Mapping[str, Record] = {}
+        self._quotas: Mapping[str, Record] = {}
         self._leases: dict[str, AcquireLease] = {}
         self._lease_count = 0
         self._refusals: dict[str, int] = {}
-        self._models: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._sick: dict[str, str] = {}
         self._scores: dict[tuple[str, int], int] = {}
         self._fences: list[int | str] = []
@@ -71,32 +90,43 @@ class CoordinatorCore:
         self._stale = False
         self._overflow = False
         self._now = 0.0
-        _check_policy(queue)
         self._queue = queue
+        self._doubtful: dict[str, None] = {}  # jobs that were refused by a state that may have been incomplete
+        self._resolved: list[str] = []
         self._queued: dict[str, tuple[str, int]] = {}  # by job: the id its next attempt waits under, and its number
         self._asked_by: dict[str, str] = {}  # and the other way round
         self._arrivals = Arrivals()
         self.engine = PlacementEngine(policy, rng)
+        self._words = EngineWords(())
         self.scheduler = self._new_scheduler(queue_max)
 
     # -- what the ledger says
 
     def load(
-        self, jobs: Mapping[str, Record], allocations: Mapping[str, Record], hosts: dict[str, Record], now: float
+        self,
+        jobs: Mapping[str, Record],
+        allocations: Mapping[str, Record],
+        hosts: dict[str, Record],
+        now: float,
+        quotas: Mapping[str, Record] = MappingProxyType({}),
     ) -> None:
         """Start (again) from a snapshot. The mappings are kept, and expected to be kept current by their owner.
 
         What is proposed and not answered stays reserved.
         """
         self._now = now
-        self._jobs, self._allocations, self.hosts = jobs, allocations, hosts
+        self._jobs, self._allocations, self.hosts, self._quotas = jobs, allocations, hosts, quotas
         for id in [id for id in self.in_flight if id in allocations]:
             del self.in_flight[id]
         for id in [id for id in self._leases if id in allocations]:
             del self._leases[id]  # granted while nobody told us: it waits for nothing more
+        self.orders.load(jobs, allocations, self.in_flight)
+        self._doubtful.clear()
+        self._resolved.clear()
         self._queued.clear()
         self._asked_by.clear()
         self.scheduler = self._new_scheduler(self.scheduler.queue_max)
+        self.scheduler.limit(*limits_of(quotas), now)
         self._rebuild()
         for lease in self._leases.values():
             if lease.lease_id not in self.in_flight:
@@ -113,17 +143,23 @@ class CoordinatorCore:
                 self._host_changed(id, record)
             elif kind == "job":
                 self._job_changed(id, record, now)
+            elif kind == "quota":
+                self.scheduler.limit(*limits_of(self._quotas), now)
 
     def _allocation_changed(self, id: str, record: Record | None) -> None:
         self.in_flight.pop(id, None)
         self._leases.pop(id, None)
         if record is None:
+            self.orders.attempt_over(id)
             self.notes.pop(id, None)
             if id in self.engine:
                 self._release(id)
                 self._fence()
+            else:
+                self.scheduler.gave_back(id)
             return
         self._dequeue(self._asked_by.get(id, id))
+        self.orders.attempt_granted(id, record)
         if id in self.engine:
             if self.engine.placement(id).shares == _shares(record):
                 return
@@ -136,26 +172,31 @@ class CoordinatorCore:
             self.hosts.pop(id, None)
         else:
             self.hosts[id] = record
-        self._models.clear()
         self._stale = True
 
     def _job_changed(self, id: str, record: Record | None, now: float) -> None:
         state = None if record is None else record["state"]
         if record is not None and state == JobState.QUEUED:
-            if not any(grant.job_id == id for grant in self.in_flight.values()):
+            if id not in self.orders.giving_up and not any(grant.job_id == id for grant in self.in_flight.values()):
                 self._queue_job(record, now)
             return
         self._dequeue(id)
         self._refusals.pop(id, None)
+        self.orders.job_changed(id, record)
         if state is None or JobState(state).final:
+            self._doubtful.pop(id, None)
             # A job that ends otherwise takes those that wait for it along, in the same entry.
-            self.scheduler.resolve(id, now)
+            if self.registered and not self._stale:
+                self.scheduler.resolve(id, now)
+            else:
+                self._resolved.append(id)  # whether a deadline can be kept is to be asked when all is known
 
     # -- asking for leases
 
     def ask_lease(self, lease: AcquireLease, now: float) -> None:
-        """Let a lease wait for room. Raises as ``check_feasible``, or QueueFull."""
+        """Let a lease wait for room. Raises as ``check_feasible``, QuotaExceeded when it never may, or QueueFull."""
         self.check_feasible(lease.resources)
+        refuse_over_whole(lease.user_id, quota_of(lease.user_id, self._quotas), lease.resources, "the lease")
         if len(self._leases) >= WAITING_LEASES_MAX:
             raise QueueFull(
                 "too many leases are being waited for", found=f"{WAITING_LEASES_MAX}", hint="try again in a moment"
@@ -178,15 +219,40 @@ class CoordinatorCore:
         self._now = now
         if self._stale:
             self._rebuild()
+        for id in self._resolved:
+            self.scheduler.resolve(id, now)
+        self._resolved.clear()
+        for id in list(self._doubtful):
+            self._settle_doubt(id, now)
         if self._overflow and len(self.scheduler.waiting) < self.scheduler.queue_max // 2:
             self._queue_jobs(now)
         if self._arrivals.news(now) is not None:
             self._weigh_by_arrivals()
         grants = []
         for decision in self.scheduler.schedule(now, limit):
-            assert isinstance(decision, Start), f"attempts are neither stopped nor given up: {decision}"
-            grants.append(self._grant(decision))
+            if isinstance(decision, Start):
+                grants.append(self._grant(decision))
+            elif isinstance(decision, Preempt):
+                self._preempt(decision)
+            else:
+                self._give_up(decision)
         return grants
+
+    def take_refused_leases(self) -> dict[str, AdmissionRefused]:
+        """The leases that the policy gave up since this was asked last, with why."""
+        refused, self._refused_leases = self._refused_leases, {}
+        return refused
+
+    def take_orders(self) -> list[Order]:
+        """What else is to be proposed since this was asked last: attempts to stop, jobs to give up."""
+        return self.orders.take()
+
+    def order_refused(self, order: Order) -> None:
+        """The ledger did not commit *order*, for certain: forget it, and decide again from what the ledger says."""
+        self.orders.drop(order)
+        if isinstance(order, GivenUp):
+            self._doubtful[order.job_id] = None
+        self._stale = True
 
     @property
     def next_wakeup(self) -> float | None:
@@ -197,6 +263,7 @@ class CoordinatorCore:
         """The ledger did not commit *grant*, for certain: forget it, and try again from what the ledger says."""
         if self.in_flight.pop(grant.id, None) is None:
             return
+        self.orders.attempt_over(grant.id)
         self._now = now
         if grant.id in self.engine:
             self._release(grant.id)
@@ -222,6 +289,7 @@ class CoordinatorCore:
             return
         del self.in_flight[grant.id]
         self._leases.pop(grant.id, None)
+        self.orders.attempt_over(grant.id)
         self._stale = True  # the engine still holds its room
         if (job := self._jobs.get(grant.job_id)) is not None and job["state"] == JobState.QUEUED:
             self._queue_job(job, now)
@@ -245,6 +313,17 @@ class CoordinatorCore:
         """Raises what :func:`~actorgrid.actors.gpu.feasibility.check_feasible` does."""
         check_feasible(Shape.of(resources), self.hosts.values())
 
+    def check_deadline(self, resources: Mapping[str, Any], deadline: float, limit_s: float | None, now: float) -> None:
+        """Raises AdmissionRefused when the policy would refuse such a job now, or QueueFull."""
+        if self._stale:
+            self._rebuild()
+        shape = Shape.of(resources)
+        request = request_of(_TRIAL, shape, expected_s=limit_s, deadline=deadline, strict=limit_s is not None)
+        try:
+            self.scheduler.check(request, now)
+        except BadRequest as error:
+            raise admission_refused(error, error.message, deadline, limit_s, now) from None
+
     def explain(self, resources: Mapping[str, Any], job_id: str | None) -> Record:
         """The engine's ``explain`` for one attempt; of a job that waits, what ``Scheduler.explain`` adds to it."""
         if self._stale:
@@ -252,8 +331,10 @@ class CoordinatorCore:
         if job_id in self._queued:
             report = self.scheduler.explain(self._queued[job_id][0], self._now)
             held_up_by = [self._asked_by.get(id, id) for id in report["held_up_by"]]
+            if report["reservation"] is not None:
+                report["reservation"]["stopping"] = [job_of(id) for id in report["reservation"]["stopping"]]
             return {"total_nodes": len(self.hosts), **report, "held_up_by": held_up_by}
-        request = self._request(Shape.of(resources))
+        request = self._words.arguments(Shape.of(resources))
         report = self.engine.explain(**request) if request else {"fits": False, "total_nodes": len(self.hosts)}
         report["position"] = None
         if job_id:
@@ -289,36 +370,54 @@ class CoordinatorCore:
 
     def _queue_jobs(self, now: float) -> None:
         self._overflow = False
-        granted = {grant.job_id for grant in self.in_flight.values()}
-        for id, job in self._jobs.items():
-            if job["state"] == JobState.QUEUED and id not in granted and id not in self._queued:
-                self._queue_job(job, now)
+        taken = {grant.job_id for grant in self.in_flight.values()} | self.orders.giving_up.keys()
+        waiting = [
+            job
+            for id, job in self._jobs.items()
+            if job["state"] == JobState.QUEUED and id not in taken and id not in self._queued
+        ]
+        # The earliest deadline first, or a promise made before could fail for one made in another order.
+        for job in sorted(waiting, key=lambda job: job.get("deadline") or math.inf):
+            self._queue_job(job, now)
 
     def _queue_job(self, job: Record, now: float) -> None:
-        job_id = job["job_id"]
-        number = (job["attempts"][-1]["number"] if job["attempts"] else 0) + 1
-        id = f"{job_id}.{number}"
+        """Let *job* wait; one that the policy refuses is asked for again, at the next ``schedule``."""
+        try:
+            self._submit(job, now)
+        except (BadRequest, QueueFull):
+            self._doubtful[job["job_id"]] = None
+
+    def _settle_doubt(self, job_id: str, now: float) -> None:
+        """Ask again for a job that was refused: now all hosts are known, so the answer stands."""
+        self._doubtful.pop(job_id, None)
+        job = self._jobs.get(job_id)
+        if job is None or job["state"] != JobState.QUEUED or job_id in self._queued:
+            return
+        try:
+            self._submit(job, now)
+        except (BadRequest, QueueFull) as error:
+            self._refuse_job(job, error, error.message)
+
+    def _submit(self, job: Record, now: float) -> None:
+        job_id, number, id = job["job_id"], attempt_number(job), waiting_id(job)
         if job_id in self._queued and self._queued[job_id][0] != id:
             self._dequeue(job_id)
         if id in self.engine:
             self._release(id)  # an attempt that nobody knows of any more
+        if id not in self.scheduler.waiting and len(self.scheduler.waiting) >= self.scheduler.queue_max:
+            self._overflow = True  # the ledger keeps it; it is queued when there is room here
+            return
         try:
             self.scheduler.submit(
-                _request_of(
-                    id,
-                    Shape.of(job["resources"]),
-                    priority=DEFAULT_PRIORITY if job["policy"] == "fifo" else job["priority"],
-                    submitted_at=job["submitted_at"],
-                    expected_s=job["max_execution_time_s"],
-                ),
+                request_of_job(id, Shape.of(job["resources"]), job),
                 now,
                 order=job["submitted_index"] * _BATCH + job.get("ordinal", 0),
                 not_before=job["not_before"],
-                unmet=[name for name in job["depends_on"] if name in self._jobs],
+                unmet=[name for name in job["depends_on"] if name in self._jobs or name in self._resolved],
             )
-        except QueueFull:
-            self._overflow = True  # the ledger keeps it; it is queued when there is room here
-            return
+        except (BadRequest, QueueFull):
+            self._dequeue(job_id)
+            raise
         self._queued[job_id] = id, number
         self._asked_by[id] = job_id
         self._arrivals.saw(Shape.of(job["resources"]))
@@ -335,7 +434,7 @@ class CoordinatorCore:
         self.scheduler.queue_max += 1  # leases have a bound of their own and never crowd out jobs
         try:
             self.scheduler.submit(
-                _request_of(lease.lease_id, Shape.of(lease.resources), priority=LEASE_PRIORITY),
+                request_of_lease(lease.lease_id, Shape.of(lease.resources), lease.user_id),
                 now,
                 order=self._lease_count,
                 not_before=not_before,
@@ -345,51 +444,11 @@ class CoordinatorCore:
 
     def _new_scheduler(self, queue_max: int) -> Scheduler:
         return Scheduler(
-            self.engine, self._queue, queue_max=queue_max, translate=self._arguments, clock_ns=self._clock_ns
+            self.engine, self._queue, queue_max=queue_max, translate=self._translate, clock_ns=self._clock_ns
         )
 
-    def _arguments(self, need: Need) -> Record | None:
-        return self._request(
-            Shape(
-                gpu_count=need.gpu_count,
-                gpu_milli=need.gpu_milli,
-                gpu_memory_mib=need.gpu_memory_mib,
-                gpu_models=need.gpu_models,
-                gpu_affinity=need.affinity,
-                cpu_milli=need.cpu_milli,
-                memory_mib=need.memory_mib,
-            )
-        )
-
-    def _request(self, shape: Shape) -> Record | None:
-        """*shape* as the engine's arguments; ``None`` when no device there is could serve it."""
-        request: Record = {"cpu_milli": shape.cpu_milli, "memory_mib": shape.memory_mib}
-        if not shape.gpu_count:
-            return request
-        request.update(
-            gpu_count=shape.gpu_count,
-            gpu_milli=shape.gpu_milli or WHOLE_GPU_MILLI,
-            gpu_memory_mib=shape.gpu_memory_mib,
-        )
-        if shape.gpu_models:
-            models = self._models.get(shape.gpu_models)
-            if models is None:
-                if len(self._models) >= 1024:
-                    self._models.clear()
-                models = self._models[shape.gpu_models] = accepted_models(shape.gpu_models, self.hosts.values())
-            if not models:
-                return None
-            request["gpu_models"] = models
-        if shape.gpu_affinity:
-            wanted = set(shape.gpu_affinity)
-            found = [
-                (id, tuple(device["index"] for device in host["devices"] if device["uuid"] in wanted))
-                for id, host in self.hosts.items()
-            ]
-            request["within"] = tuple(share for share in found if share[1])
-            if not request["within"]:
-                return None
-        return request
+    def _translate(self, need: Need) -> Record | None:
+        return self._words.arguments_of_need(need)
 
     def _grant(self, start: Start) -> Grant:
         id = start.request.id
@@ -407,9 +466,33 @@ class CoordinatorCore:
             job_id=job_id,
             number=number,
             lease=lease,
+            user_id=start.request.tenant,
         )
         self.in_flight[id] = grant
         return grant
+
+    def _preempt(self, decision: Preempt) -> None:
+        """Order the end of a running attempt; of one whose grant is on its way, once that is committed."""
+        record = self._allocations.get(decision.id)
+        token = None if record is None else tuple(record["token"])
+        grace_s = max(0.0, decision.grace_s - STOPPED_S)
+        for_job = self._asked_by.get(decision.for_id, decision.for_id)
+        self.orders.give(Preemption(decision.id, grace_s, for_job, self._now, token))
+
+    def _give_up(self, decision: Refuse) -> None:
+        """The policy lets one wait no longer: its job is to fail, its lease is answered."""
+        job_id = self._asked_by.get(decision.id, "")
+        self._dequeue(job_id or decision.id)
+        if decision.id in self._leases:
+            del self._leases[decision.id]
+            self._refused_leases[decision.id] = admission_refused(decision.error, decision.why, None, None, self._now)
+        elif (job := self._jobs.get(job_id)) is not None and job["state"] == JobState.QUEUED:
+            text = decision.why if decision.error is None else decision.error.message
+            self._refuse_job(job, decision.error, text)
+
+    def _refuse_job(self, job: Record, why: ActorGridError | None, text: str) -> None:
+        error = admission_refused(why, text, job.get("deadline"), job["max_execution_time_s"], self._now)
+        self.orders.give(GivenUp(job["job_id"], error.to_dict()))
 
     def _release(self, id: str) -> None:
         """Give back what the engine holds under *id*."""
@@ -417,6 +500,7 @@ class CoordinatorCore:
             self.scheduler.finished(id, self._now)
         else:
             self.engine.release(id)
+            self.scheduler.gave_back(id)
             self.scheduler.refresh(self._now)
 
     def _eligible(self, host: Record) -> bool:
@@ -426,34 +510,13 @@ class CoordinatorCore:
         """The engine anew: hosts and allocations from the ledger, then what is proposed, then sick devices."""
         self._stale = False
         self.notes.clear()
-        self._models.clear()
+        self._words = EngineWords(self.hosts.values())
         self.engine = PlacementEngine(self._policy, self._rng)
         self._fences.clear()
-        self._gaps = False
         if self._arrivals.told:
             self._weigh_by_arrivals()
         self.scheduler.rebind(self.engine, self._now)
-        held: dict[str, int] = {}
-        for record in self._allocations.values():
-            held[record["host"]] = max(held.get(record["host"], -1), *record["gpu_indexes"], -1)
-        for id, host in self.hosts.items():
-            by_index = {device["index"]: device for device in host["devices"]}
-            last = max([*by_index, held.get(id, -1)])
-            numa = [by_index.get(index, {}).get("numa_node") for index in range(last + 1)]
-            self._gaps = self._gaps or last + 1 > len(by_index)
-            self.engine.add_node(
-                id,
-                cpu_milli=host["cpu_milli"],
-                memory_mib=host["memory_mib"],
-                devices=[
-                    (model_name(by_index[index]), by_index[index]["memory_mib"])
-                    if index in by_index
-                    else (_NO_MODEL, _NO_MEMORY_LIMIT)
-                    for index in range(last + 1)
-                ],
-                numa=None if None in numa else tuple(numa),
-            )
-            self.engine.drain(id, not self._eligible(host))
+        self._gaps = add_nodes(self.engine, self.hosts, self._allocations.values(), self._eligible)
         for id, record in self._allocations.items():
             self._adopt(id, record)
         for id, grant in self.in_flight.items():
@@ -469,22 +532,13 @@ class CoordinatorCore:
                 )
             except (AdoptRefused, UnknownNode):
                 continue  # others hold that room now: the ledger will refuse it
-            self._runs(
-                placement, shape.cpu_milli, shape.memory_mib, shape.gpu_milli, shape.gpu_memory_mib, grant.job_id
-            )
+            self._runs(placement, shape, grant.job_id, grant.user_id, self._now)
         self._score_devices()
         self._fence()
         self.scheduler.refresh(self._now)
 
     def _weigh_by_arrivals(self) -> None:
-        """Tell the engine what usually comes; for a model that is not here nothing need be kept."""
-        tasks = []
-        for shape, part in self._arrivals.told.items():
-            models = accepted_models(shape.gpu_models, self.hosts.values())
-            if models or not shape.gpu_models:
-                milli = shape.gpu_milli or WHOLE_GPU_MILLI
-                tasks.append(TypicalTask(shape.cpu_milli, shape.gpu_count, milli, part, models))
-        self.engine.set_typical_tasks(tasks)
+        self.engine.set_typical_tasks(typical_tasks(self._arrivals.told, self.hosts.values()))
 
     def _score_devices(self) -> None:
         if self._policy != "device_score":
@@ -508,39 +562,21 @@ class CoordinatorCore:
             except (AdoptRefused, UnknownNode) as error:
                 self.notes[id] = f"allocation {id} is more than {record['host']} has now: {error.message}"
                 continue
-            self._runs(
-                placement,
-                cpu_milli,
-                memory_mib,
-                record["gpu_milli"],
-                record["gpu_memory_mib"],
-                record["owner"].get("job_id", ""),
-                record["granted_at"],
-            )
+            held = Shape.of({**record, "gpu_count": 1, "cpu_milli": cpu_milli, "memory_mib": memory_mib})
+            self._runs(placement, held, record["owner"].get("job_id", ""), record["user_id"], record["granted_at"])
             return True
+        unplaced = request_of(id, Shape.of({**record, "gpu_count": len(record["gpu_indexes"])}))
+        self.scheduler.allowances.hold(id, record["user_id"], unplaced.need)  # the ledger counts it all the same
         return False
 
-    def _runs(
-        self,
-        placement: Placement,
-        cpu_milli: int,
-        memory_mib: int,
-        gpu_milli: int,
-        gpu_memory_mib: int,
-        job_id: str,
-        since: float | None = None,
-    ) -> None:
-        """Tell the scheduler what the engine holds already, and when it will be stopped at the latest."""
-        request = Request(
-            str(placement.id),
-            cpu_milli=cpu_milli,
-            memory_mib=memory_mib,
-            gpu_count=len(placement.shares[0][1]),
-            gpu_milli=gpu_milli or WHOLE_GPU_MILLI,
-            gpu_memory_mib=gpu_memory_mib,
-            expected_s=self._jobs.get(job_id, {}).get("max_execution_time_s"),
-        )
-        self.scheduler.adopt(request, placement, self._now if since is None else since)
+    def _runs(self, placement: Placement, shape: Shape, job_id: str, user: str, since: float) -> None:
+        """Tell the scheduler what the engine holds already, when it will be stopped at the latest, and for whom."""
+        id = str(placement.id)
+        held = replace(shape, gpu_count=len(placement.shares[0][1]), gpu_models=(), gpu_affinity=())
+        job = self._jobs.get(job_id)
+        request = request_of_lease(id, held, user) if job is None else request_of_job(id, held, job)
+        stopping_at, stopped_for = self.orders.stopping(id)
+        self.scheduler.adopt(request, placement, since, stopping_at=stopping_at, stopped_for=stopped_for)
 
     def _fence(self) -> None:
         """Hold what is free of devices that are in trouble or gone, so that nothing new lands there."""
@@ -556,33 +592,6 @@ class CoordinatorCore:
                     held = self.engine.reserve(view.name, gpu_indexes=(index,), gpu_milli=gpu.milli_free)
                     if held is not None:
                         self._fences.append(held.id)
-
-
-def _check_policy(name: str) -> None:
-    """Raises UnknownPolicy when there is no such scheduling policy, or a cluster cannot carry it out."""
-    policy = find_policy(name)
-    gives_up = type(policy).gives_up_at is not SchedulingPolicy.gives_up_at
-    if policy.preemptive or gives_up:
-        raise UnknownPolicy(
-            f"{name!r} {'stops running' if policy.preemptive else 'gives up waiting'} jobs: a cluster does not do that",
-            asked=f"scheduling.queue={name}",
-            hint="use easy_backfill, or another that stops nobody",
-        )
-
-
-def _request_of(id: str, shape: Shape, **more: Any) -> Request:
-    """A job's or lease's wish for room; devices that are named by UUID are its affinity."""
-    return Request(
-        id,
-        cpu_milli=shape.cpu_milli,
-        memory_mib=shape.memory_mib,
-        gpu_count=shape.gpu_count,
-        gpu_milli=shape.gpu_milli or WHOLE_GPU_MILLI,
-        gpu_memory_mib=shape.gpu_memory_mib,
-        gpu_models=shape.gpu_models,
-        affinity=shape.gpu_affinity,
-        **more,
-    )
 
 
 def _shares(record: Record) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -13,7 +13,10 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A decision to be committed; ``id`` is the allocation's. *number* is an attempt's, *lease* a lease's request."""
+    """A decision to be committed; ``id`` is the allocation's. *number* is an attempt's, *lease* a lease's request.
+
+    *user_id* is whose quota it counts for.
+    """
 
     id: str
     host: str
@@ -24,6 +27,7 @@ class Grant:
     job_id: str = ""
     number: int = 0
     lease: AcquireLease | None = None
+    user_id: str = ""
 
     def command(self, term: int) -> Record:
         """The ledger's command for it."""
@@ -48,5 +52,6 @@ class Grant:
             "resources": self.lease.resources,
             "pool": self.lease.pool,
             "env": self.lease.env,
+            "user_id": self.user_id,
             **common,
         }

@@ -10,18 +10,22 @@ from typing import Any
 class CheckFeasible:
     """Could an empty cluster serve this? Answer: None. Raises UnknownGpuModel, TooManyGpus, RequestTooLarge.
 
-    Also BadRequest for device UUIDs that do not exist, and HostError while this host's devices are not known yet.
+    Also BadRequest for device UUIDs that do not exist, and HostError while this host's devices are not known yet. With
+    a ``deadline`` (seconds since the epoch) also whether it could be kept now, running for at most ``limit_s``: raises
+    AdmissionRefused, where the scheduling policy knows deadlines.
     """
 
     resources: dict[str, Any]
+    deadline: float | None = None
+    limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Explain:
     """Why does this not fit now? Answer: the engine's ``explain()`` dict, with ``position`` for a queued job.
 
-    For a job also ``depends_on`` (those still open) and ``not_before``; ``host`` says what keeps all placing back,
-    ``unfit`` [{"host", "gpu", "why"}] which devices take nothing new.
+    For a job also ``depends_on`` (those still open), ``not_before`` and ``stands_aside`` (its user's quota is used up);
+    ``host`` says what keeps all placing back, ``unfit`` [{"host", "gpu", "why"}] which devices take nothing new.
     """
 
     resources: dict[str, Any]
@@ -43,7 +47,8 @@ class Inventory:
 class AcquireLease:
     """Place and commit an allocation for a session, waiting at most ``wait_s`` for room.
 
-    Answer: the allocation record. Raises Overloaded when no room came free in time, or as CheckFeasible.
+    Answer: the allocation record. Raises Overloaded when no room came free in time, QuotaExceeded when its user may
+    never hold that much, or as CheckFeasible.
     """
 
     lease_id: str
@@ -52,6 +57,7 @@ class AcquireLease:
     pool: str
     env: dict[str, str] = field(default_factory=dict)
     wait_s: float = 10.0
+    user_id: str = "local"
 
 
 @dataclass(frozen=True, slots=True)

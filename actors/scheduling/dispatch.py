@@ -9,12 +9,13 @@ from typing import Any
 
 from actorgrid.hotpath import Placement, PlacementEngine
 
+from .allowance import Allowances
 from .job import Job
 from .line import Line, Lines, heads
 from .planner import Planner
 from .policies import SchedulingPolicy
 from .preemption import choose_victims
-from .request import Decision, Start
+from .request import Decision, Need, Start
 from .reservation import Plan, Reservation
 
 OVERDUE_S = 1.0
@@ -28,6 +29,10 @@ class Dispatch:
 
     A *claim* is the right of one of the first in the line to a reservation. It stands although nobody knows yet
     when room will be free; the place is then kept once the policy's ``hold_after_s`` is over.
+
+    One whose tenant has no room for it under its limits stands aside: its line is held, without claims, until that
+    tenant gives something back. Beside the claims of a tenant its other jobs do not use up what those will need; after
+    ``hold_after_s`` nor beside the first that stands aside, so that smaller ones do not keep it out for ever.
     """
 
     def __init__(
@@ -36,6 +41,7 @@ class Dispatch:
         policy: SchedulingPolicy,
         planner: Planner,
         lines: Lines,
+        allowances: Allowances,
         clock_ns: Callable[[], int],
         started: Callable[[Job, float], None],
     ) -> None:
@@ -45,9 +51,11 @@ class Dispatch:
         self._policy = policy
         self._planner = planner
         self._lines = lines
+        self._allowances = allowances
         self._clock_ns = clock_ns
         self._started = started
         self._claims: dict[str, Job] = {}
+        self._savers: dict[str, Job] = {}  # by tenant: the one that has stood aside for too long
         self._seek = False  # a claim may be due to someone in a closed line
         self._seek_at = math.inf
         self._hold_at = math.inf  # a claim is due a place although nobody knows when
@@ -68,6 +76,8 @@ class Dispatch:
         """Nothing is known any more."""
         self.stuck = None
         self._claims.clear()
+        self._savers.clear()
+        self._lines.let_go()
         self._seek = self._untried = True
 
     def freed(self, early: bool) -> None:
@@ -77,8 +87,38 @@ class Dispatch:
         self._seek = self._ended = self._untried = True
         self._early = self._early or early
 
+    def allowed(self, tenant: str) -> None:
+        """*tenant* may have more room than before."""
+        self._savers.pop(tenant, None)
+        for line in self._lines.let_go(tenant):
+            self._seek = True
+            first = line.jobs.first()
+            if self.stuck is not None and first is not None and first.key < self.stuck.key:
+                self.stuck = None
+
+    def limited(self, now: float) -> None:
+        """Tenants are held to other limits than before."""
+        self.stuck = None
+        self._savers.clear()
+        self._lines.let_go()
+        self._seek = True
+        self.look_at_claims(None, now)
+
+    def look_at_claims(self, tenant: str | None, now: float) -> None:
+        """*tenant* (``None``: any) has less room than before: its first may have to stand aside."""
+        for job in sorted(self._with_claims(), key=lambda job: job.key):
+            if job.line is not None and tenant in (None, job.line.tenant):
+                self._stands_aside(job, job.line, now)
+
     def entered(self, job: Job, now: float) -> None:
         """*job* stands in its line, or at another place of it."""
+        line = job.line
+        if line is not None and line.held:
+            first = line.jobs.first() is job
+            if first and self._allowances.has_room(line.tenant, line.need, self._kept_ahead(job, line.tenant)):
+                self.allowed(line.tenant)  # what is left is kept for others, but this one comes before them
+            else:
+                return
         if self.stuck is not None and job.key < self.stuck.key:
             self.stuck = None
         if job.line not in self._lines.open and self._may_claim(job, now):
@@ -86,9 +126,13 @@ class Dispatch:
 
     def left(self, job: Job) -> None:
         """*job* waits no longer."""
+        tenant = "" if job.line is None else job.line.tenant
         self._lines.remove(job)
         if self._claims.pop(job.id, None) is not None:
             self._seek = True
+            self.allowed(tenant)
+        elif self._savers.get(tenant) is job:
+            self.allowed(tenant)
         if self._planner.drop(job):
             self._lines.reopen()
         if self.stuck is job:
@@ -145,6 +189,8 @@ class Dispatch:
             line = job.line
             if line is None:
                 continue  # it was started out of its turn meanwhile, on a place kept for it
+            if self._stands_aside(job, line, now):
+                continue
             started = line in lines.open and self._try(job, line, now, decisions)
             if not started:
                 lines.open.pop(line, None)
@@ -213,6 +259,7 @@ class Dispatch:
     def _started_with(self, job: Job, placement: Placement, now: float) -> list[Job]:
         """*job* runs; gives those whose reservations it may have crossed, as it ranks before them."""
         end = job.expected_end(now)
+        tenant = "" if job.line is None else job.line.tenant
         crossed = [
             each.job
             for each in self._planner.reservations.values()
@@ -224,7 +271,65 @@ class Dispatch:
         job.begin(placement, now)
         self._planner.started(job)
         self._started(job, now)
+        if tenant:
+            self.look_at_claims(tenant, now)
         return crossed
+
+    # -- limits of tenants
+
+    def _stands_aside(self, job: Job, line: Line, now: float) -> bool:
+        """Whether the tenant has no room for *job*, one of *line*; it has no claim then.
+
+        The line is held if it is the first: what there is no room for even then, there is not for those behind it.
+        """
+        tenant = line.tenant
+        if not tenant:
+            return False
+        if self._allowances.has_room(tenant, line.need, self._kept_ahead(job, tenant)):
+            if self._savers.get(tenant) is job:
+                del self._savers[tenant]
+            return False
+        first = line.jobs.first() is job
+        withdrawn = [each for each in self._with_claims() if each is job or (first and each.line is line)]
+        for each in withdrawn:
+            self._withdraw(each)
+        if withdrawn:
+            self._lines.let_go(tenant)  # some may have been held for what was kept for these
+        if not first:
+            return True
+        self._lines.hold(line)
+        if (
+            tenant not in self._savers
+            and job.waited_s(now) >= self._policy.hold_after_s
+            and self._policy.reserves(job)
+            and self._allowances.could_hold(tenant, line.need)
+        ):
+            self._savers[tenant] = job
+        return True
+
+    def _kept_ahead(self, job: Job, tenant: str) -> list[Need]:
+        """What is kept of the tenant's room for those that rank before *job*."""
+        found = [
+            each.need
+            for each in self._claims.values()
+            if each.line is not None and each.line.tenant == tenant and each.key < job.key
+        ]
+        saver = self._savers.get(tenant)
+        if saver is not None and saver.key < job.key:
+            found.append(saver.need)
+        return found
+
+    def _with_claims(self) -> list[Job]:
+        """Those that have a claim or a reservation."""
+        reserved = {each.job.id: each.job for each in self._planner.reservations.values()}
+        return list({**self._claims, **reserved}.values())
+
+    def _withdraw(self, job: Job) -> None:
+        """Nothing is kept for *job* any more."""
+        if self._claims.pop(job.id, None) is not None:
+            self._seek = True
+        if self._planner.drop(job):
+            self._lines.reopen()
 
     # -- claims
 
@@ -253,9 +358,9 @@ class Dispatch:
             return False
         if len(self._claims) >= policy.reservations_max:
             last = self._last_claim()
-            del self._claims[last.id]
-            if self._planner.drop(last):
-                self._lines.reopen()
+            self._withdraw(last)
+            if last.line is not None:
+                self.allowed(last.line.tenant)
         behind = [
             each for each in self._claims.values() if each.reservation is not None and not each.reservation.binds(job)
         ]
@@ -296,6 +401,8 @@ class Dispatch:
         had = job.reservation is not None
         line = job.line
         assert line is not None
+        if self._stands_aside(job, line, now):
+            return False
         started = False
         if plan is not None and plan.start <= now and line.arguments is not None and len(decisions) < self._limit:
             # It fits between the reservations of others, where a general search does not look.
@@ -352,6 +459,8 @@ class Dispatch:
                 continue
             due = reservation.unknown or reservation.start <= now
             if len(decisions) < limit and due and job.line is not None and job.line not in self._lines.open:
+                if self._stands_aside(job, job.line, now):
+                    continue
                 self._try(job, job.line, now, decisions)
 
     def _renew_overdue(self, now: float, limit: int, decisions: list[Decision]) -> None:

@@ -56,8 +56,8 @@ class Job:
         self.waiting_since = now
         self.started_at = now
         self.placement: Placement | None = None
-        self.ran_s = 0.0
-        self._attained_gpu_s = 0.0
+        self.ran_s = request.ran_s
+        self._attained_gpu_s = request.ran_s * request.total_gpu_milli / 1000
         self.stopping_at: float | None = None
         """When it will have stopped: set once it was asked to."""
         self.line: Line | None = None

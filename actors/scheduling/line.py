@@ -2,7 +2,8 @@
 
 Requests of one need fit or do not fit together, so each need has a line of its own: once the first of it does not
 fit, the whole line is closed, and looked at again only when room is freed. The lines of needs that are at least as
-large are closed with it.
+large are closed with it. Tenants with limits of their own have lines of their own: one of a tenant at the limit is
+held, whole, until that tenant has room again, and costs nothing until then.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from .shadow import Ask
 
 COMPARED_MAX = 64
 """Needs known not to fit that others are compared with; further ones close only their equals."""
+Key = tuple[Need, int, str]
+"""Need, class of length, and tenant: see ``Line``."""
 _ENDLESS = 10_000
 _PER_OCTAVE = 4
 
@@ -32,20 +35,27 @@ def length_class(expected_s: float | None) -> int:
 
 
 class Line:
-    """The waiting jobs of one need, and of one length where the policy makes reservations."""
+    """The waiting jobs of one need, of one length where the policy makes reservations, of one tenant with limits."""
 
-    __slots__ = ("arguments", "ask", "jobs", "key")
+    __slots__ = ("arguments", "ask", "held", "jobs", "key")
 
-    def __init__(self, key: tuple[Need, int], levels: int, arguments: dict[str, Any] | None) -> None:
+    def __init__(self, key: Key, levels: int, arguments: dict[str, Any] | None) -> None:
         self.key = key
         self.arguments = arguments
         self.ask = Ask(arguments or {})
         self.jobs = PriorityBitmap(levels)
+        self.held = False
+        """Whether its tenant has no room for its first."""
 
     @property
     def need(self) -> Need:
         """What all of them need."""
         return self.key[0]
+
+    @property
+    def tenant(self) -> str:
+        """Whose jobs they are, where that one has limits; else ``""``."""
+        return self.key[2]
 
 
 class Lines:
@@ -53,22 +63,25 @@ class Lines:
 
     def __init__(self, levels: int) -> None:
         self._levels = levels
-        self._lines: dict[tuple[Need, int], Line] = {}
+        self._lines: dict[Key, Line] = {}
+        self._held: dict[str, dict[Line, None]] = {}
+        self._held_count = 0
         self.open: dict[Line, None] = {}
         """Lines whose first is worth trying."""
         self._full: dict[Need, None] = {}
 
     def __iter__(self) -> Iterator[Line]:
-        return iter(self._lines.values())
+        """Those that are not held."""
+        return (line for line in self._lines.values() if not line.held)
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._lines) - self._held_count
 
-    def get(self, key: tuple[Need, int]) -> Line | None:
-        """The line of that need and length, if anyone stands there."""
+    def get(self, key: Key) -> Line | None:
+        """The line of that key, if anyone stands there."""
         return self._lines.get(key)
 
-    def add(self, job: Job, key: tuple[Need, int], arguments: dict[str, Any] | None) -> None:
+    def add(self, job: Job, key: Key, arguments: dict[str, Any] | None) -> None:
         """Let *job* stand in the line of *key*, in the engine's words *arguments* (``None``: nothing can serve it)."""
         line = self._lines.get(key)
         if line is None:
@@ -77,8 +90,7 @@ class Lines:
         job.ask = line.ask
         # Orders of equals are told apart by the sequence, which grows as they come.
         job.handle = line.jobs.insert(job.level, job.order, job)
-        if key[0] not in self._full:
-            self.open[line] = None
+        self.offer(line)
 
     def remove(self, job: Job) -> None:
         """Take *job* out of its line, if it stands in one."""
@@ -90,6 +102,33 @@ class Lines:
         if not len(line.jobs):
             del self._lines[line.key]
             self.open.pop(line, None)
+            if line.held:
+                self._unhold(line)
+
+    def hold(self, line: Line) -> None:
+        """The tenant of *line* has no room for its first: nobody there is looked at until ``let_go``."""
+        if not line.held:
+            line.held = True
+            self._held.setdefault(line.tenant, {})[line] = None
+            self._held_count += 1
+            self.open.pop(line, None)
+
+    def let_go(self, tenant: str | None = None) -> list[Line]:
+        """The lines held of *tenant* (``None``: of all) are worth a look again; gives them."""
+        tenants = list(self._held) if tenant is None else [tenant]
+        found = [line for each in tenants for line in self._held.get(each, ())]
+        for line in found:
+            self._unhold(line)
+            self.offer(line)
+        return found
+
+    def _unhold(self, line: Line) -> None:
+        line.held = False
+        held = self._held[line.tenant]
+        del held[line]
+        if not held:
+            del self._held[line.tenant]
+        self._held_count -= 1
 
     def move(self, job: Job, level: int) -> None:
         """*job* stands at another level from now on."""
@@ -109,17 +148,17 @@ class Lines:
 
     def offer(self, line: Line) -> None:
         """The line has a new first, or one with a better chance."""
-        if line.need not in self._full:
+        if line.need not in self._full and not line.held:
             self.open[line] = None
 
     def freed(self) -> None:
         """Room came free: every line is worth trying again."""
         self._full.clear()
-        self.open = dict.fromkeys(self._lines.values())
+        self.open = dict.fromkeys(self)
 
     def reopen(self) -> None:
         """Reservations changed: those that were only kept out by one are worth trying again."""
-        self.open.update((line, None) for line in self._lines.values() if line.need not in self._full)
+        self.open.update((line, None) for line in self if line.need not in self._full)
 
     def renew(self, translate: Callable[[Need], dict[str, Any] | None]) -> None:
         """The engine changed: say every need in its words again, and open all lines."""

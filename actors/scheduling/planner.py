@@ -13,6 +13,7 @@ end in the order in which they started, the place is closed to all others, and s
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from actorgrid.hotpath import Forecast, PlacementEngine
 
@@ -31,6 +32,8 @@ class Planner:
         self._yielding: dict[str, Job] = {}  # those whose reservations are not firm
         self.to_stop: dict[str, str] = {}
         """Victims to be told, each with the job it is stopped for."""
+        self.stopped_for: dict[str, str] = {}
+        """All victims that still run, told or not, each with the job it is stopped for."""
         self._forecast: Forecast | None = None  # both are made when they are asked for, and kept up from then on
         self._shadow: Shadow | None = None
         self._capacity = 0  # of GPUs, as these two have it
@@ -53,6 +56,7 @@ class Planner:
         """*job* gives its placement back."""
         del self.running[job.id]
         self.to_stop.pop(job.id, None)
+        self.stopped_for.pop(job.id, None)
         if self._forecast is not None:
             self._forecast.end(job.id)
         if self._shadow is not None:
@@ -84,7 +88,7 @@ class Planner:
     def reserve(self, job: Job, plan: Plan, now: float, *, firm: bool = False) -> None:
         """Keep *plan* for *job*, in place of what was kept for it; *firm* as in ``Reservation``.
 
-        Its victims are to be stopped (``to_stop``), which makes it firm.
+        Its victims are to be stopped (``to_stop``), unless they are being stopped already; that makes it firm.
         """
         assert job.ask is not None
         self.drop(job)
@@ -98,9 +102,10 @@ class Planner:
             self._shadow.keep(reservation)
         for id in plan.victims:
             victim = self.running[id]
-            victim.stopping_at = now + victim.request.grace_s
-            forecast.stop_at(id, victim.stopping_at)
-            self.to_stop[id] = job.id
+            if victim.stopping_at is None:
+                victim.stopping_at = now + victim.request.grace_s
+                forecast.stop_at(id, victim.stopping_at)
+                self.to_stop[id] = self.stopped_for[id] = job.id
 
     def drop(self, job: Job) -> bool:
         """Keep nothing for *job* any more; ``False`` when nothing was. Victims that were not told yet are let off."""
@@ -116,11 +121,20 @@ class Planner:
         for id in reservation.plan.victims:
             if self.to_stop.get(id) == job.id:
                 del self.to_stop[id]
+                self.stopped_for.pop(id, None)
                 if id in self.running:
                     self.running[id].stopping_at = None
                     if self._forecast is not None:
                         self._forecast.stop_at(id, None)
         return True
+
+    def resume(self, job: Job, plan: Plan | None, now: float) -> None:
+        """Keep *plan* for *job* (``None``: the one it has), as the place that others are being stopped for."""
+        if plan is None and job.reservation is not None:
+            plan = job.reservation.plan
+        if plan is not None:
+            victims = tuple(id for id, for_id in self.stopped_for.items() if for_id == job.id)
+            self.reserve(job, replace(plan, victims=victims), now)
 
     # -- what may start beside them
 

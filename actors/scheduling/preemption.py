@@ -27,7 +27,13 @@ def choose_victims(planner: Planner, job: Job, now: float, eligible: Eligible) -
 
     Jobs that were asked to stop already are not asked again. The start is when the last victim's grace is over.
     """
-    return _Search(planner, job, now, eligible).run()
+    search = _Search(planner, job, now, eligible)
+    return search.run() if search.may_stop else None
+
+
+def plan_after_stopped(planner: Planner, job: Job, now: float) -> Plan | None:
+    """The plan that starts *job* once those have ended that are being stopped already; ``None``: not by that alone."""
+    return _Search(planner, job, now, lambda _: False).run()
 
 
 class _Search:
@@ -49,8 +55,6 @@ class _Search:
         self.counts: dict[str, int] = {}
 
     def run(self) -> Plan | None:
-        if not self.may_stop:
-            return None
         total = 0
         offers: list[tuple[Cost, int, Node, tuple[Job, ...]]] = []
         for node in self.nodes.values():

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from actorgrid.errors import BadRequest
+from actorgrid.errors import ActorGridError, BadRequest
 from actorgrid.hotpath import Placement
 
 MAX_GANG = 4096
@@ -63,6 +63,7 @@ class Request:
     that look at it. *expected_s* is how long it will run at most, as far as anyone knows: the owner's estimate or the
     bound after which it is stopped; without it it counts as endless wherever ends matter. *deadline* is when it must
     be done; a *strict* one is refused when that cannot be kept. *grace_s* is how long it takes to stop when preempted.
+    *ran_s* is how long it has run before, in earlier attempts.
     *affinity* names racks and nodes it would like, *within* the only nodes and devices it may have (in the form
     of ``Placement.shares``; empty: any).
 
@@ -87,6 +88,7 @@ class Request:
     affinity: tuple[str, ...] = ()
     strict: bool = True
     within: Shares = ()
+    ran_s: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.cpu_milli, self.memory_mib, self.gpu_count, self.gpu_memory_mib) < 0:
@@ -99,7 +101,7 @@ class Request:
             raise BadRequest(
                 "a share of a GPU out of range", asked=f"{self.gpu_milli} thousandths", hint="1 to 1000 thousandths"
             )
-        times = {"submitted_at": self.submitted_at, "grace_s": self.grace_s}
+        times = {"submitted_at": self.submitted_at, "grace_s": self.grace_s, "ran_s": self.ran_s}
         if self.expected_s is not None:
             times["expected_s"] = self.expected_s
         if self.deadline is not None:
@@ -150,10 +152,14 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The waiting job *id* is given up, for the reason *why*; it waits no longer."""
+    """The waiting job *id* is given up, for the reason *why*; it waits no longer.
+
+    *error* is what ``admit`` refused it with; ``None`` when its time has passed.
+    """
 
     id: str
     why: str
+    error: ActorGridError | None = None
 
 
 Decision = Start | Preempt | Refuse

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from actorgrid.errors import BadRequest, QueueFull, UnknownPlacement
 from actorgrid.hotpath import Placement, PlacementEngine, TimerWheel
 
+from .allowance import Allowances, Limits
 from .dispatch import Dispatch
 from .job import Job
-from .line import Lines, length_class
+from .line import Key, Lines, length_class
 from .planner import Planner
 from .policies import SchedulingPolicy, find_policy
+from .preemption import plan_after_stopped
 from .request import Decision, Need, Preempt, Refuse, Request
 from .shadow import Ask
 
@@ -26,6 +28,8 @@ QUEUE_MAX = 100_000
 TICK_S = 0.001
 """What timers are rounded up to."""
 Translate = Callable[[Need], dict[str, Any] | None]
+_REFUSALS = (BadRequest, QueueFull)
+"""What a policy's ``admit`` refuses with."""
 
 
 class Scheduler:
@@ -50,6 +54,7 @@ class Scheduler:
         self.queue_max = queue_max
         self.waiting: dict[str, Job] = {}
         self.planner = Planner(engine)
+        self.allowances = Allowances()
         self._translate = translate
         self._lines = Lines(self.policy.levels)
         self._wheel: TimerWheel | None = None
@@ -57,8 +62,15 @@ class Scheduler:
         self._now = -math.inf
         self._dependents: dict[str, dict[str, None]] = {}
         self._refusals: deque[Refuse] = deque()
+        self._promised: dict[str, Job] = {}  # of another engine, to be promised anew
         self._dispatch = Dispatch(
-            engine, self.policy, self.planner, self._lines, clock_ns or (lambda: 0), self._started
+            engine,
+            self.policy,
+            self.planner,
+            self._lines,
+            self.allowances,
+            clock_ns or (lambda: 0),
+            self._started,
         )
 
     # -- news
@@ -97,12 +109,20 @@ class Scheduler:
             self._arm(job, "ready", not_before, now)
         try:
             self._enter(job, now)
-        except BadRequest:
+        except _REFUSALS:
             self._forget(job)
             if before is not None:
                 self.waiting[before.id] = before
                 self._enter(before, now)
             raise
+
+    def check(self, request: Request, now: float) -> None:
+        """Whether *request* could wait here now: raises what ``submit`` would, and keeps nothing of it.
+
+        Others' reservations may be made anew on the way, all of them still in time.
+        """
+        self.submit(request, now)
+        self.withdraw(request.id)
 
     def resolve(self, dependency: str, now: float) -> None:
         """Nothing waits for *dependency* any more."""
@@ -134,44 +154,91 @@ class Scheduler:
         self.waiting[id] = job
         self._enter_or_refuse(job, now)
 
-    def adopt(self, request: Request, placement: Placement, started_at: float) -> None:
-        """Take note of a job that runs already; the engine holds *placement* for it."""
+    def adopt(
+        self,
+        request: Request,
+        placement: Placement,
+        started_at: float,
+        *,
+        stopping_at: float | None = None,
+        stopped_for: str = "",
+    ) -> None:
+        """Take note of a job that runs already; the engine holds *placement* for it.
+
+        One that was asked to stop is not asked again: it will have stopped at *stopping_at*, for *stopped_for*.
+        """
         self.withdraw(request.id)
         self._sequence += 1
         job = Job(request, self._sequence, self._sequence, started_at)
         job.ask = Ask(self._translate(job.need) or {})
         job.begin(placement, started_at)
+        job.stopping_at = stopping_at
         self.planner.refresh()
         self.planner.started(job)
+        self.allowances.hold(request.id, request.tenant, job.need)
+        self._dispatch.look_at_claims(request.tenant, self._now)
+        if stopping_at is not None:
+            self.planner.stopped_for[job.id] = stopped_for
+        self._watch(job, max(started_at, self._now))
+
+    def limit(self, limits: Mapping[str, Limits], others: Limits | None, now: float) -> None:
+        """Hold tenants to *limits*, by name, and all *others* to theirs. Costs a look at everyone who waits.
+
+        Nothing that runs is stopped. A job whose tenant has no room waits aside: it delays nobody, has no reservation,
+        and is looked at again when something of that tenant ends or limits change.
+        """
+        self.allowances.limit(limits, others)
+        for job in self.waiting.values():
+            line = job.line
+            if line is not None and line.key != (key := self._key(job)):
+                self._lines.remove(job)
+                self._lines.add(job, key, line.arguments)
+        self._dispatch.limited(now)
+
+    def gave_back(self, id: str) -> None:
+        """What *id*, which does not run here, was counted for in the use of its tenant is counted no longer."""
+        self._dispatch.allowed(self.allowances.free(id))
 
     def refresh(self, now: float) -> None:
         """Others changed the engine: everything is worth trying again, and reservations are made anew.
 
         What was promised and cannot be kept any more is refused, by the next ``schedule``.
         """
-        promised = [each.job for each in self.planner.reservations.values() if each.firm and not each.preempting]
+        kept = self.planner.reservations.values()
+        self._promised.update((each.job.id, each.job) for each in kept if each.firm and not each.preempting)
         for reservation in list(self.planner.reservations.values()):
             if not reservation.preempting:
                 self.planner.drop(reservation.job)
-        self.planner.refresh()
-        self._lines.renew(self._translate)
-        self._dispatch.begin_anew()
-        for job in promised:
-            try:
-                self.policy.admit(job, self.planner, now)
-            except BadRequest as error:
-                self._forget(job)
-                self._refusals.append(Refuse(job.id, str(error)))
+        self._start_over()
+        promised, self._promised = self._promised, {}
+        for job in sorted(promised.values(), key=lambda each: each.key):
+            if self.waiting.get(job.id) is job and job.line is not None:
+                self._admit_or_refuse(job, now)
+        for id in dict.fromkeys(self.planner.stopped_for.values()):
+            if id in self.waiting and self.waiting[id].line is not None:
+                self._resume(self.waiting[id], now)
 
     def rebind(self, engine: PlacementEngine, now: float) -> None:
-        """Go on with another engine. What runs is forgotten: tell ``adopt`` what the new one holds."""
+        """Go on with another engine. What runs is forgotten: tell ``adopt`` what the new one holds, then ``refresh``.
+
+        Promises stand until then, and who was told to stop is to be told by ``adopt``.
+        """
+        self.allowances.clear()
         self.engine = self.planner.engine = self._dispatch.engine = engine
         for job in list(self.planner.running.values()):
             self._cancel(job)
             self.planner.ended(job)
         for reservation in list(self.planner.reservations.values()):
+            if reservation.firm:
+                self._promised[reservation.job.id] = reservation.job
             self.planner.drop(reservation.job)
-        self.refresh(now)
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Nothing that was found out about the engine holds any more."""
+        self.planner.refresh()
+        self._lines.renew(self._translate)
+        self._dispatch.begin_anew()
 
     # -- deciding
 
@@ -206,18 +273,20 @@ class Scheduler:
     # -- answering
 
     def position(self, id: str) -> int | None:
-        """Place in the line, from 1; ``None`` for one that may not start yet or does not wait."""
+        """Place in the line, from 1; ``None`` for one that may not start yet, stands aside, or does not wait."""
         mine = self.waiting.get(id)
-        if mine is None or mine.line is None:
+        if mine is None or mine.line is None or mine.line.held:
             return None
-        return 1 + sum(other.line is not None and other.key < mine.key for other in self.waiting.values())
+        return 1 + sum(
+            other.line is not None and not other.line.held and other.key < mine.key for other in self.waiting.values()
+        )
 
     def explain(self, id: str, now: float) -> dict[str, Any]:
         """Why *id* waits: the engine's ``explain`` for it, and
 
         ``position``; ``waited_s``; ``depends_on`` and ``not_before``; ``reservation`` (``start``, ``None`` when nobody
         knows it, ``nodes``, and ``stopping``, who is being stopped for it); ``held_up_by``, who has reservations in its
-        way. Raises BadRequest when it does not wait.
+        way; ``stands_aside``, whether its tenant's limits keep it out. Raises BadRequest when it does not wait.
         """
         job = self.waiting.get(id)
         if job is None:
@@ -233,6 +302,7 @@ class Scheduler:
             "not_before": None if ready is None else job.not_before,
             "reservation": None,
             "held_up_by": [],
+            "stands_aside": job.line is not None and job.line.held,
         }
         if reservation is not None:
             report["reservation"] = {
@@ -241,7 +311,7 @@ class Scheduler:
                 "stopping": [victim for victim in reservation.plan.victims if victim in self.running],
             }
         end = job.expected_end(now)
-        if report["fits"]:
+        if report["fits"] and not report["stands_aside"]:
             report["held_up_by"] = [
                 other
                 for other, each in self.planner.reservations.items()
@@ -260,22 +330,48 @@ class Scheduler:
         policy = self.policy
         job.level = policy.level(job, now)
         job.order = policy.order(job)
-        key = (job.need, length_class(job.request.expected_s) if policy.uses_estimates else 0)
+        key = self._key(job)
         line = self._lines.get(key)
         self._lines.add(job, key, self._translate(job.need) if line is None else line.arguments)
-        policy.admit(job, self.planner, now)
+        self._admit(job, now)
+        if self.planner.stopped_for:
+            self._resume(job, now)
         self._dispatch.entered(job, now)
         self._watch(job, now)
         gives_up_at = policy.gives_up_at(job)
         if gives_up_at is not None:
             self._arm(job, "give up", gives_up_at + TICK_S, now)
 
+    def _key(self, job: Job) -> Key:
+        tenant, length = job.request.tenant, length_class(job.request.expected_s) if self.policy.uses_estimates else 0
+        return job.need, length, tenant if self.allowances.limits_of(tenant) is not None else ""
+
     def _enter_or_refuse(self, job: Job, now: float) -> None:
         try:
             self._enter(job, now)
-        except BadRequest as error:
+        except _REFUSALS as error:
             self._forget(job)
-            self._refusals.append(Refuse(job.id, str(error)))
+            self._refusals.append(Refuse(job.id, str(error), error))
+
+    def _admit(self, job: Job, now: float) -> None:
+        # Nothing is promised to one that its tenant's limits keep out.
+        if self.allowances.has_room(job.request.tenant, job.need):
+            self.policy.admit(job, self.planner, now)
+
+    def _admit_or_refuse(self, job: Job, now: float) -> None:
+        try:
+            self._admit(job, now)
+        except _REFUSALS as error:
+            self._forget(job)
+            self._refusals.append(Refuse(job.id, str(error), error))
+
+    def _resume(self, job: Job, now: float) -> None:
+        """Let *job* have the place again that others are being stopped for, after that was forgotten."""
+        had = job.reservation
+        if not self.allowances.has_room(job.request.tenant, job.need):
+            return
+        if job.id in self.planner.stopped_for.values() and (had is None or not had.preempting):
+            self.planner.resume(job, plan_after_stopped(self.planner, job, now) if had is None else None, now)
 
     def _forget(self, job: Job) -> None:
         """*job* waits no longer."""
@@ -301,12 +397,15 @@ class Scheduler:
         self.engine.release(job.placement.id)
         self.planner.ended(job)
         job.end(now)
+        tenant = self.allowances.free(id)
         self._dispatch.freed(early)
+        self._dispatch.allowed(tenant)
         return job
 
     def _started(self, job: Job, now: float) -> None:
         """Room is held for *job*: it waits no longer."""
         del self.waiting[job.id]
+        self.allowances.hold(job.id, job.request.tenant, job.need)
         self._leave(job)
         self._watch(job, now)
 

@@ -25,7 +25,7 @@ from .attempt_dir import AttemptDir, is_id
 from .environment import device_variables, host_tag, work_environment
 from .housekeeping import end_marked
 from .linux import boot_id
-from .outcomes import STDERR_TAIL_BYTES, outcome_of, outcome_of_lost, retry_delay_s
+from .outcomes import STDERR_TAIL_BYTES, outcome_of, outcome_of_lost, outcome_of_preempted, retry_delay_s
 from .process_tree import send
 from .shim_link import ShimLink
 from .zygote_link import ZygoteLink
@@ -97,15 +97,33 @@ class Attempts:
     def ensure(self, allocation: dict[str, Any]) -> None:
         """The ledger granted this: run it, unless it is running already."""
         attempt_id = allocation["allocation_id"]
+        job = self._mirror.jobs.get(allocation["owner"]["job_id"]) or {}
         live = self.live.get(attempt_id)
         if live is None and not self._stopping and attempt_id not in self._waiting:
-            if len(self.live) >= self._server.host.settings.work.max_attempts:
+            asked_to_end = any(each.get("preemption") for each in job.get("attempts", ())[-1:])
+            if asked_to_end:
+                self._begin(attempt_id, allocation["token"], "preempted")
+            elif len(self.live) >= self._server.host.settings.work.max_attempts:
                 self._waiting.append(attempt_id)
             else:
                 self._begin(attempt_id, allocation["token"])
-        job = self._mirror.jobs.get(allocation["owner"]["job_id"])
-        if job is not None and job["cancel_requested"]:
-            self.cancel(attempt_id)
+        self.follow_wishes(job)
+
+    def follow_wishes(self, job: dict[str, Any]) -> None:
+        """End what the ledger wants ended of *job*: its owner cancelled it, or another is to have its room."""
+        for attempt in job.get("attempts", ())[-1:]:
+            if job["cancel_requested"]:
+                self.cancel(attempt["attempt_id"])
+            elif attempt["ended_at"] is None and attempt.get("preemption") is not None:
+                self.preempt(attempt["attempt_id"], attempt["preemption"]["grace_s"])
+
+    def preempt(self, attempt_id: str, grace_s: float) -> None:
+        """Another is to have its room. What has not begun yet does not begin; what was told before keeps that grace."""
+        if attempt_id in self._waiting:
+            self._waiting.remove(attempt_id)
+            self._begin(attempt_id, self._mirror.allocations[attempt_id]["token"], "preempted")
+        elif attempt_id in self.live and not self.live[attempt_id].stop_reason:
+            self.live[attempt_id].stop("preempted", grace_s)
 
     def cancel(self, attempt_id: str) -> None:
         """The job's owner wants it ended."""
@@ -142,9 +160,11 @@ class Attempts:
 
     # -- one attempt
 
-    def _begin(self, attempt_id: str, token: list[int]) -> None:
+    def _begin(self, attempt_id: str, token: list[int], stop_reason: str = "") -> None:
+        """Follow it; with a *stop_reason*, see only that it does not run."""
         directory = AttemptDir(self._server.host.paths.attempts_dir, attempt_id)
-        self.live[attempt_id] = LiveAttempt(directory, token)
+        attempt = self.live[attempt_id] = LiveAttempt(directory, token)
+        attempt.stop_reason = stop_reason
         self._server.spawn(self._follow(attempt_id))
 
     async def _follow(self, attempt_id: str) -> None:
@@ -175,6 +195,8 @@ class Attempts:
                 return await self._ended(attempt, status)
             started = directory.read_started()
             if started is None:
+                if attempt.stop_reason == "preempted" and not directory.exists():
+                    return outcome_of_preempted()
                 tries += 1
                 try:
                     if not await self._start(attempt, tries):
@@ -263,6 +285,8 @@ class Attempts:
             return
         if answer.get("cancel_requested"):
             self.cancel(attempt.directory.attempt_id)
+        elif answer.get("preemption") is not None:
+            self.preempt(attempt.directory.attempt_id, answer["preemption"]["grace_s"])
 
     async def _ended(self, attempt: LiveAttempt, status: dict[str, Any]) -> dict[str, Any]:
         directory = attempt.directory
@@ -331,6 +355,7 @@ class Attempts:
                 work_id=attempt_id,
                 job_id=job["job_id"],
                 cpu_milli=resources.get("cpu_milli", 0),
+                grace_s=float(job.get("grace_s") or 0.0) if job.get("preemptible") else None,
             ),
             "cwd": job.get("cwd") or default_folder(),
             "stdin": str(paths.blobs_dir / job["stdin_digest"]) if job.get("stdin_digest") else None,

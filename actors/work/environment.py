@@ -65,8 +65,12 @@ def work_environment(
     work_id: str,
     job_id: str = "",
     cpu_milli: int = 0,
+    grace_s: float | None = None,
 ) -> dict[str, str]:
-    """Everything a process of users' work sees. The user's values win over the agent's, ours over both."""
+    """Everything a process of users' work sees. The user's values win over the agent's, ours over both.
+
+    *grace_s* is how long it has between SIGTERM and SIGKILL when it is preempted; ``None``: it is not.
+    """
     variables = passed_on(agent)
     variables["PYTHONUNBUFFERED"] = "1"  # output is a pipe: without it, lines of a Python program arrive late
     if cpu_milli:
@@ -77,6 +81,8 @@ def work_environment(
     variables[MARK_HOST] = host_tag
     if job_id:
         variables["ACTORGRID_JOB_ID"] = job_id
+    if grace_s is not None:
+        variables["ACTORGRID_GRACE_S"] = f"{grace_s:g}"
     return variables
 
 

@@ -122,9 +122,8 @@ class WorkerManager(Server):
                     self._leases.disowned(identity)
                 else:
                     self._take_up(record)
-            elif kind == "job" and record is not None and record.get("cancel_requested"):
-                for attempt in record.get("attempts", ()):
-                    self._attempts.cancel(attempt["attempt_id"])
+            elif kind == "job" and record is not None:
+                self._attempts.follow_wishes(record)
 
     def _take_up(self, allocation: dict[str, Any]) -> None:
         if allocation["host"] != self.host.host_id:

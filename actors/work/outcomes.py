@@ -52,6 +52,11 @@ def outcome_of_lost(attempt_id: str, went_with: str | None) -> dict[str, Any]:
     return {"outcome": "lost", "charge": went_with is None, "error": error.to_dict()}
 
 
+def outcome_of_preempted() -> dict[str, Any]:
+    """The fields of ``end_attempt`` for an attempt that was asked to end before it was begun."""
+    return {"outcome": "preempted", "charge": False, "error": None}
+
+
 def _judge(
     spec: dict[str, Any], status: dict[str, Any], stderr_tail: bytes, result: JobResult | None
 ) -> tuple[str, bool, ActorGridError | None]:
@@ -64,6 +69,9 @@ def _judge(
             True,
             TaskTimedOut(f"attempt {attempt_id} ran past {limit}", hint="raise max_execution_time"),
         )
+    if reason == "preempted" and not (result is not None and result.ok and status.get("exit_code") == 0):
+        # Told to stop, a command that saves its work leaves with 0 as well: that does not mean that it is done.
+        return "preempted", False, None
     if reason == "cancelled":
         return "cancelled", False, TaskCancelled(f"attempt {attempt_id} was cancelled while it ran")
     if reason == "memory":

@@ -12,7 +12,7 @@ Control socket (frames; the first must be ["hello", token])::
 
 The status it leaves (``status.msgpack``)::
 
-    reason       exited | cancelled | stopped | timed_out | memory | isolated | refused (never started)
+    reason       exited | cancelled | preempted | stopped | timed_out | memory | isolated | refused (never started)
     exit_code, signal (None where it does not apply), error (text, for refused), started_at, ended_at,
     max_rss_bytes, cpu_s, dropped {stdout, stderr} bytes, result_bytes, isolated_s
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,15 @@ def test_ps_says_how_a_job_failed(call: Invoke, door: Door) -> None:
     with_jobs(door, job(ONE, "failed", attempts=[ended]), job(TWO, "failed", attempts=[killed]))
     result = call("ps", "--all")
     assert "exit 3" in result.stdout and "signal 9" in result.stdout
+
+
+def test_ps_says_who_is_stopped_for_whom_and_how_often_one_was(call: Invoke, door: Door) -> None:
+    asked = {"asked_at": 1.0, "grace_s": 5.0, "for_job": TWO}
+    going = {"number": 1, "state": "running", "started_at": 1.0, "preemption": asked}
+    gone = {"number": 2, "state": "preempted", "started_at": 1.0, "ended_at": 2.0, "exit_code": 0, "preemption": asked}
+    with_jobs(door, job(ONE, attempts=[going]), job(TWO, "queued", attempts=[gone], preemptions=2))
+    lines = call("ps").stdout.splitlines()
+    assert lines[1].endswith(f"stopping for {TWO[:8]}") and lines[2].endswith("preempted (2)")
 
 
 def test_ps_in_json_is_the_answer_itself(call: Invoke, door: Door) -> None:
@@ -136,6 +146,20 @@ def test_run_asks_for_what_was_said(call: Invoke, door: Door, tmp_path: Path) ->
     assert request.env == {"A": "b=c", "HOME": os.environ["HOME"]} and request.depends_on == [ONE]
 
 
+def test_a_deadline_is_a_length_of_time_or_a_time_of_here(call: Invoke, door: Door) -> None:
+    door.on("POST /api/jobs", {"job_id": ONE, "duplicate": False}, 201)
+    call("run", "--detach", "--deadline", "2h", "--grace", "0", "--no-preempt", "--", "true")
+    request = TaskRequest(**door.asked[-1][2])
+    assert (request.deadline_s, request.deadline) == (7200, None)
+    assert (request.grace_s, request.preemptible) == (0, False)
+    call("run", "--detach", "--deadline", "2030-01-31T18:00", "--grace", "1m", "--", "true")
+    request = TaskRequest(**door.asked[-1][2])
+    assert request.deadline == datetime(2030, 1, 31, 18).astimezone()
+    assert (request.deadline_s, request.grace_s, request.preemptible) == (None, 60, True)
+    call("run", "--detach", "--", "true")
+    assert not {"deadline", "deadline_s", "grace_s", "preemptible"} & set(door.asked[-1][2])
+
+
 def test_run_works_in_the_callers_directory(call: Invoke, door: Door) -> None:
     door.on("POST /api/jobs", {"job_id": ONE, "duplicate": False}, 201)
     assert call("run", "--detach", "ls", "-l").stdout == f"{ONE}\n"
@@ -158,6 +182,9 @@ def test_run_sends_standard_input_when_asked(call: Invoke, door: Door) -> None:
         (["--gpu-memory", "lots"], "2GiB"),
         (["--timeout", "soon"], "90s"),
         (["--timeout", "0"], "90s"),
+        (["--deadline", "tomorrow"], "2030-01-31T18:00"),
+        (["--deadline", "0"], "length of time"),
+        (["--grace", "2h"], "more than an hour"),
         (["--env", "=x"], "NAME=VALUE"),
         (["--env", "SURELY_NOT_SET_HERE"], "is not set here"),
         (["--priority", "101"], "101"),

@@ -387,6 +387,29 @@ def test_a_running_job_names_its_gpus_and_its_limit() -> None:
     assert "asked to stop" in stopping["notes"][1] and "kill_grace_s" in stopping["next_step"]
 
 
+def test_a_job_that_is_stopped_for_another_says_for_whom_and_how_long_it_has() -> None:
+    asked = {"asked_at": NOW - 2, "grace_s": 5.0, "for_job": "j9"}
+    record = job(state="running", attempts=[attempt(preemption=asked)], deadline=NOW + 90)
+    answer = why(record)
+    assert answer["notes"] == [
+        "it was asked to end so that j9 can start, and has 3.0 s left to save its work",
+        "its deadline is in 1 min 30 s (it counts under scheduling.queue=edf)",
+    ]
+    assert answer["next_step"] == "wait: it starts again by itself; actorgrid why j9"
+    late = why(job(state="running", attempts=[attempt(preemption={**asked, "grace_s": 1.0})], deadline=NOW - 3))
+    assert late["notes"][0].endswith("and is being killed, as its grace is over")
+    assert late["notes"][1] == "its deadline passed 3.0 s ago"
+
+
+def test_a_preempted_job_that_waits_says_for_whom_it_was_stopped_and_how_often() -> None:
+    over = attempt(state="preempted", ended_at=NOW - 1, preemption={"asked_at": 1.0, "grace_s": 5.0, "for_job": "j9"})
+    fit = {"fits": True, "position": 1, "total_nodes": 1}
+    answer = why(job(attempts=[over], preemptions=3), fit=fit)
+    assert answer["notes"][0] == (
+        "attempt 1 was stopped for j9; it waits in its old place (preempted 3 of at most 10 times; that costs no retry)"
+    )
+
+
 def test_hosts_of_one_name_are_told_apart() -> None:
     hosts = {"h1": host("h1", "node"), "h2": host("h2", "node")}
     answer = why(job(state="running", attempts=[attempt(host="h2")]), hosts=hosts)

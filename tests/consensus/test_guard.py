@@ -17,6 +17,7 @@ from actorgrid.actors.consensus.commands import (
     grant_attempt,
     grant_lease,
     new_term,
+    preempt_attempt,
     register_host,
     release_lease,
     start_attempt,
@@ -105,7 +106,7 @@ class Guard(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         stale=st.booleans(),
-        outcome=st.sampled_from(["succeeded", "failed", "cancelled", "timed_out", "lost"]),
+        outcome=st.sampled_from(["succeeded", "failed", "cancelled", "timed_out", "lost", "preempted"]),
         charge=st.booleans(),
     )
     def end(self, data: st.DataObject, stale: bool, outcome: str, charge: bool) -> None:
@@ -118,6 +119,13 @@ class Guard(RuleBasedStateMachine):
     def start(self, data: st.DataObject) -> None:
         attempt_id = data.draw(st.sampled_from(sorted(self.tokens)))
         self.do(start_attempt(attempt_id, self.tokens[attempt_id], AT))
+
+    @precondition(lambda self: self.tokens)
+    @rule(data=st.data(), stale=st.booleans(), old_term=st.booleans(), for_job=JOBS)
+    def preempt(self, data: st.DataObject, stale: bool, old_term: bool, for_job: str) -> None:
+        attempt_id = data.draw(st.sampled_from(sorted(self.tokens)))
+        token = [1, 1] if stale else self.tokens[attempt_id]
+        self.do(preempt_attempt(attempt_id, token, 1.0, for_job, self.ledger.term - old_term, AT))
 
     @rule(job_id=JOBS)
     def cancel(self, job_id: str) -> None:

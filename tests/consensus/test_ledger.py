@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.consensus import jobs as jobs_module
+from actorgrid.actors.consensus.attempt_end import ATTEMPTS_MAX
 from actorgrid.actors.consensus.commands import (
     cancel_job,
     end_attempt,
@@ -21,7 +22,7 @@ from actorgrid.actors.consensus.commands import (
     start_attempt,
     submit_jobs,
 )
-from actorgrid.actors.consensus.ledger import ATTEMPTS_MAX, Ledger, Outcome
+from actorgrid.actors.consensus.ledger import Ledger, Outcome
 from actorgrid.errors import (
     BadRequest,
     Overcommit,

@@ -73,6 +73,20 @@ ALLOCATION = {
 }
 
 
+QUOTA = {
+    "user": "ann",
+    "limits": {
+        "gpu_milli": 4000,
+        "gpu_memory_mib": 1024,
+        "cpu_milli": None,
+        "memory_mib": None,
+        "jobs_waiting": 10,
+    },
+    "default": False,
+    "used": {"gpu_milli": 1500, "gpu_memory_mib": 0, "cpu_milli": 2000, "memory_mib": 512, "jobs_waiting": 3},
+}
+
+
 class StandIn(Server):
     """Answers from memory; ``broken`` makes it raise that instead, ``mute`` makes it never answer."""
 
@@ -108,6 +122,8 @@ class Consensus(StandIn):
         self.check()
         if query.kind == "allocations":
             return {"allocations": [ALLOCATION]}
+        if query.kind == "quotas":
+            return {"quotas": [QUOTA]}
         if query.kind == "counts":
             return {"jobs": {"queued": 2, "running": 1}, "commit_latency_ms": 1.5}
         first, limit = query.args["from"], query.args["limit"]
@@ -139,6 +155,7 @@ class ClusterManager(StandIn):
         self.jobs: dict[str, dict[str, Any]] = {}
         self.submitted: list[dict[str, Any]] = []
         self.waiting: dict[str, list[Waiter]] = {}
+        self.quotas: list[cluster.SetQuota] = []
 
     @handles(cluster.SubmitJobs)
     def submit(self, request: cluster.SubmitJobs) -> list[dict[str, Any]]:
@@ -237,6 +254,11 @@ class ClusterManager(StandIn):
     def set(self, request: cluster.ChangeSetting) -> dict[str, Any]:
         previous = self.host.settings.set_live(request.key, request.value)
         return {"key": request.key, "value": self.host.settings.get(request.key), "previous": previous}
+
+    @handles(cluster.SetQuota)
+    def set_quota(self, request: cluster.SetQuota) -> dict[str, Any]:
+        self.quotas.append(request)
+        return {"user": request.user, "limits": request.limits, "previous": None}
 
     def metrics(self) -> dict[str, float]:
         return {"jobs_queued": 2, "jobs_submitted_total": len(self.submitted)}

@@ -42,11 +42,38 @@ def test_accepted_job_has_the_whole_record(town: Any) -> None:
     assert "state" not in job and "attempts" not in job
 
 
-def test_the_ledger_takes_the_records_we_make() -> None:
+@pytest.mark.parametrize(
+    "more", [{}, {"deadline_s": 60}, {"deadline": "2030-01-31T18:00+01:00", "grace_s": 0, "preemptible": False}]
+)
+def test_the_ledger_takes_the_records_we_make(more: dict[str, Any]) -> None:
     from actorgrid.actors.consensus import commands
 
-    request = TaskRequest(command=["x"], env={"A": "b"}, gpus=2, pool="general", max_execution_time_s=3)
-    commands.check(commands.submit_jobs([job_record(request, None, None, 10.0, 1.0)], 1.0))
+    request = TaskRequest(command=["x"], env={"A": "b"}, gpus=2, pool="general", max_execution_time_s=3, **more)
+    commands.check(commands.submit_jobs([job_record(request, None, None, 10.0, 5.0, 1.0)], 1.0))
+
+
+def test_a_deadline_counts_from_the_acceptance_and_a_grace_that_is_not_given_is_the_hosts(town: Any) -> None:
+    post(town, {"task_id": "a", "command": ["x"], "deadline_s": 60})
+    post(town, {"task_id": "b", "command": ["x"], "deadline": "2030-01-31T18:00:00+01:00", "grace_s": 7.5})
+    post(town, {"task_id": "c", "command": ["x"], "preemptible": False})
+    a, b, c = town.servers["cluster_manager"].submitted
+    assert (a["deadline"] - a["submitted_at"], a["grace_s"], a["preemptible"]) == (pytest.approx(60), 5.0, True)
+    assert (b["deadline"], b["grace_s"]) == (1_896_109_200.0, 7.5)
+    assert (c["deadline"], c["preemptible"]) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "names"),
+    [
+        ({"deadline_s": 0}, "deadline_s"),
+        ({"deadline": "2030-01-31T18:00"}, "deadline"),
+        ({"deadline_s": 1, "deadline": "2030-01-31T18:00Z"}, "one of them"),
+        ({"grace_s": 3601}, "grace_s"),
+    ],
+)
+def test_a_deadline_or_grace_that_is_none_is_refused(town: Any, wrong: dict[str, Any], names: str) -> None:
+    reply = post(town, {"command": ["x"], **wrong})
+    assert reply.status == 400 and names in reply.json["error"]["message"]
 
 
 def test_same_task_id_again_is_a_duplicate(town: Any) -> None:

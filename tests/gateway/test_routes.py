@@ -16,13 +16,21 @@ BODIES: dict[str, Any] = {
     "post_job": JOB,
     "post_jobs": {"jobs": [{**JOB, "task_id": "x"}, {**JOB, "task_id": "y"}]},
     "put_config": {"value": 3.0},
+    "put_quota": {"gpus": 2.5, "gpu_memory": "1GiB", "jobs_waiting": 5},
     "post_key": {"value": 1},
     "open_session": {"user_id": "u", "python": ""},
     "acquire_lease": {"gpus": 0.5},
     "post_inspect_trace": {"events": 5},
     "post_suspend": {"for_s": 1},
 }
-PARTS = {"job_id": "a", "key": "work.kill_grace_s", "session_id": "s1", "lease_id": "l1", "name": "load_balancer"}
+PARTS = {
+    "job_id": "a",
+    "key": "work.kill_grace_s",
+    "session_id": "s1",
+    "lease_id": "l1",
+    "name": "load_balancer",
+    "user": "ann",
+}
 
 
 def path_of(route: Route) -> str:

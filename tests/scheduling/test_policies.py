@@ -275,6 +275,51 @@ def test_a_strict_deadline_that_cannot_be_met_is_refused_with_when_it_could() ->
         scheduler.submit(job("c", 8, deadline=1000.0), 0.0)
 
 
+def test_whether_a_deadline_could_be_kept_is_told_without_keeping_anything() -> None:
+    scheduler = running("edf", job("a", 8, grace_s=20.0))
+    with pytest.raises(BadRequest) as refused:
+        scheduler.check(job("b", 8, expected_s=50.0, deadline=60.0), 0.0)
+    assert refused.value.details == {"possible_at": None}, "nobody knows when the running one ends"
+    scheduler.check(job("b", 8, expected_s=50.0, deadline=70.0), 0.0)
+    assert not scheduler.waiting and not scheduler.planner.reservations
+    assert scheduler.schedule(0.0, 10) == [], "and nobody is stopped"
+
+
+def test_promises_are_made_anew_on_another_engine_or_broken_with_a_word() -> None:
+    scheduler = running("edf", job("a", 8, expected_s=10.0, preemptible=False))
+    scheduler.submit(job("late", 8, expected_s=50.0, deadline=500.0), 0.0)
+    scheduler.submit(job("soon", 8, expected_s=50.0, deadline=70.0), 0.0)
+    (placement,) = [each.placement for each in scheduler.running.values()]
+    assert placement is not None
+    engine = cluster(1)
+    scheduler.rebind(engine, 1.0)
+    adopted = engine.adopt("a", placement.shares)
+    scheduler.adopt(job("a", 8, expected_s=10.0, preemptible=False), adopted, 0.0)
+    scheduler.refresh(1.0)
+    assert {id: each.start for id, each in scheduler.planner.reservations.items()} == {"soon": 10.0, "late": 60.0}
+    scheduler.rebind(cluster(0), 2.0)
+    scheduler.refresh(2.0)
+    refusals = scheduler.schedule(2.0, 10)
+    assert sorted(ids(refusals)) == ["late", "soon"]
+    assert all(isinstance(each, Refuse) and each.error is not None for each in refusals)
+
+
+def test_who_was_told_to_stop_is_not_told_again_by_another_engine_and_the_place_is_kept() -> None:
+    scheduler = running(LeastAttainedService(thresholds=(80.0,)), job("a", 8, grace_s=5.0))
+    scheduler.submit(job("b", 8), 50.0)
+    assert scheduler.schedule(50.0, 10) == [Preempt("a", 5.0, "b")]
+    engine = cluster(1)
+    scheduler.rebind(engine, 51.0)
+    placement = engine.adopt("a", (("n0", tuple(range(8))),))
+    scheduler.adopt(job("a", 8, grace_s=5.0), placement, 0.0, stopping_at=55.0, stopped_for="b")
+    scheduler.refresh(51.0)
+    assert scheduler.schedule(51.0, 10) == []
+    assert scheduler.explain("b", 51.0)["reservation"] == {"start": 55.0, "nodes": ["n0"], "stopping": ["a"]}
+    scheduler.submit(job("thief", 1), 52.0)
+    scheduler.finished("a", 54.0)
+    assert ids(scheduler.schedule(54.0, 10)) == ["b"]
+
+
 def test_a_soft_deadline_waits() -> None:
     scheduler = running("edf", job("a", 8, expected_s=100.0))
     for id, deadline in [("late", 90.0), ("early", 50.0), ("none", None)]:
@@ -328,6 +373,7 @@ def test_strict_deadlines_that_wait_are_bounded() -> None:
     scheduler.submit(job("b", 8, expected_s=1.0, deadline=100.0), 0.0)
     with pytest.raises(QueueFull):
         scheduler.submit(job("c", 8, expected_s=1.0, deadline=100.0), 0.0)
+    assert list(scheduler.waiting) == ["b"], "who was refused does not wait"
 
 
 # -- policies of others

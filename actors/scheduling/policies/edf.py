@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from actorgrid.errors import BadRequest, QueueFull
 
 from ..job import Job
@@ -71,6 +73,7 @@ class EarliestDeadline(SchedulingPolicy):
             asked=f"{job.id} to be done by {job.request.deadline:g}, running {job.request.expected_s:g} s",
             found="it could be done by " + _end(job, plan),
             hint="ask for less, for a later deadline, or for a soft one (strict=False)",
+            possible_at=None if plan is None or math.isinf(plan.start) else plan.start + job.request.expected_s,
         )
 
     @staticmethod

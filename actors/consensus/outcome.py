@@ -1,0 +1,40 @@
+"""What one entry of the ledger's log did: result or refusal, changed records, events for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from actorgrid.errors import ActorGridError
+
+Change = tuple[str, str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened, for people: numbered from 1 over the ledger's whole life."""
+
+    number: int
+    index: int
+    at: float
+    type: str
+    kind: str
+    id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one entry did. ``index`` is where the command first stood, when this was a repetition.
+
+    Exactly one of ``result`` and ``error`` is given. ``retired`` are ended jobs that left memory, as
+    (number, record): their only home is now the history.
+    """
+
+    index: int
+    result: dict[str, Any] | None
+    error: ActorGridError | None
+    changes: tuple[Change, ...] = ()
+    events: tuple[Event, ...] = ()
+    retired: tuple[tuple[int, dict[str, Any]], ...] = ()
+    repeated: bool = False

@@ -1,0 +1,250 @@
+"""Quotas: how much each user may hold at once and have waiting, and how much that is now.
+
+Part of the replicated state are the limits; what is held is derived, never stored: kept up with every allocation,
+and rebuilt from them. A user without a quota of one's own has the one of ``*``, whole, where there is one; without
+either, nothing is limited. Names of users are what clients call themselves.
+
+Bound: 10,000 quotas.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from actorgrid.errors import NotFound, QueueFull, QuotaExceeded, WrongState
+
+from ..cluster.phrases import mebibytes
+
+QUOTAS_MAX = 10_000
+EVERYONE = "*"
+HELD = ("gpu_milli", "gpu_memory_mib", "cpu_milli", "memory_mib")
+"""What allocations hold, summed over all devices of each."""
+WAITING = "jobs_waiting"
+LIMITS = (*HELD, WAITING)
+"""The fields of a quota; ``None`` is no limit."""
+
+Plain = dict[str, Any]
+_WORDS = {"gpu_memory_mib": "of GPU memory", "memory_mib": "of memory"}
+
+
+def amounts_of(resources: Mapping[str, Any]) -> dict[str, int]:
+    """What one attempt or lease that asks for *resources* holds of its user's quota."""
+    count = resources.get("gpu_count", 0)
+    return {
+        "gpu_milli": count * resources.get("gpu_milli", 0),
+        "gpu_memory_mib": count * resources.get("gpu_memory_mib", 0),
+        "cpu_milli": resources.get("cpu_milli", 0),
+        "memory_mib": resources.get("memory_mib", 0),
+    }
+
+
+def amounts_held(allocation: Mapping[str, Any]) -> dict[str, int]:
+    """What *allocation* holds of its user's quota."""
+    return amounts_of({**allocation, "gpu_count": len(allocation["gpu_indexes"])})
+
+
+def quota_of(user: str, quotas: Mapping[str, Plain]) -> Plain | None:
+    """The quota that *user* is held to: one's own, else everyone's; ``None``: not limited. Nobody (``""``) is not."""
+    if not user:
+        return None
+    return quotas.get(user, quotas.get(EVERYONE))
+
+
+def over(limits: Mapping[str, int | None] | None, used: Mapping[str, int], asked: Mapping[str, int]) -> list[str]:
+    """The limits that *asked* would go over beside *used*. What is asked for as zero goes over none."""
+    found = []
+    for name in HELD:
+        limit = None if limits is None else limits[name]
+        if limit is not None and asked[name] and used[name] + asked[name] > limit:
+            found.append(name)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """What a user's quota lacks for a request: the limits named in *short*, and all that they were compared with."""
+
+    user: str
+    limits: Plain
+    used: dict[str, int]
+    asked: dict[str, int]
+    short: tuple[str, ...]
+
+    @property
+    def wanted(self) -> str:
+        """What is asked for of the first limit that is short, for people."""
+        return amount_text(self.short[0], self.asked[self.short[0]])
+
+    @property
+    def in_use(self) -> str:
+        """What is in use of the first limit that is short, for people: ``3 of 4 GPUs in use``."""
+        name = self.short[0]
+        used = mebibytes(self.used[name]) if name in _WORDS else f"{self.used[name] / 1000:g}"
+        return f"{used} of {amount_text(name, self.limits[name])} in use"
+
+    @property
+    def left(self) -> dict[str, int]:
+        """What is left of each limit that is short."""
+        return {name: max(0, self.limits[name] - self.used[name]) for name in self.short}
+
+    @property
+    def for_good(self) -> bool:
+        """Whether the request would not fit the whole quota either."""
+        return bool(over(self.limits, dict.fromkeys(HELD, 0), self.asked))
+
+
+def shortage(
+    user: str, quotas: Mapping[str, Plain], resources: Mapping[str, Any], allocations: Iterable[Mapping[str, Any]]
+) -> Shortage | None:
+    """What the quota of *user* lacks for *resources*, with what *allocations* hold; ``None`` when it has room."""
+    limits = quota_of(user, quotas)
+    if limits is None:
+        return None
+    used = dict.fromkeys(HELD, 0)
+    for allocation in allocations:
+        if allocation["user_id"] == user:
+            for name, amount in amounts_held(allocation).items():
+                used[name] += amount
+    return _short(user, limits, used, amounts_of(resources))
+
+
+def _short(user: str, limits: Plain | None, used: dict[str, int], asked: dict[str, int]) -> Shortage | None:
+    names = tuple(over(limits, used, asked))
+    return None if limits is None or not names else Shortage(user, limits, used, asked, names)
+
+
+def amount_text(name: str, amount: int) -> str:
+    """An amount of one of the limits, for people: ``2.5 GPUs``, ``40 GiB of GPU memory``."""
+    if name in _WORDS:
+        return f"{mebibytes(amount)} {_WORDS[name]}"
+    if name == WAITING:
+        return f"{amount} waiting job{'' if amount == 1 else 's'}"
+    noun = "GPU" if name == "gpu_milli" else "CPU"
+    return f"{amount / 1000:g} {noun}{'' if amount == 1000 else 's'}"
+
+
+class Quotas:
+    """The limits by user, and what each user holds. *changed* is told of every quota that is another, and how.
+
+    *waiting* is the number of each user's waiting jobs, kept current by its owner. Records are replaced, not written.
+    """
+
+    def __init__(self, changed: Callable[[str, Plain | None, str], None], waiting: Mapping[str, int]) -> None:
+        self.records: dict[str, Plain] = {}
+        self._changed = changed
+        self._waiting = waiting
+        self._used: dict[str, dict[str, int]] = {}
+
+    def used(self, user: str) -> dict[str, int]:
+        """What *user* holds now."""
+        return dict(self._used.get(user) or dict.fromkeys(HELD, 0))
+
+    def take(self, allocation: Plain) -> None:
+        """Count an allocation."""
+        self._add(allocation, 1)
+
+    def give(self, allocation: Plain) -> None:
+        """Stop counting an allocation."""
+        self._add(allocation, -1)
+
+    def set(self, command: Plain) -> Plain:
+        """Carry out ``set_quota``. Nothing that is held or waits is touched.
+
+        Raises NotFound when there is none to remove, WrongState when there are too many.
+        """
+        user, limits = command["user"], command["limits"]
+        before = self.records.get(user)
+        if limits is None:
+            if before is None:
+                raise _no_quota(user, self.records)
+            del self.records[user]
+        else:
+            if before is None and len(self.records) >= QUOTAS_MAX:
+                raise WrongState("the ledger holds its maximum of quotas", found=f"{QUOTAS_MAX} quotas")
+            self.records[user] = {name: limits.get(name) for name in LIMITS}
+        now = self.records.get(user)
+        self._changed(user, now, "gone" if now is None else "set")
+        return {"user": user, "limits": now, "previous": before}
+
+    def check_grant(self, user: str, resources: Plain) -> None:
+        """Raises QuotaExceeded when *resources* are more than the user's quota has left."""
+        short = _short(user, quota_of(user, self.records), self.used(user), amounts_of(resources))
+        if short is not None:
+            raise QuotaExceeded(
+                f"the quota of user {user} does not have that much left",
+                asked=short.wanted,
+                found=short.in_use,
+                hint=f"wait for work of {user} to end, or have the quota raised (actorgrid quota)",
+            )
+
+    def check_submit(self, jobs: Iterable[Plain]) -> None:
+        """Raises QuotaExceeded for a job that could never run, QueueFull when too many of a user would wait."""
+        more: dict[str, int] = {}
+        for job in jobs:
+            user = job.get("user_id", "local")
+            refuse_over_whole(user, quota_of(user, self.records), job["resources"], f"job {job['job_id']}")
+            more[user] = more.get(user, 0) + 1
+        for user, count in more.items():
+            limits = quota_of(user, self.records)
+            limit = None if limits is None else limits[WAITING]
+            waiting = self._waiting.get(user, 0)
+            if limit is not None and waiting + count > limit:
+                raise QueueFull(
+                    f"user {user} may not have that many jobs waiting",
+                    asked=f"{count} more",
+                    found=f"{waiting} waiting of {limit}",
+                    hint="wait for some to start, cancel some, or have the quota raised (actorgrid quota)",
+                )
+
+    def rows(self) -> list[Plain]:
+        """For people, by user: who has a quota of one's own, holds something or has jobs waiting.
+
+        Each: ``user``, ``limits`` (``None``: not limited), ``default`` (they are everyone's), ``used``.
+        """
+        users = sorted({*self.records, *self._used, *self._waiting})
+        return [
+            {
+                "user": user,
+                "limits": quota_of(user, self.records),
+                "default": user not in self.records and EVERYONE in self.records,
+                "used": {**self.used(user), WAITING: self._waiting.get(user, 0)},
+            }
+            for user in users
+        ]
+
+    def _add(self, allocation: Plain, sign: int) -> None:
+        user = allocation["user_id"]
+        used = self.used(user)
+        for name, amount in amounts_held(allocation).items():
+            used[name] += sign * amount
+            assert used[name] >= 0, f"{user} has given back more {name} than was held"
+        if any(used.values()):
+            self._used[user] = used
+        else:
+            self._used.pop(user, None)
+
+
+def refuse_over_whole(user: str, limits: Plain | None, resources: Mapping[str, Any], what: str) -> None:
+    """Raises QuotaExceeded when *what* asks for *resources* that are more than *limits* in all."""
+    short = _short(user, limits, dict.fromkeys(HELD, 0), amounts_of(resources))
+    if short is not None:
+        whole = amount_text(short.short[0], short.limits[short.short[0]])
+        raise QuotaExceeded(
+            f"{what} asks for more than user {user} may hold at once",
+            asked=short.wanted,
+            found=f"a quota of {whole}",
+            hint=f"ask for at most {whole}, or have the quota raised (actorgrid quota)",
+        )
+
+
+def _no_quota(user: str, known: Collection[str]) -> NotFound:
+    close = difflib.get_close_matches(user, list(known), n=1, cutoff=0.5)
+    return NotFound(
+        f"user {user} has no quota of one's own",
+        asked=user,
+        found=f"{len(known)} quota(s)",
+        hint=f"did you mean {close[0]}?" if close else "actorgrid quota lists them",
+    )

@@ -1,0 +1,62 @@
+"""The ledger's hosts as the engine's nodes, and what usually comes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from actorgrid.hotpath import PlacementEngine, TypicalTask
+
+from ..scheduling.queue import Shape
+from .feasibility import accepted_models, model_name
+from .grant import Record
+from .requests import WHOLE_GPU_MILLI
+
+_NO_MODEL = "no device"
+_NO_MEMORY_LIMIT = 2**40
+
+
+def add_nodes(
+    engine: PlacementEngine,
+    hosts: Mapping[str, Record],
+    allocations: Iterable[Record],
+    eligible: Callable[[Record], bool],
+) -> bool:
+    """Add a node for each host, draining unless *eligible*; ``True`` when some have indexes without a device.
+
+    Indexes go as far as someone still holds one, so that what is held can be adopted.
+    """
+    gaps = False
+    held: dict[str, int] = {}
+    for record in allocations:
+        held[record["host"]] = max(held.get(record["host"], -1), *record["gpu_indexes"], -1)
+    for id, host in hosts.items():
+        by_index = {device["index"]: device for device in host["devices"]}
+        last = max([*by_index, held.get(id, -1)])
+        numa = [by_index.get(index, {}).get("numa_node") for index in range(last + 1)]
+        gaps = gaps or last + 1 > len(by_index)
+        engine.add_node(
+            id,
+            cpu_milli=host["cpu_milli"],
+            memory_mib=host["memory_mib"],
+            devices=[
+                (model_name(by_index[index]), by_index[index]["memory_mib"])
+                if index in by_index
+                else (_NO_MODEL, _NO_MEMORY_LIMIT)
+                for index in range(last + 1)
+            ],
+            numa=None if None in numa else tuple(numa),
+        )
+        engine.drain(id, not eligible(host))
+    return gaps
+
+
+def typical_tasks(mix: Mapping[Shape, float], hosts: Iterable[Record]) -> list[TypicalTask]:
+    """What usually comes, in the engine's words; for a model that is not here nothing need be kept."""
+    hosts = list(hosts)
+    tasks = []
+    for shape, part in mix.items():
+        models = accepted_models(shape.gpu_models, hosts)
+        if models or not shape.gpu_models:
+            milli = shape.gpu_milli or WHOLE_GPU_MILLI
+            tasks.append(TypicalTask(shape.cpu_milli, shape.gpu_count, milli, part, models))
+    return tasks
