@@ -21,6 +21,21 @@ def restart_later(cluster: Cluster, node: Node, delay_us: int) -> None:
     cluster.world.clock.after(delay_us, start)
 
 
+def cut_off(cluster: Cluster, node: Node, lasts_us: int, friend: int = 0) -> None:
+    """Let nothing pass between *node* and the other hosts, *friend* excepted, for a while."""
+    network = cluster.world.network
+    others = [f"n{id}" for id in cluster.nodes if id not in (node.id, friend)]
+    cuts = [pair for other in others for pair in ((node.name, other), (other, node.name))]
+    for a, b in cuts:
+        network.cut(a, b)
+
+    def mend() -> None:
+        for a, b in cuts:
+            network.mend(a, b)
+
+    cluster.world.clock.after(lasts_us, mend)
+
+
 class Crash(Fault):
     """A host loses power and starts again; one time in eight, all of them do."""
 
@@ -88,7 +103,6 @@ class LeadersFall(Fault):
 
     def strike(self, cluster: Cluster, dice: Random) -> str:
         """Set the trap."""
-        network = cluster.world.network
 
         def spring(node: Node) -> None:
             after_us = dice.randrange(self.within_ms * MS)
@@ -104,16 +118,7 @@ class LeadersFall(Fault):
                     node.crash("power off")
                     restart_later(cluster, node, down_us)
                     return
-                others = [id for id in cluster.nodes if id != node.id and (how == "alone" or id != friend)]
-                cuts = [pair for id in others for pair in ((node.name, f"n{id}"), (f"n{id}", node.name))]
-                for a, b in cuts:
-                    network.cut(a, b)
-
-                def mend() -> None:
-                    for a, b in cuts:
-                        network.mend(a, b)
-
-                cluster.world.clock.after(down_us, mend)
+                cut_off(cluster, node, down_us, friend if how == "one friend" else 0)
 
             cluster.world.clock.after(after_us, fall)
 
@@ -129,6 +134,25 @@ class LeadersFall(Fault):
         return "armed"
 
 
+class CutOffAtCommit(Fault):
+    """The next leader to find something committed is cut off from all other hosts that moment, but not from clients.
+
+    Clients hear of the commit, its followers do not.
+    """
+
+    def strike(self, cluster: Cluster, dice: Random) -> str:
+        """Set the trap; it springs once."""
+        lasts_us = self.duration_us(dice)
+
+        def spring(node: Node) -> None:
+            cluster.commit_hooks.remove(spring)
+            cluster.world.trace.add("fault", f"CutOffAtCommit: {node.name}")
+            cut_off(cluster, node, lasts_us)
+
+        cluster.commit_hooks.append(spring)
+        return "armed"
+
+
 class OldLeader(Fault):
     """The leader's timers nearly stop and no other host hears it, but clients do: it leads on for itself."""
 
@@ -137,21 +161,11 @@ class OldLeader(Fault):
         leader, lasts_us = cluster.leader, self.duration_us(dice)
         if leader is None:
             return ""
-        network = cluster.world.network
-        cuts = [
-            pair
-            for id in cluster.nodes
-            if id != leader.id
-            for pair in ((leader.name, f"n{id}"), (f"n{id}", leader.name))
-        ]
         leader.rate = 8.0
-        for a, b in cuts:
-            network.cut(a, b)
+        cut_off(cluster, leader, lasts_us)
 
         def mend() -> None:
             leader.rate = 1.0
-            for a, b in cuts:
-                network.mend(a, b)
 
         cluster.world.clock.after(lasts_us, mend)
         return leader.name

@@ -78,9 +78,25 @@ class _ChangesEarly(Leadership):
 
 
 class ConfChangeEarly(Mutated):
-    """Changes the members before the leader has committed in its own term, and while another change is pending."""
+    """Changes the members at any time, also while another change is pending."""
 
     leadership_class = _ChangesEarly
+
+
+class _ChangesBeforeOwnCommit(Leadership):
+    def conf_change_refusal(self) -> DroppedReason | None:
+        return "conf_change_pending" if self.pending_conf_index > self._log.applied else None
+
+
+class ConfChangeBeforeOwnCommit(Mutated):
+    """A new leader changes the members before it has committed anything, whatever change its log holds already."""
+
+    leadership_class = _ChangesBeforeOwnCommit
+
+    def _lead(self) -> None:
+        super()._lead()
+        assert self._leadership is not None, "it just began to lead"
+        self._leadership.pending_conf_index = 0
 
 
 class _NeedsNoQuorum(Leadership):

@@ -29,6 +29,7 @@ class Cluster:
         self.nodes: dict[int, Node] = {}
         self.leader_hooks: list[Callable[[Node], None]] = []
         self.vote_hooks: list[Callable[[Node], None]] = []
+        self.commit_hooks: list[Callable[[Node], None]] = []
         self._node_class = node_class
         founders = tuple(range(1, voters + 1))
         state = node_class.ledger_class()
@@ -38,6 +39,7 @@ class Cluster:
         self._retired: set[int] = set()
         world.on_leader = lambda id: self._spring(self.leader_hooks, id)
         world.on_vote = lambda id: self._spring(self.vote_hooks, id)
+        world.on_commit = lambda id: self._spring(self.commit_hooks, id)
         for id in founders:
             self._add(id, self._founding)
         for node in self.nodes.values():
@@ -91,6 +93,7 @@ class Cluster:
         self.world.trace.add("operator", "calm: no more faults")
         self.leader_hooks.clear()
         self.vote_hooks.clear()
+        self.commit_hooks.clear()
         self.world.network.calm()
         for node in self.nodes.values():
             node.rate, node.skew_us = 1.0, 0
@@ -195,7 +198,7 @@ class Cluster:
         return [self.nodes[id] for id in (*config.voters, *config.learners)]
 
     def _spring(self, hooks: list[Callable[[Node], None]], id: int) -> None:
-        """A host began to lead, or voted: the traps that wait for that."""
+        """A host began to lead, voted, or committed as a leader: the traps that wait for that."""
         for hook in list(hooks):
             hook(self.nodes[id])
 

@@ -56,6 +56,7 @@ class World:
         self.hosts: dict[int, Host] = {}
         self.on_leader: Callable[[int], None] = lambda id: None
         self.on_vote: Callable[[int], None] = lambda id: None
+        self.on_commit: Callable[[int], None] = lambda id: None
         self._print = blake2b(digest_size=8)
         self._led: set[tuple[int, int]] = set()
 
@@ -87,6 +88,7 @@ class World:
     def commits(self, host: Host, entry: Entry, configurations: tuple[Voters, ...]) -> None:
         """A leader found *entry* committed, under one of these configurations."""
         self.tell(lambda checker: checker.commits(host, entry, configurations, self.hosts))
+        self.on_commit(host.id)
 
     def sent(self, host: Host, message: Message) -> None:
         """*host* hands a message to the network: what it claims by that, it is held to."""
