@@ -1,8 +1,9 @@
 # cython: cdivision=True
 """What will be free where and when, compiled. Contract and prose: ``reference/forecast.py``."""
 
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
 from libc.math cimport INFINITY, fmax, isinf
-from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.stdlib cimport qsort
 from libc.string cimport memcpy, memmove, memset
 
 from actorgrid.hotpath.room import ENDS_MAX as _ENDS_MAX
@@ -42,7 +43,7 @@ cdef int insert(Order* order, Span* span, int by) except -1:
     cdef Span** items
     if order.used == order.capacity:
         capacity = 2 * order.capacity + 16
-        items = <Span**>realloc(order.items, capacity * sizeof(Span*))
+        items = <Span**>PyMem_Realloc(order.items, capacity * sizeof(Span*))
         if items == NULL:
             raise MemoryError
         order.items = items
@@ -156,15 +157,15 @@ cdef class Forecast:
             for gpu in view.gpus:
                 self.model_numbers.setdefault(gpu.model, len(self.model_numbers))
         self.node_count = len(views)
-        self.nodes = <Node*>calloc(self.node_count + 1, sizeof(Node))
-        self.amounts = <long long*>calloc(4 * devices + 5 * self.gpus_max + 1, sizeof(long long))
-        self.models = <int*>calloc(devices + 1, sizeof(int))
-        self.wanted = <unsigned char*>calloc(len(self.model_numbers) + 1, 1)
-        self.allowed = <unsigned char*>calloc(devices + 1, 1)
-        self.allowed_on = <unsigned char*>calloc(self.node_count + 1, 1)
-        self.slots = <Slot*>calloc(self.gpus_max + 1, sizeof(Slot))
-        self.able = <Able*>calloc(self.node_count + 1, sizeof(Able))
-        self.touched = <int*>calloc(self.node_count + 1, sizeof(int))
+        self.nodes = <Node*>PyMem_Calloc(self.node_count + 1, sizeof(Node))
+        self.amounts = <long long*>PyMem_Calloc(4 * devices + 5 * self.gpus_max + 1, sizeof(long long))
+        self.models = <int*>PyMem_Calloc(devices + 1, sizeof(int))
+        self.wanted = <unsigned char*>PyMem_Calloc(len(self.model_numbers) + 1, 1)
+        self.allowed = <unsigned char*>PyMem_Calloc(devices + 1, 1)
+        self.allowed_on = <unsigned char*>PyMem_Calloc(self.node_count + 1, 1)
+        self.slots = <Slot*>PyMem_Calloc(self.gpus_max + 1, sizeof(Slot))
+        self.able = <Able*>PyMem_Calloc(self.node_count + 1, sizeof(Able))
+        self.touched = <int*>PyMem_Calloc(self.node_count + 1, sizeof(int))
         if (self.nodes == NULL or self.amounts == NULL or self.models == NULL or self.wanted == NULL
                 or self.allowed == NULL or self.allowed_on == NULL or self.slots == NULL or self.able == NULL
                 or self.touched == NULL):
@@ -198,25 +199,25 @@ cdef class Forecast:
     def __dealloc__(self):
         cdef Py_ssize_t each
         for each in range(self.spans_used):
-            free(self.spans[each])
-        free(self.spans)
+            PyMem_Free(self.spans[each])
+        PyMem_Free(self.spans)
         if self.nodes != NULL:
             for each in range(self.node_count):
-                free(self.nodes[each].runs.items)
-                free(self.nodes[each].kept.items)
-        free(self.nodes)
-        free(self.amounts)
-        free(self.models)
-        free(self.wanted)
-        free(self.allowed)
-        free(self.allowed_on)
-        free(self.slots)
-        free(self.able)
-        free(self.touched)
-        free(self.ends.items)
-        free(self.endless.items)
-        free(self.enters.items)
-        free(self.exits.items)
+                PyMem_Free(self.nodes[each].runs.items)
+                PyMem_Free(self.nodes[each].kept.items)
+        PyMem_Free(self.nodes)
+        PyMem_Free(self.amounts)
+        PyMem_Free(self.models)
+        PyMem_Free(self.wanted)
+        PyMem_Free(self.allowed)
+        PyMem_Free(self.allowed_on)
+        PyMem_Free(self.slots)
+        PyMem_Free(self.able)
+        PyMem_Free(self.touched)
+        PyMem_Free(self.ends.items)
+        PyMem_Free(self.endless.items)
+        PyMem_Free(self.enters.items)
+        PyMem_Free(self.exits.items)
 
     # -- what is known
 
@@ -320,7 +321,8 @@ cdef class Forecast:
             if looked_at == before:
                 looked_at += 1
             while over < known and self.exits.items[over].end <= at:
-                self.touch(self.exits.items[over])
+                if self.exits.items[over] != own:
+                    self.touch(self.exits.items[over])
                 over += 1
             while met < entering and self.enters.items[met].start < at + duration_s:
                 self.touch(self.enters.items[met])
@@ -478,12 +480,12 @@ cdef class Forecast:
             size += 2 + len(indexes)
         if self.spans_used == self.spans_capacity and not self.vacant:
             capacity = 2 * self.spans_capacity + 64
-            spans = <Span**>realloc(self.spans, capacity * sizeof(Span*))
+            spans = <Span**>PyMem_Realloc(self.spans, capacity * sizeof(Span*))
             if spans == NULL:
                 raise MemoryError
             self.spans = spans
             self.spans_capacity = capacity
-        span = <Span*>calloc(1, sizeof(Span) + size * sizeof(int))
+        span = <Span*>PyMem_Calloc(1, sizeof(Span) + size * sizeof(int))
         if span == NULL:
             raise MemoryError
         try:
@@ -492,7 +494,7 @@ cdef class Forecast:
             span.milli = ask.milli
             span.device_memory = ask.device_memory
         except BaseException:
-            free(span)
+            PyMem_Free(span)
             raise
         span.start = start
         span.expected_s = expected_s
@@ -524,7 +526,7 @@ cdef class Forecast:
         self.ids[slot] = self.awaited[slot] = None
         self.spans[slot] = NULL
         self.vacant.append(slot)
-        free(span)
+        PyMem_Free(span)
 
     cdef int enlist(self, Span* span, bint kept) except -1:
         """Note its members at their nodes, those of one span side by side."""
@@ -535,7 +537,7 @@ cdef class Forecast:
         for each in range(span.members):
             party = &self.nodes[at[0]].kept if kept else &self.nodes[at[0]].runs
             if party.used == party.capacity:
-                items = <Here*>realloc(party.items, (2 * party.capacity + 4) * sizeof(Here))
+                items = <Here*>PyMem_Realloc(party.items, (2 * party.capacity + 4) * sizeof(Here))
                 if items == NULL:
                     raise MemoryError
                 party.items = items
@@ -695,20 +697,27 @@ cdef class Forecast:
         cdef int each, other
         cdef Here* item
         cdef Span* last
-        cdef bint any = False
+        cdef int met = 0
         if alone or not node.kept.used:
             return now_free
+        last = NULL
         for each in range(node.kept.used):
-            if node.kept.items[each].span != own and overlaps(node.kept.items[each].span, start, end):
-                any = True
-                break
-        if not any:
+            item = node.kept.items + each
+            if item.span != last and item.span != own and overlaps(item.span, start, end):
+                last = item.span
+                met += 1
+        if not met:
             return now_free
         copy(&self.left, now_free, node.gpus)
         for each in range(node.kept.used):
             item = node.kept.items + each
-            if item.span != own and overlaps(item.span, start, end) and holds_at(item.span, start):
+            # The only one counts, however short it is.
+            if item.span == last if met == 1 else (
+                item.span != own and overlaps(item.span, start, end) and holds_at(item.span, start)
+            ):
                 change(&self.left, item.span, item.devices, item.count, -1)
+        if met == 1:
+            return &self.left
         last = NULL
         for each in range(node.kept.used):
             item = node.kept.items + each

@@ -206,7 +206,8 @@ class Forecast:
                 looked_at += 1
             looked_at = max(looked_at, before + 1)
             while over < known and exits[over][0] <= at:
-                touched.update(dict.fromkeys(self._kept[exits[over][1]].shares))
+                if exits[over][1] != id:
+                    touched.update(dict.fromkeys(self._kept[exits[over][1]].shares))
                 over += 1
             while met < len(enters) and enters[met][0] < at + search.duration_s:
                 touched.update(dict.fromkeys(self._kept[enters[met][1]].shares))

@@ -1,4 +1,4 @@
-"""Queues: the kernels beside heapq, what a pass costs with much waiting, and waiting times on the Philly traces."""
+"""Queues: the kernels beside heapq or their twins, what a pass costs with much waiting, and whole traces."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from collections.abc import Callable, Iterator
 from actorgrid.actors.scheduling.request import Request
 from actorgrid.actors.scheduling.scheduler import Scheduler
 from actorgrid.chaos.replay.catalogue import find, nodes_of, tasks_of
+from actorgrid.chaos.replay.runs import Setup, prepare
+from actorgrid.chaos.replay.runs import replay as run_all
 from actorgrid.chaos.replay.workload import as_gangs, with_load
-from actorgrid.hotpath import COMPILED, PlacementEngine, PriorityBitmap, TimerWheel
+from actorgrid.hotpath import COMPILED, Forecast, PlacementEngine, PriorityBitmap, TimerWheel
+from actorgrid.hotpath.reference.forecast import Forecast as PlainForecast
+from actorgrid.hotpath.room import Ask
 from tests.scheduling.cluster import cluster, simulate
 
 from .figures import Figure, Skipped, latency, registry
@@ -21,6 +25,10 @@ SPAN_MS = 300_000
 LEVELS = 128
 LOAD = 0.9
 NODES = 1553  # of 8 GPUs: 12,424
+RESERVATIONS = 256
+QUESTIONS = 200
+CHRONUS_S = 180.0
+"""Seconds for all 30,940 jobs of Chronus: must."""
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -136,6 +144,54 @@ def _job(id: str, dice: random.Random) -> Request:
         priority=dice.choice((0, 50, 50, 90)),
         expected_s=dice.choice((600.0, 3600.0, 36_000.0, 360_000.0)),
     )
+
+
+@registry.add("forecast")
+def forecast(runs: int) -> Iterator[Figure]:
+    """12,424 GPUs in use, 256 reservations: when a gang of 64 GPUs can start, and who may start beside them."""
+    if not COMPILED:
+        raise Skipped("the kernels were not compiled")
+    kinds: list[tuple[str, type[Forecast]]] = [("compiled", Forecast), ("plain Python", PlainForecast)]
+    for kind, make in kinds:
+        starts, besides = [], []
+        for run in range(runs):
+            dice = random.Random(run)
+            known = make(cluster(NODES).nodes())
+            whole, one, gang = (Ask({"gpu_count": count, "gang": size}) for count, size in ((8, 1), (1, 1), (8, 8)))
+            for number in range(NODES):
+                place = ((f"n{number}", tuple(range(8))),)
+                known.begin(f"j{number}", whole, place, 0.0, dice.uniform(100.0, 100_000.0), number)
+            for number in range(RESERVATIONS):
+                found = known.earliest(f"r{number}", gang, 0.0, 3600.0)
+                assert found is not None
+                known.reserve(f"r{number}", gang, found[1], found[0], 3600.0)
+            each_start, each_beside = [], []
+            for number in range(QUESTIONS):
+                started = time.perf_counter()
+                known.earliest("new", gang, number / 10, dice.choice((600.0, 3600.0, 36_000.0)))
+                each_start.append(time.perf_counter() - started)
+                started = time.perf_counter()
+                known.beside("new", one, known.closed("new", None, 1e9), None, number / 10, 1e9)
+                each_beside.append(time.perf_counter() - started)
+            starts.append(each_start)
+            besides.append(each_beside)
+        yield latency(f"first start of a gang of 64, {kind}", starts, "µs", 1e6)
+        yield latency(f"room beside 256 reservations, {kind}", besides, "µs", 1e6)
+
+
+@registry.add("queue_chronus")
+def queue_chronus(_runs: int) -> Iterator[Figure]:
+    """All of Chronus, 30,940 jobs on 1,280 GPUs, with many reservations: how long a replay takes, and one pass."""
+    trace = find("chronus")
+    for queue in ("edf", "conservative_backfill"):
+        setup = prepare(Setup(nodes_of(trace.cluster), tasks_of(trace), "queue", ("completion",), (queue,)))
+        started = time.perf_counter()
+        (run,) = run_all(setup)
+        took = time.perf_counter() - started
+        passes = run.latency_us["schedule"]
+        yield Figure(f"chronus under {queue}", "s", [took], higher_is_better=False, must=CHRONUS_S)
+        note = f"p99.9 {passes['p999'] / 1000:.1f} ms"
+        yield Figure(f"a pass under {queue}", "µs", [passes["p50"]], False, p99=passes["p99"], note=note)
 
 
 @registry.add("queue_jct")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import random
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -182,6 +184,34 @@ def test_after_everything_has_ended_it_is_as_at_the_beginning(kind: Any) -> None
         forecast.drop(f"r{turn}")
     found = forecast.earliest("g", ask(gpu_count=4, cpu_milli=8000, memory_mib=1000, gang=3), 9.0, INF)
     assert found == (9.0, tuple((f"n{number}", WHOLE) for number in range(3)), frozenset())
+
+
+@pytest.mark.skipif(not actorgrid.hotpath.COMPILED, reason="the kernels were not compiled")
+def test_what_the_kernel_takes_of_memory_it_gives_back() -> None:
+    views = nodes(50)
+
+    def fill() -> None:
+        forecast = KINDS["compiled"](views)
+        for number in range(1000):
+            forecast.begin(f"j{number}", ONE, ((f"n{number % 50}", (number % 4,)),), 0.0, 10.0 + number, number)
+            forecast.reserve(f"r{number}", ONE, ((f"n{number % 50}", (number % 4,)),), 10.0 + number, 1.0)
+            if number % 3:
+                forecast.end(f"j{number}")
+                forecast.drop(f"r{number}")
+        forecast.earliest("g", ask(gpu_count=4, gang=50), 0.0, 1.0)
+
+    tracemalloc.start()
+    try:
+        fill()
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(5):
+            fill()
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[1] > before + 50_000, "the kernel's memory is counted too"
+        assert tracemalloc.get_traced_memory()[0] - before < 10_000
+    finally:
+        tracemalloc.stop()
 
 
 # -- what a question costs
