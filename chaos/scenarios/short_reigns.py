@@ -1,7 +1,7 @@
 """Leaders that fall as soon as they lead: figure 8 of the Raft paper, and reads that come too early."""
 
 from actorgrid.chaos.faults.disks import SlowDisk
-from actorgrid.chaos.faults.hosts import LeadersFall
+from actorgrid.chaos.faults.hosts import CutOffAtCommit, LeadersFall
 from actorgrid.chaos.faults.network import BadWeather
 from actorgrid.chaos.simulator.clock import MS
 from actorgrid.chaos.simulator.scenario import Scenario
@@ -12,6 +12,7 @@ SCENARIO = Scenario(
     says="Every leader falls within milliseconds, while entries travel one by one and some disks are slow.",
     faults=(
         LeadersFall(800, lasts_ms=(1_000, 3_000), within_ms=40, down_ms=(20, 400)),
+        CutOffAtCommit(500, lasts_ms=(100, 600)),
         SlowDisk(1_000),
         BadWeather(3_000),
     ),
