@@ -406,3 +406,33 @@ def test_backfill_and_priority_serve_a_mixed_load_sooner_than_fifo() -> None:
     ]
     mean = {policy: simulate(cluster(1), policy, jobs).mean_jct() for policy in ("fifo", "easy_backfill")}
     assert mean["easy_backfill"] < 0.75 * mean["fifo"]
+
+
+def test_a_deadline_that_no_order_could_keep_is_refused_without_trying_all_orders() -> None:
+    """100 promises stand; a job that could not be done in time on the cluster alone leaves them as they are, unseen."""
+    scheduler = Scheduler(cluster(4, 4), "edf")
+    scheduler.submit(Request("runs", gpu_count=4, gang=4, expected_s=100.0, preemptible=False), 0.0)
+    scheduler.schedule(0.0, 10)
+    for number in range(100):
+        scheduler.submit(Request(f"j{number}", gpu_count=4, gang=4, expected_s=1.0, deadline=1000.0), 0.0)
+    before = dict(scheduler.planner.reservations)
+    counted = scheduler.planner.forecast().counted
+    with pytest.raises(BadRequest):
+        scheduler.submit(Request("late", gpu_count=1, expected_s=50.0, deadline=120.0), 0.0)
+    assert scheduler.planner.forecast().counted - counted < 5 * 100 * 4
+    assert scheduler.planner.reservations == before
+
+
+def test_a_reservation_is_planned_anew_no_further_than_it_reaches() -> None:
+    """With a start in sight, the 200 jobs that end after it are nothing to look at."""
+    scheduler = Scheduler(cluster(201, 4), "conservative_backfill")
+    for number in range(201):
+        scheduler.submit(Request(f"j{number}", gpu_count=4, expected_s=100.0 + number), 0.0)
+    scheduler.schedule(0.0, 1000)
+    scheduler.submit(Request("next", gpu_count=4, gang=2, expected_s=10.0), 1.0)
+    scheduler.schedule(1.0, 10)
+    job = scheduler.waiting["next"]
+    assert job.reservation is not None and job.reservation.start == 101.0
+    counted = scheduler.planner.forecast().counted
+    assert scheduler.planner.earliest(job, 2.0) is None, "not before what it has"
+    assert scheduler.planner.forecast().counted - counted < 201 + 5
