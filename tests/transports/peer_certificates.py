@@ -1,0 +1,75 @@
+"""Certificates for tests of links between hosts: an authority, and good and bad certificates of hosts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from actorgrid.transports.peer_tls import PeerIdentity, host_uri
+
+DAY = timedelta(days=1)
+
+
+class Authority:
+    """One certificate authority."""
+
+    def __init__(self, name: str = "test authority") -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        now = datetime.now(UTC)
+        self._certificate = (
+            x509.CertificateBuilder()
+            .subject_name(self._name)
+            .issuer_name(self._name)
+            .public_key(self._key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - DAY)
+            .not_valid_after(now + 10 * DAY)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.pem = self._certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+    def identity(
+        self,
+        folder: Path,
+        cluster_id: str,
+        host_id: str,
+        *,
+        uris: tuple[str, ...] | None = None,
+        days: tuple[float, float] = (-1, 1),
+        authorities: str | None = None,
+        use: tuple[x509.ObjectIdentifier, ...] = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH),
+    ) -> PeerIdentity:
+        """A host's material; *uris*, *days* and *use* make it a bad one."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        serial = x509.random_serial_number()
+        now = datetime.now(UTC)
+        names = (host_uri(cluster_id, host_id),) if uris is None else uris
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host_id)]))
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(serial)
+            .not_valid_before(now + days[0] * DAY)
+            .not_valid_after(now + days[1] * DAY)
+            .add_extension(x509.ExtendedKeyUsage(list(use)), critical=False)
+        )
+        if names:
+            san = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(name) for name in names])
+            builder = builder.add_extension(san, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        paths = folder / f"{host_id}-{serial}.pem", folder / f"{host_id}-{serial}.key"
+        paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        paths[1].write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return PeerIdentity(cluster_id, host_id, paths[0], paths[1], authorities or self.pem)

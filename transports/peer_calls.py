@@ -1,0 +1,272 @@
+"""What one sees of other hosts: answers to await, requests to answer, streams; whatever net carries them.
+
+``PeerNet`` (sockets) and ``FaultyNet`` (memory, with faults) give and take these objects, and mean the same by them:
+
+* A call is carried out at most once. When its answer fails with CallTimeout, PeerGone or HostUnreachable of a host that
+  was asked, whether it was carried out is unknown.
+* A cast comes at most once and after those cast before it on the same link, or not at all; nothing tells.
+* A stream comes whole and in order up to where it was lost, and then its loss is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+from actorgrid.errors import ActorGridError, PeerGone, TaskCancelled
+
+Bytes = bytes | bytearray | memoryview
+
+
+class Cancellable(Protocol):
+    """A pending callback."""
+
+    def cancel(self) -> None:
+        """Never call it; harmless when it was called already."""
+
+
+class Loop(Protocol):
+    """What a net needs of the process it lives in (a server's ``Runtime`` has it). All in one thread."""
+
+    def after(self, delay_s: float, callback: Callable[[], None]) -> Cancellable:
+        """Call back once, no earlier than *delay_s* from now."""
+
+    def watch(
+        self, fd: int, on_readable: Callable[[], None] | None, on_writable: Callable[[], None] | None = None
+    ) -> None:
+        """Call back while *fd* is ready (level-triggered); replaces an earlier watch of the same fd."""
+
+    def unwatch(self, fd: int) -> None:
+        """Forget *fd*; harmless when it was not watched."""
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never steps back."""
+
+
+class Answer:
+    """The answer of one call: await it in a server's handler, or take ``on_done`` and ``result``."""
+
+    __slots__ = ("_body", "_callback", "_error", "_on_cancel", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self._body = b""
+        self._error: ActorGridError | None = None
+        self._callback: Callable[[], None] | None = None
+        self._on_cancel: Callable[[], None] | None = None
+
+    def set(self, body: bytes) -> None:
+        """It came; a second one is ignored."""
+        self._settle(body, None)
+
+    def fail(self, error: ActorGridError) -> None:
+        """It will not come; ignored after an answer."""
+        self._settle(b"", error)
+
+    def cancel(self) -> None:
+        """Wait no more: fails with TaskCancelled, and the other side is told, if it was asked."""
+        on_cancel = self._on_cancel
+        if not self.done:
+            self._settle(b"", TaskCancelled("the call was cancelled by its caller"))
+            if on_cancel is not None:
+                on_cancel()
+
+    def when_cancelled(self, callback: Callable[[], None]) -> None:
+        """For nets: called when the caller cancels before the answer."""
+        self._on_cancel = callback
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call back when answered (at once if it was already)."""
+        if self.done:
+            callback()
+        else:
+            self._callback = callback
+
+    def result(self) -> bytes:
+        """The answer, or its error raised."""
+        if self._error is not None:
+            raise self._error
+        return self._body
+
+    def _settle(self, body: bytes, error: ActorGridError | None) -> None:
+        if self.done:
+            return
+        self.done, self._body, self._error = True, body, error
+        self._on_cancel = None
+        if self._callback is not None:
+            self._callback()
+
+    def __await__(self) -> Generator[Answer, None, bytes]:
+        if not self.done:
+            yield self
+        return self.result()
+
+
+class IncomingCall:
+    """A request of another host. Answer it once, now or later, with ``reply`` or ``fail``."""
+
+    __slots__ = ("_answer", "_on_cancel", "answered", "body", "cancelled", "host_id", "target")
+
+    def __init__(self, host_id: str, target: str, body: bytes, answer: Callable[[bytes | ActorGridError], None]) -> None:
+        self.host_id = host_id
+        self.target = target
+        self.body = body
+        self.answered = False
+        self.cancelled = False
+        self._answer = answer
+        self._on_cancel: Callable[[], None] | None = None
+
+    def reply(self, body: bytes) -> None:
+        """The answer. Harmless when nobody waits for it any more; raises FrameTooLarge, and nothing is answered then."""
+        if not self.answered:
+            self._answer(body)
+            self.answered = True
+
+    def fail(self, error: ActorGridError) -> None:
+        """Why there is none; the caller gets it raised."""
+        if not self.answered:
+            self.answered = True
+            self._answer(error)
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """Call back when the caller cancels, or is lost, before the answer (at once if so already)."""
+        if self.cancelled:
+            callback()
+        else:
+            self._on_cancel = callback
+
+    def cancel(self) -> None:
+        """For nets: nobody waits any more."""
+        if not self.answered and not self.cancelled:
+            self.cancelled = True
+            if self._on_cancel is not None:
+                self._on_cancel()
+
+
+class StreamPort(Protocol):
+    """Where a stream's bytes go: for nets."""
+
+    def write_stream(self, stream_id: int, data: Bytes) -> int:
+        """As ``Stream.write``."""
+
+    def stream_room(self, stream_id: int) -> int:
+        """As ``Stream.room``."""
+
+    def stream_consumed(self, stream_id: int, count: int) -> None:
+        """As ``Stream.consumed``."""
+
+    def end_stream(self, stream_id: int) -> None:
+        """As ``Stream.end``."""
+
+    def reset_stream(self, stream_id: int, error: ActorGridError) -> None:
+        """As ``Stream.reset``."""
+
+
+class Stream:
+    """Bytes both ways between two hosts. ``attach`` to it at once: what comes before that is lost.
+
+    That all was sent does not say that it was read: who must know has the reader write so, or end its direction.
+    """
+
+    __slots__ = ("_id", "_on_data", "_on_end", "_on_room", "_port", "_wants_end", "head", "host_id", "over", "target")
+
+    def __init__(self, host_id: str, target: str, head: bytes) -> None:
+        self.host_id = host_id
+        self.target = target
+        self.head = head
+        self.over = False
+        """Whether it was lost or reset."""
+        self._port: StreamPort | None = None
+        self._id = 0
+        self._wants_end = False
+        self._on_data: Callable[[bytes], None] | None = None
+        self._on_room: Callable[[], None] | None = None
+        self._on_end: Callable[[ActorGridError | None], None] | None = None
+
+    def attach(
+        self,
+        on_data: Callable[[bytes], None],
+        on_end: Callable[[ActorGridError | None], None],
+        on_room: Callable[[], None] | None = None,
+    ) -> None:
+        """Have it told. *on_data*: a piece came; call ``consumed`` when done with it. *on_end*: the other side writes no
+        more (``None``), or the stream is lost (an error, perhaps after a ``None``; then nothing more comes). *on_room*:
+        after ``write`` did not take all, it takes more."""
+        self._on_data, self._on_end, self._on_room = on_data, on_end, on_room
+
+    @property
+    def room(self) -> int:
+        """How many bytes ``write`` takes now; none before the other side has it."""
+        return 0 if self._port is None or self.over else self._port.stream_room(self._id)
+
+    def write(self, data: Bytes) -> int:
+        """Send as much of *data* as there is room for; gives how much, 0 included. *on_room* follows if it is not all.
+
+        Raises PeerGone when the stream is lost, or ended by us.
+        """
+        if self.over or self._wants_end:
+            raise PeerGone(f"the stream to {self.host_id} is over")
+        return 0 if self._port is None else self._port.write_stream(self._id, data)
+
+    def consumed(self, count: int) -> None:
+        """*count* bytes that came are done with: let as many more come."""
+        if self._port is not None and not self.over:
+            self._port.stream_consumed(self._id, count)
+
+    def end(self) -> None:
+        """Write no more; what was written still goes, and the other direction goes on."""
+        if not self._wants_end:
+            self._wants_end = True
+            if self._port is not None and not self.over:
+                self._port.end_stream(self._id)
+
+    def reset(self, error: ActorGridError) -> None:
+        """End it both ways at once; the other side's *on_end* gets the error, ours is not called."""
+        if not self.over:
+            self.over = True
+            if self._port is not None:
+                self._port.reset_stream(self._id, error)
+
+    # -- for nets
+
+    def bind(self, port: StreamPort, stream_id: int) -> None:
+        """The net has it under this number now."""
+        self._port, self._id = port, stream_id
+
+    def opened(self) -> None:
+        """It goes out: have it written to, or ended, as it was asked to be meanwhile."""
+        if self._wants_end and self._port is not None:
+            self._port.end_stream(self._id)
+        elif self._port is not None and self._on_room is not None and not self._port.write_stream(self._id, b"\0"[:0]):
+            self._on_room()
+
+    def received(self, data: bytes) -> None:
+        """A piece came."""
+        if self._on_data is not None and not self.over:
+            self._on_data(data)
+
+    def has_room(self) -> None:
+        """It takes more."""
+        if self._on_room is not None and not self.over and not self._wants_end:
+            self._on_room()
+
+    def ended(self, error: ActorGridError | None) -> None:
+        """They write no more, or it is lost."""
+        if self.over:
+            return
+        self.over = error is not None
+        if self._on_end is not None:
+            self._on_end(error)
+
+
+class PeerHandlers(Protocol):
+    """Who is told what other hosts send. An ActorGridError raised by ``on_call`` is its answer."""
+
+    def on_call(self, call: IncomingCall) -> None:
+        """A request."""
+
+    def on_cast(self, host_id: str, target: str, body: bytes) -> None:
+        """A message without an answer."""
+
+    def on_stream(self, stream: Stream) -> None:
+        """A stream was opened by another host: attach to it, or reset it."""

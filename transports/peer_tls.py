@@ -1,0 +1,183 @@
+"""TLS between hosts without a socket: who we are, whom we believe, and a pipe of bytes in and bytes out.
+
+TLS 1.3 only, both sides show a certificate of the cluster's authority, and the certificate names its host as
+``actorgrid://CLUSTER/host/HOST`` in a subject alternative name of kind URI (the only one of that kind). Host names and
+addresses in certificates mean nothing here. Sessions are not resumed: each link checks the certificate of its day.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from actorgrid.errors import ConfigError, PeerRefused
+
+from .peer_limits import Refusal
+
+TLS_HANDSHAKE_BYTE = 0x16
+RECORD_BYTES_MAX = 16 * 1024
+
+_NAME = re.compile(r"actorgrid://([A-Za-z0-9._-]{1,64})/host/([A-Za-z0-9._-]{1,64})")
+_X509_EXPIRED, _X509_NOT_YET_VALID = 10, 9
+
+
+def link_refused(refusal: Refusal, message: str, found: str = "", hint: str = "") -> PeerRefused:
+    """The error of a link that ends for a reason that is counted: ``details["refusal"]``."""
+    return PeerRefused(message, found=found, hint=hint, refusal=str(refusal))
+
+
+@dataclass(frozen=True)
+class PeerIdentity:
+    """One host's TLS material: PEM files of its certificate (with what is between it and the root) and key, and the
+    PEM text of the authorities it believes (two while the authority is rotated)."""
+
+    cluster_id: str
+    host_id: str
+    certificate: Path
+    key: Path
+    authorities: str
+
+    @property
+    def name(self) -> str:
+        """What the certificate must say."""
+        return host_uri(self.cluster_id, self.host_id)
+
+
+def host_uri(cluster_id: str, host_id: str) -> str:
+    """The URI by which a certificate names a host. Raises ConfigError when an id is no word of up to 64 letters,
+    digits, dots, dashes and underscores."""
+    uri = f"actorgrid://{cluster_id}/host/{host_id}"
+    if not _NAME.fullmatch(uri):
+        raise ConfigError("an id that cannot stand in a certificate", asked=uri, hint="use A-Z a-z 0-9 . _ -")
+    return uri
+
+
+def tls_context(identity: PeerIdentity, server_side: bool) -> ssl.SSLContext:
+    """A context for links of *identity*. Raises ConfigError when its files or authorities cannot be used."""
+    host_uri(identity.cluster_id, identity.host_id)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # hosts are known by their URI, checked in ``proven_host``
+    context.verify_mode = ssl.CERT_REQUIRED
+    if server_side:
+        context.num_tickets = 0
+    try:
+        context.load_verify_locations(cadata=identity.authorities)
+        context.load_cert_chain(identity.certificate, identity.key, password=_no_password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ConfigError(
+            f"the certificate, key or authorities of host {identity.host_id} cannot be used: {error}",
+            asked=str(identity.certificate),
+            hint="the key must be that of the certificate, in PEM, without a password",
+        ) from None
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password")  # without this OpenSSL would ask for one on the terminal
+
+
+class TlsPipe:
+    """One TLS connection over memory: ciphertext in and out, plain text in and out.
+
+    It holds what was fed and not read yet, and what was written and not taken yet: both are for the owner to bound.
+    """
+
+    __slots__ = ("_broken", "_in", "_object", "_out")
+
+    def __init__(self, context: ssl.SSLContext, server_side: bool) -> None:
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._in, self._out, server_side=server_side)
+        self._broken = False
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Ciphertext that ``take`` would give."""
+        return self._out.pending
+
+    def feed(self, data: bytes) -> None:
+        """Ciphertext from the other side."""
+        self._in.write(data)
+
+    def handshake(self) -> bool:
+        """Go on as far as possible; whether it is done. Raises PeerRefused."""
+        try:
+            self._object.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            self._broken = True
+            raise _refused(error) from None
+        return True
+
+    def read(self) -> bytes | None:
+        """Plain text, at most one record of it; empty when there is none now, ``None`` at the other side's end.
+        Raises PeerRefused."""
+        try:
+            return self._object.read(RECORD_BYTES_MAX) or None
+        except ssl.SSLWantReadError:
+            return b""
+        except ssl.SSLZeroReturnError:
+            return None
+        except ssl.SSLError as error:
+            self._broken = True
+            raise _refused(error) from None
+
+    def write(self, data: bytes) -> None:
+        """Plain text for the other side."""
+        self._object.write(data)
+
+    def take(self) -> bytes:
+        """All ciphertext for the other side."""
+        return self._out.read()
+
+    def finish(self, last: bytes) -> None:
+        """Send *last*, and that no more comes. Where TLS failed there is nothing to say but its own alert."""
+        if self._broken:
+            return
+        try:
+            if last:
+                self._object.write(last)
+            self._object.unwrap()
+        except ssl.SSLError:
+            self._broken = True  # it waits for their end in vain, or they have ended: ours is said as far as it can be
+
+    def proven_host(self, cluster_id: str) -> tuple[str, str]:
+        """The other side's host id and its certificate's SHA-256 in hex, after the handshake.
+
+        Raises PeerRefused when the certificate names no host of *cluster_id*.
+        """
+        raw, fields = self._object.getpeercert(binary_form=True), self._object.getpeercert()
+        if raw is None or not fields:
+            raise link_refused(Refusal.CERTIFICATE, "the other side showed no certificate")
+        names = [str(pair[1]) for pair in fields.get("subjectAltName", ()) if pair[0] == "URI"]
+        match = _NAME.fullmatch(names[0]) if len(names) == 1 else None
+        if match is None or match[1] != cluster_id:
+            raise link_refused(
+                Refusal.WRONG_NAME,
+                "the certificate does not name one host of this cluster",
+                found=", ".join(names)[:200] or "no URI",
+                hint=host_uri(cluster_id, "HOST"),
+            )
+        return match[2], hashlib.sha256(raw).hexdigest()
+
+
+def _refused(error: ssl.SSLError) -> PeerRefused:
+    reason = error.reason or type(error).__name__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in (_X509_EXPIRED, _X509_NOT_YET_VALID):
+            return link_refused(
+                Refusal.EXPIRED, "the other side's certificate is not valid at this time", error.verify_message
+            )
+        return link_refused(Refusal.CERTIFICATE, "the other side's certificate is refused", error.verify_message)
+    if "ALERT" in reason:
+        return link_refused(
+            Refusal.REFUSED_US,
+            "the other side refused our TLS",
+            reason,
+            "its log says why: our certificate, or its clock",
+        )
+    return link_refused(Refusal.TLS, "no TLS 1.3 with certificates on both sides", reason)
