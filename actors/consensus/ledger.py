@@ -13,7 +13,7 @@ job, of which the first and the last 49 are kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from actorgrid.errors import (
     ActorGridError,
@@ -27,8 +27,8 @@ from actorgrid.errors import (
 )
 
 from . import preemption
+from .allocations import Allocations
 from .attempt_end import after_attempt, ended_attempt
-from .capacity import Capacity
 from .commands import check
 from .dependencies import refuse_circles
 from .digest import DigestMarks, StateDigest
@@ -43,7 +43,6 @@ from .records import (
     UNKNOWN_USER,
     cancelled_before_start,
     last_number,
-    new_allocation,
     new_attempt,
     new_host,
     new_job,
@@ -55,13 +54,14 @@ from .snapshot_format import decode, encode
 
 LIVE_JOBS_MAX = 1_000_000
 HOSTS_MAX = 10_000
-ALLOCATIONS_MAX = 100_000
 SETTINGS_MAX = 1_000
 ATTEMPTS_KEPT = 50
 
 
 class Ledger:
     """The state, and the only way to change it. A record handed out stays as it is: one that changes is replaced."""
+
+    allocations_class: ClassVar[type[Allocations]] = Allocations
 
     def __init__(self) -> None:
         self.index = 0
@@ -72,14 +72,17 @@ class Ledger:
             lambda kind, id: self._digest.changed(kind, id),
         )
         self.jobs = self._jobs.records
-        self.allocations: dict[str, dict[str, Any]] = {}
         self.hosts: dict[str, dict[str, Any]] = {}
         self.settings: dict[str, Any] = {}
         self._locks = Locks(lambda name, record, word: self._lock_changed(name, record, word))
         self.locks = self._locks.records
         self.counts = self._jobs.counts
-        self.capacity = Capacity()
         self.quotas = Quotas(lambda *told: self._changed("quota", *told), self._jobs.waiting)
+        self._given = self.allocations_class(
+            self.hosts, self.quotas, lambda id, record: self._changes.append(("allocation", id, record))
+        )
+        self.allocations = self._given.records
+        self.capacity = self._given.capacity
         self._sessions = Sessions(lambda session: self._digest.changed("session", session))
         self._events_total = 0
         self._digest = self._new_digest()
@@ -238,15 +241,12 @@ class Ledger:
         ledger.index, ledger.term, ledger.epoch = header["index"], header["term"], header["epoch"]
         ledger._events_total = header["events_total"]
         ledger._jobs.load(sections, header["job_totals"])
-        ledger.allocations.update((record["allocation_id"], record) for record in sections.get("allocations", ()))
         ledger.hosts.update((record["host_id"], record) for record in sections.get("hosts", ()))
         ledger.settings.update((key, value) for key, value in sections.get("settings", ()))
         ledger.locks.update((record["name"], record) for record in sections.get("locks", ()))
         ledger._sessions.load(sections.get("sessions", ()))
         ledger.quotas.records.update(sections.get("quotas", ()))
-        for allocation in ledger.allocations.values():
-            ledger.capacity.take(allocation)
-            ledger.quotas.take(allocation)
+        ledger._given.load(sections.get("allocations", []))
         ledger._digest = ledger._new_digest()
         return ledger
 
@@ -378,7 +378,8 @@ class Ledger:
 
     def _grant_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
         job_id, number = command["job_id"], command["number"]
-        host = self._grantable(command)
+        self._check_term(command)
+        self._given.host_for(command)
         job = self.jobs.get(job_id)
         if job is None or job["state"] != QUEUED or job["cancel_requested"]:
             found = "no such live job" if job is None else f"{job['state']}"
@@ -392,12 +393,9 @@ class Ledger:
         unmet = self._jobs.unmet(job_id)
         if unmet:
             raise WrongState(f"job {job_id} waits for others", found=f"not ended: {', '.join(unmet[:5])}")
-        resources = job["resources"]
-        devices = self.capacity.check(host, command["gpu_indexes"], resources)
         attempt_id = f"{job_id}.{number}"
-        self._refuse_taken(attempt_id)
         owner = {"kind": "attempt", "job_id": job_id, "attempt": number}
-        allocation = self._allocate(attempt_id, owner, command, devices, resources, job["pool"], {}, job["user_id"])
+        allocation = self._give_out(attempt_id, owner, command, job["resources"], job["user_id"], job["pool"], {})
         attempt = new_attempt(allocation, number, command.get("placement_latency_us"))
         attempts = [*job["attempts"], attempt]
         if len(attempts) > ATTEMPTS_KEPT:
@@ -406,17 +404,30 @@ class Ledger:
         return {"token": allocation["token"], "attempt_id": attempt_id, "gpu_uuids": allocation["gpu_uuids"]}
 
     def _grant_lease(self, command: dict[str, Any]) -> dict[str, Any]:
-        host = self._grantable(command)
-        self._refuse_taken(command["lease_id"])
+        self._check_term(command)
+        self._given.host_for(command)
+        lease_id, user = command["lease_id"], command.get("user_id", UNKNOWN_USER)
+        owner = {"kind": "session", "session_id": command["session_id"], "lease_id": lease_id}
         resources = resources_of(command["resources"])
-        devices = self.capacity.check(host, command["gpu_indexes"], resources)
-        user = command.get("user_id", UNKNOWN_USER)
-        owner = {"kind": "session", "session_id": command["session_id"], "lease_id": command["lease_id"]}
-        allocation = self._allocate(
-            command["lease_id"], owner, command, devices, resources, command.get("pool"), command.get("env", {}), user
-        )
-        self._event("allocation", command["lease_id"], "granted")
+        pool, env = command.get("pool"), command.get("env", {})
+        allocation = self._give_out(lease_id, owner, command, resources, user, pool, env)
+        self._event("allocation", lease_id, "granted")
         return {"token": allocation["token"], "gpu_uuids": allocation["gpu_uuids"]}
+
+    def _give_out(
+        self,
+        allocation_id: str,
+        owner: dict[str, Any],
+        command: dict[str, Any],
+        resources: dict[str, Any],
+        user: str,
+        pool: str | None,
+        env: dict[str, str],
+    ) -> dict[str, Any]:
+        token = [self.epoch, self.index]
+        return self._given.give_out(
+            allocation_id, owner, command, resources, user=user, token=token, at=self._at, pool=pool, env=env
+        )
 
     def _check_term(self, command: dict[str, Any]) -> None:
         if command["term"] != self.term:
@@ -427,65 +438,6 @@ class Ledger:
                 hint="decide again from the state of this term",
             )
 
-    def _grantable(self, command: dict[str, Any]) -> dict[str, Any]:
-        self._check_term(command)
-        host = self.hosts.get(command["host"])
-        if host is None:
-            raise StaleIncarnation(f"no host {command['host']} is registered", asked=command["host"])
-        if command["incarnation"] != host["incarnation"]:
-            raise StaleIncarnation(
-                f"host {command['host']} has started again since",
-                asked=f"incarnation {command['incarnation']}",
-                found=f"incarnation {host['incarnation']}",
-            )
-        if host["state"] != "up":
-            raise WrongState(f"host {command['host']} is {host['state']}", asked="a grant there")
-        if len(self.allocations) >= ALLOCATIONS_MAX:
-            raise WrongState("the ledger holds its maximum of allocations", found=f"{ALLOCATIONS_MAX}")
-        return host
-
-    def _refuse_taken(self, allocation_id: str) -> None:
-        if allocation_id in self.allocations:
-            raise WrongState(f"allocation {allocation_id} is there already", asked=allocation_id)
-
-    def _allocate(
-        self,
-        allocation_id: str,
-        owner: dict[str, Any],
-        command: dict[str, Any],
-        devices: list[dict[str, Any]],
-        resources: dict[str, Any],
-        pool: str | None,
-        env: dict[str, str],
-        user: str,
-    ) -> dict[str, Any]:
-        self.quotas.check_grant(user, resources)
-        where = {
-            "host": command["host"],
-            "incarnation": command["incarnation"],
-            "gpu_indexes": command["gpu_indexes"],
-            "token": [self.epoch, self.index],
-            "granted_at": self._at,
-            "pool": pool,
-            "env": env,
-            "user_id": user,
-        }
-        allocation = new_allocation(allocation_id, owner, where, devices, resources)
-        self.allocations[allocation_id] = allocation
-        self.capacity.take(allocation)
-        self.quotas.take(allocation)
-        self._changes.append(("allocation", allocation_id, allocation))
-        return allocation
-
-    def _free(self, allocation_id: str) -> bool:
-        allocation = self.allocations.pop(allocation_id, None)
-        if allocation is None:
-            return False
-        self.capacity.give(allocation)
-        self.quotas.give(allocation)
-        self._changes.append(("allocation", allocation_id, None))
-        return True
-
     def _release_lease(self, command: dict[str, Any]) -> dict[str, Any]:
         lease_id = command["lease_id"]
         allocation = self.allocations.get(lease_id)
@@ -493,7 +445,7 @@ class Ledger:
             return {"released": False}
         if allocation["owner"]["kind"] != "session":
             raise WrongState(f"{lease_id} belongs to a job's attempt", hint="end or cancel the job")
-        self._free(lease_id)
+        self._given.take_back(lease_id)
         self._event("allocation", lease_id, "released")
         return {"released": True}
 
@@ -528,7 +480,7 @@ class Ledger:
         job_id, ended = job["job_id"], ended_attempt(attempt, command, self._at)
         attempts = with_attempt(job, ended)
         state, fields = after_attempt(job, attempt["number"], command, self._at)
-        self._free(attempt["allocation_id"])
+        self._given.take_back(attempt["allocation_id"])
         if state == QUEUED:
             self._jobs.change(job_id, QUEUED, attempts=attempts, **fields)
         else:

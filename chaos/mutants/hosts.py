@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from actorgrid.actors.consensus.allocations import Allocations
 from actorgrid.actors.consensus.capacity import Capacity
 from actorgrid.actors.consensus.core import RaftCore
 from actorgrid.actors.consensus.ledger import Ledger, Outcome
@@ -132,11 +133,15 @@ class OldTermGrants(Node):
     ledger_class = _AnyTerm
 
 
-class _AnyIncarnation(Ledger):
-    def _grantable(self, command: dict[str, Any]) -> dict[str, Any]:
-        host = self.hosts.get(command["host"])
+class _ForAnyLife(Allocations):
+    def host_for(self, command: dict[str, Any]) -> dict[str, Any]:
+        host = self._hosts.get(command["host"])
         known = command["incarnation"] if host is None else host["incarnation"]
-        return super()._grantable({**command, "incarnation": known})
+        return super().host_for({**command, "incarnation": known})
+
+
+class _AnyIncarnation(Ledger):
+    allocations_class = _ForAnyLife
 
 
 class OldIncarnationGrants(Node):
@@ -153,7 +158,7 @@ class _Endless(Capacity):
 class _NoGuard(_AnyTerm):
     def __init__(self) -> None:
         super().__init__()
-        self.capacity = _Endless()
+        self.capacity = self._given.capacity = _Endless()
 
 
 class NoGuard(Node):

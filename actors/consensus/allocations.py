@@ -1,0 +1,98 @@
+"""What is given out: the allocations of attempts and leases, and the guard that refuses what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from actorgrid.errors import StaleIncarnation, WrongState
+
+from .capacity import Capacity
+from .quotas import Quotas
+from .records import new_allocation
+
+ALLOCATIONS_MAX = 100_000
+
+Plain = dict[str, Any]
+
+
+class Allocations:
+    """Part of the replicated state; *changed* is told of each that is new or gone. At most 100,000."""
+
+    def __init__(
+        self, hosts: Mapping[str, Plain], quotas: Quotas, changed: Callable[[str, Plain | None], None]
+    ) -> None:
+        self.records: dict[str, Plain] = {}
+        self.capacity = Capacity()
+        self._hosts = hosts
+        self._quotas = quotas
+        self._changed = changed
+
+    def load(self, records: list[Plain]) -> None:
+        """Become what a snapshot held; for a new, empty object."""
+        for record in records:
+            self.records[record["allocation_id"]] = record
+            self.capacity.take(record)
+            self._quotas.take(record)
+
+    def host_for(self, command: Plain) -> Plain:
+        """The host that a grant names, if it may have one. Raises StaleIncarnation or WrongState."""
+        host = self._hosts.get(command["host"])
+        if host is None:
+            raise StaleIncarnation(f"no host {command['host']} is registered", asked=command["host"])
+        if command["incarnation"] != host["incarnation"]:
+            raise StaleIncarnation(
+                f"host {command['host']} has started again since",
+                asked=f"incarnation {command['incarnation']}",
+                found=f"incarnation {host['incarnation']}",
+            )
+        if host["state"] != "up":
+            raise WrongState(f"host {command['host']} is {host['state']}", asked="a grant there")
+        if len(self.records) >= ALLOCATIONS_MAX:
+            raise WrongState("the ledger holds its maximum of allocations", found=f"{ALLOCATIONS_MAX}")
+        return host
+
+    def give_out(
+        self,
+        allocation_id: str,
+        owner: Plain,
+        command: Plain,
+        resources: Plain,
+        *,
+        user: str,
+        token: list[int],
+        at: float,
+        pool: str | None,
+        env: dict[str, str],
+    ) -> Plain:
+        """The new record. Raises Overcommit, WrongState or QuotaExceeded, and nothing has changed then."""
+        if allocation_id in self.records:
+            raise WrongState(f"allocation {allocation_id} is there already", asked=allocation_id)
+        devices = self.capacity.check(self._hosts[command["host"]], command["gpu_indexes"], resources)
+        self._quotas.check_grant(user, resources)
+        where = {
+            "host": command["host"],
+            "incarnation": command["incarnation"],
+            "gpu_indexes": command["gpu_indexes"],
+            "token": token,
+            "granted_at": at,
+            "pool": pool,
+            "env": env,
+            "user_id": user,
+        }
+        allocation = new_allocation(allocation_id, owner, where, devices, resources)
+        self.records[allocation_id] = allocation
+        self.capacity.take(allocation)
+        self._quotas.take(allocation)
+        self._changed(allocation_id, allocation)
+        return allocation
+
+    def take_back(self, allocation_id: str) -> bool:
+        """``False`` when there was none by that id."""
+        allocation = self.records.pop(allocation_id, None)
+        if allocation is None:
+            return False
+        self.capacity.give(allocation)
+        self._quotas.give(allocation)
+        self._changed(allocation_id, None)
+        return True
