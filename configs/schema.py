@@ -159,7 +159,9 @@ class WorkSection(Section):
         ge=1,
         le=86400,
     )
-    kill_grace_s: float = setting(5.0, "time between SIGTERM and SIGKILL; for preemption a job may set its own", live=True, ge=0, le=3600)
+    kill_grace_s: float = setting(
+        5.0, "time between SIGTERM and SIGKILL; for preemption a job may set its own", live=True, ge=0, le=3600
+    )
     max_output_bytes: ByteCount = setting(
         64 * 2**20,
         "kept of stdout and of stderr, each, per attempt; what comes after is dropped and said so",
