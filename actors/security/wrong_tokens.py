@@ -1,0 +1,82 @@
+"""How many wrong join tokens are looked at: few from one address, not many in all; right ones do not count."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+
+from actorgrid.errors import Overloaded
+
+SOURCES_MAX = 1024
+"""Addresses remembered; beyond that the one that has been quiet longest is forgotten."""
+SOURCE_BURST, SOURCE_PER_S = 5.0, 0.1
+TOTAL_BURST, TOTAL_PER_S = 50.0, 5.0
+
+
+class _Allowance:
+    """A bucket of *burst* tries that fills with *per_s*."""
+
+    __slots__ = ("_burst", "_left", "_per_s", "_seen_s")
+
+    def __init__(self, burst: float, per_s: float, now_s: float) -> None:
+        self._burst, self._per_s, self._left, self._seen_s = burst, per_s, burst, now_s
+
+    def left(self, now_s: float) -> float:
+        self._left = min(self._burst, self._left + max(0.0, now_s - self._seen_s) * self._per_s)
+        self._seen_s = max(self._seen_s, now_s)
+        return self._left
+
+    def take(self, now_s: float) -> None:
+        self._left = max(0.0, self.left(now_s) - 1)
+
+
+class WrongTokens:
+    """Counts wrong tokens by address (IPv6: by /64, which one subscriber has whole) and in all.
+
+    A wrong token costs one try; an address has 5 and gets one back every 10 s, all together have 50 and get back 5 each
+    second. 128 random bits need no such limit; it keeps the work and the log that garbage causes small. Times are
+    seconds on a clock that only goes forward.
+    """
+
+    def __init__(self) -> None:
+        self._sources: OrderedDict[str, _Allowance] = OrderedDict()
+        self._total: _Allowance | None = None
+        self.wrong_total = 0
+
+    def check(self, source: str, now_s: float) -> None:
+        """Raises Overloaded when *source*, or all together, have shown too many wrong tokens lately."""
+        allowance = self._sources.get(_network(source))
+        if allowance is not None and allowance.left(now_s) < 1:
+            raise Overloaded(
+                "too many wrong join tokens from this address",
+                asked=source[:60],
+                hint=f"wait {1 / SOURCE_PER_S:.0f} s, and check the token",
+            )
+        if self._total is not None and self._total.left(now_s) < 1:
+            raise Overloaded("too many wrong join tokens", hint="try again in a second")
+
+    def count(self, source: str, now_s: float) -> None:
+        """A wrong token came from *source*."""
+        self.wrong_total += 1
+        network = _network(source)
+        allowance = self._sources.get(network)
+        if allowance is None:
+            allowance = self._sources[network] = _Allowance(SOURCE_BURST, SOURCE_PER_S, now_s)
+            if len(self._sources) > SOURCES_MAX:
+                self._sources.popitem(last=False)
+        self._sources.move_to_end(network)
+        allowance.take(now_s)
+        if self._total is None:
+            self._total = _Allowance(TOTAL_BURST, TOTAL_PER_S, now_s)
+        self._total.take(now_s)
+
+
+def _network(source: str) -> str:
+    try:
+        address = ipaddress.ip_address(source)
+    except ValueError:
+        return source[:60]
+    if isinstance(address, ipaddress.IPv6Address):
+        mapped = address.ipv4_mapped
+        return str(mapped) if mapped else str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)
