@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from typing import Protocol
 
 from actorgrid.errors import ActorGridError, PeerGone, TaskCancelled
 
@@ -46,14 +46,15 @@ class Loop(Protocol):
 class Answer:
     """The answer of one call: await it in a server's handler, or take ``on_done`` and ``result``."""
 
-    __slots__ = ("_body", "_callback", "_error", "_on_cancel", "done")
+    __slots__ = ("_body", "_callback", "_error", "_on_cancel", "_on_settled", "done")
 
     def __init__(self) -> None:
         self.done = False
+        self._on_settled: Callable[[], None] | None = None
         self._body = b""
         self._error: ActorGridError | None = None
         self._callback: Callable[[], None] | None = None
-        self._on_cancel: Callable[[], None] | None = None
+        self._on_cancel: Callable[[], object] | None = None
 
     def set(self, body: bytes) -> None:
         """It came; a second one is ignored."""
@@ -65,15 +66,23 @@ class Answer:
 
     def cancel(self) -> None:
         """Wait no more: fails with TaskCancelled, and the other side is told, if it was asked."""
+        self.expire(TaskCancelled("the call was cancelled by its caller"))
+
+    def expire(self, error: ActorGridError) -> None:
+        """Wait no more: fails with *error*, and the other side is told, if it was asked."""
         on_cancel = self._on_cancel
         if not self.done:
-            self._settle(b"", TaskCancelled("the call was cancelled by its caller"))
+            self._settle(b"", error)
             if on_cancel is not None:
                 on_cancel()
 
-    def when_cancelled(self, callback: Callable[[], None]) -> None:
-        """For nets: called when the caller cancels before the answer."""
+    def when_cancelled(self, callback: Callable[[], object]) -> None:
+        """For nets: called when the caller waits no more; replaces an earlier one."""
         self._on_cancel = callback
+
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """For nets: called when there is an answer or a failure, before ``on_done``."""
+        self._on_settled = callback
 
     def on_done(self, callback: Callable[[], None]) -> None:
         """Call back when answered (at once if it was already)."""
@@ -93,6 +102,8 @@ class Answer:
             return
         self.done, self._body, self._error = True, body, error
         self._on_cancel = None
+        if self._on_settled is not None:
+            self._on_settled()
         if self._callback is not None:
             self._callback()
 
@@ -107,17 +118,19 @@ class IncomingCall:
 
     __slots__ = ("_answer", "_on_cancel", "answered", "body", "cancelled", "host_id", "target")
 
-    def __init__(self, host_id: str, target: str, body: bytes, answer: Callable[[bytes | ActorGridError], None]) -> None:
+    def __init__(
+        self, host_id: str, target: str, body: bytes, answer: Callable[[bytes | ActorGridError], None]
+    ) -> None:
         self.host_id = host_id
         self.target = target
         self.body = body
         self.answered = False
         self.cancelled = False
         self._answer = answer
-        self._on_cancel: Callable[[], None] | None = None
+        self._on_cancel: Callable[[], object] | None = None
 
     def reply(self, body: bytes) -> None:
-        """The answer. Harmless when nobody waits for it any more; raises FrameTooLarge, and nothing is answered then."""
+        """The answer. Harmless when nobody waits for it any more. Raises FrameTooLarge, and answers nothing then."""
         if not self.answered:
             self._answer(body)
             self.answered = True
@@ -189,9 +202,13 @@ class Stream:
         on_end: Callable[[ActorGridError | None], None],
         on_room: Callable[[], None] | None = None,
     ) -> None:
-        """Have it told. *on_data*: a piece came; call ``consumed`` when done with it. *on_end*: the other side writes no
-        more (``None``), or the stream is lost (an error, perhaps after a ``None``; then nothing more comes). *on_room*:
-        after ``write`` did not take all, it takes more."""
+        """Say whom to tell.
+
+        *on_data*: a piece came; call ``consumed`` when done with it.
+        *on_end*: the other side writes no more (``None``), or the stream is lost (an error, perhaps after a ``None``;
+        then nothing more comes).
+        *on_room*: after ``write`` did not take all, or before the other side had the stream, it takes more.
+        """
         self._on_data, self._on_end, self._on_room = on_data, on_end, on_room
 
     @property
@@ -230,15 +247,10 @@ class Stream:
     # -- for nets
 
     def bind(self, port: StreamPort, stream_id: int) -> None:
-        """The net has it under this number now."""
+        """The net has it under this number now; what was asked of it meanwhile is done."""
         self._port, self._id = port, stream_id
-
-    def opened(self) -> None:
-        """It goes out: have it written to, or ended, as it was asked to be meanwhile."""
-        if self._wants_end and self._port is not None:
-            self._port.end_stream(self._id)
-        elif self._port is not None and self._on_room is not None and not self._port.write_stream(self._id, b"\0"[:0]):
-            self._on_room()
+        if self._wants_end:
+            port.end_stream(stream_id)
 
     def received(self, data: bytes) -> None:
         """A piece came."""
@@ -259,14 +271,9 @@ class Stream:
             self._on_end(error)
 
 
-class PeerHandlers(Protocol):
-    """Who is told what other hosts send. An ActorGridError raised by ``on_call`` is its answer."""
-
-    def on_call(self, call: IncomingCall) -> None:
-        """A request."""
-
-    def on_cast(self, host_id: str, target: str, body: bytes) -> None:
-        """A message without an answer."""
-
-    def on_stream(self, stream: Stream) -> None:
-        """A stream was opened by another host: attach to it, or reset it."""
+OnCall = Callable[[IncomingCall], None]
+"""A request came. An ActorGridError that this raises is its answer."""
+OnCast = Callable[[str, str, bytes], None]
+"""(host id, target, body): a message without an answer came."""
+OnStream = Callable[[Stream], None]
+"""A stream was opened by another host: attach to it, or reset it. An ActorGridError that this raises resets it."""

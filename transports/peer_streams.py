@@ -60,7 +60,13 @@ class StreamEnded(NamedTuple):
     error: ActorGridError | None
 
 
-StreamEvent = StreamOpened | StreamReceived | StreamRoom | StreamEnded
+class StreamDone(NamedTuple):
+    """Both sides have ended a stream, ours after theirs: nothing more comes of it or goes to it."""
+
+    id: int
+
+
+StreamEvent = StreamOpened | StreamReceived | StreamRoom | StreamEnded | StreamDone
 
 
 class _Stream:
@@ -128,7 +134,8 @@ class Streams:
             )
         stream_id, self._next_id = self._next_id, self._next_id + 2
         window = self._limits.stream_window_bytes
-        self._streams[stream_id] = _Stream(0, window, compress)
+        self._streams[stream_id] = stream = _Stream(0, window, compress)
+        stream.short = True  # until the other side grants, nothing can be written: tell when it can
         return StreamOpen(stream_id, target, head, window, compress)
 
     def room(self, stream_id: int) -> int:
@@ -216,6 +223,7 @@ class Streams:
             stream.ended_by_us = True
             if stream.ended_by_them:
                 self._forget(stream_id)
+                self.events.append(StreamDone(stream_id))
             return StreamEnd(stream_id), False
         return None
 
