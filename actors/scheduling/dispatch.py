@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from actorgrid.errors import AdoptRefused, UnknownNode
 from actorgrid.hotpath import Placement, PlacementEngine
 
 from .allowance import Allowances
@@ -15,7 +16,7 @@ from .line import Line, Lines, heads
 from .planner import Planner
 from .policies import SchedulingPolicy
 from .preemption import choose_victims
-from .request import Decision, Need, Start
+from .request import WHOLE_GPU_MILLI, Decision, Need, Start
 from .reservation import Plan, Reservation
 
 OVERDUE_S = 1.0
@@ -237,19 +238,40 @@ class Dispatch:
         if self._place(job, line, now, decisions, exclude=closed):
             return True
         if job.reservation is not None and (job.reservation.unknown or job.reservation.start <= now):
-            return self._place(job, line, now, decisions, within=job.reservation.plan.within())
+            return self._place_as_planned(job, line, job.reservation.plan, now, decisions)
         if job.request.gang == 1:
             beside = planner.beside(job, closed, now, end)
             return bool(beside) and self._place(job, line, now, decisions, within=beside)
         return False
+
+    def _place_as_planned(self, job: Job, line: Line, plan: Plan, now: float, decisions: list[Decision]) -> bool:
+        """Start *job* where the plan has room for it."""
+        need = line.need
+        if job.request.gang == 1 or (need.gpu_count and need.gpu_milli == WHOLE_GPU_MILLI):
+            return self._place(job, line, now, decisions, within=plan.within())
+        # The engine may put several of these on a node, where the plan has one and others keep the rest.
+        before = self._clock_ns()
+        try:
+            placement = self.engine.adopt(
+                job.id,
+                plan.shares,
+                cpu_milli=need.cpu_milli,
+                memory_mib=need.memory_mib,
+                gpu_milli=need.gpu_milli,
+                gpu_memory_mib=need.gpu_memory_mib,
+            )
+        except (AdoptRefused, UnknownNode):
+            return False
+        return self._start(job, placement, (self._clock_ns() - before) / 1000, now, decisions)
 
     def _place(self, job: Job, line: Line, now: float, decisions: list[Decision], **where: Any) -> bool:
         assert line.arguments is not None
         before = self._clock_ns()
         placement: Placement | None = self.engine.place(id=job.id, **{**line.arguments, **where})
         latency_us = (self._clock_ns() - before) / 1000
-        if placement is None:
-            return False
+        return placement is not None and self._start(job, placement, latency_us, now, decisions)
+
+    def _start(self, job: Job, placement: Placement, latency_us: float, now: float, decisions: list[Decision]) -> bool:
         crossed = self._started_with(job, placement, now)
         decisions.append(Start(job.request, placement, latency_us))
         if crossed:
@@ -406,7 +428,7 @@ class Dispatch:
         started = False
         if plan is not None and plan.start <= now and line.arguments is not None and len(decisions) < self._limit:
             # It fits between the reservations of others, where a general search does not look.
-            started = self._place(job, line, now, decisions, within=plan.within())
+            started = self._place_as_planned(job, line, plan, now, decisions)
             plan = None
         if plan is not None and math.isinf(plan.start):
             hold_at = job.waiting_since + self._policy.hold_after_s

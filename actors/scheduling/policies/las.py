@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from ..job import Job
 from .base import SchedulingPolicy
 
@@ -32,7 +34,7 @@ class LeastAttainedService(SchedulingPolicy):
     def level(self, job: Job, now: float) -> int:
         """How many thresholds it has passed."""
         attained = job.attained_gpu_s(now) + _ROUNDING_GPU_S
-        return sum(attained >= threshold for threshold in self.thresholds)
+        return bisect_right(self.thresholds, attained)
 
     def next_change(self, job: Job, now: float) -> float | None:
         """When it falls into the next queue, or begins anew."""
