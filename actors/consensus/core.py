@@ -40,6 +40,7 @@ from .raft.messages import (
     ReadState,
     Ready,
     Role,
+    Snapshot,
     SoftState,
     Transition,
 )
@@ -204,9 +205,6 @@ class RaftCore:
         if self._damaged:
             return
         self._reply(self._follower.snapshot(msg))
-        restored, self._follower.restored = self._follower.restored, None
-        if restored is not None:
-            self._configuration = Configuration.of(restored)
 
     def _on_damaged(self, msg: Message) -> None:
         self._from_leader(msg)
@@ -483,6 +481,9 @@ class RaftCore:
         log = self._log
         if self._leadership is not None and self._leadership.dirty:
             self._leadership.flush()
+        if log.restoring is not None:
+            # Not before now: changes in the Ready before this one were still to be applied to the members before them.
+            self._configuration = self.members_of(log.restoring)
         hard, soft = self._hard_state(), self._soft_state()
         entries, committed = log.unstable(), log.committed(self._config.apply_bytes_max)
         ready = Ready(
@@ -505,6 +506,10 @@ class RaftCore:
         self._unapplied.extend(entry for entry in committed if entry.kind == "conf_change")
         self._under_way = ready
         return ready
+
+    def members_of(self, snapshot: Snapshot) -> Configuration:
+        """Who the members are once *snapshot* is restored."""
+        return Configuration.of(snapshot.conf_state)
 
     def apply_conf_change(self, entry: Entry) -> ConfState:
         """The caller applies *entry* of the Ready under way; gives the members from it on, to store with its index.

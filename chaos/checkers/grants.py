@@ -21,7 +21,6 @@ class Grants(Checker):
 
     def __init__(self) -> None:
         self._next = 0
-        self._term = 0
         self._incarnations: dict[str, int] = {}
         self._up: dict[str, bool] = {}
         self._free: dict[tuple[str, int], int] = {}
@@ -37,9 +36,7 @@ class Grants(Checker):
             return
         _, _, command = decode_entry(entry.data)
         kind = command["type"]
-        if kind == "new_term":
-            self._term = command["term"]
-        elif kind == "register_host":
+        if kind == "register_host":
             given = command["host"]
             self._incarnations[given["host_id"]] = given["incarnation"]
             self._up[given["host_id"]] = given.get("state", "up") == "up"
@@ -52,8 +49,8 @@ class Grants(Checker):
 
     def _granted(self, entry: Entry, command: dict[str, Any], outcome: Outcome, state: Any) -> None:
         host, asked = command["host"], f"entry {entry.index}: {command['job_id']}.{command['number']}"
-        if command["term"] != self._term:
-            self.fail("a grant of another term", asked=f"{asked}, term {command['term']}", found=f"term {self._term}")
+        if command["term"] != entry.term:
+            self.fail("a grant of another term", asked=f"{asked}, term {command['term']}", found=f"term {entry.term}")
         if command["incarnation"] != self._incarnations.get(host) or not self._up[host]:
             self.fail(
                 "a grant to a host that is no more",

@@ -10,7 +10,7 @@ from actorgrid.actors.consensus.raft.messages import ConfChange, ConfState, Drop
 
 from .asking import Asker
 from .clock import MS
-from .node import NOTHING, Node
+from .node import Node
 from .world import World
 
 NODES_MAX = 12
@@ -33,7 +33,7 @@ class Cluster:
         self._node_class = node_class
         founders = tuple(range(1, voters + 1))
         state = node_class.ledger_class()
-        state.apply(1, NOTHING)
+        state.pass_over(1, 1)
         self._founding = Snapshot(1, 1, ConfState(voters=founders), state.snapshot())
         self._operator = Asker(world, "operator", self.ids, world.dice("operator"))
         self._retired: set[int] = set()

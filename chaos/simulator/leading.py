@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from actorgrid.actors.consensus.commands import expire_lock, new_term
+from actorgrid.actors.consensus.commands import expire_lock
 from actorgrid.actors.consensus.ledger import Outcome
 from actorgrid.actors.consensus.lock_expiry import LockExpiry
 from actorgrid.actors.gpu.core import CoordinatorCore
@@ -28,7 +28,7 @@ POLICY = "best_fit"
 
 
 class Leading:
-    """One leadership, from the first own entry applied. Nothing is granted before the ledger knows the term.
+    """One leadership, from the first own entry applied: from there on the ledger knows the term.
 
     What is proposed and not yet answered stays reserved, at most 8 grants.
     """
@@ -36,20 +36,17 @@ class Leading:
     def __init__(self, node: Node, term: int) -> None:
         self._node = node
         self.term = term
-        self._core: CoordinatorCore | None = None
-        self._jobs: dict[str, dict[str, Any]] = {}
-        self._allocations: dict[str, dict[str, Any]] = {}
+        ledger = node.ledger
+        self._core = CoordinatorCore(node.host_id, node.boots, POLICY, QUEUE_MAX, lambda: 0)
+        self._jobs = {id: job for id, job in ledger.jobs.items() if not JobState(job["state"]).final}
+        self._allocations = dict(ledger.allocations)
         self._locks = LockExpiry()
-        self._asked_for_term = False
+        self._locks.lead(ledger.locks, node.monotonic)
+        self._core.load(self._jobs, self._allocations, dict(ledger.hosts), node.now, dict(ledger.quotas.records))
         self._asker = Asker(node.world, f"{node.name}/lead{node.boots}.{term}", node.hosts, node.dice)
 
     def tick(self) -> None:
-        """Time passes: ask for the term until it is there, schedule what has come due."""
-        if self._core is None:
-            if not self._asked_for_term:
-                self._asked_for_term = True
-                self._asker.write(new_term(self.term, self._node.now), lambda told: None)
-            return
+        """Time passes: end leases of locks, schedule what has come due."""
         for name, owner, renewals in self._locks.due(self._node.monotonic)[:EXPIRIES_AT_ONCE]:
             command = expire_lock(name, owner, renewals, self.term, self._node.now)
             self._asker.write(command, lambda told: None)
@@ -63,10 +60,6 @@ class Leading:
 
     def outcome(self, outcome: Outcome) -> None:
         """An entry was applied on this host."""
-        if self._core is None:
-            if self._node.ledger.term == self.term:
-                self._begin()
-            return
         for kind, id, record in outcome.changes:
             if kind == "lock":
                 self._locks.changed(id, record, self._node.monotonic)
@@ -76,17 +69,7 @@ class Leading:
 
     def applied(self) -> None:
         """All that was committed together is applied: decide."""
-        if self._core is not None:
-            self._schedule()
-
-    def _begin(self) -> None:
-        node = self._node
-        ledger = node.ledger
-        self._core = CoordinatorCore(node.host_id, node.boots, POLICY, QUEUE_MAX, lambda: 0)
-        self._jobs = {id: job for id, job in ledger.jobs.items() if not JobState(job["state"]).final}
-        self._allocations = dict(ledger.allocations)
-        self._locks.lead(ledger.locks, node.monotonic)
-        self._core.load(self._jobs, self._allocations, dict(ledger.hosts), node.now)
+        self._schedule()
 
     def _mirror(self, kind: str, id: str, record: Any) -> None:
         if kind == "job":
@@ -101,7 +84,6 @@ class Leading:
                 self._allocations[id] = record
 
     def _schedule(self) -> None:
-        assert self._core is not None, "scheduling before the term began"
         room = GRANTS_AT_ONCE - len(self._core.in_flight)
         if room <= 0:
             return

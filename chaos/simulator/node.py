@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
-from actorgrid.actors.consensus.commands import decode_entry
 from actorgrid.actors.consensus.core import RaftCore
+from actorgrid.actors.consensus.entries import apply_entry
 from actorgrid.actors.consensus.ledger import Ledger, Outcome
 from actorgrid.actors.consensus.raft.codec import decode_message, encode_message
 from actorgrid.actors.consensus.raft.messages import Entry, Message, RaftConfig, Ready, Snapshot, SoftState
@@ -31,8 +31,6 @@ from .world import World
 MAIL_MAX = 10_000
 CUT_NOTICED_US = 5_000
 CONFIGURATIONS_KEPT = 3
-NOTHING = None
-"""What the ledger is given for an entry that is none of its commands: it refuses it, and its index moves on."""
 
 
 class Node:
@@ -322,22 +320,17 @@ class Node:
             self._apply(entry)
 
     def _apply(self, entry: Entry) -> None:
-        session, seq = "", 0
         if entry.kind == "conf_change":
             config = self.core.apply_conf_change(entry)
             self._storage.set_conf_state(config)
-            outcome = self.ledger.apply(entry.index, NOTHING)
             self.world.trace.add(self.name, f"applies {entry.index}: {config}")
-        elif not entry.data:
-            outcome = self.ledger.apply(entry.index, NOTHING)
-        else:
-            session, seq, command = decode_entry(entry.data)
-            outcome = self.ledger.apply(entry.index, command, session, seq)
+        done = apply_entry(self.ledger, entry)
+        outcome = done.outcome
         if self.world.trace.keep and entry.data and entry.kind == "command":
             self.world.trace.add(self.name, f"applies {entry.index} of term {entry.term}: {_said(outcome)}")
         self.world.tell(lambda checker: checker.applied(self, entry, outcome, self.ledger))
-        if session:
-            self.gateway.outcome(session, seq, outcome)
+        if done.session:
+            self.gateway.outcome(done.session, done.seq, outcome)
         if self.leading is not None:
             self.leading.outcome(outcome)
         elif self.role == "leader" and entry.term == self.term and not entry.data:

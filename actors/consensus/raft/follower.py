@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .log import RaftLog
-from .messages import ConfState, Message, RaftConfig, Snapshot
+from .messages import Message, RaftConfig, Snapshot
 from .snapshots import Incoming
 
 
@@ -14,14 +14,12 @@ class Follower:
     snapshot is being received.
     """
 
-    __slots__ = ("_incoming", "_log", "_node", "restored")
+    __slots__ = ("_incoming", "_log", "_node")
 
     def __init__(self, config: RaftConfig, log: RaftLog) -> None:
         self._node = config.node
         self._log = log
         self._incoming = Incoming(config)
-        self.restored: ConfState | None = None
-        """The members of a snapshot just taken, for the core to pick up."""
 
     def append(self, message: Message) -> Message:
         """Add entries where the logs agree, or say where they may."""
@@ -92,7 +90,6 @@ class Follower:
 
     def _restore(self, snapshot: Snapshot) -> None:
         self._log.restore(snapshot)
-        self.restored = snapshot.conf_state
 
     def _acknowledge(self, message: Message, index: int) -> Message:
         return self._answer(message, index)

@@ -17,7 +17,7 @@ from actorgrid.actors.consensus.raft.configuration import Configuration
 from actorgrid.actors.consensus.raft.follower import Follower
 from actorgrid.actors.consensus.raft.leadership import Leadership
 from actorgrid.actors.consensus.raft.log import RaftLog
-from actorgrid.actors.consensus.raft.messages import NO_NODE, ConfState, HardState, Message
+from actorgrid.actors.consensus.raft.messages import NO_NODE, ConfState, HardState, Message, Snapshot
 from actorgrid.actors.consensus.raft.quorum import EVERYTHING
 from actorgrid.actors.consensus.raft.storage import MemoryStorage
 
@@ -79,8 +79,19 @@ def effective_when_received(original: Callable[[RaftCore, Message], None]) -> Ca
     return on_append
 
 
-def members_not_restored(self: Follower, snapshot: Any) -> None:
-    self._log.restore(snapshot)
+def members_kept(self: RaftCore, snapshot: Snapshot) -> Configuration:
+    return self._configuration
+
+
+def members_at_once(patch: pytest.MonkeyPatch) -> None:
+    take = RaftCore._on_snapshot
+
+    def on_snapshot(self: RaftCore, msg: Message) -> None:
+        take(self, msg)
+        if self._log.restoring is not None:
+            self._configuration = self.members_of(self._log.restoring)
+
+    patch.setattr(RaftCore, "_on_snapshot", on_snapshot)
 
 
 def counted_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -145,7 +156,8 @@ MUTANTS: dict[str, Mutant] = {
     "votes are considered while a leader is heard": always(RaftCore, "hears_leader", False),
     "no pre-vote": replaced(RaftCore, "_begin_pre_vote", campaign_without_asking),
     "no check of the quorum": always(Leadership, "has_quorum", True),
-    "a snapshot's members are not taken": replaced(Follower, "_restore", members_not_restored),
+    "a snapshot's members are not taken": replaced(RaftCore, "members_of", members_kept),
+    "a snapshot's members are taken before the changes that came first": members_at_once,
     "a snapshot behind the commit index is restored": always(Follower, "is_news", True),
     "an append behind the compaction is looked up": always(Follower, "is_late", False),
     "a lost chunk is not sent again": always(snapshots.Outgoing, "tick", False),
@@ -205,6 +217,9 @@ CAUGHT_BY: dict[str, tuple[str, ...]] = {
     "no pre-vote": ("test_a_node_that_comes_back_does_not_depose_a_leader_that_is_heard",),
     "no check of the quorum": ("test_a_leader_without_a_quorum_steps_down",),
     "a snapshot's members are not taken": ("test_a_snapshot_brings_the_members_of_its_index",),
+    "a snapshot's members are taken before the changes that came first": (
+        "test_a_snapshot_that_comes_while_a_change_is_being_applied_leaves_that_change_alone",
+    ),
     "a snapshot behind the commit index is restored": ("test_a_snapshot_behind_the_commit_index_is_not_restored",),
     "an append behind the compaction is looked up": (
         "test_an_append_behind_the_compaction_is_acknowledged_and_changes_nothing",

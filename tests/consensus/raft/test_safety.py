@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from zlib import crc32
 
-from actorgrid.actors.consensus.raft.messages import Accepted, Dropped, Entry, Message, SnapshotChunk
+from actorgrid.actors.consensus.core import RaftCore
+from actorgrid.actors.consensus.raft.codec import encode_conf_change
+from actorgrid.actors.consensus.raft.messages import (
+    Accepted,
+    ConfChange,
+    ConfState,
+    Dropped,
+    Entry,
+    Message,
+    RaftConfig,
+    SnapshotChunk,
+)
+from actorgrid.actors.consensus.raft.storage import MemoryStorage
 from tests.consensus.raft.cluster import Cluster
 
 
@@ -558,3 +571,29 @@ def test_answers_that_arrive_late_are_no_damage() -> None:
     for message in late:
         cluster.deliver(message)
     assert not any(peer.damaged for peer in cluster[1].status().progress.values())
+
+
+def test_a_snapshot_that_comes_while_a_change_is_being_applied_leaves_that_change_alone() -> None:
+    """The change is one of the members before it, not of those that the later snapshot names."""
+    storage = MemoryStorage(ConfState(voters=(1, 2, 3)))
+    core = RaftCore(RaftConfig(node=3), storage, random.Random(1))
+    entries = (
+        Entry(1, 1, "command", b""),
+        Entry(2, 1, "conf_change", encode_conf_change((ConfChange("add_learner", 4),), "auto")),
+    )
+    core.step(Message("append", 3, 1, 1, commit=2, entries=entries, sequence=1))
+    stored = core.ready()
+    storage.append(stored.entries)
+    core.advance(stored)
+    applying = core.ready()
+    assert applying.committed == entries
+    later = ConfState(voters=(1, 2, 5))
+    chunk = SnapshotChunk(10, 1, later, 0, 1, crc32(b"s"), b"s")
+    core.step(Message("snapshot", 3, 1, 1, sequence=2, chunk=chunk))
+    assert core.apply_conf_change(entries[1]) == ConfState(voters=(1, 2, 3), learners=(4,))
+    core.advance(applying)
+    restored = core.ready()
+    assert restored.snapshot is not None
+    storage.apply_snapshot(restored.snapshot)
+    core.advance(restored)
+    assert core.status().config == later
