@@ -157,14 +157,14 @@ def load_material(folder: Path, now_s: float) -> HostMaterial | None:
         raise _unreadable(folder, str(error)[:120]) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise _unreadable(folder, "a key of another kind")
-    material = HostMaterial(key, read_certificate(found[0]), read_bundle(plain))
     try:
+        material = HostMaterial(key, read_certificate(found[0]), read_bundle(plain))
         material.check(now_s)
     except WrongCluster as error:
         raise KeyUnusable(
-            f"{HOST_FILE} and {BUNDLE_FILE} are of different clusters",
-            asked=str(folder),
-            found=f"{material.identity.cluster_id}, {material.bundle.cluster_id}",
+            f"{HOST_FILE} and {BUNDLE_FILE} are not of one cluster",
+            asked=error.asked,
+            found=error.found,
             hint="restore both from one backup, or join again with a new token",
         ) from error
     return material
