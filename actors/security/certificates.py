@@ -5,7 +5,7 @@ that it could load into TLS, because what lies on disk is checked before it is u
 is ours to check. Chains have one step: an authority issues to hosts, and its path length of 0 forbids more.
 
 Fingerprints are SHA-256 over the public key (SubjectPublicKeyInfo), in hex: a certificate renewed for the same key
-keeps its fingerprint.
+keeps its fingerprint. A digest is SHA-256 over the whole certificate (DER), as links report it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class HostIdentity:
     cluster_id: str
     host_id: str
     fingerprint: str
+    digest: str
+    """SHA-256 of this certificate, by which links know it."""
     generation: int
     """Of the authority that issued it."""
     valid_from_s: float
@@ -125,6 +127,7 @@ def identify(certificate: bytes | x509.Certificate) -> HostIdentity:
         cluster_id,
         host_id,
         fingerprint(read),
+        digest(read),
         generation_of(read, of_issuer=True),
         read.not_valid_before_utc.timestamp(),
         read.not_valid_after_utc.timestamp(),

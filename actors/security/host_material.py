@@ -30,7 +30,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from actorgrid.errors import CertificateRefused, KeyUnusable, WrongCluster
 
-from .certificate_requests import make_request
+from .authority import Authority
+from .certificate_requests import check_request, make_request
 from .certificates import HostIdentity, fingerprint, identify, pem, read_certificate
 from .keys import key_bytes, new_private_key, read_key
 from .private_files import read_private, write_private
@@ -125,8 +126,10 @@ def store_material(folder: Path, material: HostMaterial) -> None:
     (folder / JOINING_FILE).unlink(missing_ok=True)
 
 
-def load_material(folder: Path, now_s: float) -> HostMaterial | None:
+def load_material(folder: Path, now_s: float, *, expired_too: bool = False) -> HostMaterial | None:
     """What is in *folder*, checked; ``None`` on a host that belongs to no cluster yet.
+
+    *expired_too*: also when the certificate ran out, for a voter that can issue itself another (``issue_own``).
 
     Raises KeyExposed, KeyUnusable, CertificateRefused (expired, for instance) or WrongCluster, each with what to do.
     """
@@ -151,15 +154,10 @@ def load_material(folder: Path, now_s: float) -> HostMaterial | None:
     found = _CERTIFICATE.findall(host)
     if len(found) != 1:
         raise _unreadable(folder, f"{len(found)} certificates in it")
-    try:
-        key = load_pem_private_key(_CERTIFICATE.sub(b"", host), None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _unreadable(folder, str(error)[:120]) from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise _unreadable(folder, "a key of another kind")
+    key = _read_host_key(folder, host)
     try:
         material = HostMaterial(key, read_certificate(found[0]), read_bundle(plain))
-        material.check(now_s)
+        material.check(min(now_s, material.identity.valid_until_s) if expired_too else now_s)
     except WrongCluster as error:
         raise KeyUnusable(
             f"{HOST_FILE} and {BUNDLE_FILE} are not of one cluster",
@@ -170,18 +168,51 @@ def load_material(folder: Path, now_s: float) -> HostMaterial | None:
     return material
 
 
-def ensure_host_key(folder: Path) -> ec.EllipticCurvePrivateKey:
-    """The key to join or to re-key with, kept from the first time it is asked for until its certificate is stored.
+def issue_own(
+    authority: Authority,
+    bundle: TrustBundle,
+    key: ec.EllipticCurvePrivateKey,
+    host_id: str,
+    addresses: tuple[str, ...],
+    now_s: float,
+    serial: int,
+) -> HostMaterial:
+    """The material of a host that has the authority's key: the first of a cluster, or a voter whose certificate ran out
+    while nobody was there to renew it. *serial*: 1 to 159 random bits. Raises BadRequest, CertificateRefused."""
+    request = make_request(key, authority.cluster_id, host_id, addresses)
+    checked = check_request(request, authority.cluster_id, host_id, addresses)
+    return HostMaterial(key, authority.issue(checked, now_s, serial), bundle)
 
-    Raises KeyExposed, KeyUnusable, DataDirUnusable.
+
+def ensure_host_key(folder: Path, *, anew: bool = False) -> ec.EllipticCurvePrivateKey:
+    """The key to join with: that of a join under way, else the host's own, else a new one that is kept.
+
+    A host that joins again with its own key is known to the ledger by it. *anew*: never its own; for a host that was
+    removed, or whose key may be known to others. Raises KeyExposed, KeyUnusable, DataDirUnusable.
     """
     path = folder / JOINING_FILE
     try:
         return read_key(read_private(path))
     except FileNotFoundError:
-        key = new_private_key()
-        write_private(path, key_bytes(key))
-        return key
+        pass
+    if not anew:
+        try:
+            return _read_host_key(folder, read_private(folder / HOST_FILE))
+        except FileNotFoundError:
+            pass
+    key = new_private_key()
+    write_private(path, key_bytes(key))
+    return key
+
+
+def _read_host_key(folder: Path, host: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_pem_private_key(_CERTIFICATE.sub(b"", host), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise _unreadable(folder, str(error)[:120]) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise _unreadable(folder, "a key of another kind")
+    return key
 
 
 def _unreadable(folder: Path, found: str) -> KeyUnusable:

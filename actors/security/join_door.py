@@ -5,8 +5,8 @@ is that of its holder and over what came, the certificate request proves its key
 Then, and once, the owner is told to redeem: to have the ledger count the use and enter the host, to issue the
 certificate, and to answer with ``welcome`` or ``refuse``. What is refused is counted by the error's name.
 
-No socket, clock or dice. Bounds: 16 visits at a time, one message of 128 KiB each, 10 s until the claim is there, 30 s
-until the ledger has answered, few wrong tokens from one address (``wrong_tokens.py``).
+No socket, clock or dice. Bounds: 16 visits at a time, 4 from one address; of each one message of 128 KiB, 10 s from the
+first byte of TLS until the claim is there, 30 s until the ledger has answered; few wrong tokens (``wrong_tokens.py``).
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from .join_messages import (
 from .join_tokens import NONCE_BYTES, JoinClaim, Plain, check_claim, redeem
 from .joining import Close, Send
 from .trust_bundle import TrustBundle
-from .wrong_tokens import WrongTokens
+from .wrong_tokens import WrongTokens, network_of
 
-VISITS_MAX = 16
+VISITS_MAX, VISITS_PER_SOURCE_MAX = 16, 4
 CLAIM_TIMEOUT_S, REDEEM_TIMEOUT_S = 10.0, 30.0
 
 
@@ -103,13 +103,33 @@ class JoinDoor:
         self.wrong_tokens = WrongTokens()
         self.refused: Counter[str] = Counter()
         self.welcomed = 0
-        self.visits = 0
+        self.sources: Counter[str] = Counter()
 
     def open(
         self, source: str, bundle: TrustBundle, certificate: x509.Certificate, nonce: bytes, now_s: float
     ) -> JoinVisit:
-        """A visit from address *source*, to whom TLS showed *certificate*. *nonce*: 32 new random bytes."""
+        """A visit from address *source*, to whom TLS will show *certificate*. *nonce*: 32 new random bytes.
+
+        Call it when the connection is accepted, before TLS. Raises Overloaded when there is no room: close it then.
+        """
+        network = network_of(source)
+        if self.visits >= VISITS_MAX or self.sources[network] >= VISITS_PER_SOURCE_MAX:
+            self.refused["Overloaded"] += 1
+            raise Overloaded("too many hosts join at once", asked=source[:60], found=f"{self.visits}")
+        self.sources[network] += 1
         return JoinVisit(self, source, bundle, certificate, nonce, now_s)
+
+    @property
+    def visits(self) -> int:
+        """How many there are now."""
+        return self.sources.total()
+
+    def left(self, source: str) -> None:
+        """A visit from *source* is over."""
+        network = network_of(source)
+        self.sources[network] -= 1
+        if not self.sources[network]:
+            del self.sources[network]
 
 
 class _Stage(Enum):
@@ -120,9 +140,9 @@ class _Stage(Enum):
 
 
 class JoinVisit:
-    """One connection. Call ``begin`` after the TLS handshake, then ``received``, ``tick``, ``closed``, and after a
-    Redeem ``welcome`` or ``refuse``. ``now_s`` is of a clock that only goes forward, ``wall_s`` is seconds since the
-    epoch."""
+    """One connection, from when it was accepted. Call ``begin`` after the TLS handshake, then ``received``,
+    ``tick``, ``closed``, and after a Redeem ``welcome`` or ``refuse``. ``now_s`` is of a clock that only goes forward,
+    ``wall_s`` is seconds since the epoch."""
 
     def __init__(
         self,
@@ -141,13 +161,10 @@ class JoinVisit:
         self._deadline_s = now_s + CLAIM_TIMEOUT_S
 
     def begin(self, now_s: float) -> list[DoorInstruction]:
-        """TLS is up: say hello, or that there is no room."""
+        """TLS is up: say hello, or that too many wrong tokens came from there."""
         door = self._door
-        door.visits += 1
         self._stage = _Stage.CLAIM
         try:
-            if door.visits > VISITS_MAX:
-                raise Overloaded("too many hosts join at once", found=f"{VISITS_MAX}", hint="try again in a moment")
             door.wrong_tokens.check(self._source, now_s)
         except Overloaded as error:
             return self._end(error)
@@ -186,8 +203,12 @@ class JoinVisit:
 
     def tick(self, now_s: float) -> list[DoorInstruction]:
         """Time has passed."""
-        if self._stage in (_Stage.NEW, _Stage.OVER) or now_s < self._deadline_s:
+        if self._stage is _Stage.OVER or now_s < self._deadline_s:
             return []
+        if self._stage is _Stage.NEW:
+            self._door.refused["CallTimeout"] += 1
+            self._close()
+            return [Close()]
         if self._stage is _Stage.CLAIM:
             return self._end(CallTimeout("no claim came in time", found=f"{CLAIM_TIMEOUT_S:g} s"))
         return self._end(
@@ -217,6 +238,6 @@ class JoinVisit:
         return [Send(encode(Refused(error))), Close()]
 
     def _close(self) -> None:
-        if self._stage not in (_Stage.NEW, _Stage.OVER):
-            self._door.visits -= 1
-        self._stage = _Stage.OVER
+        if self._stage is not _Stage.OVER:
+            self._stage = _Stage.OVER
+            self._door.left(self._source)

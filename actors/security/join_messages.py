@@ -4,7 +4,7 @@ Frames as everywhere (``transports/frames.py``), of at most 128 KiB, each with o
 
     member   ["hello", {"versions": [low, high], "software", "cluster_id", "nonce", "bundle"}]
     joiner   ["claim", {"version", "token_id", "cluster_id", "host_id", "request", "capabilities", "signature"}]
-    member   ["welcome", {"cluster_id", "host_id", "raft_id", "certificate", "bundle", "voters"}]
+    member   ["welcome", {"cluster_id", "host_id", "node", "certificate", "bundle", "voters"}]
     member   ["refused", {error}]     instead of hello or welcome
 
 ``bundle`` and ``certificate`` are public. ``request`` and ``capabilities`` are bytes, because the signature is over
@@ -38,7 +38,7 @@ from .trust_bundle import TrustBundle, read_bundle
 VERSION_LOW, VERSION_HIGH = 1, 1
 MESSAGE_BYTES_MAX = 128 * 1024
 CAPABILITIES_BYTES_MAX = 64 * 1024
-DEVICES_MAX, MEASURED_MAX, VOTERS_MAX, TEXT_MAX = 256, 32, 16, 200
+DEVICES_MAX, MEASURED_MAX, PLACES_MAX, VOTERS_MAX, TEXT_MAX = 256, 32, 8, 16, 200
 _SIGNATURE_BYTES = 64
 
 Fields = dict[str, Any]
@@ -46,12 +46,14 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a joining host has. ``devices``: plain maps as the ledger's ``register_host`` takes them, checked there;
+    """What a joining host has. ``addresses``: what its certificate may name; ``listens``: HOST:PORT by what is served
+    there (``raft``, ``calls``, ``http``); ``devices``: plain maps as the ledger's ``register_host`` takes them, checked there;
     ``measured``: figures by name, their units in the names (``network_mib_per_s``)."""
 
     cpu_milli: int
     memory_mib: int
     addresses: tuple[str, ...]
+    listens: dict[str, str] = field(default_factory=dict)
     software: str = ""
     rack: str | None = None
     devices: tuple[Fields, ...] = ()
@@ -64,6 +66,7 @@ class Capabilities:
                 "cpu_milli": self.cpu_milli,
                 "memory_mib": self.memory_mib,
                 "addresses": list(self.addresses),
+                "listens": self.listens,
                 "software": self.software,
                 "rack": self.rack,
                 "devices": list(self.devices),
@@ -79,12 +82,13 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """Where a joined host finds a voter: HOST:PORT for calls and for Raft."""
+    """Where a joined host finds a voter: its number in Raft, and HOST:PORT for Raft, for calls and for HTTP."""
 
     host_id: str
-    raft_id: int
-    calls: str
+    node: int
     raft: str
+    calls: str
+    http: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ class Welcome:
 
     cluster_id: str
     host_id: str
-    raft_id: int
+    node: int
     certificate: x509.Certificate
     bundle: TrustBundle
     voters: tuple[Voter, ...]
@@ -132,10 +136,10 @@ def encode(message: Hello | Welcome | Refused) -> bytes:
         fields = {
             "cluster_id": message.cluster_id,
             "host_id": message.host_id,
-            "raft_id": message.raft_id,
+            "node": message.node,
             "certificate": pem(message.certificate),
             "bundle": message.bundle.to_plain(),
-            "voters": [[each.host_id, each.raft_id, each.calls, each.raft] for each in message.voters],
+            "voters": [[each.host_id, each.node, each.raft, each.calls, each.http] for each in message.voters],
         }
         return encode_frame(["welcome", fields], MESSAGE_BYTES_MAX)
     error = message.error
@@ -183,7 +187,7 @@ def read_answer(frame: list[Any]) -> Hello | Welcome | Refused:
             return Welcome(
                 check_id("cluster", fields["cluster_id"]),
                 check_id("host", fields["host_id"]),
-                fields["raft_id"],
+                fields["node"],
                 read_certificate(fields["certificate"].encode()),
                 read_bundle(fields["bundle"]),
                 tuple(Voter(*row) for row in fields["voters"]),
@@ -241,6 +245,7 @@ def read_capabilities(packed: bytes) -> Capabilities:
         fields["cpu_milli"],
         fields["memory_mib"],
         addresses,
+        fields["listens"],
         fields["software"],
         fields["rack"],
         tuple(fields["devices"]),
@@ -279,17 +284,24 @@ def _rows(check: _Check, most: int) -> _Check:
 def _voter(value: Any) -> bool:
     return (
         isinstance(value, list)
-        and len(value) == 4
+        and len(value) == 5
         and _id(value[0])
         and _whole(value[1])
-        and _text(value[2])
-        and _text(value[3])
+        and all(_text(address) for address in value[2:])
     )
 
 
 def _flat(value: Any) -> bool:
     plain = (str, int, float, bool, type(None))
     return isinstance(value, dict) and all(_text(name) and isinstance(part, plain) for name, part in value.items())
+
+
+def _places(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and len(value) <= PLACES_MAX
+        and all(_text(name) and _text(place) for name, place in value.items())
+    )
 
 
 def _figures(value: Any) -> bool:
@@ -310,7 +322,7 @@ _HELLO: dict[str, _Check] = {
 _WELCOME: dict[str, _Check] = {
     "cluster_id": _id,
     "host_id": _id,
-    "raft_id": _whole,
+    "node": _whole,
     "certificate": lambda value: isinstance(value, str) and len(value) <= CERTIFICATE_BYTES_MAX,
     "bundle": lambda value: isinstance(value, dict),
     "voters": _rows(_voter, VOTERS_MAX),
@@ -336,6 +348,7 @@ _CAPABILITIES: dict[str, _Check] = {
     "cpu_milli": _whole,
     "memory_mib": _whole,
     "addresses": _rows(_text, ADDRESSES_MAX),
+    "listens": _places,
     "software": _text,
     "rack": lambda value: value is None or _text(value),
     "devices": _rows(_flat, DEVICES_MAX),

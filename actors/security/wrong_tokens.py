@@ -31,7 +31,7 @@ class _Allowance:
 
 
 class WrongTokens:
-    """Counts wrong tokens by address (IPv6: by /64, which one subscriber has whole) and in all.
+    """Counts wrong tokens by source (``network_of``) and in all.
 
     A wrong token costs one try; an address has 5 and gets one back every 10 s, all together have 50 and get back 5 each
     second. 128 random bits need no such limit; it keeps the work and the log that garbage causes small. Times are
@@ -45,7 +45,7 @@ class WrongTokens:
 
     def check(self, source: str, now_s: float) -> None:
         """Raises Overloaded when *source*, or all together, have shown too many wrong tokens lately."""
-        allowance = self._sources.get(_network(source))
+        allowance = self._sources.get(network_of(source))
         if allowance is not None and allowance.left(now_s) < 1:
             raise Overloaded(
                 "too many wrong join tokens from this address",
@@ -58,7 +58,7 @@ class WrongTokens:
     def count(self, source: str, now_s: float) -> None:
         """A wrong token came from *source*."""
         self.wrong_total += 1
-        network = _network(source)
+        network = network_of(source)
         allowance = self._sources.get(network)
         if allowance is None:
             allowance = self._sources[network] = _Allowance(SOURCE_BURST, SOURCE_PER_S, now_s)
@@ -71,7 +71,8 @@ class WrongTokens:
         self._total.take(now_s)
 
 
-def _network(source: str) -> str:
+def network_of(source: str) -> str:
+    """What counts as one source: an IPv4 address, or a /64 of IPv6, which one subscriber has whole."""
     try:
         address = ipaddress.ip_address(source)
     except ValueError:

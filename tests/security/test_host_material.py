@@ -18,6 +18,7 @@ from actorgrid.actors.security.host_material import (
     JOINING_FILE,
     HostMaterial,
     ensure_host_key,
+    issue_own,
     load_material,
     store_material,
 )
@@ -149,7 +150,33 @@ def test_the_key_to_join_with_is_kept_until_its_certificate_is_stored(folder: Pa
     cluster = Cluster()
     store_material(folder, HostMaterial(key, cluster.certificate("host-a", key), cluster.bundle))
     assert not (folder / JOINING_FILE).exists()
-    assert key_bytes(ensure_host_key(folder)) != key_bytes(key)
+
+
+def test_a_host_joins_again_with_the_key_it_is_known_by_unless_it_is_to_have_another(folder: Path) -> None:
+    host = Cluster().host("host-a")
+    store_material(folder, host)
+    assert key_bytes(ensure_host_key(folder)) == key_bytes(host.key)
+    new = ensure_host_key(folder, anew=True)
+    assert key_bytes(new) != key_bytes(host.key)
+    assert key_bytes(ensure_host_key(folder)) == key_bytes(new)
+
+
+def test_the_first_host_of_a_cluster_issues_its_own_certificate(folder: Path) -> None:
+    cluster = Cluster()
+    key = ensure_host_key(folder)
+    first = issue_own(cluster.authority, cluster.bundle, key, "host-a", ("10.0.0.1",), NOW_S, 3)
+    store_material(folder, first)
+    assert loaded(folder).identity == first.identity
+
+
+def test_a_voter_that_slept_past_its_certificate_issues_itself_another(folder: Path) -> None:
+    cluster = Cluster()
+    store_material(folder, cluster.host("host-a"))
+    late = NOW_S + 200 * DAY_S
+    old = load_material(folder, late, expired_too=True)
+    assert old is not None
+    new = issue_own(cluster.authority, old.bundle, old.key, old.identity.host_id, (), late, 4)
+    assert new.check(late).fingerprint == old.identity.fingerprint
 
 
 def test_the_bundle_on_disk_is_plain_json_that_an_operator_can_read(folder: Path) -> None:

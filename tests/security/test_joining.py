@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from actorgrid.actors.security.certificate_requests import make_request
 from actorgrid.actors.security.certificates import digest
 from actorgrid.actors.security.host_material import HostMaterial
-from actorgrid.actors.security.join_door import VISITS_MAX, JoinDoor, JoinVisit, Redeem, examine
+from actorgrid.actors.security.join_door import VISITS_MAX, VISITS_PER_SOURCE_MAX, JoinDoor, JoinVisit, Redeem, examine
 from actorgrid.actors.security.join_messages import (
     Capabilities,
     Hello,
@@ -58,6 +58,7 @@ CAPABILITIES = Capabilities(
     cpu_milli=64_000,
     memory_mib=512 * 1024,
     addresses=("10.0.0.2", "gpu-2.example"),
+    listens={"raft": "10.0.0.2:7402", "calls": "10.0.0.2:7401", "http": "10.0.0.2:7400"},
     software="0.6.0",
     rack="r1",
     devices=({"uuid": "GPU-1", "index": 0, "memory_mib": 81_920},),
@@ -95,7 +96,7 @@ class Member:
         except TrustError as error:
             return error
         certificate = self.cluster.authority.issue(asked.request, self.wall_s, x509.random_serial_number())
-        voters = (Voter("host-a", 1, "10.0.0.1:7401", "10.0.0.1:7402"),)
+        voters = (Voter("host-a", 1, "10.0.0.1:7402", "10.0.0.1:7401", "10.0.0.1:7400"),)
         return Welcome(self.cluster.cluster_id, claim.host_id, 2, certificate, self.cluster.bundle, voters)
 
 
@@ -147,7 +148,7 @@ def test_a_new_host_joins_and_speaks_with_the_others_as_one_of_them() -> None:
     outcome = join(member, new_joiner(cluster.token(), key=key))
     assert isinstance(outcome, Joined)
     welcome = outcome.welcome
-    assert (welcome.host_id, welcome.raft_id, welcome.voters[0].raft) == ("host-b", 2, "10.0.0.1:7402")
+    assert (welcome.host_id, welcome.node, welcome.voters[0].raft) == ("host-b", 2, "10.0.0.1:7402")
     new = HostMaterial(key, welcome.certificate, welcome.bundle)
     assert new.check(NOW_S).host_id == "host-b"
     Pair(ssl_contexts(member.material).server, ssl_contexts(new).client).shake()
@@ -423,14 +424,25 @@ def test_a_connection_that_closes_early_is_named() -> None:
 
 def test_only_so_many_visits_at_once() -> None:
     member = Member(Cluster())
-    visits = [member.visit() for _ in range(VISITS_MAX)]
-    for visit in visits:
-        assert len(visit.begin(0.0)) == 1
-    assert isinstance(refusal(member.visit().begin(0.0)), Overloaded)
+    visits = [member.visit(f"10.0.0.{number // VISITS_PER_SOURCE_MAX}") for number in range(VISITS_MAX)]
+    for source in ("10.0.0.0", "10.0.0.200"):
+        with pytest.raises(Overloaded):
+            member.visit(source)
     visits[0].closed()
     visits[0].closed()
     assert member.door.visits == VISITS_MAX - 1
-    assert len(member.visit().begin(0.0)) == 1
+    with pytest.raises(Overloaded):
+        member.visit("10.0.0.1")
+    member.visit("10.0.0.200")
+    assert member.door.refused == {"Overloaded": 3}
+
+
+def test_a_visitor_that_never_ends_its_handshake_is_left() -> None:
+    member = Member(Cluster())
+    visit = member.visit()
+    assert visit.tick(9.9) == []
+    assert visit.tick(10.0) == [Close()]
+    assert (member.door.visits, dict(member.door.sources)) == (0, {})
 
 
 def test_a_second_claim_is_refused_and_redeems_nothing() -> None:
@@ -616,6 +628,7 @@ def test_capabilities_come_back_as_they_were_packed() -> None:
         {"cpu_milli": 2**60},
         {"addresses": ("not an address",)},
         {"addresses": tuple(f"10.0.0.{n}" for n in range(40))},
+        {"listens": {str(n): "x" for n in range(9)}},
         {"rack": "x" * 300},
         {"software": "line\nline"},
         {"devices": tuple({"uuid": str(n)} for n in range(300))},
