@@ -63,7 +63,8 @@ def verify(call: Call) -> int:
     click.echo(
         f"log        {log.segments} segments, {size(log.size_bytes)}, entries {log.base_index + 1} to {log.last_index}"
     )
-    click.echo(f"snapshots  at {', '.join(str(each.index) for each in found.snapshots if each.intact) or 'none'}")
+    indexes = [str(each.index) for each in found.snapshots if each.intact]
+    click.echo(f"snapshots  {'at ' + ', '.join(indexes) if indexes else 'none'}")
     click.echo(
         f"state      of entry {state.index}: term {state.term}, epoch {state.epoch}, {len(state.jobs)} jobs,"
         f" {len(state.allocations)} allocations, {len(state.hosts)} hosts"

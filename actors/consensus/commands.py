@@ -44,6 +44,10 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "release_lock",
         "expire_lock",
         "compare_digest",
+        "found_cluster",
+        "add_member",
+        "change_member",
+        "remove_member",
         "set_quota",
     }
 )
@@ -204,6 +208,32 @@ def compare_digest(index: int, digest: dict[str, str], state_format: int, at: fl
 def set_setting(key: str, value: Any, by: str, at: float) -> Command:
     """Keep a setting's value over the files' one; ``None`` gives the files their say again."""
     return _command("set_setting", at, key=key, value=value, by=by)
+
+
+def found_cluster(cluster_id: str, host_id: str, addresses: dict[str, str], fingerprint: str, at: float) -> Command:
+    """Make the ledger a cluster's, with the host it lies on as its first member."""
+    return _command(
+        "found_cluster", at, cluster_id=cluster_id, host_id=host_id, addresses=addresses, fingerprint=fingerprint
+    )
+
+
+def add_member(
+    host_id: str, addresses: dict[str, str], fingerprint: str, at: float, *, rack: str | None = None, version: str = ""
+) -> Command:
+    """Let a host in; the answer names its node. *addresses* by what listens there: raft, calls, http."""
+    return _command(
+        "add_member", at, host_id=host_id, addresses=addresses, fingerprint=fingerprint, rack=rack, version=version
+    )
+
+
+def change_member(host_id: str, at: float, **fields: Any) -> Command:
+    """Where a member listens now, its software, one more certificate, whether it may vote."""
+    return _command("change_member", at, host_id=host_id, **fields)
+
+
+def remove_member(host_id: str, by: str, at: float) -> Command:
+    """A host is no member any more, and never again under this node number."""
+    return _command("remove_member", at, host_id=host_id, by=by)
 
 
 def set_quota(user: str, limits: dict[str, Any] | None, by: str, at: float) -> Command:
@@ -375,6 +405,8 @@ _JOB_MAY: dict[str, _Check] = {
     "grace_s": _grace,
     "submitted_at": _number,
 }
+_MEMBER: dict[str, _Check] = {"addresses": _env, "fingerprint": _text}
+_MEMBER_MAY: dict[str, _Check] = {"rack": _or_none(_text), "version": _text, "votes": _truth}
 _LOCK: dict[str, _Check] = {
     "name": lambda value: isinstance(value, str) and 0 < len(value) <= 256,
     "owner": _id,
@@ -441,6 +473,10 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
         {"key": lambda value: _text(value) and 0 < len(value) <= 256, "value": _shallow},
         {"by": _text},
     ),
+    "found_cluster": ({"cluster_id": _id, "host_id": _id, **_MEMBER}, {}),
+    "add_member": ({"host_id": _id, **_MEMBER}, _MEMBER_MAY),
+    "change_member": ({"host_id": _id}, {**_MEMBER, **_MEMBER_MAY}),
+    "remove_member": ({"host_id": _id}, {"by": _text}),
     "set_quota": ({"user": _user, "limits": _or_none(_table)}, {"by": _text}),
 }
 _LIMITS_MAY: dict[str, _Check] = dict.fromkeys(LIMITS, _or_none(_whole))

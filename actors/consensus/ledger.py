@@ -5,9 +5,9 @@ than there is, comes from an old term or names a past incarnation. It uses no cl
 the same state, byte for byte (``snapshot``), which voters compare (``digest``). A refused command changes nothing but
 the proposer's session.
 
-Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; locks 10,000; quotas 10,000; sessions
-10,000 (least recently used goes first); 1,000 ended jobs kept whole, 100,000 more by id and state; 1,000 attempts per
-job, of which the first and the last 49 are kept.
+Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; locks 10,000; quotas 10,000; members
+10,000; sessions 10,000 (least recently used goes first); 1,000 ended jobs kept whole, 100,000 more by id and state;
+1,000 attempts per job, of which the first and the last 49 are kept.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from .dependencies import refuse_circles
 from .digest import DigestMarks, StateDigest
 from .jobs import CANCELLED, FAILED, FINAL, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
 from .locks import Locks
+from .members import Members
 from .messages import Snapshot
 from .outcome import Change as Change
 from .outcome import Event as Event
@@ -83,6 +84,8 @@ class Ledger:
         )
         self.allocations = self._given.records
         self.capacity = self._given.capacity
+        self._members = Members(lambda *told: self._changed("member", *told))
+        self.members = self._members.records
         self._sessions = Sessions(lambda session: self._digest.changed("session", session))
         self._events_total = 0
         self._digest = self._new_digest()
@@ -111,6 +114,10 @@ class Ledger:
             "expire_lock": self._expire_lock,
             "compare_digest": lambda command: self.digest_marks.compare(command),
             "set_quota": self.quotas.set,
+            "found_cluster": lambda command: self._members.found(command, self._at),
+            "add_member": lambda command: self._members.add(command, self._at),
+            "change_member": self._members.change,
+            "remove_member": self._members.remove,
         }
 
     # -- entries
@@ -199,6 +206,7 @@ class Ledger:
             "settings": list(self.settings.items()),
             "locks": list(self.locks.values()),
             "quotas": list(self.quotas.records.items()),
+            "members": list(self.members.values()),
             "sessions": self._sessions.dump(),
         }
         return encode({**self._rest(), "index": self.index}, sections)
@@ -210,6 +218,7 @@ class Ledger:
             "epoch": self.epoch,
             "events_total": self._events_total,
             "job_totals": self._jobs.totals,
+            "cluster": self._members.rest(),
         }
 
     def digest(self) -> dict[str, str]:
@@ -229,6 +238,7 @@ class Ledger:
                 "setting": self.settings,
                 "lock": self.locks,
                 "quota": self.quotas.records,
+                "member": self.members,
                 "session": self._sessions.answers,
             }
         )
@@ -246,6 +256,7 @@ class Ledger:
         ledger.locks.update((record["name"], record) for record in sections.get("locks", ()))
         ledger._sessions.load(sections.get("sessions", ()))
         ledger.quotas.records.update(sections.get("quotas", ()))
+        ledger._members.load(header["cluster"], sections.get("members", []))
         ledger._given.load(sections.get("allocations", []))
         ledger._digest = ledger._new_digest()
         return ledger
@@ -262,6 +273,7 @@ class Ledger:
             settings=dict(self.settings),
             locks=dict(self.locks),
             quotas=dict(self.quotas.records),
+            members=dict(self.members),
         )
 
     # -- terms, hosts, settings

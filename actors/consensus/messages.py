@@ -53,7 +53,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything live at ``index``: jobs that are not final, allocations, hosts, settings, locks, quotas."""
+    """Everything live at ``index``: jobs that are not final, allocations, hosts, settings, locks, quotas, members."""
 
     index: int
     term: int
@@ -64,14 +64,15 @@ class Snapshot:
     settings: dict[str, Any]
     locks: dict[str, dict[str, Any]] = field(default_factory=dict)
     quotas: dict[str, dict[str, Any]] = field(default_factory=dict)
+    members: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
     """One committed command's effect. ``changes``: (kind, id, new record or None when gone), in order.
 
-    Kinds: job, allocation, host, setting, lock, quota (by user), and term (record: (term, epoch)). ``previous`` is the
-    index of the Applied sent before this one: a receiver that sees a gap subscribes again.
+    Kinds: job, allocation, host, setting, lock, quota (by user), member, and term (record: (term, epoch)).
+    ``previous`` is the index of the Applied sent before this one: a receiver that sees a gap subscribes again.
     """
 
     index: int

@@ -1,9 +1,9 @@
 """The bytes of a ledger snapshot: a header, then each section's items in pieces, so that it need not be made at once.
 
-Format 3 is a stream of msgpack values: the header (a dict with ``format``), then ``[section, items]`` with at most
+Format 4 is a stream of msgpack values: the header (a dict with ``format``), then ``[section, items]`` with at most
 1,000 items each, and last ``["end", number of pieces]``. Items are in the order of the state, which the log alone
-determines: equal states give equal bytes. Format 2 had no quotas, and its allocations did not say whose they are;
-format 1 was one JSON object.
+determines: equal states give equal bytes. Format 3 knew no members; format 2 had no quotas, and its allocations did
+not say whose they are; format 1 was one JSON object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from actorgrid.errors import LedgerRefused
 
 from .records import UNKNOWN_USER
 
-FORMAT = 3
+FORMAT = 4
+NO_CLUSTER = {"cluster": {"cluster_id": "", "nodes_total": 0}}
+"""Formats 1 to 3 knew one host."""
 PIECE_ITEMS = 1_000
 END = "end"
 # What msgpack's own integers cannot hold, in decimal.
@@ -77,6 +79,8 @@ def decode(data: bytes) -> tuple[Plain, dict[str, list[Any]]]:
             sections.setdefault(name, []).extend(items)
         if known < 3:
             _say_whose(sections)
+        if known < 4:
+            header = {**header, **NO_CLUSTER}
     except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
         raise LedgerRefused(
             "the snapshot cannot be read", found=f"{len(data)} bytes: {error}", hint="take an earlier one, or a backup"
@@ -128,7 +132,7 @@ def _from_1(state: Plain) -> tuple[Plain, dict[str, list[Any]]]:
     jobs = state["jobs"]
     _say_whose({"jobs": jobs["records"].values(), "allocations": state["allocations"].values()})
     header = {name: state[name] for name in ("format", "index", "term", "epoch", "events_total")}
-    return {**header, "job_totals": jobs["totals"]}, {
+    return {**header, **NO_CLUSTER, "job_totals": jobs["totals"]}, {
         # JSON sorted them by id.
         "jobs": sorted(jobs["records"].values(), key=lambda job: job["ordinal"]),
         "ended": jobs["ended"],

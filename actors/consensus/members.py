@@ -1,0 +1,122 @@
+"""The hosts that belong to the cluster: who they are, where they listen, and the number each has among the voters.
+
+Part of the replicated state, apart from Raft's own configuration: a host is a member from the moment its entry is
+applied, and the leader then brings the configuration into line (``voter_policy.py``). Numbers are given once and never
+again, so a host that lost its data and joins anew is another node to Raft (Ongaro's dissertation, 11.2.1).
+
+Bounds: 10,000 members, 8 certificates each.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+from actorgrid.errors import NotFound, WrongState
+
+MEMBERS_MAX = 10_000
+FINGERPRINTS_MAX = 8
+
+Plain = dict[str, Any]
+
+
+class Members:
+    """*changed* is told of each member that is new, other or gone: the host's id, its record or ``None``, and a word.
+
+    A record is {"host_id", "node", "addresses": {"raft", "calls", "http"}, "fingerprints", "rack", "version", "votes",
+    "joined_at"}. ``votes``: whether it may become a voter.
+    """
+
+    def __init__(self, changed: Callable[[str, Plain | None, str], None]) -> None:
+        self.records: dict[str, Plain] = {}
+        self.cluster_id = ""
+        self.nodes_total = 0
+        self._changed = changed
+
+    def found(self, command: Plain, at: float) -> Plain:
+        """Make this ledger a cluster's, with its first member. Raises WrongState when it is one already."""
+        if self.cluster_id:
+            raise WrongState(
+                "this ledger is a cluster's already", asked=command["cluster_id"], found=f"cluster {self.cluster_id}"
+            )
+        self.cluster_id = command["cluster_id"]
+        return self.add(command, at)
+
+    def add(self, command: Plain, at: float) -> Plain:
+        """Let a host in; gives its node number. Raises WrongState for one that is in, or at the bound."""
+        host_id = command["host_id"]
+        if host_id in self.records:
+            raise WrongState(
+                f"host {host_id} is a member already",
+                asked=host_id,
+                found=f"node {self.records[host_id]['node']}",
+                hint="if it lost its data, remove it first: actorgrid leave --host HOST",
+            )
+        if len(self.records) >= MEMBERS_MAX:
+            raise WrongState("the ledger holds its maximum of members", found=f"{MEMBERS_MAX} hosts")
+        self.nodes_total += 1
+        record = {
+            "host_id": host_id,
+            "node": self.nodes_total,
+            "addresses": command["addresses"],
+            "fingerprints": [command["fingerprint"]],
+            "rack": command.get("rack"),
+            "version": command.get("version", ""),
+            "votes": command.get("votes", True),
+            "joined_at": at,
+        }
+        self._put(record, "joined")
+        return {"host_id": host_id, "node": self.nodes_total, "cluster_id": self.cluster_id}
+
+    def change(self, command: Plain) -> Plain:
+        """What a member says of itself now: where it listens, its software, one more certificate. Raises NotFound."""
+        record = self._get(command["host_id"])
+        fields: Plain = {name: command[name] for name in ("addresses", "rack", "version", "votes") if name in command}
+        fingerprint = command.get("fingerprint")
+        if fingerprint is not None and fingerprint not in record["fingerprints"]:
+            # The oldest goes: a certificate is renewed long before eight others were.
+            fields["fingerprints"] = [*record["fingerprints"], fingerprint][-FINGERPRINTS_MAX:]
+        changed = {**record, **fields}
+        if changed != record:
+            self._put(changed, "changed")
+        return {"host_id": record["host_id"], "node": record["node"]}
+
+    def remove(self, command: Plain) -> Plain:
+        """A member is one no more. Raises NotFound, or WrongState for the last that may vote."""
+        record = self._get(command["host_id"])
+        others = [other for other in self.records.values() if other is not record and other["votes"]]
+        if not others:
+            raise WrongState(
+                f"host {record['host_id']} is the last that may vote",
+                asked="to remove it",
+                hint="stop the agent instead, and delete its data when the cluster is not wanted any more",
+            )
+        del self.records[record["host_id"]]
+        self._changed(record["host_id"], None, "removed")
+        return {"host_id": record["host_id"], "node": record["node"]}
+
+    def rest(self) -> Plain:
+        """What is no record."""
+        return {"cluster_id": self.cluster_id, "nodes_total": self.nodes_total}
+
+    def load(self, rest: Plain, records: list[Plain]) -> None:
+        """Become what a snapshot held; for a new, empty object."""
+        self.cluster_id, self.nodes_total = rest["cluster_id"], rest["nodes_total"]
+        self.records.update((record["host_id"], record) for record in records)
+
+    def _get(self, host_id: str) -> Plain:
+        record = self.records.get(host_id)
+        if record is None:
+            near = difflib.get_close_matches(host_id, self.records, 1)
+            raise NotFound(
+                f"host {host_id} is no member of the cluster",
+                asked=host_id,
+                found=f"{len(self.records)} members",
+                hint=f"did you mean {near[0]}?" if near else "actorgrid hosts lists them",
+            )
+        return record
+
+    def _put(self, record: Plain, word: str) -> None:
+        self.records[record["host_id"]] = record
+        self._changed(record["host_id"], record, word)
