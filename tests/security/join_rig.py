@@ -1,0 +1,135 @@
+"""A member with a ledger of one dictionary, a new host, and a whole join between them through TLS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from actorgrid.actors.security.host_material import HostMaterial
+from actorgrid.actors.security.join_door import JoinDoor, JoinVisit, Redeem
+from actorgrid.actors.security.join_messages import (
+    Capabilities,
+    Voter,
+    Welcome,
+)
+from actorgrid.actors.security.join_tokens import JoinToken, redeem
+from actorgrid.actors.security.joining import Close, Joined, Joiner, JoinFailed, Send
+from actorgrid.actors.security.keys import new_private_key
+from actorgrid.actors.security.tls_contexts import door_context, joiner_context
+from actorgrid.errors import (
+    ActorGridError,
+    TrustError,
+    error_from_dict,
+)
+from actorgrid.transports.frames import FrameDecoder
+from tests.security.rig import NOW_S, Cluster, Pair
+
+CAPABILITIES = Capabilities(
+    cpu_milli=64_000,
+    memory_mib=512 * 1024,
+    addresses=("10.0.0.2", "gpu-2.example"),
+    listens={"raft": "10.0.0.2:7402", "calls": "10.0.0.2:7401", "http": "10.0.0.2:7400"},
+    software="0.6.0",
+    rack="r1",
+    devices=({"uuid": "GPU-1", "index": 0, "memory_mib": 81_920},),
+    measured={"network_mib_per_s": 11_000.0},
+)
+
+ENCODING = Encoding.DER
+
+
+@dataclass
+class Member:
+    """A member of the cluster that answers joins, with a ledger of one dictionary."""
+
+    cluster: Cluster
+    material: HostMaterial = field(init=False)
+    door: JoinDoor = field(init=False)
+    taken: dict[str, str] = field(default_factory=dict)
+    wall_s: float = NOW_S
+    now_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.material = self.cluster.host("host-a", ("10.0.0.1",))
+        self.door = JoinDoor(self.cluster.tokens.get, lambda: self.taken, "0.6.0")
+
+    def visit(self, source: str = "10.0.0.2") -> JoinVisit:
+        return self.door.open(source, self.cluster.bundle, self.material.certificate, os.urandom(32), self.now_s)
+
+    def redeem(self, asked: Redeem) -> Welcome | ActorGridError:
+        """What the ledger and the authority make of it."""
+        claim, tokens = asked.claim, self.cluster.tokens
+        try:
+            tokens[claim.token_id] = redeem(
+                tokens[claim.token_id], self.cluster.cluster_id, claim.host_id, asked.request.fingerprint, self.wall_s
+            )
+        except TrustError as error:
+            return error
+        certificate = self.cluster.authority.issue(asked.request, self.wall_s, x509.random_serial_number())
+        voters = (Voter("host-a", 1, "10.0.0.1:7402", "10.0.0.1:7401", "10.0.0.1:7400"),)
+        return Welcome(self.cluster.cluster_id, claim.host_id, 2, certificate, self.cluster.bundle, voters)
+
+
+def new_joiner(token: JoinToken, host_id: str = "host-b", key: ec.EllipticCurvePrivateKey | None = None) -> Joiner:
+    return Joiner(token, host_id, key or new_private_key(), CAPABILITIES, 0.0)
+
+
+Change = Callable[[Any], Any]
+
+
+def join(
+    member: Member,
+    joiner: Joiner,
+    *,
+    shows: HostMaterial | None = None,
+    answer: Change = lambda given: given,
+    source: str = "10.0.0.2",
+) -> Joined | JoinFailed:
+    """A whole join through TLS. *shows*: whose certificate the server has; *answer* changes the answer to Redeem."""
+    pair = Pair(door_context(shows or member.material), joiner_context()).shake()
+    visit = member.visit(source)
+    assert joiner.connected(pair.client.peer) == []
+    waiting: list[Any] = list(visit.begin(member.now_s))
+    for _ in range(10):
+        if not waiting:
+            break
+        step = waiting.pop(0)
+        if isinstance(step, Redeem):
+            given = answer(member.redeem(step))
+            waiting += visit.welcome(given) if isinstance(given, Welcome) else visit.refuse(given)
+        elif isinstance(step, Send):
+            for out in joiner.received(pair.send(pair.server, step.data), member.wall_s):
+                if isinstance(out, Joined | JoinFailed):
+                    visit.closed()
+                    return out
+                if isinstance(out, Send):
+                    waiting += visit.received(pair.send(pair.client, out.data), member.now_s, member.wall_s)
+    raise AssertionError("the join came to no end")
+
+
+def failure(outcome: Joined | JoinFailed) -> ActorGridError:
+    assert isinstance(outcome, JoinFailed), outcome
+    return outcome.error
+
+
+def claim_for(member: Member, visit: JoinVisit) -> bytes:
+    joiner = new_joiner(member.cluster.token())
+    joiner.connected(member.material.certificate.public_bytes(ENCODING))
+    (hello,) = visit.begin(member.now_s)
+    (claim,) = joiner.received(hello.data, NOW_S)  # type: ignore[union-attr]
+    assert isinstance(claim, Send)
+    return claim.data
+
+
+def refusal(steps: list[Any]) -> ActorGridError:
+    send, close = steps
+    assert isinstance(close, Close)
+    (frame,) = FrameDecoder().feed(send.data)
+    assert frame[0] == "refused"
+    return error_from_dict(frame[1])
