@@ -10,7 +10,6 @@ are not answered and all streams are over then; whether the other side carried a
 
 from __future__ import annotations
 
-import ssl
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
@@ -33,13 +32,13 @@ from .peer_frames import (
 )
 from .peer_limits import PeerLimits, Refusal
 from .peer_session import Down, PeerSession, SessionEvent
-from .peer_tls import TLS_HANDSHAKE_BYTE, TlsPipe, link_refused
+from .peer_tls import TLS_HANDSHAKE_BYTE, PeerIdentity, TlsPipe, link_refused
 
 SEND_BYTES = 128 * 1024
 """What ``bytes_to_send`` gives at once: a control frame that comes later waits for so much at most."""
 
 Admit = Callable[[str, str], str | None]
-"""(host id, its certificate's SHA-256 in hex) -> why not, or ``None``: the ledger's word on a host."""
+"""(host id, its public key's SHA-256 in hex) -> why not, or ``None``: the ledger's word on a host."""
 
 
 class Up(NamedTuple):
@@ -67,8 +66,7 @@ class PeerLink:
 
     def __init__(
         self,
-        context: ssl.SSLContext,
-        cluster_id: str,
+        identity: PeerIdentity,
         admit: Admit,
         now_s: float,
         *,
@@ -85,11 +83,11 @@ class PeerLink:
         self.lane = lane
         self._limits = limits or PeerLimits()
         self.session = PeerSession(dialled, self._limits)
-        self._cluster_id = cluster_id
+        self._cluster_id = identity.cluster_id
         self._expected_host = expected_host
         self._admit = admit
         self._hello = Hello(MAGIC, *versions, software[:TEXT_CHARS_MAX], lane)
-        self._tls = TlsPipe(context, server_side=not dialled)
+        self._tls = TlsPipe(identity.client if dialled else identity.server, server_side=not dialled)
         self._decoder = PeerDecoder()
         self._state = _State.HANDSHAKE
         self._handshake_bytes = 0
@@ -97,11 +95,6 @@ class PeerLink:
         self._born_s = self._now_s = now_s
         if dialled:
             self._shake_hands()
-
-    @property
-    def is_up(self) -> bool:
-        """Whether calls, casts and streams may go."""
-        return self._state == _State.UP and self.session.usable
 
     @property
     def unsent_bytes(self) -> int:

@@ -24,7 +24,7 @@ from .peer_limits import PeerLimits, Refusal
 from .peer_link import Admit, PeerLink
 from .peer_session import Down
 from .peer_socket import PeerSocket
-from .peer_tls import PeerIdentity, tls_context
+from .peer_tls import PeerIdentity
 
 ACCEPT_AGAIN_S = 1.0
 ACCEPTS_A_TURN = 16
@@ -40,7 +40,7 @@ log = logging.getLogger("actorgrid.links")
 class PeerNet(PeerHosts):
     """See the module. *listen*: a numeric address and a port (0: any), or ``None`` to dial only.
 
-    Raises PortInUse, and ConfigError when the identity cannot be used.
+    Raises PortInUse.
     """
 
     def __init__(
@@ -77,13 +77,10 @@ class PeerNet(PeerHosts):
         return 0 if self._listener is None else int(self._listener.getsockname()[1])
 
     def renew(self, identity: PeerIdentity) -> None:
-        """Use other TLS material for every link from now on; those that exist stay. Raises ConfigError, and keeps the
-        old then."""
+        """Use other TLS material for every link from now on; those that exist stay."""
         if identity.host_id != self._own_id:
             raise NotSupported("a net keeps its host id", asked=identity.host_id, found=self._own_id)
-        contexts = tls_context(identity, server_side=False), tls_context(identity, server_side=True)
         self._identity = identity
-        self._client_context, self._server_context = contexts
 
     def drop_refused(self) -> int:
         """Ask ``admit`` again for every link, after the ledger has changed; closes those it refuses, gives how many."""
@@ -121,8 +118,7 @@ class PeerNet(PeerHosts):
                 why = f"{address[0]}:{address[1]}: {error}"
                 continue
             link = PeerLink(
-                self._client_context,
-                self._identity.cluster_id,
+                self._identity,
                 self._admit,
                 self._loop.monotonic(),
                 dialled=True,
@@ -200,8 +196,7 @@ class PeerNet(PeerHosts):
             return
         connection.setblocking(False)
         link = PeerLink(
-            self._server_context,
-            self._identity.cluster_id,
+            self._identity,
             self._admit,
             now_s,
             dialled=False,

@@ -11,7 +11,10 @@ import hashlib
 import re
 import ssl
 from dataclasses import dataclass
-from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from actorgrid.errors import ConfigError, PeerRefused
 
@@ -20,7 +23,8 @@ from .peer_limits import Refusal
 TLS_HANDSHAKE_BYTE = 0x16
 RECORD_BYTES_MAX = 16 * 1024
 
-_NAME = re.compile(r"actorgrid://([A-Za-z0-9._-]{1,64})/host/([A-Za-z0-9._-]{1,64})")
+_ID = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+_NAME = re.compile(rf"actorgrid://({_ID})/host/({_ID})")
 _X509_EXPIRED, _X509_NOT_YET_VALID = 10, 9
 
 
@@ -31,53 +35,29 @@ def link_refused(refusal: Refusal, message: str, found: str = "", hint: str = ""
 
 @dataclass(frozen=True)
 class PeerIdentity:
-    """One host's TLS material: PEM files of its certificate (with what is between it and the root) and key, and the
-    PEM text of the authorities it believes (two while the authority is rotated)."""
+    """Who a host is, and its TLS contexts, with certificate, key and the authorities that it believes.
+
+    Raises ConfigError when a context would let in what it must not: TLS before 1.3, a peer without a certificate, a
+    session that is resumed and so looks at no certificate.
+    """
 
     cluster_id: str
     host_id: str
-    certificate: Path
-    key: Path
-    authorities: str
+    server: ssl.SSLContext
+    client: ssl.SSLContext
 
-    @property
-    def name(self) -> str:
-        """What the certificate must say."""
-        return host_uri(self.cluster_id, self.host_id)
-
-
-def host_uri(cluster_id: str, host_id: str) -> str:
-    """The URI by which a certificate names a host. Raises ConfigError when an id is no word of up to 64 letters,
-    digits, dots, dashes and underscores."""
-    uri = f"actorgrid://{cluster_id}/host/{host_id}"
-    if not _NAME.fullmatch(uri):
-        raise ConfigError("an id that cannot stand in a certificate", asked=uri, hint="use A-Z a-z 0-9 . _ -")
-    return uri
-
-
-def tls_context(identity: PeerIdentity, server_side: bool) -> ssl.SSLContext:
-    """A context for links of *identity*. Raises ConfigError when its files or authorities cannot be used."""
-    host_uri(identity.cluster_id, identity.host_id)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # hosts are known by their URI, checked in ``proven_host``
-    context.verify_mode = ssl.CERT_REQUIRED
-    if server_side:
-        context.num_tickets = 0
-    try:
-        context.load_verify_locations(cadata=identity.authorities)
-        context.load_cert_chain(identity.certificate, identity.key, password=_no_password)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise ConfigError(
-            f"the certificate, key or authorities of host {identity.host_id} cannot be used: {error}",
-            asked=str(identity.certificate),
-            hint="the key must be that of the certificate, in PEM, without a password",
-        ) from None
-    return context
-
-
-def _no_password() -> str:
-    raise ValueError("the key has a password")  # without this OpenSSL would ask for one on the terminal
+    def __post_init__(self) -> None:
+        uri = f"actorgrid://{self.cluster_id}/host/{self.host_id}"
+        if not _NAME.fullmatch(uri):
+            raise ConfigError("an id that cannot stand in a certificate", asked=uri, hint="it is like a DNS label")
+        for context in (self.server, self.client):
+            strict = context.verify_mode == ssl.CERT_REQUIRED and context.minimum_version == ssl.TLSVersion.TLSv1_3
+            if not strict or context.check_hostname or (context is self.server and context.num_tickets):
+                raise ConfigError(
+                    "a TLS context that is not for links between hosts",
+                    found=f"{context.verify_mode!r}, {context.minimum_version!r}",
+                    hint="TLS 1.3, CERT_REQUIRED, no names of hosts, no tickets",
+                )
 
 
 class TlsPipe:
@@ -146,7 +126,7 @@ class TlsPipe:
             self._broken = True  # it waits for their end in vain, or they have ended: ours is said as far as it can be
 
     def proven_host(self, cluster_id: str) -> tuple[str, str]:
-        """The other side's host id and its certificate's SHA-256 in hex, after the handshake.
+        """The other side's host id and its key's fingerprint, after the handshake.
 
         Raises PeerRefused when the certificate names no host of *cluster_id*.
         """
@@ -160,9 +140,21 @@ class TlsPipe:
                 Refusal.WRONG_NAME,
                 "the certificate does not name one host of this cluster",
                 found=", ".join(names)[:200] or "no URI",
-                hint=host_uri(cluster_id, "HOST"),
+                hint=f"actorgrid://{cluster_id}/host/HOST",
             )
-        return match[2], hashlib.sha256(raw).hexdigest()
+        return match[2], _fingerprint(raw)
+
+
+def _fingerprint(certificate: bytes) -> str:
+    """SHA-256 of the public key (SubjectPublicKeyInfo) in hex: the same when a certificate is renewed for the key."""
+    try:
+        key = x509.load_der_x509_certificate(certificate).public_key()
+        packed = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise link_refused(
+            Refusal.CERTIFICATE, "the other side's certificate cannot be read", str(error)[:200]
+        ) from None
+    return hashlib.sha256(packed).hexdigest()
 
 
 def _refused(error: ssl.SSLError) -> PeerRefused:

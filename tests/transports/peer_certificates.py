@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from actorgrid.transports.peer_tls import PeerIdentity, host_uri
+from actorgrid.transports.peer_tls import PeerIdentity
 
 DAY = timedelta(days=1)
+SIDES = (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Authority:
@@ -50,7 +52,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         serial = x509.random_serial_number()
         now = datetime.now(UTC)
-        names = (host_uri(cluster_id, host_id),) if uris is None else uris
+        names = (f"actorgrid://{cluster_id}/host/{host_id}",) if uris is None else uris
         builder = (
             x509.CertificateBuilder()
             .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host_id)]))
@@ -72,4 +74,17 @@ class Authority:
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
         )
-        return PeerIdentity(cluster_id, host_id, paths[0], paths[1], authorities or self.pem)
+        contexts = [_context(kind, *paths, authorities or self.pem) for kind in SIDES]
+        return PeerIdentity(cluster_id, host_id, *contexts)
+
+
+def _context(kind: ssl._SSLMethod, certificate: Path, key: Path, authorities: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(kind)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if kind is ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0
+    context.load_verify_locations(cadata=authorities)
+    context.load_cert_chain(certificate, key)
+    return context
