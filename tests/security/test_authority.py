@@ -276,3 +276,11 @@ def test_names_are_either_exact_or_refused(text: str) -> None:
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(BadRequest):
         plain_address(address)
+
+
+def test_a_host_of_more_addresses_than_a_certificate_holds_is_refused() -> None:
+    many = tuple(f"10.0.0.{number}" for number in range(33))
+    with pytest.raises(BadRequest, match="too many addresses"):
+        make_request(new_private_key(), CLUSTER, HOST, many)
+    with pytest.raises(CertificateRefused, match="too many addresses"):
+        check_request(make_request(new_private_key(), CLUSTER, HOST), CLUSTER, HOST, many)

@@ -14,6 +14,7 @@ from actorgrid.actors.security.join_tokens import (
     JoinClaim,
     JoinToken,
     Plain,
+    _check,
     check_claim,
     make_token,
     read_token,
@@ -287,3 +288,22 @@ def test_a_clock_that_stands_still_or_goes_back_gives_nothing() -> None:
         limit.count("10.0.0.1", now_s)
     with pytest.raises(Overloaded):
         limit.check("10.0.0.1", 5.0)
+
+
+def test_a_token_with_a_right_check_over_nonsense_is_refused() -> None:
+    head, cluster, authority, token_id, secret, _ = TOKEN.text.split(".")
+    for body in (
+        ".".join((head, cluster, "u" * len(authority), token_id, secret)),
+        ".".join((head, cluster, authority, token_id, secret[:-1] + "z")),
+        ".".join((head, "-lab", authority, token_id, secret)),
+    ):
+        with pytest.raises(MalformedJoinToken, match="not one that actorgrid made"):
+            read_token(f"{body}.{_check(body)}")
+
+
+def test_a_source_that_is_no_address_is_counted_as_it_is_written() -> None:
+    limit = WrongTokens()
+    for _ in range(5):
+        limit.count("unix", 0.0)
+    with pytest.raises(Overloaded):
+        limit.check("unix", 0.0)
