@@ -235,7 +235,7 @@ class FaultyNet(PeerHosts):
         dice = random.Random(network.dice.random())  # nosec B311 - as the network's
         super().__init__(network.loop, host_id, on_call, on_cast, on_stream, on_peer, network.limits, dice)
         self._network = network
-        self._admit = admit
+        self._judge = admit
         network.hosts[host_id] = self
 
     def close(self) -> None:
@@ -283,6 +283,9 @@ class FaultyNet(PeerHosts):
         end = FaultyEnd(self._network, self.host_id, lane, dialled, self._handlers, self._went_up, self._went_down)
         self._ends[end] = None
         return end
+
+    def _admit(self, host_id: str, fingerprint: str) -> str | None:
+        return self._judge(host_id, fingerprint)
 
     def _admits(self, other: FaultyNet) -> bool:
         why = self._admit(other.host_id, "")

@@ -75,6 +75,20 @@ class PeerHosts(ABC):
         for host_id in self._kept:
             self._plan(self._route(host_id, CONTROL_LANE), CONTROL_LANE)
 
+    def drop_refused(self) -> int:
+        """Ask ``admit`` again for every link, after the ledger has changed; closes those it refuses, gives how many."""
+        refused = 0
+        for end in list(self._ends):
+            why = self._admit(end.host_id, end.fingerprint) if end.session.usable else None
+            if why is not None:
+                refused += 1
+                end.close(Refusal.UNKNOWN_HOST, why)
+        return refused
+
+    @abstractmethod
+    def _admit(self, host_id: str, fingerprint: str) -> str | None:
+        """What there is against a host with this certificate."""
+
     def call(self, host_id: str, target: str, body: bytes, timeout_s: float) -> Answer:
         """Ask *target* at a host; the answer fails with what it raised there, CallTimeout, HostUnreachable, PeerGone,
         MailboxFull or FrameTooLarge. The time for dialling counts."""

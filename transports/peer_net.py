@@ -82,16 +82,6 @@ class PeerNet(PeerHosts):
             raise NotSupported("a net keeps its host id", asked=identity.host_id, found=self._own_id)
         self._identity = identity
 
-    def drop_refused(self) -> int:
-        """Ask ``admit`` again for every link, after the ledger has changed; closes those it refuses, gives how many."""
-        refused = 0
-        for end in list(self._ends):
-            why = self._admit(end.host_id, end.fingerprint) if end.session.usable else None
-            if why is not None:
-                refused += 1
-                end.close(Refusal.UNKNOWN_HOST, why)
-        return refused
-
     def stats(self) -> dict[str, Any]:
         """As ``PeerHosts.stats``, with the connections that have not proven a host, and the addresses that knocked."""
         return {**super().stats(), "half_open": len(self._half_open), "addresses": len(self._door)}

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
+from dataclasses import replace
 from time import time
 from typing import Any, ClassVar
 
@@ -27,21 +28,27 @@ from .ledger import Outcome
 from .lock_expiry import LockExpiry
 from .messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
 from .queries import Queries
-from .raft.messages import Dropped
+from .raft.messages import Dropped, Message
+from .raft_links import RaftLinks
 from .reserve import free_bytes
 from .snapshot_format import FORMAT
 from .voter import Voter
+from .voter_policy import next_step
 
 BACKLOG_MAX = 10_000
 READS_MAX = 4_096
 HOUSEKEEPING_S = 1.0
-TICK_S = 0.1
+TICK_S = 0.05
+CATCH_UP_S = 8.0
+SILENT_S = 30.0
+"""A voter that was not heard of for so long may lose its vote to a host that is there."""
 RESYNC_S = 0.5
 RESYNC_TRIES = 120
 TIMES_KEPT = 1024
 PIECES_A_TURN = 4
 """Of a snapshot, between two looks at the mailbox: 4,000 records, some 30 ms."""
 RESYNC = "resync"
+LEADERSHIP = "leadership"
 ONLY_VOTER = 1
 """The node of a host that is alone."""
 
@@ -74,23 +81,56 @@ class Consensus(Server):
         self._expiry_timer: Timer | None = None
         self._expiry_at = 0.0
         self._leading = False
-        self._led = Waiter()
+        self._ready = Waiter()
         self._snapshot_under_way = False
+        self._links: RaftLinks | None = None
+        self._heard_at: dict[int, float] = {}
+        plan = self.host.voter
         with collection_paused():
             self._voter = Voter(
-                self.host.paths.ledger_dir, ONLY_VOTER, self.host.boot_id, performance, self, self.runtime.in_place
+                self.host.paths.ledger_dir,
+                ONLY_VOTER if plan is None else plan.node,
+                self.host.boot_id,
+                performance,
+                self,
+                self.runtime.in_place,
+                plan is None or plan.founding,
             )
             self._queries = Queries(self._voter.ledger, self._voter.history)
             self._snapshot_due = self._voter.snapshot_index + performance.ledger_snapshot_every
             self.runtime.watch(self._voter.fileno(), self._voter.collect)
+            if plan is not None:
+                self._links = RaftLinks(
+                    self.runtime,
+                    plan,
+                    lambda: self._voter.ledger.members,
+                    self._voter.step,
+                    self._voter.unreachable,
+                )
             self._voter.start()
+        self.every(TICK_S, self._voter.tick)
+        self.every(HOUSEKEEPING_S, self._keep_house)
+        if plan is not None:
+            self.spawn(self._catch_up())
         try:
-            await self._led
+            await self._ready
         except ActorGridError:
             self._close(keep=False)
             raise
-        self.every(TICK_S, self._voter.tick)
-        self.every(HOUSEKEEPING_S, self._keep_house)
+
+    async def _catch_up(self) -> None:
+        """Be ready once this host has what was committed, or after a time without a leader: then as it is."""
+        deadline = self.runtime.monotonic() + CATCH_UP_S
+        while not self._ready.done and self._failed is None:
+            try:
+                await self._linearizable()
+            except ActorGridError as error:
+                if self.runtime.monotonic() > deadline:
+                    self.log.warning("starting without a leader of the ledger: %s", error)
+                else:
+                    await self.sleep(TICK_S)
+                    continue
+            self._ready.set(None)
 
     def stop(self, reason: str) -> None:
         """Commit what waits, keep a snapshot, let go of the files."""
@@ -100,12 +140,15 @@ class Consensus(Server):
     def _close(self, keep: bool) -> None:
         self._failed = self._failed or StorageError("the ledger is stopped")
         self.runtime.unwatch(self._voter.fileno())
+        if self._links is not None:
+            self._links.close()
         self._voter.close(keep)
 
     def _keep_house(self) -> None:
         if self._failed is None:
             self._voter.write_history()
             self._look_for_room()
+            self._choose_voters()
 
     # -- what the voter tells
 
@@ -114,10 +157,12 @@ class Consensus(Server):
         outcome = done.outcome
         if outcome.error is not None:
             self._refused_total[outcome.error.code] += 1
-        self._commits_total += self._led.done
+        self._commits_total += self._ready.done
         for kind, name, record in outcome.changes:
             if kind == "lock" and self._leading:
                 self._expiry.changed(name, record, self.runtime.monotonic())
+            elif kind == "member" and self._links is not None:
+                self._links.members_changed()
         self._tell(outcome, done.command)
         for waiter, since in self._waiting.pop((done.session, done.seq), ()):
             self._waiting_count -= 1
@@ -132,6 +177,8 @@ class Consensus(Server):
     def restored(self) -> None:
         """See ``voter.Audience``: whoever follows has to start over."""
         self._queries = Queries(self._voter.ledger, self._voter.history)
+        if self._links is not None:
+            self._links.members_changed()
         for name in list(self._subscribers):
             del self._subscribers[name]
             self._lagging[name] = 0
@@ -143,19 +190,51 @@ class Consensus(Server):
         self._leading = True
         self._expiry.lead(self._voter.ledger.locks, self.runtime.monotonic())
         self._arm_expiry()
-        self._led.set(None)
+        self._heard_at.clear()
+        self._tell_leadership()
+        self._ready.set(None)
 
     def not_leading(self) -> None:
         """See ``voter.Audience``: what was proposed here may be lost, or be committed by the next leader."""
-        self._leading = False
+        if self._leading:
+            self._leading = False
+            self._tell_leadership()
         self._abandon(_not_leader())
+
+    def followed(self, leader: int) -> None:
+        """See ``voter.Audience``: what was sent to the leader before may be lost; who waits asks again, at once."""
+        self._abandon(_not_leader("another host leads now" if leader else "nobody is known to lead"))
+        if self._links is not None and leader:
+            self._links.keep([leader])
+        self._tell_leadership()
+
+    def send(self, messages: tuple[Message, ...]) -> None:
+        """See ``voter.Audience``."""
+        assert self._links is not None, f"there is nobody to send to, and yet: {messages[0]}"
+        self._links.send(messages)
+
+    def _tell_leadership(self) -> None:
+        """Those who follow the ledger hear who leads as they hear what it holds."""
+        for name, index in list(self._subscribers.items()):
+            change = ("leader", "", (self._leader_host(), self._leading))
+            if not self.cast(name, Applied(index, index, time(), LEADERSHIP, (change,))):
+                del self._subscribers[name]
+                self._lagging[name] = 0
+                self._plan_resync()
+
+    def _leader_host(self) -> str | None:
+        if self._leading:
+            return self.host.host_id
+        leader = self._voter.leader
+        members = self._voter.ledger.members
+        return next((str(host_id) for host_id, record in members.items() if record["node"] == leader), None)
 
     def failed(self, error: ActorGridError) -> None:
         """See ``voter.Audience``: tell those who wait, and die."""
         self._failed = error
         self._abandon(error)
-        if not self._led.done:
-            self._led.fail(error)
+        if not self._ready.done:
+            self._ready.fail(error)
             return
         self.log.critical("%s", error)
         self.runtime.crash(error)
@@ -193,6 +272,24 @@ class Consensus(Server):
             self._expiry_timer.cancel()
         self._expiry_at = at
         self._expiry_timer = self.runtime.after(max(0.0, at - self.runtime.monotonic()), self._expire_locks)
+
+    def _choose_voters(self) -> None:
+        """Bring the voters into line with the members, a step at a time."""
+        members = self._voter.ledger.members
+        if not self._leading or not members:
+            return
+        now, status = self.runtime.monotonic(), self._voter.status()
+        for node, progress in status.progress.items():
+            if progress.active or node not in self._heard_at:
+                self._heard_at[node] = now
+        silent = frozenset(
+            node for node in status.progress if node != status.node and now - self._heard_at[node] > SILENT_S
+        )
+        changes = next_step(members, status.config, status.progress, status.commit, status.node, silent)
+        if changes:
+            taken = self._voter.change_members(changes)
+            self.log.info("voters: %s: %s", changes, taken)
+            self._pump_soon()
 
     def _put(self, command: dict[str, Any]) -> None:
         """Propose for ourselves; what is lost with the leadership is not missed."""
@@ -311,7 +408,7 @@ class Consensus(Server):
     def _subscribe(self, _request: Subscribe, sender: str) -> Snapshot:
         self._subscribers[sender] = self._voter.ledger.index
         self._lagging.pop(sender, None)
-        return self._voter.ledger.live()
+        return replace(self._voter.ledger.live(), leader=self._leader_host(), leads=self._leading)
 
     def _tell(self, outcome: Outcome, command: dict[str, Any]) -> None:
         if not outcome.changes:
@@ -406,6 +503,7 @@ class Consensus(Server):
         """Where the ledger stands."""
         return {
             "role": self._voter.role,
+            "leader": self._leader_host(),
             "term": self._voter.ledger.term,
             "index": self._voter.ledger.index,
             "epoch": self._voter.ledger.epoch,

@@ -60,6 +60,9 @@ class LedgerMirror:
         self.hosts: dict[str, dict[str, Any]] = {}
         self.settings: dict[str, Any] = {}
         self.quotas: dict[str, dict[str, Any]] = {}
+        self.members: dict[str, dict[str, Any]] = {}
+        self.leader: str | None = None
+        self.leads = False
         self.index = 0
         self.term = 0
         self.epoch = 0
@@ -88,6 +91,7 @@ class LedgerMirror:
             "host": self.hosts,
             "setting": self.settings,
             "quota": self.quotas,
+            "member": self.members,
         }
         for kind, identity, record in message.changes:
             if kind == "job":
@@ -97,6 +101,8 @@ class LedgerMirror:
                     self.jobs[identity] = record
             elif kind == "term":
                 self.term, self.epoch = record
+            elif kind == "leader":
+                self.leader, self.leads = record
             elif kind in homes:
                 if record is None:
                     homes[kind].pop(identity, None)
@@ -191,7 +197,8 @@ class LedgerMirror:
         self.allocations = snapshot.allocations
         self.hosts = snapshot.hosts
         self.settings = snapshot.settings
-        self.quotas = snapshot.quotas
+        self.quotas, self.members = snapshot.quotas, snapshot.members
+        self.leader, self.leads = snapshot.leader, snapshot.leads
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch
         self._following, self._subscribing = True, False
         for key, value in self.settings.items():

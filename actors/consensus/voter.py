@@ -23,12 +23,26 @@ from .history import WRITE_AT_ROWS, History
 from .ledger import Ledger
 from .log import SegmentLog
 from .log_writer import LogWriter
-from .raft.messages import Accepted, ConfState, Dropped, Message, RaftConfig, Ready, Role, Snapshot
+from .raft.messages import (
+    NO_NODE,
+    Accepted,
+    ConfChange,
+    ConfState,
+    Dropped,
+    Message,
+    RaftConfig,
+    Ready,
+    Role,
+    Snapshot,
+)
+from .raft.status import Status
 from .raft_storage import RaftStorage
 from .reserve import Reserve
 from .store import Store
 
 UNCOMMITTED_BYTES_MAX = 64 * 2**20
+MESSAGE_BYTES_MAX = 512 * 1024
+"""So that a message with what is around it fits a frame between hosts."""
 
 
 class Audience(Protocol):
@@ -42,6 +56,12 @@ class Audience(Protocol):
 
     def led(self, term: int) -> None:
         """This host leads, and has applied the entry that begins its term."""
+
+    def send(self, messages: tuple[Message, ...]) -> None:
+        """Bring these to their nodes, or lose them."""
+
+    def followed(self, leader: int) -> None:
+        """Another leads from now on, or (0) nobody knows who does."""
 
     def readable(self, context: bytes, index: int) -> None:
         """What ``read_index`` asked for under *context* may be read once *index* is applied; it may be already."""
@@ -67,11 +87,13 @@ class Voter:
         performance: PerformanceSection,
         audience: Audience,
         in_place: bool = False,
+        founding: bool = True,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.node = node
         self.failure: ActorGridError | None = None
         self.role: Role = "follower"
+        self.leader = NO_NODE
         self.term = 0
         self._led = 0
         self._audience = audience
@@ -87,12 +109,19 @@ class Voter:
             self.history = History(self._store)
             self.log = SegmentLog.open(folder / "segments", performance.ledger_segment_bytes, end=end)
             try:
-                self._storage = RaftStorage(self.log, self._store, ConfState(voters=(node,)))
+                founders = ConfState(voters=(node,)) if founding else ConfState()
+                self._storage = RaftStorage(self.log, self._store, founders)
                 marker.clear()
                 self.reserve.refill(performance.min_free_bytes)
                 self.members = self._storage.initial_state()[1]
                 self.ledger = self._restored(self._storage.snapshot()) if self.snapshot_index else Ledger()
-                config = RaftConfig(node, self.snapshot_index, uncommitted_bytes_max=UNCOMMITTED_BYTES_MAX)
+                config = RaftConfig(
+                    node,
+                    self.snapshot_index,
+                    uncommitted_bytes_max=UNCOMMITTED_BYTES_MAX,
+                    message_bytes_max=MESSAGE_BYTES_MAX,
+                    snapshot_chunk_bytes=MESSAGE_BYTES_MAX,
+                )
                 self._core = RaftCore(config, self._storage, random.Random())  # nosec B311 - who campaigns first
                 self._writer = LogWriter(self._storage, marker, boot_id, self.reserve, in_place)
             except ActorGridError:
@@ -134,6 +163,24 @@ class Voter:
     def propose(self, payload: bytes) -> Accepted | Dropped:
         """Add a command to the log; ``pump`` sets it going, so that several go together."""
         return self._core.propose(payload)
+
+    def step(self, message: Message) -> None:
+        """Take a message of another node."""
+        if self.failure is None and message.to == self.node:
+            self._core.step(message)
+            self.pump()
+
+    def unreachable(self, node: int) -> None:
+        """A message to *node* was lost on this side."""
+        self._core.report_unreachable(node)
+
+    def change_members(self, changes: tuple[ConfChange, ...]) -> Accepted | Dropped:
+        """Propose other voters or learners; ``pump`` sets it going."""
+        return self._core.propose_conf_change(changes)
+
+    def status(self) -> Status:
+        """What the core knows, for people and for the policy of who votes."""
+        return self._core.status()
 
     def read_index(self, context: bytes) -> Accepted | Dropped:
         """Ask from which index on a read is linearizable (Ongaro's dissertation, 6.4); ``pump`` sets it going."""
@@ -181,7 +228,8 @@ class Voter:
         return bool(durable)
 
     def _send(self, messages: tuple[Message, ...]) -> None:
-        assert not messages, f"there is nobody to send to, and yet: {messages[0]}"
+        if messages:
+            self._audience.send(messages)
 
     def _finish(self, ready: Ready) -> None:
         """What was waiting for *ready* to be durable."""
@@ -192,6 +240,10 @@ class Voter:
             if self.role == "leader" != ready.soft_state.role:
                 self._audience.not_leading()
             self.role = ready.soft_state.role
+            if ready.soft_state.leader != self.leader:
+                self.leader = ready.soft_state.leader
+                if self.leader != self.node:
+                    self._audience.followed(self.leader)
         if ready.snapshot is not None:
             self.ledger = self._restored(ready.snapshot)
             self.members = ready.snapshot.conf_state

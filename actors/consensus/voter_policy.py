@@ -2,7 +2,8 @@
 
 A new member is a learner first, and votes once it holds nearly all of the log. The number of voters is odd, 5 at most:
 one of two hosts votes (two would stop when either does), three of three or four, five of more. Voters are spread over
-racks; one that has been silent for long gives its vote to a learner that is there. One step at a time, each a change of
+racks; one that has been silent for long gives its vote to a learner that is there, and keeps it where there is none:
+a cluster does not become smaller by itself. One step at a time, each a change of
 its own, so that each is safe by itself; what joins two is a joint configuration (Ongaro's dissertation, 4.3).
 """
 
@@ -58,7 +59,7 @@ def next_step(
     ready = [node for node in ready if node not in silent]
     racks = Counter(by_node[node]["rack"] for node in config.voters if node in by_node)
     ready.sort(key=lambda node: (racks[by_node[node]["rack"]], node))
-    wanted = voters_wanted(len(may_vote - silent) or 1)
+    wanted = voters_wanted(len(may_vote))
     here = [node for node in config.voters if node in by_node]
     if ready and len(here) < wanted:
         # From one voter to three in one step: two would both be needed.

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
+
+if TYPE_CHECKING:
+    from ..consensus.raft_links import VoterPlan
 
 
 @dataclass(slots=True)
@@ -18,3 +22,5 @@ class HostContext:
     hostname: str
     incarnation: int
     boot_id: str
+    voter: VoterPlan | None = None
+    """Its place among the cluster's hosts; ``None``: it is alone."""

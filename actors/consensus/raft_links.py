@@ -1,0 +1,132 @@
+"""Raft's messages between the voters of a cluster: which host a node is, and whether a message is of whom it says."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from actorgrid.errors import FrameTooLarge, MailboxFull, MalformedMessage
+from actorgrid.transports.peer_calls import Loop, OnCast
+from actorgrid.transports.peer_hosts import PeerHosts
+from actorgrid.transports.peer_link import Admit
+from actorgrid.transports.peer_net import Resolve
+
+from .raft.codec import decode_message, encode_message
+from .raft.messages import Message
+
+TARGET = "raft"
+log = logging.getLogger("actorgrid.consensus")
+
+Members = Mapping[str, Mapping[str, Any]]
+
+
+class MakeNet(Protocol):
+    """Makes the net of this host, over sockets or in memory."""
+
+    def __call__(self, loop: Loop, resolve: Resolve, admit: Admit, on_cast: OnCast) -> PeerHosts:
+        """The net; it listens when this returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class VoterPlan:
+    """What this host is to the cluster's consensus from its first moment.
+
+    ``node`` is its number there. ``founding``: it began the cluster by itself; else its log comes from others.
+    ``seeds`` are the members as they were told when it joined, by host id; they count until the ledger has members.
+    """
+
+    node: int
+    make_net: MakeNet
+    founding: bool = False
+    seeds: Members = field(default_factory=dict)
+
+
+class RaftLinks:
+    """*members* gives the ledger's; *on_message* is given each message that is of whom it says."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        plan: VoterPlan,
+        members: Callable[[], Members],
+        on_message: Callable[[Message], None],
+        on_unreachable: Callable[[int], None],
+    ) -> None:
+        self._members = members
+        self._seeds = plan.seeds
+        self._on_message = on_message
+        self._on_unreachable = on_unreachable
+        self.refused: Counter[str] = Counter()
+        self._hosts: dict[int, str] = {}
+        self._net = plan.make_net(loop, self._resolve, self._admit, self._take)
+        self.members_changed()
+
+    def members_changed(self) -> None:
+        """Somebody came, went or moved: links to those who are no members any more are closed."""
+        self._hosts = {int(record["node"]): host_id for host_id, record in self._known().items()}
+        self._net.drop_refused()
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Have links to these nodes ready."""
+        self._net.keep([self._hosts[node] for node in nodes if node in self._hosts])
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Each goes out, or is lost, as Raft expects of a network; for what is too much the core is told."""
+        for message in messages:
+            host_id = self._hosts.get(message.to)
+            if host_id is None:
+                self.refused["to a node that is no member"] += 1
+                continue
+            try:
+                self._net.cast(host_id, TARGET, encode_message(message))
+            except (MailboxFull, FrameTooLarge) as error:
+                log.debug("to %s: %s", host_id, error)
+                self.refused[error.code] += 1
+                self._on_unreachable(message.to)
+
+    def stats(self) -> dict[str, Any]:
+        """Of the net below, and what was refused here."""
+        return {**self._net.stats(), "refused_messages": dict(self.refused)}
+
+    def close(self) -> None:
+        """Close all links."""
+        self._net.close()
+
+    # -- what the net asks
+
+    def _known(self) -> Members:
+        return self._members() or self._seeds
+
+    def _resolve(self, host_id: str) -> list[tuple[str, int]]:
+        record = self._known().get(host_id)
+        if record is None:
+            return []
+        address, _, port = str(record["addresses"]["raft"]).rpartition(":")
+        return [(address, int(port))]
+
+    def _admit(self, host_id: str, fingerprint: str) -> str | None:
+        record = self._known().get(host_id)
+        if record is None:
+            return f"{host_id} is no member of the cluster"
+        if fingerprint and fingerprint not in record["fingerprints"]:
+            return f"{host_id} has another certificate than the ledger knows"
+        return None
+
+    def _take(self, host_id: str, target: str, body: bytes) -> None:
+        if target != TARGET:
+            self.refused["to another target"] += 1
+            return
+        try:
+            message = decode_message(body)
+        except MalformedMessage as error:
+            log.warning("from %s: %s", host_id, error)
+            self.refused[error.code] += 1
+            return
+        if self._hosts.get(message.sender) != host_id:
+            # A member that speaks for another: its certificate is good, its software is not.
+            self.refused["of another sender"] += 1
+            return
+        self._on_message(message)

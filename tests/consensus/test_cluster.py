@@ -1,0 +1,224 @@
+"""Consensus of several hosts: real actors, real files, links through memory that fail."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorgrid.actors.consensus.actor import Consensus
+from actorgrid.actors.consensus.commands import add_member, found_cluster, remove_member, set_setting
+from actorgrid.actors.consensus.messages import Propose, Query
+from actorgrid.actors.consensus.raft_links import VoterPlan
+from actorgrid.actors.host.context import HostContext
+from actorgrid.errors import CallTimeout, LogFailed, NotLeader
+from actorgrid.supervisors.inline import InlineNode
+from actorgrid.transports.faulty_net import FaultyNet, FaultyNetwork
+from tests.consensus.rig import AT, make_context
+
+
+class Town:
+    """Hosts of one cluster on one clock. Each has its Consensus under its own name."""
+
+    def __init__(self, folder: Path, **performance: Any) -> None:
+        self.folder = folder
+        self.performance = performance
+        self.node = InlineNode()
+        self.network = FaultyNetwork(self.node, seed=1)
+        self.contexts: dict[str, HostContext] = {}
+        self.live: dict[str, Consensus] = {}
+        self._seq = itertools.count(1)
+
+    def _net(self, host_id: str) -> Callable[..., FaultyNet]:
+        def make(loop: Any, resolve: Any, admit: Any, on_cast: Any) -> FaultyNet:
+            def refuse(*_: Any) -> None:
+                raise AssertionError("nobody calls or opens streams here")
+
+            return FaultyNet(self.network, host_id, on_call=refuse, on_cast=on_cast, on_stream=refuse, admit=admit)
+
+        return make
+
+    def member(self, host_id: str) -> dict[str, Any]:
+        return {"raft": f"{host_id}:7402"}
+
+    def start(self, host_id: str) -> Consensus:
+        server = self.node.add(Consensus, self.contexts[host_id], name=host_id)
+        assert isinstance(server, Consensus)
+        self.live[host_id] = server
+        return server
+
+    def found(self, host_id: str = "a") -> None:
+        self.contexts[host_id] = context = make_context(self.folder / host_id, **self.performance)
+        context.host_id, context.voter = host_id, VoterPlan(1, self._net(host_id), founding=True)
+        self.start(host_id)
+        self.propose(found_cluster("c1", host_id, self.member(host_id), "", AT), host_id)
+
+    def join(self, host_id: str, via: str = "a") -> None:
+        answer = self.propose(add_member(host_id, self.member(host_id), "", AT), via)
+        self.contexts[host_id] = context = make_context(self.folder / host_id, **self.performance)
+        context.host_id = host_id
+        seeds = dict(self.live[via]._voter.ledger.members)
+        context.voter = VoterPlan(answer["node"], self._net(host_id), seeds=seeds)
+        self.start(host_id)
+
+    def propose(self, command: dict[str, Any], to: str, timeout_s: float = 10.0) -> Any:
+        number = next(self._seq)
+        return self.node.request(to, Propose(command, f"test-{number}", 1), timeout_s).result
+
+    def kill(self, host_id: str) -> None:
+        server = self.live.pop(host_id)
+        self.node.remove(host_id)
+        voter = server._voter
+        server._failed = voter.failure = LogFailed("killed")
+        server.runtime.unwatch(voter.fileno())
+        self.network.crash(host_id)
+        voter.log.close()
+        voter._store.close()
+
+    def until(self, condition: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
+        for _ in range(int(within_s / 0.05)):
+            if condition():
+                return
+            self.node.advance(0.05)
+        raise AssertionError(f"{what}: not within {within_s} s; {self.states()}")
+
+    def states(self) -> dict[str, Any]:
+        return {id: server._voter.status() for id, server in self.live.items()}
+
+    @property
+    def leader(self) -> str | None:
+        leading = [id for id, server in self.live.items() if server._leading]
+        terms = {id: self.live[id]._voter.term for id in leading}
+        return max(leading, key=lambda id: terms[id]) if leading else None
+
+    def voters(self) -> set[int]:
+        leader = self.leader
+        return set() if leader is None else set(self.live[leader]._voter.status().config.voters)
+
+    def settled(self) -> bool:
+        """Everybody has applied what the leader has."""
+        indexes = {server._voter.ledger.index for server in self.live.values()}
+        return self.leader is not None and len(indexes) == 1
+
+    def digests(self) -> list[dict[str, str]]:
+        return [server._voter.ledger.digest() for server in self.live.values()]
+
+    def close(self) -> None:
+        for host_id in list(self.live):
+            self.kill(host_id)
+        self.node._selector.close()
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Iterator[Town]:
+    made = Town(tmp_path, ledger_snapshot_every=50, ledger_segment_bytes=4096)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def three(town: Town) -> Town:
+    town.found("a")
+    town.join("b")
+    town.join("c")
+    town.until(lambda: town.voters() == {1, 2, 3}, "three voters")
+    return town
+
+
+def test_hosts_that_join_are_learners_and_then_voters(town: Town) -> None:
+    town.found("a")
+    town.join("b")
+    town.node.advance(5.0)
+    assert town.voters() == {1}  # with two hosts, one votes: the loss of the other stops nobody
+    assert set(town.live["a"]._voter.status().config.learners) == {2}
+    town.join("c")
+    town.until(lambda: town.voters() == {1, 2, 3}, "three voters")
+    town.until(town.settled, "everybody up to date")
+    assert len({str(digest) for digest in town.digests()}) == 1
+
+
+def test_what_is_proposed_on_any_host_is_committed_once_and_seen_on_all(three: Town) -> None:
+    for number, host_id in enumerate("abc" * 5):
+        answer = three.propose(set_setting("k", number, host_id, AT), host_id)
+        assert answer["previous"] == (number - 1 if number else None)
+        assert three.live[host_id]._voter.ledger.settings["k"] == number
+    three.until(three.settled, "everybody up to date")
+    assert len({str(digest) for digest in three.digests()}) == 1
+
+
+def test_a_lost_leader_is_replaced_and_nothing_committed_is_lost(three: Town) -> None:
+    three.propose(set_setting("k", "before", "me", AT), "b")
+    three.kill("a")
+    three.until(lambda: three.leader in ("b", "c"), "a new leader", within_s=5.0)
+    leader = three.leader
+    assert leader is not None
+    assert three.propose(set_setting("k", "after", "me", AT), leader)["previous"] == "before"
+    three.start("a")
+    three.until(three.settled, "everybody up to date")
+    assert three.live["a"]._voter.ledger.settings["k"] == "after"
+    assert three.live["a"]._voter.ledger.term == three.live[leader]._voter.ledger.term
+
+
+def test_a_minority_commits_nothing_and_says_why(three: Town) -> None:
+    three.network.cut(["a"], ["b", "c"])
+    three.until(lambda: three.leader in ("b", "c"), "a new leader")
+    three.until(lambda: not three.live["a"]._leading, "the old leader to step down")
+    with pytest.raises((NotLeader, CallTimeout)):
+        three.propose(set_setting("k", "lost", "me", AT), "a")
+    leader = three.leader
+    assert leader is not None
+    three.propose(set_setting("k", "kept", "me", AT), leader)
+    with pytest.raises((NotLeader, CallTimeout)):
+        three.node.request("a", Query("settings", linearizable=True), 3.0)
+    assert three.node.request("a", Query("settings"), 3.0) == {"settings": {}}
+    three.network.mend()
+    three.until(three.settled, "everybody up to date")
+    assert three.live["a"]._voter.ledger.settings == {"k": "kept"}
+
+
+def test_linearizable_reads_on_any_host_see_what_was_committed_anywhere(three: Town) -> None:
+    for number, (writer, reader) in enumerate(itertools.permutations("abc", 2)):
+        three.propose(set_setting("k", number, "me", AT), writer)
+        found = three.node.request(reader, Query("settings", linearizable=True), 5.0)
+        assert found == {"settings": {"k": number}}
+
+
+def test_a_removed_host_is_refused_and_the_others_go_on(three: Town) -> None:
+    three.join("d")
+    three.until(lambda: set(three.live["a"]._voter.status().config.learners) == {4}, "a learner")
+    three.propose(remove_member("c", "me", AT), "a")
+    three.until(lambda: three.voters() == {1, 2, 4}, "the next in its place")
+    gone = three.live["c"]._voter.ledger.index
+    three.propose(set_setting("k", 1, "me", AT), "d")
+    three.node.advance(5.0)
+    assert three.live["c"]._voter.ledger.index <= gone + 3
+    assert three.live["a"]._links is not None
+    assert "k" not in three.live["c"]._voter.ledger.settings
+
+
+def test_a_host_far_behind_is_sent_a_snapshot(three: Town) -> None:
+    three.kill("c")
+    for number in range(400):
+        three.propose(set_setting(f"k{number % 20}", number, "me", AT), "a")
+    three.until(lambda: three.live["a"]._voter.snapshot_index > 300, "a snapshot")
+    three.start("c")
+    three.until(three.settled, "everybody up to date")
+    assert len({str(digest) for digest in three.digests()}) == 1
+
+
+def test_all_hosts_lose_power_and_come_back_with_everything(three: Town) -> None:
+    for number in range(20):
+        three.propose(set_setting(f"k{number}", number, "me", AT), "abc"[number % 3])
+    for host_id in "abc":
+        three.kill(host_id)
+    three.node.advance(1.0)
+    names = iter("abc")
+    # A host alone waits for the others, but not for ever.
+    three.start(next(names))
+    three.start(next(names))
+    three.start(next(names))
+    three.until(three.settled, "everybody up to date")
+    assert len(three.live["c"]._voter.ledger.settings) == 20
