@@ -232,6 +232,36 @@ def test_a_certificate_for_another_purpose_is_no_hosts(more: dict[str, Any]) -> 
         material.check(NOW_S)
 
 
+def test_a_certificate_that_outlives_its_authority_is_refused() -> None:
+    old = Cluster(now_s=NOW_S - AUTHORITY_LIFE_S - DAY_S)
+    with pytest.raises(CertificateRefused, match="authority's certificate has expired"):
+        forged(old, uri(host_uri(CLUSTER, HOST))).check(NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("path_length", "permitted", "kind"),
+    [(0, CLUSTER, None), (1, CLUSTER, CertificateRefused), (None, CLUSTER, CertificateRefused)]
+    + [(0, permitted, CertificateRefused) for permitted in (OTHER_CLUSTER, "", ".example")],
+)
+def test_an_authority_with_more_power_than_its_cluster_needs_is_refused(
+    path_length: int | None, permitted: str, kind: type[ActorGridError] | None
+) -> None:
+    key, start = new_private_key(), datetime.datetime.fromtimestamp(NOW_S, datetime.UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.SERIAL_NUMBER, "1")])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, start, start + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(True, path_length), critical=True)
+        .add_extension(uri(f"actorgrid://{CLUSTER}"), critical=False)
+        .add_extension(x509.NameConstraints([x509.UniformResourceIdentifier(permitted)], None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    if kind is None:
+        assert check_authority(certificate, CLUSTER) == 1
+    else:
+        with pytest.raises(kind):
+            check_authority(certificate, CLUSTER)
+
+
 def test_certificates_outside_of_their_time_are_refused_with_both_times() -> None:
     cluster = Cluster()
     certificate = cluster.certificate(HOST)

@@ -248,6 +248,25 @@ def test_a_certificate_for_another_key_is_not_entered() -> None:
     assert isinstance(error, CertificateRefused) and "not ours" in str(error)
 
 
+def test_a_welcome_by_an_authority_that_nobody_we_know_endorses_is_not_entered() -> None:
+    cluster, rogue, key = Cluster(), Cluster(), new_private_key()
+
+    def of_rogue(welcome: Welcome) -> Welcome:
+        certificate = rogue.certificate("host-b", key, CAPABILITIES.addresses)
+        return replace(welcome, certificate=certificate, bundle=rogue.bundle)
+
+    error = failure(join(Member(cluster), new_joiner(cluster.token(), key=key), answer=of_rogue))
+    assert isinstance(error, CertificateRefused) and "not the one we know" in str(error)
+
+
+def test_a_token_that_cannot_be_redeemed_costs_the_ledger_nothing() -> None:
+    cluster = Cluster()
+    member, asked = Member(cluster), []
+    member.redeem = asked.append  # type: ignore[method-assign, assignment]
+    assert isinstance(failure(join(member, new_joiner(cluster.token(at=NOW_S - 7200)))), JoinTokenExpired)
+    assert asked == []
+
+
 def test_an_address_that_another_host_has_is_refused() -> None:
     cluster = Cluster()
     member = Member(cluster, taken={"10.0.0.2": "host-z"})

@@ -7,6 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,8 +70,11 @@ def test_an_authority_that_the_old_one_did_not_endorse_is_not_introduced() -> No
     stranger, other = new_authority(generation=2), new_authority(generation=2)
     word = cluster.authority.endorse(stranger.certificate)
     back = stranger.endorse(cluster.authority.certificate)
+    # A signature over the certificate as it is, as one for another purpose might be.
+    bare = cluster.authority.key.sign(stranger.certificate.public_bytes(Encoding.DER), ec.ECDSA(hashes.SHA256()))
     for by_signing, by_new in (
         (word, word),
+        (bare, back),
         (back, back),
         (b"", back),
         (cluster.authority.endorse(other.certificate), back),
