@@ -35,7 +35,7 @@ CHUNK_BYTES_MAX = BULK_BYTES_MAX - 64
 TEXT_CHARS_MAX = 256
 ERROR_BYTES_MAX = 16 * 1024
 COMPRESS_FROM_BYTES = 4 * 1024
-PROBE_BYTES = 4 * 1024
+PROBE_BYTES = 1024
 WORTH_IT = 0.8
 """Compressed only where it comes to this share or less: below, zlib costs more time than the bytes it saves."""
 

@@ -20,7 +20,9 @@ from actorgrid.errors import (
     TaskCancelled,
     UnknownKey,
 )
+from actorgrid.supervisors.server import Server, handles
 from actorgrid.transports.peer_frames import PAYLOAD_BYTES_MAX
+from actorgrid.transports.peer_hosts import PeerHosts
 from actorgrid.transports.peer_limits import PeerLimits
 from tests.transports.peer_conformance import QUICK, MemoryWorld, SocketWorld, World, Writer
 
@@ -329,3 +331,20 @@ def test_stats_say_what_was_carried(world: World) -> None:
     assert found["hosts"]["b"]["bytes_out"] > 50_000
     assert found["hosts"]["b"]["bytes_in"] > 50_000
     assert found["hosts"]["b"]["links"] == 1
+
+
+class Asker(Server):
+    """Awaits another host's answer in a handler, as servers do."""
+
+    name = "asker"
+
+    @handles(bytes)
+    async def ask(self, body: bytes) -> bytes:
+        """Ask host b."""
+        net: PeerHosts = self.host
+        return await net.call("b", "echo", body, 5.0)
+
+
+def test_a_server_awaits_an_answer_in_its_handler(world: World) -> None:
+    world.loop.add(Asker, world.hosts["a"].net)
+    assert world.loop.request("asker", b"awaited") == b"awaited"

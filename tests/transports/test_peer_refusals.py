@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 import ssl
 import struct
@@ -391,3 +393,20 @@ def test_a_port_that_is_taken_is_named(world: SocketWorld) -> None:
     with pytest.raises(PortInUse, match=str(world.ports["a"])):
         world.add("b")
     del world.hosts["b"]
+
+
+def test_a_listener_without_descriptors_left_takes_connections_again_later(world: SocketWorld) -> None:
+    waiting = socket.socket()
+    highest = os.dup(0)
+    os.close(highest)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))
+    try:
+        waiting.connect(("127.0.0.1", world.ports["a"]))
+        for _ in range(20):
+            world.loop.step()
+        assert world.hosts["a"].net.stats()["half_open"] == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    world.until(lambda: world.hosts["a"].net.stats()["half_open"] == 1)
+    waiting.close()
