@@ -262,7 +262,7 @@ class FaultyNet(PeerHosts):
 
     def _failed(self, route: PeerRoute, lane: str, why: str) -> None:
         if not self._closed:
-            self._count(Refusal.UNREACHABLE, f"{route.host_id} cannot be reached: {why}")
+            self._count(Refusal.UNREACHABLE, f"{route.host_id} cannot be reached: {why}", route.host_id, lane)
             self._dial_failed(route, lane, why)
 
     def _met(self, route: PeerRoute, lane: str) -> None:
@@ -290,9 +290,9 @@ class FaultyNet(PeerHosts):
     def _admits(self, other: FaultyNet) -> bool:
         why = self._admit(other.host_id, "")
         if why is not None:
-            self._count(Refusal.UNKNOWN_HOST, f"{other.host_id}: {why}")
+            self._count(Refusal.UNKNOWN_HOST, f"{other.host_id}: {why}", other.host_id)
         return why is None
 
     def _went_down(self, end: PeerEnd, event: Down) -> None:
         super()._went_down(end, event)
-        self._count(event.refusal, f"a link with {end.host_id}: {event.error}")
+        self._count(event.refusal, f"a link with {end.host_id}: {event.error}", end.host_id, end.lane)

@@ -208,6 +208,7 @@ class Stream:
         *on_end*: the other side writes no more (``None``), or the stream is lost (an error, perhaps after a ``None``;
         then nothing more comes).
         *on_room*: after ``write`` did not take all, or before the other side had the stream, it takes more.
+        An ActorGridError that *on_data* or *on_room* raises resets the stream.
         """
         self._on_data, self._on_end, self._on_room = on_data, on_end, on_room
 
@@ -274,6 +275,6 @@ class Stream:
 OnCall = Callable[[IncomingCall], None]
 """A request came. An ActorGridError that this raises is its answer."""
 OnCast = Callable[[str, str, bytes], None]
-"""(host id, target, body): a message without an answer came."""
+"""(host id, target, body): a message without an answer came. An ActorGridError that this raises is logged."""
 OnStream = Callable[[Stream], None]
 """A stream was opened by another host: attach to it, or reset it. An ActorGridError that this raises resets it."""

@@ -6,6 +6,7 @@ bytes is a subclass: a socket (``PeerSocket``) or memory (``FaultyEnd``).
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -15,6 +16,8 @@ from .peer_calls import Answer, Bytes, IncomingCall, OnCall, OnCast, OnStream, S
 from .peer_limits import Refusal
 from .peer_session import Called, Cancelled, CastReceived, Down, PeerSession, Replied, SessionEvent
 from .peer_streams import StreamDone, StreamEnded, StreamOpened, StreamReceived, StreamRoom
+
+log = logging.getLogger("actorgrid.links")
 
 Handlers = tuple[OnCall, OnCast, OnStream]
 
@@ -146,13 +149,11 @@ class PeerEnd(ABC):
             case Called(call_id, target, body):
                 self._called(call_id, target, body)
             case CastReceived(target, body):
-                self._on_cast(self.host_id, target, body)
+                self._cast_came(target, body)
             case StreamReceived(stream_id, data):
-                if (stream := self._streams.get(stream_id)) is not None:
-                    stream.received(data)
+                self._tell(stream_id, lambda stream: stream.received(data))
             case StreamRoom(stream_id):
-                if (stream := self._streams.get(stream_id)) is not None:
-                    stream.has_room()
+                self._tell(stream_id, lambda stream: stream.has_room())
             case StreamOpened(stream_id, target, head):
                 self._opened(stream_id, target, head)
             case StreamEnded(stream_id, error):
@@ -180,6 +181,21 @@ class PeerEnd(ABC):
             self._on_call(call)
         except ActorGridError as error:
             call.fail(error)
+
+    def _cast_came(self, target: str, body: bytes) -> None:
+        try:
+            self._on_cast(self.host_id, target, body)
+        except ActorGridError as error:  # nobody waits for an answer that could say so
+            log.info("a cast of %s to %s is refused: %s", self.host_id, target, error)
+
+    def _tell(self, stream_id: int, what: Callable[[Stream], None]) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        try:
+            what(stream)
+        except ActorGridError as error:
+            stream.reset(error)
 
     def _opened(self, stream_id: int, target: str, head: bytes) -> None:
         stream = self._streams[stream_id] = Stream(self.host_id, target, head)

@@ -131,7 +131,7 @@ class PeerHosts(ABC):
         try:
             self._submit(self._route(host_id, CONTROL_LANE), CONTROL_LANE, work)
         except (HostUnreachable, PeerGone):
-            self._count(Refusal.UNREACHABLE, f"a cast to {host_id} is dropped: it cannot be reached now")
+            self._count(Refusal.UNREACHABLE, f"a cast to {host_id} is dropped: it cannot be reached now", host_id)
 
     def open_stream(self, host_id: str, target: str, head: bytes, compress: bool = False) -> Stream:
         """Open a stream to *target* at a host; its ``on_end`` says what failed: as for ``call``, or MailboxFull."""
@@ -159,13 +159,19 @@ class PeerHosts(ABC):
         return route is not None and route.link is not None
 
     def stats(self) -> dict[str, Any]:
-        """Plain values for metrics: refusals by reason, and for each host with a record its links, bytes, round trip,
-        what is under way and what last kept it from being reached. Bytes count what its present links carried."""
+        """Plain values for metrics: refusals by reason; for each host with a record its links, bytes, round trip, what is
+        under way, refusals, and what last kept it from being reached.
+
+        A host's record, and with it what it counts, ends when nothing is said to it any more.
+        """
         hosts: dict[str, dict[str, Any]] = {}
         for (host_id, lane), route in self._routes.items():
             entry = hosts.setdefault(host_id, {"links": 0, "bytes_in": 0, "bytes_out": 0, "calls": 0, "streams": 0})
             entry[lane] = {"up": route.link is not None, "failures": route.failures, "waiting": route.waiting}
             entry["last_error"] = entry.get("last_error") or route.last_error
+            entry["refusals"] = dict(Counter(entry.get("refusals", {})) + route.refusals)
+            entry["bytes_in"] += route.bytes_in
+            entry["bytes_out"] += route.bytes_out
         for end in self._ends:
             found = hosts.get(end.host_id)
             if found is not None and end.session.usable:
@@ -279,6 +285,9 @@ class PeerHosts(ABC):
         self._ends.pop(end, None)
         key = end.host_id, end.lane
         route = self._routes.get(key)
+        if route is not None:
+            route.bytes_in += end.bytes_in
+            route.bytes_out += end.bytes_out
         if route is not None and route.lost(end, str(event.error), self._loop.monotonic(), self._dice.random()):
             if key[1] == CONTROL_LANE:
                 self._tell(key[0], False)
@@ -291,10 +300,12 @@ class PeerHosts(ABC):
         if self._on_peer is not None:
             self._on_peer(host_id, up)
 
-    def _count(self, refusal: Refusal, about: str) -> None:
+    def _count(self, refusal: Refusal, about: str, host_id: str = "", lane: str = CONTROL_LANE) -> None:
         if refusal in _QUIET:
             return
         self.refusals[refusal] += 1
+        if (host_id, lane) in self._routes:
+            self._routes[host_id, lane].refusals[refusal] += 1
         now_s = self._loop.monotonic()
         if now_s - self._logged_s.get(refusal, -LOG_EVERY_S) >= LOG_EVERY_S:
             self._logged_s[refusal] = now_s

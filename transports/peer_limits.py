@@ -74,7 +74,7 @@ class PeerLimits:
     waiting_max: int = 1024
     """Calls, casts and streams that wait for a link to one host; then MailboxFull."""
     waiting_bytes_max: int = 4 * 2**20
-    half_open_max: int = 64
+    half_open_max: int = 128
     """Accepted connections without a proven host, of one listener; then the oldest is closed: a proof takes
     milliseconds, so that it is hardly ever an honest one."""
     half_open_per_address_max: int = 16

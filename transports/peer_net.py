@@ -140,7 +140,9 @@ class PeerNet(PeerHosts):
         if not isinstance(end, PeerSocket):
             raise AssertionError("a net of sockets has other links")
         refusal = Refusal.UNREACHABLE if end.dialled and not end.bytes_in else event.refusal
-        self._count(refusal, f"a link with {end.host_id or 'a host'} at {end.address}: {event.error}")
+        host_id = end.link.host_id
+        about = f"a link with {host_id or 'a host'} at {end.address}: {event.error}"
+        self._count(refusal, about, host_id, end.link.lane)
         if end in self._half_open:
             del self._half_open[end]
             self._door.gone(end.address)

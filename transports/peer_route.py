@@ -6,6 +6,7 @@ arguments, and what to do comes back as values.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -48,6 +49,10 @@ class Route(Generic[L]):
         self.failures = 0
         """Dials and short-lived links in a row."""
         self.last_error = ""
+        self.refusals: Counter[str] = Counter()
+        """Its links that were refused or closed for a reason."""
+        self.bytes_in = self.bytes_out = 0
+        """Of links that have ended."""
         self._own_host = own_host
         self._limits = limits
         self._link: L | None = None

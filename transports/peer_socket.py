@@ -37,7 +37,7 @@ class PeerSocket(PeerEnd):
         super().__init__(link.session, handlers, on_up, on_down)
         self.dialled = link.dialled
         self.address = address
-        self._link = link
+        self.link = link
         self._loop = loop
         self._socket = connection
         self._unsent = memoryview(b"")
@@ -50,12 +50,12 @@ class PeerSocket(PeerEnd):
 
     def tick(self) -> None:
         """Some time has passed."""
-        self._link.tick(self._loop.monotonic())
+        self.link.tick(self._loop.monotonic())
         self._go_on()
 
     def close(self, refusal: Refusal, message: str) -> None:
         """End it now."""
-        self._link.close(refusal, message)
+        self.link.close(refusal, message)
         self._go_on()
 
     def _watch(self, writable: bool) -> None:
@@ -75,9 +75,9 @@ class PeerSocket(PeerEnd):
                 data = b""
             if data:
                 self.bytes_in += len(data)
-                self._link.receive(data, self._loop.monotonic())
+                self.link.receive(data, self._loop.monotonic())
             else:
-                self._link.end_of_stream()
+                self.link.end_of_stream()
             self._go_on()
             if len(data) < RECEIVE_BYTES:
                 return
@@ -92,7 +92,7 @@ class PeerSocket(PeerEnd):
         self._busy = True
         try:
             while True:
-                while (event := self._link.next_event()) is not None:
+                while (event := self.link.next_event()) is not None:
                     if isinstance(event, Down):
                         self._leave()
                         self._lost(event)
@@ -110,7 +110,7 @@ class PeerSocket(PeerEnd):
     def _send(self) -> bool:
         """Give the kernel what it takes; whether it took a whole load and there may be more."""
         if not self._unsent:
-            self._unsent = memoryview(self._link.bytes_to_send())
+            self._unsent = memoryview(self.link.bytes_to_send())
         while self._unsent:
             try:
                 sent = self._socket.send(self._unsent)
@@ -119,7 +119,7 @@ class PeerSocket(PeerEnd):
                 return False
             except OSError:
                 self._unsent = memoryview(b"")
-                self._link.end_of_stream()
+                self.link.end_of_stream()
                 return True
             self.bytes_out += sent
             self._unsent = self._unsent[sent:]
@@ -133,7 +133,7 @@ class PeerSocket(PeerEnd):
         """Send the last bytes if the kernel takes them, and close the socket."""
         self._closed = True
         self._loop.unwatch(self._socket.fileno())
-        last = bytes(self._unsent) + self._link.bytes_to_send()
+        last = bytes(self._unsent) + self.link.bytes_to_send()
         try:
             if last:
                 self.bytes_out += self._socket.send(last)

@@ -39,7 +39,6 @@ CALLED_FROM_OUTSIDE = {
     "encode_message": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
     "decode_message": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
     "PeerNet": "the servers that speak to other hosts (docs/peer_links.md)",
-    "PeerNet.drop_refused": "the servers that speak to other hosts (docs/peer_links.md)",
     "FaultyNetwork.set_faults": "who plays faults between hosts (docs/peer_links.md)",
     "InlineNode": "tests, and whoever embeds a host: every server is tested on it",
 }

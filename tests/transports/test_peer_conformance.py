@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -348,3 +349,19 @@ class Asker(Server):
 def test_a_server_awaits_an_answer_in_its_handler(world: World) -> None:
     world.loop.add(Asker, world.hosts["a"].net)
     assert world.loop.request("asker", b"awaited") == b"awaited"
+
+
+def test_what_a_handler_refuses_ends_no_more_than_what_it_was_for(world: World) -> None:
+    fresh = world.hosts["b"]
+    fresh.told = Refusing()  # type: ignore[assignment]
+    fresh.read = Refusing()  # type: ignore[assignment]
+    world.hosts["a"].net.cast("b", "note", b"")
+    writer = Writer(world.hosts["a"].net.open_stream("b", "bulk", b""), b"data")
+    world.until(lambda: writer.ends)
+    assert isinstance(writer.ends[0], UnknownKey)
+    assert world.ask("a", "b", "echo", b"on") == b"on"
+
+
+class Refusing(list[Any]):
+    def append(self, _item: Any) -> None:
+        raise UnknownKey("not here")
