@@ -159,8 +159,8 @@ class PeerHosts(ABC):
         return route is not None and route.link is not None
 
     def stats(self) -> dict[str, Any]:
-        """Plain values for metrics: refusals by reason; for each host with a record its links, bytes, round trip, what is
-        under way, refusals, and what last kept it from being reached.
+        """Plain values for metrics: refusals by reason; for each host with a record its links, bytes, round trip,
+        what is under way, refusals, and what last kept it from being reached.
 
         A host's record, and with it what it counts, ends when nothing is said to it any more.
         """
