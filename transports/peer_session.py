@@ -126,6 +126,7 @@ class PeerSession:
             self._served.clear()
             self._served_bytes = 0
             self._streams = Streams(1, self._limits)
+            self._pong_due = None
 
     @property
     def usable(self) -> bool:
