@@ -103,6 +103,8 @@ class Host:
         voter = server._voter
         server._failed = voter.failure = LogFailed("killed")
         server.runtime.unwatch(voter.fileno())
+        voter._writer.failed = LogFailed("killed")
+        voter._writer.close()
         voter.log.close()
         voter._store.close()
         self.consensus = None

@@ -75,6 +75,8 @@ class Town:
         server._failed = voter.failure = LogFailed("killed")
         server.runtime.unwatch(voter.fileno())
         self.network.crash(host_id)
+        voter._writer.failed = LogFailed("killed")
+        voter._writer.close()
         voter.log.close()
         voter._store.close()
 
