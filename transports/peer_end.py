@@ -65,6 +65,11 @@ class PeerEnd(ABC):
         """How many streams there are."""
         return len(self._streams)
 
+    @property
+    def held_bytes(self) -> int:
+        """What of the other side's bytes is held."""
+        return self.session.served_bytes
+
     def retire(self) -> None:
         """Begin nothing new; it closes when nothing is under way."""
         self.session.retire()

@@ -30,6 +30,7 @@ from .peer_session import Down
 
 LOG_EVERY_S = 10.0
 _QUIET = {Refusal.GONE, Refusal.RETIRED, Refusal.CLOSING}
+_COUNTS = ("links", "bytes_in", "bytes_out", "calls", "streams", "unsent_bytes", "held_bytes", "casts_dropped")
 
 OnPeer = Callable[[str, bool], None]
 """(host id, reachable): its link for calls is up now, or is not any more."""
@@ -122,16 +123,21 @@ class PeerHosts(ABC):
     def cast(self, host_id: str, target: str, body: bytes) -> None:
         """Tell *target* at a host; nothing says whether it came. Raises MailboxFull or FrameTooLarge.
 
-        Without a link it waits for the next dial, if that is due within ``handshake_s``, or is dropped.
+        Without a link it waits for the next dial, if that is due within ``handshake_s``, or is dropped, and counted.
         """
         if self._closed or host_id == self.host_id:
             raise NotSupported("a net casts to other hosts, until it is closed", asked=host_id)
+        route = self._route(host_id, CONTROL_LANE)
+
+        def dropped(_error: ActorGridError) -> None:
+            route.casts_dropped += 1
+
         deadline_s = self._loop.monotonic() + self._limits.handshake_s
-        work = Work[PeerEnd](lambda link: link.cast(target, body), lambda _error: None, len(body), deadline_s)
+        work = Work[PeerEnd](lambda link: link.cast(target, body), dropped, len(body), deadline_s)
         try:
-            self._submit(self._route(host_id, CONTROL_LANE), CONTROL_LANE, work)
-        except (HostUnreachable, PeerGone):
-            self._count(Refusal.UNREACHABLE, f"a cast to {host_id} is dropped: it cannot be reached now", host_id)
+            self._submit(route, CONTROL_LANE, work)
+        except (HostUnreachable, PeerGone) as error:
+            dropped(error)
 
     def open_stream(self, host_id: str, target: str, head: bytes, compress: bool = False) -> Stream:
         """Open a stream to *target* at a host; its ``on_end`` says what failed: as for ``call``, or MailboxFull."""
@@ -166,10 +172,11 @@ class PeerHosts(ABC):
         """
         hosts: dict[str, dict[str, Any]] = {}
         for (host_id, lane), route in self._routes.items():
-            entry = hosts.setdefault(host_id, {"links": 0, "bytes_in": 0, "bytes_out": 0, "calls": 0, "streams": 0})
+            entry = hosts.setdefault(host_id, dict.fromkeys(_COUNTS, 0))
             entry[lane] = {"up": route.link is not None, "failures": route.failures, "waiting": route.waiting}
             entry["last_error"] = entry.get("last_error") or route.last_error
             entry["refusals"] = dict(Counter(entry.get("refusals", {})) + route.refusals)
+            entry["casts_dropped"] += route.casts_dropped
             entry["bytes_in"] += route.bytes_in
             entry["bytes_out"] += route.bytes_out
         for end in self._ends:
@@ -180,6 +187,8 @@ class PeerHosts(ABC):
                 found["bytes_out"] += end.bytes_out
                 found["calls"] += end.calls
                 found["streams"] += end.streams
+                found["unsent_bytes"] += end.session.unsent_bytes
+                found["held_bytes"] += end.held_bytes
                 if end.lane == CONTROL_LANE:
                     found["rtt_s"] = end.session.rtt_s
         return {

@@ -51,6 +51,7 @@ class Route(Generic[L]):
         self.last_error = ""
         self.refusals: Counter[str] = Counter()
         """Its links that were refused or closed for a reason."""
+        self.casts_dropped = 0
         self.bytes_in = self.bytes_out = 0
         """Of links that have ended."""
         self._own_host = own_host

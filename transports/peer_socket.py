@@ -48,6 +48,11 @@ class PeerSocket(PeerEnd):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)
         self._watch(writable=link.dialled)  # a dialled one is writable when it is connected, or cannot be
 
+    @property
+    def held_bytes(self) -> int:
+        """As ``PeerLink.held_bytes``."""
+        return self.link.held_bytes
+
     def tick(self) -> None:
         """Some time has passed."""
         self.link.tick(self._loop.monotonic())

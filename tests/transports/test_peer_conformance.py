@@ -365,3 +365,10 @@ def test_what_a_handler_refuses_ends_no_more_than_what_it_was_for(world: World) 
 class Refusing(list[Any]):
     def append(self, _item: Any) -> None:
         raise UnknownKey("not here")
+
+
+def test_casts_that_wait_in_vain_are_counted(world: World) -> None:
+    for _ in range(3):
+        world.hosts["a"].net.cast("nobody", "note", b"")
+        assert world.hosts["a"].net.stats()["hosts"]["nobody"]["calls"] == 0
+    world.until(lambda: world.hosts["a"].net.stats()["hosts"]["nobody"]["casts_dropped"] >= 1)
