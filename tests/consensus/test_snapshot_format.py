@@ -122,3 +122,20 @@ def test_equal_logs_give_equal_bytes_also_through_a_snapshot() -> None:
             break
         halves.ledger = Ledger.restore(halves.ledger.snapshot())
     assert whole.ledger.snapshot() == halves.ledger.snapshot()
+
+
+@pytest.mark.parametrize("earlier", [2, 3])
+def test_a_snapshot_of_a_format_between_is_read_with_what_it_did_not_know_empty(earlier: int) -> None:
+    book = Book()
+    book.submit("a", user_id="ann")
+    book.grant("a")
+    header, sections = decode(book.ledger.snapshot())
+    del header["cluster"]
+    sections.pop("members", None)
+    if earlier < 3:
+        for allocation in sections["allocations"]:
+            del allocation["user_id"]
+    restored = Ledger.restore(b"".join(encode({**header, "format": earlier}, sections)))
+    assert restored.digest() == book.ledger.digest()
+    assert restored.allocations["a.1"]["user_id"] == "ann"
+    assert (restored.members, restored._members.cluster_id) == ({}, "")
