@@ -214,6 +214,22 @@ def test_nothing_goes_before_it_is_up_nor_after_its_end(identities: tuple[PeerId
     assert downs(pair, pair.b) == ["gone"]
 
 
+def test_requests_that_are_answered_or_cancelled_free_their_room(identities: tuple[PeerIdentity, PeerIdentity]) -> None:
+    pair = Pair(*identities, replace(LIMITS, served_bytes_max=1000)).up()
+    for number in range(10):
+        call_id = pair.a.session.call("t", bytes(900))
+        pair.settle()
+        assert isinstance(pair.take(pair.b)[0], Called)
+        assert pair.b.held_bytes == 900
+        if number % 2:
+            pair.b.session.reply(call_id, b"")
+        else:
+            pair.a.session.cancel(call_id)
+        pair.settle()
+        pair.take(pair.b)
+        assert pair.b.held_bytes == 0
+
+
 # -- lanes and streams
 
 
@@ -276,7 +292,10 @@ def test_a_writer_learns_of_room_once_it_was_short_of_it(pair: Pair) -> None:
     assert pair.a.session.room(stream) == window
 
 
-def test_claiming_to_have_consumed_more_than_came_grants_no_more_than_the_window(pair: Pair) -> None:
+def test_claiming_to_have_consumed_more_than_came_grants_no_more_than_the_window(
+    identities: tuple[PeerIdentity, PeerIdentity],
+) -> None:
+    pair = Pair(*identities, replace(LIMITS, stream_unsent_bytes=2**40), limits=LIMITS).up()
     stream = pair.a.session.open_stream("bulk", b"")
     pair.settle()
     pair.b.session.consumed(stream, 10**9)
@@ -331,6 +350,18 @@ def test_a_retired_link_ends_once_nothing_is_under_way(pair: Pair) -> None:
     pair.tick(0.5)
     pair.settle()
     assert downs(pair, pair.a) == downs(pair, pair.b) == ["retired"]
+
+
+def test_a_link_that_one_side_has_retired_waits_for_what_the_other_may_have_sent(pair: Pair) -> None:
+    pair.b.session.call("t", b"sent before b knew")
+    under_way = pair.b.bytes_to_send()
+    pair.a.session.retire()
+    pair.a.bytes_to_send()
+    pair.tick(0.5, pair.a)
+    assert not downs(pair, pair.a)
+    pair.a.receive(under_way, pair.now_s)
+    pair.drain(pair.a)
+    assert pair.take(pair.a) == [Called(1, "t", b"sent before b knew")]
 
 
 # -- bytes that are wrong
