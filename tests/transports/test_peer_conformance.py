@@ -151,6 +151,7 @@ def test_two_hosts_that_call_each_other_at_once_end_up_with_one_link(world: Worl
         assert world.ask("a", "b", "echo", b"3") == b"3"
         assert world.ask("b", "a", "echo", b"4") == b"4"
     assert [net.stats()["connections"] for net in nets] == [1, 1]
+    assert [world.hosts[name].seen for name in "ab"] == [[("b", True)], [("a", True)]]
 
 
 def test_a_host_that_is_kept_is_linked_without_a_call_and_again_when_it_is_back(world: World) -> None:

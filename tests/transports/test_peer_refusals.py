@@ -22,7 +22,7 @@ from actorgrid.transports.peer_limits import PeerLimits
 from actorgrid.transports.peer_net import PeerNet
 from actorgrid.transports.peer_tls import PeerIdentity, TlsPipe
 from tests.transports.peer_certificates import Authority
-from tests.transports.peer_conformance import CLUSTER, QUICK, SocketWorld
+from tests.transports.peer_conformance import CLUSTER, QUICK, SocketWorld, Writer
 
 
 class Stranger:
@@ -220,12 +220,11 @@ def make_net(world: SocketWorld, identity: PeerIdentity, **more: Any) -> PeerNet
         world.loop,
         identity,
         None,
-        resolve=lambda other: [("127.0.0.1", world.ports[other])],
         admit=lambda _host, _fingerprint: None,
         on_call=lambda call: call.reply(b""),
         on_cast=lambda *_: None,
         on_stream=lambda _stream: None,
-        **{"limits": QUICK, **more},
+        **{"limits": QUICK, "resolve": lambda other: [("127.0.0.1", world.ports[other])], **more},
     )
 
 
@@ -321,6 +320,15 @@ def test_too_many_half_open_ones_in_all_cost_the_oldest(tmp_path: Path) -> None:
     end(world)
 
 
+def test_connections_that_were_refused_are_not_half_open_any_more(tmp_path: Path) -> None:
+    world = SocketWorld(tmp_path, replace(QUICK, half_open_per_address_max=2))
+    world.add("a")
+    for _ in range(6):
+        Stranger(world, first=b"nonsense").until_closed()
+    assert refusals(world) == {"plain_text": 6}
+    world.close()
+
+
 def test_an_address_that_knocks_too_fast_is_closed_unread(tmp_path: Path) -> None:
     world = SocketWorld(tmp_path, replace(QUICK, knocks_per_s=0.0, knocks_burst=5))
     world.add("a")
@@ -410,3 +418,31 @@ def test_a_listener_without_descriptors_left_takes_connections_again_later(world
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     world.until(lambda: world.hosts["a"].net.stats()["half_open"] == 1)
     waiting.close()
+
+
+# -- sockets
+
+
+def test_addresses_are_tried_in_turn(world: SocketWorld) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        dead = unused.getsockname()[1]
+    identity = world.authority.identity(world.folder, CLUSTER, "b")
+    addresses = [("127.0.0.1", dead), ("127.0.0.1", world.ports["a"])]
+    net = make_net(world, identity, resolve=lambda _host: addresses)
+    answer = net.call("a", "echo", b"the second", 10.0)
+    world.until(lambda: answer.done)
+    assert answer.result() == b"the second"
+    net.close()
+
+
+def test_a_full_socket_goes_on_when_the_kernel_takes_more_not_at_a_tick(tmp_path: Path) -> None:
+    window = 16 * 2**20
+    limits = replace(QUICK, tick_s=3600.0, stream_window_bytes=window, stream_unsent_bytes=window)
+    world = SocketWorld(tmp_path, limits)
+    world.add("a")
+    world.add("b")
+    writer = Writer(world.hosts["a"].net.open_stream("b", "bulk", b""), bytes(window))
+    world.until(lambda: world.hosts["b"].read_end)
+    assert sum(map(len, world.hosts["b"].read)) == window
+    assert not writer.left
+    world.close()
