@@ -64,7 +64,7 @@ class PeerHosts(ABC):
         self._dice = dice
         self._routes: dict[tuple[str, str], PeerRoute] = {}
         self._timers: dict[tuple[str, str], Cancellable] = {}
-        self._kept: frozenset[str] = frozenset()
+        self._kept: dict[str, None] = {}  # in one order: a set's differs between processes
         self._ends: dict[PeerEnd, None] = {}
         self._logged_s: dict[str, float] = {}
         self._closed = False
@@ -72,7 +72,7 @@ class PeerHosts(ABC):
 
     def keep(self, host_ids: Iterable[str]) -> None:
         """Have a link for calls to these hosts always, as far as they can be reached; to no others than asked."""
-        self._kept = frozenset(host_ids) - {self.host_id}
+        self._kept = dict.fromkeys(sorted(set(host_ids) - {self.host_id}))
         for host_id in self._kept:
             self._plan(self._route(host_id, CONTROL_LANE), CONTROL_LANE)
 
