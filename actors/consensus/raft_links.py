@@ -105,7 +105,7 @@ class RaftLinks:
         if record is None:
             return []
         address, _, port = str(record["addresses"]["raft"]).rpartition(":")
-        return [(address, int(port))]
+        return [(address.strip("[]"), int(port))]
 
     def _admit(self, host_id: str, fingerprint: str) -> str | None:
         record = self._known().get(host_id)
