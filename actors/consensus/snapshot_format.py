@@ -49,8 +49,12 @@ def encode(header: Plain, sections: Sections) -> Iterator[bytes]:
 
 
 def pack(value: Any) -> bytes:
-    """A plain value as bytes; whole numbers may be of any size."""
-    data: bytes = msgpack.packb(value, default=_of_big, unicode_errors="surrogatepass")
+    """A plain value as bytes; whole numbers may be of any size, and texts may hold half of a surrogate pair."""
+    try:
+        data: bytes = msgpack.packb(value, default=_of_big)
+    except UnicodeEncodeError:
+        # Seldom, and twice as slow: the codec's own way is only taken without an error handler.
+        data = msgpack.packb(value, default=_of_big, unicode_errors="surrogatepass")
     return data
 
 

@@ -38,6 +38,7 @@ from .requests import (
     request_of,
     request_of_job,
     request_of_lease,
+    shape_held,
     waiting_id,
 )
 
@@ -562,7 +563,7 @@ class CoordinatorCore:
             except (AdoptRefused, UnknownNode) as error:
                 self.notes[id] = f"allocation {id} is more than {record['host']} has now: {error.message}"
                 continue
-            held = Shape.of({**record, "gpu_count": 1, "cpu_milli": cpu_milli, "memory_mib": memory_mib})
+            held = shape_held(record, cpu_milli, memory_mib)
             self._runs(placement, held, record["owner"].get("job_id", ""), record["user_id"], record["granted_at"])
             return True
         unplaced = request_of(id, Shape.of({**record, "gpu_count": len(record["gpu_indexes"])}))
@@ -572,7 +573,8 @@ class CoordinatorCore:
     def _runs(self, placement: Placement, shape: Shape, job_id: str, user: str, since: float) -> None:
         """Tell the scheduler what the engine holds already, when it will be stopped at the latest, and for whom."""
         id = str(placement.id)
-        held = replace(shape, gpu_count=len(placement.shares[0][1]), gpu_models=(), gpu_affinity=())
+        # It is where it is, whatever else would have done.
+        held = replace(shape, gpu_models=(), gpu_affinity=()) if shape.gpu_models or shape.gpu_affinity else shape
         job = self._jobs.get(job_id)
         request = request_of_lease(id, held, user) if job is None else request_of_job(id, held, job)
         stopping_at, stopped_for = self.orders.stopping(id)

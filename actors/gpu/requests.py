@@ -47,6 +47,19 @@ def request_of(id: str, shape: Shape, **more: Any) -> Request:
     )
 
 
+def shape_held(allocation: Record, cpu_milli: int, memory_mib: int) -> Shape:
+    """What a live allocation has of its host; where it lies is settled, so models and devices do not matter."""
+    return Shape(
+        gpu_count=len(allocation["gpu_indexes"]),
+        gpu_milli=allocation["gpu_milli"],
+        gpu_memory_mib=allocation["gpu_memory_mib"],
+        gpu_models=(),
+        gpu_affinity=(),
+        cpu_milli=cpu_milli,
+        memory_mib=memory_mib,
+    )
+
+
 def request_of_job(id: str, shape: Shape, job: Record) -> Request:
     """*shape* for an attempt of *job*, waiting or running. Raises BadRequest for times that are none.
 

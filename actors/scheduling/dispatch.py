@@ -107,6 +107,8 @@ class Dispatch:
 
     def look_at_claims(self, tenant: str | None, now: float) -> None:
         """*tenant* (``None``: any) has less room than before: its first may have to stand aside."""
+        if not self._claims and not self._planner.reservations:
+            return
         for job in sorted(self._with_claims(), key=lambda job: job.key):
             if job.line is not None and tenant in (None, job.line.tenant):
                 self._stands_aside(job, job.line, now)
