@@ -39,6 +39,8 @@ BACKLOG_MAX = 10_000
 READS_MAX = 4_096
 HOUSEKEEPING_S = 1.0
 TICK_S = 0.05
+LONE_TICK_S = 1.0
+"""For a host that has nobody to hear of."""
 CATCH_UP_S = 8.0
 SILENT_S = 30.0
 """A voter that was not heard of for so long may lose its vote to a host that is there."""
@@ -108,7 +110,7 @@ class Consensus(Server):
                     self._voter.unreachable,
                 )
             self._voter.start()
-        self.every(TICK_S, self._voter.tick)
+        self.every(LONE_TICK_S if plan is None else TICK_S, self._voter.tick)
         self.every(HOUSEKEEPING_S, self._keep_house)
         if plan is not None:
             self.spawn(self._catch_up())
