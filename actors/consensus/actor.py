@@ -192,6 +192,9 @@ class Consensus(Server):
         self._arm_expiry()
         self._heard_at.clear()
         self._tell_leadership()
+        plan = self.host.voter
+        if plan is not None and plan.founds is not None and not self._voter.ledger.members:
+            self._put({**plan.founds, "at": time()})
         self._ready.set(None)
 
     def not_leading(self) -> None:
@@ -504,6 +507,7 @@ class Consensus(Server):
         return {
             "role": self._voter.role,
             "leader": self._leader_host(),
+            "voters": list(self._voter.members.voters),
             "term": self._voter.ledger.term,
             "index": self._voter.ledger.index,
             "epoch": self._voter.ledger.epoch,

@@ -61,6 +61,7 @@ class LedgerMirror:
         self.settings: dict[str, Any] = {}
         self.quotas: dict[str, dict[str, Any]] = {}
         self.members: dict[str, dict[str, Any]] = {}
+        self.join_tokens: dict[str, dict[str, Any]] = {}
         self.leader: str | None = None
         self.leads = False
         self.index = 0
@@ -92,6 +93,7 @@ class LedgerMirror:
             "setting": self.settings,
             "quota": self.quotas,
             "member": self.members,
+            "join_token": self.join_tokens,
         }
         for kind, identity, record in message.changes:
             if kind == "job":
@@ -198,6 +200,7 @@ class LedgerMirror:
         self.hosts = snapshot.hosts
         self.settings = snapshot.settings
         self.quotas, self.members = snapshot.quotas, snapshot.members
+        self.join_tokens = snapshot.join_tokens
         self.leader, self.leads = snapshot.leader, snapshot.leads
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch
         self._following, self._subscribing = True, False
