@@ -227,7 +227,7 @@ class Consensus(Server):
 
     def _leader_host(self) -> str | None:
         if self._leading:
-            return self.host.host_id
+            return str(self.host.host_id)
         leader = self._voter.leader
         members = self._voter.ledger.members
         return next((str(host_id) for host_id, record in members.items() if record["node"] == leader), None)

@@ -238,6 +238,14 @@ class CoordinatorCore:
                 self._give_up(decision)
         return grants
 
+    def forget(self) -> None:
+        """This host leads no more: what it proposed is settled by the ledger alone, and whoever leads goes on from it."""
+        self.in_flight.clear()
+        self.orders = Orders()
+        self._leases.clear()
+        self._refused_leases.clear()
+        self._stale = True
+
     def take_refused_leases(self) -> dict[str, AdmissionRefused]:
         """The leases that the policy gave up since this was asked last, with why."""
         refused, self._refused_leases = self._refused_leases, {}
