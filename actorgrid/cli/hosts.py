@@ -88,7 +88,11 @@ def hosts(call: Call) -> None:
         ]
         for host in answer["hosts"]
     ]
-    table(["HOST", "HEALTH", "NODE>", "ROLE", "ADDRESS", "GPUS>", "CPUS>", "MEMORY>", "STARTS>", "PROBLEMS"], rows, "no hosts")
+    table(
+        ["HOST", "HEALTH", "NODE>", "ROLE", "ADDRESS", "GPUS>", "CPUS>", "MEMORY>", "STARTS>", "PROBLEMS"],
+        rows,
+        "no hosts",
+    )
 
 
 def _problems(problems: list[str]) -> str:

@@ -44,8 +44,7 @@ def create(call: Call, ttl_s: float, uses: int) -> None:
     click.echo(made["token"])
     hosts = "one host" if uses == 1 else f"{uses} hosts"
     click.echo(
-        f"\nfor {hosts}, within {_left(ttl_s)}. On the new host:\n"
-        f"  actorgrid up --join {made['join']} --token TOKEN",
+        f"\nfor {hosts}, within {_left(ttl_s)}. On the new host:\n  actorgrid up --join {made['join']} --token TOKEN",
         err=True,
     )
 

@@ -345,6 +345,9 @@ class ClusterManager(Server):
             for host_id, record in sorted(self._mirror.hosts.items())
         ]
 
+    def _health_of(self, host_id: str) -> NodeHealth:
+        return NodeHealth.UNREACHABLE if host_id in self._mirror.absent else NodeHealth.UNKNOWN
+
     def _membership(self, host_id: str, voters: list[int]) -> dict[str, Any]:
         """What a host is to the cluster; all that there is when it is alone."""
         if not self._mirror.members:
@@ -388,7 +391,7 @@ class ClusterManager(Server):
             "memory_mib": record["memory_mib"],
             "memory_mib_allocated": sum(a["memory_mib"] for a in held),
             # How the others are is not known here yet.
-            "health": health["health"] if here else NodeHealth.UNKNOWN,
+            "health": health["health"] if here else self._health_of(record["host_id"]),
             "problems": health["problems"] if here else [],
             "last_heartbeat": time() if here else None,
         }

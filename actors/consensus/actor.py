@@ -24,7 +24,7 @@ from actorgrid.supervisors.server import Server, handles
 
 from .commands import ABOUT_ACCEPTED_WORK, check, compare_digest, decode_entry, encode_entry, expire_lock
 from .entries import Done
-from .ledger import Outcome
+from .ledger import Change, Outcome
 from .lock_expiry import LockExpiry
 from .messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
 from .queries import Queries
@@ -40,6 +40,8 @@ READS_MAX = 4_096
 HOUSEKEEPING_S = 1.0
 TICK_S = 0.05
 CATCH_UP_S = 8.0
+ABSENT_S = 2.0
+"""A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
 """A voter that was not heard of for so long may lose its vote to a host that is there."""
 RESYNC_S = 0.5
@@ -85,6 +87,7 @@ class Consensus(Server):
         self._snapshot_under_way = False
         self._links: RaftLinks | None = None
         self._heard_at: dict[int, float] = {}
+        self._absent: frozenset[str] = frozenset()
         plan = self.host.voter
         with collection_paused():
             self._voter = Voter(
@@ -201,7 +204,9 @@ class Consensus(Server):
         """See ``voter.Audience``: what was proposed here may be lost, or be committed by the next leader."""
         if self._leading:
             self._leading = False
+            self._absent = frozenset()
             self._tell_leadership()
+            self._tell_between(("absent", "", self._absent))
         self._abandon(_not_leader())
 
     def followed(self, leader: int) -> None:
@@ -218,8 +223,10 @@ class Consensus(Server):
 
     def _tell_leadership(self) -> None:
         """Those who follow the ledger hear who leads as they hear what it holds."""
+        self._tell_between(("leader", "", (self._leader_host(), self._leading)))
+
+    def _tell_between(self, change: Change) -> None:
         for name, index in list(self._subscribers.items()):
-            change = ("leader", "", (self._leader_host(), self._leading))
             if not self.cast(name, Applied(index, index, time(), LEADERSHIP, (change,))):
                 del self._subscribers[name]
                 self._lagging[name] = 0
@@ -288,6 +295,14 @@ class Consensus(Server):
         silent = frozenset(
             node for node in status.progress if node != status.node and now - self._heard_at[node] > SILENT_S
         )
+        absent = frozenset(
+            host_id
+            for host_id, record in members.items()
+            if record["node"] != status.node and now - self._heard_at.get(record["node"], now) > ABSENT_S
+        )
+        if absent != self._absent:
+            self._absent = absent
+            self._tell_between(("absent", "", absent))
         changes = next_step(members, status.config, status.progress, status.commit, status.node, silent)
         if changes:
             taken = self._voter.change_members(changes)
@@ -411,7 +426,7 @@ class Consensus(Server):
     def _subscribe(self, _request: Subscribe, sender: str) -> Snapshot:
         self._subscribers[sender] = self._voter.ledger.index
         self._lagging.pop(sender, None)
-        return replace(self._voter.ledger.live(), leader=self._leader_host(), leads=self._leading)
+        return replace(self._voter.ledger.live(), leader=self._leader_host(), leads=self._leading, absent=self._absent)
 
     def _tell(self, outcome: Outcome, command: dict[str, Any]) -> None:
         if not outcome.changes:

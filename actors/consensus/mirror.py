@@ -64,6 +64,7 @@ class LedgerMirror:
         self.join_tokens: dict[str, dict[str, Any]] = {}
         self.leader: str | None = None
         self.leads = False
+        self.absent: frozenset[str] = frozenset()
         self.index = 0
         self.term = 0
         self.epoch = 0
@@ -105,6 +106,8 @@ class LedgerMirror:
                 self.term, self.epoch = record
             elif kind == "leader":
                 self.leader, self.leads = record
+            elif kind == "absent":
+                self.absent = record
             elif kind in homes:
                 if record is None:
                     homes[kind].pop(identity, None)
@@ -201,7 +204,7 @@ class LedgerMirror:
         self.settings = snapshot.settings
         self.quotas, self.members = snapshot.quotas, snapshot.members
         self.join_tokens = snapshot.join_tokens
-        self.leader, self.leads = snapshot.leader, snapshot.leads
+        self.leader, self.leads, self.absent = snapshot.leader, snapshot.leads, snapshot.absent
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch
         self._following, self._subscribing = True, False
         for key, value in self.settings.items():

@@ -204,6 +204,7 @@ class GPUCoordinator(Server):
         mirror = self._mirror
         if not mirror.leads:
             self._leave_to_leader()
+        self._core.set_absent(mirror.absent)
         with collection_paused():
             self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time(), mirror.quotas)
         for lease_id in list(self._lease_waiters):
@@ -217,6 +218,8 @@ class GPUCoordinator(Server):
                 self._settle_lease(id)
             elif kind == "leader":
                 self._leadership_changed()
+            elif kind == "absent":
+                self._core.set_absent(self._mirror.absent)
         self._kick()
 
     def _leadership_changed(self) -> None:

@@ -69,9 +69,9 @@ def run_host(
 ) -> None:
     """Run a host until SIGTERM, SIGINT or SIGHUP stops it in order; a second signal stops it at once.
 
-    *on_ready* gets the content of agent.json once all servers are up. *join*: become a member of that cluster first, and
-    tell *say* how far it is. *children*: other servers than a host has. Call it in the main thread, before the process
-    has other threads. Raises AlreadyRunning, DataDirUnusable, what a server's first start raised (PortInUse,
+    *on_ready* gets the content of agent.json once all servers are up. *join*: become a member of that cluster first,
+    and tell *say* how far it is. *children*: other servers than a host has. Call it in the main thread, before the
+    process has other threads. Raises AlreadyRunning, DataDirUnusable, what a server's first start raised (PortInUse,
     LogCorrupted, ...), what a join was refused for, RestartIntensityExceeded, or StartFailed.
     """
     if threading.current_thread() is not threading.main_thread():

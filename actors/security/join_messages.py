@@ -147,8 +147,7 @@ def encode(message: Hello | Welcome | Refused) -> bytes:
             "certificate": pem(message.certificate),
             "bundle": message.bundle.to_plain(),
             "voters": [
-                [each.host_id, each.node, each.raft, each.calls, each.http, each.fingerprint]
-                for each in message.voters
+                [each.host_id, each.node, each.raft, each.calls, each.http, each.fingerprint] for each in message.voters
             ],
         }
         return encode_frame(["welcome", fields], MESSAGE_BYTES_MAX)

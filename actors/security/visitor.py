@@ -1,4 +1,4 @@
-"""One connection to the join door: bytes of its socket to TLS, plain text to the visit, and answers the same way back."""
+"""One connection to the join door: bytes of its socket through TLS to the visit, and answers the same way back."""
 
 from __future__ import annotations
 
