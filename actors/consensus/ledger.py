@@ -6,8 +6,8 @@ the same state, byte for byte (``snapshot``), which voters compare (``digest``).
 the proposer's session.
 
 Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; locks 10,000; quotas 10,000; members
-10,000; join tokens 1,000; sessions 10,000 (least recently used goes first); 1,000 ended jobs kept whole, 100,000 more by
-id and state; 1,000 attempts per job, of which the first and the last 49 are kept.
+10,000; join tokens 1,000; sessions 10,000 (least recently used goes first); 1,000 ended jobs kept whole, 100,000 more
+by id and state; 1,000 attempts per job, of which the first and the last 49 are kept.
 """
 
 from __future__ import annotations
