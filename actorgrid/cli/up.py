@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from actorgrid.errors import ActorGridError, InvalidSetting
 
@@ -22,7 +23,12 @@ from .call import Call, config_option, data_dir_option, json_option, pass_call
     "--listen", metavar="ADDRESS", help="Where other hosts reach this one; begins a cluster (cluster.listen)."
 )
 @click.option("--join", "member", metavar="HOST[:PORT]", help="Join the cluster of this member, with --token.")
-@click.option("--token", metavar="TOKEN", help="What actorgrid token create printed there.")
+@click.option(
+    "--token",
+    envvar="ACTORGRID_JOIN_TOKEN",
+    metavar="TOKEN",
+    help="What actorgrid token create printed there [$ACTORGRID_JOIN_TOKEN].",
+)
 @click.option("--gpus", metavar="SPEC", help="auto, nvidia, none, or simulated ones: 8 or 4xA100-40GB (gpus.source).")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any setting; may be repeated.")
 @json_option
@@ -45,7 +51,8 @@ def command(
     """
     from actorgrid.configs.apart import settings_read_apart
 
-    if (member is None) != (token is None):
+    given = click.get_current_context().get_parameter_source("token") is ParameterSource.COMMANDLINE
+    if (member is not None and token is None) or (member is None and given):
         raise click.UsageError("--join and --token go together")
     overrides, flag_names = flags(port, gpus, assignments, listen)
     data_dir = call.resolved_data_dir

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,9 @@ def ran_on(job: dict[str, Any]) -> str:
 def test_two_hosts_form_a_cluster_and_run_each_others_jobs(make_host: Callable[..., ClusterHost]) -> None:
     first, second = make_host("first", 1).found(), make_host("second", 2)
     token = first.token()
+    with socket.create_connection((ADDRESS, first.base_port + 1)) as stranger, suppress(ConnectionError):
+        stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" * 100)
+        assert stranger.recv(1024) == b""
     second.join(first, token["token"])
     until(lambda: first.roles() == second.roles() == {1: "leader", 2: "learner"}, "both know both")
     hosts = second.hosts()
