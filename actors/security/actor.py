@@ -211,8 +211,7 @@ class JoinDoorServer(Server):
         fields = ("id", "expires_at", "uses_max")
         place = self.host.place
         assert place is not None
-        join = f"{place.address}:{place.base_port + 1}"
-        return {"token": token.text, "join": join, **{name: record[name] for name in fields}}
+        return {"token": token.text, "join": place.listens["calls"], **{name: record[name] for name in fields}}
 
     @handles(TakeBackJoinToken)
     async def _take_back(self, request: TakeBackJoinToken) -> dict[str, Any]:
