@@ -40,6 +40,7 @@ READS_MAX = 4_096
 HOUSEKEEPING_S = 1.0
 TICK_S = 0.05
 CATCH_UP_S = 8.0
+LOOK_S = 0.25
 ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
@@ -113,6 +114,8 @@ class Consensus(Server):
             self._voter.start()
         self.every(TICK_S, self._voter.tick)
         self.every(HOUSEKEEPING_S, self._keep_house)
+        if plan is not None:
+            self.every(LOOK_S, self._look_around)
         if plan is not None:
             self.spawn(self._catch_up())
         try:
@@ -194,6 +197,7 @@ class Consensus(Server):
         self._expiry.lead(self._voter.ledger.locks, self.runtime.monotonic())
         self._arm_expiry()
         self._heard_at.clear()
+        self._look_around()  # before anybody places work
         self._tell_leadership()
         plan = self.host.voter
         if plan is not None and plan.founds is not None and not self._voter.ledger.members:
@@ -283,6 +287,23 @@ class Consensus(Server):
         self._expiry_at = at
         self._expiry_timer = self.runtime.after(max(0.0, at - self.runtime.monotonic()), self._expire_locks)
 
+    def _look_around(self) -> None:
+        """Tell who is there. Nobody is, to a new leader, before he has answered it: it does not know who left."""
+        members = self._voter.ledger.members
+        if not self._leading or not members:
+            return
+        now, status = self.runtime.monotonic(), self._voter.status()
+        here = {status.node}
+        for node, progress in status.progress.items():
+            if progress.active and progress.match:
+                self._heard_at[node] = now
+            if progress.match and now - self._heard_at.get(node, now) <= ABSENT_S:
+                here.add(node)
+        absent = frozenset(host_id for host_id, record in members.items() if record["node"] not in here)
+        if absent != self._absent:
+            self._absent = absent
+            self._tell_between(("absent", "", absent))
+
     def _choose_voters(self) -> None:
         """Bring the voters into line with the members, a step at a time."""
         members = self._voter.ledger.members
@@ -295,14 +316,6 @@ class Consensus(Server):
         silent = frozenset(
             node for node in status.progress if node != status.node and now - self._heard_at[node] > SILENT_S
         )
-        absent = frozenset(
-            host_id
-            for host_id, record in members.items()
-            if record["node"] != status.node and now - self._heard_at.get(record["node"], now) > ABSENT_S
-        )
-        if absent != self._absent:
-            self._absent = absent
-            self._tell_between(("absent", "", absent))
         changes = next_step(members, status.config, status.progress, status.commit, status.node, silent)
         if changes:
             taken = self._voter.change_members(changes)

@@ -222,6 +222,23 @@ def test_the_leader_says_whom_it_does_not_hear_of(three: Town) -> None:
     three.until(lambda: not three.live["a"]._absent, "c is back", within_s=10.0)
 
 
+def test_a_new_leader_counts_on_nobody_who_has_not_answered_it(three: Town) -> None:
+    three.kill("a")
+    told: list[frozenset[str]] = []
+    for host_id in "bc":
+        server = three.live[host_id]
+
+        def tell(server: Consensus = server) -> None:
+            told.append(server._absent)
+
+        server._tell_leadership = tell  # type: ignore[method-assign]
+    three.until(lambda: three.leader in ("b", "c"), "a new leader", within_s=5.0)
+    assert any("a" in absent for absent in told)
+    leader = three.leader
+    assert leader is not None
+    three.until(lambda: three.live[leader]._absent == {"a"}, "the other is there", within_s=5.0)
+
+
 def test_all_hosts_lose_power_and_come_back_with_everything(three: Town) -> None:
     for number in range(20):
         three.propose(set_setting(f"k{number}", number, "me", AT), "abc"[number % 3])
