@@ -98,6 +98,7 @@ class NodeHealth(StrEnum):
     DEGRADED = "degraded"
     UNREACHABLE = "unreachable"
     FAILED = "failed"
+    UNKNOWN = "unknown"
 
 
 class Pool(StrEnum):
@@ -384,7 +385,10 @@ class ClusterNode(Answer):
     health: NodeHealth = NodeHealth.HEALTHY
     problems: list[str] = []
     last_heartbeat: float | None = None
+    node: int | None = None
+    """Its number in the cluster; ``None``: it is alone."""
     raft_role: str = "leader"
+    """leader, voter or learner; none: it is no member any more."""
 
 
 class SchedulingDecision(Answer):

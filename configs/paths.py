@@ -4,6 +4,8 @@ DATA_DIR/                 0700, one host, one agent at a time
   agent.lock              held (flock) by the running agent; holds its pid
   agent.json              written when ready: url, pid, boot_id, version; removed by an orderly stop
   host.json               host_id and incarnation (counts starts)
+  cluster.json            its place in a cluster, when it has one
+  security/               0700: key, certificate, authorities (see actors/security)
   admin.token             0600, the bearer token
   agent.log               JSON lines
   ledger/                 segments/*.log and state.db
@@ -67,6 +69,16 @@ class HostPaths:
     def host_file(self) -> Path:
         """The host's id and incarnation."""
         return self.data_dir / "host.json"
+
+    @property
+    def cluster_file(self) -> Path:
+        """The host's place in a cluster."""
+        return self.data_dir / "cluster.json"
+
+    @property
+    def security_dir(self) -> Path:
+        """Keys and certificates."""
+        return self.data_dir / "security"
 
     @property
     def token_file(self) -> Path:

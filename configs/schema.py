@@ -57,6 +57,23 @@ def loopback(address: str) -> str:
     return address
 
 
+def reachable(address: str) -> str:
+    """*address* when others can be told to come there: numeric, and one address, not all; or empty."""
+    import ipaddress
+
+    try:
+        good = not address or not ipaddress.ip_address(address).is_unspecified
+    except ValueError:
+        good = False
+    if not good:
+        raise PydanticCustomError(
+            "not_reachable",
+            "{address} is no address that other hosts can be given; use this host's own IP address",
+            {"address": repr(address)},
+        )
+    return address
+
+
 def setting(default: Any, description: str, *, live: bool = False, **bounds: Any) -> Any:
     """A field with its description and whether it is live."""
     return Field(default=default, description=description, json_schema_extra={"live": live}, **bounds)
@@ -75,6 +92,11 @@ class ClusterSection(Section):
     host_name: str = setting("", "name of this host; empty: what the system calls it", max_length=253)
     bind: Annotated[str, AfterValidator(loopback)] = setting(
         "127.0.0.1", "address the HTTP door listens on; anything beyond loopback needs TLS material"
+    )
+    listen: Annotated[str, AfterValidator(reachable)] = setting(
+        "",
+        "IP address at which the cluster's other hosts reach this one, over mutual TLS; empty: the host is alone, or"
+        " has its place in a cluster already",
     )
     base_port: int = setting(
         7400, "HTTP port; calls, Raft and gossip follow at +1, +2, +3; 0: any free port", ge=0, le=65532

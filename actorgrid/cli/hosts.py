@@ -77,6 +77,8 @@ def hosts(call: Call) -> None:
         [
             str(host["hostname"]),
             str(host["health"]),
+            "-" if host.get("node") is None else str(host["node"]),
+            str(host.get("raft_role", "-")),
             f"{host['ip_address']}:{host['port']}",
             str(len(host.get("gpus", []))),
             f"{share(host.get('cpu_milli_allocated', 0))}/{share(host['cpu_milli'])}",
@@ -86,7 +88,11 @@ def hosts(call: Call) -> None:
         ]
         for host in answer["hosts"]
     ]
-    table(["HOST", "HEALTH", "ADDRESS", "GPUS>", "CPUS>", "MEMORY>", "STARTS>", "PROBLEMS"], rows, "no hosts")
+    table(
+        ["HOST", "HEALTH", "NODE>", "ROLE", "ADDRESS", "GPUS>", "CPUS>", "MEMORY>", "STARTS>", "PROBLEMS"],
+        rows,
+        "no hosts",
+    )
 
 
 def _problems(problems: list[str]) -> str:

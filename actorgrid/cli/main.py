@@ -23,6 +23,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "up": ("up:command", "Run this machine's agent, in the foreground."),
         "status": ("hosts:status", "One screen: health, GPUs, jobs."),
         "hosts": ("hosts:hosts", "List the hosts."),
+        "token": ("token:command", "Make, list and revoke join tokens."),
         "gpus": ("hosts:gpus", "List the GPUs and what holds them."),
         "doctor": ("doctor:command", "Check this machine; each problem with a fix."),
         "config": ("config:command", "Show settings, change live ones."),

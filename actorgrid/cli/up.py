@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from actorgrid.errors import ActorGridError, InvalidSetting
 
@@ -18,21 +19,42 @@ from .call import Call, config_option, data_dir_option, json_option, pass_call
 @data_dir_option
 @config_option
 @click.option("--port", metavar="N", help="HTTP port; 0: any free one (cluster.base_port).")
+@click.option(
+    "--listen", metavar="ADDRESS", help="Where other hosts reach this one; begins a cluster (cluster.listen)."
+)
+@click.option("--join", "member", metavar="HOST[:PORT]", help="Join the cluster of this member, with --token.")
+@click.option(
+    "--token",
+    envvar="ACTORGRID_JOIN_TOKEN",
+    metavar="TOKEN",
+    help="What actorgrid token create printed there [$ACTORGRID_JOIN_TOKEN].",
+)
 @click.option("--gpus", metavar="SPEC", help="auto, nvidia, none, or simulated ones: 8 or 4xA100-40GB (gpus.source).")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any setting; may be repeated.")
 @json_option
 @pass_call
 def command(
-    call: Call, config_dir: Path | None, port: str | None, gpus: str | None, assignments: tuple[str, ...]
+    call: Call,
+    config_dir: Path | None,
+    port: str | None,
+    listen: str | None,
+    member: str | None,
+    token: str | None,
+    gpus: str | None,
+    assignments: tuple[str, ...],
 ) -> None:
     """Run this machine's agent, in the foreground.
 
     Ctrl-C or SIGTERM stops it in order. With --json one line {"event": "ready", "url": …, "pid": …} is printed
-    when it takes work.
+    when it takes work. A host is alone unless it begins a cluster (--listen) or joins one (--join, once; later starts
+    are without it).
     """
     from actorgrid.configs.apart import settings_read_apart
 
-    overrides, flag_names = flags(port, gpus, assignments)
+    given = click.get_current_context().get_parameter_source("token") is ParameterSource.COMMANDLINE
+    if (member is not None and token is None) or (member is None and given):
+        raise click.UsageError("--join and --token go together")
+    overrides, flag_names = flags(port, gpus, assignments, listen)
     data_dir = call.resolved_data_dir
     settings = settings_read_apart(config_dir, data_dir, overrides, flag_names=flag_names)
 
@@ -47,15 +69,27 @@ def command(
 
     if not call.json:
         click.echo(f"starting on {data_dir} …", err=True)
-    run_host(settings, data_dir, on_ready)
+    order = None
+    if member is not None and token is not None:
+        from actorgrid.actors.host.place import JoinOrder
+
+        order = JoinOrder(member, token)
+    run_host(settings, data_dir, on_ready, join=order, say=lambda text: None if call.json else _say(text))
 
 
-def flags(port: str | None, gpus: str | None, assignments: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str]]:
+def _say(text: str) -> None:
+    click.echo(f"  {text}", err=True)
+
+
+def flags(
+    port: str | None, gpus: str | None, assignments: tuple[str, ...], listen: str | None = None
+) -> tuple[dict[str, str], dict[str, str]]:
     """Settings by key, and how each was written. Raises InvalidSetting for what is not ``KEY=VALUE`` or given twice."""
     overrides: dict[str, str] = {}
     names: dict[str, str] = {}
     given: list[tuple[str, str | None, str]] = [
         ("cluster.base_port", port, "--port"),
+        ("cluster.listen", listen, "--listen"),
         ("gpus.source", None if gpus is None else source(gpus), "--gpus"),
     ]
     for text in assignments:

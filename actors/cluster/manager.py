@@ -11,7 +11,7 @@ from time import time
 from typing import Any
 
 from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
-from actorgrid.models import JobState
+from actorgrid.models import JobState, NodeHealth
 from actorgrid.supervisors.envelope import GetStatus, SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
@@ -339,7 +339,28 @@ class ClusterManager(Server):
         health = await self._health()
         devices = await self._devices()
         port = await self._port()
-        return [self._host_view(record, health, devices, port) for _, record in sorted(self._mirror.hosts.items())]
+        voters = (await self.call("consensus", Query("status")))["voters"]
+        return [
+            {**self._host_view(record, health, devices, port), **self._membership(host_id, voters)}
+            for host_id, record in sorted(self._mirror.hosts.items())
+        ]
+
+    def _health_of(self, host_id: str) -> NodeHealth:
+        return NodeHealth.UNREACHABLE if host_id in self._mirror.absent else NodeHealth.UNKNOWN
+
+    def _membership(self, host_id: str, voters: list[int]) -> dict[str, Any]:
+        """What a host is to the cluster; all that there is when it is alone."""
+        if not self._mirror.members:
+            return {"node": None, "raft_role": "leader"}
+        member = self._mirror.members.get(host_id)
+        if member is None:
+            return {"node": None, "raft_role": "none"}
+        role = "voter" if member["node"] in voters else "learner"
+        return {
+            "node": member["node"],
+            "raft_role": "leader" if host_id == self._mirror.leader else role,
+            "ip_address": member["addresses"]["raft"].rpartition(":")[0].strip("[]"),
+        }
 
     async def _port(self) -> int:
         """Where the door really is: the configured port may be 0, for any free one."""
@@ -357,6 +378,7 @@ class ClusterManager(Server):
         self, record: dict[str, Any], health: dict[str, Any], devices: list[dict[str, Any]], port: int
     ) -> dict[str, Any]:
         held = [a for a in self._mirror.allocations.values() if a["host"] == record["host_id"]]
+        here = record["host_id"] == self.host.host_id
         return {
             "node_id": record["host_id"],
             "hostname": record["hostname"],
@@ -368,10 +390,10 @@ class ClusterManager(Server):
             "cpu_milli_allocated": sum(a["cpu_milli"] for a in held),
             "memory_mib": record["memory_mib"],
             "memory_mib_allocated": sum(a["memory_mib"] for a in held),
-            "health": health["health"],
-            "problems": health["problems"],
-            "last_heartbeat": time(),
-            "raft_role": "leader",
+            # How the others are is not known here yet.
+            "health": health["health"] if here else self._health_of(record["host_id"]),
+            "problems": health["problems"] if here else [],
+            "last_heartbeat": time() if here else None,
         }
 
     @handles(ClusterSummary)

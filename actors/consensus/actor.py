@@ -24,7 +24,7 @@ from actorgrid.supervisors.server import Server, handles
 
 from .commands import ABOUT_ACCEPTED_WORK, check, compare_digest, decode_entry, encode_entry, expire_lock
 from .entries import Done
-from .ledger import Outcome
+from .ledger import Change, Outcome
 from .lock_expiry import LockExpiry
 from .messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
 from .queries import Queries
@@ -42,6 +42,9 @@ TICK_S = 0.05
 LONE_TICK_S = 1.0
 """For a host that has nobody to hear of."""
 CATCH_UP_S = 8.0
+LOOK_S = 0.25
+ABSENT_S = 2.0
+"""A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
 """A voter that was not heard of for so long may lose its vote to a host that is there."""
 RESYNC_S = 0.5
@@ -87,6 +90,7 @@ class Consensus(Server):
         self._snapshot_under_way = False
         self._links: RaftLinks | None = None
         self._heard_at: dict[int, float] = {}
+        self._absent: frozenset[str] = frozenset()
         plan = self.host.voter
         with collection_paused():
             self._voter = Voter(
@@ -112,6 +116,8 @@ class Consensus(Server):
             self._voter.start()
         self.every(LONE_TICK_S if plan is None else TICK_S, self._voter.tick)
         self.every(HOUSEKEEPING_S, self._keep_house)
+        if plan is not None:
+            self.every(LOOK_S, self._look_around)
         if plan is not None:
             self.spawn(self._catch_up())
         try:
@@ -193,14 +199,20 @@ class Consensus(Server):
         self._expiry.lead(self._voter.ledger.locks, self.runtime.monotonic())
         self._arm_expiry()
         self._heard_at.clear()
+        self._look_around()  # before anybody places work
         self._tell_leadership()
+        plan = self.host.voter
+        if plan is not None and plan.founds is not None and not self._voter.ledger.members:
+            self._put({**plan.founds, "at": time()})
         self._ready.set(None)
 
     def not_leading(self) -> None:
         """See ``voter.Audience``: what was proposed here may be lost, or be committed by the next leader."""
         if self._leading:
             self._leading = False
+            self._absent = frozenset()
             self._tell_leadership()
+            self._tell_between(("absent", "", self._absent))
         self._abandon(_not_leader())
 
     def followed(self, leader: int) -> None:
@@ -217,8 +229,10 @@ class Consensus(Server):
 
     def _tell_leadership(self) -> None:
         """Those who follow the ledger hear who leads as they hear what it holds."""
+        self._tell_between(("leader", "", (self._leader_host(), self._leading)))
+
+    def _tell_between(self, change: Change) -> None:
         for name, index in list(self._subscribers.items()):
-            change = ("leader", "", (self._leader_host(), self._leading))
             if not self.cast(name, Applied(index, index, time(), LEADERSHIP, (change,))):
                 del self._subscribers[name]
                 self._lagging[name] = 0
@@ -274,6 +288,23 @@ class Consensus(Server):
             self._expiry_timer.cancel()
         self._expiry_at = at
         self._expiry_timer = self.runtime.after(max(0.0, at - self.runtime.monotonic()), self._expire_locks)
+
+    def _look_around(self) -> None:
+        """Tell who is there. Nobody is, to a new leader, before he has answered it: it does not know who left."""
+        members = self._voter.ledger.members
+        if not self._leading or not members:
+            return
+        now, status = self.runtime.monotonic(), self._voter.status()
+        here = {status.node}
+        for node, progress in status.progress.items():
+            if progress.active and progress.match:
+                self._heard_at[node] = now
+            if progress.match and now - self._heard_at.get(node, now) <= ABSENT_S:
+                here.add(node)
+        absent = frozenset(host_id for host_id, record in members.items() if record["node"] not in here)
+        if absent != self._absent:
+            self._absent = absent
+            self._tell_between(("absent", "", absent))
 
     def _choose_voters(self) -> None:
         """Bring the voters into line with the members, a step at a time."""
@@ -410,7 +441,7 @@ class Consensus(Server):
     def _subscribe(self, _request: Subscribe, sender: str) -> Snapshot:
         self._subscribers[sender] = self._voter.ledger.index
         self._lagging.pop(sender, None)
-        return replace(self._voter.ledger.live(), leader=self._leader_host(), leads=self._leading)
+        return replace(self._voter.ledger.live(), leader=self._leader_host(), leads=self._leading, absent=self._absent)
 
     def _tell(self, outcome: Outcome, command: dict[str, Any]) -> None:
         if not outcome.changes:
@@ -506,6 +537,7 @@ class Consensus(Server):
         return {
             "role": self._voter.role,
             "leader": self._leader_host(),
+            "voters": list(self._voter.members.voters),
             "term": self._voter.ledger.term,
             "index": self._voter.ledger.index,
             "epoch": self._voter.ledger.epoch,

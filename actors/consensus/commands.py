@@ -48,6 +48,8 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "add_member",
         "change_member",
         "remove_member",
+        "revoke_join_token",
+        "redeem_join_token",
         "set_quota",
     }
 )
@@ -236,6 +238,42 @@ def remove_member(host_id: str, by: str, at: float) -> Command:
     return _command("remove_member", at, host_id=host_id, by=by)
 
 
+def create_join_token(token: dict[str, Any], at: float) -> Command:
+    """Let hosts join with it; *token* is the record of ``security/join_tokens.py``, which holds no secret."""
+    return _command("create_join_token", at, token=token)
+
+
+def revoke_join_token(token_id: str, at: float) -> Command:
+    """It lets nobody in any more."""
+    return _command("revoke_join_token", at, token_id=token_id)
+
+
+def redeem_join_token(
+    token_id: str,
+    host_id: str,
+    addresses: dict[str, str],
+    fingerprint: str,
+    at: float,
+    *,
+    rack: str | None = None,
+    version: str = "",
+) -> Command:
+    """Use a token, and with that let its holder in as a member: one entry, so that neither is without the other.
+
+    The same host with the same key gets the same answer again.
+    """
+    return _command(
+        "redeem_join_token",
+        at,
+        token_id=token_id,
+        host_id=host_id,
+        addresses=addresses,
+        fingerprint=fingerprint,
+        rack=rack,
+        version=version,
+    )
+
+
 def set_quota(user: str, limits: dict[str, Any] | None, by: str, at: float) -> Command:
     """Hold a user to *limits* (``*``: everyone without a quota of one's own); ``None`` removes the quota.
 
@@ -407,6 +445,19 @@ _JOB_MAY: dict[str, _Check] = {
 }
 _MEMBER: dict[str, _Check] = {"addresses": _env, "fingerprint": _text}
 _MEMBER_MAY: dict[str, _Check] = {"rack": _or_none(_text), "version": _text, "votes": _truth}
+_JOIN_TOKEN: dict[str, _Check] = {
+    "id": _id,
+    "cluster_id": _id,
+    "authority": _text,
+    "verify_key": _text,
+    "made_by": _text,
+    "made_at": _number,
+    "expires_at": _number,
+    "uses_max": _whole,
+    "roles": _texts,
+    "used_by": lambda value: value == [],
+    "revoked_at": lambda value: value is None,
+}
 _LOCK: dict[str, _Check] = {
     "name": lambda value: isinstance(value, str) and 0 < len(value) <= 256,
     "owner": _id,
@@ -477,6 +528,9 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "add_member": ({"host_id": _id, **_MEMBER}, _MEMBER_MAY),
     "change_member": ({"host_id": _id}, {**_MEMBER, **_MEMBER_MAY}),
     "remove_member": ({"host_id": _id}, {"by": _text}),
+    "create_join_token": ({"token": _table}, {}),
+    "revoke_join_token": ({"token_id": _text}, {}),
+    "redeem_join_token": ({"token_id": _text, "host_id": _id, **_MEMBER}, _MEMBER_MAY),
     "set_quota": ({"user": _user, "limits": _or_none(_table)}, {"by": _text}),
 }
 _LIMITS_MAY: dict[str, _Check] = dict.fromkeys(LIMITS, _or_none(_whole))
@@ -508,6 +562,8 @@ def check(command: object) -> Command:
             _check_resources(job["resources"])
     elif kind == "grant_lease":
         _check_resources(command["resources"])
+    elif kind == "create_join_token":
+        _hold("token", command["token"], _JOIN_TOKEN, {})
     elif kind == "set_quota" and command["limits"] is not None:
         _hold("limits", command["limits"], {}, _LIMITS_MAY)
         for name in command["limits"]:

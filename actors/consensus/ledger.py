@@ -6,8 +6,8 @@ the same state, byte for byte (``snapshot``), which voters compare (``digest``).
 the proposer's session.
 
 Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; locks 10,000; quotas 10,000; members
-10,000; sessions 10,000 (least recently used goes first); 1,000 ended jobs kept whole, 100,000 more by id and state;
-1,000 attempts per job, of which the first and the last 49 are kept.
+10,000; join tokens 1,000; sessions 10,000 (least recently used goes first); 1,000 ended jobs kept whole, 100,000 more
+by id and state; 1,000 attempts per job, of which the first and the last 49 are kept.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from .commands import check
 from .dependencies import refuse_circles
 from .digest import DigestMarks, StateDigest
 from .jobs import CANCELLED, FAILED, FINAL, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
+from .join_tokens import JoinTokens
 from .locks import Locks
 from .members import Members
 from .messages import Snapshot
@@ -86,6 +87,8 @@ class Ledger:
         self.capacity = self._given.capacity
         self._members = Members(lambda *told: self._changed("member", *told))
         self.members = self._members.records
+        self._join_tokens = JoinTokens(self._members, lambda *told: self._changed("join_token", *told))
+        self.join_tokens = self._join_tokens.records
         self._sessions = Sessions(lambda session: self._digest.changed("session", session))
         self._events_total = 0
         self._digest = self._new_digest()
@@ -118,6 +121,9 @@ class Ledger:
             "add_member": lambda command: self._members.add(command, self._at),
             "change_member": self._members.change,
             "remove_member": self._members.remove,
+            "create_join_token": lambda command: self._join_tokens.create(command, self._at),
+            "revoke_join_token": lambda command: self._join_tokens.revoke(command, self._at),
+            "redeem_join_token": lambda command: self._join_tokens.redeem(command, self._at),
         }
 
     # -- entries
@@ -207,6 +213,7 @@ class Ledger:
             "locks": list(self.locks.values()),
             "quotas": list(self.quotas.records.items()),
             "members": list(self.members.values()),
+            "join_tokens": list(self.join_tokens.values()),
             "sessions": self._sessions.dump(),
         }
         return encode({**self._rest(), "index": self.index}, sections)
@@ -239,6 +246,7 @@ class Ledger:
                 "lock": self.locks,
                 "quota": self.quotas.records,
                 "member": self.members,
+                "join_token": self.join_tokens,
                 "session": self._sessions.answers,
             }
         )
@@ -257,6 +265,7 @@ class Ledger:
         ledger._sessions.load(sections.get("sessions", ()))
         ledger.quotas.records.update(sections.get("quotas", ()))
         ledger._members.load(header["cluster"], sections.get("members", []))
+        ledger._join_tokens.load(sections.get("join_tokens", []))
         ledger._given.load(sections.get("allocations", []))
         ledger._digest = ledger._new_digest()
         return ledger
@@ -274,6 +283,7 @@ class Ledger:
             locks=dict(self.locks),
             quotas=dict(self.quotas.records),
             members=dict(self.members),
+            join_tokens=dict(self.join_tokens),
         )
 
     # -- terms, hosts, settings

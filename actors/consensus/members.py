@@ -69,6 +69,23 @@ class Members:
         self._put(record, "joined")
         return {"host_id": host_id, "node": self.nodes_total, "cluster_id": self.cluster_id}
 
+    def admit(self, command: Plain, at: float) -> Plain:
+        """Let a host in that has proven its right, or in again under the key that it has here already.
+
+        Raises WrongState for a host id that lives under another key.
+        """
+        known = self.records.get(command["host_id"])
+        if known is not None and command["fingerprint"] not in known["fingerprints"]:
+            raise WrongState(
+                f"host {command['host_id']} is a member already, with another key",
+                asked=command["host_id"],
+                found=f"node {known['node']}",
+                hint="if it lost its key, remove it first; a token lets in new hosts only",
+            )
+        if known is None:
+            return self.add(command, at)
+        return {**self.change(command), "cluster_id": self.cluster_id}
+
     def change(self, command: Plain) -> Plain:
         """What a member says of itself now: where it listens, its software, one more certificate. Raises NotFound."""
         record = self._get(command["host_id"])

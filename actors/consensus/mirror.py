@@ -61,8 +61,10 @@ class LedgerMirror:
         self.settings: dict[str, Any] = {}
         self.quotas: dict[str, dict[str, Any]] = {}
         self.members: dict[str, dict[str, Any]] = {}
+        self.join_tokens: dict[str, dict[str, Any]] = {}
         self.leader: str | None = None
         self.leads = False
+        self.absent: frozenset[str] = frozenset()
         self.index = 0
         self.term = 0
         self.epoch = 0
@@ -92,6 +94,7 @@ class LedgerMirror:
             "setting": self.settings,
             "quota": self.quotas,
             "member": self.members,
+            "join_token": self.join_tokens,
         }
         for kind, identity, record in message.changes:
             if kind == "job":
@@ -103,6 +106,8 @@ class LedgerMirror:
                 self.term, self.epoch = record
             elif kind == "leader":
                 self.leader, self.leads = record
+            elif kind == "absent":
+                self.absent = record
             elif kind in homes:
                 if record is None:
                     homes[kind].pop(identity, None)
@@ -198,7 +203,8 @@ class LedgerMirror:
         self.hosts = snapshot.hosts
         self.settings = snapshot.settings
         self.quotas, self.members = snapshot.quotas, snapshot.members
-        self.leader, self.leads = snapshot.leader, snapshot.leads
+        self.join_tokens = snapshot.join_tokens
+        self.leader, self.leads, self.absent = snapshot.leader, snapshot.leads, snapshot.absent
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch
         self._following, self._subscribing = True, False
         for key, value in self.settings.items():

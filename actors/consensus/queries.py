@@ -30,6 +30,7 @@ class Queries:
             "allocations": lambda _: {"allocations": list(ledger.allocations.values())},
             "hosts": lambda _: {"hosts": [host for _, host in sorted(ledger.hosts.items())]},
             "quotas": lambda _: {"quotas": ledger.quotas.rows()},
+            "join_tokens": lambda _: {"join_tokens": list(ledger.join_tokens.values())},
             "settings": lambda _: {"settings": dict(sorted(ledger.settings.items()))},
             "events": self._events,
             "counts": self._counts,

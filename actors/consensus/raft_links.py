@@ -35,13 +35,16 @@ class VoterPlan:
     """What this host is to the cluster's consensus from its first moment.
 
     ``node`` is its number there. ``founding``: it began the cluster by itself; else its log comes from others.
-    ``seeds`` are the members as they were told when it joined, by host id; they count until the ledger has members.
+    ``seeds`` are members as it was told when it joined, by host id; they count until the ledger has come to its own
+    entry, behind which all of theirs are.
     """
 
     node: int
     make_net: MakeNet
     founding: bool = False
     seeds: Members = field(default_factory=dict)
+    founds: Mapping[str, Any] | None = None
+    """The command that makes the ledger a cluster's, for its first host to propose once it leads."""
 
 
 class RaftLinks:
@@ -57,6 +60,8 @@ class RaftLinks:
     ) -> None:
         self._members = members
         self._seeds = plan.seeds
+        self._node = plan.node
+        self._seeded = bool(plan.seeds)
         self._on_message = on_message
         self._on_unreachable = on_unreachable
         self.refused: Counter[str] = Counter()
@@ -98,7 +103,13 @@ class RaftLinks:
     # -- what the net asks
 
     def _known(self) -> Members:
-        return self._members() or self._seeds
+        members = self._members()
+        if not self._seeded:
+            return members
+        if any(record["node"] == self._node for record in members.values()):
+            self._seeded = False
+            return members
+        return {**members, **self._seeds}
 
     def _resolve(self, host_id: str) -> list[tuple[str, int]]:
         record = self._known().get(host_id)

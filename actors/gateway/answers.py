@@ -403,6 +403,48 @@ class QuotaSet(Answer):
     previous: QuotaLimits | None
 
 
+class TokenRequest(Request):
+    """How long a join token lives, and how many hosts it lets in."""
+
+    ttl_s: float = Field(default=3600.0, ge=60, le=30 * 86_400)
+    uses: int = Field(default=1, ge=1, le=1000)
+
+
+class TokenMade(Answer):
+    """A new join token. ``token`` is shown here and nowhere else; ``join`` is the address to give with it."""
+
+    token: str
+    id: str
+    expires_at: float
+    uses_max: int
+    join: str
+
+
+class JoinToken(Answer):
+    """What the cluster knows of a join token: no secret."""
+
+    id: str
+    made_by: str
+    made_at: float
+    expires_at: float
+    uses_max: int
+    used_by: list[dict[str, Any]]
+    revoked_at: float | None
+
+
+class TokensAnswer(Answer):
+    """All join tokens that are remembered, in the order they were made."""
+
+    tokens: list[JoinToken]
+
+
+class TokenRevoked(Answer):
+    """It lets nobody in from then on."""
+
+    id: str
+    revoked_at: float
+
+
 class SessionRequest(Request):
     """Who opens a session, with which Python."""
 

@@ -26,7 +26,7 @@ from ..host.context import HostContext
 from ..telemetry.collect import collect
 from ..telemetry.processes import read_processes
 from ..telemetry.prometheus import HttpFigures, render
-from . import cluster, inspect, job_files, jobs, quotas, sessions, state, system
+from . import cluster, inspect, job_files, jobs, quotas, sessions, state, system, tokens
 from .auth import TokenGate, allowed_names, check_host
 from .blobs import BlobStore
 from .body import JSON, MSGPACK, BodyReader, decode, encode_json, encode_msgpack, parse_query, wants_msgpack
@@ -41,6 +41,7 @@ ROUTES: tuple[Route, ...] = (
     *system.ROUTES,
     *cluster.ROUTES,
     *quotas.ROUTES,
+    *tokens.ROUTES,
     *inspect.ROUTES,
     *jobs.ROUTES,
     *job_files.ROUTES,

@@ -11,7 +11,17 @@ from itertools import islice
 from time import perf_counter_ns, time
 from typing import Any
 
-from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, HostError, LedgerRefused, Overloaded, StorageError
+from actorgrid.errors import (
+    ActorGridError,
+    BadRequest,
+    CallTimeout,
+    HostError,
+    LedgerRefused,
+    NotLeader,
+    NotSupported,
+    Overloaded,
+    StorageError,
+)
 from actorgrid.hotpath import COMPILED, LatencyWindow
 from actorgrid.models import DeviceSource, GPUStatus
 from actorgrid.supervisors.collection import collection_paused
@@ -192,6 +202,9 @@ class GPUCoordinator(Server):
 
     def _on_snapshot(self, _snapshot: Snapshot) -> None:
         mirror = self._mirror
+        if not mirror.leads:
+            self._leave_to_leader()
+        self._core.set_absent(mirror.absent)
         with collection_paused():
             self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time(), mirror.quotas)
         for lease_id in list(self._lease_waiters):
@@ -203,7 +216,35 @@ class GPUCoordinator(Server):
         for kind, id, _record in message.changes:
             if kind == "allocation":
                 self._settle_lease(id)
+            elif kind == "leader":
+                self._leadership_changed()
+            elif kind == "absent":
+                self._core.set_absent(self._mirror.absent)
         self._kick()
+
+    def _leadership_changed(self) -> None:
+        """Only where the ledger's leader is, work is placed; a new leader starts from what the ledger says."""
+        mirror = self._mirror
+        if not mirror.leads:
+            self._leave_to_leader()
+            return
+        with collection_paused():
+            self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time(), mirror.quotas)
+
+    def _leave_to_leader(self) -> None:
+        self._core.forget()
+        waiting, self._lease_waiters = self._lease_waiters, {}
+        for waiter, timer in waiting.values():
+            timer.cancel()
+            waiter.fail(self._not_leader())
+
+    def _not_leader(self) -> NotLeader:
+        return NotLeader(
+            "another host of the cluster places work",
+            asked="a worker",
+            found=f"host {self._mirror.leader or 'unknown: none leads just now'}",
+            hint="open the session there; jobs (run, submit) are taken by every host",
+        )
 
     # -- scheduling
 
@@ -219,7 +260,7 @@ class GPUCoordinator(Server):
         if self.runtime.monotonic() < self._hold_until:
             self._wake_in(self._hold_until - self.runtime.monotonic())
             return
-        if not self._core.registered:
+        if not self._core.registered or not self._mirror.leads:
             return
         room = IN_FLIGHT_MAX - len(self._core.in_flight) - self._core.orders.under_way
         if room <= 0:
@@ -352,6 +393,8 @@ class GPUCoordinator(Server):
             return self._mirror.allocations[request.lease_id]
         deadline = self.runtime.monotonic() + request.wait_s
         await self._until_registered(max(request.wait_s, REGISTER_WAIT_S))
+        if not self._mirror.leads:
+            raise self._not_leader()
         waiting = self._lease_waiters.get(request.lease_id)
         if waiting is None:
             self._core.ask_lease(request, time())
@@ -359,6 +402,13 @@ class GPUCoordinator(Server):
             self._lease_waiters[request.lease_id] = waiting
             self._kick()
         record: dict[str, Any] = await waiting[0]
+        if record["host"] != self.host.host_id:
+            raise NotSupported(
+                "there is room for this worker on another host only, and sessions do not reach there yet",
+                asked=f"a worker on host {self.host.host_id}",
+                found=f"host {record['host']}",
+                hint="submit it as a job: actorgrid run, actorgrid submit",
+            )
         return record
 
     def _settle_lease(self, lease_id: str) -> None:

@@ -27,7 +27,7 @@ from .admission import admission_refused
 from .feasibility import check_feasible
 from .grant import Grant, Record
 from .messages import AcquireLease
-from .nodes import add_nodes, typical_tasks
+from .nodes import add_nodes, given_out, typical_tasks
 from .orders import GivenUp, Order, Orders, Preemption, job_of
 from .requests import (
     STOPPED_S,
@@ -86,6 +86,7 @@ class CoordinatorCore:
         self._refusals: dict[str, int] = {}
         self._sick: dict[str, str] = {}
         self._scores: dict[tuple[str, int], int] = {}
+        self._absent: frozenset[str] = frozenset()
         self._fences: list[int | str] = []
         self._gaps = False
         self._stale = False
@@ -239,6 +240,13 @@ class CoordinatorCore:
                 self._give_up(decision)
         return grants
 
+    def forget(self) -> None:
+        """This host leads no more: what it proposed is settled without it, and who leads goes on from the ledger."""
+        self.in_flight.clear()
+        self._leases.clear()
+        self._refused_leases.clear()
+        self.orders, self._stale = Orders(), True
+
     def take_refused_leases(self) -> dict[str, AdmissionRefused]:
         """The leases that the policy gave up since this was asked last, with why."""
         refused, self._refused_leases = self._refused_leases, {}
@@ -302,6 +310,10 @@ class CoordinatorCore:
             self._fence()
             self.scheduler.refresh(self._now)
 
+    def set_absent(self, hosts: frozenset[str]) -> None:
+        """Hosts that the leader has not heard of for a while; nothing new is placed there."""
+        self._absent, self._stale = hosts, self._stale or hosts != self._absent
+
     def set_scores(self, scores: Mapping[tuple[str, int], int]) -> None:
         """How well devices do, 0 to 1000 by (host, index): what the policy ``device_score`` goes by."""
         self._scores = dict(scores)
@@ -348,18 +360,7 @@ class CoordinatorCore:
 
     def allocated(self) -> dict[tuple[str, int], tuple[int, int, list[str]]]:
         """Per (host, device index): thousandths and MiB given out by the ledger, and to whom."""
-        used: dict[tuple[str, int], tuple[int, int, list[str]]] = {}
-        for record in self._allocations.values():
-            owner = record["owner"]
-            for index in record["gpu_indexes"]:
-                milli, memory, owners = used.get((record["host"], index), (0, 0, []))
-                owners = [*owners, owner.get("job_id") or owner.get("lease_id", "")]
-                used[record["host"], index] = (
-                    milli + record["gpu_milli"],
-                    memory + record["gpu_memory_mib"],
-                    owners,
-                )
-        return used
+        return given_out(self._allocations.values())
 
     @property
     def registered(self) -> bool:
@@ -505,7 +506,8 @@ class CoordinatorCore:
             self.scheduler.refresh(self._now)
 
     def _eligible(self, host: Record) -> bool:
-        return host["state"] == "up" and (host["host_id"] != self.own_host or self.registered)
+        here = host["state"] == "up" and host["host_id"] not in self._absent
+        return here and (host["host_id"] != self.own_host or self.registered)
 
     def _rebuild(self) -> None:
         """The engine anew: hosts and allocations from the ledger, then what is proposed, then sick devices."""

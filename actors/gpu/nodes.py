@@ -50,6 +50,18 @@ def add_nodes(
     return gaps
 
 
+def given_out(allocations: Iterable[Record]) -> dict[tuple[str, int], tuple[int, int, list[str]]]:
+    """Per (host, device index): thousandths and MiB given out, and to whom."""
+    used: dict[tuple[str, int], tuple[int, int, list[str]]] = {}
+    for record in allocations:
+        owner = record["owner"]
+        for index in record["gpu_indexes"]:
+            milli, memory, owners = used.get((record["host"], index), (0, 0, []))
+            owners = [*owners, owner.get("job_id") or owner.get("lease_id", "")]
+            used[record["host"], index] = (milli + record["gpu_milli"], memory + record["gpu_memory_mib"], owners)
+    return used
+
+
 def typical_tasks(mix: Mapping[Shape, float], hosts: Iterable[Record]) -> list[TypicalTask]:
     """What usually comes, in the engine's words; for a model that is not here nothing need be kept."""
     hosts = list(hosts)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from setproctitle import getproctitle, setproctitle
 
@@ -34,13 +34,17 @@ from actorgrid.supervisors.tree import DescriptorReady, Tree, TreeFailed, TreeGo
 from actorgrid.supervisors.wire import TreeSettings
 from actorgrid.transports.unix_system import sweep
 
-from .children import CHILDREN
+from .children import CHILDREN, OF_A_CLUSTER
 from .context import HostContext
 from .identity import ensure_token, next_incarnation, write_atomically
 from .idle_memory import give_back_file_pages
 from .lock import AgentLock
 from .logs import AgentLog, logging_to
 from .supervisor import HostAddress, HostStopped
+
+if TYPE_CHECKING:
+    from ..security.host_material import HostMaterial
+    from .place import JoinOrder, Place
 
 REBUILDS_MAX = 3
 REBUILD_PERIOD_S = 60.0
@@ -59,13 +63,16 @@ def run_host(
     settings: Settings,
     data_dir: Path,
     on_ready: Callable[[dict[str, Any]], None] | None = None,
-    children: Sequence[ChildSpec] = CHILDREN,
+    children: Sequence[ChildSpec] | None = None,
+    join: JoinOrder | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Run a host until SIGTERM, SIGINT or SIGHUP stops it in order; a second signal stops it at once.
 
-    *on_ready* gets the content of agent.json once all servers are up. Call it in the main thread, before the process
-    has other threads. Raises AlreadyRunning, DataDirUnusable, what a server's first start raised (PortInUse,
-    LogCorrupted, ...), RestartIntensityExceeded, or StartFailed.
+    *on_ready* gets the content of agent.json once all servers are up. *join*: become a member of that cluster first,
+    and tell *say* how far it is. *children*: other servers than a host has. Call it in the main thread, before the
+    process has other threads. Raises AlreadyRunning, DataDirUnusable, what a server's first start raised (PortInUse,
+    LogCorrupted, ...), what a join was refused for, RestartIntensityExceeded, or StartFailed.
     """
     if threading.current_thread() is not threading.main_thread():
         raise StartFailed(
@@ -73,7 +80,6 @@ def run_host(
             found=threading.current_thread().name,
             hint="its processes die with the thread that made them; use a process of its own",
         )
-    specs = check_children(children)
     paths = HostPaths(Path(data_dir).absolute())
     paths.make()
     monitoring = settings.monitoring
@@ -81,6 +87,8 @@ def run_host(
         AgentLock(paths.lock_file),
         logging_to(paths.log_file, monitoring.log_max_bytes, monitoring.log_level) as lines,
     ):
+        taken = _take_place(paths, settings, join, say)
+        specs = check_children(children or (CHILDREN if taken is None else OF_A_CLUSTER))
         title = getproctitle()
         setproctitle("actorgrid: up")
         ensure_token(paths)
@@ -88,13 +96,23 @@ def run_host(
         gc.collect()
         gc.freeze()
         try:
-            _Agent(settings, paths, specs, on_ready, lines).run()
+            _Agent(settings, paths, specs, on_ready, lines, taken).run()
         finally:
             for boot in paths.runtime_dir.glob("boot-*"):
                 sweep(boot)
             paths.leave()
             gc.unfreeze()
             setproctitle(title)
+
+
+def _take_place(
+    paths: HostPaths, settings: Settings, join: JoinOrder | None, say: Callable[[str], None]
+) -> tuple[Place, HostMaterial] | None:
+    if join is None and not settings.cluster.listen and not paths.cluster_file.exists():
+        return None  # alone: nothing of certificates is loaded
+    from .place import take_place
+
+    return take_place(paths, settings, join, say)
 
 
 def _preload(specs: Sequence[ChildSpec]) -> None:
@@ -119,12 +137,14 @@ class _Agent:
         specs: tuple[ChildSpec, ...],
         on_ready: Callable[[dict[str, Any]], None] | None,
         lines: AgentLog,
+        taken: tuple[Place, HostMaterial] | None = None,
     ) -> None:
         self._settings = settings
         self._paths = paths
         self._specs = specs
         self._on_ready = on_ready
         self._lines = lines
+        self._taken = taken
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._signals: deque[int] = deque(maxlen=16)
         self._stopping = ""
@@ -165,6 +185,9 @@ class _Agent:
         boot_id = uuid.uuid4().hex[:12]
         hostname = self._settings.cluster.host_name or socket.gethostname()
         context = HostContext(self._paths, self._settings, host_id, hostname, incarnation, boot_id)
+        if self._taken is not None:
+            context.place, material = self._taken
+            context.voter = context.place.plan(self._paths, host_id, material)
         log.info("host %s starts, incarnation %d, boot %s", host_id, incarnation, boot_id)
         try:
             tree = Tree(self._paths.boot_dir(boot_id), (self._wake,), self._tree_settings())

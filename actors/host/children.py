@@ -17,3 +17,8 @@ CHILDREN = check_children(
         ChildSpec("gateway", "actorgrid.actors.gateway.actor:Gateway"),
     )
 )
+
+OF_A_CLUSTER = check_children(
+    (*CHILDREN, ChildSpec("join_door", "actorgrid.actors.security.actor:JoinDoorServer", shutdown=5.0))
+)
+"""What a host of a cluster runs."""

@@ -10,6 +10,7 @@ from actorgrid.configs.schema import Settings
 
 if TYPE_CHECKING:
     from ..consensus.raft_links import VoterPlan
+    from .place import Place
 
 
 @dataclass(slots=True)
@@ -23,4 +24,6 @@ class HostContext:
     incarnation: int
     boot_id: str
     voter: VoterPlan | None = None
+    """What it is to the cluster's consensus; ``None``: it is alone."""
+    place: Place | None = None
     """Its place among the cluster's hosts; ``None``: it is alone."""

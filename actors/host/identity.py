@@ -36,11 +36,31 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
         raise DataDirUnusable(f"cannot write {path}: {error.strerror}", asked=str(path)) from error
 
 
+def ensure_host_id(paths: HostPaths) -> str:
+    """The host's id, made and kept when there is none. Raises DataDirUnusable as ``next_incarnation``."""
+    host_id, incarnation = _read(paths)
+    if not incarnation:
+        _keep(paths, host_id, incarnation)
+    return host_id
+
+
 def next_incarnation(paths: HostPaths) -> tuple[str, int]:
     """The host's id (made at the first start) and the number of this start, both on disk when this returns.
 
     Raises DataDirUnusable when host.json is damaged: a new id would orphan what the ledger knows of this host.
     """
+    host_id, incarnation = _read(paths)
+    _keep(paths, host_id, incarnation + 1)
+    return host_id, incarnation + 1
+
+
+def _keep(paths: HostPaths, host_id: str, incarnation: int) -> None:
+    text = json.dumps({"host_id": host_id, "incarnation": incarnation}) + "\n"
+    write_atomically(paths.host_file, text.encode())
+
+
+def _read(paths: HostPaths) -> tuple[str, int]:
+    """Id and the number of the last start; a new id and 0 when there was none."""
     host_id, incarnation = str(uuid.uuid4()), 0
     try:
         found: Any = json.loads(paths.host_file.read_text(encoding="utf-8"))
@@ -53,9 +73,6 @@ def next_incarnation(paths: HostPaths) -> tuple[str, int]:
             asked=str(paths.host_file),
             hint='write {"host_id": UUID, "incarnation": N} into it by hand, N not less than before',
         ) from error
-    incarnation += 1
-    text = json.dumps({"host_id": host_id, "incarnation": incarnation}) + "\n"
-    write_atomically(paths.host_file, text.encode())
     return host_id, incarnation
 
 

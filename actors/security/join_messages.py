@@ -85,13 +85,17 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """Where a joined host finds a voter: its number in Raft, and HOST:PORT for Raft, for calls and for HTTP."""
+    """Where a joined host finds a voter: its number in Raft, and HOST:PORT for Raft, for calls and for HTTP.
+
+    ``fingerprint``: of its key, by which its links are known before the new host has the ledger.
+    """
 
     host_id: str
     node: int
     raft: str
     calls: str
     http: str
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +146,9 @@ def encode(message: Hello | Welcome | Refused) -> bytes:
             "node": message.node,
             "certificate": pem(message.certificate),
             "bundle": message.bundle.to_plain(),
-            "voters": [[each.host_id, each.node, each.raft, each.calls, each.http] for each in message.voters],
+            "voters": [
+                [each.host_id, each.node, each.raft, each.calls, each.http, each.fingerprint] for each in message.voters
+            ],
         }
         return encode_frame(["welcome", fields], MESSAGE_BYTES_MAX)
     error = message.error
@@ -287,7 +293,7 @@ def _rows(check: _Check, most: int) -> _Check:
 def _voter(value: Any) -> bool:
     return (
         isinstance(value, list)
-        and len(value) == 5
+        and len(value) == 6
         and _id(value[0])
         and _whole(value[1])
         and all(_text(address) for address in value[2:])

@@ -186,3 +186,9 @@ def test_colours_stay_where_they_are_seen(alone: Invoke, monkeypatch: pytest.Mon
     assert "\x1b[" in alone("status", color=True).stderr
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in alone("status", color=True).stderr
+
+
+@pytest.mark.parametrize("arguments", [("--join", "gpu-1"), ("--token", "agj1.x")])
+def test_a_join_needs_both_member_and_token(alone: Invoke, arguments: tuple[str, ...]) -> None:
+    result = alone("up", *arguments)
+    assert result.exit_code == 2 and "go together" in result.stderr

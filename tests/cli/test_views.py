@@ -86,9 +86,10 @@ def test_gpus_show_a_missing_reading_as_missing(call: Invoke, door: Door) -> Non
 def test_hosts_are_listed(call: Invoke, door: Door) -> None:
     host = {"hostname": "n1", "health": "healthy", "ip_address": "127.0.0.1", "port": 7400, "gpus": [GPU]}
     host |= {"cpu_milli": 2000, "memory_mib": 4096, "incarnation": 3, "problems": ["a", "b"]}
+    host |= {"node": 2, "raft_role": "voter"}
     door.on("GET /api/hosts", {"hosts": [host]})
     assert call("hosts").stdout.splitlines()[1].split() == (
-        ["n1", "healthy", "127.0.0.1:7400", "1", "0/2", "0", "B/4", "GiB", "3", "a", "(and", "1", "more)"]
+        ["n1", "healthy", "2", "voter", "127.0.0.1:7400", "1", "0/2", "0", "B/4", "GiB", "3", "a", "(and", "1", "more)"]
     )
 
 

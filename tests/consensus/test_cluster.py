@@ -11,7 +11,7 @@ import pytest
 
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.consensus.commands import add_member, found_cluster, remove_member, set_setting
-from actorgrid.actors.consensus.messages import Propose, Query
+from actorgrid.actors.consensus.messages import Propose, Query, Subscribe
 from actorgrid.actors.consensus.raft_links import VoterPlan
 from actorgrid.actors.host.context import HostContext
 from actorgrid.errors import CallTimeout, LogFailed, NotLeader
@@ -60,7 +60,8 @@ class Town:
         answer = self.propose(add_member(host_id, self.member(host_id), "", AT), via)
         self.contexts[host_id] = context = make_context(self.folder / host_id, **self.performance)
         context.host_id = host_id
-        seeds = dict(self.live[via]._voter.ledger.members)
+        # As a welcome has them: others only, and not all.
+        seeds = {via: self.live[via]._voter.ledger.members[via]}
         context.voter = VoterPlan(answer["node"], self._net(host_id), seeds=seeds)
         self.start(host_id)
 
@@ -209,6 +210,33 @@ def test_a_host_far_behind_is_sent_a_snapshot(three: Town) -> None:
     three.start("c")
     three.until(three.settled, "everybody up to date")
     assert len({str(digest) for digest in three.digests()}) == 1
+
+
+def test_the_leader_says_whom_it_does_not_hear_of(three: Town) -> None:
+    three.kill("c")
+    three.until(lambda: three.live["a"]._absent == {"c"}, "c is missed", within_s=10.0)
+    snapshot = three.node.request("a", Subscribe(), 5.0)
+    assert (snapshot.leader, snapshot.leads, snapshot.absent) == ("a", True, {"c"})
+    assert three.node.request("b", Subscribe(), 5.0).absent == frozenset()
+    three.start("c")
+    three.until(lambda: not three.live["a"]._absent, "c is back", within_s=10.0)
+
+
+def test_a_new_leader_counts_on_nobody_who_has_not_answered_it(three: Town) -> None:
+    three.kill("a")
+    told: list[frozenset[str]] = []
+    for host_id in "bc":
+        server = three.live[host_id]
+
+        def tell(server: Consensus = server) -> None:
+            told.append(server._absent)
+
+        server._tell_leadership = tell  # type: ignore[method-assign]
+    three.until(lambda: three.leader in ("b", "c"), "a new leader", within_s=5.0)
+    assert any("a" in absent for absent in told)
+    leader = three.leader
+    assert leader is not None
+    three.until(lambda: three.live[leader]._absent == {"a"}, "the other is there", within_s=5.0)
 
 
 def test_all_hosts_lose_power_and_come_back_with_everything(three: Town) -> None:

@@ -27,8 +27,10 @@ from actorgrid.actors.gateway.actor import Gateway
 from actorgrid.actors.gpu.coordinator import GPUCoordinator as RealGPUCoordinator
 from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.host.place import Place
 from actorgrid.actors.replication import messages as replication
 from actorgrid.actors.replication.actor import DistributedState as RealDistributedState
+from actorgrid.actors.security import messages as security
 from actorgrid.actors.work.messages import ListAttempts
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
@@ -73,6 +75,8 @@ ALLOCATION = {
 }
 
 
+JOIN_TOKEN = {"id": "t1", "made_by": "http", "made_at": 1.0, "expires_at": 9.0, "uses_max": 1, "used_by": []}
+JOIN_TOKEN |= {"revoked_at": None, "verify_key": "not shown"}
 QUOTA = {
     "user": "ann",
     "limits": {
@@ -124,6 +128,8 @@ class Consensus(StandIn):
             return {"allocations": [ALLOCATION]}
         if query.kind == "quotas":
             return {"quotas": [QUOTA]}
+        if query.kind == "join_tokens":
+            return {"join_tokens": [JOIN_TOKEN]}
         if query.kind == "counts":
             return {"jobs": {"queued": 2, "running": 1}, "commit_latency_ms": 1.5}
         first, limit = query.args["from"], query.args["limit"]
@@ -262,6 +268,19 @@ class ClusterManager(StandIn):
 
     def metrics(self) -> dict[str, float]:
         return {"jobs_queued": 2, "jobs_submitted_total": len(self.submitted)}
+
+
+class JoinDoor(StandIn):
+    name = "join_door"
+
+    @handles(security.MakeJoinToken)
+    def make(self, request: security.MakeJoinToken) -> dict[str, Any]:
+        shown = {"token": "agj1.c1", "join": "127.0.0.1:7401", "id": "t1", "expires_at": request.ttl_s}
+        return {**shown, "uses_max": request.uses}
+
+    @handles(security.TakeBackJoinToken)
+    def take_back(self, request: security.TakeBackJoinToken) -> dict[str, Any]:
+        return {"id": request.token_id, "revoked_at": 2.0}
 
 
 class LoadBalancer(StandIn):
@@ -404,6 +423,7 @@ class Host(StandIn):
 STAND_INS: tuple[type[StandIn], ...] = (
     Consensus,
     ClusterManager,
+    JoinDoor,
     LoadBalancer,
     GpuCoordinator,
     DistributedState,
@@ -589,6 +609,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostContext:
     settings.cluster.base_port = 0
     settings.performance.min_free_bytes = 0
     context = HostContext(HostPaths(tmp_path / "data"), settings, "h1", "box", 1, os.urandom(4).hex())
+    context.place = Place("c1", 1, True, "127.0.0.1", 7400)
     context.paths.make()
     return context
 

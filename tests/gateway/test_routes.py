@@ -17,6 +17,7 @@ BODIES: dict[str, Any] = {
     "post_jobs": {"jobs": [{**JOB, "task_id": "x"}, {**JOB, "task_id": "y"}]},
     "put_config": {"value": 3.0},
     "put_quota": {"gpus": 2.5, "gpu_memory": "1GiB", "jobs_waiting": 5},
+    "post_token": {"ttl_s": 600, "uses": 2},
     "post_key": {"value": 1},
     "open_session": {"user_id": "u", "python": ""},
     "acquire_lease": {"gpus": 0.5},
@@ -25,6 +26,7 @@ BODIES: dict[str, Any] = {
 }
 PARTS = {
     "job_id": "a",
+    "id": "t1",
     "key": "work.kill_grace_s",
     "session_id": "s1",
     "lease_id": "l1",

@@ -1,0 +1,99 @@
+"""``token``: what lets further hosts into the cluster."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import click
+
+from .call import Call, host_options, pass_call
+from .show import table
+from .state import StateCommands
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no time: 90s, 30m, 1h or 7d")
+    return float(found[1]) * _UNITS[found[2] or "s"]
+
+
+@click.group(cls=StateCommands)
+def command() -> None:
+    """Make, list and revoke join tokens.
+
+    A token lets a new host in: actorgrid up --join HOST --token TOKEN.
+    """
+
+
+@command.command("create")
+@click.option("--ttl", "ttl_s", default="1h", show_default=True, callback=_seconds, help="How long: 30m, 1h, 7d.")
+@click.option("--uses", type=click.IntRange(1, 1000), default=1, show_default=True, help="For how many hosts.")
+@host_options
+@pass_call
+def create(call: Call, ttl_s: float, uses: int) -> None:
+    """Make one; it is shown once."""
+    made = call.http.post("/api/tokens", {"ttl_s": ttl_s, "uses": uses})
+    if call.json:
+        call.document(made)
+        return
+    click.echo(made["token"])
+    hosts = "one host" if uses == 1 else f"{uses} hosts"
+    click.echo(
+        f"\nfor {hosts}, within {_left(ttl_s)}. On the new host:\n  actorgrid up --join {made['join']} --token TOKEN",
+        err=True,
+    )
+
+
+@command.command("list")
+@host_options
+@pass_call
+def list_(call: Call) -> None:
+    """List them; secrets are not kept anywhere."""
+    tokens = call.http.get("/api/tokens")["tokens"]
+    if call.json:
+        call.document({"tokens": tokens})
+        return
+    rows = [
+        [token["id"], _state(token), f"{len(token['used_by'])}/{token['uses_max']}", _hosts(token)] for token in tokens
+    ]
+    table(["TOKEN", "STATE", "USED>", "BY"], rows, "no join tokens: actorgrid token create")
+
+
+@command.command("revoke")
+@click.argument("token_id", metavar="ID")
+@host_options
+@pass_call
+def revoke(call: Call, token_id: str) -> None:
+    """Take the token ID back: it lets nobody in any more. Hosts that came by it stay."""
+    from actorgrid.client.http import segment
+
+    answer = call.http.delete(f"/api/tokens/{segment(token_id)}")
+    if call.json:
+        call.document(answer)
+    else:
+        click.echo(f"{answer['id']} is revoked")
+
+
+def _state(token: dict[str, Any]) -> str:
+    left_s = token["expires_at"] - time.time()
+    if token["revoked_at"] is not None:
+        return "revoked"
+    if left_s <= 0:
+        return "expired"
+    return "used up" if len(token["used_by"]) >= token["uses_max"] else f"good for {_left(left_s)}"
+
+
+def _left(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size or seconds == size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _hosts(token: dict[str, Any]) -> str:
+    return " ".join(use["host_id"][:8] for use in token["used_by"]) or "-"

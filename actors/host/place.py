@@ -1,0 +1,214 @@
+"""A host's place in a cluster: how it gets one, as the first or by joining, and what it keeps of it (cluster.json).
+
+A host without one is alone: it listens on loopback only and has no certificate. The file is written last, after key,
+certificate and bundle (``security/host_material.py``): a start that was cut off before it begins again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from time import time
+from typing import Any
+
+import actorgrid
+from actorgrid.configs.paths import HostPaths
+from actorgrid.configs.schema import Settings
+from actorgrid.errors import DataDirUnusable, InvalidSetting, WrongState
+
+from ..consensus.commands import found_cluster
+from ..consensus.raft_links import VoterPlan
+from ..consensus.raft_net import RaftNet
+from ..gpu.capacity import host_cpu_milli, host_memory_mib
+from ..security.authority import create_authority
+from ..security.host_material import (
+    WRAP_FILE,
+    HostMaterial,
+    ensure_host_key,
+    issue_own,
+    load_material,
+    store_material,
+)
+from ..security.join_client import join, read_member
+from ..security.join_messages import Capabilities
+from ..security.join_tokens import read_token
+from ..security.keys import ensure_wrap_key, new_private_key, store_authority
+from ..security.trust_bundle import first_bundle
+from .identity import ensure_host_id, write_atomically
+
+FIRST_NODE = 1
+RAFT_OFFSET, CALLS_OFFSET = 2, 1
+_SERIAL_BITS = 158
+_NAME_CHARACTERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class JoinOrder:
+    """What a person said: by which member (``HOST[:PORT]``), with which token."""
+
+    member: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which cluster, which node of it, and where this host listens for the others.
+
+    ``seeds``: the members it was told of when it joined, as ``VoterPlan`` takes them.
+    """
+
+    cluster_id: str
+    node: int
+    founding: bool
+    address: str
+    base_port: int
+    seeds: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def listens(self) -> dict[str, str]:
+        """ADDRESS:PORT by what is served there, for the ledger."""
+        return listens(self.address, self.base_port)
+
+    def plan(self, paths: HostPaths, host_id: str, material: HostMaterial) -> VoterPlan:
+        """What Consensus starts from."""
+        net = RaftNet(paths.security_dir, self.address, self.base_port + RAFT_OFFSET)
+        founds = None
+        if self.founding:
+            founds = found_cluster(self.cluster_id, host_id, self.listens, material.identity.fingerprint, time())
+        return VoterPlan(self.node, net, self.founding, self.seeds, founds)
+
+
+def listens(address: str, base_port: int) -> dict[str, str]:
+    """ADDRESS:PORT by what is served there."""
+    shown = f"[{address}]" if ":" in address else address
+    return {"raft": f"{shown}:{base_port + RAFT_OFFSET}", "calls": f"{shown}:{base_port + CALLS_OFFSET}"}
+
+
+def take_place(
+    paths: HostPaths, settings: Settings, order: JoinOrder | None, say: Callable[[str], None]
+) -> tuple[Place, HostMaterial] | None:
+    """This host's place, kept or new; ``None`` for one that is to be alone. What is in *settings* follows it.
+
+    Raises WrongState when it has one already and *order* wants another, InvalidSetting when the settings do not fit it,
+    what ``join`` raises, and what is wrong with its files (KeyUnusable, KeyExposed, CertificateRefused, ...).
+    """
+    kept = _kept(paths)
+    if kept is not None:
+        return _return_to(kept, paths, settings, order)
+    if order is None and not settings.cluster.listen:
+        return None
+    if not settings.cluster.base_port:
+        raise InvalidSetting(
+            "a host of a cluster has ports that the others know",
+            asked="cluster.base_port: 0",
+            hint="choose one: --port 7400",
+        )
+    place, material = _join(paths, settings, order, say) if order is not None else _found(paths, settings)
+    store_material(paths.security_dir, material)
+    text = json.dumps(asdict(place), indent=1) + "\n"
+    write_atomically(paths.cluster_file, text.encode())
+    return place, material
+
+
+def _kept(paths: HostPaths) -> Place | None:
+    try:
+        return Place(**json.loads(paths.cluster_file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, OSError) as error:
+        raise DataDirUnusable(
+            f"{paths.cluster_file} cannot be read: {error}",
+            asked=str(paths.cluster_file),
+            hint="restore it from a backup; else remove the host from the cluster and join in an empty directory",
+        ) from error
+
+
+def _return_to(
+    place: Place, paths: HostPaths, settings: Settings, order: JoinOrder | None
+) -> tuple[Place, HostMaterial]:
+    if order is not None:
+        raise WrongState(
+            f"this host is a member of cluster {place.cluster_id} already",
+            asked=f"--join {order.member}",
+            found=str(paths.cluster_file),
+            hint="start it without --join; to join another cluster, give an empty directory with --data-dir",
+        )
+    if settings.cluster.listen not in ("", place.address):
+        raise InvalidSetting(
+            "the other hosts know this one by another address",
+            asked=f"cluster.listen: {settings.cluster.listen}",
+            found=place.address,
+            hint="leave it out; a host that moves has to leave and join again",
+        )
+    if settings.origin("cluster.base_port") == "default":
+        settings.cluster.base_port = place.base_port
+    material = load_material(paths.security_dir, time())
+    if material is None:
+        raise DataDirUnusable(
+            f"{paths.security_dir} holds no certificate",
+            asked=place.cluster_id,
+            hint="restore it from a backup; else remove the host from the cluster and join in an empty directory",
+        )
+    return place, material
+
+
+def _found(paths: HostPaths, settings: Settings) -> tuple[Place, HostMaterial]:
+    """The first host: an authority of its own, and a certificate that this issues."""
+    host_id, now_s, address = ensure_host_id(paths), time(), settings.cluster.listen
+    slug = re.sub(r"[^a-z0-9]+", "-", settings.cluster.name.lower()).strip("-")[:_NAME_CHARACTERS].strip("-")
+    # Clusters of one name are not one cluster: a token, a certificate, a link of the one is nothing to the other.
+    cluster_id = f"{slug or 'cluster'}-{secrets.token_hex(3)}"
+    authority = create_authority(cluster_id, new_private_key(), now_s, secrets.randbits(_SERIAL_BITS) + 1)
+    store_authority(paths.security_dir, authority, ensure_wrap_key(paths.security_dir / WRAP_FILE))
+    material = issue_own(
+        authority,
+        first_bundle(authority.certificate, cluster_id),
+        ensure_host_key(paths.security_dir),
+        host_id,
+        (address,),
+        now_s,
+        secrets.randbits(_SERIAL_BITS) + 1,
+    )
+    return Place(cluster_id, FIRST_NODE, True, address, settings.cluster.base_port), material
+
+
+def _join(
+    paths: HostPaths, settings: Settings, order: JoinOrder, say: Callable[[str], None]
+) -> tuple[Place, HostMaterial]:
+    token, member = read_token(order.token), read_member(order.member)
+    if any((paths.ledger_dir / "segments").glob("*")):
+        raise WrongState(
+            "this data directory holds a ledger of its own, which a cluster cannot take over",
+            asked=f"--join {order.member}",
+            found=str(paths.ledger_dir),
+            hint="give an empty directory with --data-dir; the host that has the jobs can begin the cluster (--listen)",
+        )
+    host_id, key = ensure_host_id(paths), ensure_host_key(paths.security_dir)
+    addresses: list[str] = []
+
+    def capabilities(own: str) -> Capabilities:
+        # Where it reaches the member from is where the members reach it, unless somebody says otherwise.
+        addresses.append(settings.cluster.listen or own)
+        return Capabilities(
+            host_cpu_milli(),
+            host_memory_mib(),
+            (addresses[0],),
+            listens(addresses[0], settings.cluster.base_port),
+            actorgrid.__version__,
+        )
+
+    welcome = join(member, token, host_id, key, capabilities, say)
+    say(f"let in to cluster {welcome.cluster_id} as node {welcome.node}")
+    seeds = {
+        voter.host_id: {
+            "node": voter.node,
+            "addresses": {"raft": voter.raft, "calls": voter.calls},
+            "fingerprints": [voter.fingerprint],
+        }
+        for voter in welcome.voters
+    }
+    material = HostMaterial(key, welcome.certificate, welcome.bundle)
+    return Place(welcome.cluster_id, welcome.node, False, addresses[0], settings.cluster.base_port, seeds), material

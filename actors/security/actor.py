@@ -1,0 +1,272 @@
+"""The join door: the server that lets new hosts into the cluster, and makes and takes back the tokens they come with.
+
+It listens on the port of calls (base port + 1), drives ``join_door.py`` over its sockets, has the ledger redeem what is
+right, and issues the certificate when this host has the authority's key. It keeps nothing that a restart could lose.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import socket
+from time import time
+from typing import Any
+
+import actorgrid
+from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded, PortInUse, WrongState
+from actorgrid.supervisors.server import Server, handles
+
+from ..consensus.commands import create_join_token, redeem_join_token, revoke_join_token
+from ..consensus.messages import Applied, Query
+from ..consensus.mirror import LedgerMirror
+from .host_material import WRAP_FILE, load_material
+from .join_door import JoinDoor, Redeem
+from .join_messages import VOTERS_MAX, Voter, Welcome
+from .join_tokens import ID_BYTES, NONCE_BYTES, SECRET_BYTES, make_token
+from .keys import ensure_wrap_key, load_authority
+from .messages import MakeJoinToken, TakeBackJoinToken
+from .tls_contexts import door_context
+from .visitor import Visitor
+
+BACKLOG = 32
+TICK_S = 0.5
+COMMIT_TIMEOUT_S = 20.0
+SERIAL_BITS = 158
+LISTENS = ("raft", "calls")
+"""What a host of a cluster has to listen for."""
+
+
+class JoinDoorServer(Server):
+    """See the head of the module."""
+
+    name = "join_door"
+
+    def start(self) -> None:
+        """Listen. Raises PortInUse, KeyUnusable and what else is wrong with the host's key and certificate."""
+        folder = self.host.paths.security_dir
+        place = self.host.place
+        assert place is not None, "only a host of a cluster has a join door"
+        material = load_material(folder, time())
+        if material is None:
+            raise KeyUnusable("this host has no certificate", asked=str(folder))
+        self._material = material
+        signing = material.bundle.signing
+        self._authority = load_authority(
+            folder, material.bundle, signing.generation, ensure_wrap_key(folder / WRAP_FILE)
+        )
+        self._context = door_context(material)
+        self._mirror = LedgerMirror(self)
+        self._door = JoinDoor(self._find_token, self._taken, actorgrid.__version__)
+        self._visitors: dict[Visitor, None] = {}
+        self._listener = _listen(place.address, place.base_port + 1)
+        self.runtime.watch(self._listener.fileno(), self._accept)
+        self.every(TICK_S, self._tick)
+        self.spawn(self._mirror.start())
+
+    def stop(self, reason: str) -> None:
+        """Close the door and every visit."""
+        self.runtime.unwatch(self._listener.fileno())
+        self._listener.close()
+        for visitor in list(self._visitors):
+            visitor.close()
+
+    def peer_restarted(self, name: str) -> None:
+        """Follow the ledger again when it comes back."""
+        self._mirror.peer_restarted(name)
+
+    @handles(Applied)
+    def _applied(self, message: Applied) -> None:
+        self._mirror.applied(message)
+
+    # -- visitors
+
+    def _accept(self) -> None:
+        try:
+            connection, address = self._listener.accept()
+        except OSError as error:
+            self.log.warning("a visitor to the join port was lost: %s", error)
+            return
+        try:
+            visit = self._door.open(
+                str(address[0]),
+                self._material.bundle,
+                self._material.certificate,
+                os.urandom(NONCE_BYTES),
+                self.runtime.monotonic(),
+            )
+        except Overloaded as error:
+            self.log.info("%s", error)
+            connection.close()
+            return
+        connection.setblocking(False)
+        visitor = Visitor(
+            self.runtime, connection, self._context, visit, time, self._redeem, lambda gone: self._visitors.pop(gone)
+        )
+        self._visitors[visitor] = None
+
+    def _tick(self) -> None:
+        for visitor in list(self._visitors):
+            visitor.tick()
+
+    def _find_token(self, token_id: str) -> dict[str, Any] | None:
+        return self._mirror.join_tokens.get(token_id)
+
+    def _taken(self) -> dict[str, str]:
+        return {
+            _address(where): host_id
+            for host_id, member in self._mirror.members.items()
+            for where in member["addresses"].values()
+        }
+
+    # -- letting in
+
+    def _redeem(self, visitor: Visitor, asked: Redeem) -> None:
+        self.spawn(self._answer(visitor, asked))
+
+    async def _answer(self, visitor: Visitor, asked: Redeem) -> None:
+        try:
+            welcome = await self._let_in(asked)
+        except ActorGridError as error:
+            self.log.info("host %s is not let in: %s", asked.claim.host_id, error)
+            visitor.do(visitor.visit.refuse(error))
+        else:
+            self.log.info("host %s is let in as node %d", welcome.host_id, welcome.node)
+            visitor.do(visitor.visit.welcome(welcome))
+
+    async def _let_in(self, asked: Redeem) -> Welcome:
+        if self._authority is None:
+            raise WrongState(
+                "this host does not have the authority's key, so it cannot issue certificates",
+                asked=asked.claim.host_id,
+                found=self.host.host_id,
+                hint=f"join by the cluster's first host: --join {self._first_host()}",
+            )
+        listens = asked.capabilities.listens
+        for service in LISTENS:
+            _check_place(service, listens.get(service, ""), asked.request.addresses)
+        now_s = time()
+        # Issued first: a certificate without an entry of the ledger is refused by every link.
+        certificate = self._authority.issue(asked.request, now_s, secrets.randbits(SERIAL_BITS) + 1)
+        command = redeem_join_token(
+            asked.claim.token_id,
+            asked.claim.host_id,
+            listens,
+            asked.request.fingerprint,
+            now_s,
+            rack=asked.capabilities.rack,
+            version=asked.capabilities.software,
+        )
+        result = await self._mirror.propose(command, COMMIT_TIMEOUT_S)
+        status = await self.call("consensus", Query("status"))
+        return Welcome(
+            self._material.bundle.cluster_id,
+            asked.claim.host_id,
+            int(result["node"]),
+            certificate,
+            self._material.bundle,
+            self._voters(status["voters"], status["leader"], asked.claim.host_id),
+        )
+
+    def _voters(self, nodes: list[int], leader: str | None, but: str) -> tuple[Voter, ...]:
+        """Whom the new host hears from first: the leader, then the other voters."""
+        members = [
+            member
+            for host_id, member in self._mirror.members.items()
+            if host_id != but and (member["node"] in nodes or host_id == leader)
+        ]
+        members.sort(key=lambda member: (member["host_id"] != leader, member["node"]))
+        return tuple(
+            Voter(
+                member["host_id"],
+                member["node"],
+                member["addresses"]["raft"],
+                member["addresses"]["calls"],
+                member["addresses"].get("http", ""),
+                member["fingerprints"][-1],
+            )
+            for member in members[:VOTERS_MAX]
+        )
+
+    def _first_host(self) -> str:
+        first = min(self._mirror.members.values(), key=lambda member: int(member["node"]), default=None)
+        return "" if first is None else str(first["addresses"]["calls"])
+
+    # -- tokens
+
+    @handles(MakeJoinToken)
+    async def _make_token(self, request: MakeJoinToken) -> dict[str, Any]:
+        bundle = self._material.bundle
+        token, record = make_token(
+            bundle.cluster_id,
+            bundle.signing.fingerprint,
+            os.urandom(ID_BYTES),
+            os.urandom(SECRET_BYTES),
+            time(),
+            ttl_s=request.ttl_s,
+            uses=request.uses,
+            made_by=request.by,
+        )
+        await self._mirror.propose(create_join_token(record, time()))
+        fields = ("id", "expires_at", "uses_max")
+        place = self.host.place
+        assert place is not None
+        return {"token": token.text, "join": place.listens["calls"], **{name: record[name] for name in fields}}
+
+    @handles(TakeBackJoinToken)
+    async def _take_back(self, request: TakeBackJoinToken) -> dict[str, Any]:
+        return await self._mirror.propose(revoke_join_token(request.token_id, time()))
+
+    # -- how we are
+
+    def metrics(self) -> dict[str, float]:
+        """Hosts let in, and visits refused by reason."""
+        figures = {"join_visits": float(self._door.visits), "join_welcomed_total": float(self._door.welcomed)}
+        for code, count in self._door.refused.items():
+            figures[f"join_refused_{code}_total"] = float(count)
+        return figures
+
+    def status(self) -> dict[str, Any]:
+        """Who comes, and whether this host can let anyone in."""
+        return {
+            "visits": self._door.visits,
+            "welcomed": self._door.welcomed,
+            "refused": dict(self._door.refused),
+            "has_authority_key": self._authority is not None,
+        }
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise PortInUse(
+            f"the join port cannot be used: {error}",
+            asked=f"{address}:{port}",
+            hint="another base port: --port N (all of a host's ports follow it)",
+        ) from None
+    return listener
+
+
+def _address(where: str) -> str:
+    return where.rpartition(":")[0].strip("[]")
+
+
+def _check_place(service: str, where: str, addresses: tuple[str, ...]) -> None:
+    """Raises BadRequest unless *where* is ADDRESS:PORT, numeric, and the address one of the certificate's."""
+    address, port = _address(where), where.rpartition(":")[2]
+    try:
+        numeric = bool(ipaddress.ip_address(address))
+    except ValueError:
+        numeric = False
+    if not numeric or address not in addresses or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise BadRequest(
+            f"a host of a cluster says where it listens for {service}",
+            asked="ADDRESS:PORT, of an address of its own",
+            found=where[:80] or "nothing",
+        )

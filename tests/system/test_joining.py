@@ -1,0 +1,191 @@
+"""Hosts that form a cluster by token: real agents of one machine, each on ports of its own."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actorgrid.client.find import locate
+from actorgrid.client.http import AdminHttp
+from tests.processes import until
+from tests.system.agent import Agent
+
+ADDRESS = "127.0.0.1"
+PORTS = 4
+
+
+def free_base_port() -> int:
+    """A port with three free ones behind it."""
+    for _ in range(100):
+        with socket.create_server((ADDRESS, 0)) as first:
+            base = int(first.getsockname()[1])
+            others: list[socket.socket] = []
+            try:
+                others.extend(socket.create_server((ADDRESS, base + offset)) for offset in range(1, PORTS))
+                return base
+            except (OSError, OverflowError):
+                continue
+            finally:
+                for other in others:
+                    other.close()
+    raise AssertionError("no four free ports in a row")
+
+
+class ClusterHost(Agent):
+    """An agent with fixed ports, so that others find it again."""
+
+    def __init__(self, data_dir: Path, gpus: str) -> None:
+        super().__init__(data_dir, gpus=gpus)
+        self.base_port = free_base_port()
+        self.first: list[str] = []
+
+    @property
+    def door(self) -> str:
+        return f"{ADDRESS}:{self.base_port + 1}"
+
+    def command(self, *extra: str) -> list[str]:
+        where = ["--data-dir", str(self.data_dir), "--port", str(self.base_port), "--gpus", self.gpus]
+        first, self.first = self.first, []
+        return [sys.executable, "-m", "actorgrid", "up", "--json", *where, *first, *extra]
+
+    def found(self) -> ClusterHost:
+        self.first = ["--listen", ADDRESS]
+        self.start()
+        return self
+
+    def join(self, member: ClusterHost, token: str) -> ClusterHost:
+        self.first = ["--join", member.door, "--token", token]
+        self.start()
+        return self
+
+    def refused(self, member: str, token: str) -> dict[str, Any]:
+        """The error that a join ends with."""
+        self.first = ["--join", member, "--token", token]
+        done = subprocess.run(self.command(), capture_output=True, text=True, timeout=60)
+        assert done.returncode, done.stdout
+        error: dict[str, Any] = json.loads(done.stdout)["error"]
+        return error
+
+    def token(self, *options: str) -> dict[str, Any]:
+        made: dict[str, Any] = self.cli_json("token", "create", *options)
+        return made
+
+    def hosts(self) -> dict[int, dict[str, Any]]:
+        return {host["node"]: host for host in self.cli_json("hosts")["hosts"]}
+
+    def roles(self) -> dict[int, str]:
+        return {node: host["raft_role"] for node, host in self.hosts().items()}
+
+    def submit(self, *command: str) -> str:
+        return str(json.loads(self.cli("run", "--detach", "--json", *command).stdout)["job_id"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        with closing(AdminHttp(*locate(self.data_dir))) as http:
+            found: dict[str, Any] = http.get(f"/api/jobs/{job_id}")
+        return found
+
+    def ended(self, *command: str) -> dict[str, Any]:
+        """A job of these options and command, once it has ended."""
+        job_id = self.submit(*command)
+
+        def final() -> dict[str, Any] | None:
+            found = self.job(job_id)
+            return found if found["state"] in ("succeeded", "failed", "cancelled", "lost") else None
+
+        job: dict[str, Any] = until(final, f"the end of {job_id}")
+        return job
+
+
+@pytest.fixture
+def make_host(tmp_path: Path) -> Iterator[Callable[..., ClusterHost]]:
+    made: list[ClusterHost] = []
+
+    def make(name: str, gpus: int) -> ClusterHost:
+        host = ClusterHost(tmp_path / name, f"simulated:{gpus}xH100-80GB")
+        made.append(host)
+        return host
+
+    yield make
+    for host in made:
+        host.close()
+
+
+def ran_on(job: dict[str, Any]) -> str:
+    return str(job["attempts"][-1]["host"])
+
+
+def test_two_hosts_form_a_cluster_and_run_each_others_jobs(make_host: Callable[..., ClusterHost]) -> None:
+    first, second = make_host("first", 1).found(), make_host("second", 2)
+    token = first.token()
+    with socket.create_connection((ADDRESS, first.base_port + 1)) as stranger, suppress(ConnectionError):
+        stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" * 100)
+        assert stranger.recv(1024) == b""
+    second.join(first, token["token"])
+    until(lambda: first.roles() == second.roles() == {1: "leader", 2: "learner"}, "both know both")
+    hosts = second.hosts()
+    # Asked of the one, placed by the other, run where there is room for it.
+    job = first.ended("--gpus", "2", "--", "sh", "-c", "exit 0")
+    assert (job["state"], ran_on(job)) == ("succeeded", hosts[2]["node_id"])
+    held = second.submit("--gpus", "2", "--", "sleep", "60")
+    until(lambda: first.job(held)["state"] == "running", "the second host is full")
+    job = second.ended("--gpus", "1", "--", "sh", "-c", "exit 3")
+    assert (job["state"], ran_on(job)) == ("failed", hosts[1]["node_id"])
+    first.cli("cancel", held)
+    until(lambda: second.job(held)["state"] == "cancelled", "a job of another host is cancelled")
+
+    # The token is used up; what else is wrong with one is said as plainly.
+    third = make_host("third", 1)
+    assert third.refused(first.door, token["token"])["code"] == "JoinTokenUsed"
+    revoked = first.token()
+    second.cli("token", "revoke", revoked["id"])
+    assert third.refused(first.door, revoked["token"])["code"] == "JoinTokenRevoked"
+    last = revoked["token"][-1]
+    assert third.refused(first.door, revoked["token"][:-1] + ("x" if last != "x" else "y"))["code"] == (
+        "MalformedJoinToken"
+    )
+    other = make_host("other", 1).found()
+    assert third.refused(first.door, other.token()["token"])["code"] == "WrongCluster"
+    elsewhere = third.refused(second.door, first.token()["token"])
+    assert elsewhere["code"] == "WrongState" and first.door in elsewhere["hint"]
+    assert [token["revoked_at"] is not None for token in second.cli_json("token", "list")["tokens"]].count(True) == 1
+
+    # A later start needs neither token nor address.
+    second.stop()
+    second.start()
+    until(lambda: second.roles() == {1: "leader", 2: "learner"}, "the second host is back")
+    assert second.hosts()[2]["incarnation"] == 2
+
+
+def test_three_hosts_lose_their_leader_and_another_grants(make_host: Callable[..., ClusterHost]) -> None:
+    hosts = [make_host("a", 1).found(), make_host("b", 2), make_host("c", 2)]
+    token = hosts[0].token("--uses", "2")["token"]
+    for host in hosts[1:]:
+        host.join(hosts[0], token)
+    until(lambda: hosts[2].roles() == {1: "leader", 2: "voter", 3: "voter"}, "three that vote")
+    hosts[0].kill()
+    until(lambda: "leader" in [hosts[1].roles()[node] for node in (2, 3)], "another leads")
+    job = hosts[2].ended("--gpus", "2", "--", "sh", "-c", "exit 0")
+    assert job["state"] == "succeeded"
+    until(
+        lambda: "unreachable" in [host.hosts()[1]["health"] for host in hosts[1:]],
+        "the leader knows that the first is gone",
+    )
+    # Five would not fit without the first host's GPU; four run, and the fifth waits.
+    held = [hosts[1].submit("--gpus", "1", "--", "sleep", "60") for _ in range(5)]
+    until(lambda: [hosts[1].job(id)["state"] for id in held].count("running") == 4, "four run")
+    assert [hosts[2].job(id)["state"] for id in held].count("queued") == 1
+    hosts[0].start()
+    until(lambda: [hosts[0].job(id)["state"] for id in held].count("running") == 5, "the fifth runs on the first")
+    for id in held:
+        hosts[1].cli("cancel", id)
+    until(lambda: {hosts[0].job(id)["state"] for id in held} == {"cancelled"}, "all five are cancelled")
+    until(lambda: hosts[0].roles()[1] == "voter", "the first is back, and follows")
+    assert hosts[0].job(job["job_id"])["state"] == "succeeded"
