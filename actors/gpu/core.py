@@ -39,6 +39,7 @@ from .requests import (
     request_of_job,
     request_of_lease,
     shape_held,
+    shares_of,
     waiting_id,
 )
 
@@ -163,7 +164,7 @@ class CoordinatorCore:
         self._dequeue(self._asked_by.get(id, id))
         self.orders.attempt_granted(id, record)
         if id in self.engine:
-            if self.engine.placement(id).shares == _shares(record):
+            if self.engine.placement(id).shares == shares_of(record):
                 return
             self._release(id)
         if not self._adopt(id, record):
@@ -556,7 +557,7 @@ class CoordinatorCore:
             try:
                 placement = self.engine.adopt(
                     id,
-                    _shares(record),
+                    shares_of(record),
                     cpu_milli=cpu_milli,
                     memory_mib=memory_mib,
                     gpu_milli=record["gpu_milli"] or WHOLE_GPU_MILLI,
@@ -596,7 +597,3 @@ class CoordinatorCore:
                     held = self.engine.reserve(view.name, gpu_indexes=(index,), gpu_milli=gpu.milli_free)
                     if held is not None:
                         self._fences.append(held.id)
-
-
-def _shares(record: Record) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return ((record["host"], tuple(record["gpu_indexes"])),)

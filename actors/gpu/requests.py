@@ -60,6 +60,11 @@ def shape_held(allocation: Record, cpu_milli: int, memory_mib: int) -> Shape:
     )
 
 
+def shares_of(allocation: Record) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Where a live allocation lies, as the engine takes it."""
+    return ((allocation["host"], tuple(allocation["gpu_indexes"])),)
+
+
 def request_of_job(id: str, shape: Shape, job: Record) -> Request:
     """*shape* for an attempt of *job*, waiting or running. Raises BadRequest for times that are none.
 

@@ -40,6 +40,18 @@ CALLED_FROM_OUTSIDE = {
     "decode_message": "who stores or carries what a RaftCore gives out (docs/raft_core.md)",
     "PeerNet": "the servers that speak to other hosts (docs/peer_links.md)",
     "FaultyNetwork.set_faults": "who plays faults between hosts (docs/peer_links.md)",
+    **dict.fromkeys(
+        (
+            "HostMaterial.renewal_due",
+            "HostMaterial.renewal_request",
+            "HostMaterial.trusting",
+            "TrustBundle.rotation_due",
+            "forget_authority",
+            "seal_authority",
+            "unseal_authority",
+        ),
+        "operators' programs that renew and rotate, until the agent does so itself (docs/trust.md)",
+    ),
     "InlineNode": "tests, and whoever embeds a host: every server is tested on it",
 }
 # Files whose classes fill in Thespian's: it calls their methods.
