@@ -42,6 +42,8 @@ TICK_S = 0.05
 LONE_TICK_S = 1.0
 """For a host that has nobody to hear of."""
 CATCH_UP_S = 8.0
+WAITS_S = 60.0
+"""A proposal waits here at most; by then its caller has repeated it several times."""
 LOOK_S = 0.25
 ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
@@ -157,6 +159,16 @@ class Consensus(Server):
             self._voter.write_history()
             self._look_for_room()
             self._choose_voters()
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Let go of proposals that were lost on their way to a leader: whoever waited has asked again, or left."""
+        oldest = self.runtime.monotonic() - WAITS_S
+        for key, waiters in [entry for entry in self._waiting.items() if entry[1][-1][1] < oldest]:
+            del self._waiting[key]
+            self._waiting_count -= len(waiters)
+            for waiter, _ in waiters:
+                waiter.fail(_not_leader("no leader answered"))
 
     # -- what the voter tells
 
@@ -347,7 +359,8 @@ class Consensus(Server):
                     "too many commands wait for the disk", found=f"{BACKLOG_MAX} waiting", hint="propose it again"
                 )
             key = request.session, request.seq
-            if key not in self._waiting:  # else it is on its way already: one entry answers both
+            # In our own log one entry answers both; what went to another host may be lost, and twice does no harm.
+            if key not in self._waiting or not self._leading:
                 self._into_the_log(payload)
         except ActorGridError as error:
             self._refused_total[error.code] += 1

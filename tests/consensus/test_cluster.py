@@ -14,9 +14,9 @@ from actorgrid.actors.consensus.commands import add_member, found_cluster, remov
 from actorgrid.actors.consensus.messages import Propose, Query, Subscribe
 from actorgrid.actors.consensus.raft_links import VoterPlan
 from actorgrid.actors.host.context import HostContext
-from actorgrid.errors import CallTimeout, LogFailed, NotLeader
+from actorgrid.errors import ActorGridError, CallTimeout, LogFailed, NotLeader
 from actorgrid.supervisors.inline import InlineNode
-from actorgrid.transports.faulty_net import FaultyNet, FaultyNetwork
+from actorgrid.transports.faulty_net import Faults, FaultyNet, FaultyNetwork
 from tests.consensus.rig import AT, make_context
 
 
@@ -187,6 +187,18 @@ def test_linearizable_reads_on_any_host_see_what_was_committed_anywhere(three: T
         three.propose(set_setting("k", number, "me", AT), writer)
         found = three.node.request(reader, Query("settings", linearizable=True), 5.0)
         assert found == {"settings": {"k": number}}
+
+
+def test_a_proposal_lost_on_its_way_to_the_leader_is_committed_when_it_is_repeated(three: Town) -> None:
+    command = set_setting("k", 1, "me", AT)
+    three.network.set_faults(Faults(loss=1.0), "b", "a")
+    with pytest.raises(ActorGridError, match="reply to Propose"):
+        three.node.request("b", Propose(command, "lost", 1), 0.3)
+    three.network.set_faults(Faults(), "b", "a")
+    assert three.node.request("b", Propose(command, "lost", 1), 10.0).result["key"] == "k"
+    three.until(three.settled, "everybody up to date")
+    three.node.advance(70.0)
+    assert all(server._waiting == {} and server._waiting_count == 0 for server in three.live.values())
 
 
 def test_a_removed_host_is_refused_and_the_others_go_on(three: Town) -> None:
