@@ -97,7 +97,10 @@ def test_the_verbs_of_both_clients_agree(client: actorgrid.Client) -> None:
         other = AsyncClient(client)
         answer = await other.set_quota("*", gpu_memory="1GiB", jobs_waiting=5)
         assert answer["limits"]["gpu_memory_bytes"] == 2**30
-        assert await other.quotas() == client.quotas()
+        # What is used may change in between: leases of sessions that ended are given back by and by.
+        both = (await other.quotas(), client.quotas())
+        assert [row["limits"] for row in both[0] if row["user"] == "*"] == [answer["limits"]]
+        assert [row["limits"] for row in both[1] if row["user"] == "*"] == [answer["limits"]]
         assert (await other.remove_quota("*"))["previous"]["jobs_waiting"] == 5
         with pytest.raises(NotFound):
             await other.remove_quota("*")
