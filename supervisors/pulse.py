@@ -182,6 +182,9 @@ class OwnPulse:
         self._handled = 0
         self._names: dict[str, int] = {"": 0}
         self._orders: dict[tuple[float | None, str], int] = {}
+
+    def starting(self) -> None:
+        """It answers when it is asked for its stack; until this is said, nobody asks."""
         self._words[_STATE] = _STATES.index("starting")
 
     def running(self) -> None:
@@ -267,6 +270,7 @@ def adopt(number: int) -> OwnPulse:
         signal.signal(fatal, signal.SIG_DFL)
     faulthandler.enable(file=fd, all_threads=True)
     faulthandler.register(TRACEBACK_SIGNAL, file=fd, all_threads=True, chain=False)
+    _own.starting()  # not before: who is asked without the handler dies of the signal
     return _own
 
 

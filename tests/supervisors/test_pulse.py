@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import resource
 import signal
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 import pytest
 
 from actorgrid.errors import TooManyActors
+from actorgrid.supervisors import pulse as pulse_module
 from actorgrid.supervisors.pulse import HANDLER_NAMES_MAX, TRACEBACK_BYTES_MAX, OwnPulse, Pulse, adopt
 from actorgrid.supervisors.watchdog import Watchdog
 
@@ -274,6 +276,21 @@ def test_a_hung_child_says_where_it_is(family: Family, body: Body, word: str) ->
     wait_until(lambda: word in pulse.traceback(), pulse)
     assert family.end(pulse, signal.SIGKILL) == -signal.SIGKILL
     assert "most recent call first" in pulse.traceback()
+
+
+def test_nobody_is_asked_before_it_can_answer(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    pulse = family.make()
+    registered = faulthandler.register
+
+    def register(number: int, **how: Any) -> None:
+        # In the child: asked now, the signal would kill it.
+        assert pulse_module._own is not None
+        assert pulse_module._own._words[pulse_module._STATE] == pulse_module._STATES.index("new")
+        registered(number, **how)
+
+    monkeypatch.setattr(faulthandler, "register", register)
+    family.start(lambda own: None, pulse)
+    assert family.end(pulse) == 0
 
 
 def test_asking_again_begins_a_new_text(family: Family) -> None:
