@@ -24,11 +24,12 @@ from actorgrid.supervisors.server import Server, handles
 
 from .commands import ABOUT_ACCEPTED_WORK, check, compare_digest, decode_entry, encode_entry, expire_lock
 from .entries import Done
-from .ledger import Change, Outcome
 from .lock_expiry import LockExpiry
 from .messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
+from .outcome import Change, Outcome
 from .queries import Queries
 from .raft.messages import Dropped, Message
+from .raft.status import Status
 from .raft_links import RaftLinks
 from .reserve import free_bytes
 from .snapshot_format import FORMAT
@@ -120,7 +121,6 @@ class Consensus(Server):
         self.every(HOUSEKEEPING_S, self._keep_house)
         if plan is not None:
             self.every(LOOK_S, self._look_around)
-        if plan is not None:
             self.spawn(self._catch_up())
         try:
             await self._ready
@@ -200,9 +200,7 @@ class Consensus(Server):
         if self._links is not None:
             self._links.members_changed()
         for name in list(self._subscribers):
-            del self._subscribers[name]
-            self._lagging[name] = 0
-        self._plan_resync()
+            self._lose(name)
 
     def led(self, term: int) -> None:
         """See ``voter.Audience``."""
@@ -246,9 +244,7 @@ class Consensus(Server):
     def _tell_between(self, change: Change) -> None:
         for name, index in list(self._subscribers.items()):
             if not self.cast(name, Applied(index, index, time(), LEADERSHIP, (change,))):
-                del self._subscribers[name]
-                self._lagging[name] = 0
-                self._plan_resync()
+                self._lose(name)
 
     def _leader_host(self) -> str | None:
         if self._leading:
@@ -306,30 +302,30 @@ class Consensus(Server):
         members = self._voter.ledger.members
         if not self._leading or not members:
             return
-        now, status = self.runtime.monotonic(), self._voter.status()
-        here = {status.node}
-        for node, progress in status.progress.items():
-            if progress.active and progress.match:
-                self._heard_at[node] = now
-            if progress.match and now - self._heard_at.get(node, now) <= ABSENT_S:
-                here.add(node)
+        status = self._voter.status()
+        quiet_s = self._quiet_s(status)
+        here = {node for node, progress in status.progress.items() if progress.match and quiet_s[node] <= ABSENT_S}
+        here.add(status.node)
         absent = frozenset(host_id for host_id, record in members.items() if record["node"] not in here)
         if absent != self._absent:
             self._absent = absent
             self._tell_between(("absent", "", absent))
+
+    def _quiet_s(self, status: Status) -> dict[int, float]:
+        """How long each node was not heard of, as far as was looked; one that is new was heard of now."""
+        now = self.runtime.monotonic()
+        for node, progress in status.progress.items():
+            if progress.active or node not in self._heard_at:
+                self._heard_at[node] = now
+        return {node: now - self._heard_at[node] for node in status.progress}
 
     def _choose_voters(self) -> None:
         """Bring the voters into line with the members, a step at a time."""
         members = self._voter.ledger.members
         if not self._leading or not members:
             return
-        now, status = self.runtime.monotonic(), self._voter.status()
-        for node, progress in status.progress.items():
-            if progress.active or node not in self._heard_at:
-                self._heard_at[node] = now
-        silent = frozenset(
-            node for node in status.progress if node != status.node and now - self._heard_at[node] > SILENT_S
-        )
+        status = self._voter.status()
+        silent = frozenset(node for node, for_s in self._quiet_s(status).items() if for_s > SILENT_S) - {status.node}
         changes = next_step(members, status.config, status.progress, status.commit, status.node, silent)
         if changes:
             taken = self._voter.change_members(changes)
@@ -459,15 +455,18 @@ class Consensus(Server):
     def _tell(self, outcome: Outcome, command: dict[str, Any]) -> None:
         if not outcome.changes:
             return
+        at, kind = command.get("at", 0.0), command.get("type", "new_term")
         for name, previous in list(self._subscribers.items()):
-            at, kind = command.get("at", 0.0), command.get("type", "new_term")
-            applied = Applied(outcome.index, previous, at, kind, outcome.changes)
-            if self.cast(name, applied):
+            if self.cast(name, Applied(outcome.index, previous, at, kind, outcome.changes)):
                 self._subscribers[name] = outcome.index
             else:
-                del self._subscribers[name]
-                self._lagging[name] = 0
-                self._plan_resync()
+                self._lose(name)
+
+    def _lose(self, name: str) -> None:
+        """A subscriber missed something: it has to start over."""
+        del self._subscribers[name]
+        self._lagging[name] = 0
+        self._plan_resync()
 
     def _tell_lagging(self) -> None:
         """A subscriber that missed a cast is told so as soon as it takes one, and subscribes again."""
@@ -526,7 +525,7 @@ class Consensus(Server):
             heapq.heappop(self._readable)[2].set(None)
 
     def metrics(self) -> dict[str, float]:
-        """Commits, batches, refusals by reason, sync times over the last 1,024 batches, sizes."""
+        """Commits, batches, refusals by reason, how long the last 1,024 proposals from here waited, sizes."""
         found: dict[str, float] = {
             "ledger_commits_total": self._commits_total,
             "ledger_batches_total": self._voter.batches_total,

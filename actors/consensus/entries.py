@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .commands import Command, decode_entry
-from .ledger import Ledger, Outcome
+from .ledger import Ledger
+from .outcome import Outcome
 from .raft.messages import Entry
 
 

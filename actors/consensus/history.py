@@ -7,7 +7,7 @@ from typing import Any
 
 from actorgrid.errors import LogCorrupted, LogFailed, StorageError
 
-from .ledger import Event, Outcome
+from .outcome import Event, Outcome
 from .store import Store
 
 log = logging.getLogger("actorgrid.consensus")

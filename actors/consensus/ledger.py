@@ -37,9 +37,7 @@ from .join_tokens import JoinTokens
 from .locks import Locks
 from .members import Members
 from .messages import Snapshot
-from .outcome import Change as Change
-from .outcome import Event as Event
-from .outcome import Outcome as Outcome
+from .outcome import Change, Event, Outcome
 from .quotas import Quotas
 from .records import (
     UNKNOWN_USER,
@@ -76,12 +74,12 @@ class Ledger:
         self.jobs = self._jobs.records
         self.hosts: dict[str, dict[str, Any]] = {}
         self.settings: dict[str, Any] = {}
-        self._locks = Locks(lambda name, record, word: self._lock_changed(name, record, word))
+        self._locks = Locks(lambda *told: self._changed("lock", *told))
         self.locks = self._locks.records
         self.counts = self._jobs.counts
         self.quotas = Quotas(lambda *told: self._changed("quota", *told), self._jobs.waiting)
         self._given = self.allocations_class(
-            self.hosts, self.quotas, lambda id, record: self._changes.append(("allocation", id, record))
+            self.hosts, self.quotas, lambda id, record: self._changed("allocation", id, record, "")
         )
         self.allocations = self._given.records
         self.capacity = self._given.capacity
@@ -111,9 +109,9 @@ class Ledger:
             "grant_lease": self._grant_lease,
             "release_lease": self._release_lease,
             "set_setting": self._set_setting,
-            "acquire_lock": lambda command: self._locks.acquire(command, [self.epoch, self.index], self._at),
+            "acquire_lock": lambda command: self._locks.acquire(command, self._token, self._at),
             "renew_lock": self._locks.renew,
-            "release_lock": lambda command: self._locks.release(command, [self.epoch, self.index], self._at),
+            "release_lock": lambda command: self._locks.release(command, self._token, self._at),
             "expire_lock": self._expire_lock,
             "compare_digest": lambda command: self.digest_marks.compare(command),
             "set_quota": self.quotas.set,
@@ -328,12 +326,7 @@ class Ledger:
 
     def _expire_lock(self, command: dict[str, Any]) -> dict[str, Any]:
         self._check_term(command)
-        return self._locks.expire(command, [self.epoch, self.index], self._at)
-
-    def _lock_changed(self, name: str, record: dict[str, Any] | None, word: str) -> None:
-        self._changes.append(("lock", name, record))
-        if word:
-            self._event("lock", name, word)
+        return self._locks.expire(command, self._token, self._at)
 
     # -- jobs
 
@@ -446,9 +439,8 @@ class Ledger:
         pool: str | None,
         env: dict[str, str],
     ) -> dict[str, Any]:
-        token = [self.epoch, self.index]
         return self._given.give_out(
-            allocation_id, owner, command, resources, user=user, token=token, at=self._at, pool=pool, env=env
+            allocation_id, owner, command, resources, user=user, token=self._token, at=self._at, pool=pool, env=env
         )
 
     def _check_term(self, command: dict[str, Any]) -> None:
@@ -533,9 +525,16 @@ class Ledger:
 
     # -- what an entry did
 
+    @property
+    def _token(self) -> list[int]:
+        """Of what is given out by the entry being applied."""
+        return [self.epoch, self.index]
+
     def _changed(self, kind: str, identity: str, record: Any, state: str) -> None:
+        """A record is another now; without a word for its *state* it is no event for people."""
         self._changes.append((kind, identity, record))
-        self._event(kind, identity, state)
+        if state:
+            self._event(kind, identity, state)
 
     def _event(self, kind: str, identity: str, state: str) -> None:
         self._events_total += 1

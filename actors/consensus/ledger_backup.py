@@ -24,9 +24,9 @@ from actorgrid.errors import BadRequest, DataDirUnusable, DiskFull, LogCorrupted
 
 from .commands import new_term
 from .history import WRITE_AT_ROWS, History
-from .ledger import Outcome
 from .ledger_check import Checked, Report, check, copy_store
 from .log import Reset, SegmentLog
+from .outcome import Outcome
 from .raft.messages import ConfState, HardState
 from .raft_storage import members_to_text
 from .segment_files import NO_ROOM, segment_paths, sync_folder

@@ -19,7 +19,8 @@ from .acknowledged import AcknowledgedMark, Mark
 from .commands import decode_entry
 from .entries import apply_entry
 from .entry_table import EntryTable, OutOfPlace
-from .ledger import Ledger, Outcome
+from .ledger import Ledger
+from .outcome import Outcome
 from .raft.codec import decode_conf_change
 from .raft.messages import ConfState, Entry, HardState
 from .raft_storage import members_from_text

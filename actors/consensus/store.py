@@ -21,7 +21,7 @@ from typing import Any
 
 from actorgrid.errors import DiskFull, LogCorrupted, StorageError
 
-from .ledger import Event
+from .outcome import Event
 
 HISTORY_MAX = 100_000
 EVENTS_MAX = 100_000

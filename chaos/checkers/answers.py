@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actorgrid.actors.consensus.commands import decode_entry
-from actorgrid.actors.consensus.ledger import Outcome
+from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.actors.consensus.raft.messages import Entry
 from actorgrid.errors import ActorGridError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from actorgrid.actors.consensus.commands import decode_entry
-from actorgrid.actors.consensus.ledger import Outcome
+from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.actors.consensus.raft.messages import Entry
 
 from .checker import Checker, Host, Process

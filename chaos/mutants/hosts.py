@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 from actorgrid.actors.consensus.allocations import Allocations
 from actorgrid.actors.consensus.capacity import Capacity
 from actorgrid.actors.consensus.core import RaftCore
-from actorgrid.actors.consensus.ledger import Ledger, Outcome
+from actorgrid.actors.consensus.ledger import Ledger
+from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.actors.consensus.raft.messages import HardState, Ready, Snapshot
 from actorgrid.chaos.simulator.asking import Ask
 from actorgrid.chaos.simulator.disk import Compaction, Disk, Image

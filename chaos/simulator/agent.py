@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from actorgrid.actors.consensus.commands import end_attempt, register_host, start_attempt
-from actorgrid.actors.consensus.ledger import Outcome
+from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.chaos.checkers.checker import Process
 
 from .asking import Asker, Told

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from actorgrid.actors.consensus.commands import encode_entry
-from actorgrid.actors.consensus.ledger import Outcome
+from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.actors.consensus.raft.messages import Dropped, ReadState
 
 from .asking import Ask, Told

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actorgrid.actors.consensus.commands import expire_lock
-from actorgrid.actors.consensus.ledger import Outcome
 from actorgrid.actors.consensus.lock_expiry import LockExpiry
+from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.gpu.grant import Grant
 from actorgrid.models import JobState

@@ -13,7 +13,8 @@ from typing import ClassVar
 
 from actorgrid.actors.consensus.core import RaftCore
 from actorgrid.actors.consensus.entries import apply_entry
-from actorgrid.actors.consensus.ledger import Ledger, Outcome
+from actorgrid.actors.consensus.ledger import Ledger
+from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.actors.consensus.raft.codec import decode_message, encode_message
 from actorgrid.actors.consensus.raft.messages import Entry, Message, RaftConfig, Ready, Snapshot, SoftState
 from actorgrid.actors.consensus.raft.storage import MemoryStorage

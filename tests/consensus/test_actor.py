@@ -20,8 +20,9 @@ from actorgrid.actors.consensus.commands import (
     start_attempt,
     submit_jobs,
 )
-from actorgrid.actors.consensus.ledger import Ledger, Outcome
+from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.consensus.messages import Propose, Query, Snapshot, Subscribe
+from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.errors import (
     ActorGridError,
     BadRequest,

@@ -22,7 +22,8 @@ from actorgrid.actors.consensus.commands import (
     start_attempt,
     submit_jobs,
 )
-from actorgrid.actors.consensus.ledger import Ledger, Outcome
+from actorgrid.actors.consensus.ledger import Ledger
+from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.errors import (
     BadRequest,
     Overcommit,

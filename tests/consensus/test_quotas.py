@@ -22,7 +22,8 @@ from actorgrid.actors.consensus.commands import (
     set_quota,
     submit_jobs,
 )
-from actorgrid.actors.consensus.ledger import Ledger, Outcome
+from actorgrid.actors.consensus.ledger import Ledger
+from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.actors.consensus.quotas import HELD, LIMITS, amount_text, amounts_held, over, quota_of, shortage
 from actorgrid.actors.consensus.snapshot_format import decode, pack
 from actorgrid.errors import BadRequest, NotFound, Overcommit, QueueFull, QuotaExceeded, WrongState
