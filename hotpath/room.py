@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .records import NodeView
+from .records import WHOLE_GPU_MILLI, NodeView
 
 Devices = tuple[int, ...]
 ENDS_MAX = 20_000
@@ -21,7 +21,7 @@ class Ask:
         self.cpu: int = arguments.get("cpu_milli", 0)
         self.memory: int = arguments.get("memory_mib", 0)
         self.count: int = arguments.get("gpu_count", 0)
-        self.milli: int = arguments.get("gpu_milli", 1000)
+        self.milli: int = arguments.get("gpu_milli", WHOLE_GPU_MILLI)
         self.device_memory: int = arguments.get("gpu_memory_mib", 0)
         self.models = frozenset(arguments.get("gpu_models", ()))
         self.gang: int = arguments.get("gang", 1)

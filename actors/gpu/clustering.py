@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from actorgrid.errors import BadRequest, DuplicateNode, UnknownNode
 from actorgrid.hotpath import NodeView, PlacementEngine
+from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 from actorgrid.models import GPUVendor
 
 from .device import Device, answers_to
@@ -26,7 +27,6 @@ from .telemetry_history import HISTORY_MAX, GpuMetrics, TelemetryHistory, aggreg
 T = TypeVar("T")
 
 DEVICES_MAX = 100_000
-WHOLE_GPU_MILLI = 1000
 _VENDORS = frozenset(vendor.value for vendor in GPUVendor)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from actorgrid.errors import ActorGridError, AdmissionRefused, AdoptRefused, BadRequest, QueueFull, UnknownNode
 from actorgrid.hotpath import Placement, PlacementEngine
+from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 from actorgrid.models import JobState
 
 from ..consensus.quotas import quota_of, refuse_over_whole
@@ -31,7 +32,6 @@ from .nodes import add_nodes, given_out, typical_tasks
 from .orders import GivenUp, Order, Orders, Preemption, job_of
 from .requests import (
     STOPPED_S,
-    WHOLE_GPU_MILLI,
     EngineWords,
     attempt_number,
     limits_of,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from actorgrid.hotpath import PlacementEngine, TypicalTask
+from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 
 from ..scheduling.queue import Shape
 from .feasibility import accepted_models, model_name
 from .grant import Record
-from .requests import WHOLE_GPU_MILLI
 
 _NO_MODEL = "no device"
 _NO_MEMORY_LIMIT = 2**40

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from actorgrid.hotpath.records import WHOLE_GPU_MILLI, Shares
 from actorgrid.models import AttemptState
 
 from ..consensus.preemption import may_ask
@@ -15,7 +16,6 @@ from ..scheduling.request import Need, Request
 from .feasibility import accepted_models
 from .grant import Record
 
-WHOLE_GPU_MILLI = 1000
 MODELS_MAX = 1024
 """Sets of models whose names are remembered."""
 STOPPED_S = 1.0
@@ -60,7 +60,7 @@ def shape_held(allocation: Record, cpu_milli: int, memory_mib: int) -> Shape:
     )
 
 
-def shares_of(allocation: Record) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def shares_of(allocation: Record) -> Shares:
     """Where a live allocation lies, as the engine takes it."""
     return ((allocation["host"], tuple(allocation["gpu_indexes"])),)
 

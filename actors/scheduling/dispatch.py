@@ -9,6 +9,7 @@ from typing import Any
 
 from actorgrid.errors import AdoptRefused, UnknownNode
 from actorgrid.hotpath import Placement, PlacementEngine
+from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 
 from .allowance import Allowances
 from .job import Job
@@ -16,7 +17,7 @@ from .line import Line, Lines, heads
 from .planner import Planner
 from .policies import SchedulingPolicy
 from .preemption import choose_victims
-from .request import WHOLE_GPU_MILLI, Decision, Need, Start
+from .request import Decision, Need, Start
 from .reservation import Plan, Reservation
 
 OVERDUE_S = 1.0

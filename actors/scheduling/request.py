@@ -8,10 +8,7 @@ from typing import Any, NamedTuple
 
 from actorgrid.errors import ActorGridError, BadRequest
 from actorgrid.hotpath import Placement
-
-MAX_GANG = 4096
-WHOLE_GPU_MILLI = 1000
-Shares = tuple[tuple[str, tuple[int, ...]], ...]
+from actorgrid.hotpath.records import MAX_GANG, WHOLE_GPU_MILLI, Shares
 
 
 class Need(NamedTuple):

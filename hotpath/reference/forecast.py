@@ -11,10 +11,8 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
-from ..records import NodeView
+from ..records import NodeView, Shares
 from ..room import ENDS_MAX, Ask, Devices, Free, Room
-
-Shares = tuple[tuple[str, Devices], ...]
 
 
 class _Span:
