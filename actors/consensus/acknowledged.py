@@ -18,8 +18,10 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from actorgrid.configs.durable import sync_folder
+
 from .record import SECTOR
-from .segment_files import sync_folder, write_all
+from .segment_files import write_all
 
 MAGIC = b"AGACKED1"
 _SLOT = struct.Struct("<8sQQQI")

@@ -6,10 +6,10 @@ import json
 import os
 from pathlib import Path
 
+from actorgrid.configs.durable import sync_folder
 from actorgrid.errors import LogFailed
 
 from .log import EndMark
-from .segment_files import sync_folder
 
 
 class FailureMarker:

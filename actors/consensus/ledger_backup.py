@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from actorgrid.configs.durable import sync_folder
 from actorgrid.errors import BadRequest, DataDirUnusable, DiskFull, LogCorrupted, StorageError
 
 from .commands import new_term
@@ -29,7 +30,7 @@ from .log import Reset, SegmentLog
 from .outcome import Outcome
 from .raft.messages import ConfState, HardState
 from .raft_storage import members_to_text
-from .segment_files import NO_ROOM, segment_paths, sync_folder
+from .segment_files import NO_ROOM, segment_paths
 from .store import Store
 
 FORMAT = 1

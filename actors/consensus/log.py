@@ -25,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from actorgrid.configs.durable import sync_folder
 from actorgrid.errors import LogCorrupted, LogFailed
 
 from .acknowledged import AcknowledgedMark, Mark
@@ -60,7 +61,6 @@ from .segment_files import (
     failed,
     segment_name,
     segment_paths,
-    sync_folder,
     walk,
     write_all,
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from actorgrid.errors import DiskFull, LogCorrupted, LogFailed
 
 from .record import Damage, LogRecord, SegmentHeader, decode_record, decode_segment_header, last_index_after
+from .reserve import free_bytes
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 RECOVERY_HINT = (
@@ -103,15 +104,6 @@ def write_all(fd: int, data: bytes, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the making and removing of files in *folder* durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def corrupted(path: Path, offset: int, index: int, reason: str) -> LogCorrupted:
     """What is raised about damage in *path*, where entry *index* should be."""
     return LogCorrupted(
@@ -135,8 +127,7 @@ def failed(doing: str, error: OSError) -> LogFailed:
 
 def disk_full(folder: Path) -> DiskFull:
     """What is raised when there is no room."""
-    found = os.statvfs(folder)
-    free = found.f_bavail * found.f_frsize
+    free = free_bytes(folder)
     return DiskFull(
         "no room left to record this",
         found=f"{free} bytes free under {folder}",

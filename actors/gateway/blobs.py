@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from actorgrid.configs.durable import sync_folder
 from actorgrid.errors import DiskFull, StorageError
 
 INCOMING = ".incoming-"
@@ -52,7 +53,7 @@ class BlobStore:
         digests = [self._put(content) for content in contents]
         if digests:
             try:
-                _sync_folder(self._folder)
+                sync_folder(self._folder)
             except OSError as error:
                 raise self._failed(error) from error
         return digests
@@ -91,11 +92,3 @@ class BlobStore:
         return StorageError(
             f"cannot keep the payload: {error.strerror}", asked=str(self._folder), hint="check the data directory"
         )
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

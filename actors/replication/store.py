@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from actorgrid.configs.durable import sync_folder
 from actorgrid.errors import ActorGridError, DiskFull, LogCorrupted, LogFailed, MalformedBody
 
 from .journal import Journal, frame, framed_size, read_record, storage_error
@@ -131,7 +132,7 @@ class StateStore:
         self._journal, self._number = journal, number
         old.close()
         try:
-            _sync_directory(self.directory)
+            sync_folder(self.directory)
         except OSError as error:
             raise LogFailed(f"cannot sync {self.directory.name}: {error.strerror}", hint="check the disk") from error
         self._compact_at = max(COMPACT_AT_BYTES, size)
@@ -172,7 +173,7 @@ class StateStore:
         self._compact_at = max(COMPACT_AT_BYTES, self.snapshot_bytes)
         self._journal = Journal(self.directory / f"journal-{self._number:012d}")
         try:
-            _sync_directory(self.directory)
+            sync_folder(self.directory)
             for payload in self._journal.replay():
                 self._join(payload, self._journal.path)
         except OSError as error:
@@ -243,14 +244,6 @@ def _snapshot_records(states: States) -> Iterator[bytes]:
         yield frame(number, pack(batch))
         number += 1
     yield frame(number, b"")
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _damaged(path: Path, what: str) -> LogCorrupted:

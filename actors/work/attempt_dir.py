@@ -24,6 +24,7 @@ from typing import Any
 
 import msgpack
 
+from actorgrid.configs.durable import sync_folder
 from actorgrid.errors import BadRequest, DiskFull
 
 RESERVED_BYTES = 4096
@@ -44,15 +45,6 @@ def write_durably(path: Path, data: bytes) -> None:
         os.close(fd)
     os.rename(temporary, path)
     sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in *folder* durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def is_id(name: str) -> bool:
