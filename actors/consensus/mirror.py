@@ -65,6 +65,7 @@ class LedgerMirror:
         self.leader: str | None = None
         self.leads = False
         self.absent: frozenset[str] = frozenset()
+        self._homes = self._by_kind()
         self.index = 0
         self.term = 0
         self.epoch = 0
@@ -88,14 +89,7 @@ class LedgerMirror:
         if message.previous != self.index:
             self._resubscribe()
             return
-        homes: dict[str, dict[str, Any]] = {
-            "allocation": self.allocations,
-            "host": self.hosts,
-            "setting": self.settings,
-            "quota": self.quotas,
-            "member": self.members,
-            "join_token": self.join_tokens,
-        }
+        homes = self._homes
         for kind, identity, record in message.changes:
             if kind == "job":
                 if record is None or JobState(record["state"]).final:
@@ -120,6 +114,16 @@ class LedgerMirror:
         if self._on_applied is not None:
             self._on_applied(message)
         self._wake_readers()
+
+    def _by_kind(self) -> dict[str, dict[str, Any]]:
+        return {
+            "allocation": self.allocations,
+            "host": self.hosts,
+            "setting": self.settings,
+            "quota": self.quotas,
+            "member": self.members,
+            "join_token": self.join_tokens,
+        }
 
     async def reached(self, index: int, within_s: float = REACH_S) -> None:
         """Return when the mirror holds all that the ledger held at *index*. Raises CallTimeout after *within_s*."""
@@ -204,6 +208,7 @@ class LedgerMirror:
         self.settings = snapshot.settings
         self.quotas, self.members = snapshot.quotas, snapshot.members
         self.join_tokens = snapshot.join_tokens
+        self._homes = self._by_kind()
         self.leader, self.leads, self.absent = snapshot.leader, snapshot.leads, snapshot.absent
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch
         self._following, self._subscribing = True, False
