@@ -13,6 +13,7 @@ from typing import Any
 
 from actorgrid.errors import BadRequest, QueueFull, UnknownPlacement
 from actorgrid.hotpath import Placement, PlacementEngine, TimerWheel
+from actorgrid.hotpath.room import Ask
 
 from .allowance import Allowances, Limits
 from .dispatch import Dispatch
@@ -22,7 +23,6 @@ from .planner import Planner
 from .policies import SchedulingPolicy, find_policy
 from .preemption import plan_after_stopped
 from .request import Decision, Need, Preempt, Refuse, Request
-from .shadow import Ask
 
 QUEUE_MAX = 100_000
 TICK_S = 0.001
@@ -129,7 +129,7 @@ class Scheduler:
         for id in self._dependents.pop(dependency, ()):
             job = self.waiting[id]
             job.unmet.discard(dependency)
-            self._enter_or_refuse(job, now)
+            self._or_refuse(self._enter, job, now)
 
     def withdraw(self, id: str) -> bool:
         """Forget one that waits; ``False`` when none does by that id."""
@@ -152,7 +152,7 @@ class Scheduler:
         if expected_s is not None:
             job.expect(expected_s)
         self.waiting[id] = job
-        self._enter_or_refuse(job, now)
+        self._or_refuse(self._enter, job, now)
 
     def adopt(
         self,
@@ -213,7 +213,7 @@ class Scheduler:
         promised, self._promised = self._promised, {}
         for job in sorted(promised.values(), key=lambda each: each.key):
             if self.waiting.get(job.id) is job and job.line is not None:
-                self._admit_or_refuse(job, now)
+                self._or_refuse(self._admit, job, now)
         for id in dict.fromkeys(self.planner.stopped_for.values()):
             if id in self.waiting and self.waiting[id].line is not None:
                 self._resume(self.waiting[id], now)
@@ -346,21 +346,15 @@ class Scheduler:
         tenant, length = job.request.tenant, length_class(job.request.expected_s) if self.policy.uses_estimates else 0
         return job.need, length, tenant if self.allowances.limits_of(tenant) is not None else ""
 
-    def _enter_or_refuse(self, job: Job, now: float) -> None:
-        try:
-            self._enter(job, now)
-        except _REFUSALS as error:
-            self._forget(job)
-            self._refusals.append(Refuse(job.id, str(error), error))
-
     def _admit(self, job: Job, now: float) -> None:
         # Nothing is promised to one that its tenant's limits keep out.
         if self.allowances.has_room(job.request.tenant, job.need):
             self.policy.admit(job, self.planner, now)
 
-    def _admit_or_refuse(self, job: Job, now: float) -> None:
+    def _or_refuse(self, step: Callable[[Job, float], None], job: Job, now: float) -> None:
+        """Do *step*, ``_enter`` or ``_admit``; when the policy refuses *job*, it is given up."""
         try:
-            self._admit(job, now)
+            step(job, now)
         except _REFUSALS as error:
             self._forget(job)
             self._refusals.append(Refuse(job.id, str(error), error))
@@ -446,7 +440,7 @@ class Scheduler:
         for job, kind in self._wheel.advance(math.floor(now / TICK_S + TICK_S)):
             job.timers.pop(kind, None)
             if kind == "ready":
-                self._enter_or_refuse(job, now)
+                self._or_refuse(self._enter, job, now)
             elif kind == "give up":
                 self._forget(job)
                 self._refusals.append(Refuse(job.id, "its deadline cannot be kept any more"))
