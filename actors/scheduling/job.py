@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from actorgrid.hotpath import Placement
+from actorgrid.hotpath.room import Ask
 
 from .request import Need, Request
 
 if TYPE_CHECKING:
     from .line import Line
     from .reservation import Reservation
-    from .shadow import Ask
 
 
 _ROUNDING_S = 1e-6

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from actorgrid.hotpath import PriorityBitmap
+from actorgrid.hotpath.room import Ask
 
 from .job import Job
 from .request import Need
-from .shadow import Ask
 
 COMPARED_MAX = 64
 """Needs known not to fit that others are compared with; further ones close only their equals."""

@@ -16,10 +16,11 @@ import math
 from dataclasses import replace
 
 from actorgrid.hotpath import Forecast, PlacementEngine
+from actorgrid.hotpath.records import Shares
 
 from .job import Job
 from .reservation import Plan, Reservation
-from .shadow import Devices, Shadow
+from .shadow import Shadow
 
 
 class Planner:
@@ -142,7 +143,7 @@ class Planner:
         """The nodes where *job*, were it to run from now to *end*, would meet someone else's reservation."""
         return self.forecast().closed(job.id, self._binding(job), end)
 
-    def beside(self, job: Job, closed: tuple[str, ...], now: float, end: float) -> tuple[tuple[str, Devices], ...]:
+    def beside(self, job: Job, closed: tuple[str, ...], now: float, end: float) -> Shares:
         """What the reservations on the *closed* nodes leave to a single *job* until *end*, as ``within`` has it."""
         assert job.ask is not None
         return self.forecast().beside(job.id, job.ask, closed, self._binding(job), now, end)

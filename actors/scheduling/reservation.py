@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from actorgrid.hotpath.records import Shares
+from actorgrid.hotpath.room import Ask, Devices
+
 if TYPE_CHECKING:
     from .job import Job
-    from .shadow import Ask, Devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +21,11 @@ class Plan:
     """
 
     start: float
-    shares: tuple[tuple[str, Devices], ...]
+    shares: Shares
     awaited: frozenset[str] = frozenset()
     victims: tuple[str, ...] = ()
 
-    def within(self) -> tuple[tuple[str, Devices], ...]:
+    def within(self) -> Shares:
         """Its place, as the engine's ``within`` has it: each node once."""
         nodes: dict[str, set[int]] = {}
         for name, indexes in self.shares:

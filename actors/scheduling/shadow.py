@@ -10,13 +10,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from actorgrid.hotpath import NodeView, PlacementEngine
-from actorgrid.hotpath.room import Ask, Devices, Free, Room
+from actorgrid.hotpath.records import Shares
+from actorgrid.hotpath.room import Devices, Room
 
 if TYPE_CHECKING:
     from .job import Job
     from .reservation import Reservation
-
-__all__ = ["Ask", "Devices", "Free", "Node", "Shadow"]
 
 
 class Node(Room):
@@ -64,7 +63,7 @@ class Shadow:
             if name in self.nodes:
                 self.nodes[name].reserved.pop(reservation.job.id, None)
 
-    def rack_or_node(self, names: Iterable[str]) -> tuple[tuple[str, Devices], ...]:
+    def rack_or_node(self, names: Iterable[str]) -> Shares:
         """The nodes of these names and of these racks, whole, as ``within`` has them."""
         wanted = frozenset(names)
         return tuple(
