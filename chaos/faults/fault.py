@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -25,7 +26,7 @@ class Injection:
     dice: Random
 
 
-class Fault:
+class Fault(ABC):
     """Strikes about every *every_ms*; what it does is ``strike``."""
 
     def __init__(self, every_ms: int = 2_000, lasts_ms: tuple[int, int] = (200, 3_000)) -> None:
@@ -47,9 +48,9 @@ class Fault:
             at_us += dice.randrange(self.every_ms // 2, 2 * self.every_ms) * MS
         return found
 
+    @abstractmethod
     def strike(self, cluster: Cluster, dice: Random) -> str:
         """Do it now, and arrange for its end."""
-        raise NotImplementedError
 
     def duration_us(self, dice: Random) -> int:
         """How long this one lasts."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from actorgrid.chaos.checkers.checker import Call
 from actorgrid.chaos.simulator.asking import Asker, Told
-from actorgrid.chaos.simulator.clock import Clock
 from actorgrid.chaos.simulator.cluster import Cluster
 
 
-class Client:
+class Client(ABC):
     """One client: a call at a time, told to the checkers as it begins and as it is answered."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
-        self.cluster = cluster
         self.world = cluster.world
         self.name = name
         self.dice = self.world.dice(name)
@@ -23,18 +22,13 @@ class Client:
         self._think(0)
 
     @property
-    def clock(self) -> Clock:
-        """The run's."""
-        return self.world.clock
-
-    @property
     def idle(self) -> bool:
         """Whether nothing is under way and nothing will be."""
         return self.stopped and self.asker.idle
 
+    @abstractmethod
     def next_call(self) -> None:
         """Begin the next call, by ``write`` or ``read``."""
-        raise NotImplementedError
 
     def write(self, key: str, command: dict[str, Any]) -> None:
         """Commit *command*; then think, then the next call."""
@@ -55,7 +49,7 @@ class Client:
         self.world.tell(lambda checker: checker.called(call))
         self.asker.read(key, lambda told: self._answered(call, told))
 
-    def answered(self, call: Call, told: Told) -> None:
+    def answered(self, call: Call, told: Told) -> None:  # noqa: B027 - a client may have nothing to remember
         """The answer to *call* is here; for clients that remember."""
 
     def thinking_us(self) -> int:
@@ -71,7 +65,7 @@ class Client:
         self._think(self.thinking_us())
 
     def _think(self, delay_us: int) -> None:
-        self.clock.after(delay_us + 1, self._go_on)
+        self.world.clock.after(delay_us + 1, self._go_on)
 
     def _go_on(self) -> None:
         if not self.stopped:
