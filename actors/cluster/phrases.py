@@ -1,30 +1,11 @@
-"""Requests, amounts and lengths of time as people say them."""
+"""Requests, and what a host lacks for them, as people say it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-
-def duration(seconds: float) -> str:
-    """A length of time: ``0.4 s``, ``3 min 5 s``, ``2 h 4 min``."""
-    seconds = max(0.0, seconds)
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 job``, ``3 jobs``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def mebibytes(amount: int) -> str:
-    """An amount given in MiB: ``512 MiB``, ``1.5 GiB``."""
-    return f"{amount} MiB" if amount < 1024 else f"{amount / 1024:.4g} GiB"
+from actorgrid.amounts import mebibytes
 
 
 def listed(words: list[str], most: int = 5) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from actorgrid.amounts import duration
 from actorgrid.models import AttemptState
 
 from ..consensus.preemption import PREEMPTIONS_MAX
-from .phrases import duration
 
 Record = Mapping[str, Any]
 

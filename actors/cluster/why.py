@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from actorgrid.amounts import counted, duration, mebibytes
 from actorgrid.models import JobState
 
 from ..consensus.quotas import Shortage, amount_text, amounts_held, shortage
-from .phrases import counted, duration, listed, mebibytes, nearest_has, needs
+from .phrases import listed, nearest_has, needs
 from .preempted import deadline_note, stopped_for_another, waiting_notes
-from .room import freeing, holders, holders_of_user, room_by
+from .room import freeing, holders, holders_of_user, may_go, room_by
 
 Record = Mapping[str, Any]
 
@@ -180,7 +181,7 @@ def _kept_out_by_quota(job: Record, fit: Record, around: Circumstances) -> _Stor
     if short.for_good:
         story.steps = [f"cancel it and ask for less: {user} may not hold as much at once", raised]
         return story
-    enough = next((one for one in held if _gives_enough(one, short) and _may_go(one, job)), None)
+    enough = next((one for one in held if _gives_enough(one, short) and may_go(one, job.get("priority", 50))), None)
     left = [amount_text(name, amount) for name, amount in short.left.items()]
     if all(short.left.values()):
         story.steps.append(f"ask for less: {' and '.join(left)} would be within the quota now")
@@ -195,10 +196,6 @@ def _gives_enough(one: Record, short: Shortage) -> bool:
     """Whether the end of what *one* is leaves nothing short."""
     given = amounts_held(one)
     return all(short.used[name] - given[name] + short.asked[name] <= short.limits[name] for name in short.short)
-
-
-def _may_go(one: Record, job: Record) -> bool:
-    return bool(one["job_id"]) and one["priority"] is not None and one["priority"] <= job.get("priority", 50)
 
 
 def _between_attempts(job: Record, now: float) -> _Story:

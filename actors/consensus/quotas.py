@@ -14,9 +14,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from actorgrid.amounts import counted, mebibytes
 from actorgrid.errors import NotFound, QueueFull, QuotaExceeded, WrongState
-
-from ..cluster.phrases import mebibytes
 
 QUOTAS_MAX = 10_000
 EVERYONE = "*"
@@ -121,7 +120,7 @@ def amount_text(name: str, amount: int) -> str:
     if name in _WORDS:
         return f"{mebibytes(amount)} {_WORDS[name]}"
     if name == WAITING:
-        return f"{amount} waiting job{'' if amount == 1 else 's'}"
+        return counted(amount, "waiting job")
     noun = "GPU" if name == "gpu_milli" else "CPU"
     return f"{amount / 1000:g} {noun}{'' if amount == 1000 else 's'}"
 

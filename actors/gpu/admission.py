@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from actorgrid.amounts import duration
 from actorgrid.errors import ActorGridError, AdmissionRefused, QueueFull
-
-from ..cluster.phrases import duration
 
 HINT = (
     "ask for a later --deadline or a shorter --timeout; without --timeout the deadline is not promised and only says "

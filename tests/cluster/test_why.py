@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.cluster.phrases import duration, listed, mebibytes, nearest_has, needs
+from actorgrid.actors.cluster.phrases import listed, nearest_has, needs
 from actorgrid.actors.cluster.room import freeing, has_room, holders, options, other_kinds, reduced, room_by
 from actorgrid.actors.cluster.why import Circumstances, explain_job
+from actorgrid.amounts import duration, mebibytes
 from actorgrid.hotpath import PlacementEngine
 
 NOW = 1000.0
