@@ -76,14 +76,19 @@ def has_room(host: Record, held: Iterable[Record], resources: Record) -> bool:
     return bool(cpu >= shape.cpu_milli and memory >= shape.memory_mib and open_ones >= shape.gpu_count)
 
 
+def may_go(one: Record, priority: int) -> bool:
+    """Whether *one*, as :func:`holders` gives it, is a job of at most *priority*: others may be told to cancel it."""
+    return bool(one["job_id"]) and one["priority"] is not None and one["priority"] <= priority
+
+
 def freeing(host: Record, held: list[dict[str, Any]], resources: Record, priority: int) -> list[str]:
     """The jobs of at most *priority* to cancel so that *host* has room for *resources*: none could be left out.
 
     Lowest priorities first; sessions are never named. Empty when it takes more than 3 jobs, or cannot be done.
     *held* is what :func:`holders` gives; no more than 256 of them are looked at.
     """
-    kept = [one for one in held if not one["job_id"] or one["priority"] is None or one["priority"] > priority]
-    victims = [one for one in held if one not in kept][:LOOKED_AT_MAX]
+    kept = [one for one in held if not may_go(one, priority)]
+    victims = [one for one in held if may_go(one, priority)][:LOOKED_AT_MAX]
     if not has_room(host, kept, resources):
         return []
     needed = list(victims)
