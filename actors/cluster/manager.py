@@ -132,12 +132,13 @@ class ClusterManager(Server):
                 hint="wait for some to start, cancel some, or raise scheduling.queue_max",
             )
         for job in request.jobs:
-            await self._check_feasible(job["resources"])
             if job.get("deadline") is not None and not job["depends_on"]:
                 # Of one that waits for others, nobody can tell yet: it is looked at when they are done.
                 limit_s = job.get("max_execution_time_s")
                 asked = CheckFeasible(job["resources"], job["deadline"], limit_s)
                 await self.call("gpu_coordinator", asked, timeout_s=10.0)
+            else:
+                await self._check_feasible(job["resources"])
         in_batch = {job["job_id"] for job in request.jobs}
         jobs = []
         for job in request.jobs:
