@@ -201,12 +201,10 @@ class GPUCoordinator(Server):
         self._mirror.applied(message)
 
     def _on_snapshot(self, _snapshot: Snapshot) -> None:
-        mirror = self._mirror
-        if not mirror.leads:
+        if not self._mirror.leads:
             self._leave_to_leader()
-        self._core.set_absent(mirror.absent)
-        with collection_paused():
-            self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time(), mirror.quotas)
+        self._core.set_absent(self._mirror.absent)
+        self._load()
         for lease_id in list(self._lease_waiters):
             self._settle_lease(lease_id)
         self._kick()
@@ -224,19 +222,20 @@ class GPUCoordinator(Server):
 
     def _leadership_changed(self) -> None:
         """Only where the ledger's leader is, work is placed; a new leader starts from what the ledger says."""
-        mirror = self._mirror
-        if not mirror.leads:
+        if self._mirror.leads:
+            self._load()
+        else:
             self._leave_to_leader()
-            return
+
+    def _load(self) -> None:
+        mirror = self._mirror
         with collection_paused():
             self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time(), mirror.quotas)
 
     def _leave_to_leader(self) -> None:
         self._core.forget()
-        waiting, self._lease_waiters = self._lease_waiters, {}
-        for waiter, timer in waiting.values():
-            timer.cancel()
-            waiter.fail(self._not_leader())
+        for lease_id in list(self._lease_waiters):
+            self._take_waiter(lease_id).fail(self._not_leader())
 
     def _not_leader(self) -> NotLeader:
         return NotLeader(
@@ -272,9 +271,7 @@ class GPUCoordinator(Server):
             self.spawn(self._propose_order(order))
         for lease_id, error in self._core.take_refused_leases().items():
             if lease_id in self._lease_waiters:
-                waiter, timer = self._lease_waiters.pop(lease_id)
-                timer.cancel()
-                waiter.fail(error)
+                self._take_waiter(lease_id).fail(error)
         wake = self._core.next_wakeup
         if wake is not None:
             self._wake_in(max(0.0, wake - now))
@@ -413,9 +410,13 @@ class GPUCoordinator(Server):
 
     def _settle_lease(self, lease_id: str) -> None:
         if lease_id in self._lease_waiters and lease_id in self._mirror.allocations:
-            waiter, timer = self._lease_waiters.pop(lease_id)
-            timer.cancel()
-            waiter.set(self._mirror.allocations[lease_id])
+            self._take_waiter(lease_id).set(self._mirror.allocations[lease_id])
+
+    def _take_waiter(self, lease_id: str) -> Waiter:
+        """Who waits for that lease, to be answered: nobody does any more."""
+        waiter, timer = self._lease_waiters.pop(lease_id)
+        timer.cancel()
+        return waiter
 
     def _expire_lease_in(self, delay_s: float, request: AcquireLease) -> Timer:
         return self.runtime.after(delay_s, lambda: self._lease_expired(request))
