@@ -569,7 +569,7 @@ class CoordinatorCore:
             held = shape_held(record, cpu_milli, memory_mib)
             self._runs(placement, held, record["owner"].get("job_id", ""), record["user_id"], record["granted_at"])
             return True
-        unplaced = request_of(id, Shape.of({**record, "gpu_count": len(record["gpu_indexes"])}))
+        unplaced = request_of(id, shape_held(record, record["cpu_milli"], record["memory_mib"]))
         self.scheduler.allowances.hold(id, record["user_id"], unplaced.need)  # the ledger counts it all the same
         return False
 
