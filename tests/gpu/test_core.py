@@ -78,7 +78,7 @@ class World:
             "user_id": user,
             **more,
         }
-        self.apply({"type": "submit_jobs", "jobs": [{**job, **more}]})
+        self.apply({"type": "submit_jobs", "jobs": [job]})
 
     def lease(self, needs: dict[str, Any], user: str = "ann") -> None:
         self.jobs += 1

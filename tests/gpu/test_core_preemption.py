@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actorgrid.actors.consensus.preemption import PREEMPTIONS_MAX
-from actorgrid.actors.gpu.orders import GivenUp, Preemption
+from actorgrid.actors.gpu.orders import GivenUp, Preemption, job_of
 from actorgrid.actors.gpu.requests import STOPPED_S
 from actorgrid.actors.scheduling.policies.las import LeastAttainedService
 from actorgrid.errors import AdmissionRefused
@@ -80,8 +80,7 @@ def test_what_a_job_has_had_counts_in_its_next_attempt_and_in_the_next_life_of_t
     world = las()
     run(world, 3)
     world.now = 10.0
-    run_second = resources(3)
-    world.submit(run_second)
+    world.submit(resources(3))
     world.schedule()
     world.answer_order(0)
     world.obey(0)
@@ -324,8 +323,8 @@ def test_no_history_of_preemptions_loses_a_job_or_asks_twice(queue: str, history
         else:
             getattr(world, step)(*arguments)
         world.check()
-        for attempt_id, order in world.core.orders.preempting.items():
-            last = world.ledger.jobs.get(order.command(1)["attempt_id"].rpartition(".")[0], {}).get("attempts", [])
+        for attempt_id in world.core.orders.preempting:
+            last = world.ledger.jobs.get(job_of(attempt_id), {}).get("attempts", [])
             shown = [each for each in last if each["attempt_id"] == attempt_id and each["preemption"]]
             assert not shown, "an order stands although the ledger shows it"
     if not world.core.registered:
