@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import statistics
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +13,9 @@ from actorgrid.errors import OutOfDeviceMemory
 from actorgrid.hotpath import COMPILED, MemoryPool
 from actorgrid.hotpath.reference.memory_pool import MemoryPool as ReferencePool
 
-from .figures import Figure, Skipped, registry
+from .figures import Figure, registry
 from .memory_workload import CAPACITY, MEAN_BYTES, UNIT, size, steps
-from .peers import python_with
+from .peers import answer_of, python_with
 
 DEMAND = 0.9
 STEPS = 2_000_000
@@ -180,20 +177,8 @@ def offset_allocator(runs: int) -> Iterator[Figure]:
     """sebbbi's OffsetAllocator through its Python binding, on the same draws."""
     python = python_with("TLSFAllocator")
     script = Path(__file__).with_name("peer_offset_allocator.py")
-    try:
-        ran = subprocess.run(
-            [str(python), str(script), str(runs), str(TIMED_STEPS), str(STEPS), str(DEMAND)],
-            capture_output=True,
-            text=True,
-            timeout=PEER_TIMEOUT_S,
-            env={**os.environ, "PYTHONWARNINGS": "ignore"},
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Skipped(f"OffsetAllocator gave nothing within {PEER_TIMEOUT_S:g} s") from error
-    if ran.returncode:
-        raise Skipped(f"OffsetAllocator failed here: {ran.stderr.strip()[-300:]}")
-    found = json.loads(ran.stdout.splitlines()[-1])
+    command = [python, script, runs, TIMED_STEPS, STEPS, DEMAND]
+    found = answer_of("OffsetAllocator", command, PEER_TIMEOUT_S, {"PYTHONWARNINGS": "ignore"})
     singles = [sample for run in found["singles"] for sample in run]
     yield _figure("OffsetAllocator (TLSFAllocator 0.0.1)", found["blocks"], singles)
     note = f"it has no moves; {UNIT} B units"

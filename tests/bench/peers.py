@@ -6,8 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from .figures import Figure, Skipped, latency, registry
 
@@ -40,26 +41,40 @@ def python_with(package: str) -> Path:
     return python.absolute()
 
 
+def answer_of(
+    name: str,
+    command: Sequence[object],
+    limit_s: float = RUN_TIMEOUT_S,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The JSON that another system's program prints as its last line. Raises Skipped with what it said instead.
+
+    *environment* is added to this one's.
+    """
+    try:
+        ran = subprocess.run(
+            [str(part) for part in command],
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            env={**os.environ, **(environment or {})},
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Skipped(f"{name} gave nothing within {limit_s:g} s") from error
+    if ran.returncode:
+        raise Skipped(f"{name} failed here: {ran.stderr.strip()[-300:]}")
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
 @registry.add("ray")
 def ray(runs: int) -> Iterator[Figure]:
     """Ray's tasks, actors and quarter-GPU tasks."""
     python = python_with("ray")
     script = Path(__file__).with_name("peer_ray.py")
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "PYTHONWARNINGS": "ignore"}
-    try:
-        ran = subprocess.run(
-            [str(python), str(script), str(runs)],
-            capture_output=True,
-            text=True,
-            timeout=RUN_TIMEOUT_S,
-            env=environment,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Skipped(f"Ray gave nothing within {RUN_TIMEOUT_S:g} s") from error
-    if ran.returncode:
-        raise Skipped(f"Ray failed here: {ran.stderr.strip()[-300:]}")
-    found = json.loads(ran.stdout.splitlines()[-1])
+    quiet = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "PYTHONWARNINGS": "ignore"}
+    found = answer_of("Ray", [python, script, runs], environment=quiet)
     version = found["version"]
     yield Figure(f"Ray {version}: noop tasks", "tasks/s", found["rates"], True)
     yield latency(f"Ray {version}: round trip", found["trips"], "ms", 1e3)

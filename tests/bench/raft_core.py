@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from actorgrid.actors.consensus.core import RaftCore
 from actorgrid.actors.consensus.raft.codec import decode_message, encode_message
@@ -16,7 +13,7 @@ from actorgrid.actors.consensus.raft.messages import ConfState, Message, RaftCon
 from actorgrid.actors.consensus.raft.storage import MemoryStorage
 
 from .figures import Figure, Skipped, latency, registry
-from .peers import RUN_TIMEOUT_S, python_with
+from .peers import answer_of, python_with
 
 BATCH = 64
 BATCHES = 1_000
@@ -121,26 +118,9 @@ def raft_peers(runs: int) -> Iterator[Figure]:
     ours, theirs, version, setting = [], [], "", ""
     for _ in range(runs):
         ours.append(_measure(_by_bytes)[0])
-        found = _peer(python, script)
+        found = answer_of("PySyncObj", [python, script, PEER_BATCHES])
         theirs.append(found["rate"])
         version, setting = found["version"], found["setting"]
     title = f"PySyncObj {version}: committed entries, 64 at a time"
     yield Figure(title, "entries/s", theirs, True, note=f"3 nodes, 1 process, loopback sockets, no journal; {setting}")
     yield Figure("Raft core beside it, messages as bytes", "entries/s", ours, True, must=MUST, note="without sockets")
-
-
-def _peer(python: Path, script: Path) -> dict[str, Any]:
-    try:
-        ran = subprocess.run(
-            [str(python), str(script), str(PEER_BATCHES)],
-            capture_output=True,
-            text=True,
-            timeout=RUN_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Skipped(f"PySyncObj gave nothing within {RUN_TIMEOUT_S:g} s") from error
-    if ran.returncode:
-        raise Skipped(f"PySyncObj failed here: {ran.stderr.strip()[-300:]}")
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
