@@ -14,43 +14,31 @@ import os
 import sys
 import time
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from . import (
-    actors,
-    host,
-    jobs,
-    ledger,
-    ledger_log,
-    memory_pool,
-    peer_links,
-    peers,
-    placement,
-    raft_core,
-    replay,
-    scheduling,
-    sessions,
-)
 from .figures import Figure, Skipped, registry
 from .machine import describe
 
 PEERS = ("actor_peers", "offset_allocator", "process_pool", "raft_peers", "ray")
 MODULES = (
-    actors,
-    host,
-    jobs,
-    ledger,
-    ledger_log,
-    memory_pool,
-    peer_links,
-    peers,
-    placement,
-    raft_core,
-    replay,
-    scheduling,
-    sessions,
+    "actors",
+    "host",
+    "jobs",
+    "ledger",
+    "ledger_log",
+    "memory_pool",
+    "peer_links",
+    "peers",
+    "placement",
+    "raft_core",
+    "replay",
+    "scheduling",
+    "sessions",
 )
+for name in MODULES:
+    import_module(f"{__package__}.{name}")  # it adds its benchmarks to the registry
 
 
 def main() -> int:
