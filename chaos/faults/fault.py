@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from actorgrid.chaos.simulator.clock import MS
-from actorgrid.chaos.simulator.cluster import Cluster
+from actorgrid.chaos.simulator.cluster import Cluster, Trap
 from actorgrid.chaos.simulator.dice import stream
 from actorgrid.chaos.simulator.node import Node
 
@@ -55,6 +55,17 @@ class Fault(ABC):
     def duration_us(self, dice: Random) -> int:
         """How long this one lasts."""
         return dice.randrange(*self.lasts_ms) * MS
+
+
+def set_trap(cluster: Cluster, traps: list[Trap], trap: Trap, lasts_us: int) -> None:
+    """Have *trap* spring for every host that does what *traps* of the cluster wait for, for a while."""
+    traps.append(trap)
+
+    def disarm() -> None:
+        if trap in traps:  # the calm takes all of them away
+            traps.remove(trap)
+
+    cluster.world.clock.after(lasts_us, disarm)
 
 
 def pick(cluster: Cluster, dice: Random, leader_share: float = 0.5) -> Node | None:

@@ -8,7 +8,8 @@ from actorgrid.chaos.simulator.clock import MS, SECOND
 from actorgrid.chaos.simulator.cluster import Cluster
 from actorgrid.chaos.simulator.node import Node
 
-from .fault import Fault, pick
+from .fault import Fault, pick, set_trap
+from .network import cut_for
 
 
 def restart_later(cluster: Cluster, node: Node, delay_us: int) -> None:
@@ -23,17 +24,8 @@ def restart_later(cluster: Cluster, node: Node, delay_us: int) -> None:
 
 def cut_off(cluster: Cluster, node: Node, lasts_us: int, friend: int = 0) -> None:
     """Let nothing pass between *node* and the other hosts, *friend* excepted, for a while."""
-    network = cluster.world.network
     others = [f"n{id}" for id in cluster.nodes if id not in (node.id, friend)]
-    cuts = [pair for other in others for pair in ((node.name, other), (other, node.name))]
-    for a, b in cuts:
-        network.cut(a, b)
-
-    def mend() -> None:
-        for a, b in cuts:
-            network.mend(a, b)
-
-    cluster.world.clock.after(lasts_us, mend)
+    cut_for(cluster, [pair for other in others for pair in ((node.name, other), (other, node.name))], lasts_us)
 
 
 class Crash(Fault):
@@ -122,15 +114,9 @@ class LeadersFall(Fault):
 
             cluster.world.clock.after(after_us, fall)
 
-        cluster.leader_hooks.append(spring)
         if cluster.leader is not None:
             spring(cluster.leader)
-
-        def disarm() -> None:
-            if spring in cluster.leader_hooks:
-                cluster.leader_hooks.remove(spring)
-
-        cluster.world.clock.after(self.duration_us(dice), disarm)
+        set_trap(cluster, cluster.leader_hooks, spring, self.duration_us(dice))
         return "armed"
 
 
@@ -189,11 +175,5 @@ class VotersBlink(Fault):
 
             cluster.world.clock.after(after_us, fall)
 
-        cluster.vote_hooks.append(spring)
-
-        def disarm() -> None:
-            if spring in cluster.vote_hooks:
-                cluster.vote_hooks.remove(spring)
-
-        cluster.world.clock.after(self.duration_us(dice), disarm)
+        set_trap(cluster, cluster.vote_hooks, spring, self.duration_us(dice))
         return "armed"

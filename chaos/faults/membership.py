@@ -9,7 +9,7 @@ from actorgrid.chaos.simulator.clock import MS
 from actorgrid.chaos.simulator.cluster import Cluster
 from actorgrid.chaos.simulator.node import Node
 
-from .fault import Fault
+from .fault import Fault, set_trap
 
 VOTERS_MIN, VOTERS_MAX = 3, 7
 
@@ -67,13 +67,7 @@ class HastyOperator(Fault):
             for delay_ms in (0, dice.randrange(1, 30), dice.randrange(1, 120)):
                 cluster.world.clock.after(delay_ms * MS, change)
 
-        cluster.leader_hooks.append(ask)
-
-        def stop() -> None:
-            if ask in cluster.leader_hooks:
-                cluster.leader_hooks.remove(ask)
-
-        cluster.world.clock.after(self.duration_us(dice), stop)
+        set_trap(cluster, cluster.leader_hooks, ask, self.duration_us(dice))
         return "waits for leaders"
 
 

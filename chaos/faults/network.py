@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from actorgrid.chaos.simulator.cluster import Cluster
 
 from .fault import Fault, pick
 
-Cut = tuple[str, str]
+
+def cut_for(cluster: Cluster, pairs: Sequence[tuple[str, str]], lasts_us: int) -> None:
+    """Let nothing pass from the first host to the second of each pair, for a while."""
+    network = cluster.world.network
+    for a, b in pairs:
+        network.cut(a, b)
+
+    def mend() -> None:
+        for a, b in pairs:
+            network.mend(a, b)
+
+    cluster.world.clock.after(lasts_us, mend)
 
 
 class BadWeather(Fault):
@@ -53,14 +65,5 @@ class Partition(Fault):
         else:  # two groups that only one host sees both of
             left, right = rest[::2], rest[1::2]
             pairs = [pair for a in left for b in right for pair in ((a, b), (b, a))]
-        network = cluster.world.network
-        cuts = [(f"n{a}", f"n{b}") for a, b in pairs]
-        for a, b in cuts:
-            network.cut(a, b)
-
-        def mend() -> None:
-            for a, b in cuts:
-                network.mend(a, b)
-
-        cluster.world.clock.after(self.duration_us(dice), mend)
+        cut_for(cluster, [(f"n{a}", f"n{b}") for a, b in pairs], self.duration_us(dice))
         return f"{shape} {half if shape == 'halves' else one}"

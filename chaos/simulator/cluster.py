@@ -13,6 +13,9 @@ from .clock import MS
 from .node import Node
 from .world import World
 
+Trap = Callable[[Node], None]
+"""Springs for the host that did what it waits for: began to lead, voted, or committed as a leader."""
+
 NODES_MAX = 12
 OPERATOR_US = 250 * MS
 ENDS_AT_ONCE = 32
@@ -27,9 +30,9 @@ class Cluster:
     def __init__(self, world: World, node_class: type[Node], voters: int) -> None:
         self.world = world
         self.nodes: dict[int, Node] = {}
-        self.leader_hooks: list[Callable[[Node], None]] = []
-        self.vote_hooks: list[Callable[[Node], None]] = []
-        self.commit_hooks: list[Callable[[Node], None]] = []
+        self.leader_hooks: list[Trap] = []
+        self.vote_hooks: list[Trap] = []
+        self.commit_hooks: list[Trap] = []
         self._node_class = node_class
         founders = tuple(range(1, voters + 1))
         state = node_class.ledger_class()
@@ -65,8 +68,13 @@ class Cluster:
     @property
     def config(self) -> ConfState:
         """The members as the host knows them that has applied most; at first, the founders."""
-        best = max(self.up, key=lambda node: node.ledger.index, default=None)
+        best = self._furthest
         return self._founding.conf_state if best is None or not best.ledger.index else best.core.status().config
+
+    @property
+    def _furthest(self) -> Node | None:
+        """The host that has applied most; None when all are down."""
+        return max(self.up, key=lambda node: node.ledger.index, default=None)
 
     def add_node(self) -> Node | None:
         """A new host with an empty disk, which nobody knows yet; None at the bound of 12."""
@@ -149,7 +157,7 @@ class Cluster:
         if node.id not in self._retired:
             return
         self.world.clock.after(OPERATOR_US, lambda: self._bury(node))
-        best = max(self.up, key=lambda each: each.ledger.index, default=None)
+        best = self._furthest
         known = None if best is None else best.ledger.hosts.get(node.host_id)
         if best is None or known is None or not self._operator.idle:
             return
@@ -197,7 +205,7 @@ class Cluster:
         config = self.config
         return [self.nodes[id] for id in (*config.voters, *config.learners)]
 
-    def _spring(self, hooks: list[Callable[[Node], None]], id: int) -> None:
+    def _spring(self, hooks: list[Trap], id: int) -> None:
         """A host began to lead, voted, or committed as a leader: the traps that wait for that."""
         for hook in list(hooks):
             hook(self.nodes[id])
