@@ -35,18 +35,13 @@ class Linearizability(Checker):
             return
         if isinstance(answer, ActorGridError):
             self.fail("the ledger refused a write", asked=f"{call.client}: {call.command}", found=str(answer))
-        if call.command is None:
-            self._history.append(Operation(call.key, ("read",), answer, call.called_us, now_us, call.client))
-        else:
-            swap = ("swap", call.command["value"])
-            self._history.append(Operation(call.key, swap, answer["previous"], call.called_us, now_us, call.client))
+        self._note(call, answer if call.command is None else answer["previous"], now_us)
 
     def finish(self, states: Mapping[int, Any], now_us: int) -> None:
         """Search for an order."""
         for call in self._open.values():
             if call.command is not None:
-                swap = ("swap", call.command["value"])
-                self._history.append(Operation(call.key, swap, UNKNOWN, call.called_us, None, call.client))
+                self._note(call, UNKNOWN, None)
         verdict = check(self._history, None, apply_register)
         if verdict.linearizable is False:
             stuck = "; ".join(
@@ -58,6 +53,10 @@ class Linearizability(Checker):
                 asked=f"key {verdict.key}, {verdict.explained} calls explained",
                 found=stuck,
             )
+
+    def _note(self, call: Call, answer: Any, returned_us: int | None) -> None:
+        what = ("read",) if call.command is None else ("swap", call.command["value"])
+        self._history.append(Operation(call.key, what, answer, call.called_us, returned_us, call.client))
 
 
 class Freshness(Checker):

@@ -93,10 +93,8 @@ class Leading:
             self._asker.write(command, partial(self._answered, grant))
 
     def _answered(self, grant: Grant, told: Told) -> None:
-        core = self._core
-        assert core is not None, "granted before the term began"
         if told.error is not None:
-            core.refused(grant, self._node.now)
+            self._core.refused(grant, self._node.now)
         elif self._node.ledger.index >= told.index:
-            core.committed(grant, self._node.now)
+            self._core.committed(grant, self._node.now)
         # Else the change is still to come, and takes the grant out of flight.
