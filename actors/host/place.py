@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from time import time
 from typing import Any
 
+from cryptography import x509
+
 import actorgrid
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
@@ -32,7 +34,7 @@ from ..security.host_material import (
     load_material,
     store_material,
 )
-from ..security.join_client import join, read_member
+from ..security.join_client import Member, join, read_member
 from ..security.join_messages import Capabilities
 from ..security.join_tokens import read_token
 from ..security.keys import ensure_wrap_key, new_private_key, store_authority
@@ -41,7 +43,6 @@ from .identity import ensure_host_id, write_atomically
 
 FIRST_NODE = 1
 RAFT_OFFSET, CALLS_OFFSET = 2, 1
-_SERIAL_BITS = 158
 _NAME_CHARACTERS = 40
 
 
@@ -72,6 +73,11 @@ class Place:
         """ADDRESS:PORT by what is served there, for the ledger."""
         return listens(self.address, self.base_port)
 
+    @property
+    def calls_port(self) -> int:
+        """Where it takes calls, and lets hosts in."""
+        return self.base_port + CALLS_OFFSET
+
     def plan(self, paths: HostPaths, host_id: str, material: HostMaterial) -> VoterPlan:
         """What Consensus starts from."""
         net = RaftNet(paths.security_dir, self.address, self.base_port + RAFT_OFFSET)
@@ -83,8 +89,8 @@ class Place:
 
 def listens(address: str, base_port: int) -> dict[str, str]:
     """ADDRESS:PORT by what is served there."""
-    shown = f"[{address}]" if ":" in address else address
-    return {"raft": f"{shown}:{base_port + RAFT_OFFSET}", "calls": f"{shown}:{base_port + CALLS_OFFSET}"}
+    offsets = {"raft": RAFT_OFFSET, "calls": CALLS_OFFSET}
+    return {service: str(Member(address, base_port + offset)) for service, offset in offsets.items()}
 
 
 def take_place(
@@ -161,7 +167,7 @@ def _found(paths: HostPaths, settings: Settings) -> tuple[Place, HostMaterial]:
     slug = re.sub(r"[^a-z0-9]+", "-", settings.cluster.name.lower()).strip("-")[:_NAME_CHARACTERS].strip("-")
     # Clusters of one name are not one cluster: a token, a certificate, a link of the one is nothing to the other.
     cluster_id = f"{slug or 'cluster'}-{secrets.token_hex(3)}"
-    authority = create_authority(cluster_id, new_private_key(), now_s, secrets.randbits(_SERIAL_BITS) + 1)
+    authority = create_authority(cluster_id, new_private_key(), now_s, x509.random_serial_number())
     store_authority(paths.security_dir, authority, ensure_wrap_key(paths.security_dir / WRAP_FILE))
     material = issue_own(
         authority,
@@ -170,7 +176,7 @@ def _found(paths: HostPaths, settings: Settings) -> tuple[Place, HostMaterial]:
         host_id,
         (address,),
         now_s,
-        secrets.randbits(_SERIAL_BITS) + 1,
+        x509.random_serial_number(),
     )
     return Place(cluster_id, FIRST_NODE, True, address, settings.cluster.base_port), material
 

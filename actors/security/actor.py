@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import secrets
 import socket
 from time import time
 from typing import Any
+
+from cryptography import x509
 
 import actorgrid
 from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded, PortInUse, WrongState
@@ -32,7 +33,6 @@ from .visitor import Visitor
 BACKLOG = 32
 TICK_S = 0.5
 COMMIT_TIMEOUT_S = 20.0
-SERIAL_BITS = 158
 LISTENS = ("raft", "calls")
 """What a host of a cluster has to listen for."""
 
@@ -59,7 +59,7 @@ class JoinDoorServer(Server):
         self._mirror = LedgerMirror(self)
         self._door = JoinDoor(self._find_token, self._taken, actorgrid.__version__)
         self._visitors: dict[Visitor, None] = {}
-        self._listener = _listen(place.address, place.base_port + 1)
+        self._listener = _listen(place.address, place.calls_port)
         self.runtime.watch(self._listener.fileno(), self._accept)
         self.every(TICK_S, self._tick)
         self.spawn(self._mirror.start())
@@ -147,7 +147,7 @@ class JoinDoorServer(Server):
             _check_place(service, listens.get(service, ""), asked.request.addresses)
         now_s = time()
         # Issued first: a certificate without an entry of the ledger is refused by every link.
-        certificate = self._authority.issue(asked.request, now_s, secrets.randbits(SERIAL_BITS) + 1)
+        certificate = self._authority.issue(asked.request, now_s, x509.random_serial_number())
         command = redeem_join_token(
             asked.claim.token_id,
             asked.claim.host_id,
