@@ -83,7 +83,7 @@ cdef class Forecast:
     cdef Node* nodes
     cdef int node_count
     cdef int gpus_max
-    cdef long long* amounts         # of all devices: free, in thought, and three rows of scratch
+    cdef long long* amounts         # of all devices: free, in thought, and four rows of scratch
     cdef int* models
     cdef unsigned char* wanted      # by model
     cdef unsigned char* allowed     # by device
@@ -91,7 +91,6 @@ cdef class Forecast:
     cdef bint limited               # allowed holds something
     cdef Free left
     cdef Free here
-    cdef long long* shares
     cdef Slot* slots
     cdef Able* able
     cdef int* touched

@@ -158,7 +158,7 @@ cdef class Forecast:
                 self.model_numbers.setdefault(gpu.model, len(self.model_numbers))
         self.node_count = len(views)
         self.nodes = <Node*>PyMem_Calloc(self.node_count + 1, sizeof(Node))
-        self.amounts = <long long*>PyMem_Calloc(4 * devices + 5 * self.gpus_max + 1, sizeof(long long))
+        self.amounts = <long long*>PyMem_Calloc(4 * devices + 4 * self.gpus_max + 1, sizeof(long long))
         self.models = <int*>PyMem_Calloc(devices + 1, sizeof(int))
         self.wanted = <unsigned char*>PyMem_Calloc(len(self.model_numbers) + 1, 1)
         self.allowed = <unsigned char*>PyMem_Calloc(devices + 1, 1)
@@ -174,7 +174,6 @@ cdef class Forecast:
         self.left.device_memory = self.left.milli + self.gpus_max
         self.here.milli = self.left.device_memory + self.gpus_max
         self.here.device_memory = self.here.milli + self.gpus_max
-        self.shares = self.here.device_memory + self.gpus_max
         for number, view in enumerate(views):
             node = self.nodes + number
             node.first = first

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .call import Call, json_option, pass_call
-from .show import table
+from .show import progress, table
 
 if TYPE_CHECKING:
     from actorgrid.chaos.mutants.catalogue import Hunt
@@ -77,12 +76,12 @@ def run(
     done: list[Result] = []
     interrupted = False
     try:
-        with _bar(call.json or trace, len(chosen) * count) as report:
+        with progress(call.json or trace) as report:
             for name in chosen:
                 for number in range(first, first + count):
                     result = play(name, number, node_class, keep_trace=trace, without=without)
                     done.append(result)
-                    report(f"{name} {number}")
+                    report(f"{name} {number}", len(done), len(chosen) * count)
                     if trace and not call.json:
                         click.echo("\n".join(result.trace))
     except KeyboardInterrupt:
@@ -125,10 +124,10 @@ def mutants(call: Call, /, names: Sequence[str], seeds: int, seed: int, markdown
     for name in chosen:
         catalogue.find(name)
     hunts: list[Hunt] = []
-    with _bar(call.json, len(chosen)) as report:
+    with progress(call.json) as report:
         for name in chosen:
             hunts.append(catalogue.hunt(name, seeds, seed))
-            report(name)
+            report(name, len(hunts), len(chosen))
     if call.json:
         call.document([{**asdict(hunt), "says": catalogue.find(hunt.name).says} for hunt in hunts])
     else:
@@ -214,20 +213,3 @@ def _markdown(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     yield "| --- | --- | --- | ---: | --- |"
     for name, says, scenario, seeds, checker in rows:
         yield f"| `{name}` | {says} | `{scenario}` | {seeds} | {checker} |"
-
-
-@contextmanager
-def _bar(silent: bool, total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr for people who watch; nothing elsewhere."""
-    import sys
-
-    if silent or not sys.stderr.isatty():
-        yield lambda _label: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    layout = (TextColumn("{task.description}"), BarColumn(40), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*layout, console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("", total=total)
-        yield lambda label: bars.update(bar, description=label, advance=1)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 
 from .call import Call, data_dir_option, json_option, pass_call
-from .show import size
+from .show import progress, size
 
 STORAGE_CODE = 6
 SHOWN_MAX = 1_000_000
@@ -35,7 +32,7 @@ def verify(call: Call) -> int:
     from actorgrid.configs.paths import HostPaths
 
     folder = HostPaths(call.resolved_data_dir).ledger_dir
-    with _bar(call.json) as report:
+    with progress(call.json) as report:
         found = check(folder, report)
     log, state = found.log, found.state
     document = {
@@ -121,7 +118,7 @@ def backup(call: Call, file: Path) -> None:
     from actorgrid.actors.consensus.ledger_backup import backup as make
     from actorgrid.configs.paths import HostPaths
 
-    with _bar(call.json) as report:
+    with progress(call.json) as report:
         made = make(HostPaths(call.resolved_data_dir).ledger_dir, file.expanduser().absolute(), report)
     if call.json:
         call.document(made)
@@ -149,7 +146,7 @@ def restore(call: Call, file: Path, replace: bool) -> None:
     paths = HostPaths(call.resolved_data_dir)
     paths.make()
     alone = ConfState(voters=(1,))
-    with AgentLock(paths.lock_file), _bar(call.json) as report:
+    with AgentLock(paths.lock_file), progress(call.json) as report:
         done = put_back(file.expanduser().absolute(), paths.ledger_dir, time.time(), alone, replace, report)
     paths.leave()
     if call.json:
@@ -160,24 +157,3 @@ def restore(call: Call, file: Path, replace: bool) -> None:
     )
     if done["kept"]:
         click.echo(f"the ledger that was there is in {done['kept']}")
-
-
-@contextmanager
-def _bar(silent: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr for people who watch; nothing elsewhere."""
-    import sys
-
-    if silent or not sys.stderr.isatty():
-        yield lambda _label, _done, _total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    layout: Any = (TextColumn("{task.description}"), BarColumn(40), TimeElapsedColumn())
-    with Progress(*layout, console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("", total=None)
-
-        def report(label: str, done: int, total: int) -> None:
-            bars.update(bar, description=label, completed=done, total=total or None)
-
-        yield report

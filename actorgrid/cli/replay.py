@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +11,10 @@ import click
 from actorgrid.errors import BadRequest
 
 from .call import Call, json_option, pass_call
-from .show import span, table
+from .show import progress, span, table
 
 if TYPE_CHECKING:
-    from actorgrid.chaos.replay.runs import Report, Run
+    from actorgrid.chaos.replay.runs import Run
     from actorgrid.chaos.replay.workload import Node, Task
 
 MODES = ("inflate", "churn", "queue")
@@ -100,7 +99,13 @@ def command(
     done: list[Run] = []
     interrupted = False
     try:
-        with _bar(call.json, len(runs.combinations(setup)) * seeds) as report:
+        count = len(runs.combinations(setup)) * seeds
+        with progress(call.json) as bar:
+
+            def report(label: str, fraction: float) -> None:
+                number = len(done) + 1
+                bar(f"{label} ({number} of {count})", len(done) + fraction, count)
+
             for run in runs.replay(setup, report):
                 done.append(run)
     except KeyboardInterrupt:
@@ -167,29 +172,6 @@ def _introduce(name: str, about: dict[str, Any]) -> None:
 
 def _title(name: str, about: dict[str, Any]) -> str:
     return f"actorgrid replay: {name} on {about['nodes']:,} nodes, {about['gpus']:,} GPUs ({about['mode']})"
-
-
-@contextmanager
-def _bar(silent: bool, count: int) -> Iterator[Report]:
-    """A bar on stderr for people who watch; nothing elsewhere."""
-    import sys
-
-    if silent or not sys.stderr.isatty():
-        yield lambda _label, _done: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    layout = (TextColumn("{task.description}"), BarColumn(40), TimeElapsedColumn())
-    with Progress(*layout, console=Console(stderr=True), transient=True) as bars:
-        bar = bars.add_task("", total=count)
-        labels: dict[str, int] = {}
-
-        def report(label: str, done: float) -> None:
-            number = labels.setdefault(label, len(labels))
-            bars.update(bar, description=f"{label} ({number + 1} of {count})", completed=number + done)
-
-        yield report
 
 
 # -- what came of it

@@ -1,11 +1,12 @@
-"""How answers look: tables, sizes, ages, colours. rich is loaded only to draw a table on a terminal."""
+"""How answers look: tables, bars, sizes, ages, colours. rich is loaded only to draw on a terminal."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
@@ -73,6 +74,22 @@ def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         grid.add_row(*[Text(cell, style=STATE_COLOURS.get(cell, "")) for cell in row])
     Console(no_color=bool(os.environ.get("NO_COLOR")) or None, highlight=False).print(grid)
+
+
+@contextmanager
+def progress(silent: bool) -> Iterator[Callable[[str, float, float], None]]:
+    """A bar on stderr for people who watch; nothing elsewhere. Tell it what is done, how far, and of how much in all:
+    0 is not known."""
+    if silent or not sys.stderr.isatty():
+        yield lambda _label, _done, _total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    layout = (TextColumn("{task.description}"), BarColumn(40), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*layout, console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task("", total=None)
+        yield lambda label, done, total: bars.update(bar, description=label, completed=done, total=total or None)
 
 
 def size(number: int | None) -> str:

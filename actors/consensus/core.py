@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from actorgrid.errors import MalformedMessage
 
@@ -67,13 +67,16 @@ class RaftCore:
     heartbeats, wait that long; everything else may be called in between.
     """
 
+    log_class: ClassVar[type[RaftLog]] = RaftLog
+    leadership_class: ClassVar[type[Leadership]] = Leadership
+
     def __init__(self, cfg: RaftConfig, storage: Storage, rng: Dice) -> None:
         """Start as a follower. Raises LogCorrupted when the log is shorter than what was committed."""
         hard_state, conf_state = storage.initial_state()
         self._config = cfg
         self._node = cfg.node
         self._rng = rng
-        self._log = RaftLog(storage, hard_state.commit, cfg.applied)
+        self._log = self.log_class(storage, hard_state.commit, cfg.applied)
         self._configuration = Configuration.of(conf_state)
         self._role: Role = "follower"
         self._leader = NO_NODE
@@ -355,7 +358,9 @@ class RaftCore:
     def _lead(self) -> None:
         self._role, self._leader = "leader", self._node
         self._elapsed = 0
-        self._leadership = Leadership(self._config, self._term, self._log, self._configuration, self._messages.append)
+        self._leadership = self.leadership_class(
+            self._config, self._term, self._log, self._configuration, self._messages.append
+        )
 
     # Requests
 

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from actorgrid.actors.consensus.core import Dice, RaftCore
+from actorgrid.actors.consensus.core import RaftCore
 from actorgrid.actors.consensus.raft.leadership import Leadership
 from actorgrid.actors.consensus.raft.log import RaftLog
-from actorgrid.actors.consensus.raft.messages import DroppedReason, Entry, HardState, Message, MessageKind, RaftConfig
+from actorgrid.actors.consensus.raft.messages import DroppedReason, Entry, HardState, Message
+from actorgrid.actors.consensus.raft.progress import Progress
 from actorgrid.actors.consensus.raft.quorum import EVERYTHING
-from actorgrid.actors.consensus.raft.storage import Storage
-
-
-class Mutated(RaftCore):
-    """A core whose leadership and log are of the mutant's classes."""
-
-    leadership_class: ClassVar[type[Leadership]] = Leadership
-    log_class: ClassVar[type[RaftLog]] = RaftLog
-
-    def __init__(self, cfg: RaftConfig, storage: Storage, rng: Dice) -> None:
-        super().__init__(cfg, storage, rng)
-        self._log.__class__ = self.log_class
-
-    def _lead(self) -> None:
-        super()._lead()
-        assert self._leadership is not None, "it just began to lead"
-        self._leadership.__class__ = self.leadership_class
 
 
 class VoteForgotten(RaftCore):
@@ -66,7 +49,7 @@ class _CountsAnyTerm(Leadership):
         return True
 
 
-class CommitsOldTerms(Mutated):
+class CommitsOldTerms(RaftCore):
     """Commits entries of earlier terms by counting (figure 8 of the paper)."""
 
     leadership_class = _CountsAnyTerm
@@ -77,7 +60,7 @@ class _ChangesEarly(Leadership):
         return None
 
 
-class ConfChangeEarly(Mutated):
+class ConfChangeEarly(RaftCore):
     """Changes the members at any time, also while another change is pending."""
 
     leadership_class = _ChangesEarly
@@ -88,7 +71,7 @@ class _ChangesBeforeOwnCommit(Leadership):
         return "conf_change_pending" if self.pending_conf_index > self._log.applied else None
 
 
-class ConfChangeBeforeOwnCommit(Mutated):
+class ConfChangeBeforeOwnCommit(RaftCore):
     """A new leader changes the members before it has committed anything, whatever change its log holds already."""
 
     leadership_class = _ChangesBeforeOwnCommit
@@ -104,7 +87,7 @@ class _NeedsNoQuorum(Leadership):
         return EVERYTHING
 
 
-class ReadsWithoutQuorum(Mutated):
+class ReadsWithoutQuorum(RaftCore):
     """The leader confirms reads without asking whether it still leads."""
 
     leadership_class = _NeedsNoQuorum
@@ -115,62 +98,40 @@ class _ReadsEarly(Leadership):
         return True
 
 
-class ReadsBeforeFirstCommit(Mutated):
+class ReadsBeforeFirstCommit(RaftCore):
     """A new leader gives out its commit index before it committed anything itself."""
 
     leadership_class = _ReadsEarly
 
 
 class _TellsCommitToAll(Leadership):
-    def _message(
-        self,
-        kind: MessageKind,
-        to: int,
-        *,
-        index: int = 0,
-        log_term: int = 0,
-        commit: int = 0,
-        entries: tuple[Entry, ...] = (),
-        sequence: int = 0,
-    ) -> Message:
-        if kind == "heartbeat":
-            commit = self._log.commit
-        return super()._message(
-            kind, to, index=index, log_term=log_term, commit=commit, entries=entries, sequence=sequence
-        )
+    def commit_to_tell(self, progress: Progress) -> int:
+        return self._log.commit
 
 
-class HeartbeatCommitsAll(Mutated):
+class HeartbeatCommitsAll(RaftCore):
     """Heartbeats carry the leader's commit index to followers whose logs are not known to match."""
 
     leadership_class = _TellsCommitToAll
 
 
 class _CutsAlways(RaftLog):
-    __slots__ = ()
-
-    def append_after(self, index: int, term: int, entries: Sequence[Entry]) -> int | None:
-        if not self.matches(index, term):
-            return None
-        if entries:
-            self._replace(entries)
-        return index + len(entries)
+    def first_news(self, entries: Sequence[Entry]) -> int:
+        return 0
 
 
-class CutsOnEveryAppend(Mutated):
+class CutsOnEveryAppend(RaftCore):
     """Every append cuts the log after it, so that a late one takes away what later ones brought."""
 
     log_class = _CutsAlways
 
 
 class _ConfirmsReplaced(RaftLog):
-    __slots__ = ()
-
     def is_unstable(self, index: int, term: int) -> bool:
         return 0 <= index - self._offset < len(self._unstable)
 
 
-class ConfirmsReplacedEntries(Mutated):
+class ConfirmsReplacedEntries(RaftCore):
     """A sync that ends after its entries were replaced counts for the new ones (the ABA of asynchronous storage)."""
 
     log_class = _ConfirmsReplaced

@@ -18,7 +18,6 @@ from .messages import (
     Entry,
     EntryKind,
     Message,
-    MessageKind,
     RaftConfig,
     Snapshot,
 )
@@ -128,6 +127,10 @@ class Leadership:
         """How far this node's own log counts: as far as it is durable."""
         return self._log.stable_index
 
+    def commit_to_tell(self, progress: Progress) -> int:
+        """The commit index as far as the member is known to hold the entries: its log may differ after that."""
+        return min(progress.match, self._log.commit)
+
     def has_quorum(self) -> bool:
         """Whether a quorum was heard of since the last time this was asked."""
         heard = {node: progress.active for node, progress in self.progress.items()}
@@ -192,10 +195,10 @@ class Leadership:
         for node, progress in self.progress.items():
             if progress.damaged:
                 if heartbeat_due:
-                    self._send(self._message("damaged", node))
+                    self._send(Message("damaged", node, self._node, self.term))
             elif not self._replicate(node, progress) and heartbeat_due:
-                commit = min(progress.match, self._log.commit)
-                self._send(self._message("heartbeat", node, commit=commit, sequence=self._number()))
+                commit, sequence = self.commit_to_tell(progress), self._number()
+                self._send(Message("heartbeat", node, self._node, self.term, commit=commit, sequence=sequence))
 
     def _replicate(self, node: int, progress: Progress) -> bool:
         """Send *node* entries, chunks of a snapshot or a new commit index; true when anything was due."""
@@ -227,9 +230,11 @@ class Leadership:
             return False
         commit = self._log.commit
         self._send(
-            self._message(
+            Message(
                 "append",
                 node,
+                self._node,
+                self.term,
                 index=before,
                 log_term=before_term,
                 commit=commit,
@@ -277,19 +282,6 @@ class Leadership:
     def _number(self) -> int:
         self.sequence += 1
         return self.sequence
-
-    def _message(
-        self,
-        kind: MessageKind,
-        to: int,
-        *,
-        index: int = 0,
-        log_term: int = 0,
-        commit: int = 0,
-        entries: tuple[Entry, ...] = (),
-        sequence: int = 0,
-    ) -> Message:
-        return Message(kind, to, self._node, self.term, index, log_term, commit, entries, sequence=sequence)
 
     # Replies
 
@@ -435,7 +427,7 @@ class Leadership:
     def hand_over(self) -> None:
         """Tell the transferee to campaign once it holds the whole log."""
         if self.progress[self.transferee].match == self._log.last_index:
-            self._send(self._message("timeout_now", self.transferee))
+            self._send(Message("timeout_now", self.transferee, self._node, self.term))
 
     def _abort_transfer_to(self, node: int) -> None:
         if self.transferee == node:
