@@ -11,7 +11,6 @@ the new term can be recorded); the host then stays down.
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter, deque
 from dataclasses import replace
 from time import time
@@ -22,11 +21,14 @@ from actorgrid.supervisors.collection import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
-from .commands import ABOUT_ACCEPTED_WORK, check, compare_digest, decode_entry, encode_entry, expire_lock
+from .command_checks import check
+from .commands import ABOUT_ACCEPTED_WORK, compare_digest, decode_entry, encode_entry, expire_lock
 from .entries import Done
+from .followers import Followers
+from .linearizable import Reads
 from .lock_expiry import LockExpiry
-from .messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
-from .outcome import Change, Outcome
+from .messages import Propose, Proposed, Query, Snapshot, Subscribe
+from .outcome import Outcome
 from .queries import Queries
 from .raft.messages import Dropped, Message
 from .raft.status import Status
@@ -37,7 +39,6 @@ from .voter import Voter
 from .voter_policy import next_step
 
 BACKLOG_MAX = 10_000
-READS_MAX = 4_096
 HOUSEKEEPING_S = 1.0
 TICK_S = 0.05
 LONE_TICK_S = 1.0
@@ -50,13 +51,9 @@ ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
 """A voter that was not heard of for so long may lose its vote to a host that is there."""
-RESYNC_S = 0.5
-RESYNC_TRIES = 120
 TIMES_KEPT = 1024
 PIECES_A_TURN = 4
 """Of a snapshot, between two looks at the mailbox: 4,000 records, some 30 ms."""
-RESYNC = "resync"
-LEADERSHIP = "leadership"
 ONLY_VOTER = 1
 """The node of a host that is alone."""
 
@@ -75,13 +72,9 @@ class Consensus(Server):
         self._waiting: dict[tuple[str, int], list[tuple[Waiter, float]]] = {}
         self._waiting_count = 0
         self._gathered = 0
-        self._reads: dict[bytes, Waiter] = {}
-        self._readable: list[tuple[int, int, Waiter]] = []
-        self._reads_total = 0
+        self._reads = Reads(lambda context: self._voter.read_index(context), lambda: self._voter.ledger.index)
         self._pump_timer: Timer | None = None
-        self._subscribers: dict[str, int] = {}
-        self._lagging: dict[str, int] = {}
-        self._resync_planned = False
+        self._followers = Followers(self)
         self._commits_total = 0
         self._refused_total: Counter[str] = Counter()
         self._commit_times: deque[float] = deque(maxlen=TIMES_KEPT)
@@ -169,6 +162,7 @@ class Consensus(Server):
             self._waiting_count -= len(waiters)
             for waiter, _ in waiters:
                 waiter.fail(_not_leader("no leader answered"))
+        self._reads.give_up(oldest, _not_leader("no leader answered"))
 
     # -- what the voter tells
 
@@ -183,12 +177,13 @@ class Consensus(Server):
                 self._expiry.changed(name, record, self.runtime.monotonic())
             elif kind == "member" and self._links is not None:
                 self._links.members_changed()
-        self._tell(outcome, done.command)
+        command = done.command
+        self._followers.tell(outcome, command.get("at", 0.0), command.get("type", "new_term"))
         for waiter, since in self._waiting.pop((done.session, done.seq), ()):
             self._waiting_count -= 1
             self._commit_times.append(self.runtime.monotonic() - since)
             waiter.set(outcome)
-        self._release_reads()
+        self._reads.release()
         if self._leading:
             self._put_digest(outcome.index)
         if outcome.index >= self._snapshot_due and not self._snapshot_under_way:
@@ -199,8 +194,7 @@ class Consensus(Server):
         self._queries = Queries(self._voter.ledger, self._voter.history)
         if self._links is not None:
             self._links.members_changed()
-        for name in list(self._subscribers):
-            self._lose(name)
+        self._followers.lose_all(self._voter.ledger.index)
 
     def led(self, term: int) -> None:
         """See ``voter.Audience``."""
@@ -222,7 +216,7 @@ class Consensus(Server):
             self._leading = False
             self._absent = frozenset()
             self._tell_leadership()
-            self._tell_between(("absent", "", self._absent))
+            self._followers.tell_between(("absent", "", self._absent))
         self._abandon(_not_leader())
 
     def followed(self, leader: int) -> None:
@@ -239,12 +233,7 @@ class Consensus(Server):
 
     def _tell_leadership(self) -> None:
         """Those who follow the ledger hear who leads as they hear what it holds."""
-        self._tell_between(("leader", "", (self._leader_host(), self._leading)))
-
-    def _tell_between(self, change: Change) -> None:
-        for name, index in list(self._subscribers.items()):
-            if not self.cast(name, Applied(index, index, time(), LEADERSHIP, (change,))):
-                self._lose(name)
+        self._followers.tell_between(("leader", "", (self._leader_host(), self._leading)))
 
     def _leader_host(self) -> str | None:
         if self._leading:
@@ -268,9 +257,7 @@ class Consensus(Server):
         for waiters in waiting.values():
             for waiter, _ in waiters:
                 waiter.fail(error)
-        reads, self._reads = self._reads, {}
-        for read in reads.values():
-            read.fail(error)
+        self._reads.abandon(error)
 
     # -- what only a leader does
 
@@ -309,7 +296,7 @@ class Consensus(Server):
         absent = frozenset(host_id for host_id, record in members.items() if record["node"] not in here)
         if absent != self._absent:
             self._absent = absent
-            self._tell_between(("absent", "", absent))
+            self._followers.tell_between(("absent", "", absent))
 
     def _quiet_s(self, status: Status) -> dict[int, float]:
         """How long each node was not heard of, as far as was looked; one that is new was heard of now."""
@@ -448,42 +435,8 @@ class Consensus(Server):
 
     @handles(Subscribe)
     def _subscribe(self, _request: Subscribe, sender: str) -> Snapshot:
-        self._subscribers[sender] = self._voter.ledger.index
-        self._lagging.pop(sender, None)
+        self._followers.subscribed(sender, self._voter.ledger.index)
         return replace(self._voter.ledger.live(), leader=self._leader_host(), leads=self._leading, absent=self._absent)
-
-    def _tell(self, outcome: Outcome, command: dict[str, Any]) -> None:
-        if not outcome.changes:
-            return
-        at, kind = command.get("at", 0.0), command.get("type", "new_term")
-        for name, previous in list(self._subscribers.items()):
-            if self.cast(name, Applied(outcome.index, previous, at, kind, outcome.changes)):
-                self._subscribers[name] = outcome.index
-            else:
-                self._lose(name)
-
-    def _lose(self, name: str) -> None:
-        """A subscriber missed something: it has to start over."""
-        del self._subscribers[name]
-        self._lagging[name] = 0
-        self._plan_resync()
-
-    def _tell_lagging(self) -> None:
-        """A subscriber that missed a cast is told so as soon as it takes one, and subscribes again."""
-        self._resync_planned = False
-        if self._failed is not None:
-            return
-        for name, tries in list(self._lagging.items()):
-            if self.cast(name, Applied(self._voter.ledger.index, -1, 0.0, RESYNC, ())) or tries >= RESYNC_TRIES:
-                del self._lagging[name]
-            else:
-                self._lagging[name] = tries + 1
-        self._plan_resync()
-
-    def _plan_resync(self) -> None:
-        if self._lagging and not self._resync_planned:
-            self._resync_planned = True
-            self.runtime.after(RESYNC_S, self._tell_lagging)
 
     # -- reading
 
@@ -502,27 +455,15 @@ class Consensus(Server):
         """Return when this ledger holds whatever was committed when this was called. Raises NotLeader."""
         if self._failed is not None:
             raise self._failed
-        if len(self._reads) >= READS_MAX:
-            raise MailboxFull("too many reads wait", found=f"{READS_MAX} waiting", hint="read again")
-        self._reads_total += 1
-        context = self._reads_total.to_bytes(8, "big")
-        taken = self._voter.read_index(context)
-        if isinstance(taken, Dropped):
-            raise _not_leader(taken.reason)
-        waiter = self._reads[context] = Waiter()
+        read = self._reads.begin(self.runtime.monotonic())
+        if isinstance(read, Dropped):
+            raise _not_leader(read.reason)
         self._pump_soon()
-        await waiter
+        await read
 
     def readable(self, context: bytes, index: int) -> None:
         """See ``voter.Audience``."""
-        waiter = self._reads.pop(context, None)
-        if waiter is not None:
-            heapq.heappush(self._readable, (index, self._reads_total, waiter))
-            self._release_reads()
-
-    def _release_reads(self) -> None:
-        while self._readable and self._readable[0][0] <= self._voter.ledger.index:
-            heapq.heappop(self._readable)[2].set(None)
+        self._reads.confirmed(context, index)
 
     def metrics(self) -> dict[str, float]:
         """Commits, batches, refusals by reason, how long the last 1,024 proposals from here waited, sizes."""
@@ -536,7 +477,7 @@ class Consensus(Server):
             "ledger_term": self._voter.ledger.term,
             "ledger_bytes": self._voter.log.size_bytes,
             "ledger_segments": self._voter.log.segment_count,
-            "ledger_subscribers": len(self._subscribers),
+            "ledger_subscribers": len(self._followers),
             "ledger_accepts_new_work": float(self._accepts()),
             "ledger_refused_total": sum(self._refused_total.values()),
         }
@@ -556,7 +497,7 @@ class Consensus(Server):
             "snapshot_index": self._voter.snapshot_index,
             "log_bytes": self._voter.log.size_bytes,
             "segments": self._voter.log.segment_count,
-            "subscribers": sorted(self._subscribers),
+            "subscribers": self._followers.names,
             "free_bytes": free_bytes(self.host.paths.ledger_dir),
             "accepts_new_work": self._accepts(),
         }

@@ -1,32 +1,21 @@
-"""The ledger's commands: how each is made, and what makes one well formed.
+"""The ledger's commands: how each is made, and how it becomes bytes.
 
 A command is a plain dict of JSON values: ``type``, ``v`` (format version), ``at`` (the proposer's clock, seconds
-since the epoch) and the fields of its type. Well formed is all that is decided here; whether the state allows
-it is for ``ledger.py``. A command of an unknown type or a higher version is refused, not guessed at.
+since the epoch) and the fields of its type. What makes one well formed is in ``command_checks.py``; whether the state
+allows it is for ``ledger.py``.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Callable
 from typing import Any
 
-from actorgrid.errors import BadRequest, BodyTooLarge
+from actorgrid.errors import BodyTooLarge
 
-from .quotas import LIMITS
+from .command_checks import VERSION, Command, refused
 from .records import UNKNOWN_USER
 
-VERSION = 1
 MAX_COMMAND_BYTES = 16 * 2**20
-MAX_JOBS = 10_000
-DEPTH_MAX = 16
-GRACE_MAX_S = 3600.0
-ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
-JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-LOCK_TTL_MIN_S, LOCK_TTL_MAX_S = 0.5, 86_400.0
-OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "lost", "preempted")
 
 # What is still recorded when the disk has no room for new work: it is about work already accepted, or about us.
 ABOUT_ACCEPTED_WORK = frozenset(
@@ -55,9 +44,6 @@ ABOUT_ACCEPTED_WORK = frozenset(
 )
 
 _TO_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-
-Command = dict[str, Any]
-_Check = Callable[[Any], bool]
 
 
 # -- makers
@@ -222,7 +208,7 @@ def found_cluster(cluster_id: str, host_id: str, addresses: dict[str, str], fing
 def add_member(
     host_id: str, addresses: dict[str, str], fingerprint: str, at: float, *, rack: str | None = None, version: str = ""
 ) -> Command:
-    """Let a host in; the answer names its node. *addresses* by what listens there: raft, calls, http."""
+    """Let a host in; the answer names its node. *addresses* by what listens there: raft, calls, join."""
     return _command(
         "add_member", at, host_id=host_id, addresses=addresses, fingerprint=fingerprint, rack=rack, version=version
     )
@@ -309,292 +295,3 @@ def decode_entry(payload: bytes) -> tuple[str, int, Command]:
     """The session, sequence number and command of a log entry."""
     session, seq, command = json.loads(payload)
     return session, seq, command
-
-
-# -- checks
-
-
-def refused(message: str, **more: Any) -> BadRequest:
-    """A refusal of something malformed: not the guard's, so that nobody takes it for an answer about the state."""
-    return BadRequest(message, **more)
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= 65_536
-
-
-def _id(value: Any) -> bool:
-    return isinstance(value, str) and ID.fullmatch(value) is not None
-
-
-def _job_id(value: Any) -> bool:
-    return isinstance(value, str) and JOB_ID.fullmatch(value) is not None
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
-
-
-def _signed(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _user(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= 128 and value.isprintable()
-
-
-def _truth(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _table(value: Any) -> bool:
-    return isinstance(value, dict) and _shallow(value)
-
-
-def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(part, str) for part in value)
-
-
-def _env(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(part, str) for part in value.values())
-
-
-def _indexes(value: Any) -> bool:
-    return isinstance(value, list) and all(_whole(part) for part in value) and len(set(value)) == len(value) <= 1024
-
-
-def _token(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(_whole(part) for part in value)
-
-
-def _shallow(value: Any, depth: int = DEPTH_MAX) -> bool:
-    """Plain, and nested no deeper than every later reader can follow."""
-    if isinstance(value, dict):
-        return depth > 0 and all(_shallow(part, depth - 1) for part in value.values())
-    if isinstance(value, list):
-        return depth > 0 and all(_shallow(part, depth - 1) for part in value)
-    return True
-
-
-def _grace(value: Any) -> bool:
-    return _number(value) and 0 <= value <= GRACE_MAX_S
-
-
-def _or_none(check: _Check) -> _Check:
-    return lambda value: value is None or check(value)
-
-
-_HOST: dict[str, _Check] = {
-    "host_id": _id,
-    "incarnation": _whole,
-    "cpu_milli": _whole,
-    "memory_mib": _whole,
-    "devices": lambda value: isinstance(value, list) and len(value) <= 1024,
-}
-_HOST_MAY: dict[str, _Check] = {
-    "hostname": _text,
-    "state": lambda value: value in ("up", "down"),
-    "address": _or_none(_text),
-    "port": _or_none(_whole),
-}
-_DEVICE: dict[str, _Check] = {"uuid": _text, "index": _whole, "memory_mib": _whole}
-_DEVICE_MAY: dict[str, _Check] = {
-    "vendor": _text,
-    "model": _text,
-    "source": _text,
-    "compute_capability": _or_none(_text),
-    "pcie_bus_id": _or_none(_text),
-    "numa_node": _or_none(_signed),
-}
-_RESOURCES_MAY: dict[str, _Check] = {
-    "gpus": lambda value: _number(value) and 0 <= value <= 1024,
-    "gpu_count": lambda value: _whole(value) and value <= 1024,
-    "gpu_milli": lambda value: _whole(value) and value <= 1000,
-    "gpu_memory_mib": _whole,
-    "gpu_models": _texts,
-    "gpu_affinity": _texts,
-    "cpu_milli": _whole,
-    "memory_mib": _whole,
-}
-_JOB: dict[str, _Check] = {"job_id": _job_id, "resources": _table}
-_JOB_MAY: dict[str, _Check] = {
-    "name": _text,
-    "user_id": _text,
-    "kind": lambda value: value in ("command", "function"),
-    "command": _texts,
-    "payload_digest": _or_none(_text),
-    "stdin_digest": _or_none(_text),
-    "python": _or_none(_text),
-    "priority": lambda value: _whole(value) and value <= 100,
-    "policy": _text,
-    "env": _env,
-    "cwd": _or_none(_text),
-    "max_execution_time_s": _or_none(_number),
-    "pool": _or_none(_text),
-    "depends_on": lambda value: _texts(value) and len(value) <= 1000 and all(_job_id(part) for part in value),
-    "max_isolation_s": lambda value: _number(value) and value >= 0,
-    "retries_left": lambda value: _whole(value) and value <= 100,
-    "deadline": _or_none(_number),
-    "preemptible": _truth,
-    "grace_s": _grace,
-    "submitted_at": _number,
-}
-_MEMBER: dict[str, _Check] = {"addresses": _env, "fingerprint": _text}
-_MEMBER_MAY: dict[str, _Check] = {"rack": _or_none(_text), "version": _text, "votes": _truth}
-_JOIN_TOKEN: dict[str, _Check] = {
-    "id": _id,
-    "cluster_id": _id,
-    "authority": _text,
-    "verify_key": _text,
-    "made_by": _text,
-    "made_at": _number,
-    "expires_at": _number,
-    "uses_max": _whole,
-    "roles": _texts,
-    "used_by": lambda value: value == [],
-    "revoked_at": lambda value: value is None,
-}
-_LOCK: dict[str, _Check] = {
-    "name": lambda value: isinstance(value, str) and 0 < len(value) <= 256,
-    "owner": _id,
-}
-_ENTRY: dict[str, _Check] = {"type": _text, "v": _whole, "at": _number}
-# type -> (fields that must be there, fields that may be)
-_FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
-    "new_term": ({"term": _whole}, {"epoch": _or_none(_whole)}),
-    "register_host": ({"host": _table}, {}),
-    "submit_jobs": ({"jobs": lambda value: isinstance(value, list) and len(value) <= MAX_JOBS}, {}),
-    "grant_attempt": (
-        {
-            "job_id": _text,
-            "number": _whole,
-            "host": _text,
-            "incarnation": _whole,
-            "gpu_indexes": _indexes,
-            "term": _whole,
-        },
-        {"placement_latency_us": _or_none(_number)},
-    ),
-    "start_attempt": ({"attempt_id": _text, "token": _token}, {}),
-    "end_attempt": (
-        {"attempt_id": _text, "token": _token, "outcome": lambda value: value in OUTCOMES},
-        {
-            "charge": _truth,
-            "exit_code": _or_none(_signed),
-            "signal": _or_none(_signed),
-            "error": _or_none(_table),
-            "max_rss_bytes": _or_none(_whole),
-            "cpu_s": _or_none(_number),
-            "result_bytes": _or_none(_whole),
-            "retry_at": _or_none(_number),
-        },
-    ),
-    "preempt_attempt": (
-        {"attempt_id": _text, "token": _token, "grace_s": _grace, "for_job": _text, "term": _whole},
-        {},
-    ),
-    "cancel_job": ({"job_id": _text}, {"by": _text}),
-    "fail_job": ({"job_id": _text, "error": _table}, {}),
-    "grant_lease": (
-        {
-            "lease_id": _id,
-            "session_id": _text,
-            "host": _text,
-            "incarnation": _whole,
-            "gpu_indexes": _indexes,
-            "resources": _table,
-            "term": _whole,
-        },
-        {"pool": _or_none(_text), "env": _env, "user_id": _text},
-    ),
-    "release_lease": ({"lease_id": _text}, {}),
-    "acquire_lock": (
-        {**_LOCK, "ttl_s": lambda value: _number(value) and LOCK_TTL_MIN_S <= value <= LOCK_TTL_MAX_S},
-        {"wait": _truth, "user_id": _text},
-    ),
-    "renew_lock": (_LOCK, {"token": _or_none(_token)}),
-    "release_lock": (_LOCK, {"token": _or_none(_token)}),
-    "expire_lock": ({**_LOCK, "renewals": _whole, "term": _whole}, {}),
-    "compare_digest": ({"index": _whole, "digest": _env, "format": _whole}, {}),
-    "set_setting": (
-        {"key": lambda value: _text(value) and 0 < len(value) <= 256, "value": _shallow},
-        {"by": _text},
-    ),
-    "found_cluster": ({"cluster_id": _id, "host_id": _id, **_MEMBER}, {}),
-    "add_member": ({"host_id": _id, **_MEMBER}, _MEMBER_MAY),
-    "change_member": ({"host_id": _id}, {**_MEMBER, **_MEMBER_MAY}),
-    "remove_member": ({"host_id": _id}, {"by": _text}),
-    "create_join_token": ({"token": _table}, {}),
-    "revoke_join_token": ({"token_id": _text}, {}),
-    "redeem_join_token": ({"token_id": _text, "host_id": _id, **_MEMBER}, _MEMBER_MAY),
-    "set_quota": ({"user": _user, "limits": _or_none(_table)}, {"by": _text}),
-}
-_LIMITS_MAY: dict[str, _Check] = dict.fromkeys(LIMITS, _or_none(_whole))
-
-
-def check(command: object) -> Command:
-    """*command* itself when it is well formed. Raises BadRequest that names the field."""
-    if not isinstance(command, dict):
-        raise refused("a command is a dict", found=type(command).__name__)
-    _hold("command", command, _ENTRY, {})
-    kind, version = command["type"], command["v"]
-    if version > VERSION:
-        raise refused(
-            f"the command {kind!r} is of format version {version}",
-            found=f"this host knows versions up to {VERSION}",
-            hint="upgrade this host",
-        )
-    if kind not in _FIELDS:
-        raise refused(f"there is no command {kind!r}", found=f"known: {', '.join(sorted(_FIELDS))}")
-    must, may = _FIELDS[kind]
-    _hold(kind, command, must, may)
-    if kind == "register_host":
-        _check_host(command["host"])
-    elif kind == "submit_jobs":
-        for job in command["jobs"]:
-            if not isinstance(job, dict):
-                raise refused("a job is a dict", found=type(job).__name__)
-            _hold("job", job, _JOB, _JOB_MAY)
-            _check_resources(job["resources"])
-    elif kind == "grant_lease":
-        _check_resources(command["resources"])
-    elif kind == "create_join_token":
-        _hold("token", command["token"], _JOIN_TOKEN, {})
-    elif kind == "set_quota" and command["limits"] is not None:
-        _hold("limits", command["limits"], {}, _LIMITS_MAY)
-        for name in command["limits"]:
-            if name not in _LIMITS_MAY:
-                raise refused(f"a quota has no limit {name!r}", found=f"known: {', '.join(LIMITS)}")
-    return command
-
-
-def _check_host(host: dict[str, Any]) -> None:
-    _hold("host", host, _HOST, _HOST_MAY)
-    for device in host["devices"]:
-        if not isinstance(device, dict):
-            raise refused("a device is a dict", found=type(device).__name__)
-        _hold("device", device, _DEVICE, _DEVICE_MAY)
-    for name in ("index", "uuid"):
-        if len({device[name] for device in host["devices"]}) != len(host["devices"]):
-            raise refused(f"two devices of host {host['host_id']} have the same {name}")
-
-
-def _check_resources(resources: dict[str, Any]) -> None:
-    _hold("resources", resources, {}, _RESOURCES_MAY)
-    if resources.get("gpu_count", 0) and not resources.get("gpu_milli", 0):
-        raise refused("resources ask for GPUs but for no share of them", found="gpu_milli is 0")
-
-
-def _hold(what: str, fields: dict[str, Any], must: dict[str, _Check], may: dict[str, _Check]) -> None:
-    for name, good in must.items():
-        if name not in fields:
-            raise refused(f"{what} has no field {name!r}")
-        if not good(fields[name]):
-            raise refused(f"{what}: field {name!r} is wrong", found=repr(fields[name])[:200])
-    for name, good in may.items():
-        if name in fields and not good(fields[name]):
-            raise refused(f"{what}: field {name!r} is wrong", found=repr(fields[name])[:200])

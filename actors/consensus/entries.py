@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .commands import Command, decode_entry
+from .command_checks import Command
+from .commands import decode_entry
 from .ledger import Ledger
 from .outcome import Outcome
 from .raft.messages import Entry

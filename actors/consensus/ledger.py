@@ -29,7 +29,7 @@ from actorgrid.errors import (
 from . import preemption
 from .allocations import Allocations
 from .attempt_end import after_attempt, ended_attempt
-from .commands import check
+from .command_checks import check
 from .dependencies import refuse_circles
 from .digest import DigestMarks, StateDigest
 from .jobs import CANCELLED, FAILED, FINAL, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs

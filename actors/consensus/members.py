@@ -24,7 +24,7 @@ Plain = dict[str, Any]
 class Members:
     """*changed* is told of each member that is new, other or gone: the host's id, its record or ``None``, and a word.
 
-    A record is {"host_id", "node", "addresses": {"raft", "calls", "http"}, "fingerprints", "rack", "version", "votes",
+    A record is {"host_id", "node", "addresses": {"raft", "calls", "join"}, "fingerprints", "rack", "version", "votes",
     "joined_at"}. ``votes``: whether it may become a voter.
     """
 

@@ -21,7 +21,7 @@ from actorgrid.supervisors.envelope import SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
-from .commands import VERSION
+from .command_checks import VERSION
 from .messages import Applied, Propose, Proposed, Snapshot, Subscribe
 
 CONSENSUS = "consensus"

@@ -42,7 +42,7 @@ from ..security.trust_bundle import first_bundle
 from .identity import ensure_host_id, write_atomically
 
 FIRST_NODE = 1
-RAFT_OFFSET, CALLS_OFFSET = 2, 1
+CALLS_OFFSET, RAFT_OFFSET, JOIN_OFFSET = 1, 2, 3
 _NAME_CHARACTERS = 40
 
 
@@ -74,9 +74,9 @@ class Place:
         return listens(self.address, self.base_port)
 
     @property
-    def calls_port(self) -> int:
-        """Where it takes calls, and lets hosts in."""
-        return self.base_port + CALLS_OFFSET
+    def join_port(self) -> int:
+        """Where it lets hosts in."""
+        return self.base_port + JOIN_OFFSET
 
     def plan(self, paths: HostPaths, host_id: str, material: HostMaterial) -> VoterPlan:
         """What Consensus starts from."""
@@ -89,7 +89,7 @@ class Place:
 
 def listens(address: str, base_port: int) -> dict[str, str]:
     """ADDRESS:PORT by what is served there."""
-    offsets = {"raft": RAFT_OFFSET, "calls": CALLS_OFFSET}
+    offsets = {"raft": RAFT_OFFSET, "calls": CALLS_OFFSET, "join": JOIN_OFFSET}
     return {service: str(Member(address, base_port + offset)) for service, offset in offsets.items()}
 
 

@@ -1,6 +1,6 @@
 """The join door: the server that lets new hosts into the cluster, and makes and takes back the tokens they come with.
 
-It listens on the port of calls (base port + 1), drives ``join_door.py`` over its sockets, has the ledger redeem what is
+It listens on a port of its own (base port + 3), drives ``join_door.py`` over its sockets, has the ledger redeem what is
 right, and issues the certificate when this host has the authority's key. It keeps nothing that a restart could lose.
 """
 
@@ -33,7 +33,7 @@ from .visitor import Visitor
 BACKLOG = 32
 TICK_S = 0.5
 COMMIT_TIMEOUT_S = 20.0
-LISTENS = ("raft", "calls")
+LISTENS = ("raft", "calls", "join")
 """What a host of a cluster has to listen for."""
 
 
@@ -59,7 +59,7 @@ class JoinDoorServer(Server):
         self._mirror = LedgerMirror(self)
         self._door = JoinDoor(self._find_token, self._taken, actorgrid.__version__)
         self._visitors: dict[Visitor, None] = {}
-        self._listener = _listen(place.address, place.calls_port)
+        self._listener = _listen(place.address, place.join_port)
         self.runtime.watch(self._listener.fileno(), self._accept)
         self.every(TICK_S, self._tick)
         self.spawn(self._mirror.start())
@@ -190,7 +190,7 @@ class JoinDoorServer(Server):
 
     def _first_host(self) -> str:
         first = min(self._mirror.members.values(), key=lambda member: int(member["node"]), default=None)
-        return "" if first is None else str(first["addresses"]["calls"])
+        return "" if first is None else str(first["addresses"].get("join", ""))
 
     # -- tokens
 
@@ -211,7 +211,7 @@ class JoinDoorServer(Server):
         fields = ("id", "expires_at", "uses_max")
         place = self.host.place
         assert place is not None
-        return {"token": token.text, "join": place.listens["calls"], **{name: record[name] for name in fields}}
+        return {"token": token.text, "join": place.listens["join"], **{name: record[name] for name in fields}}
 
     @handles(TakeBackJoinToken)
     async def _take_back(self, request: TakeBackJoinToken) -> dict[str, Any]:

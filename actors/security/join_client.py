@@ -17,7 +17,7 @@ from .join_tokens import JoinToken
 from .joining import TIMEOUT_S, Close, Joined, Joiner, JoinerInstruction, JoinFailed, Send
 from .tls_contexts import joiner_context
 
-JOIN_PORT = 7401
+JOIN_PORT = 7403
 CONNECT_TIMEOUT_S = 10.0
 RECEIVE_BYTES = 64 * 1024
 _POLL_S = 0.5
@@ -45,7 +45,7 @@ def read_member(text: str) -> Member:
             "not the address of a member",
             asked=text[:120],
             found="HOST or HOST:PORT is wanted",
-            hint=f"the port is the member's base port + 1, {JOIN_PORT} by default",
+            hint=f"the port is the member's base port + 3, {JOIN_PORT} by default",
         )
     return Member(host, int(port))
 
@@ -77,7 +77,7 @@ def join(
             f"no member lets hosts in at {member}",
             asked=str(member),
             found=str(error)[:200],
-            hint="is it up with --listen, is the port its base port + 1, does a firewall stand between?",
+            hint="is it up with --listen, is the port its base port + 3, does a firewall stand between?",
         ) from error
 
 

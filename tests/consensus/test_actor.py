@@ -166,8 +166,7 @@ def test_a_linearizable_read_sees_what_was_committed_before_it_was_asked(make_ho
         host.node.send("consensus", Envelope(CALL, "test", reply, query))
     host.node.settle()
     assert all(host.node._replies[reply].body["job_id"] == "a" for reply in replies)
-    assert host.live._reads == {}
-    assert host.live._readable == []
+    assert host.live._reads.waiting == 0
 
 
 def test_a_lock_that_nobody_renews_is_given_to_who_waits(make_host: MakeHost) -> None:

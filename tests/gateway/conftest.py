@@ -275,7 +275,7 @@ class JoinDoor(StandIn):
 
     @handles(security.MakeJoinToken)
     def make(self, request: security.MakeJoinToken) -> dict[str, Any]:
-        shown = {"token": "agj1.c1", "join": "127.0.0.1:7401", "id": "t1", "expires_at": request.ttl_s}
+        shown = {"token": "agj1.c1", "join": "127.0.0.1:7403", "id": "t1", "expires_at": request.ttl_s}
         return {**shown, "uses_max": request.uses}
 
     @handles(security.TakeBackJoinToken)

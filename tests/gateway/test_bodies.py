@@ -46,10 +46,11 @@ def test_accepted_job_has_the_whole_record(town: Any) -> None:
     "more", [{}, {"deadline_s": 60}, {"deadline": "2030-01-31T18:00+01:00", "grace_s": 0, "preemptible": False}]
 )
 def test_the_ledger_takes_the_records_we_make(more: dict[str, Any]) -> None:
-    from actorgrid.actors.consensus import commands
+    from actorgrid.actors.consensus.command_checks import check
+    from actorgrid.actors.consensus.commands import submit_jobs
 
     request = TaskRequest(command=["x"], env={"A": "b"}, gpus=2, pool="general", max_execution_time_s=3, **more)
-    commands.check(commands.submit_jobs([job_record(request, None, None, 10.0, 5.0, 1.0)], 1.0))
+    check(submit_jobs([job_record(request, None, None, 10.0, 5.0, 1.0)], 1.0))
 
 
 def test_a_deadline_counts_from_the_acceptance_and_a_grace_that_is_not_given_is_the_hosts(town: Any) -> None:

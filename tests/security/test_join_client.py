@@ -18,10 +18,10 @@ from actorgrid.errors import BadRequest, HostUnreachable
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("gpu-1", Member("gpu-1", 7401)),
+        ("gpu-1", Member("gpu-1", 7403)),
         ("gpu-1:9001", Member("gpu-1", 9001)),
-        ("10.0.0.1", Member("10.0.0.1", 7401)),
-        ("fd00::1", Member("fd00::1", 7401)),
+        ("10.0.0.1", Member("10.0.0.1", 7403)),
+        ("fd00::1", Member("fd00::1", 7403)),
         ("[fd00::1]:9001", Member("fd00::1", 9001)),
     ],
 )

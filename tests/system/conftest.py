@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.agent import Agent
+from tests.system.cluster_host import ClusterHost
 
 
 @pytest.fixture
@@ -28,3 +29,17 @@ def shared_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     agent = Agent(tmp_path_factory.mktemp("shared") / "host").start()
     yield agent
     agent.close()
+
+
+@pytest.fixture
+def make_host(tmp_path: Path) -> Iterator[Callable[..., ClusterHost]]:
+    made: list[ClusterHost] = []
+
+    def make(name: str, gpus: int) -> ClusterHost:
+        host = ClusterHost(tmp_path / name, f"simulated:{gpus}xH100-80GB")
+        made.append(host)
+        return host
+
+    yield make
+    for host in made:
+        host.close()

@@ -2,130 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
 
-import pytest
-
-from actorgrid.client.find import locate
-from actorgrid.client.http import AdminHttp
 from tests.processes import until
-from tests.system.agent import Agent
-
-ADDRESS = "127.0.0.1"
-PORTS = 4
-
-
-def free_base_port() -> int:
-    """A port with three free ones behind it."""
-    for _ in range(100):
-        with socket.create_server((ADDRESS, 0)) as first:
-            base = int(first.getsockname()[1])
-            others: list[socket.socket] = []
-            try:
-                others.extend(socket.create_server((ADDRESS, base + offset)) for offset in range(1, PORTS))
-                return base
-            except (OSError, OverflowError):
-                continue
-            finally:
-                for other in others:
-                    other.close()
-    raise AssertionError("no four free ports in a row")
-
-
-class ClusterHost(Agent):
-    """An agent with fixed ports, so that others find it again."""
-
-    def __init__(self, data_dir: Path, gpus: str) -> None:
-        super().__init__(data_dir, gpus=gpus)
-        self.base_port = free_base_port()
-        self.first: list[str] = []
-
-    @property
-    def door(self) -> str:
-        return f"{ADDRESS}:{self.base_port + 1}"
-
-    def command(self, *extra: str) -> list[str]:
-        where = ["--data-dir", str(self.data_dir), "--port", str(self.base_port), "--gpus", self.gpus]
-        first, self.first = self.first, []
-        return [sys.executable, "-m", "actorgrid", "up", "--json", *where, *first, *extra]
-
-    def found(self) -> ClusterHost:
-        self.first = ["--listen", ADDRESS]
-        self.start()
-        return self
-
-    def join(self, member: ClusterHost, token: str) -> ClusterHost:
-        self.first = ["--join", member.door, "--token", token]
-        self.start()
-        return self
-
-    def refused(self, member: str, token: str) -> dict[str, Any]:
-        """The error that a join ends with."""
-        self.first = ["--join", member, "--token", token]
-        done = subprocess.run(self.command(), capture_output=True, text=True, timeout=60)
-        assert done.returncode, done.stdout
-        error: dict[str, Any] = json.loads(done.stdout)["error"]
-        return error
-
-    def token(self, *options: str) -> dict[str, Any]:
-        made: dict[str, Any] = self.cli_json("token", "create", *options)
-        return made
-
-    def hosts(self) -> dict[int, dict[str, Any]]:
-        return {host["node"]: host for host in self.cli_json("hosts")["hosts"]}
-
-    def roles(self) -> dict[int, str]:
-        return {node: host["raft_role"] for node, host in self.hosts().items()}
-
-    def submit(self, *command: str) -> str:
-        return str(json.loads(self.cli("run", "--detach", "--json", *command).stdout)["job_id"])
-
-    def job(self, job_id: str) -> dict[str, Any]:
-        with closing(AdminHttp(*locate(self.data_dir))) as http:
-            found: dict[str, Any] = http.get(f"/api/jobs/{job_id}")
-        return found
-
-    def ended(self, *command: str) -> dict[str, Any]:
-        """A job of these options and command, once it has ended."""
-        job_id = self.submit(*command)
-
-        def final() -> dict[str, Any] | None:
-            found = self.job(job_id)
-            return found if found["state"] in ("succeeded", "failed", "cancelled", "lost") else None
-
-        job: dict[str, Any] = until(final, f"the end of {job_id}")
-        return job
-
-
-@pytest.fixture
-def make_host(tmp_path: Path) -> Iterator[Callable[..., ClusterHost]]:
-    made: list[ClusterHost] = []
-
-    def make(name: str, gpus: int) -> ClusterHost:
-        host = ClusterHost(tmp_path / name, f"simulated:{gpus}xH100-80GB")
-        made.append(host)
-        return host
-
-    yield make
-    for host in made:
-        host.close()
-
-
-def ran_on(job: dict[str, Any]) -> str:
-    return str(job["attempts"][-1]["host"])
+from tests.system.cluster_host import ADDRESS, ClusterHost, ran_on
 
 
 def test_two_hosts_form_a_cluster_and_run_each_others_jobs(make_host: Callable[..., ClusterHost]) -> None:
     first, second = make_host("first", 1).found(), make_host("second", 2)
     token = first.token()
-    with socket.create_connection((ADDRESS, first.base_port + 1)) as stranger, suppress(ConnectionError):
+    with socket.create_connection((ADDRESS, first.base_port + 3)) as stranger, suppress(ConnectionError):
         stranger.sendall(b"GET / HTTP/1.0\r\n\r\n" * 100)
         assert stranger.recv(1024) == b""
     second.join(first, token["token"])

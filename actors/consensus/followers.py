@@ -1,0 +1,86 @@
+"""Who follows the ledger on this host: each of its servers that subscribed hears of every change, in order.
+
+One that missed something is told so as soon as it takes a message again, and subscribes anew. Bound: as many as a
+host has servers.
+"""
+
+from __future__ import annotations
+
+from time import time
+
+from actorgrid.supervisors.server import Server
+
+from .messages import Applied
+from .outcome import Change, Outcome
+
+RESYNC_S = 0.5
+RESYNC_TRIES = 120
+RESYNC = "resync"
+LEADERSHIP = "leadership"
+
+
+class Followers:
+    """See the module."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._told: dict[str, int] = {}  # up to which index
+        self._lagging: dict[str, int] = {}
+        self._resync_planned = False
+        self._index = 0
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    @property
+    def names(self) -> list[str]:
+        """Who follows now."""
+        return sorted(self._told)
+
+    def subscribed(self, name: str, index: int) -> None:
+        """*name* holds the state of *index* and hears of what comes after."""
+        self._told[name] = index
+        self._lagging.pop(name, None)
+
+    def tell(self, outcome: Outcome, at: float, kind: str) -> None:
+        """What the entry of type *kind* changed."""
+        self._index = outcome.index
+        if not outcome.changes:
+            return
+        for name, previous in list(self._told.items()):
+            if self._server.cast(name, Applied(outcome.index, previous, at, kind, outcome.changes)):
+                self._told[name] = outcome.index
+            else:
+                self._lose(name)
+
+    def tell_between(self, change: Change) -> None:
+        """What is no entry of the ledger, and is heard in order with them: who leads, who is there."""
+        for name, index in list(self._told.items()):
+            if not self._server.cast(name, Applied(index, index, time(), LEADERSHIP, (change,))):
+                self._lose(name)
+
+    def lose_all(self, index: int) -> None:
+        """The state was replaced by a snapshot's of *index*: everyone starts over."""
+        self._index = index
+        for name in list(self._told):
+            self._lose(name)
+
+    def _lose(self, name: str) -> None:
+        """It missed something: it has to start over."""
+        del self._told[name]
+        self._lagging[name] = 0
+        self._plan_resync()
+
+    def _tell_lagging(self) -> None:
+        self._resync_planned = False
+        for name, tries in list(self._lagging.items()):
+            if self._server.cast(name, Applied(self._index, -1, 0.0, RESYNC, ())) or tries >= RESYNC_TRIES:
+                del self._lagging[name]
+            else:
+                self._lagging[name] = tries + 1
+        self._plan_resync()
+
+    def _plan_resync(self) -> None:
+        if self._lagging and not self._resync_planned:
+            self._resync_planned = True
+            self._server.runtime.after(RESYNC_S, self._tell_lagging)
