@@ -47,6 +47,8 @@ CATCH_UP_S = 8.0
 WAITS_S = 60.0
 """A proposal waits here at most; by then its caller has repeated it several times."""
 LOOK_S = 0.25
+SIGNS_OF_LIFE = frozenset({"append_reply", "heartbeat_reply", "snapshot_reply", "read_index"})
+"""What a leader hears of a host that hears it. A read must be among them: it renews the host's lease."""
 ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
@@ -86,7 +88,8 @@ class Consensus(Server):
         self._snapshot_under_way = False
         self._links: RaftLinks | None = None
         self._heard_at: dict[int, float] = {}
-        self._absent: frozenset[str] = frozenset()
+        self._gone_at: dict[str, float] = {}
+        self._absent: dict[str, float] = {}
         plan = self.host.voter
         with collection_paused():
             self._voter = Voter(
@@ -106,7 +109,7 @@ class Consensus(Server):
                     self.runtime,
                     plan,
                     lambda: self._voter.ledger.members,
-                    self._voter.step,
+                    self._step,
                     self._voter.unreachable,
                 )
             self._voter.start()
@@ -203,6 +206,7 @@ class Consensus(Server):
         self._expiry.lead(self._voter.ledger.locks, self.runtime.monotonic())
         self._arm_expiry()
         self._heard_at.clear()
+        self._gone_at.clear()
         self._look_around()  # before anybody places work
         self._tell_leadership()
         plan = self.host.voter
@@ -214,9 +218,9 @@ class Consensus(Server):
         """See ``voter.Audience``: what was proposed here may be lost, or be committed by the next leader."""
         if self._leading:
             self._leading = False
-            self._absent = frozenset()
+            self._absent = {}
             self._tell_leadership()
-            self._followers.tell_between(("absent", "", self._absent))
+            self._followers.tell_between(("absent", "", {}))
         self._abandon(_not_leader())
 
     def followed(self, leader: int) -> None:
@@ -284,27 +288,51 @@ class Consensus(Server):
         self._expiry_at = at
         self._expiry_timer = self.runtime.after(max(0.0, at - self.runtime.monotonic()), self._expire_locks)
 
+    def _step(self, message: Message) -> None:
+        """Take a message of another host; what shows that it lives counts from now, before it is looked at."""
+        if self._leading and message.kind in SIGNS_OF_LIFE:
+            self._heard_at[message.sender] = self.runtime.boottime()
+        self._voter.step(message)
+
     def _look_around(self) -> None:
-        """Tell who is there. Nobody is, to a new leader, before he has answered it: it does not know who left."""
+        """Tell who is away, and since when. Everybody is, to a new leader, before he has answered it."""
         members = self._voter.ledger.members
         if not self._leading or not members:
             return
         status = self._voter.status()
-        quiet_s = self._quiet_s(status)
-        here = {node for node, progress in status.progress.items() if progress.match and quiet_s[node] <= ABSENT_S}
-        here.add(status.node)
-        absent = frozenset(host_id for host_id, record in members.items() if record["node"] not in here)
-        if absent != self._absent:
+        now, heard = self.runtime.boottime(), self._heard(status)
+        answered = {node for node, progress in status.progress.items() if progress.match} | {status.node}
+        absent = {
+            host_id: at
+            for host_id, at in heard.items()
+            if now - at > ABSENT_S or host_id not in members or members[host_id]["node"] not in answered
+        }
+        if absent.keys() != self._absent.keys():
             self._absent = absent
-            self._followers.tell_between(("absent", "", absent))
+            self._followers.tell_between(("absent", "", dict(absent)))
 
-    def _quiet_s(self, status: Status) -> dict[int, float]:
-        """How long each node was not heard of, as far as was looked; one that is new was heard of now."""
-        now = self.runtime.monotonic()
-        for node, progress in status.progress.items():
-            if progress.active or node not in self._heard_at:
-                self._heard_at[node] = now
-        return {node: now - self._heard_at[node] for node in status.progress}
+    def _heard(self, status: Status) -> dict[str, float]:
+        """When each host was heard of last, on CLOCK_BOOTTIME: never earlier than it was.
+
+        Who was not heard of in this term counts as heard at its beginning, and a host that is no member any more
+        as heard when it left: up to then another leader, or this one, may have confirmed its lease.
+        """
+        now, ledger = self.runtime.boottime(), self._voter.ledger
+        for node in status.progress:
+            self._heard_at.setdefault(node, now)
+        self._heard_at[status.node] = now
+        heard = {id: self._heard_at.setdefault(record["node"], now) for id, record in ledger.members.items()}
+        gone = ledger.hosts.keys() - heard.keys()
+        self._gone_at = {host_id: self._gone_at.get(host_id, now) for host_id in gone}
+        return {**heard, **self._gone_at}
+
+    async def _hosts_heard(self) -> dict[str, Any]:
+        """Who was heard of when, as the leader knows it that a majority has confirmed after ``as_of``."""
+        as_of = self.runtime.boottime()
+        await self._linearizable()
+        if not self._leading:
+            raise _not_leader()
+        return {"as_of": as_of, "heard": self._heard(self._voter.status())}
 
     def _choose_voters(self) -> None:
         """Bring the voters into line with the members, a step at a time."""
@@ -312,7 +340,8 @@ class Consensus(Server):
         if not self._leading or not members:
             return
         status = self._voter.status()
-        silent = frozenset(node for node, for_s in self._quiet_s(status).items() if for_s > SILENT_S) - {status.node}
+        heard, since = self._heard(status), self.runtime.boottime() - SILENT_S
+        silent = frozenset(record["node"] for host_id, record in members.items() if heard[host_id] < since)
         changes = next_step(members, status.config, status.progress, status.commit, status.node, silent)
         if changes:
             taken = self._voter.change_members(changes)
@@ -442,10 +471,14 @@ class Consensus(Server):
 
     @handles(Query)
     async def _query(self, query: Query) -> Any:
+        if query.kind == "hosts_heard":
+            return await self._hosts_heard()
         if query.linearizable:
             await self._linearizable()
         if query.kind == "status":
             return self.status()
+        if query.kind == "index":
+            return self._voter.ledger.index
         answer = self._queries.answer(query.kind, query.args)
         if query.kind == "counts":
             answer["commit_latency_ms"] = 1000 * _percentile(self._commit_times, 50) if self._commit_times else None

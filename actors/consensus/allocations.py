@@ -66,6 +66,7 @@ class Allocations:
         at: float,
         pool: str | None,
         env: dict[str, str],
+        max_isolation_s: float,
     ) -> Plain:
         """The new record. Raises Overcommit, WrongState or QuotaExceeded, and nothing has changed then."""
         if allocation_id in self.records:
@@ -80,6 +81,7 @@ class Allocations:
             "granted_at": at,
             "pool": pool,
             "env": env,
+            "max_isolation_s": max_isolation_s,
             "user_id": user,
         }
         allocation = new_allocation(allocation_id, owner, where, devices, resources)

@@ -137,6 +137,9 @@ class RaftCore:
                     self._follow(self._term, NO_NODE)
         elif self._elapsed >= self._timeout:
             self.campaign()
+            if self._role == "follower" and self._leader != NO_NODE:
+                # It cannot be elected, and hears its leader no more: what it sends there would say that it does.
+                self._follow(self._term, NO_NODE)
 
     def campaign(self) -> None:
         """Ask for votes as if the leader were silent; no effect on a leader, or on who cannot be elected now."""

@@ -31,8 +31,8 @@ from .attempt_end import after_attempt, ended_attempt
 from .command_checks import check
 from .dependencies import refuse_circles
 from .digest import DigestMarks, StateDigest
-from .hosts import Hosts
-from .jobs import CANCELLED, FAILED, FINAL, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
+from .hosts import Hosts, lost_with
+from .jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
 from .join_tokens import JoinTokens
 from .locks import Locks
 from .members import Members
@@ -40,6 +40,7 @@ from .messages import Snapshot
 from .outcome import Change, Event, Outcome
 from .quotas import Quotas
 from .records import (
+    MAX_ISOLATION_S,
     UNKNOWN_USER,
     cancelled_before_start,
     last_number,
@@ -97,7 +98,9 @@ class Ledger:
         self._events: list[Event] = []
         self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "new_term": self._new_term,
-            "register_host": lambda command: self._hosts.register(command, self._at),
+            "register_host": lambda command: self._hosts.register(command, self._at, self.index),
+            "confirm_host": lambda command: self._hosts.confirm(command, self.index),
+            "lose_host": self._lose_host,
             "drain_host": self._hosts.drain,
             "submit_jobs": self._submit_jobs,
             "grant_attempt": self._grant_attempt,
@@ -394,7 +397,9 @@ class Ledger:
             raise WrongState(f"job {job_id} waits for others", found=f"not ended: {', '.join(unmet[:5])}")
         attempt_id = f"{job_id}.{number}"
         owner = {"kind": "attempt", "job_id": job_id, "attempt": number}
-        allocation = self._give_out(attempt_id, owner, command, job["resources"], job["user_id"], job["pool"], {})
+        allocation = self._give_out(
+            attempt_id, owner, command, job["resources"], job["user_id"], job["pool"], {}, job["max_isolation_s"]
+        )
         attempt = new_attempt(allocation, number, command.get("placement_latency_us"))
         attempts = [*job["attempts"], attempt]
         if len(attempts) > ATTEMPTS_KEPT:
@@ -409,7 +414,8 @@ class Ledger:
         owner = {"kind": "session", "session_id": command["session_id"], "lease_id": lease_id}
         resources = resources_of(command["resources"])
         pool, env = command.get("pool"), command.get("env", {})
-        allocation = self._give_out(lease_id, owner, command, resources, user, pool, env)
+        isolation_s = command.get("max_isolation_s", MAX_ISOLATION_S)
+        allocation = self._give_out(lease_id, owner, command, resources, user, pool, env, isolation_s)
         self._event("allocation", lease_id, "granted")
         return {"token": allocation["token"], "gpu_uuids": allocation["gpu_uuids"]}
 
@@ -422,9 +428,19 @@ class Ledger:
         user: str,
         pool: str | None,
         env: dict[str, str],
+        isolation_s: float,
     ) -> dict[str, Any]:
         return self._given.give_out(
-            allocation_id, owner, command, resources, user=user, token=self._token, at=self._at, pool=pool, env=env
+            allocation_id,
+            owner,
+            command,
+            resources,
+            user=user,
+            token=self._token,
+            at=self._at,
+            pool=pool,
+            env=env,
+            max_isolation_s=isolation_s,
         )
 
     def _check_term(self, command: dict[str, Any]) -> None:
@@ -446,6 +462,26 @@ class Ledger:
         self._given.take_back(lease_id)
         self._event("allocation", lease_id, "released")
         return {"released": True}
+
+    # -- hosts that are lost
+
+    def _lose_host(self, command: dict[str, Any]) -> dict[str, Any]:
+        """End what the leader says cannot live on there any more, and grant nothing there until the host is back."""
+        self._check_term(command)
+        host = self._hosts.current(command)
+        self._hosts.lose(command, self.index)
+        ended = []
+        for name, token in command["allocations"]:
+            allocation = self.allocations.get(name)
+            if allocation is None or allocation["token"] != token or allocation["host"] != command["host"]:
+                continue  # it ended by itself meanwhile
+            ended.append(name)
+            if allocation["owner"]["kind"] == "session":
+                self._release_lease({"lease_id": name})
+                continue
+            error = lost_with(host, name, command["heard_at"])
+            self._end_attempt({"attempt_id": name, "token": token, "outcome": LOST, "charge": False, "error": error})
+        return {"ended": ended, "lost_at": self.hosts[command["host"]].get("lost_at")}
 
     # -- attempts
 

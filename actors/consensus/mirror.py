@@ -64,7 +64,7 @@ class LedgerMirror:
         self.join_tokens: dict[str, dict[str, Any]] = {}
         self.leader: str | None = None
         self.leads = False
-        self.absent: frozenset[str] = frozenset()
+        self.absent: dict[str, float] = {}
         self._homes = self._by_kind()
         self.index = 0
         self.term = 0
@@ -169,7 +169,7 @@ class LedgerMirror:
                         hint="it may be restarting; whether the command was committed is unknown",
                     )
                 try:
-                    answer: Proposed = await self._ask(Propose(command, lane, seq), min(left_s, TRY_TIMEOUT_S))
+                    answer: Proposed = await self.ask(Propose(command, lane, seq), min(left_s, TRY_TIMEOUT_S))
                 except (ActorError, MailboxFull) as error:
                     self._server.log.debug("proposing again: %s", error)
                     await self._server.sleep(min(backoff_s, max(0.0, left_s)))
@@ -179,7 +179,8 @@ class LedgerMirror:
         finally:
             self._lanes.give_back(lane, seq)
 
-    async def _ask(self, request: Any, timeout_s: float) -> Any:
+    async def ask(self, request: Any, timeout_s: float) -> Any:
+        """Ask Consensus; fails at once with ActorDown when that ends before it answered."""
         waiter = self._server.call(CONSENSUS, request, timeout_s)
         self._calls[id(waiter)] = waiter
         try:
@@ -196,7 +197,7 @@ class LedgerMirror:
         backoff_s = BACKOFF_FIRST_S
         while True:
             try:
-                snapshot: Snapshot = await self._ask(Subscribe(), TRY_TIMEOUT_S)
+                snapshot: Snapshot = await self.ask(Subscribe(), TRY_TIMEOUT_S)
                 break
             except ActorGridError as error:
                 self._server.log.debug("subscribing again: %s", error)
