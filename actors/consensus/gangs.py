@@ -3,8 +3,8 @@
 An attempt of a gang has ``members``, one for each rank, each with a place, a state and an end of its own; what the
 attempt says of host and GPUs is of rank 0. One token is good for all. ``rendezvous`` is where rank 0 listens for the
 others: chosen with the grant, so that no two gangs share a port of a host. The first member that does not succeed sets
-``ending``: the hosts then stop all others. The attempt is over when all members are, and its room is given back then; that of a member which
-was lost, at once.
+``ending``: the hosts then stop all others. The attempt is over when all members are, and its room is given back then;
+that of a member which was lost, at once.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Guard(RuleBasedStateMachine):
         incarnations = [incarnation] * len(hosts)
         if right and job is not None:
             number = job["attempts"][-1]["number"] + 1 if job["attempts"] else 1
-            hosts = [data.draw(HOSTS) for _ in range(job["resources"]["gang"])]
+            hosts = [data.draw(HOSTS) for _ in range(job["resources"].get("gang", 1))]
             count = job["resources"]["gpu_count"]
             gpus = [data.draw(st.permutations([0, 1]))[:count] for _ in hosts]
             incarnations = [self.ledger.hosts[host]["incarnation"] for host in hosts]
