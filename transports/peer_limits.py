@@ -47,7 +47,7 @@ class PeerLimits:
     """Every bound of a link and of what makes links. Per link, if not said otherwise; what happens at each is said."""
 
     handshake_s: float = 5.0
-    """From the first packet to both Hellos; then HANDSHAKE_TIMEOUT."""
+    """From the first packet to both Hellos, without the time in which we were stopped; then HANDSHAKE_TIMEOUT."""
     handshake_bytes_max: int = 64 * 1024
     """Received before TLS is done; then TLS."""
     ping_s: float = 3.0

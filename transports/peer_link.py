@@ -91,8 +91,9 @@ class PeerLink:
         self._decoder = PeerDecoder()
         self._state = _State.HANDSHAKE
         self._handshake_bytes = 0
+        self._handshake_took_s = 0.0
         self._events: deque[Event] = deque()
-        self._born_s = self._now_s = now_s
+        self._ticked_s = self._now_s = now_s
         if dialled:
             self._shake_hands()
 
@@ -152,13 +153,20 @@ class PeerLink:
         return self._events.popleft() if self._events else None
 
     def tick(self, now_s: float) -> None:
-        """Time has passed: timeouts, and a ping every so often. Call it at least every ``idle_s / 2``."""
-        self._now_s = now_s
-        limit_s = self._limits.handshake_s
+        """Time has passed: timeouts, and a ping every so often. Call it every ``tick_s``.
+
+        Of a longer pause two ticks count against a handshake: this process was stopped, or had too little of a loaded
+        processor, and what the other side sent meanwhile is not read yet.
+        """
+        limits = self._limits
         if self._state == _State.UP:
             self.session.tick(now_s)
-        elif self._state != _State.DOWN and now_s - self._born_s > limit_s:
-            self._go_down(Refusal.HANDSHAKE_TIMEOUT, PeerRefused(f"no proof of identity within {limit_s:g} s"))
+        elif self._state != _State.DOWN:
+            self._handshake_took_s += min(now_s - self._ticked_s, 2 * limits.tick_s)
+            if self._handshake_took_s > limits.handshake_s:
+                why = f"no proof of identity within {limits.handshake_s:g} s"
+                self._go_down(Refusal.HANDSHAKE_TIMEOUT, PeerRefused(why))
+        self._ticked_s = self._now_s = now_s
 
     def close(self, refusal: Refusal, message: str) -> None:
         """End it at once; the other side is told, if it takes the bytes."""

@@ -76,7 +76,7 @@ def hosts(call: Call) -> None:
     rows = [
         [
             str(host["hostname"]),
-            str(host["health"]),
+            str(host["health"]) + (", draining" if host.get("draining") else ""),
             "-" if host.get("node") is None else str(host["node"]),
             str(host.get("raft_role", "-")),
             f"{host['ip_address']}:{host['port']}",

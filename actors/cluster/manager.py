@@ -395,6 +395,7 @@ class ClusterManager(Server):
             "health": health["health"] if here else self._health_of(record["host_id"]),
             "problems": health["problems"] if here else [],
             "last_heartbeat": time() if here else None,
+            "draining": record.get("draining", False),
         }
 
     @handles(ClusterSummary)

@@ -48,6 +48,8 @@ class Allocations:
             )
         if host["state"] != "up":
             raise WrongState(f"host {command['host']} is {host['state']}", asked="a grant there")
+        if host.get("draining"):
+            raise WrongState(f"host {command['host']} takes nothing new", asked="a grant there", found="it is draining")
         if len(self.records) >= ALLOCATIONS_MAX:
             raise WrongState("the ledger holds its maximum of allocations", found=f"{ALLOCATIONS_MAX}")
         return host

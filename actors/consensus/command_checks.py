@@ -180,6 +180,7 @@ _ENTRY: dict[str, _Check] = {"type": _text, "v": _whole, "at": _number}
 _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "new_term": ({"term": _whole}, {"epoch": _or_none(_whole)}),
     "register_host": ({"host": _table}, {}),
+    "drain_host": ({"host": _id, "draining": _truth}, {"by": _text}),
     "submit_jobs": ({"jobs": lambda value: isinstance(value, list) and len(value) <= MAX_JOBS}, {}),
     "grant_attempt": (
         {

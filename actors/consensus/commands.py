@@ -22,6 +22,7 @@ ABOUT_ACCEPTED_WORK = frozenset(
     {
         "new_term",
         "register_host",
+        "drain_host",
         "start_attempt",
         "end_attempt",
         "preempt_attempt",
@@ -57,6 +58,11 @@ def new_term(term: int, at: float, epoch: int | None = None) -> Command:
 def register_host(host: dict[str, Any], at: float) -> Command:
     """A host came up, with what it has. Refused for an incarnation below the known one."""
     return _command("register_host", at, host=host)
+
+
+def drain_host(host: str, draining: bool, by: str, at: float) -> Command:
+    """Give a host nothing new, whatever its incarnation, until it is said otherwise; what it has goes on."""
+    return _command("drain_host", at, host=host, draining=draining, by=by)
 
 
 def submit_jobs(jobs: list[dict[str, Any]], at: float) -> Command:

@@ -19,7 +19,6 @@ from actorgrid.errors import (
     ActorGridError,
     LedgerDiverged,
     QueueFull,
-    StaleIncarnation,
     StaleToken,
     UnknownJob,
     WrongState,
@@ -32,6 +31,7 @@ from .attempt_end import after_attempt, ended_attempt
 from .command_checks import check
 from .dependencies import refuse_circles
 from .digest import DigestMarks, StateDigest
+from .hosts import Hosts
 from .jobs import CANCELLED, FAILED, FINAL, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
 from .join_tokens import JoinTokens
 from .locks import Locks
@@ -44,7 +44,6 @@ from .records import (
     cancelled_before_start,
     last_number,
     new_attempt,
-    new_host,
     new_job,
     resources_of,
     with_attempt,
@@ -53,7 +52,6 @@ from .sessions import Sessions
 from .snapshot_format import decode, encode
 
 LIVE_JOBS_MAX = 1_000_000
-HOSTS_MAX = 10_000
 SETTINGS_MAX = 1_000
 ATTEMPTS_KEPT = 50
 
@@ -72,7 +70,8 @@ class Ledger:
             lambda kind, id: self._digest.changed(kind, id),
         )
         self.jobs = self._jobs.records
-        self.hosts: dict[str, dict[str, Any]] = {}
+        self._hosts = Hosts(lambda *told: self._changed("host", *told))
+        self.hosts = self._hosts.records
         self.settings: dict[str, Any] = {}
         self._locks = Locks(lambda *told: self._changed("lock", *told))
         self.locks = self._locks.records
@@ -98,7 +97,8 @@ class Ledger:
         self._events: list[Event] = []
         self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "new_term": self._new_term,
-            "register_host": self._register_host,
+            "register_host": lambda command: self._hosts.register(command, self._at),
+            "drain_host": self._hosts.drain,
             "submit_jobs": self._submit_jobs,
             "grant_attempt": self._grant_attempt,
             "start_attempt": self._start_attempt,
@@ -284,7 +284,7 @@ class Ledger:
             join_tokens=dict(self.join_tokens),
         )
 
-    # -- terms, hosts, settings
+    # -- terms, settings
 
     def _new_term(self, command: dict[str, Any]) -> dict[str, Any]:
         epoch = command.get("epoch") or self.epoch
@@ -293,22 +293,6 @@ class Ledger:
         self.term, self.epoch = command["term"], epoch
         self._changes.append(("term", "", (self.term, self.epoch)))
         return {"term": self.term, "epoch": self.epoch}
-
-    def _register_host(self, command: dict[str, Any]) -> dict[str, Any]:
-        given = command["host"]
-        host_id = given["host_id"]
-        known = self.hosts.get(host_id)
-        if known is None and len(self.hosts) >= HOSTS_MAX:
-            raise WrongState("the ledger holds its maximum of hosts", found=f"{HOSTS_MAX} hosts")
-        if known is not None and given["incarnation"] < known["incarnation"]:
-            raise StaleIncarnation(
-                f"host {host_id} has started again since",
-                asked=f"incarnation {given['incarnation']}",
-                found=f"incarnation {known['incarnation']}",
-            )
-        self.hosts[host_id] = new_host(given, self._at)
-        self._changed("host", host_id, self.hosts[host_id], self.hosts[host_id]["state"])
-        return {"host_id": host_id, "incarnation": given["incarnation"]}
 
     def _set_setting(self, command: dict[str, Any]) -> dict[str, Any]:
         key, value = command["key"], command["value"]

@@ -507,7 +507,7 @@ class CoordinatorCore:
             self.scheduler.refresh(self._now)
 
     def _eligible(self, host: Record) -> bool:
-        here = host["state"] == "up" and host["host_id"] not in self._absent
+        here = host["state"] == "up" and not host.get("draining") and host["host_id"] not in self._absent
         return here and (host["host_id"] != self.own_host or self.registered)
 
     def _rebuild(self) -> None:

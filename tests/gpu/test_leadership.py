@@ -73,3 +73,13 @@ def test_nothing_new_goes_to_a_host_that_is_not_heard_of() -> None:
     assert world.core.schedule(world.now, 10) == []
     world.core.set_absent(frozenset())
     assert len(world.core.schedule(world.now, 10)) == 1
+
+
+def test_nothing_is_placed_on_a_host_that_drains() -> None:
+    world = World("first_fit")
+    world.register()
+    world.apply({"type": "drain_host", "host": "h", "draining": True})
+    world.submit(resources(1.0))
+    assert world.core.schedule(world.now, 10) == []
+    world.apply({"type": "drain_host", "host": "h", "draining": False})
+    assert len(world.core.schedule(world.now, 10)) == 1

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -98,6 +99,17 @@ def test_a_caller_may_cancel(world: World) -> None:
     world.until(lambda: world.hosts["b"].asked[0].cancelled)
     with pytest.raises(TaskCancelled):
         answer.result()
+
+
+def test_a_call_goes_through_though_this_process_is_stopped_while_the_link_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make("sockets", tmp_path)
+    answer = world.hosts["a"].net.call("b", "echo", b"on", 10.0)
+    monkeypatch.setattr(world.loop, "monotonic", lambda: monotonic() + 5 * QUICK.handshake_s)
+    world.until(lambda: answer.done)
+    assert answer.result() == b"on"
+    world.close()
 
 
 def test_a_call_cancelled_before_there_is_a_link_is_never_made(world: World) -> None:

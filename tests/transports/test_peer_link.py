@@ -87,10 +87,18 @@ def test_bytes_may_come_one_by_one(identities: tuple[PeerIdentity, PeerIdentity]
 
 def test_a_handshake_has_its_time(identities: tuple[PeerIdentity, PeerIdentity]) -> None:
     pair = Pair(*identities)
-    pair.tick(LIMITS.handshake_s)
+    for _ in range(round(LIMITS.handshake_s / LIMITS.tick_s)):
+        pair.tick(LIMITS.tick_s)
     assert pair.take(pair.a) == pair.take(pair.b) == []
     pair.tick(0.1)
     assert downs(pair, pair.a) == downs(pair, pair.b) == ["handshake_timeout"]
+
+
+def test_a_pause_of_this_side_is_no_part_of_a_handshake(identities: tuple[PeerIdentity, PeerIdentity]) -> None:
+    pair = Pair(*identities)
+    pair.tick(10 * LIMITS.handshake_s)
+    assert pair.take(pair.a) == pair.take(pair.b) == []
+    pair.up()
 
 
 def test_a_ping_measures_the_round_trip(pair: Pair) -> None:
