@@ -85,7 +85,10 @@ async def get_logs(call: Call) -> Any:
     elif attempt is None:
         pieces = _nothing()
     else:
-        pieces = _read(files_of(call, attempt), query.stream, query.offset)
+        files = files_of(call, attempt)
+        # Asked before the answer begins: a host that is away is a named error, not half an answer.
+        first, _ = await files.output(query.stream, query.offset, OUTPUT_BYTES, follow=False)
+        pieces = _read(files, query.stream, query.offset, first)
     return await send_bytes(call.http, pieces, headers)
 
 
@@ -106,9 +109,8 @@ async def _exists(call: Call, attempt: dict[str, Any], query: LogsQuery) -> bool
     return exists
 
 
-async def _read(files: AttemptFiles, stream: str, offset: int) -> AsyncGenerator[bytes]:
-    """What is there now: a growing output is read up to its size at the beginning."""
-    piece, _ = await files.output(stream, offset, OUTPUT_BYTES, follow=False)
+async def _read(files: AttemptFiles, stream: str, offset: int, piece: Piece) -> AsyncGenerator[bytes]:
+    """What is there now, from *piece* on: a growing output is read up to its size at the beginning."""
     end = piece.size
     while piece.data:
         yield piece.data

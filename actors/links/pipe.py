@@ -10,8 +10,7 @@ import socket
 from collections.abc import Callable
 
 from actorgrid.errors import ActorGridError, PeerGone
-from actorgrid.supervisors.runtime import Runtime
-from actorgrid.transports.peer_calls import Stream
+from actorgrid.transports.peer_calls import Loop, Stream
 
 READ_BYTES = 128 * 2**10
 
@@ -19,8 +18,8 @@ READ_BYTES = 128 * 2**10
 class Pipe:
     """See the module. *on_over* is called once, when nothing is left of it."""
 
-    def __init__(self, runtime: Runtime, local: socket.socket, stream: Stream, on_over: Callable[[Pipe], None]) -> None:
-        self._runtime = runtime
+    def __init__(self, loop: Loop, local: socket.socket, stream: Stream, on_over: Callable[[Pipe], None]) -> None:
+        self._loop = loop
         self._local = local
         self._stream = stream
         self._on_over = on_over
@@ -117,14 +116,14 @@ class Pipe:
         read = self._read if wants_more else None
         write = self._pump_in if self._to_local else None
         if read is None and write is None:
-            self._runtime.unwatch(self._local.fileno())
+            self._loop.unwatch(self._local.fileno())
         else:
-            self._runtime.watch(self._local.fileno(), read, write)
+            self._loop.watch(self._local.fileno(), read, write)
 
     def _finish(self) -> None:
         if self._over:
             return
         self._over = True
-        self._runtime.unwatch(self._local.fileno())
+        self._loop.unwatch(self._local.fileno())
         self._local.close()
         self._on_over(self)

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from actorgrid.errors import ActorGridError, Overloaded, PeerGone, StartFailed, UnknownAllocation
-from actorgrid.supervisors.runtime import Runtime
-from actorgrid.transports.peer_calls import Stream
+from actorgrid.transports.peer_calls import Loop, Stream
 
 from .pieces import pack
 from .pipe import Pipe
@@ -31,8 +30,8 @@ OpenStream = Callable[[str, str, bytes], Stream]
 class Relays:
     """*open_stream*: (host, target, head). Sockets lie in *folder*, which is ours alone."""
 
-    def __init__(self, runtime: Runtime, folder: Path, open_stream: OpenStream) -> None:
-        self._runtime = runtime
+    def __init__(self, loop: Loop, folder: Path, open_stream: OpenStream) -> None:
+        self._loop = loop
         self._folder = folder
         self._open_stream = open_stream
         self._listeners: dict[str, tuple[socket.socket, Path]] = {}  # by lease
@@ -61,7 +60,7 @@ class Relays:
             listener.close()
             raise StartFailed(f"no relay to host {host_id}: {error}", asked=str(path)) from error
         self._listeners[lease_id] = listener, path
-        self._runtime.watch(listener.fileno(), lambda: self._accept(host_id, lease_id))
+        self._loop.watch(listener.fileno(), lambda: self._accept(host_id, lease_id))
         return str(path)
 
     def close(self, lease_id: str) -> None:
@@ -69,7 +68,7 @@ class Relays:
         found = self._listeners.pop(lease_id, None)
         if found is not None:
             listener, path = found
-            self._runtime.unwatch(listener.fileno())
+            self._loop.unwatch(listener.fileno())
             listener.close()
             path.unlink(missing_ok=True)
         self._end_pipes(lease_id)
@@ -132,7 +131,7 @@ class Relays:
 
     def _join(self, local: socket.socket, stream: Stream, lease_id: str) -> None:
         self.opened_total += 1
-        pipe = Pipe(self._runtime, local, stream, self._forget)
+        pipe = Pipe(self._loop, local, stream, self._forget)
         self._pipes[pipe] = lease_id
 
     def _forget(self, pipe: Pipe) -> None:

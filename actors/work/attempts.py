@@ -264,6 +264,8 @@ class Attempts:
             return False
         if not attempt.directory.exists():
             inputs = await self._inputs.bring(job)
+            if attempt_id not in self._mirror.allocations or self._stopping:
+                return False  # taken back meanwhile
             attempt.directory.create(self._spec(job, allocation, inputs))
         if tries == 1:
             self.started_total += 1
