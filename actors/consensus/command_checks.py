@@ -12,6 +12,7 @@ from typing import Any
 
 from actorgrid.errors import BadRequest
 
+from .gangs import MEMBERS_MAX
 from .quotas import LIMITS
 
 VERSION = 1
@@ -84,6 +85,19 @@ def _token(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(_whole(part) for part in value)
 
 
+def _ports(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(_whole(part) for part in value)
+        and (1 <= value[0] <= value[1] <= 65_535)
+    )
+
+
+def _places(value: Any) -> bool:
+    return isinstance(value, list) and 2 <= len(value) <= MEMBERS_MAX and all(isinstance(part, dict) for part in value)
+
+
 def _shallow(value: Any, depth: int = DEPTH_MAX) -> bool:
     """Plain, and nested no deeper than every later reader can follow."""
     if isinstance(value, dict):
@@ -132,7 +146,10 @@ _RESOURCES_MAY: dict[str, _Check] = {
     "gpu_affinity": _texts,
     "cpu_milli": _whole,
     "memory_mib": _whole,
+    "gang": lambda value: _whole(value) and 2 <= value <= MEMBERS_MAX,
+    "spread": _truth,
 }
+_PLACE: dict[str, _Check] = {"host": _text, "incarnation": _whole, "gpu_indexes": _indexes}
 _JOB: dict[str, _Check] = {"job_id": _job_id, "resources": _table}
 _JOB_MAY: dict[str, _Check] = {
     "name": _text,
@@ -191,6 +208,10 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
             "gpu_indexes": _indexes,
             "term": _whole,
         },
+        {"placement_latency_us": _or_none(_number)},
+    ),
+    "grant_gang": (
+        {"job_id": _text, "number": _whole, "members": _places, "ports": _ports, "term": _whole},
         {"placement_latency_us": _or_none(_number)},
     ),
     "start_attempt": ({"attempt_id": _text, "token": _token}, {}),
@@ -276,6 +297,11 @@ def check(command: object) -> Command:
             _check_resources(job["resources"])
     elif kind == "grant_lease":
         _check_resources(command["resources"])
+        if "gang" in command["resources"]:
+            raise refused("a session's worker is one process", found=f"gang={command['resources']['gang']}")
+    elif kind == "grant_gang":
+        for place in command["members"]:
+            _hold("member", place, _PLACE, {})
     elif kind == "create_join_token":
         _hold("token", command["token"], _JOIN_TOKEN, {})
     elif kind == "set_quota" and command["limits"] is not None:

@@ -94,8 +94,33 @@ def grant_attempt(
     )
 
 
+def grant_gang(
+    job_id: str,
+    number: int,
+    members: list[dict[str, Any]],
+    ports: tuple[int, int],
+    term: int,
+    at: float,
+    placement_latency_us: float | None = None,
+) -> Command:
+    """Give all *members* of a queued gang what they ask for, or none; each is {host, incarnation, gpu_indexes}.
+
+    *ports* are the first and the last at which rank 0 may listen for the others.
+    """
+    return _command(
+        "grant_gang",
+        at,
+        job_id=job_id,
+        number=number,
+        members=members,
+        ports=list(ports),
+        term=term,
+        placement_latency_us=placement_latency_us,
+    )
+
+
 def start_attempt(attempt_id: str, token: list[int], at: float) -> Command:
-    """The attempt's process runs."""
+    """The attempt's process runs. *attempt_id* is that of a member where the job is a gang; so in ``end_attempt``."""
     return _command("start_attempt", at, attempt_id=attempt_id, token=token)
 
 
