@@ -441,8 +441,9 @@ class Consensus(Server):
 
     @handles(Subscribe)
     def _subscribe(self, _request: Subscribe, sender: str) -> Snapshot:
-        self._followers.subscribed(sender, self._voter.ledger.index)
-        return replace(self._voter.ledger.live(), leader=self._leader_host(), leads=self._leading, absent=self._absent)
+        live = self._voter.ledger.live()
+        index = self._followers.subscribed(sender, live.index)
+        return replace(live, index=index, leader=self._leader_host(), leads=self._leading, absent=self._absent)
 
     # -- reading
 

@@ -14,6 +14,7 @@ from actorgrid.transports.peer_hosts import PeerHosts
 from actorgrid.transports.peer_link import Admit
 from actorgrid.transports.peer_net import Resolve
 
+from .member_links import addresses_of, refusal
 from .raft.codec import decode_message, encode_message
 from .raft.messages import Message
 
@@ -120,19 +121,10 @@ class RaftLinks:
         return {**members, **self._seeds}
 
     def _resolve(self, host_id: str) -> list[tuple[str, int]]:
-        record = self._known().get(host_id)
-        if record is None:
-            return []
-        address, _, port = str(record["addresses"]["raft"]).rpartition(":")
-        return [(address.strip("[]"), int(port))]
+        return addresses_of(self._known().get(host_id), "raft")
 
     def _admit(self, host_id: str, fingerprint: str) -> str | None:
-        record = self._known().get(host_id)
-        if record is None:
-            return f"{host_id} is no member of the cluster"
-        if fingerprint and fingerprint not in record["fingerprints"]:
-            return f"{host_id} has another certificate than the ledger knows"
-        return None
+        return refusal(host_id, self._known().get(host_id), fingerprint)
 
     def _take(self, host_id: str, target: str, body: bytes) -> None:
         if target != TARGET:

@@ -74,6 +74,11 @@ class Place:
         return listens(self.address, self.base_port)
 
     @property
+    def calls_port(self) -> int:
+        """Where it takes calls and streams of other hosts."""
+        return self.base_port + CALLS_OFFSET
+
+    @property
     def join_port(self) -> int:
         """Where it lets hosts in."""
         return self.base_port + JOIN_OFFSET

@@ -28,13 +28,14 @@ from actorgrid.actors.gpu.coordinator import GPUCoordinator as RealGPUCoordinato
 from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.host.place import Place
+from actorgrid.actors.links import messages as links
 from actorgrid.actors.replication import messages as replication
 from actorgrid.actors.replication.actor import DistributedState as RealDistributedState
 from actorgrid.actors.security import messages as security
 from actorgrid.actors.work.messages import ListAttempts
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
-from actorgrid.errors import ActorGridError, UnknownJob, UnknownKey, UnknownSession
+from actorgrid.errors import ActorGridError, HostUnreachable, UnknownJob, UnknownKey, UnknownSession
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
@@ -305,6 +306,22 @@ class JoinDoor(StandIn):
         return {"id": request.token_id, "revoked_at": 2.0}
 
 
+class Links(StandIn):
+    name = "links"
+
+    def start(self) -> None:
+        self.spread: list[tuple[str, ...]] = []
+
+    @handles(links.SpreadBlobs)
+    def take(self, request: links.SpreadBlobs) -> None:
+        self.check()
+        self.spread.append(request.digests)
+
+    @handles(links.AskHost)
+    def ask(self, request: links.AskHost) -> Any:
+        raise HostUnreachable(f"{request.host_id} cannot be reached", asked=request.service)
+
+
 class LoadBalancer(StandIn):
     name = "load_balancer"
 
@@ -446,6 +463,7 @@ STAND_INS: tuple[type[StandIn], ...] = (
     Consensus,
     ClusterManager,
     JoinDoor,
+    Links,
     LoadBalancer,
     GpuCoordinator,
     DistributedState,
