@@ -21,6 +21,7 @@ from actorgrid.supervisors.collection import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
+from ..security.messages import MaterialChanged
 from .command_checks import check
 from .commands import ABOUT_ACCEPTED_WORK, compare_digest, decode_entry, encode_entry, expire_lock
 from .concerned import hosts_concerned
@@ -320,6 +321,11 @@ class Consensus(Server):
         self._voter.propose(encode_entry(command, "", 0))
         self._pump_soon()
 
+    @handles(MaterialChanged)
+    def _material_changed(self, _message: MaterialChanged) -> None:
+        if self._links is not None:
+            self._links.renew()
+
     # -- proposals
 
     @handles(Propose)
@@ -431,8 +437,9 @@ class Consensus(Server):
 
     @handles(Subscribe)
     def _subscribe(self, _request: Subscribe, sender: str) -> Snapshot:
-        self._followers.subscribed(sender, self._voter.ledger.index)
-        return replace(self._voter.ledger.live(), leader=self._leader_host(), leads=self._leading, absent=self._absent)
+        live = self._voter.ledger.live()
+        index = self._followers.subscribed(sender, live.index)
+        return replace(live, index=index, leader=self._leader_host(), leads=self._leading, absent=self._absent)
 
     # -- reading
 

@@ -278,6 +278,20 @@ def test_a_subscriber_that_missed_a_cast_subscribes_again(make_host: MakeHost) -
     assert sorted(follower.mirror.jobs) == ["b"]
 
 
+def test_who_subscribes_after_an_entry_that_changed_nothing_is_no_further_than_the_others(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    early = host.node.request("consensus", Subscribe()).index
+    assert host.propose({"type": "release_lease", "v": 1, "at": AT, "lease_id": "none"}).result == {"released": False}
+    assert host.live.status()["index"] == early + 1
+    # Or a reader that asks the early one for what it saw at the late one would wait for a cast that never comes.
+    assert host.node.request("consensus", Subscribe()).index == early
+    follower = host.node.add(Follower, host.context)
+    host.propose(set_setting("k", 1, "me", AT))
+    host.node.settle()
+    assert isinstance(follower, Follower) and follower.mirror.settings == {"k": 1} and follower.snapshots == 1
+
+
 def test_many_proposals_of_one_server_are_under_way_at_once(make_host: MakeHost) -> None:
     host = make_host()
     host.start()
