@@ -21,6 +21,7 @@ from actorgrid.supervisors.collection import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
+from ..security.messages import MaterialChanged
 from .command_checks import check
 from .commands import ABOUT_ACCEPTED_WORK, compare_digest, decode_entry, encode_entry, expire_lock
 from .entries import Done
@@ -323,6 +324,11 @@ class Consensus(Server):
         """Propose for ourselves; what is lost with the leadership is not missed."""
         self._voter.propose(encode_entry(command, "", 0))
         self._pump_soon()
+
+    @handles(MaterialChanged)
+    def _material_changed(self, _message: MaterialChanged) -> None:
+        if self._links is not None:
+            self._links.renew()
 
     # -- proposals
 
