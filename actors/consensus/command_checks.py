@@ -19,6 +19,7 @@ VERSION = 1
 MAX_JOBS = 10_000
 DEPTH_MAX = 16
 GRACE_MAX_S = 3600.0
+AUTHORITIES_MAX = 2
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 LOCK_TTL_MIN_S, LOCK_TTL_MAX_S = 0.5, 86_400.0
@@ -188,6 +189,13 @@ _JOIN_TOKEN: dict[str, _Check] = {
     "used_by": lambda value: value == [],
     "revoked_at": lambda value: value is None,
 }
+_BUNDLE: dict[str, _Check] = {"format": _whole, "cluster_id": _id, "version": _whole}
+_AUTHORITY: dict[str, _Check] = {
+    "generation": _whole,
+    "state": lambda value: value in ("waiting", "signing", "accepted"),
+    "certificate": _text,
+    "endorsements": _env,
+}
 _LOCK: dict[str, _Check] = {
     "name": lambda value: isinstance(value, str) and 0 < len(value) <= 256,
     "owner": _id,
@@ -263,6 +271,22 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "add_member": ({"host_id": _id, **_MEMBER}, _MEMBER_MAY),
     "change_member": ({"host_id": _id}, {**_MEMBER, **_MEMBER_MAY}),
     "remove_member": ({"host_id": _id}, {"by": _text}),
+    "publish_bundle": ({"bundle": _table}, {}),
+    "report_trust": (
+        {
+            "host_id": _id,
+            "certificate": _text,
+            "fingerprint": _text,
+            "generation": _whole,
+            "valid_until": _number,
+            "bundle_version": _whole,
+            "keys": _indexes,
+        },
+        {},
+    ),
+    "request_certificate": ({"host_id": _id, "csr": _text, "addresses": _texts}, {}),
+    "issue_certificate": ({"host_id": _id, "request": _whole, "certificate": _text, "fingerprint": _text}, {}),
+    "seal_authority": ({"host_id": _id, "generation": _whole, "fingerprint": _text, "sealed": _text}, {}),
     "create_join_token": ({"token": _table}, {}),
     "revoke_join_token": ({"token_id": _text}, {}),
     "redeem_join_token": ({"token_id": _text, "host_id": _id, **_MEMBER}, _MEMBER_MAY),
@@ -304,6 +328,8 @@ def check(command: object) -> Command:
             _hold("member", place, _PLACE, {})
     elif kind == "create_join_token":
         _hold("token", command["token"], _JOIN_TOKEN, {})
+    elif kind == "publish_bundle":
+        _check_bundle(command["bundle"])
     elif kind == "set_quota" and command["limits"] is not None:
         _hold("limits", command["limits"], {}, _LIMITS_MAY)
         for name in command["limits"]:
@@ -321,6 +347,19 @@ def _check_host(host: dict[str, Any]) -> None:
     for name in ("index", "uuid"):
         if len({device[name] for device in host["devices"]}) != len(host["devices"]):
             raise refused(f"two devices of host {host['host_id']} have the same {name}")
+
+
+def _check_bundle(bundle: dict[str, Any]) -> None:
+    _hold("bundle", bundle, _BUNDLE, {})
+    authorities = bundle.get("authorities")
+    if not isinstance(authorities, list) or not 1 <= len(authorities) <= AUTHORITIES_MAX:
+        raise refused("a bundle has one authority or two")
+    for authority in authorities:
+        if not isinstance(authority, dict):
+            raise refused("an authority is a dict", found=type(authority).__name__)
+        _hold("authority", authority, _AUTHORITY, {})
+    if [authority["state"] for authority in authorities].count("signing") != 1:
+        raise refused("one authority of a bundle signs")
 
 
 def _check_resources(resources: dict[str, Any]) -> None:

@@ -38,6 +38,11 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "add_member",
         "change_member",
         "remove_member",
+        "publish_bundle",
+        "report_trust",
+        "request_certificate",
+        "issue_certificate",
+        "seal_authority",
         "revoke_join_token",
         "redeem_join_token",
         "set_quota",
@@ -253,6 +258,54 @@ def change_member(host_id: str, at: float, **fields: Any) -> Command:
 def remove_member(host_id: str, by: str, at: float) -> Command:
     """A host is no member any more, and never again under this node number."""
     return _command("remove_member", at, host_id=host_id, by=by)
+
+
+def publish_bundle(bundle: dict[str, Any], at: float) -> Command:
+    """The next trust bundle, as plain values: the first, or one step from the one that the ledger has."""
+    return _command("publish_bundle", at, bundle=bundle)
+
+
+def report_trust(
+    host_id: str,
+    certificate: str,
+    fingerprint: str,
+    generation: int,
+    valid_until: float,
+    bundle_version: int,
+    keys: list[int],
+    at: float,
+) -> Command:
+    """What a member has: its certificate (PEM), the bundle, the keys of which authorities."""
+    return _command(
+        "report_trust",
+        at,
+        host_id=host_id,
+        certificate=certificate,
+        fingerprint=fingerprint,
+        generation=generation,
+        valid_until=valid_until,
+        bundle_version=bundle_version,
+        keys=keys,
+    )
+
+
+def request_certificate(host_id: str, csr: str, addresses: list[str], at: float) -> Command:
+    """A member asks for a certificate; *csr* is the request (PKCS #10) in hex. Answer: its number."""
+    return _command("request_certificate", at, host_id=host_id, csr=csr, addresses=addresses)
+
+
+def issue_certificate(host_id: str, request: int, certificate: str, fingerprint: str, at: float) -> Command:
+    """What was asked for under that number, by a host that has the authority's key."""
+    return _command(
+        "issue_certificate", at, host_id=host_id, request=request, certificate=certificate, fingerprint=fingerprint
+    )
+
+
+def seal_authority(host_id: str, generation: int, fingerprint: str, sealed: str, at: float) -> Command:
+    """An authority's key, sealed (hex) for the member with this certificate's key."""
+    return _command(
+        "seal_authority", at, host_id=host_id, generation=generation, fingerprint=fingerprint, sealed=sealed
+    )
 
 
 def create_join_token(token: dict[str, Any], at: float) -> Command:

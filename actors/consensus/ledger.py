@@ -46,6 +46,7 @@ from .records import (
 )
 from .sessions import Sessions
 from .snapshot_format import decode, encode
+from .trust import Trust
 
 LIVE_JOBS_MAX = 1_000_000
 SETTINGS_MAX = 1_000
@@ -82,6 +83,8 @@ class Ledger:
         self._attempts = Attempts(self._jobs, self._given, self.members)
         self._join_tokens = JoinTokens(self._members, lambda *told: self._changed("join_token", *told))
         self.join_tokens = self._join_tokens.records
+        self._trust = Trust(self._members, lambda *told: self._changed("trust", *told))
+        self.trust = self._trust.records
         self._sessions = Sessions(lambda session: self._digest.changed("session", session))
         self._events_total = 0
         self._digest = self._new_digest()
@@ -115,7 +118,12 @@ class Ledger:
             "found_cluster": lambda command: self._members.found(command, self._at),
             "add_member": lambda command: self._members.add(command, self._at),
             "change_member": self._members.change,
-            "remove_member": self._members.remove,
+            "remove_member": self._remove_member,
+            "publish_bundle": self._trust.publish,
+            "report_trust": self._trust.report,
+            "request_certificate": lambda command: self._trust.request(command, self.index),
+            "issue_certificate": self._trust.issue,
+            "seal_authority": self._trust.seal,
             "create_join_token": lambda command: self._join_tokens.create(command, self._at),
             "revoke_join_token": lambda command: self._join_tokens.revoke(command, self._at),
             "redeem_join_token": lambda command: self._join_tokens.redeem(command, self._at),
@@ -209,6 +217,7 @@ class Ledger:
             "quotas": list(self.quotas.records.items()),
             "members": list(self.members.values()),
             "join_tokens": list(self.join_tokens.values()),
+            "trust": list(self.trust.items()),
             "sessions": self._sessions.dump(),
         }
         return encode({**self._rest(), "index": self.index}, sections)
@@ -242,6 +251,7 @@ class Ledger:
                 "quota": self.quotas.records,
                 "member": self.members,
                 "join_token": self.join_tokens,
+                "trust": self.trust,
                 "session": self._sessions.answers,
             }
         )
@@ -261,6 +271,7 @@ class Ledger:
         ledger.quotas.records.update(sections.get("quotas", ()))
         ledger._members.load(header["cluster"], sections.get("members", []))
         ledger._join_tokens.load(sections.get("join_tokens", []))
+        ledger._trust.load(sections.get("trust", []))
         ledger._given.load(sections.get("allocations", []))
         ledger._digest = ledger._new_digest()
         return ledger
@@ -279,7 +290,15 @@ class Ledger:
             quotas=dict(self.quotas.records),
             members=dict(self.members),
             join_tokens=dict(self.join_tokens),
+            trust=dict(self.trust),
         )
+
+    # -- members
+
+    def _remove_member(self, command: dict[str, Any]) -> dict[str, Any]:
+        answer = self._members.remove(command)
+        self._trust.forget(command["host_id"])
+        return answer
 
     # -- terms, settings
 

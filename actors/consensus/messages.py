@@ -54,7 +54,7 @@ class Subscribe:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything live at ``index``: jobs that are not final, allocations, hosts, settings, locks, quotas, members,
-    join tokens.
+    join tokens, and of their trust.
 
     ``leader``: the host that leads, if it is known; ``leads``: it is this one. ``absent``: as in Applied.
     """
@@ -70,6 +70,7 @@ class Snapshot:
     quotas: dict[str, dict[str, Any]] = field(default_factory=dict)
     members: dict[str, dict[str, Any]] = field(default_factory=dict)
     join_tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
+    trust: dict[str, dict[str, Any]] = field(default_factory=dict)
     leader: str | None = None
     absent: frozenset[str] = frozenset()
     leads: bool = True
@@ -79,9 +80,9 @@ class Snapshot:
 class Applied:
     """One committed command's effect. ``changes``: (kind, id, new record or None when gone), in order.
 
-    Kinds: job, allocation, host, setting, lock, quota (by user), member, join_token, term (record: (term, epoch)), and
-    leader (record: (host or None, whether it is this host)) and absent (record: hosts that this one, which leads, has
-    not heard of for a while), both told between entries.
+    Kinds: job, allocation, host, setting, lock, quota (by user), member, join_token, trust, term (record: (term,
+    epoch)), and leader (record: (host or None, whether it is this host)) and absent (record: hosts that this one, which
+    leads, has not heard of for a while), both told between entries.
     ``previous`` is the index of the Applied sent before this one: a receiver that sees a gap subscribes again.
     """
 

@@ -62,6 +62,7 @@ class LedgerMirror:
         self.quotas: dict[str, dict[str, Any]] = {}
         self.members: dict[str, dict[str, Any]] = {}
         self.join_tokens: dict[str, dict[str, Any]] = {}
+        self.trust: dict[str, dict[str, Any]] = {}
         self.leader: str | None = None
         self.leads = False
         self.absent: frozenset[str] = frozenset()
@@ -123,6 +124,7 @@ class LedgerMirror:
             "quota": self.quotas,
             "member": self.members,
             "join_token": self.join_tokens,
+            "trust": self.trust,
         }
 
     async def reached(self, index: int, within_s: float = REACH_S) -> None:
@@ -224,7 +226,7 @@ class LedgerMirror:
         self.hosts = snapshot.hosts
         self.settings = snapshot.settings
         self.quotas, self.members = snapshot.quotas, snapshot.members
-        self.join_tokens = snapshot.join_tokens
+        self.join_tokens, self.trust = snapshot.join_tokens, snapshot.trust
         self._homes = self._by_kind()
         self.leader, self.leads, self.absent = snapshot.leader, snapshot.leads, snapshot.absent
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch

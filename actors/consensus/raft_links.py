@@ -44,6 +44,8 @@ class VoterPlan:
     make_net: MakeNet
     founding: bool = False
     seeds: Members = field(default_factory=dict)
+    renew: Callable[[PeerHosts], None] | None = None
+    """Has the net use what lies on disk now for its next links."""
     founds: Mapping[str, Any] | None = None
     """The command that makes the ledger a cluster's, for its first host to propose once it leads."""
 
@@ -67,6 +69,7 @@ class RaftLinks:
         self._on_unreachable = on_unreachable
         self.refused: Counter[str] = Counter()
         self._hosts: dict[int, str] = {}
+        self._renew = plan.renew
         self._net = plan.make_net(loop, self._resolve, self._admit, self._take)
         self.members_changed()
 
@@ -92,6 +95,11 @@ class RaftLinks:
                 log.debug("to %s: %s", host_id, error)
                 self.refused[error.code] += 1
                 self._on_unreachable(message.to)
+
+    def renew(self) -> None:
+        """This host's certificate, or whom it believes, is another now."""
+        if self._renew is not None:
+            self._renew(self._net)
 
     def stats(self) -> dict[str, Any]:
         """Of the net below, and what was refused here."""

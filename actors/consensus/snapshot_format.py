@@ -1,8 +1,9 @@
 """The bytes of a ledger snapshot: a header, then each section's items in pieces, so that it need not be made at once.
 
-Format 4 is a stream of msgpack values: the header (a dict with ``format``), then ``[section, items]`` with at most
+Format 5 is a stream of msgpack values: the header (a dict with ``format``), then ``[section, items]`` with at most
 1,000 items each, and last ``["end", number of pieces]``. Items are in the order of the state, which the log alone
-determines: equal states give equal bytes. Format 3 knew no members; format 2 had no quotas, and its allocations did
+determines: equal states give equal bytes. Format 4 knew nothing of
+certificates; format 3 knew no members; format 2 had no quotas, and its allocations did
 not say whose they are; format 1 was one JSON object.
 """
 
@@ -18,7 +19,7 @@ from actorgrid.errors import LedgerRefused
 
 from .records import UNKNOWN_USER
 
-FORMAT = 4
+FORMAT = 5
 NO_CLUSTER = {"cluster": {"cluster_id": "", "nodes_total": 0}}
 """Formats 1 to 3 knew one host."""
 PIECE_ITEMS = 1_000

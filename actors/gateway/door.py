@@ -26,7 +26,7 @@ from ..host.context import HostContext
 from ..telemetry.collect import collect
 from ..telemetry.processes import read_processes
 from ..telemetry.prometheus import HttpFigures, render
-from . import cluster, inspect, job_files, jobs, quotas, sessions, state, system, tokens
+from . import cluster, inspect, job_files, jobs, quotas, sessions, state, system, tokens, trust
 from .auth import TokenGate, allowed_names, check_host
 from .blobs import BlobStore
 from .body import JSON, MSGPACK, BodyReader, decode, encode_json, encode_msgpack, parse_query, wants_msgpack
@@ -42,6 +42,7 @@ ROUTES: tuple[Route, ...] = (
     *cluster.ROUTES,
     *quotas.ROUTES,
     *tokens.ROUTES,
+    *trust.ROUTES,
     *inspect.ROUTES,
     *jobs.ROUTES,
     *job_files.ROUTES,

@@ -89,7 +89,7 @@ class Place:
         founds = None
         if self.founding:
             founds = found_cluster(self.cluster_id, host_id, self.listens, material.identity.fingerprint, time())
-        return VoterPlan(self.node, net, self.founding, self.seeds, founds)
+        return VoterPlan(self.node, net, self.founding, self.seeds, net.renew, founds)
 
 
 def listens(address: str, base_port: int) -> dict[str, str]:

@@ -279,6 +279,28 @@ class JoinDoor(StandIn):
         shown = {"token": "agj1.c1", "join": "127.0.0.1:7403", "id": "t1", "expires_at": request.ttl_s}
         return {**shown, "uses_max": request.uses}
 
+    @handles(security.ShowTrust)
+    def show(self, _request: security.ShowTrust) -> dict[str, Any]:
+        authority = {"generation": 1, "state": "signing", "fingerprint": "f1", "valid_until": 9e9, "holders": ["h1"]}
+        member = {"node_id": "h1", "node": 1, "generation": 1, "valid_until": 8e9, "bundle_version": 1, "keys": [1]}
+        return {
+            "cluster_id": "c1",
+            "version": 1,
+            "fingerprint": "f1",
+            "rotation_due": False,
+            "authorities": [authority],
+            "rotation": {"next": "", "waits_for": []},
+            "hosts": [{**member, "asks": False}],
+        }
+
+    @handles(security.RotateAuthority)
+    def rotate(self, request: security.RotateAuthority) -> dict[str, Any]:
+        return {"generation": 3 if request.call_off else 2, "fingerprint": "f2"}
+
+    @handles(security.RenewCertificate)
+    def renew(self, request: security.RenewCertificate) -> dict[str, Any]:
+        return {"valid_until": 2.0 if request.new_key else 1.0}
+
     @handles(security.TakeBackJoinToken)
     def take_back(self, request: security.TakeBackJoinToken) -> dict[str, Any]:
         return {"id": request.token_id, "revoked_at": 2.0}
