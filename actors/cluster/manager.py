@@ -190,6 +190,9 @@ class ClusterManager(Server):
         record = self._mirror.jobs.get(job_id) or self._recent.get(job_id)
         if record is None:
             record = await self.call("consensus", Query("job", {"job_id": job_id}))
+        if record is None and self.host.place is not None:
+            # Another host may have accepted it, and this one not have heard of it yet.
+            record = await self._mirror.read("job", {"job_id": job_id})
         if record is None:
             raise UnknownJob(
                 f"there is no job {job_id}", asked=job_id, hint="actorgrid ps --all lists the jobs there are"

@@ -22,7 +22,7 @@ from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
 from .command_checks import VERSION
-from .messages import Applied, Propose, Proposed, Snapshot, Subscribe
+from .messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
 
 CONSENSUS = "consensus"
 TRY_TIMEOUT_S = 10.0
@@ -195,6 +195,23 @@ class LedgerMirror:
                 return answer.result
         finally:
             self._lanes.give_back(lane, seq)
+
+    async def read(self, kind: str, args: dict[str, Any], timeout_s: float = 10.0) -> Any:
+        """Ask the ledger for what it holds once it holds all that was committed anywhere when this was called.
+
+        Goes on while leaders change. Raises NotLeader, CallTimeout or what Consensus raises after *timeout_s*.
+        """
+        deadline = self._server.runtime.monotonic() + timeout_s
+        backoff_s = BACKOFF_FIRST_S
+        while True:
+            left_s = deadline - self._server.runtime.monotonic()
+            try:
+                return await self._ask(Query(kind, args, linearizable=True), max(left_s, BACKOFF_FIRST_S))
+            except (ActorError, MailboxFull):
+                if left_s <= backoff_s:
+                    raise
+            await self._server.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
     async def _ask(self, request: Any, timeout_s: float) -> Any:
         waiter = self._server.call(CONSENSUS, request, timeout_s)
