@@ -1,15 +1,17 @@
 """LoadBalancer: sessions of clients, and which warm worker each of their leases stands for.
 
-A session lives as long as its client renews it. Leases are allocations in the ledger, so they outlive this
-server: after a restart it finds them there and gives every session a full term to renew.
-Placing is not done here: GPUCoordinator decides each allocation.
+A session lives as long as its client renews it, on the host where it was opened: its id begins with that host's.
+Leases are allocations in the ledger, so they outlive this server: after a restart it finds them there and gives every
+session a full term to renew. Those of a host that is gone for as long are freed by the host that leads.
+Placing is not done here: the leader's GPUCoordinator decides each allocation. A worker on another host is reached by a
+relay of this host's Links.
 """
 
 from __future__ import annotations
 
 import platform
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, PythonMismatch, TooManySessions, UnknownSession
@@ -19,11 +21,13 @@ from ..consensus.messages import Applied, Snapshot
 from ..consensus.mirror import LedgerMirror
 from ..consensus.records import UNKNOWN_USER
 from ..gpu.messages import AcquireLease
+from ..links.messages import AskHost, AskLeader, OpenRelay
 from ..work.messages import AttachLease, DetachLease
 from .core import choose_pool
 from .messages import AcquireWorker, CloseSession, OpenSession, RenewSession, ReturnWorker
 
 ATTACH_TIMEOUT_S = 30.0
+PLACE_MARGIN_S = 10.0
 DETACH_TIMEOUT_S = 60.0
 DETACH_AGAIN_S = 0.2
 CHECK_INTERVAL_S = 0.5
@@ -55,6 +59,7 @@ class LoadBalancer(Server):
         self._releasing: set[str] = set()
         self._expired_total = 0
         self._granted_total = 0
+        self._gone_since: dict[str, float] = {}  # hosts with sessions that are not heard of
         self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
         await self._mirror.start()
         self.every(CHECK_INTERVAL_S, self._close_expired)
@@ -71,7 +76,7 @@ class LoadBalancer(Server):
         held: dict[str, set[str]] = {}
         users: dict[str, str] = {}
         for allocation_id, allocation in snapshot.allocations.items():
-            if allocation["owner"]["kind"] == "session":
+            if self._is_ours(allocation):
                 held.setdefault(allocation["owner"]["session_id"], set()).add(allocation_id)
                 users[allocation["owner"]["session_id"]] = allocation["user_id"]
         for session_id, session in self._sessions.items():
@@ -86,9 +91,17 @@ class LoadBalancer(Server):
             if record is None:
                 for session in self._sessions.values():
                     session.leases.discard(lease_id)
-            elif record["owner"]["kind"] == "session" and not self._wanted(record["owner"]["session_id"], lease_id):
+            elif self._is_ours(record) and not self._wanted(record["owner"]["session_id"], lease_id):
                 # Granted after we had given up waiting for it.
                 self._release({lease_id})
+
+    def _is_ours(self, allocation: dict[str, Any]) -> bool:
+        """Whether it is of a session that was opened on this host."""
+        return allocation["owner"]["kind"] == "session" and self._home(allocation) == str(self.host.host_id)
+
+    def _home(self, allocation: dict[str, Any]) -> str:
+        """The host where the lease's session was opened; ids of before there were several hosts name none."""
+        return str(allocation["owner"]["session_id"]).rpartition(".")[0] or str(self.host.host_id)
 
     def _wanted(self, session_id: str, lease_id: str) -> bool:
         session = self._sessions.get(session_id)
@@ -124,7 +137,7 @@ class LoadBalancer(Server):
                 found=f"{len(self._sessions)} of {limit}",
                 hint="close clients that are done, or raise sessions.max_sessions",
             )
-        session_id = secrets.token_hex(8)
+        session_id = f"{self.host.host_id}.{secrets.token_hex(8)}"
         self._sessions[session_id] = Session(self._deadline(), user_id=request.user_id)
         settings = self.host.settings.sessions
         return {"session_id": session_id, "renew_s": settings.renew_s, "expires_s": settings.expire_s}
@@ -156,8 +169,7 @@ class LoadBalancer(Server):
         ask = AcquireLease(lease_id, request.session_id, *wanted, session.user_id)
         session.pending.add(lease_id)
         try:
-            await self.call("gpu_coordinator", ask, timeout_s=request.wait_s + 10)
-            grant: dict[str, Any] = await self.call("worker_manager", AttachLease(lease_id), ATTACH_TIMEOUT_S)
+            grant = await self._attach(lease_id, str((await self._place(ask))["host"]))
         except ActorGridError:
             # The grant may be committed though its answer was lost: releasing what is not there is harmless.
             self._release({lease_id})
@@ -171,6 +183,23 @@ class LoadBalancer(Server):
         session.expires_s = max(session.expires_s, self._deadline())
         self._granted_total += 1
         return grant
+
+    async def _place(self, ask: AcquireLease) -> dict[str, Any]:
+        """The allocation that whoever leads has given the lease."""
+        timeout_s = ask.wait_s + PLACE_MARGIN_S
+        if self.host.place is None:
+            placed: dict[str, Any] = await self.call("gpu_coordinator", ask, timeout_s)
+        else:
+            placed = await self.call("links", AskLeader("acquire_lease", asdict(ask), timeout_s), timeout_s + 1)
+        return placed
+
+    async def _attach(self, lease_id: str, host_id: str) -> dict[str, Any]:
+        if host_id == self.host.host_id:
+            grant: dict[str, Any] = await self.call("worker_manager", AttachLease(lease_id), ATTACH_TIMEOUT_S)
+            return grant
+        ask = AskHost(host_id, "attach_lease", {"lease_id": lease_id}, ATTACH_TIMEOUT_S)
+        grant = await self.call("links", ask, ATTACH_TIMEOUT_S + 1)
+        return {**grant, "socket_path": await self.call("links", OpenRelay(host_id, lease_id))}
 
     async def _settled(self, session_id: str, lease_id: str) -> None:
         """Wait until nothing is under way about a lease that is asked for again. Raises BadRequest, CallTimeout."""
@@ -198,6 +227,20 @@ class LoadBalancer(Server):
                 self._expired_total += 1
                 self.log.info("session %s was not renewed: its %d lease(s) are freed", session_id, len(session.leases))
                 self._release(session.leases)
+        if self._mirror.leads and self._mirror.members:
+            self._release(self._orphans(now_s))
+
+    def _orphans(self, now_s: float) -> set[str]:
+        """Leases of sessions whose host is not heard of for as long as a session lives without its client."""
+        gone: dict[str, set[str]] = {}
+        for lease_id, allocation in self._mirror.allocations.items():
+            if allocation["owner"]["kind"] == "session":
+                home = self._home(allocation)
+                if home in self._mirror.absent or home not in self._mirror.members:
+                    gone.setdefault(home, set()).add(lease_id)
+        self._gone_since = {home: self._gone_since.get(home, now_s) for home in gone}
+        expire_s = float(self.host.settings.sessions.expire_s)
+        return {id for home, since in self._gone_since.items() if now_s - since > expire_s for id in gone[home]}
 
     def _release(self, leases: set[str]) -> None:
         for lease_id in sorted(leases - self._releasing):
@@ -206,16 +249,22 @@ class LoadBalancer(Server):
 
     async def _detach(self, lease_id: str) -> None:
         """Have the worker let go, then the lease freed: its devices are given to nobody while a process holds them."""
+        host_id = self._mirror.allocations.get(lease_id, {}).get("host", self.host.host_id)
         try:
             while True:
                 try:
-                    await self.call("worker_manager", DetachLease(lease_id), DETACH_TIMEOUT_S)
-                    # Still there: its end is on its way to us, or it was granted while it was being ended.
-                    if lease_id not in self._mirror.allocations:
-                        return
+                    if host_id == self.host.host_id:
+                        await self.call("worker_manager", DetachLease(lease_id), DETACH_TIMEOUT_S)
+                    else:
+                        ask = AskHost(host_id, "detach_lease", {"lease_id": lease_id}, DETACH_TIMEOUT_S)
+                        await self.call("links", ask, DETACH_TIMEOUT_S + 1)
                 except ActorGridError as error:
                     self.log.info("lease %s is not released yet: %s", lease_id, error)
+                # Still there: its end is on its way to us, or it was granted while it was being ended.
+                if lease_id not in self._mirror.allocations:
+                    return
                 await self.sleep(DETACH_AGAIN_S)
+                host_id = self._mirror.allocations.get(lease_id, {}).get("host", host_id)
         finally:
             self._releasing.discard(lease_id)
 

@@ -17,11 +17,12 @@ from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.messages import Applied, Query, Snapshot
-from ..consensus.mirror import LedgerMirror
+from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from .core import choose_pool
 from .messages import (
     CancelJob,
+    ChangeLock,
     ChangeSetting,
     ClusterSummary,
     GetJob,
@@ -144,7 +145,7 @@ class ClusterManager(Server):
         for job in request.jobs:
             pool = choose_pool(job["resources"], job["pool"])
             jobs.append({**job, "pool": pool, "depends_on": await self._open_dependencies(job, in_batch)})
-        result = await self._mirror.propose({"type": "submit_jobs", "jobs": jobs})
+        result = await self._commit({"type": "submit_jobs", "jobs": jobs})
         self._submitted_total += len(jobs)
         accepted: list[dict[str, Any]] = result["jobs"]
         return accepted
@@ -179,12 +180,19 @@ class ClusterManager(Server):
             )
         return still_open
 
+    async def _commit(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Raises NoQuorum when nobody leads: whoever waits at a door can go to another."""
+        return await self._mirror.propose(command, leaderless_s=LEADERLESS_S)
+
     # -- answering
 
     async def _record(self, job_id: str) -> dict[str, Any]:
         record = self._mirror.jobs.get(job_id) or self._recent.get(job_id)
         if record is None:
             record = await self.call("consensus", Query("job", {"job_id": job_id}))
+        if record is None and self.host.place is not None:
+            # Another host may have accepted it, and this one not have heard of it yet.
+            record = await self._mirror.read("job", {"job_id": job_id})
         if record is None:
             raise UnknownJob(
                 f"there is no job {job_id}", asked=job_id, hint="actorgrid ps --all lists the jobs there are"
@@ -223,7 +231,7 @@ class ClusterManager(Server):
     async def _cancel(self, request: CancelJob) -> dict[str, Any]:
         record = await self._record(request.job_id)
         if not JobState(record["state"]).final:
-            await self._mirror.propose({"type": "cancel_job", "job_id": request.job_id, "by": request.by})
+            await self._commit({"type": "cancel_job", "job_id": request.job_id, "by": request.by})
             record = await self.call("consensus", Query("job", {"job_id": request.job_id})) or record
         return record
 
@@ -346,8 +354,20 @@ class ClusterManager(Server):
             for host_id, record in sorted(self._mirror.hosts.items())
         ]
 
-    def _health_of(self, host_id: str) -> NodeHealth:
-        return NodeHealth.UNREACHABLE if host_id in self._mirror.absent else NodeHealth.UNKNOWN
+    def _condition(self, record: dict[str, Any], health: dict[str, Any]) -> dict[str, Any]:
+        """How a host is, as far as this one can tell: of the others, only the leader hears."""
+        host_id, mirror = record["host_id"], self._mirror
+        here, problems, heard_at = host_id == self.host.host_id, [], None
+        if here:
+            state, problems, heard_at = health["health"], list(health["problems"]), time()
+        elif host_id in mirror.absent:
+            state, heard_at = NodeHealth.UNREACHABLE, time() - self.runtime.boottime() + mirror.absent[host_id]
+        else:
+            state, heard_at = NodeHealth.UNKNOWN, time() if mirror.leads else None
+        if record["state"] == "lost":
+            state, heard_at = NodeHealth.LOST, heard_at or record["heard_at"]
+            problems.insert(0, "it was away for too long: it gets work again once nothing lives there of what it had")
+        return {"health": state, "problems": problems, "last_heartbeat": heard_at}
 
     def _membership(self, host_id: str, voters: list[int]) -> dict[str, Any]:
         """What a host is to the cluster; all that there is when it is alone."""
@@ -379,7 +399,6 @@ class ClusterManager(Server):
         self, record: dict[str, Any], health: dict[str, Any], devices: list[dict[str, Any]], port: int
     ) -> dict[str, Any]:
         held = [a for a in self._mirror.allocations.values() if a["host"] == record["host_id"]]
-        here = record["host_id"] == self.host.host_id
         return {
             "node_id": record["host_id"],
             "hostname": record["hostname"],
@@ -391,10 +410,7 @@ class ClusterManager(Server):
             "cpu_milli_allocated": sum(a["cpu_milli"] for a in held),
             "memory_mib": record["memory_mib"],
             "memory_mib_allocated": sum(a["memory_mib"] for a in held),
-            # How the others are is not known here yet.
-            "health": health["health"] if here else self._health_of(record["host_id"]),
-            "problems": health["problems"] if here else [],
-            "last_heartbeat": time() if here else None,
+            **self._condition(record, health),
             "draining": record.get("draining", False),
         }
 
@@ -451,13 +467,17 @@ class ClusterManager(Server):
     async def _change_setting(self, request: ChangeSetting) -> dict[str, Any]:
         value = self.host.settings.check_live(request.key, request.value)
         previous = self.host.settings.get(request.key)
-        await self._mirror.propose({"type": "set_setting", "key": request.key, "value": value, "by": request.by})
+        await self._commit({"type": "set_setting", "key": request.key, "value": value, "by": request.by})
         return {"key": request.key, "value": value, "previous": previous}
 
     @handles(SetQuota)
     async def _set_quota(self, request: SetQuota) -> dict[str, Any]:
         command = {"type": "set_quota", "user": request.user, "limits": request.limits, "by": request.by}
-        return await self._mirror.propose(command)
+        return await self._commit(command)
+
+    @handles(ChangeLock)
+    async def _change_lock(self, request: ChangeLock) -> dict[str, Any]:
+        return await self._commit(request.command)
 
     def metrics(self) -> dict[str, float]:
         """Jobs by state, submissions and ends."""

@@ -21,8 +21,10 @@ from actorgrid.supervisors.collection import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
+from ..security.messages import MaterialChanged
 from .command_checks import check
 from .commands import ABOUT_ACCEPTED_WORK, compare_digest, decode_entry, encode_entry, expire_lock
+from .concerned import hosts_concerned
 from .entries import Done
 from .followers import Followers
 from .linearizable import Reads
@@ -175,6 +177,11 @@ class Consensus(Server):
         if outcome.error is not None:
             self._refused_total[outcome.error.code] += 1
         self._commits_total += self._ready.done
+        if self._leading and self._links is not None:
+            for host_id in hosts_concerned(outcome.changes):
+                member = self._voter.ledger.members.get(host_id)
+                if member is not None:
+                    self._voter.hurry(int(member["node"]))
         for kind, name, record in outcome.changes:
             if kind == "lock" and self._leading:
                 self._expiry.changed(name, record, self.runtime.monotonic())
@@ -300,12 +307,13 @@ class Consensus(Server):
         if not self._leading or not members:
             return
         status = self._voter.status()
-        now, heard = self.runtime.boottime(), self._heard(status)
-        answered = {node for node, progress in status.progress.items() if progress.match} | {status.node}
+        most, heard = ABSENT_S / TICK_S, self._heard(status)
+        here = {node for node, progress in status.progress.items() if progress.match and progress.quiet_ticks <= most}
+        here.add(status.node)
         absent = {
             host_id: at
             for host_id, at in heard.items()
-            if now - at > ABSENT_S or host_id not in members or members[host_id]["node"] not in answered
+            if host_id not in members or members[host_id]["node"] not in here
         }
         if absent.keys() != self._absent.keys():
             self._absent = absent
@@ -340,8 +348,8 @@ class Consensus(Server):
         if not self._leading or not members:
             return
         status = self._voter.status()
-        heard, since = self._heard(status), self.runtime.boottime() - SILENT_S
-        silent = frozenset(record["node"] for host_id, record in members.items() if heard[host_id] < since)
+        most = SILENT_S / TICK_S
+        silent = frozenset(node for node, progress in status.progress.items() if progress.quiet_ticks > most)
         changes = next_step(members, status.config, status.progress, status.commit, status.node, silent)
         if changes:
             taken = self._voter.change_members(changes)
@@ -352,6 +360,11 @@ class Consensus(Server):
         """Propose for ourselves; what is lost with the leadership is not missed."""
         self._voter.propose(encode_entry(command, "", 0))
         self._pump_soon()
+
+    @handles(MaterialChanged)
+    def _material_changed(self, _message: MaterialChanged) -> None:
+        if self._links is not None:
+            self._links.renew()
 
     # -- proposals
 
@@ -393,7 +406,7 @@ class Consensus(Server):
         if isinstance(taken, Dropped):
             if taken.reason == "too_many_uncommitted_bytes":
                 raise MailboxFull("too much waits for the disk", found=taken.reason, hint="propose it again")
-            raise _not_leader(taken.reason)
+            raise _not_leader(taken.reason, taken=False)
 
     def _proposed(self, outcome: Outcome) -> Proposed:
         if outcome.error is not None:
@@ -464,8 +477,9 @@ class Consensus(Server):
 
     @handles(Subscribe)
     def _subscribe(self, _request: Subscribe, sender: str) -> Snapshot:
-        self._followers.subscribed(sender, self._voter.ledger.index)
-        return replace(self._voter.ledger.live(), leader=self._leader_host(), leads=self._leading, absent=self._absent)
+        live = self._voter.ledger.live()
+        index = self._followers.subscribed(sender, live.index)
+        return replace(live, index=index, leader=self._leader_host(), leads=self._leading, absent=self._absent)
 
     # -- reading
 
@@ -552,9 +566,11 @@ def _percentile(values: deque[float], percent: int) -> float:
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
-def _not_leader(found: str = "") -> NotLeader:
+def _not_leader(found: str = "", *, taken: bool = True) -> NotLeader:
+    """*taken*: it may be in somebody's log, and so be committed later."""
     return NotLeader(
         "this host does not lead the ledger",
         found=found or "its leadership ended",
         hint="propose it again, here or where the leader is: an entry that was committed is answered, not repeated",
+        taken=taken,
     )

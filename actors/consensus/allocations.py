@@ -7,6 +7,7 @@ from typing import Any
 
 from actorgrid.errors import StaleIncarnation, WrongState
 
+from .attempt_ids import member_id
 from .capacity import Capacity
 from .quotas import Quotas
 from .records import new_allocation
@@ -24,6 +25,7 @@ class Allocations:
     ) -> None:
         self.records: dict[str, Plain] = {}
         self.capacity = Capacity()
+        self._ports: dict[str, set[int]] = {}  # where the gangs meet whose rank 0 a host runs
         self._hosts = hosts
         self._quotas = quotas
         self._changed = changed
@@ -31,9 +33,11 @@ class Allocations:
     def load(self, records: list[Plain]) -> None:
         """Become what a snapshot held; for a new, empty object."""
         for record in records:
-            self.records[record["allocation_id"]] = record
-            self.capacity.take(record)
-            self._quotas.take(record)
+            self._take(record)
+
+    def ports_of(self, host_id: str) -> set[int]:
+        """The ports of that host at which gangs meet."""
+        return self._ports.get(host_id, set())
 
     def host_for(self, command: Plain) -> Plain:
         """The host that a grant names, if it may have one. Raises StaleIncarnation or WrongState."""
@@ -85,11 +89,55 @@ class Allocations:
             "user_id": user,
         }
         allocation = new_allocation(allocation_id, owner, where, devices, resources)
-        self.records[allocation_id] = allocation
-        self.capacity.take(allocation)
-        self._quotas.take(allocation)
+        self._take(allocation)
         self._changed(allocation_id, allocation)
         return allocation
+
+    def give_out_gang(
+        self, job: Plain, number: int, places: list[Plain], port: int, *, token: list[int], at: float
+    ) -> list[Plain]:
+        """The new records of all members of an attempt, by rank; rank 0 holds the *port* they meet at.
+
+        Raises Overcommit, WrongState or QuotaExceeded when not all of them fit together; nothing has changed then.
+        """
+        resources, user = job["resources"], job["user_id"]
+        if len(self.records) + len(places) > ALLOCATIONS_MAX:
+            raise WrongState("the ledger holds its maximum of allocations", found=f"{ALLOCATIONS_MAX}")
+        self._quotas.check_grant(user, resources)
+        given: list[Plain] = []
+        try:
+            for rank, place in enumerate(places):
+                devices = self.capacity.check(self._hosts[place["host"]], place["gpu_indexes"], resources)
+                where = {
+                    "host": place["host"],
+                    "incarnation": place["incarnation"],
+                    "gpu_indexes": place["gpu_indexes"],
+                    "token": token,
+                    "granted_at": at,
+                    "pool": job["pool"],
+                    "env": {},
+                    "max_isolation_s": job["max_isolation_s"],
+                    "user_id": user,
+                    "port": None if rank else port,
+                }
+                owner = {"kind": "attempt", "job_id": job["job_id"], "attempt": number, "rank": rank}
+                id = member_id(job["job_id"], number, rank)
+                given.append(new_allocation(id, owner, where, devices, resources))
+                self.capacity.take(given[-1])  # what comes after it has to fit beside it
+        finally:
+            for allocation in given:
+                self.capacity.give(allocation)
+        for allocation in given:
+            self._take(allocation)
+            self._changed(allocation["allocation_id"], allocation)
+        return given
+
+    def _take(self, allocation: Plain) -> None:
+        self.records[allocation["allocation_id"]] = allocation
+        self.capacity.take(allocation)
+        self._quotas.take(allocation)
+        if allocation.get("port") is not None:
+            self._ports.setdefault(allocation["host"], set()).add(allocation["port"])
 
     def take_back(self, allocation_id: str) -> bool:
         """``False`` when there was none by that id."""
@@ -98,5 +146,7 @@ class Allocations:
             return False
         self.capacity.give(allocation)
         self._quotas.give(allocation)
+        if allocation.get("port") is not None:
+            self._ports[allocation["host"]].discard(allocation["port"])
         self._changed(allocation_id, None)
         return True

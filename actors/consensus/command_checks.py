@@ -12,6 +12,7 @@ from typing import Any
 
 from actorgrid.errors import BadRequest
 
+from .gangs import MEMBERS_MAX
 from .quotas import LIMITS
 
 VERSION = 1
@@ -19,8 +20,10 @@ MAX_JOBS = 10_000
 MAX_LOST = 10_000
 DEPTH_MAX = 16
 GRACE_MAX_S = 3600.0
+AUTHORITIES_MAX = 2
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+LOCK_NAME_MAX, LOCK_SLOTS_MAX = 256, 1_000
 LOCK_TTL_MIN_S, LOCK_TTL_MAX_S = 0.5, 86_400.0
 OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "lost", "preempted")
 
@@ -94,6 +97,19 @@ def _held(value: Any) -> bool:
     )
 
 
+def _ports(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(_whole(part) for part in value)
+        and (1 <= value[0] <= value[1] <= 65_535)
+    )
+
+
+def _places(value: Any) -> bool:
+    return isinstance(value, list) and 2 <= len(value) <= MEMBERS_MAX and all(isinstance(part, dict) for part in value)
+
+
 def _shallow(value: Any, depth: int = DEPTH_MAX) -> bool:
     """Plain, and nested no deeper than every later reader can follow."""
     if isinstance(value, dict):
@@ -142,7 +158,10 @@ _RESOURCES_MAY: dict[str, _Check] = {
     "gpu_affinity": _texts,
     "cpu_milli": _whole,
     "memory_mib": _whole,
+    "gang": lambda value: _whole(value) and 2 <= value <= MEMBERS_MAX,
+    "spread": _truth,
 }
+_PLACE: dict[str, _Check] = {"host": _text, "incarnation": _whole, "gpu_indexes": _indexes}
 _JOB: dict[str, _Check] = {"job_id": _job_id, "resources": _table}
 _JOB_MAY: dict[str, _Check] = {
     "name": _text,
@@ -181,8 +200,15 @@ _JOIN_TOKEN: dict[str, _Check] = {
     "used_by": lambda value: value == [],
     "revoked_at": lambda value: value is None,
 }
+_BUNDLE: dict[str, _Check] = {"format": _whole, "cluster_id": _id, "version": _whole}
+_AUTHORITY: dict[str, _Check] = {
+    "generation": _whole,
+    "state": lambda value: value in ("waiting", "signing", "accepted"),
+    "certificate": _text,
+    "endorsements": _env,
+}
 _LOCK: dict[str, _Check] = {
-    "name": lambda value: isinstance(value, str) and 0 < len(value) <= 256,
+    "name": lambda value: isinstance(value, str) and 0 < len(value) <= LOCK_NAME_MAX,
     "owner": _id,
 }
 _ENTRY: dict[str, _Check] = {"type": _text, "v": _whole, "at": _number}
@@ -213,6 +239,10 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
             "gpu_indexes": _indexes,
             "term": _whole,
         },
+        {"placement_latency_us": _or_none(_number)},
+    ),
+    "grant_gang": (
+        {"job_id": _text, "number": _whole, "members": _places, "ports": _ports, "term": _whole},
         {"placement_latency_us": _or_none(_number)},
     ),
     "start_attempt": ({"attempt_id": _text, "token": _token}, {}),
@@ -255,11 +285,12 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "release_lease": ({"lease_id": _text}, {}),
     "acquire_lock": (
         {**_LOCK, "ttl_s": lambda value: _number(value) and LOCK_TTL_MIN_S <= value <= LOCK_TTL_MAX_S},
-        {"wait": _truth, "user_id": _text},
+        {"wait": _truth, "slots": lambda value: _whole(value) and 1 <= value <= LOCK_SLOTS_MAX, "user_id": _text},
     ),
     "renew_lock": (_LOCK, {"token": _or_none(_token)}),
-    "release_lock": (_LOCK, {"token": _or_none(_token)}),
+    "release_lock": (_LOCK, {"token": _or_none(_token), "renewals": _whole}),
     "expire_lock": ({**_LOCK, "renewals": _whole, "term": _whole}, {}),
+    "break_lock": ({**_LOCK, "by": _user}, {}),
     "compare_digest": ({"index": _whole, "digest": _env, "format": _whole}, {}),
     "set_setting": (
         {"key": lambda value: _text(value) and 0 < len(value) <= 256, "value": _shallow},
@@ -269,6 +300,22 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "add_member": ({"host_id": _id, **_MEMBER}, _MEMBER_MAY),
     "change_member": ({"host_id": _id}, {**_MEMBER, **_MEMBER_MAY}),
     "remove_member": ({"host_id": _id}, {"by": _text}),
+    "publish_bundle": ({"bundle": _table}, {}),
+    "report_trust": (
+        {
+            "host_id": _id,
+            "certificate": _text,
+            "fingerprint": _text,
+            "generation": _whole,
+            "valid_until": _number,
+            "bundle_version": _whole,
+            "keys": _indexes,
+        },
+        {},
+    ),
+    "request_certificate": ({"host_id": _id, "csr": _text, "addresses": _texts}, {}),
+    "issue_certificate": ({"host_id": _id, "request": _whole, "certificate": _text, "fingerprint": _text}, {}),
+    "seal_authority": ({"host_id": _id, "generation": _whole, "fingerprint": _text, "sealed": _text}, {}),
     "create_join_token": ({"token": _table}, {}),
     "revoke_join_token": ({"token_id": _text}, {}),
     "redeem_join_token": ({"token_id": _text, "host_id": _id, **_MEMBER}, _MEMBER_MAY),
@@ -303,8 +350,15 @@ def check(command: object) -> Command:
             _check_resources(job["resources"])
     elif kind == "grant_lease":
         _check_resources(command["resources"])
+        if "gang" in command["resources"]:
+            raise refused("a session's worker is one process", found=f"gang={command['resources']['gang']}")
+    elif kind == "grant_gang":
+        for place in command["members"]:
+            _hold("member", place, _PLACE, {})
     elif kind == "create_join_token":
         _hold("token", command["token"], _JOIN_TOKEN, {})
+    elif kind == "publish_bundle":
+        _check_bundle(command["bundle"])
     elif kind == "set_quota" and command["limits"] is not None:
         _hold("limits", command["limits"], {}, _LIMITS_MAY)
         for name in command["limits"]:
@@ -322,6 +376,19 @@ def _check_host(host: dict[str, Any]) -> None:
     for name in ("index", "uuid"):
         if len({device[name] for device in host["devices"]}) != len(host["devices"]):
             raise refused(f"two devices of host {host['host_id']} have the same {name}")
+
+
+def _check_bundle(bundle: dict[str, Any]) -> None:
+    _hold("bundle", bundle, _BUNDLE, {})
+    authorities = bundle.get("authorities")
+    if not isinstance(authorities, list) or not 1 <= len(authorities) <= AUTHORITIES_MAX:
+        raise refused("a bundle has one authority or two")
+    for authority in authorities:
+        if not isinstance(authority, dict):
+            raise refused("an authority is a dict", found=type(authority).__name__)
+        _hold("authority", authority, _AUTHORITY, {})
+    if [authority["state"] for authority in authorities].count("signing") != 1:
+        raise refused("one authority of a bundle signs")
 
 
 def _check_resources(resources: dict[str, Any]) -> None:

@@ -35,11 +35,17 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "renew_lock",
         "release_lock",
         "expire_lock",
+        "break_lock",
         "compare_digest",
         "found_cluster",
         "add_member",
         "change_member",
         "remove_member",
+        "publish_bundle",
+        "report_trust",
+        "request_certificate",
+        "issue_certificate",
+        "seal_authority",
         "revoke_join_token",
         "redeem_join_token",
         "set_quota",
@@ -129,8 +135,33 @@ def grant_attempt(
     )
 
 
+def grant_gang(
+    job_id: str,
+    number: int,
+    members: list[dict[str, Any]],
+    ports: tuple[int, int],
+    term: int,
+    at: float,
+    placement_latency_us: float | None = None,
+) -> Command:
+    """Give all *members* of a queued gang what they ask for, or none; each is {host, incarnation, gpu_indexes}.
+
+    *ports* are the first and the last at which rank 0 may listen for the others.
+    """
+    return _command(
+        "grant_gang",
+        at,
+        job_id=job_id,
+        number=number,
+        members=members,
+        ports=list(ports),
+        term=term,
+        placement_latency_us=placement_latency_us,
+    )
+
+
 def start_attempt(attempt_id: str, token: list[int], at: float) -> Command:
-    """The attempt's process runs."""
+    """The attempt's process runs. *attempt_id* is that of a member where the job is a gang; so in ``end_attempt``."""
     return _command("start_attempt", at, attempt_id=attempt_id, token=token)
 
 
@@ -209,9 +240,12 @@ def release_lease(lease_id: str, at: float) -> Command:
     return _command("release_lease", at, lease_id=lease_id)
 
 
-def acquire_lock(name: str, owner: str, ttl_s: float, at: float, *, wait: bool = False, user_id: str = "") -> Command:
+def acquire_lock(
+    name: str, owner: str, ttl_s: float, at: float, *, wait: bool = False, slots: int = 1, user_id: str = ""
+) -> Command:
     """Hold a lock or stand in line for it. *owner* names one holder: a thread that asks, not a user."""
-    return _command("acquire_lock", at, name=name, owner=owner, ttl_s=ttl_s, wait=wait, user_id=user_id or "local")
+    user_id = user_id or UNKNOWN_USER
+    return _command("acquire_lock", at, name=name, owner=owner, ttl_s=ttl_s, wait=wait, slots=slots, user_id=user_id)
 
 
 def renew_lock(name: str, owner: str, at: float, token: list[int] | None = None) -> Command:
@@ -222,6 +256,16 @@ def renew_lock(name: str, owner: str, at: float, token: list[int] | None = None)
 def release_lock(name: str, owner: str, at: float, token: list[int] | None = None) -> Command:
     """Give a lock back, or leave the line."""
     return _command("release_lock", at, name=name, owner=owner, token=token)
+
+
+def leave_line(name: str, owner: str, renewals: int, at: float, token: list[int] | None = None) -> Command:
+    """Give up for an owner that is gone, unless it has given a sign of life since *renewals*."""
+    return _command("release_lock", at, name=name, owner=owner, renewals=renewals, token=token)
+
+
+def break_lock(name: str, owner: str, by: str, at: float) -> Command:
+    """Take a lock from its owner, or a place in line, on the word of *by*."""
+    return _command("break_lock", at, name=name, owner=owner, by=by)
 
 
 def expire_lock(name: str, owner: str, renewals: int, term: int, at: float) -> Command:
@@ -263,6 +307,54 @@ def change_member(host_id: str, at: float, **fields: Any) -> Command:
 def remove_member(host_id: str, by: str, at: float) -> Command:
     """A host is no member any more, and never again under this node number."""
     return _command("remove_member", at, host_id=host_id, by=by)
+
+
+def publish_bundle(bundle: dict[str, Any], at: float) -> Command:
+    """The next trust bundle, as plain values: the first, or one step from the one that the ledger has."""
+    return _command("publish_bundle", at, bundle=bundle)
+
+
+def report_trust(
+    host_id: str,
+    certificate: str,
+    fingerprint: str,
+    generation: int,
+    valid_until: float,
+    bundle_version: int,
+    keys: list[int],
+    at: float,
+) -> Command:
+    """What a member has: its certificate (PEM), the bundle, the keys of which authorities."""
+    return _command(
+        "report_trust",
+        at,
+        host_id=host_id,
+        certificate=certificate,
+        fingerprint=fingerprint,
+        generation=generation,
+        valid_until=valid_until,
+        bundle_version=bundle_version,
+        keys=keys,
+    )
+
+
+def request_certificate(host_id: str, csr: str, addresses: list[str], at: float) -> Command:
+    """A member asks for a certificate; *csr* is the request (PKCS #10) in hex. Answer: its number."""
+    return _command("request_certificate", at, host_id=host_id, csr=csr, addresses=addresses)
+
+
+def issue_certificate(host_id: str, request: int, certificate: str, fingerprint: str, at: float) -> Command:
+    """What was asked for under that number, by a host that has the authority's key."""
+    return _command(
+        "issue_certificate", at, host_id=host_id, request=request, certificate=certificate, fingerprint=fingerprint
+    )
+
+
+def seal_authority(host_id: str, generation: int, fingerprint: str, sealed: str, at: float) -> Command:
+    """An authority's key, sealed (hex) for the member with this certificate's key."""
+    return _command(
+        "seal_authority", at, host_id=host_id, generation=generation, fingerprint=fingerprint, sealed=sealed
+    )
 
 
 def create_join_token(token: dict[str, Any], at: float) -> Command:

@@ -138,8 +138,7 @@ class RaftCore:
         elif self._elapsed >= self._timeout:
             self.campaign()
             if self._role == "follower" and self._leader != NO_NODE:
-                # It cannot be elected, and hears its leader no more: what it sends there would say that it does.
-                self._follow(self._term, NO_NODE)
+                self._follow(self._term, NO_NODE)  # what it sends on would say that it hears its leader
 
     def campaign(self) -> None:
         """Ask for votes as if the leader were silent; no effect on a leader, or on who cannot be elected now."""
@@ -208,9 +207,8 @@ class RaftCore:
 
     def _on_snapshot(self, msg: Message) -> None:
         self._from_leader(msg)
-        if self._damaged:
-            return
-        self._reply(self._follower.snapshot(msg))
+        if not self._damaged:
+            self._reply(self._follower.snapshot(msg))
 
     def _on_damaged(self, msg: Message) -> None:
         self._from_leader(msg)
@@ -409,7 +407,9 @@ class RaftCore:
     def _on_propose(self, msg: Message) -> None:
         if self._leadership is not None:
             for entry in msg.entries:
-                self._propose_here(self._leadership, entry.kind, entry.data)
+                taken = self._propose_here(self._leadership, entry.kind, entry.data)
+                if isinstance(taken, Accepted):
+                    self._leadership.hurry(msg.sender, taken.index)
 
     def read_index(self, ctx: bytes) -> Accepted | Dropped:
         """Ask for the index from which on a read is linearizable: a ReadState with *ctx* in some later Ready.
@@ -434,9 +434,7 @@ class RaftCore:
         self._read_states.append(ReadState(msg.index, msg.context))
 
     def _release_reads(self) -> None:
-        if self._leadership is None:
-            return
-        for read in self._leadership.confirmed_reads():
+        for read in () if self._leadership is None else self._leadership.confirmed_reads():
             if read.node == self._node:
                 self._read_states.append(ReadState(read.index, read.context))
             else:
@@ -458,6 +456,11 @@ class RaftCore:
         """Messages to *peer* may have been lost: the leader asks it what it has before it sends on."""
         if self._leadership is not None:
             self._leadership.unreachable(peer)
+
+    def hurry(self, peer: int, index: int) -> None:
+        """*peer* waits for the entry of *index*: of many learners, it is told before its turn."""
+        if self._leadership is not None:
+            self._leadership.hurry(peer, index)
 
     def report_snapshot(self, peer: int, ok: bool) -> None:
         """A snapshot that the caller brought to *peer* by its own means is there, or is not."""
@@ -579,7 +582,7 @@ class RaftCore:
             first_index=self._log.first_index,
             last_index=self._log.last_index,
             config=self._configuration.state(),
-            progress={} if leadership is None else {node: p.status() for node, p in leadership.progress.items()},
+            progress={} if leadership is None else leadership.statuses(),
             transferee=NO_NODE if leadership is None else leadership.transferee,
             damaged=self._damaged,
         )

@@ -16,6 +16,8 @@ from .outcome import Change, Outcome
 RESYNC_S = 0.5
 RESYNC_TRIES = 120
 RESYNC = "resync"
+UNTOLD = ("renew_lock",)
+"""Changes that nobody but the ledger counts: a lock's record may name a thousand holders, each renewing it often."""
 LEADERSHIP = "leadership"
 
 
@@ -37,16 +39,22 @@ class Followers:
         """Who follows now."""
         return sorted(self._told)
 
-    def subscribed(self, name: str, index: int) -> None:
-        """*name* holds the state of *index* and hears of what comes after."""
-        self._told[name] = index
+    def subscribed(self, name: str, index: int) -> int:
+        """*name* holds the state of *index*, the ledger's last, and hears of what comes after.
+
+        Gives the index to tell it: that of the last entry that changed anything. Entries that change nothing are told
+        to nobody, so a follower that came after one must not seem to be further than those before it.
+        """
+        self._index = self._index or index
+        self._told[name] = self._index
         self._lagging.pop(name, None)
+        return self._index
 
     def tell(self, outcome: Outcome, at: float, kind: str) -> None:
         """What the entry of type *kind* changed."""
-        self._index = outcome.index
-        if not outcome.changes:
+        if not outcome.changes or kind in UNTOLD:
             return
+        self._index = outcome.index
         for name, previous in list(self._told.items()):
             if self._server.cast(name, Applied(outcome.index, previous, at, kind, outcome.changes)):
                 self._told[name] = outcome.index

@@ -25,14 +25,13 @@ from actorgrid.errors import (
     error_from_dict,
 )
 
-from . import preemption
 from .allocations import Allocations
-from .attempt_end import after_attempt, ended_attempt
+from .attempts import Attempts
 from .command_checks import check
 from .dependencies import refuse_circles
 from .digest import DigestMarks, StateDigest
 from .hosts import Hosts, lost_with
-from .jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
+from .jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, Jobs
 from .join_tokens import JoinTokens
 from .locks import Locks
 from .members import Members
@@ -43,18 +42,17 @@ from .records import (
     MAX_ISOLATION_S,
     UNKNOWN_USER,
     cancelled_before_start,
-    last_number,
-    new_attempt,
     new_job,
     resources_of,
-    with_attempt,
 )
 from .sessions import Sessions
 from .snapshot_format import decode, encode
+from .trust import Trust
 
 LIVE_JOBS_MAX = 1_000_000
 SETTINGS_MAX = 1_000
-ATTEMPTS_KEPT = 50
+NO_RECORDS = ("term", "lock_break")
+"""Kinds of changes that are told and are nothing that is kept."""
 
 
 class Ledger:
@@ -85,8 +83,11 @@ class Ledger:
         self.capacity = self._given.capacity
         self._members = Members(lambda *told: self._changed("member", *told))
         self.members = self._members.records
+        self._attempts = Attempts(self._jobs, self._given, self.members)
         self._join_tokens = JoinTokens(self._members, lambda *told: self._changed("join_token", *told))
         self.join_tokens = self._join_tokens.records
+        self._trust = Trust(self._members, lambda *told: self._changed("trust", *told))
+        self.trust = self._trust.records
         self._sessions = Sessions(lambda session: self._digest.changed("session", session))
         self._events_total = 0
         self._digest = self._new_digest()
@@ -104,8 +105,9 @@ class Ledger:
             "drain_host": self._hosts.drain,
             "submit_jobs": self._submit_jobs,
             "grant_attempt": self._grant_attempt,
-            "start_attempt": self._start_attempt,
-            "end_attempt": self._end_attempt,
+            "grant_gang": self._grant_gang,
+            "start_attempt": lambda command: self._attempts.start(command, self._at),
+            "end_attempt": lambda command: self._attempts.end(command, self._at),
             "preempt_attempt": self._preempt_attempt,
             "cancel_job": self._cancel_job,
             "fail_job": self._fail_job,
@@ -116,12 +118,18 @@ class Ledger:
             "renew_lock": self._locks.renew,
             "release_lock": lambda command: self._locks.release(command, self._token, self._at),
             "expire_lock": self._expire_lock,
+            "break_lock": self._break_lock,
             "compare_digest": lambda command: self.digest_marks.compare(command),
             "set_quota": self.quotas.set,
             "found_cluster": lambda command: self._members.found(command, self._at),
             "add_member": lambda command: self._members.add(command, self._at),
             "change_member": self._members.change,
-            "remove_member": self._members.remove,
+            "remove_member": self._remove_member,
+            "publish_bundle": self._trust.publish,
+            "report_trust": self._trust.report,
+            "request_certificate": lambda command: self._trust.request(command, self.index),
+            "issue_certificate": self._trust.issue,
+            "seal_authority": self._trust.seal,
             "create_join_token": lambda command: self._join_tokens.create(command, self._at),
             "revoke_join_token": lambda command: self._join_tokens.revoke(command, self._at),
             "redeem_join_token": lambda command: self._join_tokens.redeem(command, self._at),
@@ -175,7 +183,7 @@ class Ledger:
             self._sessions.told(session, seq, index, answer)
         retired = tuple(self._jobs.retire())
         for kind, id, _ in self._changes:
-            if kind != "term":
+            if kind not in NO_RECORDS:
                 self._digest.changed(kind, id)
         self.digest_marks.passed(index, self._digest, self._rest)
         return Outcome(index, result, error, tuple(self._changes), tuple(self._events), retired)
@@ -215,6 +223,7 @@ class Ledger:
             "quotas": list(self.quotas.records.items()),
             "members": list(self.members.values()),
             "join_tokens": list(self.join_tokens.values()),
+            "trust": list(self.trust.items()),
             "sessions": self._sessions.dump(),
         }
         return encode({**self._rest(), "index": self.index}, sections)
@@ -248,6 +257,7 @@ class Ledger:
                 "quota": self.quotas.records,
                 "member": self.members,
                 "join_token": self.join_tokens,
+                "trust": self.trust,
                 "session": self._sessions.answers,
             }
         )
@@ -262,11 +272,12 @@ class Ledger:
         ledger._jobs.load(sections, header["job_totals"])
         ledger.hosts.update((record["host_id"], record) for record in sections.get("hosts", ()))
         ledger.settings.update((key, value) for key, value in sections.get("settings", ()))
-        ledger.locks.update((record["name"], record) for record in sections.get("locks", ()))
+        ledger._locks.load(sections.get("locks", ()))
         ledger._sessions.load(sections.get("sessions", ()))
         ledger.quotas.records.update(sections.get("quotas", ()))
         ledger._members.load(header["cluster"], sections.get("members", []))
         ledger._join_tokens.load(sections.get("join_tokens", []))
+        ledger._trust.load(sections.get("trust", []))
         ledger._given.load(sections.get("allocations", []))
         ledger._digest = ledger._new_digest()
         return ledger
@@ -285,7 +296,15 @@ class Ledger:
             quotas=dict(self.quotas.records),
             members=dict(self.members),
             join_tokens=dict(self.join_tokens),
+            trust=dict(self.trust),
         )
+
+    # -- members
+
+    def _remove_member(self, command: dict[str, Any]) -> dict[str, Any]:
+        answer = self._members.remove(command)
+        self._trust.forget(command["host_id"])
+        return answer
 
     # -- terms, settings
 
@@ -314,6 +333,13 @@ class Ledger:
     def _expire_lock(self, command: dict[str, Any]) -> dict[str, Any]:
         self._check_term(command)
         return self._locks.expire(command, self._token, self._at)
+
+    def _break_lock(self, command: dict[str, Any]) -> dict[str, Any]:
+        answer = self._locks.break_open(command, self._token, self._at)
+        if answer["broken"]:
+            told = {"owner": command["owner"], "by": command["by"]}
+            self._changes.append(("lock_break", command["name"], told))
+        return answer
 
     # -- jobs
 
@@ -379,33 +405,16 @@ class Ledger:
     # -- grants
 
     def _grant_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
-        job_id, number = command["job_id"], command["number"]
         self._check_term(command)
-        self._given.host_for(command)
-        job = self.jobs.get(job_id)
-        if job is None or job["state"] != QUEUED or job["cancel_requested"]:
-            found = "no such live job" if job is None else f"{job['state']}"
-            raise WrongState(f"job {job_id} is not waiting", asked=f"attempt {number}", found=found)
-        if number != last_number(job) + 1:
-            raise WrongState(
-                f"job {job_id} has had another number of attempts",
-                asked=f"attempt {number}",
-                found=f"the next is {last_number(job) + 1}",
-            )
-        unmet = self._jobs.unmet(job_id)
-        if unmet:
-            raise WrongState(f"job {job_id} waits for others", found=f"not ended: {', '.join(unmet[:5])}")
-        attempt_id = f"{job_id}.{number}"
-        owner = {"kind": "attempt", "job_id": job_id, "attempt": number}
-        allocation = self._give_out(
-            attempt_id, owner, command, job["resources"], job["user_id"], job["pool"], {}, job["max_isolation_s"]
-        )
-        attempt = new_attempt(allocation, number, command.get("placement_latency_us"))
-        attempts = [*job["attempts"], attempt]
-        if len(attempts) > ATTEMPTS_KEPT:
-            del attempts[1]
-        self._jobs.change(job_id, PLACED, attempts=attempts)
-        return {"token": allocation["token"], "attempt_id": attempt_id, "gpu_uuids": allocation["gpu_uuids"]}
+        return self._attempts.grant(command, self._token, self._at)
+
+    def _grant_gang(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._check_term(command)
+        return self._attempts.grant_gang(command, self._token, self._at)
+
+    def _preempt_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._check_term(command)
+        return self._attempts.preempt(command, self._at)
 
     def _grant_lease(self, command: dict[str, Any]) -> dict[str, Any]:
         self._check_term(command)
@@ -414,24 +423,8 @@ class Ledger:
         owner = {"kind": "session", "session_id": command["session_id"], "lease_id": lease_id}
         resources = resources_of(command["resources"])
         pool, env = command.get("pool"), command.get("env", {})
-        isolation_s = command.get("max_isolation_s", MAX_ISOLATION_S)
-        allocation = self._give_out(lease_id, owner, command, resources, user, pool, env, isolation_s)
-        self._event("allocation", lease_id, "granted")
-        return {"token": allocation["token"], "gpu_uuids": allocation["gpu_uuids"]}
-
-    def _give_out(
-        self,
-        allocation_id: str,
-        owner: dict[str, Any],
-        command: dict[str, Any],
-        resources: dict[str, Any],
-        user: str,
-        pool: str | None,
-        env: dict[str, str],
-        isolation_s: float,
-    ) -> dict[str, Any]:
-        return self._given.give_out(
-            allocation_id,
+        allocation = self._given.give_out(
+            lease_id,
             owner,
             command,
             resources,
@@ -440,8 +433,10 @@ class Ledger:
             at=self._at,
             pool=pool,
             env=env,
-            max_isolation_s=isolation_s,
+            max_isolation_s=command.get("max_isolation_s", MAX_ISOLATION_S),
         )
+        self._event("allocation", lease_id, "granted")
+        return {"token": allocation["token"], "gpu_uuids": allocation["gpu_uuids"]}
 
     def _check_term(self, command: dict[str, Any]) -> None:
         if command["term"] != self.term:
@@ -480,68 +475,9 @@ class Ledger:
                 self._release_lease({"lease_id": name})
                 continue
             error = lost_with(host, name, command["heard_at"])
-            self._end_attempt({"attempt_id": name, "token": token, "outcome": LOST, "charge": False, "error": error})
+            end = {"attempt_id": name, "token": token, "outcome": LOST, "charge": False, "error": error}
+            self._attempts.end(end, self._at)
         return {"ended": ended, "lost_at": self.hosts[command["host"]].get("lost_at")}
-
-    # -- attempts
-
-    def _start_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
-        job, attempt = self._attempt(command)
-        if job is None or attempt is None or attempt["ended_at"] is not None:
-            raise WrongState(f"attempt {command['attempt_id']} is over", asked="start it")
-        wishes = {"cancel_requested": job["cancel_requested"], "preemption": attempt.get("preemption")}
-        if attempt["state"] == RUNNING:
-            return {"already": True, **wishes}
-        attempts = with_attempt(job, {**attempt, "state": RUNNING, "started_at": self._at})
-        self._jobs.change(job["job_id"], RUNNING, attempts=attempts)
-        return {"already": False, **wishes}
-
-    def _preempt_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
-        self._check_term(command)
-        job, attempt = self._attempt(command)
-        if job is None or attempt is None or attempt["ended_at"] is not None:
-            raise WrongState(f"attempt {command['attempt_id']} is over", asked="end it for another")
-        if attempt.get("preemption") is not None:
-            return {"already": True}
-        asked = {**attempt, "preemption": preemption.asked(job, attempt, command, self._at)}
-        self._jobs.change(job["job_id"], attempts=with_attempt(job, asked))
-        return {"already": False}
-
-    def _end_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
-        job, attempt = self._attempt(command)
-        if job is None or attempt is None or attempt["ended_at"] is not None:
-            return {"already": True, "job_state": self._jobs.state_of(command["attempt_id"].rpartition(".")[0])}
-        job_id, ended = job["job_id"], ended_attempt(attempt, command, self._at)
-        attempts = with_attempt(job, ended)
-        state, fields = after_attempt(job, attempt["number"], command, self._at)
-        self._given.take_back(attempt["allocation_id"])
-        if state == QUEUED:
-            self._jobs.change(job_id, QUEUED, attempts=attempts, **fields)
-        else:
-            error = None if state == SUCCEEDED else ended["error"]
-            self._jobs.finish(job_id, state, error, self._at, attempts=attempts)
-        return {"already": False, "job_state": state}
-
-    def _attempt(self, command: dict[str, Any]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """The job and attempt a command is about; no attempt when it ended too long ago to be kept."""
-        job_id, _, number = command["attempt_id"].rpartition(".")
-        job = self.jobs.get(job_id)
-        if job is None:
-            if self._jobs.known(job_id):
-                return None, None
-            raise WrongState(f"there is no attempt {command['attempt_id']}", asked=command["attempt_id"])
-        attempt = next((a for a in reversed(job["attempts"]) if str(a["number"]) == number), None)
-        if attempt is None:
-            if number.isdecimal() and 1 <= int(number) < last_number(job):
-                return job, None
-            raise WrongState(f"there is no attempt {command['attempt_id']}", asked=command["attempt_id"])
-        if command["token"] != attempt["token"]:
-            raise StaleToken(
-                f"the token is not that of attempt {command['attempt_id']}",
-                asked=f"{command['token']}",
-                found=f"{attempt['token']}",
-            )
-        return job, attempt
 
     # -- what an entry did
 

@@ -99,6 +99,12 @@ class Members:
             self._put(changed, "changed")
         return {"host_id": record["host_id"], "node": record["node"]}
 
+    def keep_only(self, host_id: str, fingerprint: str) -> None:
+        """Of a member's certificates, believe this one alone from now on."""
+        record = self._get(host_id)
+        if record["fingerprints"] != [fingerprint]:
+            self._put({**record, "fingerprints": [fingerprint]}, "")
+
     def remove(self, command: Plain) -> Plain:
         """A member is one no more. Raises NotFound, or WrongState for the last that may vote."""
         record = self._get(command["host_id"])

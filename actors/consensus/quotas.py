@@ -30,13 +30,14 @@ _WORDS = {"gpu_memory_mib": "of GPU memory", "memory_mib": "of memory"}
 
 
 def amounts_of(resources: Mapping[str, Any]) -> dict[str, int]:
-    """What one attempt or lease that asks for *resources* holds of its user's quota."""
-    count = resources.get("gpu_count", 0)
+    """What one attempt or lease that asks for *resources* holds of its user's quota, with all members of a gang."""
+    members = resources.get("gang", 1)
+    count = members * resources.get("gpu_count", 0)
     return {
         "gpu_milli": count * resources.get("gpu_milli", 0),
         "gpu_memory_mib": count * resources.get("gpu_memory_mib", 0),
-        "cpu_milli": resources.get("cpu_milli", 0),
-        "memory_mib": resources.get("memory_mib", 0),
+        "cpu_milli": members * resources.get("cpu_milli", 0),
+        "memory_mib": members * resources.get("memory_mib", 0),
     }
 
 

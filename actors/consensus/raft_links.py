@@ -14,6 +14,7 @@ from actorgrid.transports.peer_hosts import PeerHosts
 from actorgrid.transports.peer_link import Admit
 from actorgrid.transports.peer_net import Resolve
 
+from .member_links import addresses_of, refusal
 from .raft.codec import decode_message, encode_message
 from .raft.messages import Message
 
@@ -43,6 +44,8 @@ class VoterPlan:
     make_net: MakeNet
     founding: bool = False
     seeds: Members = field(default_factory=dict)
+    renew: Callable[[PeerHosts], None] | None = None
+    """Has the net use what lies on disk now for its next links."""
     founds: Mapping[str, Any] | None = None
     """The command that makes the ledger a cluster's, for its first host to propose once it leads."""
 
@@ -66,6 +69,7 @@ class RaftLinks:
         self._on_unreachable = on_unreachable
         self.refused: Counter[str] = Counter()
         self._hosts: dict[int, str] = {}
+        self._renew = plan.renew
         self._net = plan.make_net(loop, self._resolve, self._admit, self._take)
         self.members_changed()
 
@@ -92,6 +96,11 @@ class RaftLinks:
                 self.refused[error.code] += 1
                 self._on_unreachable(message.to)
 
+    def renew(self) -> None:
+        """This host's certificate, or whom it believes, is another now."""
+        if self._renew is not None:
+            self._renew(self._net)
+
     def stats(self) -> dict[str, Any]:
         """Of the net below, and what was refused here."""
         return {**self._net.stats(), "refused_messages": dict(self.refused)}
@@ -112,19 +121,10 @@ class RaftLinks:
         return {**members, **self._seeds}
 
     def _resolve(self, host_id: str) -> list[tuple[str, int]]:
-        record = self._known().get(host_id)
-        if record is None:
-            return []
-        address, _, port = str(record["addresses"]["raft"]).rpartition(":")
-        return [(address.strip("[]"), int(port))]
+        return addresses_of(self._known().get(host_id), "raft")
 
     def _admit(self, host_id: str, fingerprint: str) -> str | None:
-        record = self._known().get(host_id)
-        if record is None:
-            return f"{host_id} is no member of the cluster"
-        if fingerprint and fingerprint not in record["fingerprints"]:
-            return f"{host_id} has another certificate than the ledger knows"
-        return None
+        return refusal(host_id, self._known().get(host_id), fingerprint)
 
     def _take(self, host_id: str, target: str, body: bytes) -> None:
         if target != TARGET:

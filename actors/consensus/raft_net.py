@@ -9,6 +9,7 @@ from pathlib import Path
 import actorgrid
 from actorgrid.errors import KeyUnusable, NotSupported
 from actorgrid.transports.peer_calls import IncomingCall, Loop, OnCast, Stream
+from actorgrid.transports.peer_hosts import PeerHosts
 from actorgrid.transports.peer_link import Admit
 from actorgrid.transports.peer_net import PeerNet, Resolve
 from actorgrid.transports.peer_tls import PeerIdentity
@@ -26,18 +27,10 @@ class RaftNet:
     port: int
 
     def __call__(self, loop: Loop, resolve: Resolve, admit: Admit, on_cast: OnCast) -> PeerNet:
-        """See ``raft_links.MakeNet``. Raises PortInUse, and what ``load_material`` raises."""
-        material = load_material(self.security_dir, time.time())
-        if material is None:
-            raise KeyUnusable(
-                "this host is a member of a cluster and has no certificate",
-                asked=str(self.security_dir),
-                hint="restore the folder from a backup; else remove the host and join again in an empty directory",
-            )
-        contexts, identity = ssl_contexts(material), material.identity
+        """See ``raft_links.MakeNet``. Raises PortInUse, and as ``identity``."""
         return PeerNet(
             loop,
-            PeerIdentity(identity.cluster_id, identity.host_id, contexts.server, contexts.client),
+            self.identity(),
             (self.address, self.port),
             resolve=resolve,
             admit=admit,
@@ -46,6 +39,23 @@ class RaftNet:
             on_stream=_refuse_stream,
             software=actorgrid.__version__,
         )
+
+    def renew(self, net: PeerHosts) -> None:
+        """Have the net use what lies on disk now for its next links. Raises as ``identity``."""
+        assert isinstance(net, PeerNet), "it is the net that this has made"
+        net.renew(self.identity())
+
+    def identity(self) -> PeerIdentity:
+        """What lies on disk now. Raises KeyUnusable, and what ``load_material`` raises."""
+        material = load_material(self.security_dir, time.time())
+        if material is None:
+            raise KeyUnusable(
+                "this host is a member of a cluster and has no certificate",
+                asked=str(self.security_dir),
+                hint="restore the folder from a backup; else remove the host and join again in an empty directory",
+            )
+        contexts, identity = ssl_contexts(material), material.identity
+        return PeerIdentity(identity.cluster_id, identity.host_id, contexts.server, contexts.client)
 
 
 def _refuse_call(call: IncomingCall) -> None:

@@ -19,7 +19,7 @@ Plain = dict[str, Any]
 
 
 def resources_of(given: Plain) -> Plain:
-    """What is asked for; what is not named is not asked for."""
+    """What is asked for, of each member of a gang; what is not named is not asked for. Only a gang says its size."""
     return {
         "gpus": 0.0,
         "gpu_count": 0,

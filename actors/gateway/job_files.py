@@ -1,19 +1,20 @@
-"""What attempts leave on this host's disk: output, also as it grows, and results."""
+"""What attempts leave on the disks of the hosts that they ran on: output, also as it grows, and results."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from actorgrid.errors import (
     ActorError,
+    CallTimeout,
+    HostUnreachable,
     NotFound,
     Overloaded,
+    PeerGone,
     ResultGone,
     TaskCancelled,
     TaskFailed,
@@ -24,33 +25,23 @@ from actorgrid.errors import (
 from actorgrid.models import JobState
 
 from ..cluster.messages import GetJob
-from ..work.attempt_dir import AttemptDir
+from ..links.pieces import Piece
 from .answers import LogsQuery
+from .attempt_files import OUTPUT_BYTES, AttemptFiles, files_of
 from .route import Call, Route
 from .stream import gone, send_bytes
 
-PIECE_BYTES = 256 * 2**10
 POLL_S = 0.07
 RECHECK_S = 2.0
 """How often a follower asks for the job even when it was told of no change."""
 MAX_FOLLOWERS = 256
-WHOLE_BYTES = 2**20
-"""Results up to this size are sent in one piece."""
+NOT_THERE = (HostUnreachable, CallTimeout, PeerGone, ActorError)
+"""What says that an attempt's host, or the way to it, is not there now."""
 
 
 async def _job(call: Call) -> dict[str, Any]:
     record: dict[str, Any] = await call.ask("cluster_manager", GetJob(call.part("job_id"), seen=call.seen), 10.0)
     return record
-
-
-def _folder(call: Call, attempt: dict[str, Any]) -> AttemptDir:
-    if attempt["host"] != call.door.host.host_id:
-        raise NotFound(
-            f"attempt {attempt['attempt_id']} ran on another host",
-            found=str(attempt["host"]),
-            hint="ask that host for its output and results",
-        )
-    return AttemptDir(call.door.host.paths.attempts_dir, attempt["attempt_id"])
 
 
 def _pick(job: dict[str, Any], number: int | None) -> dict[str, Any] | None:
@@ -79,9 +70,8 @@ async def get_logs(call: Call) -> Any:
     headers = {"X-Job-State": str(job["state"])}
     if attempt is not None:
         headers["X-Attempt"] = str(attempt["number"])
-        folder = _folder(call, attempt)
         # A placed attempt may not have its folder yet; an ended one without it is past keeping.
-        if attempt.get("ended_at") is not None and not await call.door.in_pool(folder.path.exists):
+        if attempt.get("ended_at") is not None and not await _exists(call, attempt, query):
             raise ResultGone(
                 f"the output of {attempt['attempt_id']} is not kept any more",
                 hint="work.keep_finished_jobs says how many are; write to files what must stay",
@@ -95,7 +85,10 @@ async def get_logs(call: Call) -> Any:
     elif attempt is None:
         pieces = _nothing()
     else:
-        pieces = _read(call, _folder(call, attempt), query.stream, query.offset)
+        files = files_of(call, attempt)
+        # Asked before the answer begins: a host that is away is a named error, not half an answer.
+        first, _ = await files.output(query.stream, query.offset, OUTPUT_BYTES, follow=False)
+        pieces = _read(files, query.stream, query.offset, first)
     return await send_bytes(call.http, pieces, headers)
 
 
@@ -105,16 +98,26 @@ async def _nothing() -> AsyncGenerator[bytes]:
         yield piece
 
 
-async def _read(call: Call, folder: AttemptDir, stream: str, offset: int) -> AsyncGenerator[bytes]:
-    """What is there now: a growing output is read up to its size at the beginning."""
-    left = folder.output_size(stream) - offset
-    while left > 0:
-        piece = await call.door.in_pool(partial(folder.read_output, stream, offset, min(PIECE_BYTES, left)))
-        if not piece:
+async def _exists(call: Call, attempt: dict[str, Any], query: LogsQuery) -> bool:
+    """Whether anything is kept of an ended attempt. One that was lost with its host does not keep a follower."""
+    try:
+        _, exists = await files_of(call, attempt).output(query.stream, 0, 0, follow=False)
+    except NOT_THERE:
+        if query.follow and query.attempt is None:
+            return True
+        raise
+    return exists
+
+
+async def _read(files: AttemptFiles, stream: str, offset: int, piece: Piece) -> AsyncGenerator[bytes]:
+    """What is there now, from *piece* on: a growing output is read up to its size at the beginning."""
+    end = piece.size
+    while piece.data:
+        yield piece.data
+        offset += len(piece.data)
+        if offset >= end:
             return
-        offset += len(piece)
-        left -= len(piece)
-        yield piece
+        piece, _ = await files.output(stream, offset, min(OUTPUT_BYTES, end - offset), follow=False)
 
 
 async def _follow(call: Call, query: LogsQuery, job: dict[str, Any]) -> AsyncGenerator[bytes]:
@@ -125,17 +128,14 @@ async def _follow(call: Call, query: LogsQuery, job: dict[str, Any]) -> AsyncGen
     asked_s = loop.time()
     call.door.followers += 1
     try:
-        with call.door.hub.watch_job(job["job_id"]) as watch:
+        with call.door.hub.watch("job", job["job_id"]) as watch:
             while not gone(call.http) and not call.door.stopping:
                 attempt = _pick(job, number)
                 final = JobState(job["state"]).final
-                piece = b""
-                if attempt is not None:
-                    read = partial(_folder(call, attempt).read_output, query.stream, offset, PIECE_BYTES)
-                    piece = await call.door.in_pool(read)
-                if piece:
-                    offset += len(piece)
-                    yield piece
+                data = b"" if attempt is None else await _more(call, attempt, query.stream, offset, final)
+                if data:
+                    offset += len(data)
+                    yield data
                     continue
                 # What was known to have ended before this empty read has given all it had.
                 if attempt is None or attempt.get("ended_at") is not None or final:
@@ -154,6 +154,20 @@ async def _follow(call: Call, query: LogsQuery, job: dict[str, Any]) -> AsyncGen
                     job = await _refreshed(call, job)
     finally:
         call.door.followers -= 1
+
+
+async def _more(call: Call, attempt: dict[str, Any], stream: str, offset: int, final: bool) -> bytes:
+    """What came since. A host that does not answer may come back, or be given up by the cluster and its work with it.
+
+    Raises HostUnreachable and the like when the job is over, and what is left to tell lies there.
+    """
+    try:
+        piece, _ = await files_of(call, attempt).output(stream, offset, OUTPUT_BYTES, follow=True)
+    except NOT_THERE:
+        if final and attempt.get("state") != "lost":
+            raise
+        return b""
+    return piece.data
 
 
 async def _refreshed(call: Call, job: dict[str, Any]) -> dict[str, Any]:
@@ -183,22 +197,24 @@ async def get_result(call: Call) -> Any:
         )
     attempt = _pick(job, None)
     if attempt is not None:
-        path = _folder(call, attempt).result
-        try:
-            size = (await call.door.in_pool(path.stat)).st_size
-            if size <= WHOLE_BYTES:
-                content = await call.door.in_pool(path.read_bytes)
-                return web.Response(body=content, content_type="application/octet-stream")
-        except FileNotFoundError:
-            raise _no_result(job, state) from None
-        return await send_bytes(call.http, _file(call, path), {"Content-Length": str(size)})
+        files = files_of(call, attempt)
+        piece = await files.result(0)
+        if piece is None:
+            raise _no_result(job, state)
+        if len(piece.data) == piece.size:
+            return web.Response(body=piece.data, content_type="application/octet-stream")
+        return await send_bytes(call.http, _file(files, piece), {"Content-Length": str(piece.size)})
     raise _no_result(job, state)
 
 
-async def _file(call: Call, path: Path) -> AsyncGenerator[bytes]:
-    with open(path, "rb") as file:
-        while piece := await call.door.in_pool(partial(file.read, WHOLE_BYTES)):
-            yield piece
+async def _file(files: AttemptFiles, piece: Piece | None) -> AsyncGenerator[bytes]:
+    offset = 0
+    while piece is not None and piece.data:
+        yield piece.data
+        offset += len(piece.data)
+        if offset >= piece.size:
+            return
+        piece = await files.result(offset)
 
 
 def _no_result(job: dict[str, Any], state: JobState) -> Exception:

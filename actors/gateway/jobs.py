@@ -22,6 +22,7 @@ from actorgrid.errors import (
 from actorgrid.models import Job, JobState, TaskRequest
 
 from ..cluster.messages import CancelJob, GetJob, ListJobs, SubmitJobs, Why
+from ..links.messages import SpreadBlobs
 from .answers import Accepted, BatchAccepted, BatchRequest, JobsAnswer, JobsQuery, WaitQuery, WhyAnswer
 from .records import job_checks, job_record
 from .route import Call, Route
@@ -29,6 +30,7 @@ from .route import Call, Route
 COMMIT_TIMEOUT_S = 45.0
 """A proposal outlives a restart of the ledger, which itself waits 30 s."""
 ANSWER_S = 10.0
+SPREAD_S = 45.0
 
 
 async def post_job(call: Call) -> Any:
@@ -64,6 +66,9 @@ async def _accept(call: Call, requests: list[TaskRequest]) -> list[dict[str, Any
 
     # On the disk for good first: once the ledger names a payload, a crash of ours must not lose it.
     digests = await call.door.in_pool(keep)
+    if digests and call.door.host.place is not None:
+        # As durable as the ledger's entry will be: the loss of this host must not lose the job.
+        await call.ask("links", SpreadBlobs(tuple(digests.values())), SPREAD_S)
     now = time()
     jobs = tuple(
         job_record(

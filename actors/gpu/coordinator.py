@@ -18,7 +18,6 @@ from actorgrid.errors import (
     HostError,
     LedgerRefused,
     NotLeader,
-    NotSupported,
     Overloaded,
     StorageError,
 )
@@ -242,7 +241,7 @@ class GPUCoordinator(Server):
             "another host of the cluster places work",
             asked="a worker",
             found=f"host {self._mirror.leader or 'unknown: none leads just now'}",
-            hint="open the session there; jobs (run, submit) are taken by every host",
+            hint="ask again in a moment",
         )
 
     # -- scheduling
@@ -402,13 +401,6 @@ class GPUCoordinator(Server):
             self._lease_waiters[request.lease_id] = waiting
             self._kick()
         record: dict[str, Any] = await waiting[0]
-        if record["host"] != self.host.host_id:
-            raise NotSupported(
-                "there is room for this worker on another host only, and sessions do not reach there yet",
-                asked=f"a worker on host {self.host.host_id}",
-                found=f"host {record['host']}",
-                hint="submit it as a job: actorgrid run, actorgrid submit",
-            )
         return record
 
     def _settle_lease(self, lease_id: str) -> None:

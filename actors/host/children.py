@@ -19,6 +19,12 @@ CHILDREN = check_children(
 )
 
 OF_A_CLUSTER = check_children(
-    (*CHILDREN, ChildSpec("join_door", "actorgrid.actors.security.actor:JoinDoorServer", shutdown=5.0))
+    (
+        *CHILDREN[:-1],
+        # Before the gateway, which asks it for what lies on other hosts.
+        ChildSpec("links", "actorgrid.actors.links.actor:Links", shutdown=5.0),
+        CHILDREN[-1],
+        ChildSpec("join_door", "actorgrid.actors.security.actor:JoinDoorServer", shutdown=5.0),
+    )
 )
 """What a host of a cluster runs."""

@@ -74,6 +74,11 @@ class Place:
         return listens(self.address, self.base_port)
 
     @property
+    def calls_port(self) -> int:
+        """Where it takes calls and streams of other hosts."""
+        return self.base_port + CALLS_OFFSET
+
+    @property
     def join_port(self) -> int:
         """Where it lets hosts in."""
         return self.base_port + JOIN_OFFSET
@@ -84,7 +89,7 @@ class Place:
         founds = None
         if self.founding:
             founds = found_cluster(self.cluster_id, host_id, self.listens, material.identity.fingerprint, time())
-        return VoterPlan(self.node, net, self.founding, self.seeds, founds)
+        return VoterPlan(self.node, net, self.founding, self.seeds, net.renew, founds)
 
 
 def listens(address: str, base_port: int) -> dict[str, str]:

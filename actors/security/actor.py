@@ -15,18 +15,18 @@ from typing import Any
 from cryptography import x509
 
 import actorgrid
-from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded, PortInUse, WrongState
+from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded, PortInUse
 from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.commands import create_join_token, redeem_join_token, revoke_join_token
 from ..consensus.messages import Applied, Query
-from ..consensus.mirror import LedgerMirror
-from .host_material import WRAP_FILE, load_material
+from ..consensus.mirror import LEADERLESS_S, LedgerMirror
+from .host_material import HostMaterial, load_material
 from .join_door import JoinDoor, Redeem
 from .join_messages import VOTERS_MAX, Voter, Welcome
 from .join_tokens import ID_BYTES, NONCE_BYTES, SECRET_BYTES, make_token
-from .keys import ensure_wrap_key, load_authority
-from .messages import MakeJoinToken, TakeBackJoinToken
+from .keeping import Keeping
+from .messages import MakeJoinToken, RenewCertificate, RotateAuthority, ShowTrust, TakeBackJoinToken
 from .tls_contexts import door_context
 from .visitor import Visitor
 
@@ -50,19 +50,19 @@ class JoinDoorServer(Server):
         material = load_material(folder, time())
         if material is None:
             raise KeyUnusable("this host has no certificate", asked=str(folder))
-        self._material = material
-        signing = material.bundle.signing
-        self._authority = load_authority(
-            folder, material.bundle, signing.generation, ensure_wrap_key(folder / WRAP_FILE)
-        )
-        self._context = door_context(material)
-        self._mirror = LedgerMirror(self)
+        self._use(material)
+        self._mirror = LedgerMirror(self, lambda _: self._keeping.look(), self._ledger_applied)
+        self._keeping = Keeping(self, self._mirror, place.address, material, self._use)
         self._door = JoinDoor(self._find_token, self._taken, actorgrid.__version__)
         self._visitors: dict[Visitor, None] = {}
         self._listener = _listen(place.address, place.join_port)
         self.runtime.watch(self._listener.fileno(), self._accept)
         self.every(TICK_S, self._tick)
         self.spawn(self._mirror.start())
+
+    def _use(self, material: HostMaterial) -> None:
+        self._material = material
+        self._context = door_context(material)
 
     def stop(self, reason: str) -> None:
         """Close the door and every visit."""
@@ -78,6 +78,10 @@ class JoinDoorServer(Server):
     @handles(Applied)
     def _applied(self, message: Applied) -> None:
         self._mirror.applied(message)
+
+    def _ledger_applied(self, message: Applied) -> None:
+        if any(kind in ("trust", "member", "leader") for kind, _, _ in message.changes):
+            self._keeping.look()
 
     # -- visitors
 
@@ -135,19 +139,15 @@ class JoinDoorServer(Server):
             visitor.do(visitor.visit.welcome(welcome))
 
     async def _let_in(self, asked: Redeem) -> Welcome:
-        if self._authority is None:
-            raise WrongState(
-                "this host does not have the authority's key, so it cannot issue certificates",
-                asked=asked.claim.host_id,
-                found=self.host.host_id,
-                hint=f"join by the cluster's first host: --join {self._first_host()}",
-            )
+        authority = self._keeping.signing
+        if authority is None:
+            raise self._keeping.cannot(f"let host {asked.claim.host_id} in")
         listens = asked.capabilities.listens
         for service in LISTENS:
             _check_place(service, listens.get(service, ""), asked.request.addresses)
         now_s = time()
         # Issued first: a certificate without an entry of the ledger is refused by every link.
-        certificate = self._authority.issue(asked.request, now_s, x509.random_serial_number())
+        certificate = authority.issue(asked.request, now_s, x509.random_serial_number())
         command = redeem_join_token(
             asked.claim.token_id,
             asked.claim.host_id,
@@ -188,10 +188,6 @@ class JoinDoorServer(Server):
             for member in members[:VOTERS_MAX]
         )
 
-    def _first_host(self) -> str:
-        first = min(self._mirror.members.values(), key=lambda member: int(member["node"]), default=None)
-        return "" if first is None else str(first["addresses"].get("join", ""))
-
     # -- tokens
 
     @handles(MakeJoinToken)
@@ -207,7 +203,7 @@ class JoinDoorServer(Server):
             uses=request.uses,
             made_by=request.by,
         )
-        await self._mirror.propose(create_join_token(record, time()))
+        await self._mirror.propose(create_join_token(record, time()), leaderless_s=LEADERLESS_S)
         fields = ("id", "expires_at", "uses_max")
         place = self.host.place
         assert place is not None
@@ -215,7 +211,22 @@ class JoinDoorServer(Server):
 
     @handles(TakeBackJoinToken)
     async def _take_back(self, request: TakeBackJoinToken) -> dict[str, Any]:
-        return await self._mirror.propose(revoke_join_token(request.token_id, time()))
+        return await self._mirror.propose(revoke_join_token(request.token_id, time()), leaderless_s=LEADERLESS_S)
+
+    # -- the cluster's trust
+
+    @handles(ShowTrust)
+    def _show_trust(self, _request: ShowTrust) -> dict[str, Any]:
+        return self._keeping.shown()
+
+    @handles(RotateAuthority)
+    async def _rotate(self, request: RotateAuthority) -> dict[str, Any]:
+        return await (self._keeping.call_off() if request.call_off else self._keeping.rotate())
+
+    @handles(RenewCertificate)
+    def _renew(self, request: RenewCertificate) -> dict[str, Any]:
+        self._keeping.renew(request.new_key)
+        return {"valid_until": self._material.identity.valid_until_s}
 
     # -- how we are
 
@@ -232,7 +243,7 @@ class JoinDoorServer(Server):
             "visits": self._door.visits,
             "welcomed": self._door.welcomed,
             "refused": dict(self._door.refused),
-            "has_authority_key": self._authority is not None,
+            "has_authority_key": self._keeping.signing is not None,
         }
 
 

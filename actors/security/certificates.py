@@ -134,6 +134,14 @@ def identify(certificate: bytes | x509.Certificate) -> HostIdentity:
     )
 
 
+def addresses(certificate: x509.Certificate) -> tuple[str, ...]:
+    """The IP addresses and DNS names in it, sorted. Raises CertificateRefused."""
+    with refusing("the certificate's names"):
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    found = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+    return tuple(sorted([*found, *names.get_values_for_type(x509.DNSName)]))
+
+
 def check_host(
     certificate: x509.Certificate, authorities: Iterable[x509.Certificate], cluster_id: str, now_s: float
 ) -> HostIdentity:

@@ -32,7 +32,7 @@ from actorgrid.errors import CertificateRefused, KeyUnusable, WrongCluster
 
 from .authority import Authority
 from .certificate_requests import check_request, make_request
-from .certificates import HostIdentity, fingerprint, identify, pem, read_certificate
+from .certificates import HostIdentity, addresses, fingerprint, identify, pem, read_certificate
 from .keys import key_bytes, new_private_key, read_key
 from .private_files import read_private, write_private
 from .trust_bundle import TrustBundle, read_bundle
@@ -58,6 +58,11 @@ class HostMaterial:
     def identity(self) -> HostIdentity:
         """Whom the certificate names."""
         return identify(self.certificate)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """What the certificate names beside the host: where it is reached."""
+        return addresses(self.certificate)
 
     @property
     def pem(self) -> bytes:
@@ -191,10 +196,9 @@ def ensure_host_key(folder: Path, *, anew: bool = False) -> ec.EllipticCurvePriv
     removed, or whose key may be known to others. Raises KeyExposed, KeyUnusable, DataDirUnusable.
     """
     path = folder / JOINING_FILE
-    try:
-        return read_key(read_private(path))
-    except FileNotFoundError:
-        pass
+    begun = spare_key(folder)
+    if begun is not None:
+        return begun
     if not anew:
         try:
             return _read_host_key(folder, read_private(folder / HOST_FILE))
@@ -203,6 +207,19 @@ def ensure_host_key(folder: Path, *, anew: bool = False) -> ec.EllipticCurvePriv
     key = new_private_key()
     write_private(path, key_bytes(key))
     return key
+
+
+def spare_key(folder: Path) -> ec.EllipticCurvePrivateKey | None:
+    """The new key whose certificate has not come yet, if there is one. Raises KeyExposed, KeyUnusable."""
+    try:
+        return read_key(read_private(folder / JOINING_FILE))
+    except FileNotFoundError:
+        return None
+
+
+def drop_spare_key(folder: Path) -> None:
+    """Forget it; none there is no error."""
+    (folder / JOINING_FILE).unlink(missing_ok=True)
 
 
 def _read_host_key(folder: Path, host: bytes) -> ec.EllipticCurvePrivateKey:

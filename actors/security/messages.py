@@ -15,6 +15,33 @@ class MakeJoinToken:
 
 
 @dataclass(frozen=True, slots=True)
+class MaterialChanged:
+    """Cast to the host's servers that have links: its certificate or bundle on disk is another, for the next link."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShowTrust:
+    """Answer: the authorities, who has their keys, what each member carries (see ``Keeping.shown``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RotateAuthority:
+    """Introduce the next generation of the authority, or call a rotation off. Answer: {"generation", "fingerprint"}.
+
+    Raises WrongState on a host without the authority's key, or in the middle of a rotation.
+    """
+
+    call_off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenewCertificate:
+    """Have this host ask for a certificate now. Answer: {"valid_until"} of the one that it has."""
+
+    new_key: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TakeBackJoinToken:
     """It lets nobody in any more. Answer: {"id", "revoked_at"}. Raises UnknownJoinToken."""
 

@@ -25,6 +25,7 @@ from actorgrid.transports.task_frames import JobResult, decode_result
 from .attempt_dir import AttemptDir, is_id
 from .environment import device_variables, host_tag, work_environment
 from .housekeeping import end_marked
+from .inputs import NOT_BROUGHT, Inputs
 from .lease_keeper import LeaseKeeper
 from .linux import boot_id
 from .outcomes import STDERR_TAIL_BYTES, outcome_of, outcome_of_lost, outcome_of_preempted, retry_delay_s
@@ -75,6 +76,7 @@ class Attempts:
         self._keeper = keeper
         self._tag = host_tag(server.host.paths.data_dir)
         self._boot = boot_id()
+        self._inputs = Inputs(server)
         self._waiting: deque[str] = deque()
         self._stopping = False
         self._left = False
@@ -220,7 +222,7 @@ class Attempts:
                 try:
                     if not await self._start(attempt):
                         return None
-                except (DiskFull, WorkerLost, DependencyFailed) as error:
+                except (DiskFull, WorkerLost, DependencyFailed, *NOT_BROUGHT) as error:
                     if tries < START_TRIES and not isinstance(error, DependencyFailed):
                         await self._server.sleep(min(1.0, LOOK_AGAIN_S * 2**tries))
                         continue
@@ -277,9 +279,12 @@ class Attempts:
             attempt.directory.remove()
             return False
         if not attempt.directory.exists():
-            attempt.directory.create(self._spec(job, allocation))
+            inputs = await self._inputs.bring(job)
+            if attempt_id not in self._mirror.allocations or self._stopping:
+                return False  # taken back meanwhile
+            attempt.directory.create(self._spec(job, allocation, inputs))
         if not self._keeper.may_start():
-            return True  # the disk took its time
+            return True  # what it needs took its time
         deadline = self._keeper.lease.deadline(attempt.isolation_s)
         attempt.shim_pid = await self._zygote.fork(str(attempt.directory.path), deadline)
         self.started_total += not attempt.alive_here
@@ -356,7 +361,7 @@ class Attempts:
 
     # -- specs
 
-    def _spec(self, job: dict[str, Any], allocation: dict[str, Any]) -> dict[str, Any]:
+    def _spec(self, job: dict[str, Any], allocation: dict[str, Any], inputs: dict[str, str]) -> dict[str, Any]:
         paths, settings = self._server.host.paths, self._server.host.settings
         attempt_id = allocation["allocation_id"]
         devices = self._mirror.hosts.get(allocation["host"], {}).get("devices", [])
@@ -395,23 +400,11 @@ class Attempts:
                 "payload_path": str(paths.blobs_dir / str(job["payload_digest"])),
                 "digest": job["payload_digest"],
                 "python": job.get("python") or "",
-                "inputs": {name: str(self._result_of(name)) for name in job.get("depends_on") or ()},
+                "inputs": inputs,
                 "max_result_bytes": settings.work.max_result_bytes,
                 "result_path": str(AttemptDir(paths.attempts_dir, attempt_id).result),
             }
         return spec
-
-    def _result_of(self, job_id: str) -> Path:
-        """The result file of a dependency's last attempt that left one here (a command leaves none)."""
-        attempts_dir: Path = self._server.host.paths.attempts_dir
-        found = [
-            folder
-            for folder in attempts_dir.glob(f"{job_id}.*")
-            if folder.name.rpartition(".")[0] == job_id and (folder / "result.bin").exists()
-        ]
-        if not found:
-            return attempts_dir / f"{job_id}.0" / "result.bin"
-        return max(found, key=lambda folder: int(folder.name.rpartition(".")[2])) / "result.bin"
 
 
 def socket_path(folder: Path, name: str, kind: str) -> Path:

@@ -176,15 +176,15 @@ def test_a_lock_that_nobody_renews_is_given_to_who_waits(make_host: MakeHost) ->
     waits = host.propose(acquire_lock("deploy", "b", 60.0, AT, wait=True)).result
     assert (first["held"], waits["held"]) == (True, False)
     host.node.advance(2.0)
-    assert host.live._voter.ledger.locks["deploy"]["holder"]["owner"] == "a"
+    assert host.live._voter.ledger.locks["deploy"]["holders"][0]["owner"] == "a"
     host.node.advance(1.0)
-    holder = host.live._voter.ledger.locks["deploy"]["holder"]
+    holder = host.live._voter.ledger.locks["deploy"]["holders"][0]
     assert holder["owner"] == "b"
     assert holder["token"] > first["token"]
     host.kill()
     host.start()  # whoever leads next starts the lease anew
     host.node.advance(61.0)
-    assert host.live._voter.ledger.locks["deploy"]["holder"]["owner"] == "b"
+    assert host.live._voter.ledger.locks["deploy"]["holders"][0]["owner"] == "b"
     host.node.advance(6.0)
     assert host.live._voter.ledger.locks == {}
 
@@ -276,6 +276,20 @@ def test_a_subscriber_that_missed_a_cast_subscribes_again(make_host: MakeHost) -
     host.propose(cancel_job("a", "me", AT))
     host.node.settle()
     assert sorted(follower.mirror.jobs) == ["b"]
+
+
+def test_who_subscribes_after_an_entry_that_changed_nothing_is_no_further_than_the_others(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    early = host.node.request("consensus", Subscribe()).index
+    assert host.propose({"type": "release_lease", "v": 1, "at": AT, "lease_id": "none"}).result == {"released": False}
+    assert host.live.status()["index"] == early + 1
+    # Or a reader that asks the early one for what it saw at the late one would wait for a cast that never comes.
+    assert host.node.request("consensus", Subscribe()).index == early
+    follower = host.node.add(Follower, host.context)
+    host.propose(set_setting("k", 1, "me", AT))
+    host.node.settle()
+    assert isinstance(follower, Follower) and follower.mirror.settings == {"k": 1} and follower.snapshots == 1
 
 
 def test_many_proposals_of_one_server_are_under_way_at_once(make_host: MakeHost) -> None:

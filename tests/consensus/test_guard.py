@@ -15,6 +15,7 @@ from actorgrid.actors.consensus.commands import (
     end_attempt,
     fail_job,
     grant_attempt,
+    grant_gang,
     grant_lease,
     new_term,
     preempt_attempt,
@@ -33,6 +34,7 @@ HOSTS = st.sampled_from(["h1", "h2"])
 LEASES = st.sampled_from(["L1", "L2", "L3", "L4"])
 INDEXES = st.lists(st.integers(0, 2), max_size=2, unique=True)
 SMALL = st.integers(0, 3)
+PORTS = (29_500, 29_502)
 
 
 @st.composite
@@ -72,6 +74,37 @@ class Guard(RuleBasedStateMachine):
             assert repr(again.error) == repr(outcome.error)
             assert (again.result, again.changes, again.events) == (outcome.result, outcome.changes, outcome.events)
         return outcome.result
+
+    @rule(job_id=JOBS, resources=amounts(), size=st.integers(2, 3), spread=st.booleans(), retries=SMALL)
+    def submit_gang(self, job_id: str, resources: dict[str, Any], size: int, spread: bool, retries: int) -> None:
+        gang = {**resources, "gang": size, "spread": spread}
+        self.do(submit_jobs([job_record(job_id, resources=gang, retries_left=retries)], AT))
+
+    @rule(data=st.data(), right=st.booleans(), number=SMALL, incarnation=SMALL, hosts=st.lists(HOSTS, max_size=4))
+    def grant_gang(self, data: st.DataObject, right: bool, number: int, incarnation: int, hosts: list[str]) -> None:
+        gangs = sorted(id for id, job in self.ledger.jobs.items() if job["resources"].get("gang"))
+        job_id = data.draw(st.sampled_from(gangs)) if gangs else "j0"
+        job = self.ledger.jobs.get(job_id)
+        before = self.ledger.allocations.keys() - ()
+        gpus = [[0]] * len(hosts)
+        incarnations = [incarnation] * len(hosts)
+        if right and job is not None:
+            number = job["attempts"][-1]["number"] + 1 if job["attempts"] else 1
+            hosts = [data.draw(HOSTS) for _ in range(job["resources"].get("gang", 1))]
+            count = job["resources"]["gpu_count"]
+            gpus = [data.draw(st.permutations([0, 1]))[:count] for _ in hosts]
+            incarnations = [self.ledger.hosts[host]["incarnation"] for host in hosts]
+        members = [
+            {"host": host, "incarnation": each, "gpu_indexes": list(indexes)}
+            for host, each, indexes in zip(hosts, incarnations, gpus, strict=True)
+        ]
+        given_out = self.do(grant_gang(job_id, number, members, PORTS, self.ledger.term, AT))
+        fresh = self.ledger.allocations.keys() - before
+        if given_out is None or "token" not in given_out:
+            assert not fresh, "a gang that was refused holds something"
+            return
+        assert fresh == {f"{job_id}.{number}-{rank}" for rank in range(len(members))}
+        self.tokens |= dict.fromkeys(fresh, given_out["token"])
 
     @rule(job_id=JOBS, resources=amounts(), retries=SMALL, depends=st.lists(JOBS, max_size=2), more=JOBS)
     def submit(self, job_id: str, resources: dict[str, Any], retries: int, depends: list[str], more: str) -> None:
@@ -182,12 +215,33 @@ class Guard(RuleBasedStateMachine):
     @invariant()
     def every_allocation_has_one_living_owner(self) -> None:
         living = {
-            job["attempts"][-1]["attempt_id"]
+            member["allocation_id"]
             for job in self.ledger.jobs.values()
             if job["state"] in ("placed", "running")
+            for member in job["attempts"][-1].get("members", job["attempts"][-1:])
+            if member["state"] != "lost"
         }
         held = {key for key, value in self.ledger.allocations.items() if value["owner"]["kind"] == "attempt"}
         assert living == held
+
+    @invariant()
+    def a_gang_is_over_when_all_its_members_are(self) -> None:
+        meeting = set()
+        for job in self.ledger.jobs.values():
+            for attempt in job["attempts"]:
+                if "members" not in attempt:
+                    continue
+                open_ones = [member for member in attempt["members"] if member["ended_at"] is None]
+                assert (attempt["ended_at"] is None) == bool(open_ones)
+                assert (attempt["ending"] is None) == all(
+                    member["state"] in ("placed", "running", "succeeded") for member in attempt["members"]
+                )
+                if open_ones and attempt["members"][0]["state"] != "lost":
+                    meeting.add((attempt["host"], attempt["rendezvous"]["port"]))
+                    hosts = {member["host"] for member in attempt["members"]}
+                    assert len(hosts) == len(attempt["members"]) or not job["resources"]["spread"]
+        gangs = {id for id, held in self.ledger.allocations.items() if held["owner"].get("rank") == 0}
+        assert len(meeting) == len(gangs), "two gangs meet at one port of a host"
 
     @invariant()
     def nothing_waits_for_what_failed(self) -> None:
@@ -227,6 +281,7 @@ TYPES = [
     "register_host",
     "submit_jobs",
     "grant_attempt",
+    "grant_gang",
     "start_attempt",
     "end_attempt",
     "cancel_job",
@@ -238,10 +293,25 @@ TYPES = [
 NAMES = [
     *("term", "epoch", "host", "jobs", "job_id", "number", "incarnation", "gpu_indexes", "attempt_id", "token"),
     *("outcome", "charge", "error", "retry_at", "by", "lease_id", "session_id", "resources", "pool", "env"),
-    *("key", "value"),
+    *("key", "value", "members", "ports"),
 ]
 PLAUSIBLE = st.sampled_from(
-    [1, 0, "h1", "j1", "j1.1", [0], [1, 2], "failed", True, host_record("h9"), [job_record("j1")], {"cpu_milli": 1}, {}]
+    [
+        1,
+        0,
+        "h1",
+        "j1",
+        "j1.1",
+        [0],
+        [1, 2],
+        "failed",
+        True,
+        host_record("h9"),
+        [job_record("j1")],
+        {"cpu_milli": 1},
+        {},
+        [{"host": "h9", "incarnation": 1, "gpu_indexes": []}] * 2,
+    ]
 )
 
 

@@ -28,13 +28,14 @@ from actorgrid.actors.gpu.coordinator import GPUCoordinator as RealGPUCoordinato
 from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.host.place import Place
+from actorgrid.actors.links import messages as links
 from actorgrid.actors.replication import messages as replication
 from actorgrid.actors.replication.actor import DistributedState as RealDistributedState
 from actorgrid.actors.security import messages as security
 from actorgrid.actors.work.messages import ListAttempts
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
-from actorgrid.errors import ActorGridError, UnknownJob, UnknownKey, UnknownSession
+from actorgrid.errors import ActorGridError, HostUnreachable, UnknownJob, UnknownKey, UnknownSession
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
@@ -77,6 +78,8 @@ ALLOCATION = {
 
 JOIN_TOKEN = {"id": "t1", "made_by": "http", "made_at": 1.0, "expires_at": 9.0, "uses_max": 1, "used_by": []}
 JOIN_TOKEN |= {"revoked_at": None, "verify_key": "not shown"}
+HOLDER = {"owner": "me", "user_id": "ann", "since": 1.0, "ttl_s": 5.0, "renewals": 0, "token": [1, 7]}
+LOCK = {"name": "deploy", "slots": 1, "holders": [HOLDER], "waiters": [{**HOLDER, "owner": "you", "token": None}]}
 QUOTA = {
     "user": "ann",
     "limits": {
@@ -128,6 +131,8 @@ class Consensus(StandIn):
             return {"allocations": [ALLOCATION]}
         if query.kind == "quotas":
             return {"quotas": [QUOTA]}
+        if query.kind == "locks":
+            return {"locks": [LOCK]}
         if query.kind == "join_tokens":
             return {"join_tokens": [JOIN_TOKEN]}
         if query.kind == "counts":
@@ -261,6 +266,12 @@ class ClusterManager(StandIn):
         previous = self.host.settings.set_live(request.key, request.value)
         return {"key": request.key, "value": self.host.settings.get(request.key), "previous": previous}
 
+    @handles(cluster.ChangeLock)
+    def change_lock(self, request: cluster.ChangeLock) -> dict[str, Any]:
+        if request.command["type"] == "release_lock":
+            return {"released": True}
+        return {"held": True, "token": [1, 7], "position": 0, "slots": 1, "ttl_s": 5.0, "renewals": 0}
+
     @handles(cluster.SetQuota)
     def set_quota(self, request: cluster.SetQuota) -> dict[str, Any]:
         self.quotas.append(request)
@@ -278,9 +289,47 @@ class JoinDoor(StandIn):
         shown = {"token": "agj1.c1", "join": "127.0.0.1:7403", "id": "t1", "expires_at": request.ttl_s}
         return {**shown, "uses_max": request.uses}
 
+    @handles(security.ShowTrust)
+    def show(self, _request: security.ShowTrust) -> dict[str, Any]:
+        authority = {"generation": 1, "state": "signing", "fingerprint": "f1", "valid_until": 9e9, "holders": ["h1"]}
+        member = {"node_id": "h1", "node": 1, "generation": 1, "valid_until": 8e9, "bundle_version": 1, "keys": [1]}
+        return {
+            "cluster_id": "c1",
+            "version": 1,
+            "fingerprint": "f1",
+            "rotation_due": False,
+            "authorities": [authority],
+            "rotation": {"next": "", "waits_for": []},
+            "hosts": [{**member, "asks": False}],
+        }
+
+    @handles(security.RotateAuthority)
+    def rotate(self, request: security.RotateAuthority) -> dict[str, Any]:
+        return {"generation": 3 if request.call_off else 2, "fingerprint": "f2"}
+
+    @handles(security.RenewCertificate)
+    def renew(self, request: security.RenewCertificate) -> dict[str, Any]:
+        return {"valid_until": 2.0 if request.new_key else 1.0}
+
     @handles(security.TakeBackJoinToken)
     def take_back(self, request: security.TakeBackJoinToken) -> dict[str, Any]:
         return {"id": request.token_id, "revoked_at": 2.0}
+
+
+class Links(StandIn):
+    name = "links"
+
+    def start(self) -> None:
+        self.spread: list[tuple[str, ...]] = []
+
+    @handles(links.SpreadBlobs)
+    def take(self, request: links.SpreadBlobs) -> None:
+        self.check()
+        self.spread.append(request.digests)
+
+    @handles(links.AskHost)
+    def ask(self, request: links.AskHost) -> Any:
+        raise HostUnreachable(f"{request.host_id} cannot be reached", asked=request.service)
 
 
 class LoadBalancer(StandIn):
@@ -424,6 +473,7 @@ STAND_INS: tuple[type[StandIn], ...] = (
     Consensus,
     ClusterManager,
     JoinDoor,
+    Links,
     LoadBalancer,
     GpuCoordinator,
     DistributedState,

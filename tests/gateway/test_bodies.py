@@ -12,7 +12,7 @@ import pytest
 
 from actorgrid.actors.gateway.body import check_plain, encode_json, field_names
 from actorgrid.actors.gateway.records import host_python, job_record
-from actorgrid.errors import MalformedBody
+from actorgrid.errors import HostUnreachable, MalformedBody
 from actorgrid.models import TaskRequest
 
 MSGPACK = {"Content-Type": "application/msgpack"}
@@ -100,6 +100,15 @@ def test_payload_is_on_disk_under_its_digest_before_the_job_is_submitted(town: A
     assert kept.read_bytes() == payload
     assert kept.stat().st_mode & 0o777 == 0o600
     assert not list(town.host.paths.blobs_dir.glob(".incoming-*"))
+    # And on other hosts' disks: this one may be lost.
+    assert [set(each) for each in town.servers["links"].spread] == [{job["payload_digest"], job["stdin_digest"]}]
+
+
+def test_a_job_whose_payload_no_other_host_takes_is_not_accepted(town: Any) -> None:
+    town.servers["links"].broken = HostUnreachable("too few voters take the job's payload, so it is not accepted")
+    reply = post(town, {"task_id": "f", "kind": "function", "payload": "AAAA", "python": host_python()})
+    assert (reply.status, reply.error["code"]) == (503, "HostUnreachable")
+    assert not town.servers["cluster_manager"].submitted
 
 
 def test_batch_is_accepted_whole_with_equal_payloads_kept_once(town: Any) -> None:

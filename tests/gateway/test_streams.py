@@ -218,7 +218,7 @@ def test_the_ring_keeps_the_latest_within_its_bounds(monkeypatch: pytest.MonkeyP
 
 def test_dropped_events_become_a_gap_for_everyone() -> None:
     hub = Hub()
-    with hub.listen_to_events() as listener, hub.watch_job("a") as watch:
+    with hub.listen_to_events() as listener, hub.watch("job", "a") as watch:
         hub.missed()
         assert list(listener.items) == [GAP]
         assert watch.changed.is_set() and watch.record is None
@@ -335,7 +335,7 @@ def test_logs_of_what_is_not_there(town: Any) -> None:
     town.add_job("b", state="succeeded", attempts=[town.attempt("b", ended_at=2.0)])
     assert town.http("GET", "/api/jobs/b/logs").error["code"] == "ResultGone"
     town.add_job("c", attempts=[town.attempt("c", host="elsewhere")])
-    assert town.http("GET", "/api/jobs/c/logs").error["code"] == "NotFound"
+    assert town.http("GET", "/api/jobs/c/logs").error["code"] == "HostUnreachable"
 
 
 def test_following_gives_output_as_it_comes_until_the_job_is_final(town: Any) -> None:

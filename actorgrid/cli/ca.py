@@ -1,0 +1,114 @@
+"""``ca``: the authority that issues the hosts' certificates."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from .call import Call, host_options, pass_call
+from .show import progress, span, table
+from .state import StateCommands
+
+LOOK_S = 0.5
+
+
+@click.group(cls=StateCommands)
+def command() -> None:
+    """Show the cluster's authority, rotate it; renew certificates.
+
+    Hosts renew their certificates by themselves; every voter has the authority's key.
+    """
+
+
+@command.command("show")
+@host_options
+@pass_call
+def show(call: Call) -> None:
+    """Show the authority, who has its key, and every host's certificate."""
+    found = call.http.get("/api/ca")
+    if call.json:
+        call.document(found)
+        return
+    names = _names(call)
+    click.echo(f"cluster      {found['cluster_id']}")
+    for each in found["authorities"]:
+        click.echo(f"authority    generation {each['generation']}, {each['state']}, ends {_left(each['valid_until'])}")
+        click.echo(f"fingerprint  {each['fingerprint']}")
+        click.echo(f"key          {', '.join(names.get(id, id) for id in each['holders']) or 'nobody has told yet'}")
+    if found["rotation"]["next"]:
+        click.echo(f"rotation     {_waits(found['rotation'], names)}")
+    elif found["rotation_due"]:
+        click.echo("next         actorgrid ca rotate: the authority has less than a year left")
+    rows = [
+        [
+            names.get(host["node_id"], host["node_id"]),
+            str(host["node"]),
+            "-" if host["generation"] is None else str(host["generation"]),
+            "-" if host["valid_until"] is None else _left(host["valid_until"]),
+            "yes" if host["keys"] else "no",
+        ]
+        for host in found["hosts"]
+    ]
+    click.echo()
+    table(["HOST", "NODE>", "AUTHORITY>", "CERTIFICATE ENDS", "HAS KEY"], rows, "no members")
+
+
+@command.command("rotate")
+@click.option("--cancel", is_flag=True, help="Call a rotation off that has not come to its switch.")
+@click.option("--detach", is_flag=True, help="Begin it and return; it goes on by itself.")
+@host_options
+@pass_call
+def rotate(call: Call, cancel: bool, detach: bool) -> None:
+    """Replace the authority by its next generation; waits until every host has a certificate of it.
+
+    Every host accepts both meanwhile. A host that is away holds it up: ca show names it. Not for a key that others may
+    know: docs/trust.md says what to do then.
+    """
+    begun = call.http.post("/api/ca/rotate", {"call_off": cancel})
+    if not cancel and not detach:
+        _follow(call)
+    if call.json:
+        call.document(begun)
+    elif cancel:
+        click.echo(f"generation {begun['generation']} is called off")
+    elif detach:
+        click.echo(f"generation {begun['generation']} is introduced; actorgrid ca show says how far it is")
+    else:
+        click.echo(f"generation {begun['generation']} signs: {begun['fingerprint']}")
+
+
+@command.command("renew")
+@click.option("--new-key", is_flag=True, help="With a new key; links believe the old one until the new one is in use.")
+@host_options
+@pass_call
+def renew(call: Call, new_key: bool) -> None:
+    """Have the host ask for a new certificate now, before it is due."""
+    asked = call.http.post("/api/ca/renew", {"new_key": new_key})
+    if call.json:
+        call.document(asked)
+    else:
+        click.echo("asked for; actorgrid ca show says when the new one ends")
+
+
+def _follow(call: Call) -> None:
+    with progress(call.json) as report:
+        while (rotation := call.http.get("/api/ca")["rotation"])["next"]:
+            report(_waits(rotation, {}), 1.0 if rotation["next"] == "switch" else 2.0, 3.0)
+            time.sleep(LOOK_S)
+
+
+def _waits(rotation: dict[str, Any], names: dict[str, str]) -> str:
+    hosts = [names.get(id, id) for id in rotation["waits_for"]]
+    words = {"switch": "every host has to know the next one", "retire": "every host has to renew its certificate"}
+    return f"{words[rotation['next']]}; waits for {', '.join(hosts[:3]) or 'the next look'}"
+
+
+def _names(call: Call) -> dict[str, str]:
+    return {host["node_id"]: str(host["hostname"]) for host in call.http.get("/api/hosts")["hosts"]}
+
+
+def _left(at: float) -> str:
+    left_s = at - time.time()
+    return f"in {span(left_s)}" if left_s > 0 else f"{span(-left_s)} ago"

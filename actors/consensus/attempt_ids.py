@@ -1,0 +1,45 @@
+"""The ids of attempts and of their members, and back: ``JOB.NUMBER``, and ``JOB.NUMBER-RANK`` for one of a gang.
+
+A job's id may hold dots and hyphens, a number holds neither: so what follows the last dot is the number, with or
+without a rank, and no two jobs have an id in common. An allocation of an attempt has the id of its member; so has the
+folder where that runs.
+"""
+
+from __future__ import annotations
+
+
+def attempt_id(job_id: str, number: int) -> str:
+    """The id of an attempt, and of all it holds when it is no gang's."""
+    return f"{job_id}.{number}"
+
+
+def member_id(job_id: str, number: int, rank: int) -> str:
+    """The id of one member of a gang's attempt."""
+    return f"{job_id}.{number}-{rank}"
+
+
+def attempt_of(id: str) -> str:
+    """The attempt that a member belongs to; an id of anything else as it is."""
+    head, dot, tail = id.rpartition(".")
+    return f"{head}.{tail.partition('-')[0]}" if dot else id
+
+
+def job_of(id: str) -> str:
+    """The job of an attempt or member; a lease's id, which has no number, as it is."""
+    return id.rpartition(".")[0] or id
+
+
+def number_of(id: str) -> int | None:
+    """The number of the attempt; ``None`` for what is no attempt's id."""
+    number = id.rpartition(".")[2].partition("-")[0]
+    return int(number) if _counts(number) else None
+
+
+def rank_of(id: str) -> int | None:
+    """The rank of a gang's member; ``None`` for an attempt as a whole."""
+    rank = id.rpartition(".")[2].partition("-")[2]
+    return int(rank) if _counts(rank) else None
+
+
+def _counts(text: str) -> bool:
+    return text.isascii() and text.isdecimal()

@@ -1,0 +1,81 @@
+"""What an attempt left on the disk of the host that it ran on, read here or over the links between hosts."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Protocol
+
+from actorgrid.errors import HostUnreachable, NotFound
+
+from ..links.messages import AskHost
+from ..links.pieces import Piece, read_piece
+from ..work.attempt_dir import AttemptDir
+from .route import Call
+
+OUTPUT_BYTES = 256 * 2**10
+RESULT_BYTES = 768 * 2**10
+REMOTE_S = 15.0
+WAIT_S = 0.5
+"""How long another host waits for output before it says that there is none."""
+
+
+class AttemptFiles(Protocol):
+    """Of one attempt. All raise HostUnreachable, CallTimeout or PeerGone when its host does not answer."""
+
+    async def output(self, stream: str, offset: int, size: int, follow: bool) -> tuple[Piece, bool]:
+        """Output from *offset* on, and whether anything of the attempt is there; with *follow* it may wait for some."""
+
+    async def result(self, offset: int) -> Piece | None:
+        """The result file from *offset* on; ``None`` when there is none."""
+
+
+def files_of(call: Call, attempt: dict[str, Any]) -> AttemptFiles:
+    """Where the attempt's files are read. Raises HostUnreachable for another host of a host that is alone."""
+    if attempt["host"] == call.door.host.host_id:
+        return _Here(call, AttemptDir(call.door.host.paths.attempts_dir, attempt["attempt_id"]))
+    if call.door.host.place is None:
+        raise HostUnreachable(
+            f"attempt {attempt['attempt_id']} ran on another host, and this one is alone",
+            found=str(attempt["host"]),
+        )
+    return _There(call, attempt["host"], attempt["attempt_id"])
+
+
+class _Here:
+    def __init__(self, call: Call, folder: AttemptDir) -> None:
+        self._door = call.door
+        self._folder = folder
+
+    async def output(self, stream: str, offset: int, size: int, follow: bool) -> tuple[Piece, bool]:
+        folder = self._folder
+
+        def read() -> tuple[Piece, bool]:
+            exists = folder.path.exists()
+            return Piece(folder.read_output(stream, offset, size), folder.output_size(stream)), exists
+
+        return await self._door.in_pool(read)
+
+    async def result(self, offset: int) -> Piece | None:
+        return await self._door.in_pool(partial(read_piece, self._folder.result, offset, RESULT_BYTES))
+
+
+class _There:
+    def __init__(self, call: Call, host_id: str, attempt_id: str) -> None:
+        self._call = call
+        self._host_id = host_id
+        self._attempt_id = attempt_id
+
+    async def output(self, stream: str, offset: int, size: int, follow: bool) -> tuple[Piece, bool]:
+        wait_s = WAIT_S if follow else 0.0
+        answer = await self._ask("output", stream=stream, offset=offset, size=size, wait_s=wait_s)
+        return Piece.of_plain(answer), bool(answer.get("exists"))
+
+    async def result(self, offset: int) -> Piece | None:
+        try:
+            return Piece.of_plain(await self._ask("result", offset=offset, size=RESULT_BYTES))
+        except NotFound:
+            return None
+
+    async def _ask(self, service: str, **fields: Any) -> Any:
+        ask = AskHost(self._host_id, service, {"attempt_id": self._attempt_id, **fields}, REMOTE_S)
+        return await self._call.ask("links", ask, REMOTE_S + 1)

@@ -1,0 +1,1 @@
+"""Calls, files and connections between the servers of different hosts."""

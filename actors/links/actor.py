@@ -1,0 +1,313 @@
+"""Links: the server that speaks for this host with the servers of other hosts, on the port of calls (base port + 1).
+
+It keeps nothing that a restart could lose: who asks asks again, and connections to workers are made anew.
+"""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any, ClassVar
+
+import actorgrid
+from actorgrid.errors import ActorGridError, HostUnreachable, KeyUnusable, NotFound, NotLeader, NotSupported
+from actorgrid.supervisors.runtime import Runtime, Waiter
+from actorgrid.supervisors.server import Server, handles
+from actorgrid.transports.peer_calls import Answer, IncomingCall, Stream
+from actorgrid.transports.peer_net import PeerNet
+from actorgrid.transports.peer_tls import PeerIdentity
+
+from ..consensus.member_links import addresses_of, refusal
+from ..consensus.messages import Applied, Query, Snapshot
+from ..consensus.mirror import LedgerMirror
+from ..security.host_material import load_material
+from ..security.tls_contexts import ssl_contexts
+from .fetching import Fetching
+from .messages import AskHost, AskLeader, CloseRelay, FetchBlobs, FetchResult, OpenRelay, SpreadBlobs
+from .payloads import FIELDS, Payloads
+from .pieces import Fields, check_digest, pack, unpack, unpack_fields
+from .relays import WORKER, Relays
+from .services import Services
+
+FETCH_S = 30.0
+"""For one piece of a file."""
+SPREAD_S = 30.0
+AGAIN_S = 0.1
+REPAIR_S = 2.0
+CALLS = "calls"
+
+
+class _Tally:
+    """How many of some calls have to be answered still; ``enough`` is set when that is settled."""
+
+    def __init__(self, missing: int, open_calls: int) -> None:
+        self.missing = missing
+        self.failures: list[str] = []
+        self.enough = Waiter()
+        self._open = open_calls
+
+    def count(self, answer: Answer, host_id: str) -> None:
+        """One is done."""
+        self._open -= 1
+        try:
+            answer.result()
+            self.missing -= 1
+        except ActorGridError as error:
+            self.failures.append(f"{host_id}: {error.message}")
+        if self.missing <= 0 or not self._open:
+            self.enough.set(None)
+
+
+class Links(Server):
+    """See the head of the module."""
+
+    name: ClassVar[str] = "links"
+    # A payload of 64 MiB is brought to the disk in one go.
+    max_handler_s: ClassVar[float] = 15.0
+
+    def __init__(self, host: Any, runtime: Runtime) -> None:
+        super().__init__(host, runtime)
+        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied)
+        self._fetching = Fetching(self._ask)
+        self._relays = Relays(runtime, host.paths.work_sockets_dir, self._open_stream)
+        self._services = Services(self, self._relays, self._keep)
+        self._payloads = Payloads()
+        self._served_total = 0
+        self._refused_total = 0
+
+    def start(self) -> None:
+        """Listen. Raises PortInUse, KeyUnusable and what else is wrong with the host's key and certificate."""
+        place = self.host.place
+        assert place is not None, "only a host of a cluster has links"
+        self._net = PeerNet(
+            self.runtime,
+            self._identity(),
+            (place.address, place.calls_port),
+            resolve=lambda host_id: addresses_of(self._mirror.members.get(host_id), CALLS),
+            admit=self._admit,
+            on_call=lambda call: self.spawn(self._serve(call)),
+            on_cast=self._refuse_cast,
+            on_stream=self._take_stream,
+            software=actorgrid.__version__,
+        )
+        self.spawn(self._mirror.start())
+        self.every(REPAIR_S, self._repair)
+
+    def _identity(self) -> PeerIdentity:
+        folder = self.host.paths.security_dir
+        material = load_material(folder, time())
+        if material is None:
+            raise KeyUnusable("this host has no certificate", asked=str(folder))
+        contexts, identity = ssl_contexts(material), material.identity
+        return PeerIdentity(identity.cluster_id, identity.host_id, contexts.server, contexts.client)
+
+    def stop(self, reason: str) -> None:
+        """Close everything; who waits for another host hears PeerGone."""
+        self._relays.close_all()
+        self._net.close()
+
+    def peer_restarted(self, name: str) -> None:
+        """Follow the ledger again when it comes back."""
+        self._mirror.peer_restarted(name)
+
+    # -- the ledger
+
+    @handles(Applied)
+    def _applied(self, message: Applied) -> None:
+        self._mirror.applied(message)
+
+    def _on_applied(self, message: Applied) -> None:
+        for kind, identity, record in message.changes:
+            if kind == "member":
+                self._net.drop_refused()
+            elif kind == "job" and record is not None and not record["attempts"]:
+                self._payloads.job(record)
+            elif kind == "allocation" and record is None:
+                self._relays.close(identity)
+                self._relays.ended(identity)
+
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        self._net.drop_refused()
+        self._payloads.restart()
+        for lease_id in self._relays.served:
+            if lease_id not in snapshot.allocations:
+                self._relays.ended(lease_id)
+
+    def _admit(self, host_id: str, fingerprint: str) -> str | None:
+        return refusal(host_id, self._mirror.members.get(host_id), fingerprint)
+
+    # -- what other hosts ask
+
+    async def _serve(self, call: IncomingCall) -> None:
+        self._served_total += 1
+        try:
+            answer = await self._services.answer(call.host_id, call.target, unpack_fields(call.body))
+            call.reply(pack(answer))
+        except ActorGridError as error:
+            self._refused_total += 1
+            call.fail(error)
+
+    def _refuse_cast(self, host_id: str, target: str, _body: bytes) -> None:
+        self._refused_total += 1
+        raise NotSupported("this port takes calls and streams", asked=f"{target[:80]} of {host_id}")
+
+    def _take_stream(self, stream: Stream) -> None:
+        if stream.target != WORKER:
+            raise NotSupported("there is no such stream", asked=stream.target[:80], found=WORKER)
+        self._relays.take(stream, str(unpack_fields(stream.head).get("lease_id")))
+
+    # -- what the servers of this host ask
+
+    @handles(AskHost)
+    async def _ask_host(self, request: AskHost) -> Any:
+        return await self._ask(request.host_id, request.service, request.fields, request.timeout_s)
+
+    @handles(AskLeader)
+    async def _ask_leader(self, request: AskLeader) -> Any:
+        deadline = self.runtime.monotonic() + request.timeout_s
+        while True:
+            leader, left_s = self._mirror.leader, deadline - self.runtime.monotonic()
+            try:
+                if leader is not None and leader != self.host.host_id:
+                    return await self._ask(leader, request.service, request.fields, max(left_s, AGAIN_S))
+                if leader is not None:
+                    return await self._services.answer(leader, request.service, request.fields)
+            except (NotLeader, HostUnreachable) as error:
+                self.log.debug("asking for the leader again: %s", error)
+            if self.runtime.monotonic() >= deadline:
+                raise NotLeader(
+                    "no host that leads answers",
+                    asked=request.service,
+                    found=f"host {leader} led last" if leader else "none is known to lead",
+                    hint="a majority of the voters has to be up and to reach each other: actorgrid hosts",
+                )
+            await self.sleep(AGAIN_S)
+
+    async def _ask(self, host_id: str, service: str, fields: Fields, timeout_s: float = FETCH_S) -> Any:
+        if host_id == self.host.host_id:
+            return await self._services.answer(host_id, service, fields)
+        return unpack(await self._net.call(host_id, service, pack(fields), timeout_s))
+
+    # -- payloads and results
+
+    @handles(FetchBlobs)
+    async def _fetch_blobs(self, request: FetchBlobs) -> None:
+        hosts = await self._likely_hosts()
+        for digest in request.digests:
+            await self._fetch_blob(check_digest(digest), hosts)
+
+    async def _keep(self, asker: str, digests: tuple[str, ...]) -> None:
+        for digest in digests:
+            await self._fetch_blob(digest, [asker])
+
+    async def _fetch_blob(self, digest: str, hosts: list[str]) -> None:
+        path = self.host.paths.blobs_dir / digest
+        if path.exists():
+            path.touch()  # a fresh time, so that a sweep does not take it before its job is committed
+            return
+        try:
+            await self._fetching.fetch(path, hosts, "blob", {"digest": digest}, digest)
+        except NotFound as error:
+            raise NotFound(
+                "no host that answers has the payload",
+                asked=digest,
+                found=f"asked {len(hosts)} hosts",
+                hint="the host that took the job may be away; the job can run when it is back",
+            ) from error
+
+    @handles(SpreadBlobs)
+    async def _spread(self, request: SpreadBlobs) -> None:
+        voters = await self._voters()
+        others = [host_id for host_id in voters if host_id != self.host.host_id]
+        missing = len(voters) // 2 + 1 - (len(voters) - len(others))
+        fields: Fields = {"digests": [check_digest(digest) for digest in request.digests]}
+        if missing <= 0:
+            return
+        tally = _Tally(missing, len(others))
+        for host_id in others:
+            answer = self._net.call(host_id, "keep_blobs", pack(fields), SPREAD_S)
+            answer.on_done(lambda answer=answer, host_id=host_id: tally.count(answer, host_id))  # type: ignore[misc]
+        await tally.enough  # the others go on by themselves
+        if tally.missing > 0:
+            raise HostUnreachable(
+                "too few voters take the job's payload, so it is not accepted",
+                asked=f"{len(voters) // 2 + 1} of {len(voters)}",
+                found="; ".join(tally.failures)[:500],
+                hint="a majority of the voters has to be up and to reach each other: actorgrid hosts",
+            )
+
+    async def _repair(self) -> None:
+        """Bring the payloads that this host, as a voter, should have and has not."""
+        status = await self.call("consensus", Query("status"))
+        own = self._mirror.members.get(self.host.host_id)
+        votes = own is not None and own["node"] in status["voters"]
+        self._payloads.role(votes, self._mirror.jobs.values())
+        blobs_dir = self.host.paths.blobs_dir
+        missing = [digest for digest in self._payloads.next_round() if not (blobs_dir / digest).exists()]
+        if not missing:
+            return
+        hosts = await self._likely_hosts()
+        wanted = {job.get(field) for job in self._mirror.jobs.values() for field in FIELDS}
+        for digest in missing:
+            if digest in wanted:  # its job may have ended meanwhile
+                try:
+                    await self._fetch_blob(digest, hosts)
+                except ActorGridError as error:
+                    self.log.info("payload %s cannot be kept here yet: %s", digest, error)
+                    self._payloads.again(digest)
+
+    async def _voters(self) -> list[str]:
+        """Those that vote, whoever answers soonest first."""
+        status = await self.call("consensus", Query("status"))
+        members = self._mirror.members
+        voters = [host_id for host_id, member in members.items() if member["node"] in status["voters"]]
+        return sorted(voters, key=lambda host_id: not self._net.reachable(host_id))
+
+    async def _likely_hosts(self) -> list[str]:
+        """Where a payload may be: the voters have it, and who took the job."""
+        voters = await self._voters()
+        others = [host_id for host_id in self._mirror.members if host_id not in voters]
+        return [host_id for host_id in (*voters, *others) if host_id != self.host.host_id]
+
+    @handles(FetchResult)
+    async def _fetch_result(self, request: FetchResult) -> str:
+        # Beside the payloads, whose sweep takes it some time after it was used.
+        path = self.host.paths.blobs_dir / f"result-{request.attempt_id}"
+        if not path.exists():
+            fields: Fields = {"attempt_id": request.attempt_id}
+            await self._fetching.fetch(path, [request.host_id], "result", fields)
+        path.touch()
+        return str(path)
+
+    # -- workers of other hosts
+
+    @handles(OpenRelay)
+    def _open_relay(self, request: OpenRelay) -> str:
+        return self._relays.open(request.host_id, request.lease_id)
+
+    @handles(CloseRelay)
+    def _close_relay(self, request: CloseRelay) -> None:
+        self._relays.close(request.lease_id)
+
+    def _open_stream(self, host_id: str, target: str, head: bytes) -> Stream:
+        return self._net.open_stream(host_id, target, head)
+
+    # -- how we are
+
+    def metrics(self) -> dict[str, float]:
+        """Calls served and refused, files fetched, connections relayed, links refused by reason."""
+        figures = {
+            "link_calls_served_total": float(self._served_total),
+            "link_calls_refused_total": float(self._refused_total),
+            "files_fetched_total": float(self._fetching.fetched_total),
+            "files_fetched_bytes_total": float(self._fetching.fetched_bytes_total),
+            "payloads_to_look_for": float(len(self._payloads)),
+            "relays": float(len(self._relays)),
+            "relays_opened_total": float(self._relays.opened_total),
+        }
+        for refusal_name, count in self._net.refusals.items():
+            figures[f"links_refused_{refusal_name}_total"] = float(count)
+        return figures
+
+    def status(self) -> dict[str, Any]:
+        """The links, by host."""
+        return {**self._net.stats(), "relays": len(self._relays)}

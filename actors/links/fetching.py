@@ -1,0 +1,106 @@
+"""Files of other hosts brought here: whole, checked and on the disk for good, or not at all.
+
+Each file is fetched once at a time, however many ask for it. Bound: ``FETCHES_MAX`` at once; who is one too many waits.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from actorgrid.configs.durable import sync_folder
+from actorgrid.errors import ActorGridError, DiskFull, MalformedMessage, NotFound, StorageError
+from actorgrid.supervisors.runtime import Waiter
+
+from .pieces import PIECE_BYTES_MAX, Fields, Piece
+
+FETCHES_MAX = 16
+INCOMING = ".incoming-"
+"""Prefix of what does not have its name yet, as the gateway's blob store has it."""
+
+Ask = Callable[[str, str, Fields], Awaitable[object]]
+
+
+class Fetching:
+    """*ask*: (host id, service, fields) gives its plain answer."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._under_way: dict[Path, list[Waiter]] = {}
+        self._line: deque[Waiter] = deque()
+        self.fetched_total = 0
+        self.fetched_bytes_total = 0
+
+    async def fetch(self, path: Path, hosts: list[str], service: str, fields: Fields, digest: str = "") -> None:
+        """Have the file at *path*, from the first of *hosts* that gives it whole and with this SHA-256.
+
+        Raises what the last of them failed with: NotFound, HostUnreachable, ...; DiskFull, StorageError.
+        """
+        while len(self._under_way) >= FETCHES_MAX and path not in self._under_way:
+            turn = Waiter()
+            self._line.append(turn)
+            await turn
+        if path in self._under_way:
+            waiter = Waiter()
+            self._under_way[path].append(waiter)
+            await waiter
+            return
+        if path.exists():
+            self._next()
+            return
+        self._under_way[path] = []
+        error: ActorGridError | None = NotFound("no host is known that could have it", asked=path.name)
+        for host_id in hosts:
+            try:
+                await self._fetch(path, host_id, service, fields, digest)
+                error = None
+                break
+            except ActorGridError as failure:
+                error = failure
+        for waiter in self._under_way.pop(path):
+            if error is None:
+                waiter.set(None)
+            else:
+                waiter.fail(error)
+        self._next()
+        if error is not None:
+            raise error
+
+    def _next(self) -> None:
+        if self._line:
+            self._line.popleft().set(None)
+
+    async def _fetch(self, path: Path, host_id: str, service: str, fields: Fields, digest: str) -> None:
+        draft = path.with_name(f"{INCOMING}{secrets.token_hex(8)}")
+        found = hashlib.sha256()
+        try:
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                offset, size = 0, 1
+                while offset < size:
+                    asked = {**fields, "offset": offset, "size": PIECE_BYTES_MAX}
+                    piece = Piece.of_plain(await self._ask(host_id, service, asked))
+                    if not piece.data and offset < piece.size:
+                        raise MalformedMessage(f"host {host_id} gives less of a file than it says it has")
+                    file.write(piece.data)
+                    found.update(piece.data)
+                    offset, size = offset + len(piece.data), piece.size
+                file.flush()
+                os.fsync(file.fileno())
+            if digest and found.hexdigest() != digest:
+                raise MalformedMessage(f"host {host_id} has another content under that digest", asked=digest)
+            os.replace(draft, path)
+            sync_folder(path.parent)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+            raise kind(f"cannot keep what host {host_id} gives: {error.strerror}", asked=path.name) from error
+        except ActorGridError:
+            draft.unlink(missing_ok=True)
+            raise
+        self.fetched_total += 1
+        self.fetched_bytes_total += offset

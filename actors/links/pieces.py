@@ -1,0 +1,91 @@
+"""What lies on this host's disk for others to read, a piece at a time, and how a piece is asked for and told."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+
+from actorgrid.errors import BadRequest, MalformedMessage
+
+PIECE_BYTES_MAX = 768 * 2**10
+"""Of one piece; with what surrounds it, it has to fit into one call's answer."""
+DIGEST = re.compile(r"[0-9a-f]{64}")
+BODY_BYTES_MAX = 2**20
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes from some offset on, and how long the file is now."""
+
+    data: bytes
+    size: int
+
+    def to_plain(self) -> Fields:
+        """For the wire."""
+        return {"data": self.data, "size": self.size}
+
+    @classmethod
+    def of_plain(cls, fields: Any) -> Piece:
+        """From the wire. Raises MalformedMessage."""
+        data, size = (fields.get("data"), fields.get("size")) if isinstance(fields, dict) else (None, None)
+        if not isinstance(data, bytes) or not isinstance(size, int) or not is_count(size):
+            raise MalformedMessage("a piece of a file has data and a size", found=str(fields)[:100])
+        return cls(data, size)
+
+
+def read_piece(path: Path, offset: int, size: int) -> Piece | None:
+    """At most *size* bytes of a file from *offset* on; ``None`` when there is no such file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return Piece(os.pread(descriptor, min(size, PIECE_BYTES_MAX), offset), os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
+
+
+def is_count(value: Any) -> bool:
+    """Whether it is a whole number that can count bytes."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def check_digest(value: Any) -> str:
+    """A payload's digest as it names its file: nothing else may become a path. Raises BadRequest."""
+    if not isinstance(value, str) or not DIGEST.fullmatch(value):
+        raise BadRequest("not the digest of a payload", asked=str(value)[:80])
+    return value
+
+
+def pack(value: Any) -> bytes:
+    """A call's body or answer. Raises BadRequest for what is not plain."""
+    try:
+        packed: bytes = msgpack.packb(value, use_bin_type=True)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadRequest(f"only plain values go to other hosts: {error}") from error
+    return packed
+
+
+def unpack(body: bytes) -> Any:
+    """What another host packed. Raises MalformedMessage."""
+    if len(body) > BODY_BYTES_MAX:
+        raise MalformedMessage("a body is too large", found=f"{len(body)} bytes")
+    try:
+        return msgpack.unpackb(body, raw=False, strict_map_key=True)
+    except (ValueError, msgpack.UnpackException, RecursionError, OverflowError, TypeError) as error:
+        raise MalformedMessage(f"a body is not msgpack: {type(error).__name__}") from None
+
+
+def unpack_fields(body: bytes) -> Fields:
+    """The same, of a request. Raises MalformedMessage."""
+    fields = unpack(body)
+    if not isinstance(fields, dict):
+        raise MalformedMessage("a request is a map", found=type(fields).__name__)
+    return fields

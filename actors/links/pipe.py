@@ -1,0 +1,129 @@
+"""Bytes between a local socket and a stream to another host, both ways, as fast as the slower side takes them.
+
+Holds at most one read of each direction: what has no room yet is not read. Ends when both directions have ended, or
+either side is lost.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from actorgrid.errors import ActorGridError, PeerGone
+from actorgrid.transports.peer_calls import Loop, Stream
+
+READ_BYTES = 128 * 2**10
+
+
+class Pipe:
+    """See the module. *on_over* is called once, when nothing is left of it."""
+
+    def __init__(self, loop: Loop, local: socket.socket, stream: Stream, on_over: Callable[[Pipe], None]) -> None:
+        self._loop = loop
+        self._local = local
+        self._stream = stream
+        self._on_over = on_over
+        self._from_local = b""  # read, and not taken by the stream yet
+        self._to_local = bytearray()  # come by the stream, and not taken by the socket yet
+        self._local_ended = False
+        self._stream_ended = False
+        self._over = False
+        local.setblocking(False)
+        stream.attach(self._came, self._remote_ended, self._pump_out)
+        self._watch()
+
+    def close(self, error: ActorGridError) -> None:
+        """End both sides now; the other host is told *error*."""
+        self._stream.reset(error)
+        self._finish()
+
+    # -- from the local side
+
+    def _read(self) -> None:
+        try:
+            data = self._local.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.close(PeerGone(f"the local end of a relay is gone: {error}"))
+            return
+        if not data:
+            self._local_ended = True
+            self._stream.end()
+            self._settle()
+            return
+        self._from_local = data
+        self._pump_out()
+
+    def _pump_out(self) -> None:
+        if self._over or not self._from_local:
+            return
+        try:
+            taken = self._stream.write(self._from_local)
+        except ActorGridError:
+            self._finish()
+            return
+        self._from_local = self._from_local[taken:]
+        self._watch()
+
+    # -- from the other host
+
+    def _came(self, data: bytes) -> None:
+        self._to_local += data
+        self._pump_in()
+
+    def _pump_in(self) -> None:
+        if self._over:
+            return
+        sent = 0
+        if self._to_local:
+            try:
+                sent = self._local.send(self._to_local)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                self.close(PeerGone(f"the local end of a relay is gone: {error}"))
+                return
+            del self._to_local[:sent]
+            self._stream.consumed(sent)
+        if self._stream_ended and not self._to_local:
+            try:
+                self._local.shutdown(socket.SHUT_WR)
+            except OSError:
+                self._finish()
+                return
+        self._settle()
+
+    def _remote_ended(self, error: ActorGridError | None) -> None:
+        if error is not None:
+            self._finish()
+            return
+        self._stream_ended = True
+        self._pump_in()
+
+    # -- both
+
+    def _settle(self) -> None:
+        if self._local_ended and self._stream_ended and not self._to_local:
+            self._finish()
+        else:
+            self._watch()
+
+    def _watch(self) -> None:
+        if self._over:
+            return
+        wants_more = not self._from_local and not self._local_ended
+        read = self._read if wants_more else None
+        write = self._pump_in if self._to_local else None
+        if read is None and write is None:
+            self._loop.unwatch(self._local.fileno())
+        else:
+            self._loop.watch(self._local.fileno(), read, write)
+
+    def _finish(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._loop.unwatch(self._local.fileno())
+        self._local.close()
+        self._on_over(self)

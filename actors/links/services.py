@@ -1,0 +1,146 @@
+"""What the other hosts of the cluster may ask of this one, by the name of the service.
+
+Each takes a map of plain values and gives plain values; what is wrong with them is BadRequest. A member of the cluster
+may ask for all of it: hosts of one cluster trust each other with output, results and payloads, which any of them may be
+given to run anyway (docs/trust.md). Nothing here is unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from actorgrid.errors import BadRequest, NotFound, NotSupported
+from actorgrid.supervisors.server import Server
+
+from ..gpu.messages import AcquireLease
+from ..work.attempt_dir import AttemptDir
+from ..work.messages import AttachLease, DetachLease
+from .pieces import Fields, Piece, check_digest, is_count, read_piece
+from .relays import Relays
+
+WAIT_S_MAX = 10.0
+LOOK_S = 0.05
+LEASE_WAIT_S_MAX = 300.0
+LEASE_MARGIN_S = 10.0
+ATTACH_S, DETACH_S = 30.0, 60.0
+
+Service = Callable[[str, Fields], Awaitable[Any]]
+
+
+class Services:
+    """*keep* fetches payloads from the asking host: (its id, digests)."""
+
+    def __init__(self, server: Server, relays: Relays, keep: Callable[[str, tuple[str, ...]], Awaitable[None]]) -> None:
+        self._server = server
+        self._relays = relays
+        self._keep = keep
+        self._table: dict[str, Service] = {
+            "output": self._output,
+            "result": self._result,
+            "blob": self._blob,
+            "keep_blobs": self._keep_blobs,
+            "acquire_lease": self._acquire_lease,
+            "attach_lease": self._attach_lease,
+            "detach_lease": self._detach_lease,
+        }
+
+    async def answer(self, asker: str, service: str, fields: Fields) -> Any:
+        """Raises NotSupported for a service of another version, BadRequest, and what the service raises."""
+        found = self._table.get(service)
+        if found is None:
+            raise NotSupported(
+                "this host has no such service",
+                asked=service[:80],
+                found=", ".join(sorted(self._table)),
+                hint="hosts of a cluster should run the same version, or neighbouring ones",
+            )
+        return await found(asker, fields)
+
+    # -- files
+
+    async def _output(self, _asker: str, fields: Fields) -> Fields:
+        """Output of an attempt from an offset on; waits a while for some when there is none yet."""
+        folder = self._folder(fields)
+        stream, offset, size = _text(fields, "stream"), _count(fields, "offset"), _count(fields, "size")
+        deadline = self._server.runtime.monotonic() + min(_number(fields, "wait_s"), WAIT_S_MAX)
+        while True:
+            exists = folder.path.exists()
+            ended = folder.ended()  # before the read: what was written until then is read
+            data = folder.read_output(stream, offset, min(size, 2**19))
+            if data or not exists or ended or self._server.runtime.monotonic() >= deadline:
+                return {"exists": exists, **Piece(data, folder.output_size(stream)).to_plain()}
+            await self._server.sleep(LOOK_S)
+
+    async def _result(self, _asker: str, fields: Fields) -> Fields:
+        folder = self._folder(fields)
+        piece = read_piece(folder.result, _count(fields, "offset"), _count(fields, "size"))
+        if piece is None:
+            raise NotFound("the result is not kept here", asked=folder.attempt_id)
+        return piece.to_plain()
+
+    async def _blob(self, _asker: str, fields: Fields) -> Fields:
+        digest = check_digest(fields.get("digest"))
+        path = self._server.host.paths.blobs_dir / digest
+        piece = read_piece(path, _count(fields, "offset"), _count(fields, "size"))
+        if piece is None:
+            raise NotFound("the payload is not here", asked=digest)
+        return piece.to_plain()
+
+    async def _keep_blobs(self, asker: str, fields: Fields) -> None:
+        digests = fields.get("digests")
+        if not isinstance(digests, list):
+            raise BadRequest("digests is a list", asked=str(digests)[:80])
+        await self._keep(asker, tuple(check_digest(digest) for digest in digests))
+
+    def _folder(self, fields: Fields) -> AttemptDir:
+        return AttemptDir(self._server.host.paths.attempts_dir, _text(fields, "attempt_id"))
+
+    # -- sessions
+
+    async def _acquire_lease(self, _asker: str, fields: Fields) -> Any:
+        """Place a worker for another host's session: for the host that leads."""
+        wait_s = min(_number(fields, "wait_s"), LEASE_WAIT_S_MAX)
+        names = ("lease_id", "session_id", "pool", "user_id")
+        texts = {name: _text(fields, name) for name in names}
+        request = AcquireLease(resources=_map(fields, "resources"), env=_map(fields, "env"), wait_s=wait_s, **texts)
+        return await self._server.call("gpu_coordinator", request, wait_s + LEASE_MARGIN_S)
+
+    async def _attach_lease(self, _asker: str, fields: Fields) -> Fields:
+        lease_id = _text(fields, "lease_id")
+        grant: Fields = await self._server.call("worker_manager", AttachLease(lease_id), ATTACH_S)
+        self._relays.serves(lease_id, str(grant["socket_path"]))
+        return grant
+
+    async def _detach_lease(self, _asker: str, fields: Fields) -> None:
+        lease_id = _text(fields, "lease_id")
+        await self._server.call("worker_manager", DetachLease(lease_id), DETACH_S)
+        self._relays.ended(lease_id)
+
+
+def _text(fields: Fields, name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or len(value) > 1000:
+        raise BadRequest(f"{name} is a text", asked=str(value)[:80])
+    return value
+
+
+def _count(fields: Fields, name: str) -> int:
+    value = fields.get(name)
+    if not is_count(value):
+        raise BadRequest(f"{name} is a number of bytes", asked=str(value)[:80])
+    return int(value)  # type: ignore[arg-type]
+
+
+def _number(fields: Fields, name: str) -> float:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+        raise BadRequest(f"{name} is a number of seconds", asked=str(value)[:80])
+    return float(value)
+
+
+def _map(fields: Fields, name: str) -> Fields:
+    value = fields.get(name)
+    if not isinstance(value, dict):
+        raise BadRequest(f"{name} is a map", asked=str(value)[:80])
+    return value

@@ -1,0 +1,92 @@
+"""What an attempt needs on its host before it begins: payloads, standard input, the results of jobs it depends on.
+
+On a host that is alone all of it is there. In a cluster it is brought from the hosts that have it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from actorgrid.errors import (
+    ActorError,
+    CallTimeout,
+    DependencyFailed,
+    HostUnreachable,
+    MalformedMessage,
+    NotFound,
+    PeerGone,
+)
+from actorgrid.supervisors.server import Server
+
+from ..consensus.messages import Query
+from ..links.messages import FetchBlobs, FetchResult
+from .attempt_dir import AttemptDir
+
+BRING_S = 300.0
+NOT_BROUGHT = (NotFound, HostUnreachable, CallTimeout, PeerGone, ActorError, MalformedMessage)
+"""What ``bring`` raises when it may work later, or on another host."""
+
+
+class Inputs:
+    """Of the attempts of one host."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def bring(self, job: dict[str, Any]) -> dict[str, str]:
+        """Have the job's payloads here; gives where the results it depends on lie, by job.
+
+        Raises NotFound, HostUnreachable and the like when what is needed is on hosts that do not answer, and
+        DependencyFailed when it is nowhere any more.
+        """
+        digests = tuple(str(job[name]) for name in ("payload_digest", "stdin_digest") if job.get(name))
+        blobs_dir: Path = self._server.host.paths.blobs_dir
+        missing = tuple(digest for digest in digests if not (blobs_dir / digest).exists())
+        if missing and self._server.host.place is not None:
+            await self._server.call("links", FetchBlobs(missing), BRING_S)
+        if job.get("kind") != "function":
+            return {}
+        return {name: await self._result_of(name) for name in job.get("depends_on") or ()}
+
+    async def _result_of(self, job_id: str) -> str:
+        """The result file of a dependency's last attempt that left one (a command leaves none)."""
+        here = self._here(job_id)
+        if here.exists() or self._server.host.place is None:
+            return str(here)
+        record = await self._server.call("consensus", Query("job", {"job_id": job_id}))
+        ended = [each for each in (record or {}).get("attempts", ()) if each.get("result_bytes") is not None]
+        if not ended or ended[-1]["host"] == self._server.host.host_id:
+            return str(here)
+        host_id, attempt_id = ended[-1]["host"], ended[-1]["attempt_id"]
+        try:
+            return str(await self._server.call("links", FetchResult(host_id, attempt_id), BRING_S))
+        except NotFound as error:
+            raise DependencyFailed(
+                f"the result of job {job_id} is not kept any more",
+                asked=job_id,
+                found=f"host {host_id} has it no more",
+                hint="work.keep_finished_jobs says how many are; submit the job again",
+            ) from error
+        except HostUnreachable as error:
+            raise HostUnreachable(
+                f"the result of job {job_id} is on host {host_id}, which does not answer",
+                asked=job_id,
+                found=error.found,
+                hint="it is tried again; when the host is lost for good, submit the job again",
+            ) from error
+
+    def _here(self, job_id: str) -> Path:
+        attempts_dir: Path = self._server.host.paths.attempts_dir
+        found = [
+            folder
+            for folder in attempts_dir.glob(f"{job_id}.*")
+            if folder.name.rpartition(".")[0] == job_id and (folder / "result.bin").exists()
+        ]
+        if not found:
+            return AttemptDir(attempts_dir, f"{job_id}.0").result
+        return max((AttemptDir(attempts_dir, folder.name) for folder in found), key=_number).result
+
+
+def _number(folder: AttemptDir) -> int:
+    return int(folder.attempt_id.rpartition(".")[2])

@@ -1,0 +1,152 @@
+"""Work that is asked of one host and done by another: output, payloads, results, sessions."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import actorgrid
+from actorgrid.errors import ActorGridError, TaskFailed
+from tests.processes import until
+from tests.system.agent import write_when_told
+from tests.system.cluster_host import ClusterHost, ran_on
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ClusterHost, ClusterHost]]:
+    """The first host leads and has one GPU, the second has three."""
+    folder = tmp_path_factory.mktemp("two")
+    first = ClusterHost(folder / "first", "simulated:1xH100-80GB")
+    second = ClusterHost(folder / "second", "simulated:3xA100-40GB")
+    with closing(first), closing(second):
+        first.found()
+        second.join(first, first.token()["token"])
+        until(lambda: first.roles() == second.roles() == {1: "leader", 2: "learner"}, "both know both")
+        until(lambda: len(first.cli_json("gpus")["gpus"]) == 4, "all devices are known")
+        yield first, second
+
+
+Two = tuple[ClusterHost, ClusterHost]
+THERE = {"gpus": 2, "cpus": 0.1}
+"""What only the second host has."""
+
+
+def test_output_is_read_on_any_host_while_it_grows_and_after(two: Two, tmp_path: Path) -> None:
+    first, second = two
+    line = "echo early; echo odd >&2; " + write_when_told(tmp_path, "job") + "; echo late"
+    client = first.client()
+    job_id = client.submit_job(command=["sh", "-c", line], **THERE)["job_id"]
+    pieces = client.logs(job_id, follow=True)
+    assert next(iter(pieces)) == b"early\n"
+    (tmp_path / "job.go").touch()
+    assert b"".join(pieces) == b"out-job\nlate\n"
+    job = client.job(job_id, wait_s=20)
+    assert ran_on(job) == second.hosts()[2]["node_id"]
+    for host in two:
+        assert b"".join(host.client().logs(job_id)) == b"early\nout-job\nlate\n"
+        assert b"".join(host.client().logs(job_id, stream="stderr")) == b"odd\nerr-job\n"
+    done = client.run(["sh", "-c", "head -c 3000000 /dev/zero"], **THERE)
+    assert len(done.stdout) == 3_000_000
+
+
+def test_standard_input_and_functions_travel_and_results_come_back(two: Two) -> None:
+    first, _ = two
+    sent = bytes(range(256)) * 8192
+    done = subprocess.run(
+        [sys.executable, "-m", "actorgrid", "run", "--gpus", "2", "--stdin", "--", "sha256sum"],
+        input=sent,
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, "ACTORGRID_DATA_DIR": str(first.data_dir)},
+        check=True,
+    )
+    assert done.stdout.split()[0].decode() == hashlib.sha256(sent).hexdigest()
+
+    def grow(count: int) -> bytes:
+        return b"x" * count
+
+    def size(data: bytes, host: str) -> tuple[int, str]:
+        return len(data), host
+
+    client = first.client()
+    grown = client.submit(grow, 2_000_000, durable=True, **THERE)
+    assert len(grown.result(30)) == 2_000_000
+    # Its input lies on the second host, and it runs on the first: that alone has an H100.
+    measured = client.submit(size, grown, "h100", durable=True, gpus=1, gpu_models=["H100-80GB"], cpus=0.1)
+    assert measured.result(30) == (2_000_000, "h100")
+    jobs = {job["job_id"]: job for job in client.jobs()}
+    assert ran_on(jobs[grown.job_id]) != ran_on(jobs[measured.job_id])
+
+
+def test_sessions_use_workers_of_every_host_from_any_host(two: Two) -> None:
+    first, _ = two
+
+    def devices() -> str:
+        import os
+
+        return os.environ["ACTORGRID_DEVICES"]
+
+    def echo(data: bytes) -> bytes:
+        return data[::-1]
+
+    def fail() -> None:
+        raise LookupError("no such thing")
+
+    names = {gpu["device_id"]: gpu["model"] for gpu in first.client().gpus()}
+    for asked in two:
+        with actorgrid.connect(data_dir=asked.data_dir) as client:
+            for model in ("H100-80GB", "A100-40GB"):
+                where = {"gpus": 0.5, "gpu_models": [model], "cpus": 0.1}
+                assert names[client.submit(devices, **where).result(30)] == model.partition("-")[0]
+                big = bytes(range(256)) * 16384
+                assert client.submit(echo, big, **where).result(30) == big[::-1]
+                with pytest.raises(TaskFailed, match="no such thing"):
+                    client.submit(fail, **where).result(30)
+            many = [bytes([n, 0]) for n in range(200)]
+            assert list(client.map(echo, many, gpus=0.5, gpu_models=["A100-40GB"])) == [each[::-1] for each in many]
+    until(lambda: first.client().allocations() == [], "all leases are returned")
+
+
+def test_a_worker_that_dies_on_another_host_costs_no_task(two: Two, tmp_path: Path) -> None:
+    first, _ = two
+
+    def once(marker: str) -> str:
+        import os
+        import signal
+        from pathlib import Path
+
+        if not Path(marker).exists():
+            Path(marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "again"
+
+    with actorgrid.connect(data_dir=first.data_dir) as client:
+        assert client.submit(once, str(tmp_path / "marker"), retries=2, **THERE).result(30) == "again"
+
+
+def test_links_survive_the_death_of_their_server(two: Two) -> None:
+    first, _ = two
+    client = first.client()
+    for host in two:
+        pid = host.pid_of("links")
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        done = until(lambda: _try(client), "another host's job is run and read again")
+        assert done == b"still here\n"
+
+
+def _try(client: Any) -> bytes | None:
+    try:
+        stdout: bytes = client.run(["echo", "still here"], **THERE).stdout
+    except ActorGridError:
+        return None
+    return stdout
