@@ -366,7 +366,7 @@ class Consensus(Server):
         if isinstance(taken, Dropped):
             if taken.reason == "too_many_uncommitted_bytes":
                 raise MailboxFull("too much waits for the disk", found=taken.reason, hint="propose it again")
-            raise _not_leader(taken.reason)
+            raise _not_leader(taken.reason, taken=False)
 
     def _proposed(self, outcome: Outcome) -> Proposed:
         if outcome.error is not None:
@@ -522,9 +522,11 @@ def _percentile(values: deque[float], percent: int) -> float:
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
-def _not_leader(found: str = "") -> NotLeader:
+def _not_leader(found: str = "", *, taken: bool = True) -> NotLeader:
+    """*taken*: it may be in somebody's log, and so be committed later."""
     return NotLeader(
         "this host does not lead the ledger",
         found=found or "its leadership ended",
         hint="propose it again, here or where the leader is: an entry that was committed is answered, not repeated",
+        taken=taken,
     )
