@@ -1,4 +1,4 @@
-"""What a leader does for a cluster of many hosts, in messages and bytes against their number: real cores, virtual time."""
+"""What a leader does for many hosts, in messages and bytes against their number: real cores, virtual time."""
 
 from __future__ import annotations
 
