@@ -35,10 +35,10 @@ class JobFollower:
     """Threads that carry a job's output and wait for its end; made, started, waited for, closed.
 
     *connect* gives a new door each time. *outputs* maps ``stdout`` and ``stderr`` to where their bytes go (a stream
-    that is not named is not read); of a gang it is that of *rank*, or with *ranks* of each as these name it. *notice* is
-    told what a person should know. Output begins with that of *attempt* (the first, unless given) and goes on through
-    later ones, or with *only* ends with it. *before_output* is called before each piece, to clear what else is on the
-    terminal.
+    that is not named is not read); of a gang it is that of *rank*, or with *ranks* of each as these name it.
+    *notice* is told what a person should know. Output begins with that of *attempt* (the first, unless given) and
+    goes on through later ones, or with *only* ends with it. *before_output* is called before each piece, to clear
+    what else is on the terminal.
     """
 
     def __init__(
