@@ -389,6 +389,8 @@ class ClusterNode(Answer):
     """Its number in the cluster; ``None``: it is alone."""
     raft_role: str = "leader"
     """leader, voter or learner; none: it is no member any more."""
+    url: str | None = None
+    """Where clients of other machines reach it; ``None``: nowhere."""
     draining: bool = False
     """It gets nothing new."""
 

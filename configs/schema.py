@@ -99,7 +99,7 @@ class ClusterSection(Section):
         " has its place in a cluster already",
     )
     base_port: int = setting(
-        7400, "HTTP port; calls, Raft and gossip follow at +1, +2, +3; 0: any free port", ge=0, le=65532
+        7400, "HTTP port; calls, Raft and the join door follow at +1, +2, +3; 0: any free port", ge=0, le=65531
     )
 
 
@@ -223,7 +223,9 @@ class SessionsSection(Section):
 class SecuritySection(Section):
     """Who may do what."""
 
-    metrics_need_token: bool = setting(False, "ask for the token on /metrics too", live=True)
+    metrics_need_token: bool = setting(
+        False, "ask for the token on /metrics here, too; other machines need it always", live=True
+    )
     max_body_bytes: ByteCount = setting(64 * 2**20, "largest HTTP body", live=True, le=2**30)
 
 
