@@ -57,6 +57,16 @@ def loopback(address: str) -> str:
     return address
 
 
+def port_range(text: str) -> str:
+    """*text* when it is the first and the last of some ports."""
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 1024 <= int(first) <= int(last) <= 65_535):
+        raise PydanticCustomError(
+            "no_ports", "{text} names no ports; write the first and the last, like 29500-29999", {"text": repr(text)}
+        )
+    return text
+
+
 def reachable(address: str) -> str:
     """*address* when others can be told to come there: numeric, and one address, not all; or empty."""
     import ipaddress
@@ -196,6 +206,11 @@ class WorkSection(Section):
     max_attempts: int = setting(512, "attempts that may run at once on this host", live=True, ge=1, le=10_000)
     keep_finished_jobs: int = setting(
         1000, "ended attempts whose output and result stay on disk", live=True, ge=1, le=1_000_000
+    )
+    rendezvous_ports: Annotated[str, AfterValidator(port_range)] = setting(
+        "29500-29999",
+        "where rank 0 of a gang may listen for the other members: the first and the last port; one for each gang",
+        live=True,
     )
     on_stop: Literal["end", "leave"] = setting(
         "end",
