@@ -7,6 +7,7 @@ fits. It holds nothing that the ledger does not: killed at any moment, it goes o
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import asdict
 from itertools import islice
 from time import perf_counter_ns, time
 from typing import Any
@@ -30,20 +31,34 @@ from actorgrid.supervisors.server import Server, handles
 from ..consensus.messages import Applied, Snapshot
 from ..consensus.mirror import LedgerMirror
 from ..consensus.quotas import shortage
+from ..links.messages import AskHost
 from .capacity import host_cpu_milli, host_memory_mib
 from .core import CoordinatorCore
 from .device import Device, Readings, keep_indexes
 from .grant import Grant
 from .inventory import HostInventory
-from .messages import AcquireLease, CheckFeasible, Explain, Inventory, LatencyReport, RecentDecisions
+from .messages import (
+    AcquireLease,
+    CheckFeasible,
+    Explain,
+    Inventory,
+    LatencyReport,
+    OwnReadings,
+    RecentDecisions,
+)
 from .orders import GivenUp, Order, Preemption
 from .sampling import HostSampling
+from .unfit import TELL_AGAIN_S, device_records, everywhere, listed, told
 
 IN_FLIGHT_MAX = 128
 """Grants and orders proposed and not answered; the mirror takes 256 proposals at once."""
 REGISTER_WAIT_S = 8.0
 DECISIONS_KEPT = 1024
 RETRY_S = 1.0
+READINGS_S = 1.0
+READINGS_HOSTS_MAX = 256
+"""Hosts that are asked for readings of their devices when somebody lists all; of the others there are none."""
+_OF_ANOTHER_HOST = Readings.none("its host did not answer, or was not asked")
 HOLD_S = 2.0
 """No new grants for this long after the ledger's storage refused one."""
 
@@ -77,6 +92,7 @@ class GPUCoordinator(Server):
         self._kicked = False
         self._wake_at: float | None = None
         self._hold_until = 0.0
+        self._tell_unfit_at = 0.0
         self._problem = ""
         self._registering = False
         self.spawn(self._boot())
@@ -150,7 +166,7 @@ class GPUCoordinator(Server):
             "incarnation": self.host.incarnation,
             "cpu_milli": host_cpu_milli(),
             "memory_mib": host_memory_mib(),
-            "devices": [device.to_record() for device in devices],
+            "devices": device_records(devices, self._sampling.unfit()),
             "state": "up",
             "address": cluster.bind,
             "port": cluster.base_port or None,
@@ -190,8 +206,20 @@ class GPUCoordinator(Server):
             return self._inventory.readings(device, milli, memory_mib)
 
         self._sampling.take(self._inventory.devices, read, self._inventory.troubles(), time())
-        self._core.set_sick(self._sampling.unfit())
+        self._core.set_sick(self._unfit())
         self._core.set_scores(self._sampling.scores())
+        self._tell_unfit()
+
+    def _unfit(self) -> dict[str, str]:
+        return everywhere(self._mirror.hosts, self.host.host_id, self._sampling.unfit())
+
+    def _tell_unfit(self) -> None:
+        """Have the host that leads know which devices of this one take nothing new."""
+        now = self.runtime.monotonic()
+        changed = told(self._mirror.hosts.get(self.host.host_id)) != self._sampling.unfit()
+        if changed and self._core.registered and now >= self._tell_unfit_at:
+            self._tell_unfit_at = now + TELL_AGAIN_S
+            self.spawn(self._register())
 
     # -- following the ledger
 
@@ -217,6 +245,8 @@ class GPUCoordinator(Server):
                 self._leadership_changed()
             elif kind == "absent":
                 self._core.set_absent(self._mirror.absent)
+            elif kind == "host":
+                self._core.set_sick(self._unfit())
         self._kick()
 
     def _leadership_changed(self) -> None:
@@ -375,12 +405,7 @@ class GPUCoordinator(Server):
             report["host"] = "this host's devices are not known yet"
         elif self._problem:
             report["host"] = self._problem
-        unfit = self._sampling.unfit()
-        report["unfit"] = [
-            {"host": self.host.host_id, "gpu": device.index, "why": unfit[device.uuid]}
-            for device in self._inventory.devices
-            if device.uuid in unfit
-        ]
+        report["unfit"] = listed(self._mirror.hosts, self._unfit())
         return report
 
     @handles(AcquireLease)
@@ -445,7 +470,9 @@ class GPUCoordinator(Server):
     @handles(Inventory)
     async def _list(self, request: Inventory) -> list[dict[str, Any]]:
         await self._mirror.reached(request.seen)
+        elsewhere = await self._readings_elsewhere() if request.everywhere else {}
         allocated = self._core.allocated()
+        unfit = self._unfit()
         rows = []
         for host_id, host in sorted(self._mirror.hosts.items()):
             for record in host["devices"]:
@@ -453,11 +480,42 @@ class GPUCoordinator(Server):
                 milli, memory_mib, owners = allocated.get((host_id, device.index), (0, 0, []))
                 if host_id == self.host.host_id:
                     readings = self._inventory.readings(device, milli, memory_mib)
+                    score = self._sampling.score(device.uuid)
                 else:
-                    readings = Readings.none("a device of another host")
+                    readings, score = elsewhere.get(device.uuid, (_OF_ANOTHER_HOST, None))
                 row = _row(host_id, device, readings, milli, memory_mib, owners)
-                rows.append({**row, "score": self._sampling.score(device.uuid)})
+                rows.append({**row, "score": score, "unfit": unfit.get(device.uuid)})
         return rows
+
+    @handles(OwnReadings)
+    def _own_readings(self, _request: OwnReadings) -> dict[str, dict[str, Any]]:
+        allocated = self._core.allocated()
+        found = {}
+        for device in self._inventory.devices:
+            milli, memory_mib, _ = allocated.get((self.host.host_id, device.index), (0, 0, []))
+            readings = self._inventory.readings(device, milli, memory_mib)
+            found[device.uuid] = {**asdict(readings), "score": self._sampling.score(device.uuid)}
+        return found
+
+    async def _readings_elsewhere(self) -> dict[str, tuple[Readings, float | None]]:
+        """What the other hosts read of their devices now, as far as they answer soon."""
+        if self.host.place is None:
+            return {}
+        others = [id for id in self._mirror.hosts if id != self.host.host_id and id not in self._mirror.absent]
+        asked = [
+            self.call("links", AskHost(id, "readings", {}, READINGS_S), READINGS_S + 1)
+            for id in sorted(others)[:READINGS_HOSTS_MAX]
+        ]
+        found: dict[str, tuple[Readings, float | None]] = {}
+        for waiter in asked:
+            try:
+                answer: dict[str, dict[str, Any]] = await waiter
+            except ActorGridError as error:
+                self.log.debug("no readings of another host: %s", error)
+                continue
+            for uuid, record in answer.items():
+                found[uuid] = Readings.from_record(record), record.get("score")
+        return found
 
     @handles(RecentDecisions)
     def _recent_decisions(self, request: RecentDecisions) -> list[dict[str, Any]]:
