@@ -7,6 +7,7 @@ ReadIndex); the read is answered once that index is applied here. Bound: ``READS
 from __future__ import annotations
 
 import heapq
+import os
 from collections.abc import Callable
 
 from actorgrid.errors import ActorGridError, MailboxFull
@@ -25,7 +26,8 @@ class Reads:
         self._applied = applied
         self._asked: dict[bytes, tuple[Waiter, float]] = {}
         self._readable: list[tuple[int, int, Waiter]] = []
-        self._total = 0
+        # Of no other life of this host: an answer that comes late to the one before must not confirm a read of ours.
+        self._total = int.from_bytes(os.urandom(6), "big")
 
     @property
     def waiting(self) -> int:
