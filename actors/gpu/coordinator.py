@@ -23,7 +23,6 @@ from actorgrid.errors import (
     StorageError,
 )
 from actorgrid.hotpath import COMPILED, LatencyWindow
-from actorgrid.models import DeviceSource, GPUStatus
 from actorgrid.supervisors.collection import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
@@ -31,13 +30,13 @@ from actorgrid.supervisors.server import Server, handles
 from ..consensus.messages import Applied, Snapshot
 from ..consensus.mirror import LedgerMirror
 from ..consensus.quotas import shortage
-from ..links.messages import AskHost
 from .capacity import host_cpu_milli, host_memory_mib
 from .core import CoordinatorCore
 from .device import Device, Readings, keep_indexes
 from .grant import Grant
 from .held import records_of
 from .inventory import HostInventory
+from .listing import NOT_ASKED, Elsewhere, device_row, readings_elsewhere
 from .messages import (
     AcquireLease,
     CheckFeasible,
@@ -56,10 +55,6 @@ IN_FLIGHT_MAX = 128
 REGISTER_WAIT_S = 8.0
 DECISIONS_KEPT = 1024
 RETRY_S = 1.0
-READINGS_S = 1.0
-READINGS_HOSTS_MAX = 256
-"""Hosts that are asked for readings of their devices when somebody lists all; of the others there are none."""
-_OF_ANOTHER_HOST = Readings.none("its host did not answer, or was not asked")
 HOLD_S = 2.0
 """No new grants for this long after the ledger's storage refused one."""
 
@@ -479,7 +474,10 @@ class GPUCoordinator(Server):
     @handles(Inventory)
     async def _list(self, request: Inventory) -> list[dict[str, Any]]:
         await self._mirror.reached(request.seen)
-        elsewhere = await self._readings_elsewhere() if request.everywhere else {}
+        elsewhere: Elsewhere = {}
+        if request.everywhere and self.host.place is not None:
+            others = self._mirror.hosts.keys() - self._mirror.absent - {self.host.host_id}
+            elsewhere = await readings_elsewhere(self, sorted(others))
         allocated = self._core.allocated()
         unfit = self._unfit()
         rows = []
@@ -491,8 +489,8 @@ class GPUCoordinator(Server):
                     readings = self._inventory.readings(device, milli, memory_mib)
                     score = self._sampling.score(device.uuid)
                 else:
-                    readings, score = elsewhere.get(device.uuid, (_OF_ANOTHER_HOST, None))
-                row = _row(host_id, device, readings, milli, memory_mib, owners)
+                    readings, score = elsewhere.get(device.uuid, (NOT_ASKED, None))
+                row = device_row(host_id, device, readings, milli, memory_mib, owners)
                 rows.append({**row, "score": score, "unfit": unfit.get(device.uuid)})
         return rows
 
@@ -504,26 +502,6 @@ class GPUCoordinator(Server):
             milli, memory_mib, _ = allocated.get((self.host.host_id, device.index), (0, 0, []))
             readings = self._inventory.readings(device, milli, memory_mib)
             found[device.uuid] = {**asdict(readings), "score": self._sampling.score(device.uuid)}
-        return found
-
-    async def _readings_elsewhere(self) -> dict[str, tuple[Readings, float | None]]:
-        """What the other hosts read of their devices now, as far as they answer soon."""
-        if self.host.place is None:
-            return {}
-        others = [id for id in self._mirror.hosts if id != self.host.host_id and id not in self._mirror.absent]
-        asked = [
-            self.call("links", AskHost(id, "readings", {}, READINGS_S), READINGS_S + 1)
-            for id in sorted(others)[:READINGS_HOSTS_MAX]
-        ]
-        found: dict[str, tuple[Readings, float | None]] = {}
-        for waiter in asked:
-            try:
-                answer: dict[str, dict[str, Any]] = await waiter
-            except ActorGridError as error:
-                self.log.debug("no readings of another host: %s", error)
-                continue
-            for uuid, record in answer.items():
-                found[uuid] = Readings.from_record(record), record.get("score")
         return found
 
     @handles(RecentDecisions)
@@ -577,33 +555,3 @@ class GPUCoordinator(Server):
             "probe": inventory,
             "notes": notes,
         }
-
-
-def _row(
-    host_id: str, device: Device, readings: Readings, milli: int, memory_mib: int, owners: list[str]
-) -> dict[str, Any]:
-    """A device as models.GPUDevice has it, and why readings are missing."""
-    healthy = GPUStatus.ALLOCATED if milli else GPUStatus.AVAILABLE
-    used = readings.memory_used_mib
-    return {
-        "device_id": device.uuid,
-        "vendor": device.vendor,
-        "model": device.model,
-        "host": host_id,
-        "index": device.index,
-        "source": DeviceSource(device.source).value,
-        "memory_total_bytes": device.memory_mib * 2**20,
-        "memory_allocated_bytes": memory_mib * 2**20,
-        "memory_used_bytes": None if used is None else used * 2**20,
-        "allocated_milli": milli,
-        "compute_capability": device.compute_capability,
-        "pcie_bus_id": device.pcie_bus_id,
-        "numa_node": device.numa_node,
-        "temperature_celsius": readings.temperature_celsius,
-        "power_usage_watts": readings.power_watts,
-        "utilization_percent": readings.utilization_percent,
-        "status": (GPUStatus.ERROR if readings.error else healthy).value,
-        "jobs": owners,
-        "unsupported": dict(readings.unsupported),
-        "error": readings.error or None,
-    }
