@@ -54,7 +54,7 @@ _TARGETS = {name: target for section in COMMANDS.values() for name, target in se
 EPILOG = """
 \b
 Exit codes: 0 done; 1 failed; 2 wrong use or request refused; 3 wrong token; 4 no such thing;
-5 the agent cannot be reached or started; 6 storage; 7 overloaded, try later; 130 interrupted.
+5 the agent cannot be reached or started; 6 storage; 7 overloaded or held, try later; 8 lock lost; 130 interrupted.
 `run` exits as its command does (128+n: killed by signal n; 124: time limit; 130: cancelled).
 
 \b

@@ -17,11 +17,12 @@ from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.messages import Applied, Query, Snapshot
-from ..consensus.mirror import LedgerMirror
+from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from .core import choose_pool
 from .messages import (
     CancelJob,
+    ChangeLock,
     ChangeSetting,
     ClusterSummary,
     GetJob,
@@ -144,7 +145,7 @@ class ClusterManager(Server):
         for job in request.jobs:
             pool = choose_pool(job["resources"], job["pool"])
             jobs.append({**job, "pool": pool, "depends_on": await self._open_dependencies(job, in_batch)})
-        result = await self._mirror.propose({"type": "submit_jobs", "jobs": jobs})
+        result = await self._commit({"type": "submit_jobs", "jobs": jobs})
         self._submitted_total += len(jobs)
         accepted: list[dict[str, Any]] = result["jobs"]
         return accepted
@@ -179,12 +180,19 @@ class ClusterManager(Server):
             )
         return still_open
 
+    async def _commit(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Raises NoQuorum when nobody leads: whoever waits at a door can go to another."""
+        return await self._mirror.propose(command, leaderless_s=LEADERLESS_S)
+
     # -- answering
 
     async def _record(self, job_id: str) -> dict[str, Any]:
         record = self._mirror.jobs.get(job_id) or self._recent.get(job_id)
         if record is None:
             record = await self.call("consensus", Query("job", {"job_id": job_id}))
+        if record is None and self.host.place is not None:
+            # Another host may have accepted it, and this one not have heard of it yet.
+            record = await self._mirror.read("job", {"job_id": job_id})
         if record is None:
             raise UnknownJob(
                 f"there is no job {job_id}", asked=job_id, hint="actorgrid ps --all lists the jobs there are"
@@ -223,7 +231,7 @@ class ClusterManager(Server):
     async def _cancel(self, request: CancelJob) -> dict[str, Any]:
         record = await self._record(request.job_id)
         if not JobState(record["state"]).final:
-            await self._mirror.propose({"type": "cancel_job", "job_id": request.job_id, "by": request.by})
+            await self._commit({"type": "cancel_job", "job_id": request.job_id, "by": request.by})
             record = await self.call("consensus", Query("job", {"job_id": request.job_id})) or record
         return record
 
@@ -451,13 +459,17 @@ class ClusterManager(Server):
     async def _change_setting(self, request: ChangeSetting) -> dict[str, Any]:
         value = self.host.settings.check_live(request.key, request.value)
         previous = self.host.settings.get(request.key)
-        await self._mirror.propose({"type": "set_setting", "key": request.key, "value": value, "by": request.by})
+        await self._commit({"type": "set_setting", "key": request.key, "value": value, "by": request.by})
         return {"key": request.key, "value": value, "previous": previous}
 
     @handles(SetQuota)
     async def _set_quota(self, request: SetQuota) -> dict[str, Any]:
         command = {"type": "set_quota", "user": request.user, "limits": request.limits, "by": request.by}
-        return await self._mirror.propose(command)
+        return await self._commit(command)
+
+    @handles(ChangeLock)
+    async def _change_lock(self, request: ChangeLock) -> dict[str, Any]:
+        return await self._commit(request.command)
 
     def metrics(self) -> dict[str, float]:
         """Jobs by state, submissions and ends."""

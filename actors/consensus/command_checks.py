@@ -22,6 +22,7 @@ GRACE_MAX_S = 3600.0
 AUTHORITIES_MAX = 2
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+LOCK_NAME_MAX, LOCK_SLOTS_MAX = 256, 1_000
 LOCK_TTL_MIN_S, LOCK_TTL_MAX_S = 0.5, 86_400.0
 OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "lost", "preempted")
 
@@ -197,7 +198,7 @@ _AUTHORITY: dict[str, _Check] = {
     "endorsements": _env,
 }
 _LOCK: dict[str, _Check] = {
-    "name": lambda value: isinstance(value, str) and 0 < len(value) <= 256,
+    "name": lambda value: isinstance(value, str) and 0 < len(value) <= LOCK_NAME_MAX,
     "owner": _id,
 }
 _ENTRY: dict[str, _Check] = {"type": _text, "v": _whole, "at": _number}
@@ -257,11 +258,12 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "release_lease": ({"lease_id": _text}, {}),
     "acquire_lock": (
         {**_LOCK, "ttl_s": lambda value: _number(value) and LOCK_TTL_MIN_S <= value <= LOCK_TTL_MAX_S},
-        {"wait": _truth, "user_id": _text},
+        {"wait": _truth, "slots": lambda value: _whole(value) and 1 <= value <= LOCK_SLOTS_MAX, "user_id": _text},
     ),
     "renew_lock": (_LOCK, {"token": _or_none(_token)}),
-    "release_lock": (_LOCK, {"token": _or_none(_token)}),
+    "release_lock": (_LOCK, {"token": _or_none(_token), "renewals": _whole}),
     "expire_lock": ({**_LOCK, "renewals": _whole, "term": _whole}, {}),
+    "break_lock": ({**_LOCK, "by": _user}, {}),
     "compare_digest": ({"index": _whole, "digest": _env, "format": _whole}, {}),
     "set_setting": (
         {"key": lambda value: _text(value) and 0 < len(value) <= 256, "value": _shallow},

@@ -50,6 +50,8 @@ from .trust import Trust
 
 LIVE_JOBS_MAX = 1_000_000
 SETTINGS_MAX = 1_000
+NO_RECORDS = ("term", "lock_break")
+"""Kinds of changes that are told and are nothing that is kept."""
 
 
 class Ledger:
@@ -113,6 +115,7 @@ class Ledger:
             "renew_lock": self._locks.renew,
             "release_lock": lambda command: self._locks.release(command, self._token, self._at),
             "expire_lock": self._expire_lock,
+            "break_lock": self._break_lock,
             "compare_digest": lambda command: self.digest_marks.compare(command),
             "set_quota": self.quotas.set,
             "found_cluster": lambda command: self._members.found(command, self._at),
@@ -177,7 +180,7 @@ class Ledger:
             self._sessions.told(session, seq, index, answer)
         retired = tuple(self._jobs.retire())
         for kind, id, _ in self._changes:
-            if kind != "term":
+            if kind not in NO_RECORDS:
                 self._digest.changed(kind, id)
         self.digest_marks.passed(index, self._digest, self._rest)
         return Outcome(index, result, error, tuple(self._changes), tuple(self._events), retired)
@@ -266,7 +269,7 @@ class Ledger:
         ledger._jobs.load(sections, header["job_totals"])
         ledger.hosts.update((record["host_id"], record) for record in sections.get("hosts", ()))
         ledger.settings.update((key, value) for key, value in sections.get("settings", ()))
-        ledger.locks.update((record["name"], record) for record in sections.get("locks", ()))
+        ledger._locks.load(sections.get("locks", ()))
         ledger._sessions.load(sections.get("sessions", ()))
         ledger.quotas.records.update(sections.get("quotas", ()))
         ledger._members.load(header["cluster"], sections.get("members", []))
@@ -327,6 +330,13 @@ class Ledger:
     def _expire_lock(self, command: dict[str, Any]) -> dict[str, Any]:
         self._check_term(command)
         return self._locks.expire(command, self._token, self._at)
+
+    def _break_lock(self, command: dict[str, Any]) -> dict[str, Any]:
+        answer = self._locks.break_open(command, self._token, self._at)
+        if answer["broken"]:
+            told = {"owner": command["owner"], "by": command["by"]}
+            self._changes.append(("lock_break", command["name"], told))
+        return answer
 
     # -- jobs
 

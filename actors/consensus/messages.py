@@ -33,7 +33,8 @@ class Query:
 
     job {job_id}: the record, live or ended, or None · jobs {states, limit, before}: {"jobs", "total"}, newest first;
     ``before`` is the job_id the page before ended with, or a time · allocations, hosts, settings: {kind: ...} ·
-    quotas: {"quotas": [{"user", "limits", "default", "used"}]} (see quotas.py) ·
+    quotas: {"quotas": [{"user", "limits", "default", "used"}]} (see quotas.py) · locks: {"locks": by name}
+    · lock {name}: the record, or None ·
     events {from, limit}: {"events", "index"}, oldest first, from a log index on, the last index given whole ·
     counts: {"jobs": by state, "allocations", "hosts", "commit_latency_ms"} · status.
 
@@ -80,9 +81,9 @@ class Snapshot:
 class Applied:
     """One committed command's effect. ``changes``: (kind, id, new record or None when gone), in order.
 
-    Kinds: job, allocation, host, setting, lock, quota (by user), member, join_token, trust, term (record: (term,
-    epoch)), and leader (record: (host or None, whether it is this host)) and absent (record: hosts that this one, which
-    leads, has not heard of for a while), both told between entries.
+    Kinds: job, allocation, host, setting, lock (not for its renewals), lock_break (record: {"owner", "by"}), quota (by
+    user), member, join_token, trust, term (record: (term, epoch)), leader (record: (host or None, whether it is this
+    host)) and absent (record: hosts that this one, which leads, has not heard of for a while), both told between entries.
     ``previous`` is the index of the Applied sent before this one: a receiver that sees a gap subscribes again.
     """
 

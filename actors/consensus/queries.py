@@ -29,6 +29,8 @@ class Queries:
             "jobs": self._jobs,
             "allocations": lambda _: {"allocations": list(ledger.allocations.values())},
             "hosts": lambda _: {"hosts": [host for _, host in sorted(ledger.hosts.items())]},
+            "lock": lambda args: ledger.locks.get(str(args["name"])),
+            "locks": lambda _: {"locks": [lock for _, lock in sorted(ledger.locks.items())]},
             "quotas": lambda _: {"quotas": ledger.quotas.rows()},
             "join_tokens": lambda _: {"join_tokens": list(ledger.join_tokens.values())},
             "settings": lambda _: {"settings": dict(sorted(ledger.settings.items()))},

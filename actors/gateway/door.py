@@ -26,7 +26,7 @@ from ..host.context import HostContext
 from ..telemetry.collect import collect
 from ..telemetry.processes import read_processes
 from ..telemetry.prometheus import HttpFigures, render
-from . import cluster, inspect, job_files, jobs, quotas, sessions, state, system, tokens, trust
+from . import cluster, inspect, job_files, jobs, locks, quotas, sessions, state, system, tokens, trust
 from .auth import TokenGate, allowed_names, check_host
 from .blobs import BlobStore
 from .body import JSON, MSGPACK, BodyReader, decode, encode_json, encode_msgpack, parse_query, wants_msgpack
@@ -47,6 +47,7 @@ ROUTES: tuple[Route, ...] = (
     *jobs.ROUTES,
     *job_files.ROUTES,
     *state.ROUTES,
+    *locks.ROUTES,
     *sessions.ROUTES,
 )
 """All that is served, and all that is documented."""
@@ -94,6 +95,7 @@ class Door:
         self.connections: Callable[[], int] = lambda: 0
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="gateway-files")
         self._scrape: asyncio.Task[bytes] | None = None
+        self._background: set[asyncio.Task[None]] = set()
         self._names = allowed_names(host.settings.cluster.bind)
 
     @functools.cached_property
@@ -109,6 +111,12 @@ class Door:
     async def in_pool(self, work: Callable[[], T]) -> T:
         """Run what blocks on files in the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Go on with *work* for a client that has gone; at most one piece for each connection that was open."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def close(self) -> None:
         """Let go of the pool; nothing may be asked of the door afterwards."""
@@ -223,7 +231,7 @@ class Door:
             if not self.serving:
                 self.idle.set()
             route = trail.route
-            waited = route is None or route.streams or "wait_s" in request.query
+            waited = route is None or route.streams or route.waits or "wait_s" in request.query
             self.figures.answered(
                 request.method if route else "other",
                 route.documented_path if route else "unmatched",

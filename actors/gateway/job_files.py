@@ -128,7 +128,7 @@ async def _follow(call: Call, query: LogsQuery, job: dict[str, Any]) -> AsyncGen
     asked_s = loop.time()
     call.door.followers += 1
     try:
-        with call.door.hub.watch_job(job["job_id"]) as watch:
+        with call.door.hub.watch("job", job["job_id"]) as watch:
             while not gone(call.http) and not call.door.stopping:
                 attempt = _pick(job, number)
                 final = JobState(job["state"]).final

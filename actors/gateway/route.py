@@ -60,7 +60,8 @@ class Route:
     """One operation: what is served and what is documented come from this alone.
 
     ``path`` may hold ``{name}`` and ``{name:pattern}``. ``answer`` is a model, or the media type of a body that
-    is not one. ``other`` lists further statuses that carry the answer's model (readiness has one).
+    is not one. ``other`` lists further statuses that carry the answer's model (readiness has one). ``waits``: it may
+    take as long as the client says, so that its time is no figure.
     """
 
     method: Literal["GET", "POST", "PUT", "DELETE"]
@@ -76,6 +77,7 @@ class Route:
     other: tuple[int, ...] = ()
     token: bool = True
     name: str = ""
+    waits: bool = False
 
     @property
     def streams(self) -> bool:

@@ -23,6 +23,7 @@ from ..security.host_material import load_material
 from ..security.tls_contexts import ssl_contexts
 from .fetching import Fetching
 from .messages import AskHost, AskLeader, CloseRelay, FetchBlobs, FetchResult, OpenRelay, SpreadBlobs
+from .payloads import FIELDS, Payloads
 from .pieces import Fields, check_digest, pack, unpack, unpack_fields
 from .relays import WORKER, Relays
 from .services import Services
@@ -31,6 +32,7 @@ FETCH_S = 30.0
 """For one piece of a file."""
 SPREAD_S = 30.0
 AGAIN_S = 0.1
+REPAIR_S = 2.0
 CALLS = "calls"
 
 
@@ -68,6 +70,7 @@ class Links(Server):
         self._fetching = Fetching(self._ask)
         self._relays = Relays(runtime, host.paths.work_sockets_dir, self._open_stream)
         self._services = Services(self, self._relays, self._keep)
+        self._payloads = Payloads()
         self._served_total = 0
         self._refused_total = 0
 
@@ -87,6 +90,7 @@ class Links(Server):
             software=actorgrid.__version__,
         )
         self.spawn(self._mirror.start())
+        self.every(REPAIR_S, self._repair)
 
     def _identity(self) -> PeerIdentity:
         folder = self.host.paths.security_dir
@@ -115,12 +119,15 @@ class Links(Server):
         for kind, identity, record in message.changes:
             if kind == "member":
                 self._net.drop_refused()
+            elif kind == "job" and record is not None and not record["attempts"]:
+                self._payloads.job(record)
             elif kind == "allocation" and record is None:
                 self._relays.close(identity)
                 self._relays.ended(identity)
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         self._net.drop_refused()
+        self._payloads.restart()
         for lease_id in self._relays.served:
             if lease_id not in snapshot.allocations:
                 self._relays.ended(lease_id)
@@ -228,6 +235,26 @@ class Links(Server):
                 hint="a majority of the voters has to be up and to reach each other: actorgrid hosts",
             )
 
+    async def _repair(self) -> None:
+        """Bring the payloads that this host, as a voter, should have and has not."""
+        status = await self.call("consensus", Query("status"))
+        own = self._mirror.members.get(self.host.host_id)
+        votes = own is not None and own["node"] in status["voters"]
+        self._payloads.role(votes, self._mirror.jobs.values())
+        blobs_dir = self.host.paths.blobs_dir
+        missing = [digest for digest in self._payloads.next_round() if not (blobs_dir / digest).exists()]
+        if not missing:
+            return
+        hosts = await self._likely_hosts()
+        wanted = {job.get(field) for job in self._mirror.jobs.values() for field in FIELDS}
+        for digest in missing:
+            if digest in wanted:  # its job may have ended meanwhile
+                try:
+                    await self._fetch_blob(digest, hosts)
+                except ActorGridError as error:
+                    self.log.info("payload %s cannot be kept here yet: %s", digest, error)
+                    self._payloads.again(digest)
+
     async def _voters(self) -> list[str]:
         """Those that vote, whoever answers soonest first."""
         status = await self.call("consensus", Query("status"))
@@ -273,6 +300,7 @@ class Links(Server):
             "link_calls_refused_total": float(self._refused_total),
             "files_fetched_total": float(self._fetching.fetched_total),
             "files_fetched_bytes_total": float(self._fetching.fetched_bytes_total),
+            "payloads_to_look_for": float(len(self._payloads)),
             "relays": float(len(self._relays)),
             "relays_opened_total": float(self._relays.opened_total),
         }

@@ -78,6 +78,8 @@ ALLOCATION = {
 
 JOIN_TOKEN = {"id": "t1", "made_by": "http", "made_at": 1.0, "expires_at": 9.0, "uses_max": 1, "used_by": []}
 JOIN_TOKEN |= {"revoked_at": None, "verify_key": "not shown"}
+HOLDER = {"owner": "me", "user_id": "ann", "since": 1.0, "ttl_s": 5.0, "renewals": 0, "token": [1, 7]}
+LOCK = {"name": "deploy", "slots": 1, "holders": [HOLDER], "waiters": [{**HOLDER, "owner": "you", "token": None}]}
 QUOTA = {
     "user": "ann",
     "limits": {
@@ -129,6 +131,8 @@ class Consensus(StandIn):
             return {"allocations": [ALLOCATION]}
         if query.kind == "quotas":
             return {"quotas": [QUOTA]}
+        if query.kind == "locks":
+            return {"locks": [LOCK]}
         if query.kind == "join_tokens":
             return {"join_tokens": [JOIN_TOKEN]}
         if query.kind == "counts":
@@ -261,6 +265,12 @@ class ClusterManager(StandIn):
     def set(self, request: cluster.ChangeSetting) -> dict[str, Any]:
         previous = self.host.settings.set_live(request.key, request.value)
         return {"key": request.key, "value": self.host.settings.get(request.key), "previous": previous}
+
+    @handles(cluster.ChangeLock)
+    def change_lock(self, request: cluster.ChangeLock) -> dict[str, Any]:
+        if request.command["type"] == "release_lock":
+            return {"released": True}
+        return {"held": True, "token": [1, 7], "position": 0, "slots": 1, "ttl_s": 5.0, "renewals": 0}
 
     @handles(cluster.SetQuota)
     def set_quota(self, request: cluster.SetQuota) -> dict[str, Any]:
