@@ -7,6 +7,7 @@ Every process has a client of its own, so that commands can be given to the lead
 from __future__ import annotations
 
 import itertools
+import logging
 import multiprocessing
 import socket
 import time
@@ -99,6 +100,7 @@ class Station:
 
     def run(self, founding: bool, seeds: dict[str, Any]) -> None:
         """Until the other end of *control* is closed."""
+        logging.getLogger("actorgrid").addHandler(logging.NullHandler())  # that a peer is away is no news here
         paths = HostPaths(self.folder / host_id(self.node))
         paths.make()
         context = HostContext(paths, Settings(), host_id(self.node), host_id(self.node), 1, f"boot{time.time_ns()}")
