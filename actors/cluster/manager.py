@@ -369,6 +369,7 @@ class ClusterManager(Server):
             "node": member["node"],
             "raft_role": "leader" if host_id == self._mirror.leader else role,
             "ip_address": member["addresses"]["raft"].rpartition(":")[0].strip("[]"),
+            **_url_of(member["addresses"]),
         }
 
     async def _port(self) -> int:
@@ -484,3 +485,9 @@ class ClusterManager(Server):
     def status(self) -> dict[str, Any]:
         """How far it follows the ledger."""
         return {"index": self._mirror.index, "jobs": len(self._mirror.jobs), "waiting_calls": len(self._waiters)}
+
+
+def _url_of(addresses: dict[str, str]) -> dict[str, Any]:
+    """Where clients of other machines come, and the port again, which is not the base port everywhere."""
+    https = addresses.get("https")
+    return {} if https is None else {"url": f"https://{https}", "port": int(https.rpartition(":")[2])}

@@ -190,6 +190,16 @@ _JOIN_TOKEN: dict[str, _Check] = {
     "used_by": lambda value: value == [],
     "revoked_at": lambda value: value is None,
 }
+_API_KEY: dict[str, _Check] = {
+    "id": _id,
+    "sha256": lambda value: isinstance(value, str) and len(value) == 64,
+    "user_id": _user,
+    "roles": _texts,
+    "made_by": _text,
+    "made_at": _number,
+    "expires_at": _number,
+    "revoked_at": lambda value: value is None,
+}
 _BUNDLE: dict[str, _Check] = {"format": _whole, "cluster_id": _id, "version": _whole}
 _AUTHORITY: dict[str, _Check] = {
     "generation": _whole,
@@ -292,6 +302,8 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "create_join_token": ({"token": _table}, {}),
     "revoke_join_token": ({"token_id": _text}, {}),
     "redeem_join_token": ({"token_id": _text, "host_id": _id, **_MEMBER}, _MEMBER_MAY),
+    "create_api_key": ({"key": _table}, {}),
+    "revoke_api_key": ({"key_id": _text}, {"by": _text}),
     "set_quota": ({"user": _user, "limits": _or_none(_table)}, {"by": _text}),
 }
 _LIMITS_MAY: dict[str, _Check] = dict.fromkeys(LIMITS, _or_none(_whole))
@@ -330,6 +342,8 @@ def check(command: object) -> Command:
             _hold("member", place, _PLACE, {})
     elif kind == "create_join_token":
         _hold("token", command["token"], _JOIN_TOKEN, {})
+    elif kind == "create_api_key":
+        _hold("key", command["key"], _API_KEY, {})
     elif kind == "publish_bundle":
         _check_bundle(command["bundle"])
     elif kind == "set_quota" and command["limits"] is not None:

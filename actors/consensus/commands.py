@@ -46,6 +46,7 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "seal_authority",
         "revoke_join_token",
         "redeem_join_token",
+        "revoke_api_key",
         "set_quota",
     }
 )
@@ -356,6 +357,16 @@ def redeem_join_token(
         rack=rack,
         version=version,
     )
+
+
+def create_api_key(key: dict[str, Any], at: float) -> Command:
+    """Let requests in with it, on every host; *key* is the record of ``security/api_keys.py``."""
+    return _command("create_api_key", at, key=key)
+
+
+def revoke_api_key(key_id: str, by: str, at: float) -> Command:
+    """It opens nothing any more."""
+    return _command("revoke_api_key", at, key_id=key_id, by=by)
 
 
 def set_quota(user: str, limits: dict[str, Any] | None, by: str, at: float) -> Command:

@@ -6,8 +6,8 @@ the same state, byte for byte (``snapshot``), which voters compare (``digest``).
 the proposer's session.
 
 Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; locks 10,000; quotas 10,000; members
-10,000; join tokens 1,000; sessions 10,000 (least recently used goes first); 1,000 ended jobs kept whole, 100,000 more
-by id and state; 1,000 attempts per job, of which the first and the last 49 are kept.
+10,000; join tokens 1,000; API keys 1,000; sessions 10,000 (least recently used goes first); 1,000 ended jobs kept
+whole, 100,000 more by id and state; 1,000 attempts per job, of which the first and the last 49 are kept.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from actorgrid.errors import (
 )
 
 from .allocations import Allocations
+from .api_keys import ApiKeys
 from .attempts import Attempts
 from .command_checks import check
 from .dependencies import refuse_circles
@@ -85,6 +86,8 @@ class Ledger:
         self._attempts = Attempts(self._jobs, self._given, self.members)
         self._join_tokens = JoinTokens(self._members, lambda *told: self._changed("join_token", *told))
         self.join_tokens = self._join_tokens.records
+        self._api_keys = ApiKeys(lambda *told: self._changed("api_key", *told))
+        self.api_keys = self._api_keys.records
         self._trust = Trust(self._members, lambda *told: self._changed("trust", *told))
         self.trust = self._trust.records
         self._sessions = Sessions(lambda session: self._digest.changed("session", session))
@@ -130,6 +133,8 @@ class Ledger:
             "create_join_token": lambda command: self._join_tokens.create(command, self._at),
             "revoke_join_token": lambda command: self._join_tokens.revoke(command, self._at),
             "redeem_join_token": lambda command: self._join_tokens.redeem(command, self._at),
+            "create_api_key": lambda command: self._api_keys.create(command, self._at),
+            "revoke_api_key": lambda command: self._api_keys.revoke(command, self._at),
         }
 
     # -- entries
@@ -220,6 +225,7 @@ class Ledger:
             "quotas": list(self.quotas.records.items()),
             "members": list(self.members.values()),
             "join_tokens": list(self.join_tokens.values()),
+            "api_keys": list(self.api_keys.values()),
             "trust": list(self.trust.items()),
             "sessions": self._sessions.dump(),
         }
@@ -254,6 +260,7 @@ class Ledger:
                 "quota": self.quotas.records,
                 "member": self.members,
                 "join_token": self.join_tokens,
+                "api_key": self.api_keys,
                 "trust": self.trust,
                 "session": self._sessions.answers,
             }
@@ -274,6 +281,7 @@ class Ledger:
         ledger.quotas.records.update(sections.get("quotas", ()))
         ledger._members.load(header["cluster"], sections.get("members", []))
         ledger._join_tokens.load(sections.get("join_tokens", []))
+        ledger._api_keys.load(sections.get("api_keys", []))
         ledger._trust.load(sections.get("trust", []))
         ledger._given.load(sections.get("allocations", []))
         ledger._digest = ledger._new_digest()
@@ -293,6 +301,7 @@ class Ledger:
             quotas=dict(self.quotas.records),
             members=dict(self.members),
             join_tokens=dict(self.join_tokens),
+            api_keys=dict(self.api_keys),
             trust=dict(self.trust),
         )
 

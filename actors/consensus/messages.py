@@ -55,7 +55,7 @@ class Subscribe:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything live at ``index``: jobs that are not final, allocations, hosts, settings, locks, quotas, members,
-    join tokens, and of their trust.
+    join tokens, API keys, and of their trust.
 
     ``leader``: the host that leads, if it is known; ``leads``: it is this one. ``absent``: as in Applied.
     """
@@ -71,6 +71,7 @@ class Snapshot:
     quotas: dict[str, dict[str, Any]] = field(default_factory=dict)
     members: dict[str, dict[str, Any]] = field(default_factory=dict)
     join_tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
+    api_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     trust: dict[str, dict[str, Any]] = field(default_factory=dict)
     leader: str | None = None
     absent: frozenset[str] = frozenset()
@@ -82,8 +83,9 @@ class Applied:
     """One committed command's effect. ``changes``: (kind, id, new record or None when gone), in order.
 
     Kinds: job, allocation, host, setting, lock (not for its renewals), lock_break (record: {"owner", "by"}), quota (by
-    user), member, join_token, trust, term (record: (term, epoch)), leader (record: (host or None, whether it is this
-    host)) and absent (record: hosts that this one, which leads, has not heard of for a while), both told between entries.
+    user), member, join_token, api_key, trust, term (record: (term, epoch)), leader (record: (host or None, whether it
+    is this host)) and absent (record: hosts that this one, which leads, has not heard of for a while), both told
+    between entries.
     ``previous`` is the index of the Applied sent before this one: a receiver that sees a gap subscribes again.
     """
 

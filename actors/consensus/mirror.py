@@ -64,6 +64,7 @@ class LedgerMirror:
         self.quotas: dict[str, dict[str, Any]] = {}
         self.members: dict[str, dict[str, Any]] = {}
         self.join_tokens: dict[str, dict[str, Any]] = {}
+        self.api_keys: dict[str, dict[str, Any]] = {}
         self.trust: dict[str, dict[str, Any]] = {}
         self.leader: str | None = None
         self.leads = False
@@ -126,6 +127,7 @@ class LedgerMirror:
             "quota": self.quotas,
             "member": self.members,
             "join_token": self.join_tokens,
+            "api_key": self.api_keys,
             "trust": self.trust,
         }
 
@@ -241,7 +243,8 @@ class LedgerMirror:
         self.hosts = snapshot.hosts
         self.settings = snapshot.settings
         self.quotas, self.members = snapshot.quotas, snapshot.members
-        self.join_tokens, self.trust = snapshot.join_tokens, snapshot.trust
+        self.join_tokens, self.api_keys = snapshot.join_tokens, snapshot.api_keys
+        self.trust = snapshot.trust
         self._homes = self._by_kind()
         self.leader, self.leads, self.absent = snapshot.leader, snapshot.leads, snapshot.absent
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch

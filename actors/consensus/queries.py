@@ -33,6 +33,7 @@ class Queries:
             "locks": lambda _: {"locks": [lock for _, lock in sorted(ledger.locks.items())]},
             "quotas": lambda _: {"quotas": ledger.quotas.rows()},
             "join_tokens": lambda _: {"join_tokens": list(ledger.join_tokens.values())},
+            "api_keys": lambda _: {"api_keys": list(ledger.api_keys.values())},
             "settings": lambda _: {"settings": dict(sorted(ledger.settings.items()))},
             "events": self._events,
             "counts": self._counts,

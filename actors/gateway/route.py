@@ -16,6 +16,7 @@ from actorgrid.supervisors.ref import Ref
 if TYPE_CHECKING:
     from .door import Door
 
+COMMIT_S = 30.0
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Media = Literal["application/octet-stream", "text/event-stream", "text/plain", "application/json"]
 
@@ -28,6 +29,8 @@ class Call:
     http: web.Request
     body: Any
     query: Any
+    visitor: str = ""
+    """Who asks, by the token."""
 
     def part(self, name: str) -> str:
         """A part of the path, decoded."""
@@ -36,6 +39,11 @@ class Call:
     async def ask(self, server: str | Ref, request: Any, timeout_s: float = 5.0) -> Any:
         """The answer of a server of this host: of whoever has the name, or of that one process."""
         return await self.door.bridge.call(server, request, timeout_s)
+
+    async def propose(self, command: dict[str, Any]) -> Any:
+        """The result of the ledger's *command*, once it is committed. Raises what the ledger refuses with."""
+        mirror = self.door.mirror
+        return await self.door.bridge.run(lambda: mirror.propose(command, COMMIT_S), COMMIT_S, str(command["type"]))
 
     @property
     def seen(self) -> int:
@@ -104,6 +112,7 @@ class Trail:
 
     route: Route | None = None
     streaming: bool = False
+    visitor: str = ""
 
 
 TRAIL: ContextVar[Trail] = ContextVar("gateway_trail")

@@ -5,22 +5,21 @@ It keeps nothing that a restart could lose: who asks asks again, and connections
 
 from __future__ import annotations
 
-from time import time
 from typing import Any, ClassVar
 
 import actorgrid
-from actorgrid.errors import ActorGridError, HostUnreachable, KeyUnusable, NotFound, NotLeader, NotSupported
+from actorgrid.errors import ActorGridError, HostUnreachable, NotFound, NotLeader, NotSupported
 from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.supervisors.server import Server, handles
 from actorgrid.transports.peer_calls import Answer, IncomingCall, Stream
+from actorgrid.transports.peer_limits import PeerLimits
 from actorgrid.transports.peer_net import PeerNet
-from actorgrid.transports.peer_tls import PeerIdentity
 
 from ..consensus.member_links import addresses_of, refusal
 from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LedgerMirror
-from ..security.host_material import load_material
-from ..security.tls_contexts import ssl_contexts
+from ..security.messages import MaterialChanged
+from ..security.peer_identity import peer_identity
 from .fetching import Fetching
 from .messages import AskHost, AskLeader, CloseRelay, FetchBlobs, FetchResult, OpenRelay, SpreadBlobs
 from .payloads import FIELDS, Payloads
@@ -34,6 +33,8 @@ SPREAD_S = 30.0
 AGAIN_S = 0.1
 REPAIR_S = 2.0
 CALLS = "calls"
+LIMITS = PeerLimits(streams_max=512, stream_window_bytes=256 * 2**10, stream_unsent_bytes=256 * 2**10)
+"""A stream for each worker that a client of another host uses: many, of small windows."""
 
 
 class _Tally:
@@ -80,7 +81,7 @@ class Links(Server):
         assert place is not None, "only a host of a cluster has links"
         self._net = PeerNet(
             self.runtime,
-            self._identity(),
+            peer_identity(self.host.paths.security_dir),
             (place.address, place.calls_port),
             resolve=lambda host_id: addresses_of(self._mirror.members.get(host_id), CALLS),
             admit=self._admit,
@@ -88,17 +89,10 @@ class Links(Server):
             on_cast=self._refuse_cast,
             on_stream=self._take_stream,
             software=actorgrid.__version__,
+            limits=LIMITS,
         )
         self.spawn(self._mirror.start())
         self.every(REPAIR_S, self._repair)
-
-    def _identity(self) -> PeerIdentity:
-        folder = self.host.paths.security_dir
-        material = load_material(folder, time())
-        if material is None:
-            raise KeyUnusable("this host has no certificate", asked=str(folder))
-        contexts, identity = ssl_contexts(material), material.identity
-        return PeerIdentity(identity.cluster_id, identity.host_id, contexts.server, contexts.client)
 
     def stop(self, reason: str) -> None:
         """Close everything; who waits for another host hears PeerGone."""
@@ -134,6 +128,10 @@ class Links(Server):
 
     def _admit(self, host_id: str, fingerprint: str) -> str | None:
         return refusal(host_id, self._mirror.members.get(host_id), fingerprint)
+
+    @handles(MaterialChanged)
+    def _material_changed(self, _message: MaterialChanged) -> None:
+        self._net.renew(peer_identity(self.host.paths.security_dir))
 
     # -- what other hosts ask
 

@@ -33,7 +33,7 @@ from .visitor import Visitor
 BACKLOG = 32
 TICK_S = 0.5
 COMMIT_TIMEOUT_S = 20.0
-LISTENS = ("raft", "calls", "join")
+LISTENS = ("raft", "calls", "join", "https")
 """What a host of a cluster has to listen for."""
 
 
@@ -182,7 +182,7 @@ class JoinDoorServer(Server):
                 member["node"],
                 member["addresses"]["raft"],
                 member["addresses"]["calls"],
-                member["addresses"].get("http", ""),
+                member["addresses"].get("https", ""),
                 member["fingerprints"][-1],
             )
             for member in members[:VOTERS_MAX]

@@ -35,6 +35,7 @@ MODULES = (
     "placement",
     "raft_core",
     "replay",
+    "scale",
     "scheduling",
     "sessions",
 )
