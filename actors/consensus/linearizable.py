@@ -8,6 +8,7 @@ follower sends its leader one message for all of them. Bound: ``READS_MAX`` at o
 from __future__ import annotations
 
 import heapq
+import os
 from collections.abc import Callable
 
 from actorgrid.errors import ActorGridError, MailboxFull
@@ -28,7 +29,8 @@ class Reads:
         self._asked: dict[bytes, tuple[list[Waiter], float]] = {}
         self._readable: list[tuple[int, int, list[Waiter]]] = []
         self._waiting = 0
-        self._total = 0
+        # Of no other life of this host: an answer that comes late to the one before must not confirm a read of ours.
+        self._total = int.from_bytes(os.urandom(6), "big")
 
     @property
     def waiting(self) -> int:
