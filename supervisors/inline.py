@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import inspect
 import itertools
-import pickle  # nosec B403 - round trips of our own messages, to hold them to what a process border allows
 import selectors
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from .exits import ExitReason
 from .ref import Ref
 from .registry import MemoryRegistry
 from .server import Server
+from .wire import pack, unpack
 
 TEST = Ref("test", "test")
 
@@ -116,7 +116,7 @@ class InlineNode:
         self.ended: dict[str, ExitReason] = {}
         self.registry = MemoryRegistry(lambda address: address in self.servers or address == TEST.address)
         self.registry.register("test", TEST)
-        self._inbox: deque[tuple[str, bytes]] = deque()
+        self._inbox: deque[tuple[str, Ref, bytes]] = deque()
         self._timers: list[tuple[float, int, InlineTimer]] = []
         self._count = itertools.count()
         self._selector = selectors.DefaultSelector()
@@ -129,7 +129,7 @@ class InlineNode:
         target = to if isinstance(to, Ref) else self.registry.whereis(to)
         if target is None or (target.address not in self.servers and target != TEST):
             raise NoSuchActor(f"no server is called {to!s}", found=", ".join(sorted(self.servers)))
-        self._inbox.append((target.address, pickle.dumps(replace(envelope, source=source))))
+        self._inbox.append((target.address, source, pack(envelope)))
         return target.address
 
     def end(self, name: str, reason: ExitReason, silent: bool = False) -> None:
@@ -215,9 +215,9 @@ class InlineNode:
     def step(self, wait_s: float = 0.0) -> bool:
         """Do one thing if there is one; ``False`` when all is quiet."""
         if self._inbox:
-            to, data = self._inbox.popleft()
-            envelope = pickle.loads(data)  # nosec B301 - our own bytes, made in send
-            if to == TEST.address:
+            to, source, data = self._inbox.popleft()
+            envelope = replace(unpack(data, source.address), source=source)
+            if to == TEST.address and envelope.ref is not None:
                 self._replies[envelope.ref] = envelope
             elif to in self.servers:
                 self.servers[to].deliver(envelope)

@@ -424,6 +424,7 @@ class Consensus(Server):
             self._pump_timer = None
         self._gathered = 0
         if self._failed is None:
+            self._reads.ask(self.runtime.monotonic(), _not_leader)
             self._voter.pump()
             self._arm_expiry()
 
@@ -502,9 +503,7 @@ class Consensus(Server):
         """Return when this ledger holds whatever was committed when this was called. Raises NotLeader."""
         if self._failed is not None:
             raise self._failed
-        read = self._reads.begin(self.runtime.monotonic())
-        if isinstance(read, Dropped):
-            raise _not_leader(read.reason)
+        read = self._reads.begin()
         self._pump_soon()
         await read
 

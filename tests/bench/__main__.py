@@ -21,13 +21,15 @@ from typing import Any
 from .figures import Figure, Skipped, registry
 from .machine import describe
 
-PEERS = ("actor_peers", "offset_allocator", "process_pool", "raft_peers", "ray")
+PEERS = ("actor_peers", "cluster_peers", "offset_allocator", "process_pool", "raft_peers", "ray")
 MODULES = (
     "actors",
+    "cluster",
     "host",
     "jobs",
     "ledger",
     "ledger_log",
+    "many_links",
     "memory_pool",
     "peer_links",
     "peers",
