@@ -21,6 +21,8 @@ from actorgrid.supervisors.collection import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
+from ..host.departure import mark_departed, removed
+from ..host.supervisor import StopHost
 from ..security.messages import MaterialChanged
 from .command_checks import check
 from .commands import ABOUT_ACCEPTED_WORK, compare_digest, decode_entry, encode_entry, expire_lock
@@ -28,16 +30,17 @@ from .entries import Done
 from .followers import Followers
 from .linearizable import Reads
 from .lock_expiry import LockExpiry
+from .member_links import REMOVED
 from .messages import Propose, Proposed, Query, Snapshot, Subscribe
 from .outcome import Outcome
 from .queries import Queries
-from .raft.messages import Dropped, Message
+from .raft.messages import NO_NODE, Dropped, Message
 from .raft.status import Status
 from .raft_links import RaftLinks
 from .reserve import free_bytes
 from .snapshot_format import FORMAT
 from .voter import Voter
-from .voter_policy import next_step
+from .voter_policy import heir, next_step
 
 BACKLOG_MAX = 10_000
 HOUSEKEEPING_S = 1.0
@@ -52,6 +55,8 @@ ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
 """A voter that was not heard of for so long may lose its vote to a host that is there."""
+GOODBYE_S = 3.0
+"""A member that left keeps its links so long, so that it hears of it."""
 TIMES_KEPT = 1024
 PIECES_A_TURN = 4
 """Of a snapshot, between two looks at the mailbox: 4,000 records, some 30 ms."""
@@ -88,6 +93,7 @@ class Consensus(Server):
         self._links: RaftLinks | None = None
         self._heard_at: dict[int, float] = {}
         self._absent: frozenset[str] = frozenset()
+        self._removed = False
         plan = self.host.voter
         with collection_paused():
             self._voter = Voter(
@@ -107,6 +113,8 @@ class Consensus(Server):
                     self.runtime,
                     plan,
                     lambda: self._voter.ledger.members,
+                    lambda: self._voter.ledger.removed,
+                    self._refused,
                     self._voter.step,
                     self._voter.unreachable,
                 )
@@ -153,6 +161,9 @@ class Consensus(Server):
             self._voter.write_history()
             self._look_for_room()
             self._choose_voters()
+            if self._links is not None and self._voter.leader == NO_NODE:
+                # Any voter may say who leads, or that this host is no member any more.
+                self._links.seek(self._voter.members.voters)
             self._give_up()
 
     def _give_up(self) -> None:
@@ -177,7 +188,7 @@ class Consensus(Server):
             if kind == "lock" and self._leading:
                 self._expiry.changed(name, record, self.runtime.monotonic())
             elif kind == "member" and self._links is not None:
-                self._links.members_changed()
+                self._member_changed(name, record is None)
         command = done.command
         self._followers.tell(outcome, command.get("at", 0.0), command.get("type", "new_term"))
         for waiter, since in self._waiting.pop((done.session, done.seq), ()):
@@ -260,6 +271,30 @@ class Consensus(Server):
                 waiter.fail(error)
         self._reads.abandon(error)
 
+    # -- members that come and go
+
+    def _member_changed(self, host_id: str, gone: bool) -> None:
+        assert self._links is not None, "only a cluster has members"
+        if gone and self._voter.ledger.removed.get(host_id, {}).get("left"):
+            # It went in order: it may hear of it before its links are closed.
+            self.runtime.after(GOODBYE_S, self._links.members_changed)
+        else:
+            self._links.members_changed()
+
+    def _refused(self, host_id: str, why: str) -> None:
+        """Another member does not take us; where no leader does either, and the word is that we were removed, go."""
+        own = f"{self.host.host_id}{REMOVED}"
+        if own not in why or self._voter.leader != NO_NODE or self._failed is not None or self._removed:
+            return
+        self._removed = True
+        text = why[why.index(own) :]
+        mark_departed(self.host.paths, text, time())
+        if not self._ready.done:
+            self.failed(removed(text))
+            return
+        self.log.critical("this host is no member any more, says %s: %s", host_id, text)
+        self.cast("host", StopHost("it is no member of the cluster any more"))
+
     # -- what only a leader does
 
     def _put_digest(self, index: int) -> None:
@@ -314,7 +349,13 @@ class Consensus(Server):
             return
         status = self._voter.status()
         silent = frozenset(node for node, for_s in self._quiet_s(status).items() if for_s > SILENT_S) - {status.node}
-        changes = next_step(members, status.config, status.progress, status.commit, status.node, silent)
+        around = (members, status.config, status.progress, status.commit, status.node, silent)
+        next_leader = heir(*around)
+        if next_leader is not None:
+            self.log.info("handing the leadership over to node %d: %s", next_leader, self._voter.hand_over(next_leader))
+            self._pump_soon()
+            return
+        changes = next_step(*around)
         if changes:
             taken = self._voter.change_members(changes)
             self.log.info("voters: %s: %s", changes, taken)

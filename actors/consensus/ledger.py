@@ -44,6 +44,7 @@ from .records import (
     new_job,
     resources_of,
 )
+from .removal import Removal
 from .sessions import Sessions
 from .snapshot_format import decode, encode
 from .trust import Trust
@@ -85,6 +86,8 @@ class Ledger:
         self.join_tokens = self._join_tokens.records
         self._trust = Trust(self._members, lambda *told: self._changed("trust", *told))
         self.trust = self._trust.records
+        self._removal = Removal(self._members, self._hosts, self._given, self._attempts, self._trust)
+        self.removed = self._members.removed
         self._sessions = Sessions(lambda session: self._digest.changed("session", session))
         self._events_total = 0
         self._digest = self._new_digest()
@@ -118,7 +121,7 @@ class Ledger:
             "found_cluster": lambda command: self._members.found(command, self._at),
             "add_member": lambda command: self._members.add(command, self._at),
             "change_member": self._members.change,
-            "remove_member": self._remove_member,
+            "remove_member": lambda command: self._removal.remove(command, self._at),
             "publish_bundle": self._trust.publish,
             "report_trust": self._trust.report,
             "request_certificate": lambda command: self._trust.request(command, self.index),
@@ -292,13 +295,6 @@ class Ledger:
             join_tokens=dict(self.join_tokens),
             trust=dict(self.trust),
         )
-
-    # -- members
-
-    def _remove_member(self, command: dict[str, Any]) -> dict[str, Any]:
-        answer = self._members.remove(command)
-        self._trust.forget(command["host_id"])
-        return answer
 
     # -- terms, settings
 

@@ -20,6 +20,7 @@ from ..consensus.member_links import addresses_of, refusal
 from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LedgerMirror
 from ..security.host_material import load_material
+from ..security.messages import MaterialChanged
 from ..security.tls_contexts import ssl_contexts
 from .fetching import Fetching
 from .messages import AskHost, AskLeader, CloseRelay, FetchBlobs, FetchResult, OpenRelay, SpreadBlobs
@@ -104,6 +105,10 @@ class Links(Server):
     def peer_restarted(self, name: str) -> None:
         """Follow the ledger again when it comes back."""
         self._mirror.peer_restarted(name)
+
+    @handles(MaterialChanged)
+    def _material_changed(self, _message: MaterialChanged) -> None:
+        self._net.renew(self._identity())
 
     # -- the ledger
 

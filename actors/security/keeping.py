@@ -32,7 +32,7 @@ TURN_S = 3.0
 """How much longer each further host waits before it does what another should have done."""
 COMMIT_TIMEOUT_S = 20.0
 STEPS_A_TURN = 8
-NETS = ("consensus",)
+NETS = ("consensus", "links")
 """The servers that have links, or show the certificate otherwise."""
 
 

@@ -14,7 +14,7 @@ from actorgrid.actors.consensus.commands import add_member, found_cluster, remov
 from actorgrid.actors.consensus.messages import Propose, Query, Subscribe
 from actorgrid.actors.consensus.raft_links import VoterPlan
 from actorgrid.actors.host.context import HostContext
-from actorgrid.errors import ActorGridError, CallTimeout, LogFailed, NotLeader
+from actorgrid.errors import ActorGridError, CallTimeout, HostRemoved, LogFailed, NotLeader
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.transports.faulty_net import Faults, FaultyNet, FaultyNetwork
 from tests.consensus.rig import AT, make_context
@@ -264,3 +264,13 @@ def test_all_hosts_lose_power_and_come_back_with_everything(three: Town) -> None
     three.start(next(names))
     three.until(three.settled, "everybody up to date")
     assert len(three.live["c"]._voter.ledger.settings) == 20
+
+
+def test_a_host_that_was_removed_hears_it_when_it_comes_back_and_stops(three: Town) -> None:
+    three.kill("c")
+    three.propose(remove_member("c", "ann", AT, force=True), "a")
+    three.node.advance(2.0)
+    with pytest.raises(HostRemoved, match="was removed from the cluster") as refused:
+        three.start("c")
+    assert "by ann" in refused.value.found
+    assert three.contexts["c"].paths.left_file.exists()
