@@ -51,7 +51,9 @@
     - StaleIncarnation
     - WrongState
     - LockHeld
+      * LockTimeout
     - LockLost
+    - LockSlotsDiffer
   + PlacementError
     - UnknownNode
     - DuplicateNode
@@ -76,6 +78,7 @@
     - NameTaken
     - NotSupported
     - NotLeader
+    - NoQuorum
     - RestartIntensityExceeded
   + TransportError
     - FrameTooLarge
@@ -381,11 +384,25 @@ class WrongState(LedgerRefused):
 
 
 class LockHeld(LedgerRefused):
-    """Another holds the lock, and the request was not to wait for it."""
+    """Others hold the lock, and the request was not to wait for it."""
+
+    exit_code = 7
+
+
+class LockTimeout(LockHeld):
+    """Others held the lock for as long as the request was to wait for it."""
 
 
 class LockLost(LedgerRefused):
-    """The lock is not held any more by who thought so: its lease ran out, or it was released."""
+    """The lock is not held any more by who thought so: its lease ran out, or it was released or broken."""
+
+    exit_code = 8
+
+
+class LockSlotsDiffer(LedgerRefused):
+    """Somebody holds the lock, or waits for it, with another number of slots."""
+
+    exit_code = 2
 
 
 class PlacementError(ActorGridError):
@@ -500,6 +517,12 @@ class NotSupported(ActorError):
 
 class NotLeader(ActorError):
     """This host does not lead the ledger, so that what was proposed may not be committed; it may be repeated."""
+
+
+class NoQuorum(ActorError):
+    """No majority of the voters can be reached from this host, so nothing new is accepted here; what runs goes on."""
+
+    exit_code = 5
 
 
 class RestartIntensityExceeded(ActorError):

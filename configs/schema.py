@@ -57,6 +57,16 @@ def loopback(address: str) -> str:
     return address
 
 
+def port_range(text: str) -> str:
+    """*text* when it is the first and the last of some ports."""
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 1024 <= int(first) <= int(last) <= 65_535):
+        raise PydanticCustomError(
+            "no_ports", "{text} names no ports; write the first and the last, like 29500-29999", {"text": repr(text)}
+        )
+    return text
+
+
 def reachable(address: str) -> str:
     """*address* when others can be told to come there: numeric, and one address, not all; or empty."""
     import ipaddress
@@ -99,7 +109,7 @@ class ClusterSection(Section):
         " has its place in a cluster already",
     )
     base_port: int = setting(
-        7400, "HTTP port; calls, Raft and gossip follow at +1, +2, +3; 0: any free port", ge=0, le=65532
+        7400, "HTTP port; calls, Raft and the join door follow at +1, +2, +3; 0: any free port", ge=0, le=65531
     )
 
 
@@ -194,6 +204,11 @@ class WorkSection(Section):
     keep_finished_jobs: int = setting(
         1000, "ended attempts whose output and result stay on disk", live=True, ge=1, le=1_000_000
     )
+    rendezvous_ports: Annotated[str, AfterValidator(port_range)] = setting(
+        "29500-29999",
+        "where rank 0 of a gang may listen for the other members: the first and the last port; one for each gang",
+        live=True,
+    )
     on_stop: Literal["end", "leave"] = setting(
         "end",
         "an orderly stop ends running attempts (their jobs wait for the next start) or leaves them to it",
@@ -223,7 +238,9 @@ class SessionsSection(Section):
 class SecuritySection(Section):
     """Who may do what."""
 
-    metrics_need_token: bool = setting(False, "ask for the token on /metrics too", live=True)
+    metrics_need_token: bool = setting(
+        False, "ask for the token on /metrics here, too; other machines need it always", live=True
+    )
     max_body_bytes: ByteCount = setting(64 * 2**20, "largest HTTP body", live=True, le=2**30)
 
 

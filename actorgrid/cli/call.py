@@ -21,6 +21,7 @@ class Call:
         self.json = False
         self.data_dir: Path | None = None
         self.url: str | None = None
+        self.ca_fingerprint: str | None = None
         self._http: AdminHttp | None = None
 
     @property
@@ -32,11 +33,11 @@ class Call:
 
     def new_http(self) -> AdminHttp:
         """A door of one's own, looked for anew: an agent that came back may serve on another port."""
-        from actorgrid.client.find import locate
+        from actorgrid.client.find import fingerprint, locate
         from actorgrid.client.http import AdminHttp
 
         url, token = locate(self.data_dir, self.url)
-        return AdminHttp(url, token)
+        return AdminHttp(url, token, ca_fingerprint=fingerprint(self.ca_fingerprint))
 
     @property
     def resolved_data_dir(self) -> Path:
@@ -85,10 +86,21 @@ def json_option(function: F) -> F:
 
 
 def host_options(function: F) -> F:
-    """``--data-dir``, ``--url`` and ``--json``, kept in the :class:`Call`."""
+    """``--data-dir``, ``--url``, ``--ca-fingerprint`` and ``--json``, kept in the :class:`Call`."""
     function = json_option(function)
     function = click.option(
-        "--url", metavar="URL", expose_value=False, callback=_keep("url"), help="The agent's address [$ACTORGRID_URL]."
+        "--ca-fingerprint",
+        metavar="SHA256",
+        expose_value=False,
+        callback=_keep("ca_fingerprint"),
+        help="The cluster's authority, for https [$ACTORGRID_CA_FINGERPRINT].",
+    )(function)
+    function = click.option(
+        "--url",
+        metavar="URL[,URL]",
+        expose_value=False,
+        callback=_keep("url"),
+        help="The agent's address, or several of a cluster [$ACTORGRID_URL].",
     )(function)
     return data_dir_option(function)
 

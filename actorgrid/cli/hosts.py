@@ -35,6 +35,8 @@ def status(call: Call) -> int:
     figures = _performance_line(summary.get("performance", {}))
     if figures:
         click.echo(f"  speed  {figures}")
+    if summary.get("ca_fingerprint"):
+        click.echo(f"  known  by {summary['ca_fingerprint']}")
     if not ready:
         click.echo("  next   actorgrid doctor")
     elif not jobs:

@@ -25,6 +25,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "hosts": ("hosts:hosts", "List the hosts."),
         "token": ("token:command", "Make, list and revoke join tokens."),
         "leave": ("leave:command", "Take this host out of the cluster, or another (--host)."),
+        "key": ("key:command", "Make, list and revoke API keys, for clients on other machines."),
         "ca": ("ca:command", "Show the cluster's authority, rotate it; renew certificates."),
         "gpus": ("hosts:gpus", "List the GPUs and what holds them."),
         "doctor": ("doctor:command", "Check this machine; each problem with a fix."),
@@ -55,7 +56,7 @@ _TARGETS = {name: target for section in COMMANDS.values() for name, target in se
 EPILOG = """
 \b
 Exit codes: 0 done; 1 failed; 2 wrong use or request refused; 3 wrong token; 4 no such thing;
-5 the agent cannot be reached or started; 6 storage; 7 overloaded, try later; 130 interrupted.
+5 the agent cannot be reached or started; 6 storage; 7 overloaded or held, try later; 8 lock lost; 130 interrupted.
 `run` exits as its command does (128+n: killed by signal n; 124: time limit; 130: cancelled).
 
 \b

@@ -15,7 +15,8 @@ from .state import StateCommands
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-def _seconds(_context: click.Context, _option: click.Parameter, text: str) -> float:
+def seconds(_context: click.Context, _option: click.Parameter, text: str) -> float:
+    """A time as people write it: 90s, 30m, 1h or 7d."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if found is None:
         raise click.BadParameter(f"{text!r} is no time: 90s, 30m, 1h or 7d")
@@ -31,7 +32,7 @@ def command() -> None:
 
 
 @command.command("create")
-@click.option("--ttl", "ttl_s", default="1h", show_default=True, callback=_seconds, help="How long: 30m, 1h, 7d.")
+@click.option("--ttl", "ttl_s", default="1h", show_default=True, callback=seconds, help="How long: 30m, 1h, 7d.")
 @click.option("--uses", type=click.IntRange(1, 1000), default=1, show_default=True, help="For how many hosts.")
 @host_options
 @pass_call
@@ -44,7 +45,7 @@ def create(call: Call, ttl_s: float, uses: int) -> None:
     click.echo(made["token"])
     hosts = "one host" if uses == 1 else f"{uses} hosts"
     click.echo(
-        f"\nfor {hosts}, within {_left(ttl_s)}. On the new host:\n  actorgrid up --join {made['join']} --token TOKEN",
+        f"\nfor {hosts}, within {left(ttl_s)}. On the new host:\n  actorgrid up --join {made['join']} --token TOKEN",
         err=True,
     )
 
@@ -85,10 +86,11 @@ def _state(token: dict[str, Any]) -> str:
         return "revoked"
     if left_s <= 0:
         return "expired"
-    return "used up" if len(token["used_by"]) >= token["uses_max"] else f"good for {_left(left_s)}"
+    return "used up" if len(token["used_by"]) >= token["uses_max"] else f"good for {left(left_s)}"
 
 
-def _left(seconds: float) -> str:
+def left(seconds: float) -> str:
+    """A time that is left, for people."""
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size or seconds == size:
             return f"{seconds / size:.0f} {unit}"

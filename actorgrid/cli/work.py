@@ -80,6 +80,14 @@ _OPTIONS = [
     ),
     click.option("--cpus", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="N", help="CPUs."),
     click.option("--memory", callback=size_text, metavar="SIZE", help="Host memory; not limited unless given."),
+    click.option(
+        "--gang",
+        type=click.IntRange(1, 256),
+        default=1,
+        metavar="N",
+        help="Members that start together or not at all, each with these resources, its rank in RANK.",
+    ),
+    click.option("--spread", is_flag=True, help="Of a gang: each member on a host of its own."),
     click.option("--priority", type=click.IntRange(0, 100), default=50, show_default=True, help="Higher goes first."),
     click.option("--timeout", callback=_seconds, metavar="TIME", help="Stop each attempt after this: 30, 10m, 2h."),
     click.option(
@@ -131,6 +139,10 @@ def request(http: Any, command: list[str], stdin: bytes | None = None, **options
         "depends_on": [find_job(http, text)["job_id"] for text in options["after"]],
         "user_id": _user(),
     }
+    if options["spread"] and options["gang"] == 1:
+        raise click.UsageError("--spread is about the members of a gang: say how many with --gang N")
+    if options["gang"] > 1:
+        wanted |= {"gang": options["gang"], "spread": options["spread"]}
     if options["gpu_memory"]:
         wanted["gpu_memory"] = options["gpu_memory"]
     if options["memory"]:

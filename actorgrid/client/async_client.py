@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,7 +32,7 @@ class AsyncClient:
     @classmethod
     async def connect(
         cls,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         token: str | None = None,
         *,
         data_dir: str | os.PathLike[str] | None = None,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from actorgrid.errors import BadRequest, HostUnreachable, ResultGone, WrongState
 
-from .find import locate
+from .find import fingerprint, locate
 from .http import AdminHttp, segment
 from .options import DEFAULTS, TaskOptions, options_of
 from .state import SharedState
@@ -73,12 +73,7 @@ class Client:
         ca_fingerprint: str | None = None,
     ) -> None:
         """*keep_alive_s*: how long an idle worker is kept leased. *stream_output*: show what session tasks print."""
-        tls = None
-        if ca_fingerprint is not None:
-            from .pinned import context_for
-
-            tls = context_for(url, ca_fingerprint)
-        self.http = AdminHttp(url, token, timeout_s=timeout_s, insecure=insecure, tls=tls)
+        self.http = AdminHttp(url, token, timeout_s=timeout_s, insecure=insecure, ca_fingerprint=ca_fingerprint)
         self.state = SharedState(self.http)
         self._keep_alive_s = keep_alive_s
         self._stream_output = stream_output
@@ -117,6 +112,8 @@ class Client:
             return self._jobs().submit(fn, args, dict(kwargs), options)
         if options.deadline is not None:
             raise BadRequest("a session task has no deadline", asked="deadline=", hint="say durable=True as well")
+        if options.gang > 1:
+            raise BadRequest("a session task is no gang", asked=f"gang={options.gang}", hint="say durable=True as well")
         from .pickling import arguments, function_code
 
         code = function_code(fn)
@@ -269,8 +266,11 @@ class Client:
         follow: bool = False,
         attempt: int | None = None,
         offset: int = 0,
+        rank: int = 0,
     ) -> Iterator[bytes]:
         """Output of a job's latest attempt (or of *attempt*), piece by piece; *follow*: until the job is final.
+
+        Of a gang it is that of the member of *rank*.
 
         Survives a restart of the door. Raises UnknownJob, ResultGone.
         """
@@ -278,6 +278,8 @@ class Client:
         read = 0
         while True:
             asked = {"stream": stream, "attempt": attempt, "offset": offset + read, "follow": follow or None}
+            if rank:
+                asked["rank"] = rank
             try:
                 with self.http.stream(path, **asked) as response:
                     while piece := response.read1(65536):
@@ -462,7 +464,7 @@ class Client:
 
 
 def connect(
-    url: str | None = None,
+    url: str | Sequence[str] | None = None,
     token: str | None = None,
     *,
     data_dir: str | os.PathLike[str] | None = None,
@@ -471,11 +473,17 @@ def connect(
 ) -> Client:
     """A client of the host at *url*, of ``ACTORGRID_URL``, or of the agent on *data_dir* (or the default directory).
 
-    Further options as for Client. Raises HostUnreachable when there is no agent, WrongToken when it does not take
-    the token.
+    Several URLs, in a list or separated by commas, are hosts of one cluster: the client speaks to one that answers and
+    moves on when it is lost. *ca_fingerprint* (or ``ACTORGRID_CA_FINGERPRINT``) says by which authority hosts behind
+    https are known; without it, they are by those of the system. Further options as for Client.
+
+    Raises HostUnreachable when no host answers, WrongToken when it does not take the token, CertificateRefused when it
+    is not the cluster's.
     """
+    if url is not None and not isinstance(url, str):
+        url = ",".join(url)
     found_url, found_token = locate(data_dir, url, token)
-    client = Client(found_url, found_token, ca_fingerprint=ca_fingerprint, **options)
+    client = Client(found_url, found_token, ca_fingerprint=fingerprint(ca_fingerprint), **options)
     try:
         client.http.get("/api/config")
     except BaseException:

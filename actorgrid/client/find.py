@@ -14,7 +14,7 @@ from actorgrid.errors import HostUnreachable
 def locate(
     data_dir: str | os.PathLike[str] | None = None, url: str | None = None, token: str | None = None
 ) -> tuple[str, str]:
-    """The URL and bearer token of a host.
+    """The URL and bearer token of a host; of several, separated by commas, where several were named.
 
     In this order: what is given; ``ACTORGRID_URL`` and ``ACTORGRID_TOKEN`` (unless *data_dir* is given); the
     running agent of *data_dir*, or of the default data directory. A token that is not given is read from the data
@@ -31,6 +31,11 @@ def locate(
     if token is None:
         token = _token_of(url, paths)
     return url, token
+
+
+def fingerprint(given: str | None = None) -> str | None:
+    """By which authority hosts behind https are known: *given*, or ``ACTORGRID_CA_FINGERPRINT``."""
+    return given or os.environ.get("ACTORGRID_CA_FINGERPRINT") or None
 
 
 def _running_agent(paths: HostPaths) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""HTTP to a host's admin door: keep-alive connections, bearer token, named errors, patience while it restarts.
+"""HTTP to the admin doors of hosts: keep-alive connections, bearer token, named errors, patience, following.
 
 Plain ``http.client``: the command line pays for this import on every call.
 """
@@ -8,33 +8,58 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
+import random
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
+from urllib.parse import quote, urlencode
 
 from actorgrid.errors import (
     ActorDown,
     ActorGridError,
     BadRequest,
     CallTimeout,
+    CertificateRefused,
     HostError,
     HostUnreachable,
     MalformedBody,
+    NoQuorum,
     NoSuchActor,
     NotFound,
+    NotLeader,
     WrongToken,
     error_from_dict,
 )
 
+from .addresses import Address, Addresses, read_address, read_addresses
+
+if TYPE_CHECKING:
+    from .pinned import Authority
+
 MAX_IDLE_CONNECTIONS = 8
 RETRY_S = 10.0
 FIRST_CONTACT_S = 2.0
+CONNECT_S = 10.0
+CONNECT_ONE_OF_SEVERAL_S = 3.0
+LEARN_EVERY_S = 60.0
+"""How often a client of a cluster asks which hosts there are."""
+LEARN_S = 5.0
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.02, 0.5
+# A host that is gone without a word is noticed after some ten seconds, also by who only listens.
+_KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 11_000),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+)
 MAX_SSE_LINE_BYTES = 16 * 2**20
-_LOOPBACK = ("localhost", "::1")
+T = TypeVar("T")
 _GONE = (ConnectionError, http.client.RemoteDisconnected, http.client.BadStatusLine, http.client.CannotSendRequest)
 
 
@@ -46,11 +71,23 @@ class ServerEvent(NamedTuple):
     event_id: str
 
 
-class AdminHttp:
-    """Requests to one host. Safe to use from many threads; at most 8 idle connections are kept.
+class _NotSentError(Exception):
+    """No connection: nothing was said yet, so anything may be tried elsewhere."""
 
-    An idempotent request is repeated for up to *retry_s* seconds while the door is closed or its servers
-    restart; before the first answer ever, only for 2 s. Others are sent once, on a connection of their own.
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class AdminHttp:
+    """Requests to one host, or to whichever of several is there. Safe to use from many threads.
+
+    *url* may name several hosts, separated by commas; with *ca_fingerprint*, hosts of the cluster that are learned of
+    join them. The first that answers is kept until it fails or says that it is cut off, then it is the next one's turn.
+
+    An idempotent request is repeated for up to *retry_s* seconds while no door is open or servers restart; before the
+    first answer ever, only for 2 s, but once at each address. Others are sent once, on a connection of their own; one
+    that could not be sent at all goes elsewhere. At most 8 idle connections are kept.
     """
 
     def __init__(
@@ -62,31 +99,39 @@ class AdminHttp:
         retry_s: float = RETRY_S,
         tls: ssl.SSLContext | None = None,
         insecure: bool = False,
+        ca_fingerprint: str | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise BadRequest(
-                "not the URL of a host", asked=url, hint="write it like http://127.0.0.1:7400 or https://host:7400"
-            )
-        loopback = parts.hostname in _LOOPBACK or parts.hostname.startswith("127.")
-        if parts.scheme == "http" and not loopback and not insecure:
-            raise BadRequest(
-                "refusing to send the token in the clear beyond this machine",
-                asked=url,
-                hint="use https://, or insecure=True on a network you trust",
-            )
-        self.url = url.rstrip("/")
+        given = read_addresses(url)
+        secure = any(address.secure for address in given)
+        for address in given:
+            if not address.secure and not address.loopback and not insecure:
+                raise BadRequest(
+                    "refusing to send the token in the clear beyond this machine",
+                    asked=address.url,
+                    hint="use https://, or insecure=True on a network you trust",
+                )
         self.token = token
         self._timeout_s = timeout_s
         self._retry_s = retry_s
-        self._host, self._prefix = parts.hostname, parts.path.rstrip("/")
-        self._port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
+        self._addresses = Addresses(given)
+        self._authority: Authority | None = None
+        if ca_fingerprint and secure and tls is None:
+            from .pinned import Authority
+
+            self._authority = Authority(ca_fingerprint)
+        self._tls = tls
         self._lock = threading.Lock()
-        self._idle: list[http.client.HTTPConnection] = []
+        self._idle: list[tuple[Address, http.client.HTTPConnection]] = []
         self._open: set[http.client.HTTPConnection] = set()
         self._closed = False
         self._answered = False
+        self._learn_at = 0.0
+
+    @property
+    def url(self) -> str:
+        """Of the host that is spoken to."""
+        with self._lock:
+            return self._addresses.current.url
 
     # -- requests
 
@@ -121,16 +166,18 @@ class AdminHttp:
         Raises the error the host named, HostUnreachable, or CallTimeout (no answer in *timeout_s*).
         """
         repeat = method in ("GET", "PUT") if repeat is None else repeat
-        return self._persist(repeat, lambda: self._once(method, path, query, body, repeat, timeout_s))
+        answer = self._persist(repeat, lambda at: self._once(at, method, path, query, body, repeat, timeout_s))
+        self._learn()
+        return answer
 
     @contextmanager
     def stream(self, path: str, **query: Any) -> Iterator[http.client.HTTPResponse]:
         """A response to read piece by piece; its connection is closed at the end."""
 
-        def connect() -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-            connection = self._connection(fresh=True, timeout_s=None)
+        def connect(at: Address) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+            connection = self._connection(at, fresh=True, timeout_s=None)
             try:
-                response = self._send(connection, "GET", path, query, None)
+                response = self._send(at, connection, "GET", path, query, None)
                 if response.status >= 400:
                     raise _error_of(response.status, _decode(response, response.read()))
             except BaseException:
@@ -139,6 +186,7 @@ class AdminHttp:
             return connection, response
 
         connection, response = self._persist(True, connect)
+        self._learn()
         try:
             yield response
         finally:
@@ -171,49 +219,110 @@ class AdminHttp:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
-            self._open.difference_update(idle)
+            self._open.difference_update(connection for _, connection in idle)
             in_use = list(self._open)
-        for connection in idle:
+        for _, connection in idle:
             connection.close()
         for connection in in_use:
             _shut(connection)  # whoever uses it closes it
 
-    # -- inside
+    # -- following
 
-    def _persist(self, repeat: bool, attempt: Callable[[], Any]) -> Any:
-        started = time.monotonic()
-        pause_s = 0.02
+    def _persist(self, repeat: bool, attempt: Callable[[Address], T]) -> T:
+        started, tries, slow = time.monotonic(), 0, False
+        pause_s = PAUSE_FIRST_S
         while True:
+            with self._lock:
+                at, several = self._addresses.current, len(self._addresses)
+            tries += 1
             try:
-                answer = attempt()
-                self._answered = True
-                return answer
-            except TimeoutError as error:
-                raise CallTimeout(f"{self.url} did not answer in time", hint="whether it acted is unknown") from error
-            except (*_GONE, OSError, http.client.HTTPException) as error:
-                refused = isinstance(error, ConnectionRefusedError)
+                answer = attempt(at)
+            except _NotSentError as error:
+                failure: Exception = error.cause
+                again = not isinstance(failure, CertificateRefused) or several > 1
                 patience_s = self._retry_s if self._answered else min(self._retry_s, FIRST_CONTACT_S)
-                if self._closed or not (repeat or refused) or time.monotonic() - started + pause_s > patience_s:
-                    raise HostUnreachable(
-                        "no agent answers there"
-                        if refused
-                        else f"the connection broke: {error or type(error).__name__}",
-                        asked=self.url,
-                        found=str(error),
-                        hint="start one with `actorgrid up`, or name another with --data-dir or --url",
-                    ) from error
-            except (NoSuchActor, ActorDown, CallTimeout):
-                if not repeat or time.monotonic() - started + pause_s > self._retry_s:
-                    raise
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 1.6, 0.5)
+            except (*_GONE, OSError, http.client.HTTPException) as error:
+                failure, again = error, repeat
+                patience_s = self._retry_s if self._answered else min(self._retry_s, FIRST_CONTACT_S)
+                if _is_slow(error):
+                    # It may be at work on it: once more, and elsewhere, if twice is as good as once.
+                    again, patience_s, slow = repeat and several > 1 and not slow, 0.0, True
+            except (NoSuchActor, ActorDown, CallTimeout) as error:
+                failure, again, patience_s = error, repeat, self._retry_s
+            except (NotLeader, NoQuorum, HostUnreachable) as error:  # cut off from the others, or stopping
+                failure, again, patience_s = error, repeat and several > 1, self._retry_s
+            else:
+                with self._lock:
+                    self._answered = True
+                    self._addresses.answered(at)
+                return answer
+            with self._lock:
+                self._addresses.failed(at, _words(failure))
+            round_over = tries % several == 0
+            late = time.monotonic() - started + pause_s > patience_s
+            if self._closed or not again or (round_over and late):
+                self._give_up(at, several, failure)
+            if round_over:
+                time.sleep(pause_s * random.uniform(0.5, 1.0))  # nosec B311 - spread, not secrecy
+                pause_s = min(pause_s * 1.6, PAUSE_MAX_S)
+
+    def _give_up(self, at: Address, several: int, failure: Exception) -> NoReturn:
+        """Raise what the last try failed with; when there were several hosts, say what each of them said."""
+        if several > 1 and not self._closed and not _is_slow(failure):
+            with self._lock:
+                asked, said = self._addresses.text, self._addresses.said
+            if not isinstance(failure, ActorGridError) or isinstance(failure, HostUnreachable):
+                raise HostUnreachable(
+                    "none of the hosts answers",
+                    asked=asked,
+                    found=said,
+                    hint="see whether they are up (actorgrid up) and reached from here; name others with --url",
+                ) from failure
+        if isinstance(failure, ActorGridError):
+            raise failure
+        if _is_slow(failure):
+            raise CallTimeout(f"{at.url} did not answer in time", hint="whether it acted is unknown") from failure
+        refused = isinstance(failure, ConnectionRefusedError)
+        raise HostUnreachable(
+            "no agent answers there" if refused else f"the connection broke: {_words(failure)}",
+            asked=at.url,
+            found=str(failure),
+            hint="start one with `actorgrid up`, or name another with --data-dir or --url",
+        ) from failure
+
+    def _learn(self) -> None:
+        """Ask which hosts the cluster has, now and then: one of them may have to take over."""
+        if self._authority is None:
+            return
+        with self._lock:
+            at, now = self._addresses.current, time.monotonic()
+            if now < self._learn_at or not at.secure or self._closed:
+                return
+            self._learn_at = now + LEARN_EVERY_S
+        try:
+            found = self._once(at, "GET", "/api/members", None, None, True, LEARN_S)
+            members = [read_address(member["url"]) for member in found["members"] if member["url"]]
+        except (ActorGridError, OSError, http.client.HTTPException, _NotSentError, KeyError, TypeError):
+            return  # an older host, or one that is going: asked again in a while
+        with self._lock:
+            self._addresses.learned(members)
+
+    # -- one request
 
     def _once(
-        self, method: str, path: str, query: dict[str, Any] | None, body: Any, reuse: bool, timeout_s: float | None
+        self,
+        at: Address,
+        method: str,
+        path: str,
+        query: dict[str, Any] | None,
+        body: Any,
+        reuse: bool,
+        timeout_s: float | None,
     ) -> Any:
-        connection = self._connection(fresh=not reuse, timeout_s=self._timeout_s if timeout_s is None else timeout_s)
+        within_s = self._timeout_s if timeout_s is None else timeout_s
+        connection = self._connection(at, fresh=not reuse, timeout_s=within_s)
         try:
-            response = self._send(connection, method, path, query, body)
+            response = self._send(at, connection, method, path, query, body)
             raw = response.read()
         except BaseException:
             self._drop(connection)
@@ -222,17 +331,23 @@ class AdminHttp:
         if response.will_close:
             self._drop(connection)
         else:
-            self._keep(connection)
+            self._keep(at, connection)
         decoded = _decode(response, raw)
         if response.status >= 400:
             raise _error_of(response.status, decoded)
         return decoded
 
     def _send(
-        self, connection: http.client.HTTPConnection, method: str, path: str, query: dict[str, Any] | None, body: Any
+        self,
+        at: Address,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        query: dict[str, Any] | None,
+        body: Any,
     ) -> http.client.HTTPResponse:
         asked = {name: _plain(value) for name, value in (query or {}).items() if value is not None}
-        target = self._prefix + path + (f"?{urlencode(asked)}" if asked else "")
+        target = at.prefix + path + (f"?{urlencode(asked)}" if asked else "")
         headers = {"Accept": "application/json"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
@@ -242,35 +357,67 @@ class AdminHttp:
         connection.request(method, target, payload, headers)
         return connection.getresponse()
 
-    def _connection(self, *, fresh: bool, timeout_s: float | None) -> http.client.HTTPConnection:
+    def _connection(self, at: Address, *, fresh: bool, timeout_s: float | None) -> http.client.HTTPConnection:
+        """A connection to *at*, one that is idle if there is and it need not be *fresh*. Raises _NotSentError."""
         with self._lock:
             if self._closed:
-                raise HostUnreachable("the client is closed", asked=self.url)
-            if self._idle and not fresh:
-                connection = self._idle.pop()
-                connection.timeout = timeout_s
+                raise HostUnreachable("the client is closed", asked=at.url)
+            idle = None if fresh else next((entry for entry in self._idle if entry[0] == at), None)
+            if idle is not None:
+                self._idle.remove(idle)
+                connection = idle[1]
                 if connection.sock is not None:
                     connection.sock.settimeout(timeout_s)
                 return connection
-        if self._tls is not None:
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls)
-        else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
-        with self._lock:
-            self._open.add(connection)
+            connect_s = CONNECT_S if len(self._addresses) == 1 else CONNECT_ONE_OF_SEVERAL_S
+        if timeout_s is not None:
+            connect_s = min(connect_s, timeout_s)
+        try:
+            connection = self._dial(at, connect_s)
+        except ssl.SSLCertVerificationError as error:
+            from .pinned import refusal
+
+            raise _NotSentError(refusal(error, at.host, at.port)) from error
+        except (OSError, http.client.HTTPException, CertificateRefused) as error:
+            raise _NotSentError(error) from error
+        assert connection.sock is not None, "a connection that was made has a socket"
+        connection.sock.settimeout(timeout_s)
         return connection
 
-    def _keep(self, connection: http.client.HTTPConnection) -> None:
+    def _dial(self, at: Address, connect_s: float) -> http.client.HTTPConnection:
+        if at.secure:
+            context = self._tls or (
+                ssl.create_default_context()
+                if self._authority is None
+                else self._authority.context(at.host, at.port, connect_s)
+            )
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                at.host, at.port, timeout=connect_s, context=context
+            )
+        else:
+            connection = http.client.HTTPConnection(at.host, at.port, timeout=connect_s)
+        with self._lock:
+            self._open.add(connection)
+        try:
+            connection.connect()
+        except BaseException:
+            self._drop(connection)
+            raise
+        for level, option, value in _KEEP_ALIVE:
+            connection.sock.setsockopt(level, option, value)
+        return connection
+
+    def _keep(self, at: Address, connection: http.client.HTTPConnection) -> None:
         with self._lock:
             if not self._closed and len(self._idle) < MAX_IDLE_CONNECTIONS:
-                self._idle.append(connection)
+                self._idle.append((at, connection))
                 return
         self._drop(connection)
 
     def _drop_idle(self) -> None:
         with self._lock:
             idle, self._idle = self._idle, []
-        for connection in idle:
+        for _, connection in idle:
             self._drop(connection)
 
     def _drop(self, connection: http.client.HTTPConnection) -> None:
@@ -322,6 +469,22 @@ def _shut(connection: http.client.HTTPConnection) -> None:
             sock.shutdown(2)  # wakes a thread that reads from it; close() alone does not
         except OSError:
             return  # already gone
+
+
+def _is_slow(failure: Exception) -> bool:
+    """Whether there was no answer in time, on a connection that holds: one that the kernel gave up has an errno."""
+    return isinstance(failure, TimeoutError) and failure.errno is None
+
+
+def _words(failure: Exception) -> str:
+    """How a try failed, short."""
+    if isinstance(failure, ActorGridError):
+        return f"{failure.code}: {failure.message}"
+    if isinstance(failure, TimeoutError):
+        return "no answer in time"
+    if isinstance(failure, ssl.SSLError):
+        return f"no TLS there: {failure.reason or failure}"
+    return str(failure) or type(failure).__name__
 
 
 def _plain(value: Any) -> Any:

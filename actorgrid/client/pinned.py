@@ -1,4 +1,8 @@
-"""TLS to a host known by its CA's fingerprint alone: trust exactly that CA."""
+"""TLS to hosts of a cluster that is known by its authority's fingerprint alone: trust exactly that authority.
+
+The fingerprint is SHA-256 of the authority's public key, as ``actorgrid key create`` and ``status`` show it, or of its
+whole certificate, as other tools print it. Several, separated by commas, while one authority takes over from another.
+"""
 
 from __future__ import annotations
 
@@ -6,50 +10,118 @@ import hashlib
 import hmac
 import socket
 import ssl
-from urllib.parse import urlsplit
+import threading
 
-from actorgrid.errors import BadRequest, HostUnreachable, WrongToken
+from actorgrid.errors import BadRequest, CertificateRefused
 
 TIMEOUT_S = 10.0
+FINGERPRINTS_MAX = 4
 
 
-def context_for(url: str, fingerprint: str) -> ssl.SSLContext:
-    """A context that trusts the CA with that SHA-256 fingerprint, which the host presents in its chain.
+class Authority:
+    """The authority that a client was told to trust. Safe to use from many threads."""
 
-    Nothing secret is sent while the CA is fetched; the connections made with the context verify against it.
-    Raises BadRequest, HostUnreachable, or WrongToken when the host presents no such CA.
-    """
-    parts = urlsplit(url)
-    wanted = fingerprint.lower().replace(":", "").removeprefix("sha256")
-    if parts.scheme != "https" or not parts.hostname:
-        raise BadRequest("a CA fingerprint is for https", asked=url)
-    if len(wanted) != 64 or set(wanted) - set("0123456789abcdef"):
-        raise BadRequest("not a SHA-256 fingerprint", asked=fingerprint, hint="64 hexadecimal digits")
-    for certificate in _chain(parts.hostname, parts.port or 443):
-        if hmac.compare_digest(hashlib.sha256(certificate).hexdigest(), wanted):
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
-            context.check_hostname = False  # one CA, one cluster: any of its hosts is who we asked for
+    def __init__(self, fingerprint: str) -> None:
+        """Raises BadRequest for what is no fingerprint."""
+        self.text = fingerprint
+        self._wanted = _read(fingerprint)
+        self._lock = threading.Lock()
+        self._context: ssl.SSLContext | None = None
+
+    def context(self, host: str, port: int, timeout_s: float = TIMEOUT_S) -> ssl.SSLContext:
+        """What verifies *host* against the authority, and the name it is called by against its certificate.
+
+        The first time the host is asked for its chain; nothing else is said to it. Raises OSError when there is no
+        TLS, or CertificateRefused when it does not present the authority.
+        """
+        with self._lock:
+            if self._context is not None:
+                return self._context
+        found = [each for each in _chain(host, port, timeout_s) if self._is_wanted(each)]
+        if not found:
+            raise CertificateRefused(
+                "the host does not present the authority that we were told to trust",
+                asked=self.text,
+                found=f"{host}:{port}",
+                hint="compare with the fingerprint that actorgrid status shows on one of the cluster's hosts; do not"
+                " go on if they differ",
+            )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        for certificate in found:
             context.load_verify_locations(cadata=certificate)
-            return context
-    raise WrongToken(
-        "the host does not present the CA we were told to trust",
-        asked=fingerprint,
-        hint="compare with the fingerprint the cluster shows; do not go on if they differ",
+        with self._lock:
+            self._context = context
+        return context
+
+    def _is_wanted(self, certificate: bytes) -> bool:
+        prints = [hashlib.sha256(certificate).hexdigest()]
+        key = _public_key(certificate)
+        if key is not None:
+            prints.append(hashlib.sha256(key).hexdigest())
+        return any(hmac.compare_digest(found, wanted) for found in prints for wanted in self._wanted)
+
+
+def refusal(error: ssl.SSLCertVerificationError, host: str, port: int) -> CertificateRefused:
+    """What a client says that does not believe the host it has reached."""
+    hint = "if the cluster has another authority now, take its fingerprint from actorgrid status on one of its hosts"
+    if "match" in error.verify_message:  # of the name or the address
+        hint = "call the host by the address that actorgrid hosts shows"
+    elif "expired" in error.verify_message or "not yet valid" in error.verify_message:
+        hint = "check both clocks; a host whose certificate ran out needs another"
+    return CertificateRefused(
+        f"the host is not believed: {error.verify_message}", asked=f"{host}:{port}", found=error.reason, hint=hint
     )
 
 
-def _chain(host: str, port: int) -> list[bytes]:
+def _read(fingerprint: str) -> list[str]:
+    texts = [text.strip().lower().replace(":", "").removeprefix("sha256") for text in fingerprint.split(",")]
+    if not 1 <= len(texts) <= FINGERPRINTS_MAX:
+        raise BadRequest("too many fingerprints", found=str(len(texts)), hint=f"at most {FINGERPRINTS_MAX}")
+    for text in texts:
+        if len(text) != 64 or set(text) - set("0123456789abcdef"):
+            raise BadRequest(
+                "not a SHA-256 fingerprint", asked=fingerprint[:200], hint="sha256: and 64 hexadecimal digits"
+            )
+    return texts
+
+
+def _chain(host: str, port: int, timeout_s: float) -> list[bytes]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
+    with socket.create_connection((host, port), timeout_s) as plain:
+        with context.wrap_socket(plain, server_hostname=host) as secured:
+            inner = secured._sslobj  # type: ignore[attr-defined]
+            return [
+                ssl.PEM_cert_to_DER_cert(certificate.public_bytes())
+                for certificate in inner.get_unverified_chain() or ()
+            ]
+
+
+def _public_key(certificate: bytes) -> bytes | None:
+    """The SubjectPublicKeyInfo within a certificate (DER, RFC 5280 4.1); ``None`` where there is none."""
     try:
-        with socket.create_connection((host, port), TIMEOUT_S) as plain:
-            with context.wrap_socket(plain, server_hostname=host) as secured:
-                inner = secured._sslobj  # type: ignore[attr-defined]
-                return [
-                    ssl.PEM_cert_to_DER_cert(certificate.public_bytes())
-                    for certificate in inner.get_unverified_chain() or ()
-                ]
-    except OSError as error:
-        raise HostUnreachable(f"no TLS there: {error}", asked=f"{host}:{port}") from error
+        start, _ = _inside(certificate, 0)
+        at, end = _inside(certificate, start)
+        if certificate[at] == 0xA0:  # the version
+            at = _after(certificate, at)
+        for _ in range(5):  # serial number, signature, issuer, validity, subject
+            at = _after(certificate, at)
+        after = _after(certificate, at)
+    except IndexError:
+        return None
+    return certificate[at:after] if after <= end else None
+
+
+def _inside(data: bytes, at: int) -> tuple[int, int]:
+    """Where the content of the value at *at* begins and ends."""
+    length, begin = data[at + 1], at + 2
+    if length & 0x80:
+        count = length & 0x7F
+        length, begin = int.from_bytes(data[begin : begin + count], "big"), begin + count
+    return begin, begin + length
+
+
+def _after(data: bytes, at: int) -> int:
+    return _inside(data, at)[1]

@@ -68,7 +68,9 @@ class Leaving:
 
     async def _step(self, host_id: str, fields: dict[str, Any]) -> dict[str, Any]:
         try:
-            answer: dict[str, Any] = await self._server.call("links", AskLeader("leave_step", fields, STEP_S), STEP_S + 1)
+            answer: dict[str, Any] = await self._server.call(
+                "links", AskLeader("leave_step", fields, STEP_S), STEP_S + 1
+            )
         except ActorGridError:
             if host_id == self._server.host.host_id and await self._is_gone(host_id):
                 return _state(host_id, LEFT)  # the link to the leader went with its answer

@@ -17,12 +17,13 @@ from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.messages import Applied, Query, Snapshot
-from ..consensus.mirror import LedgerMirror
+from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from .core import choose_pool
 from .leaving import Leaving
 from .messages import (
     CancelJob,
+    ChangeLock,
     ChangeSetting,
     ClusterSummary,
     GetJob,
@@ -151,7 +152,7 @@ class ClusterManager(Server):
         for job in request.jobs:
             pool = choose_pool(job["resources"], job["pool"])
             jobs.append({**job, "pool": pool, "depends_on": await self._open_dependencies(job, in_batch)})
-        result = await self._mirror.propose({"type": "submit_jobs", "jobs": jobs})
+        result = await self._commit({"type": "submit_jobs", "jobs": jobs})
         self._submitted_total += len(jobs)
         accepted: list[dict[str, Any]] = result["jobs"]
         return accepted
@@ -186,12 +187,19 @@ class ClusterManager(Server):
             )
         return still_open
 
+    async def _commit(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Raises NoQuorum when nobody leads: whoever waits at a door can go to another."""
+        return await self._mirror.propose(command, leaderless_s=LEADERLESS_S)
+
     # -- answering
 
     async def _record(self, job_id: str) -> dict[str, Any]:
         record = self._mirror.jobs.get(job_id) or self._recent.get(job_id)
         if record is None:
             record = await self.call("consensus", Query("job", {"job_id": job_id}))
+        if record is None and self.host.place is not None:
+            # Another host may have accepted it, and this one not have heard of it yet.
+            record = await self._mirror.read("job", {"job_id": job_id})
         if record is None:
             raise UnknownJob(
                 f"there is no job {job_id}", asked=job_id, hint="actorgrid ps --all lists the jobs there are"
@@ -230,7 +238,7 @@ class ClusterManager(Server):
     async def _cancel(self, request: CancelJob) -> dict[str, Any]:
         record = await self._record(request.job_id)
         if not JobState(record["state"]).final:
-            await self._mirror.propose({"type": "cancel_job", "job_id": request.job_id, "by": request.by})
+            await self._commit({"type": "cancel_job", "job_id": request.job_id, "by": request.by})
             record = await self.call("consensus", Query("job", {"job_id": request.job_id})) or record
         return record
 
@@ -368,6 +376,7 @@ class ClusterManager(Server):
             "node": member["node"],
             "raft_role": "leader" if host_id == self._mirror.leader else role,
             "ip_address": member["addresses"]["raft"].rpartition(":")[0].strip("[]"),
+            **_url_of(member["addresses"]),
         }
 
     async def _port(self) -> int:
@@ -458,7 +467,7 @@ class ClusterManager(Server):
     async def _change_setting(self, request: ChangeSetting) -> dict[str, Any]:
         value = self.host.settings.check_live(request.key, request.value)
         previous = self.host.settings.get(request.key)
-        await self._mirror.propose({"type": "set_setting", "key": request.key, "value": value, "by": request.by})
+        await self._commit({"type": "set_setting", "key": request.key, "value": value, "by": request.by})
         return {"key": request.key, "value": value, "previous": previous}
 
     @handles(LeaveHost)
@@ -472,7 +481,11 @@ class ClusterManager(Server):
     @handles(SetQuota)
     async def _set_quota(self, request: SetQuota) -> dict[str, Any]:
         command = {"type": "set_quota", "user": request.user, "limits": request.limits, "by": request.by}
-        return await self._mirror.propose(command)
+        return await self._commit(command)
+
+    @handles(ChangeLock)
+    async def _change_lock(self, request: ChangeLock) -> dict[str, Any]:
+        return await self._commit(request.command)
 
     def metrics(self) -> dict[str, float]:
         """Jobs by state, submissions and ends."""
@@ -487,3 +500,9 @@ class ClusterManager(Server):
     def status(self) -> dict[str, Any]:
         """How far it follows the ledger."""
         return {"index": self._mirror.index, "jobs": len(self._mirror.jobs), "waiting_calls": len(self._waiters)}
+
+
+def _url_of(addresses: dict[str, str]) -> dict[str, Any]:
+    """Where clients of other machines come, and the port again, which is not the base port everywhere."""
+    https = addresses.get("https")
+    return {} if https is None else {"url": f"https://{https}", "port": int(https.rpartition(":")[2])}

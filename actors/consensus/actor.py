@@ -26,6 +26,7 @@ from ..host.supervisor import StopHost
 from ..security.messages import MaterialChanged
 from .command_checks import check
 from .commands import ABOUT_ACCEPTED_WORK, compare_digest, decode_entry, encode_entry, expire_lock
+from .concerned import hosts_concerned
 from .entries import Done
 from .followers import Followers
 from .linearizable import Reads
@@ -35,7 +36,6 @@ from .messages import Propose, Proposed, Query, Snapshot, Subscribe
 from .outcome import Outcome
 from .queries import Queries
 from .raft.messages import NO_NODE, Dropped, Message
-from .raft.status import Status
 from .raft_links import RaftLinks
 from .reserve import free_bytes
 from .snapshot_format import FORMAT
@@ -91,7 +91,6 @@ class Consensus(Server):
         self._ready = Waiter()
         self._snapshot_under_way = False
         self._links: RaftLinks | None = None
-        self._heard_at: dict[int, float] = {}
         self._absent: frozenset[str] = frozenset()
         self._removed = False
         plan = self.host.voter
@@ -184,6 +183,11 @@ class Consensus(Server):
         if outcome.error is not None:
             self._refused_total[outcome.error.code] += 1
         self._commits_total += self._ready.done
+        if self._leading and self._links is not None:
+            for host_id in hosts_concerned(outcome.changes):
+                member = self._voter.ledger.members.get(host_id)
+                if member is not None:
+                    self._voter.hurry(int(member["node"]))
         for kind, name, record in outcome.changes:
             if kind == "lock" and self._leading:
                 self._expiry.changed(name, record, self.runtime.monotonic())
@@ -214,7 +218,6 @@ class Consensus(Server):
         self._leading = True
         self._expiry.lead(self._voter.ledger.locks, self.runtime.monotonic())
         self._arm_expiry()
-        self._heard_at.clear()
         self._look_around()  # before anybody places work
         self._tell_leadership()
         plan = self.host.voter
@@ -326,21 +329,13 @@ class Consensus(Server):
         if not self._leading or not members:
             return
         status = self._voter.status()
-        quiet_s = self._quiet_s(status)
-        here = {node for node, progress in status.progress.items() if progress.match and quiet_s[node] <= ABSENT_S}
+        most = ABSENT_S / TICK_S
+        here = {node for node, progress in status.progress.items() if progress.match and progress.quiet_ticks <= most}
         here.add(status.node)
         absent = frozenset(host_id for host_id, record in members.items() if record["node"] not in here)
         if absent != self._absent:
             self._absent = absent
             self._followers.tell_between(("absent", "", absent))
-
-    def _quiet_s(self, status: Status) -> dict[int, float]:
-        """How long each node was not heard of, as far as was looked; one that is new was heard of now."""
-        now = self.runtime.monotonic()
-        for node, progress in status.progress.items():
-            if progress.active or node not in self._heard_at:
-                self._heard_at[node] = now
-        return {node: now - self._heard_at[node] for node in status.progress}
 
     def _choose_voters(self) -> None:
         """Bring the voters into line with the members, a step at a time."""
@@ -348,7 +343,8 @@ class Consensus(Server):
         if not self._leading or not members:
             return
         status = self._voter.status()
-        silent = frozenset(node for node, for_s in self._quiet_s(status).items() if for_s > SILENT_S) - {status.node}
+        most = SILENT_S / TICK_S
+        silent = frozenset(node for node, progress in status.progress.items() if progress.quiet_ticks > most)
         around = (members, status.config, status.progress, status.commit, status.node, silent)
         next_leader = heir(*around)
         if next_leader is not None:
@@ -411,7 +407,7 @@ class Consensus(Server):
         if isinstance(taken, Dropped):
             if taken.reason == "too_many_uncommitted_bytes":
                 raise MailboxFull("too much waits for the disk", found=taken.reason, hint="propose it again")
-            raise _not_leader(taken.reason)
+            raise _not_leader(taken.reason, taken=False)
 
     def _proposed(self, outcome: Outcome) -> Proposed:
         if outcome.error is not None:
@@ -567,9 +563,11 @@ def _percentile(values: deque[float], percent: int) -> float:
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
-def _not_leader(found: str = "") -> NotLeader:
+def _not_leader(found: str = "", *, taken: bool = True) -> NotLeader:
+    """*taken*: it may be in somebody's log, and so be committed later."""
     return NotLeader(
         "this host does not lead the ledger",
         found=found or "its leadership ended",
         hint="propose it again, here or where the leader is: an entry that was committed is answered, not repeated",
+        taken=taken,
     )

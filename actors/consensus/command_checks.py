@@ -22,6 +22,7 @@ GRACE_MAX_S = 3600.0
 AUTHORITIES_MAX = 2
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}")
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+LOCK_NAME_MAX, LOCK_SLOTS_MAX = 256, 1_000
 LOCK_TTL_MIN_S, LOCK_TTL_MAX_S = 0.5, 86_400.0
 OUTCOMES = ("succeeded", "failed", "cancelled", "timed_out", "lost", "preempted")
 
@@ -189,6 +190,16 @@ _JOIN_TOKEN: dict[str, _Check] = {
     "used_by": lambda value: value == [],
     "revoked_at": lambda value: value is None,
 }
+_API_KEY: dict[str, _Check] = {
+    "id": _id,
+    "sha256": lambda value: isinstance(value, str) and len(value) == 64,
+    "user_id": _user,
+    "roles": _texts,
+    "made_by": _text,
+    "made_at": _number,
+    "expires_at": _number,
+    "revoked_at": lambda value: value is None,
+}
 _BUNDLE: dict[str, _Check] = {"format": _whole, "cluster_id": _id, "version": _whole}
 _AUTHORITY: dict[str, _Check] = {
     "generation": _whole,
@@ -197,7 +208,7 @@ _AUTHORITY: dict[str, _Check] = {
     "endorsements": _env,
 }
 _LOCK: dict[str, _Check] = {
-    "name": lambda value: isinstance(value, str) and 0 < len(value) <= 256,
+    "name": lambda value: isinstance(value, str) and 0 < len(value) <= LOCK_NAME_MAX,
     "owner": _id,
 }
 _ENTRY: dict[str, _Check] = {"type": _text, "v": _whole, "at": _number}
@@ -257,11 +268,12 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "release_lease": ({"lease_id": _text}, {}),
     "acquire_lock": (
         {**_LOCK, "ttl_s": lambda value: _number(value) and LOCK_TTL_MIN_S <= value <= LOCK_TTL_MAX_S},
-        {"wait": _truth, "user_id": _text},
+        {"wait": _truth, "slots": lambda value: _whole(value) and 1 <= value <= LOCK_SLOTS_MAX, "user_id": _text},
     ),
     "renew_lock": (_LOCK, {"token": _or_none(_token)}),
-    "release_lock": (_LOCK, {"token": _or_none(_token)}),
+    "release_lock": (_LOCK, {"token": _or_none(_token), "renewals": _whole}),
     "expire_lock": ({**_LOCK, "renewals": _whole, "term": _whole}, {}),
+    "break_lock": ({**_LOCK, "by": _user}, {}),
     "compare_digest": ({"index": _whole, "digest": _env, "format": _whole}, {}),
     "set_setting": (
         {"key": lambda value: _text(value) and 0 < len(value) <= 256, "value": _shallow},
@@ -290,6 +302,8 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "create_join_token": ({"token": _table}, {}),
     "revoke_join_token": ({"token_id": _text}, {}),
     "redeem_join_token": ({"token_id": _text, "host_id": _id, **_MEMBER}, _MEMBER_MAY),
+    "create_api_key": ({"key": _table}, {}),
+    "revoke_api_key": ({"key_id": _text}, {"by": _text}),
     "set_quota": ({"user": _user, "limits": _or_none(_table)}, {"by": _text}),
 }
 _LIMITS_MAY: dict[str, _Check] = dict.fromkeys(LIMITS, _or_none(_whole))
@@ -328,6 +342,8 @@ def check(command: object) -> Command:
             _hold("member", place, _PLACE, {})
     elif kind == "create_join_token":
         _hold("token", command["token"], _JOIN_TOKEN, {})
+    elif kind == "create_api_key":
+        _hold("key", command["key"], _API_KEY, {})
     elif kind == "publish_bundle":
         _check_bundle(command["bundle"])
     elif kind == "set_quota" and command["limits"] is not None:

@@ -33,6 +33,7 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "renew_lock",
         "release_lock",
         "expire_lock",
+        "break_lock",
         "compare_digest",
         "found_cluster",
         "add_member",
@@ -45,6 +46,7 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "seal_authority",
         "revoke_join_token",
         "redeem_join_token",
+        "revoke_api_key",
         "set_quota",
     }
 )
@@ -204,9 +206,12 @@ def release_lease(lease_id: str, at: float) -> Command:
     return _command("release_lease", at, lease_id=lease_id)
 
 
-def acquire_lock(name: str, owner: str, ttl_s: float, at: float, *, wait: bool = False, user_id: str = "") -> Command:
+def acquire_lock(
+    name: str, owner: str, ttl_s: float, at: float, *, wait: bool = False, slots: int = 1, user_id: str = ""
+) -> Command:
     """Hold a lock or stand in line for it. *owner* names one holder: a thread that asks, not a user."""
-    return _command("acquire_lock", at, name=name, owner=owner, ttl_s=ttl_s, wait=wait, user_id=user_id or "local")
+    user_id = user_id or UNKNOWN_USER
+    return _command("acquire_lock", at, name=name, owner=owner, ttl_s=ttl_s, wait=wait, slots=slots, user_id=user_id)
 
 
 def renew_lock(name: str, owner: str, at: float, token: list[int] | None = None) -> Command:
@@ -217,6 +222,16 @@ def renew_lock(name: str, owner: str, at: float, token: list[int] | None = None)
 def release_lock(name: str, owner: str, at: float, token: list[int] | None = None) -> Command:
     """Give a lock back, or leave the line."""
     return _command("release_lock", at, name=name, owner=owner, token=token)
+
+
+def leave_line(name: str, owner: str, renewals: int, at: float, token: list[int] | None = None) -> Command:
+    """Give up for an owner that is gone, unless it has given a sign of life since *renewals*."""
+    return _command("release_lock", at, name=name, owner=owner, renewals=renewals, token=token)
+
+
+def break_lock(name: str, owner: str, by: str, at: float) -> Command:
+    """Take a lock from its owner, or a place in line, on the word of *by*."""
+    return _command("break_lock", at, name=name, owner=owner, by=by)
 
 
 def expire_lock(name: str, owner: str, renewals: int, term: int, at: float) -> Command:
@@ -343,6 +358,16 @@ def redeem_join_token(
         rack=rack,
         version=version,
     )
+
+
+def create_api_key(key: dict[str, Any], at: float) -> Command:
+    """Let requests in with it, on every host; *key* is the record of ``security/api_keys.py``."""
+    return _command("create_api_key", at, key=key)
+
+
+def revoke_api_key(key_id: str, by: str, at: float) -> Command:
+    """It opens nothing any more."""
+    return _command("revoke_api_key", at, key_id=key_id, by=by)
 
 
 def set_quota(user: str, limits: dict[str, Any] | None, by: str, at: float) -> Command:

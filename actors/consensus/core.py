@@ -406,7 +406,9 @@ class RaftCore:
     def _on_propose(self, msg: Message) -> None:
         if self._leadership is not None:
             for entry in msg.entries:
-                self._propose_here(self._leadership, entry.kind, entry.data)
+                taken = self._propose_here(self._leadership, entry.kind, entry.data)
+                if isinstance(taken, Accepted):
+                    self._leadership.hurry(msg.sender, taken.index)
 
     def read_index(self, ctx: bytes) -> Accepted | Dropped:
         """Ask for the index from which on a read is linearizable: a ReadState with *ctx* in some later Ready.
@@ -431,9 +433,7 @@ class RaftCore:
         self._read_states.append(ReadState(msg.index, msg.context))
 
     def _release_reads(self) -> None:
-        if self._leadership is None:
-            return
-        for read in self._leadership.confirmed_reads():
+        for read in () if self._leadership is None else self._leadership.confirmed_reads():
             if read.node == self._node:
                 self._read_states.append(ReadState(read.index, read.context))
             else:
@@ -455,6 +455,11 @@ class RaftCore:
         """Messages to *peer* may have been lost: the leader asks it what it has before it sends on."""
         if self._leadership is not None:
             self._leadership.unreachable(peer)
+
+    def hurry(self, peer: int, index: int) -> None:
+        """*peer* waits for the entry of *index*: of many learners, it is told before its turn."""
+        if self._leadership is not None:
+            self._leadership.hurry(peer, index)
 
     def report_snapshot(self, peer: int, ok: bool) -> None:
         """A snapshot that the caller brought to *peer* by its own means is there, or is not."""
@@ -576,7 +581,7 @@ class RaftCore:
             first_index=self._log.first_index,
             last_index=self._log.last_index,
             config=self._configuration.state(),
-            progress={} if leadership is None else {node: p.status() for node, p in leadership.progress.items()},
+            progress={} if leadership is None else leadership.statuses(),
             transferee=NO_NODE if leadership is None else leadership.transferee,
             damaged=self._damaged,
         )

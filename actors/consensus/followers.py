@@ -16,6 +16,8 @@ from .outcome import Change, Outcome
 RESYNC_S = 0.5
 RESYNC_TRIES = 120
 RESYNC = "resync"
+UNTOLD = ("renew_lock",)
+"""Changes that nobody but the ledger counts: a lock's record may name a thousand holders, each renewing it often."""
 LEADERSHIP = "leadership"
 
 
@@ -50,7 +52,7 @@ class Followers:
 
     def tell(self, outcome: Outcome, at: float, kind: str) -> None:
         """What the entry of type *kind* changed."""
-        if not outcome.changes:
+        if not outcome.changes or kind in UNTOLD:
             return
         self._index = outcome.index
         for name, previous in list(self._told.items()):

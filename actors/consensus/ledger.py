@@ -6,8 +6,8 @@ the same state, byte for byte (``snapshot``), which voters compare (``digest``).
 the proposer's session.
 
 Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; locks 10,000; quotas 10,000; members
-10,000; join tokens 1,000; sessions 10,000 (least recently used goes first); 1,000 ended jobs kept whole, 100,000 more
-by id and state; 1,000 attempts per job, of which the first and the last 49 are kept.
+10,000; join tokens 1,000; API keys 1,000; sessions 10,000 (least recently used goes first); 1,000 ended jobs kept
+whole, 100,000 more by id and state; 1,000 attempts per job, of which the first and the last 49 are kept.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from actorgrid.errors import (
 )
 
 from .allocations import Allocations
+from .api_keys import ApiKeys
 from .attempts import Attempts
 from .command_checks import check
 from .dependencies import refuse_circles
@@ -51,6 +52,8 @@ from .trust import Trust
 
 LIVE_JOBS_MAX = 1_000_000
 SETTINGS_MAX = 1_000
+NO_RECORDS = ("term", "lock_break")
+"""Kinds of changes that are told and are nothing that is kept."""
 
 
 class Ledger:
@@ -84,6 +87,8 @@ class Ledger:
         self._attempts = Attempts(self._jobs, self._given, self.members)
         self._join_tokens = JoinTokens(self._members, lambda *told: self._changed("join_token", *told))
         self.join_tokens = self._join_tokens.records
+        self._api_keys = ApiKeys(lambda *told: self._changed("api_key", *told))
+        self.api_keys = self._api_keys.records
         self._trust = Trust(self._members, lambda *told: self._changed("trust", *told))
         self.trust = self._trust.records
         self._removal = Removal(self._members, self._hosts, self._given, self._attempts, self._trust)
@@ -116,6 +121,7 @@ class Ledger:
             "renew_lock": self._locks.renew,
             "release_lock": lambda command: self._locks.release(command, self._token, self._at),
             "expire_lock": self._expire_lock,
+            "break_lock": self._break_lock,
             "compare_digest": lambda command: self.digest_marks.compare(command),
             "set_quota": self.quotas.set,
             "found_cluster": lambda command: self._members.found(command, self._at),
@@ -130,6 +136,8 @@ class Ledger:
             "create_join_token": lambda command: self._join_tokens.create(command, self._at),
             "revoke_join_token": lambda command: self._join_tokens.revoke(command, self._at),
             "redeem_join_token": lambda command: self._join_tokens.redeem(command, self._at),
+            "create_api_key": lambda command: self._api_keys.create(command, self._at),
+            "revoke_api_key": lambda command: self._api_keys.revoke(command, self._at),
         }
 
     # -- entries
@@ -180,7 +188,7 @@ class Ledger:
             self._sessions.told(session, seq, index, answer)
         retired = tuple(self._jobs.retire())
         for kind, id, _ in self._changes:
-            if kind != "term":
+            if kind not in NO_RECORDS:
                 self._digest.changed(kind, id)
         self.digest_marks.passed(index, self._digest, self._rest)
         return Outcome(index, result, error, tuple(self._changes), tuple(self._events), retired)
@@ -220,6 +228,7 @@ class Ledger:
             "quotas": list(self.quotas.records.items()),
             "members": list(self.members.values()),
             "join_tokens": list(self.join_tokens.values()),
+            "api_keys": list(self.api_keys.values()),
             "trust": list(self.trust.items()),
             "sessions": self._sessions.dump(),
         }
@@ -254,6 +263,7 @@ class Ledger:
                 "quota": self.quotas.records,
                 "member": self.members,
                 "join_token": self.join_tokens,
+                "api_key": self.api_keys,
                 "trust": self.trust,
                 "session": self._sessions.answers,
             }
@@ -269,11 +279,12 @@ class Ledger:
         ledger._jobs.load(sections, header["job_totals"])
         ledger.hosts.update((record["host_id"], record) for record in sections.get("hosts", ()))
         ledger.settings.update((key, value) for key, value in sections.get("settings", ()))
-        ledger.locks.update((record["name"], record) for record in sections.get("locks", ()))
+        ledger._locks.load(sections.get("locks", ()))
         ledger._sessions.load(sections.get("sessions", ()))
         ledger.quotas.records.update(sections.get("quotas", ()))
         ledger._members.load(header["cluster"], sections.get("members", []))
         ledger._join_tokens.load(sections.get("join_tokens", []))
+        ledger._api_keys.load(sections.get("api_keys", []))
         ledger._trust.load(sections.get("trust", []))
         ledger._given.load(sections.get("allocations", []))
         ledger._digest = ledger._new_digest()
@@ -293,6 +304,7 @@ class Ledger:
             quotas=dict(self.quotas.records),
             members=dict(self.members),
             join_tokens=dict(self.join_tokens),
+            api_keys=dict(self.api_keys),
             trust=dict(self.trust),
         )
 
@@ -323,6 +335,13 @@ class Ledger:
     def _expire_lock(self, command: dict[str, Any]) -> dict[str, Any]:
         self._check_term(command)
         return self._locks.expire(command, self._token, self._at)
+
+    def _break_lock(self, command: dict[str, Any]) -> dict[str, Any]:
+        answer = self._locks.break_open(command, self._token, self._at)
+        if answer["broken"]:
+            told = {"owner": command["owner"], "by": command["by"]}
+            self._changes.append(("lock_break", command["name"], told))
+        return answer
 
     # -- jobs
 

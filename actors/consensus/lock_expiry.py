@@ -9,12 +9,14 @@ was sent, so it stops first.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 MARGIN = 1.1
 """Times the lease: clocks of two hosts may differ in pace by a tenth."""
 MARGIN_S = 0.25
+WAITER_LEASE_S = 5.0
+"""Of one who waits, at least: its host may restart meanwhile, and it asks again for its place."""
 
 Seen = tuple[str, str]
 
@@ -25,32 +27,37 @@ class LockExpiry:
     def __init__(self) -> None:
         self._seen: dict[Seen, tuple[int, float]] = {}
         self._heap: list[tuple[float, str, str, int]] = []
-        self._owners: dict[str, tuple[str, ...]] = {}
+        self._entries: dict[str, dict[str, Mapping[str, Any]]] = {}
 
     def lead(self, locks: Mapping[str, Mapping[str, Any]], now_s: float) -> None:
         """We are the leader from now on: every lease starts anew."""
         self._seen.clear()
         self._heap.clear()
-        self._owners.clear()
+        self._entries.clear()
         for name, record in locks.items():
             self.changed(name, record, now_s)
 
     def changed(self, name: str, record: Mapping[str, Any] | None, now_s: float) -> None:
         """A lock's record is another now; ``None``: nobody has it."""
-        present: Iterable[Mapping[str, Any]] = () if record is None else (record["holder"], *record["waiters"])
-        owners = []
-        for each in present:
-            owner, renewals = each["owner"], each["renewals"]
-            owners.append(owner)
+        before = self._entries.pop(name, {})
+        if record is None:
+            present: dict[str, Mapping[str, Any]] = {}
+        else:
+            present = {each["owner"]: each for each in (*record["holders"], *record["waiters"])}
+        for owner, each in present.items():
+            renewals = each["renewals"]
+            if before.get(owner) is each:
+                continue  # records are replaced, never written into
             known = self._seen.get((name, owner))
             if known is None or known[0] != renewals:
-                ends = now_s + each["ttl_s"] * MARGIN + MARGIN_S
+                lease_s = each["ttl_s"] if each["token"] is not None else max(each["ttl_s"], WAITER_LEASE_S)
+                ends = now_s + lease_s * MARGIN + MARGIN_S
                 self._seen[name, owner] = renewals, ends
                 heapq.heappush(self._heap, (ends, name, owner, renewals))
-        for gone in set(self._owners.pop(name, ())).difference(owners):
+        for gone in before.keys() - present.keys():
             del self._seen[name, gone]
-        if owners:
-            self._owners[name] = tuple(owners)
+        if present:
+            self._entries[name] = present
 
     def due(self, now_s: float) -> list[tuple[str, str, int]]:
         """Leases that are over: (lock, owner, the renewals that were seen). Told again after another lease's time.

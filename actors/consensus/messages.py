@@ -33,7 +33,8 @@ class Query:
 
     job {job_id}: the record, live or ended, or None · jobs {states, limit, before}: {"jobs", "total"}, newest first;
     ``before`` is the job_id the page before ended with, or a time · allocations, hosts, settings: {kind: ...} ·
-    quotas: {"quotas": [{"user", "limits", "default", "used"}]} (see quotas.py) ·
+    quotas: {"quotas": [{"user", "limits", "default", "used"}]} (see quotas.py) · locks: {"locks": by name}
+    · lock {name}: the record, or None ·
     events {from, limit}: {"events", "index"}, oldest first, from a log index on, the last index given whole ·
     counts: {"jobs": by state, "allocations", "hosts", "commit_latency_ms"} · status.
 
@@ -54,7 +55,7 @@ class Subscribe:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything live at ``index``: jobs that are not final, allocations, hosts, settings, locks, quotas, members,
-    join tokens, and of their trust.
+    join tokens, API keys, and of their trust.
 
     ``leader``: the host that leads, if it is known; ``leads``: it is this one. ``absent``: as in Applied.
     """
@@ -70,6 +71,7 @@ class Snapshot:
     quotas: dict[str, dict[str, Any]] = field(default_factory=dict)
     members: dict[str, dict[str, Any]] = field(default_factory=dict)
     join_tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
+    api_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     trust: dict[str, dict[str, Any]] = field(default_factory=dict)
     leader: str | None = None
     absent: frozenset[str] = frozenset()
@@ -80,9 +82,10 @@ class Snapshot:
 class Applied:
     """One committed command's effect. ``changes``: (kind, id, new record or None when gone), in order.
 
-    Kinds: job, allocation, host, setting, lock, quota (by user), member, join_token, trust, term (record: (term,
-    epoch)), and leader (record: (host or None, whether it is this host)) and absent (record: hosts that this one, which
-    leads, has not heard of for a while), both told between entries.
+    Kinds: job, allocation, host, setting, lock (not for its renewals), lock_break (record: {"owner", "by"}), quota (by
+    user), member, join_token, api_key, trust, term (record: (term, epoch)), leader (record: (host or None, whether it
+    is this host)) and absent (record: hosts that this one, which leads, has not heard of for a while), both told
+    between entries.
     ``previous`` is the index of the Applied sent before this one: a receiver that sees a gap subscribes again.
     """
 

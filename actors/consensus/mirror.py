@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from actorgrid.errors import ActorDown, ActorError, ActorGridError, CallTimeout, MailboxFull
+from actorgrid.errors import ActorDown, ActorError, ActorGridError, CallTimeout, MailboxFull, NoQuorum, NotLeader
 from actorgrid.models import JobState
 from actorgrid.supervisors.envelope import SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
 from .command_checks import VERSION
-from .messages import Applied, Propose, Proposed, Snapshot, Subscribe
+from .messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
 
 CONSENSUS = "consensus"
 TRY_TIMEOUT_S = 10.0
@@ -30,6 +30,8 @@ BACKOFF_FIRST_S = 0.02
 BACKOFF_MAX_S = 0.5
 LANES_MAX = 256
 WAITING_MAX = 10_000
+LEADERLESS_S = 6.0
+"""Patience of one who waits at a door with a ledger that nobody leads: several elections could have been held."""
 REACH_S = 5.0
 """Patience of a reader for the mirror to come as far as what it has seen already."""
 
@@ -62,6 +64,7 @@ class LedgerMirror:
         self.quotas: dict[str, dict[str, Any]] = {}
         self.members: dict[str, dict[str, Any]] = {}
         self.join_tokens: dict[str, dict[str, Any]] = {}
+        self.api_keys: dict[str, dict[str, Any]] = {}
         self.trust: dict[str, dict[str, Any]] = {}
         self.leader: str | None = None
         self.leads = False
@@ -124,6 +127,7 @@ class LedgerMirror:
             "quota": self.quotas,
             "member": self.members,
             "join_token": self.join_tokens,
+            "api_key": self.api_keys,
             "trust": self.trust,
         }
 
@@ -151,16 +155,21 @@ class LedgerMirror:
             if self.index >= index:
                 waiter.set(None)
 
-    async def propose(self, command: dict[str, Any], timeout_s: float = 30.0) -> dict[str, Any]:
+    async def propose(
+        self, command: dict[str, Any], timeout_s: float = 30.0, *, leaderless_s: float | None = None
+    ) -> dict[str, Any]:
         """Commit *command* exactly once and give its result; ``v`` and ``at`` are filled in when missing.
 
         Goes on while Consensus restarts. Raises what the ledger refuses with (LedgerRefused, BadRequest, DiskFull, ...)
-        or CallTimeout after *timeout_s*: then whether the command was committed is unknown. Any number may
-        be under way at once, in no promised order; beyond 256 they wait here, beyond 10,000 MailboxFull is raised.
+        or CallTimeout after *timeout_s*: then whether the command was committed is unknown. With *leaderless_s*,
+        NoQuorum is raised when nobody has led the ledger for that long. Any number may be under way at once, in no
+        promised order; beyond 256 they wait here, beyond 10,000 MailboxFull is raised.
         """
         command = {"v": VERSION, "at": time.time(), **command}
         deadline = self._server.runtime.monotonic() + timeout_s
         backoff_s = BACKOFF_FIRST_S
+        leaderless_at: float | None = None
+        perhaps = False
         lane, seq = await self._lanes.take()
         try:
             while True:
@@ -174,12 +183,37 @@ class LedgerMirror:
                     answer: Proposed = await self._ask(Propose(command, lane, seq), min(left_s, TRY_TIMEOUT_S))
                 except (ActorError, MailboxFull) as error:
                     self._server.log.debug("proposing again: %s", error)
+                    perhaps = perhaps or (not isinstance(error, MailboxFull) and bool(error.details.get("taken", True)))
+                    now = self._server.runtime.monotonic()
+                    if not isinstance(error, NotLeader):
+                        leaderless_at = None
+                    elif leaderless_at is None:
+                        leaderless_at = now
+                    elif leaderless_s is not None and now - leaderless_at >= leaderless_s:
+                        raise _no_quorum(command["type"], now - leaderless_at, perhaps) from error
                     await self._server.sleep(min(backoff_s, max(0.0, left_s)))
                     backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
                     continue
                 return answer.result
         finally:
             self._lanes.give_back(lane, seq)
+
+    async def read(self, kind: str, args: dict[str, Any], timeout_s: float = 10.0) -> Any:
+        """Ask the ledger for what it holds once it holds all that was committed anywhere when this was called.
+
+        Goes on while leaders change. Raises NotLeader, CallTimeout or what Consensus raises after *timeout_s*.
+        """
+        deadline = self._server.runtime.monotonic() + timeout_s
+        backoff_s = BACKOFF_FIRST_S
+        while True:
+            left_s = deadline - self._server.runtime.monotonic()
+            try:
+                return await self._ask(Query(kind, args, linearizable=True), max(left_s, BACKOFF_FIRST_S))
+            except (ActorError, MailboxFull):
+                if left_s <= backoff_s:
+                    raise
+            await self._server.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
     async def _ask(self, request: Any, timeout_s: float) -> Any:
         waiter = self._server.call(CONSENSUS, request, timeout_s)
@@ -209,7 +243,8 @@ class LedgerMirror:
         self.hosts = snapshot.hosts
         self.settings = snapshot.settings
         self.quotas, self.members = snapshot.quotas, snapshot.members
-        self.join_tokens, self.trust = snapshot.join_tokens, snapshot.trust
+        self.join_tokens, self.api_keys = snapshot.join_tokens, snapshot.api_keys
+        self.trust = snapshot.trust
         self._homes = self._by_kind()
         self.leader, self.leads, self.absent = snapshot.leader, snapshot.leads, snapshot.absent
         self.index, self.term, self.epoch = snapshot.index, snapshot.term, snapshot.epoch
@@ -219,6 +254,17 @@ class LedgerMirror:
         if self._on_snapshot is not None:
             self._on_snapshot(snapshot)
         self._wake_readers()
+
+
+def _no_quorum(asked: str, for_s: float, perhaps: bool) -> NoQuorum:
+    return NoQuorum(
+        "no majority of the cluster's voters can be reached from this host, so nothing new is accepted here",
+        asked=asked,
+        found=f"nobody has led the ledger for {for_s:.0f} s",
+        hint="what runs goes on; ask a host on the side of the majority, or bring voters back"
+        + ("; this may have been accepted just before: look before you repeat it" if perhaps else ""),
+        perhaps=perhaps,
+    )
 
 
 class _Lanes:

@@ -15,7 +15,7 @@ from actorgrid.transports.peer_link import Admit
 from actorgrid.transports.peer_net import Resolve
 
 from .member_links import addresses_of, refusal
-from .raft.codec import decode_message, encode_message
+from .raft.codec import MessageEncoder, decode_message
 from .raft.messages import Message
 
 TARGET = "raft"
@@ -73,6 +73,7 @@ class RaftLinks:
         self._on_unreachable = on_unreachable
         self.refused: Counter[str] = Counter()
         self._hosts: dict[int, str] = {}
+        self._encoder = MessageEncoder()
         self._renew = plan.renew
         self._net = plan.make_net(loop, self._resolve, self._admit, self._take)
         self._net.on_refused = on_refused
@@ -99,7 +100,7 @@ class RaftLinks:
                 self.refused["to a node that is no member"] += 1
                 continue
             try:
-                self._net.cast(host_id, TARGET, encode_message(message))
+                self._net.cast(host_id, TARGET, self._encoder.encode(message))
             except (MailboxFull, FrameTooLarge) as error:
                 log.debug("to %s: %s", host_id, error)
                 self.refused[error.code] += 1

@@ -25,9 +25,7 @@ Plain = dict[str, Any]
 class Removal:
     """Works on all tables that know of a host."""
 
-    def __init__(
-        self, members: Members, hosts: Hosts, given: Allocations, attempts: Attempts, trust: Trust
-    ) -> None:
+    def __init__(self, members: Members, hosts: Hosts, given: Allocations, attempts: Attempts, trust: Trust) -> None:
         self._members, self._hosts, self._given = members, hosts, given
         self._attempts, self._trust = attempts, trust
 

@@ -1,10 +1,10 @@
 """The bytes of a ledger snapshot: a header, then each section's items in pieces, so that it need not be made at once.
 
-Format 5 is a stream of msgpack values: the header (a dict with ``format``), then ``[section, items]`` with at most
+Format 6 is a stream of msgpack values: the header (a dict with ``format``), then ``[section, items]`` with at most
 1,000 items each, and last ``["end", number of pieces]``. Items are in the order of the state, which the log alone
-determines: equal states give equal bytes. Format 4 knew nothing of
-certificates; format 3 knew no members; format 2 had no quotas, and its allocations did
-not say whose they are; format 1 was one JSON object.
+determines: equal states give equal bytes. In format 5 a lock had one holder; format 4 knew nothing of certificates;
+format 3 knew no members; format 2 had no quotas, and its allocations did not say whose they are; format 1 was one
+JSON object.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import msgpack
 
 from actorgrid.errors import LedgerRefused
 
+from .locks import of_one_holder
 from .records import UNKNOWN_USER
 
-FORMAT = 5
+FORMAT = 6
 NO_CLUSTER = {"cluster": {"cluster_id": "", "nodes_total": 0}}
 """Formats 1 to 3 knew one host."""
 PIECE_ITEMS = 1_000
@@ -86,6 +87,8 @@ def decode(data: bytes) -> tuple[Plain, dict[str, list[Any]]]:
             _say_whose(sections)
         if known < 4:
             header = {**header, **NO_CLUSTER}
+        if known < 6:
+            sections["locks"] = [of_one_holder(lock) for lock in sections.get("locks", ())]
     except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
         raise LedgerRefused(
             "the snapshot cannot be read", found=f"{len(data)} bytes: {error}", hint="take an earlier one, or a backup"

@@ -174,6 +174,10 @@ class Voter:
         """A message to *node* was lost on this side."""
         self._core.report_unreachable(node)
 
+    def hurry(self, node: int) -> None:
+        """*node* is to act on what was applied last: it is told before other learners."""
+        self._core.hurry(node, self.ledger.index)
+
     def change_members(self, changes: tuple[ConfChange, ...]) -> Accepted | Dropped:
         """Propose other voters or learners; ``pump`` sets it going."""
         return self._core.propose_conf_change(changes)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Callable
 from typing import Any
 
 from actorgrid.errors import ActorGridError, CallTimeout, PortInUse, StartFailed
@@ -19,16 +21,19 @@ from .door import Door
 from .hub import Hub, Resynced
 from .loop import DRAIN_S, LoopThread
 from .port import listen, remember, remembered, url_of
+from .secured import Certificate, SecuredDoor
 
 START_TIMEOUT_S = 20.0
 REBIND_S = 3.0
 """How long a restarted gateway waits for the port of the one before it."""
 PORT_FILE = "gateway.port"
 RESYNC_KEYS = 10_000
+LOOK_S = 5.0
+"""How often it is looked whether the certificate was renewed."""
 
 
 class Gateway(Server):
-    """Serves HTTP on loopback; keeps nothing that a restart could lose.
+    """Serves HTTP on loopback, and HTTPS on a cluster's address; keeps nothing that a restart could lose.
 
     Whoever holds an event stream when the process dies connects again with Last-Event-ID.
     """
@@ -47,16 +52,40 @@ class Gateway(Server):
         self._adjusting = False
         self._unadjusted = False
         self._await_adjusted: list[Waiter] = []
-        self._gate = TokenGate(read_token(paths.token_file), paths.token_file)
+        self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
+        self._gate = TokenGate(
+            read_token(paths.token_file), paths.token_file, lambda key_id: self._mirror.api_keys.get(key_id)
+        )
         BlobStore(paths.blobs_dir).clear_drafts()
-        sock = await self._listen()
+        certificate, secured = None, None
+        if self.host.place is not None:
+            certificate = Certificate(paths.security_dir)
+            secured = SecuredDoor(await self._listen_again(self._listen_afar), certificate)
+            self.every(LOOK_S, lambda: self._look(certificate))
+        try:
+            sock = await self._listen()
+        except ActorGridError:
+            if secured is not None:
+                secured.sock.close()
+            raise
         self.url = url_of(sock)
+        afar = self.url if secured is None else url_of(secured.sock, "https")
         bridge = self._bridge = Bridge(self)
         hub = Hub()
         ready = Waiter()
 
         def make_door() -> Door:
-            return Door(self.host, bridge, hub, self._gate, self._watch_prefix, self._unwatch_prefix)
+            return Door(
+                self.host,
+                bridge,
+                hub,
+                self._gate,
+                self._watch_prefix,
+                self._unwatch_prefix,
+                self._mirror,
+                afar,
+                certificate,
+            )
 
         def on_ready(door: Door) -> None:
             self._door = door
@@ -68,8 +97,7 @@ class Gateway(Server):
             else:
                 ready.fail(StartFailed(f"the HTTP loop did not come up: {error!r}", hint="see the agent's log"))
 
-        self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
-        self._thread = LoopThread(sock, bridge, hub, make_door, on_ready, on_death)
+        self._thread = LoopThread(sock, bridge, hub, make_door, on_ready, on_death, secured)
         timer = self.runtime.after(
             START_TIMEOUT_S, lambda: ready.fail(CallTimeout("the HTTP loop did not come up in time"))
         )
@@ -82,23 +110,36 @@ class Gateway(Server):
         finally:
             timer.cancel()
         remember(paths.boot_dir(self.host.boot_id) / PORT_FILE, int(sock.getsockname()[1]))
-        self.log.info("listening on %s", self.url)
+        self.log.info("listening on %s", self.url if afar == self.url else f"{self.url} and {afar}")
         self.spawn(self._mirror.start())
 
-    async def _listen(self) -> Any:
+    async def _listen(self) -> socket.socket:
         """The socket: on the port this boot had before if there was one, for that is what clients know."""
         cluster = self.host.settings.cluster
         before = remembered(self.host.paths.boot_dir(self.host.boot_id) / PORT_FILE)
         if before is None:
             return listen(cluster.bind, cluster.base_port)
+        return await self._listen_again(lambda: listen(cluster.bind, before))
+
+    def _listen_afar(self) -> socket.socket:
+        place = self.host.place
+        assert place is not None, "only a host of a cluster is reached from other machines"
+        return listen(place.address, place.https_port, "cluster.listen")
+
+    async def _listen_again(self, bind: Callable[[], socket.socket]) -> socket.socket:
+        """What *bind* gives, once the gateway before this one has let go of the port."""
         deadline = self.runtime.monotonic() + REBIND_S
         while True:
             try:
-                return listen(cluster.bind, before)
+                return bind()
             except PortInUse:
                 if self.runtime.monotonic() > deadline:
                     raise
             await self.sleep(0.05)
+
+    def _look(self, certificate: Certificate) -> None:
+        if certificate.look():
+            self.log.info("HTTPS shows the renewed certificate")
 
     def stop(self, reason: str) -> None:
         """Stop listening, answer or cut off what is under way, and end the thread: at most twice ``DRAIN_S``."""

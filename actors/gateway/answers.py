@@ -53,6 +53,27 @@ class ClusterAnswer(Answer):
     gpu_capacity_milli: int
     jobs: dict[str, Any]
     performance: dict[str, Any]
+    ca_fingerprint: str | None = None
+
+
+class Member(Answer):
+    """A host of the cluster, and where clients reach it; ``present``: as far as the host that answers knows."""
+
+    host_id: str
+    node: int
+    url: str | None
+    version: str
+    present: bool
+
+
+class MembersAnswer(Answer):
+    """All hosts of the cluster; none when the host is alone. ``ca_fingerprint``: by what clients know it."""
+
+    cluster_id: str | None
+    ca_fingerprint: str | None
+    here: str
+    leader: str | None
+    members: list[Member]
 
 
 class HostsAnswer(Answer):
@@ -289,6 +310,7 @@ class LogsQuery(Request):
 
     stream: Literal["stdout", "stderr"] = "stdout"
     attempt: int | None = Field(default=None, ge=1, description="its number; without it, the latest")
+    rank: int = Field(default=0, ge=0, le=255, description="of a gang: which member")
     offset: int = Field(default=0, ge=0, le=2**62, description="bytes to leave out at the start")
     follow: bool = Field(default=False, description="go on until the job is final (with attempt: until that one ended)")
 
@@ -440,6 +462,53 @@ class TokensAnswer(Answer):
 
 class TokenRevoked(Answer):
     """It lets nobody in from then on."""
+
+    id: str
+    revoked_at: float
+
+
+class KeyRequest(Request):
+    """Whose an API key is, and how long it lives."""
+
+    user_id: str = Field(default="local", min_length=1, max_length=128)
+    ttl_s: float = Field(default=30 * 86_400.0, ge=60, le=3650 * 86_400)
+
+
+class KeyMade(Answer):
+    """A new API key. ``key`` is shown here and nowhere else.
+
+    ``url``: where clients of other machines reach this host; ``ca_fingerprint``: by what they know the cluster, null
+    for a host that is alone.
+    """
+
+    key: str
+    id: str
+    user_id: str
+    expires_at: float
+    url: str
+    ca_fingerprint: str | None
+
+
+class ApiKey(Answer):
+    """What the cluster knows of an API key: no secret."""
+
+    id: str
+    user_id: str
+    roles: list[str]
+    made_by: str
+    made_at: float
+    expires_at: float
+    revoked_at: float | None
+
+
+class KeysAnswer(Answer):
+    """All API keys that are remembered, in the order they were made."""
+
+    keys: list[ApiKey]
+
+
+class KeyRevoked(Answer):
+    """It opens nothing from then on."""
 
     id: str
     revoked_at: float

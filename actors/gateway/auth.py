@@ -6,14 +6,23 @@ import hmac
 import logging
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from actorgrid.errors import BadRequest, DataDirUnusable, Overloaded, WrongToken
+from actorgrid.errors import BadRequest, DataDirUnusable, WrongToken
+
+from ..security.api_keys import key_id_of, opens
+from ..security.names import is_loopback
+from ..security.wrong_tokens import Rate, WrongTokens
 
 log = logging.getLogger("actorgrid.gateway")
 
-FAILURES_PER_S = 50.0
-"""Wrong tokens answered per second; beyond that they get Overloaded. A right token always passes."""
+WRONG_OF_ONE, WRONG_IN_ALL = Rate(20.0, 1.0), Rate(50.0, 50.0)
+"""Wrong tokens answered, of one address of another machine and in all; beyond that they get Overloaded. A right token
+always passes."""
+ADMIN = "admin"
+"""Who has the host's own token."""
 LOG_INTERVAL_S = 10.0
 """Refusals are logged at most this often, with their number."""
 
@@ -64,48 +73,64 @@ def _make_token(path: Path) -> None:
 
 
 class TokenGate:
-    """Lets the right token through, in constant time; counts and slows down the wrong ones."""
+    """Lets the host's token and the cluster's API keys through, in constant time; counts and slows down wrong ones.
 
-    def __init__(self, token: str, token_file: Path) -> None:
+    *find_key*: the record of the API key with that id. It is asked in the loop's thread.
+    """
+
+    def __init__(
+        self, token: str, token_file: Path, find_key: Callable[[str], dict[str, Any] | None] = lambda _: None
+    ) -> None:
         self._token = token.encode()
         self._token_file = token_file
-        self._allowance = FAILURES_PER_S
-        self._refilled_s: float | None = None
+        self._find_key = find_key
+        self._wrong = WrongTokens("tokens", WRONG_OF_ONE, WRONG_IN_ALL)
         self._logged_s: float | None = None
         self._unlogged = 0
         self.refused_total = 0
 
-    def check(self, authorization: str | None, now_s: float) -> None:
-        """Raises WrongToken, or Overloaded when there are too many wrong ones."""
+    def check(self, authorization: str | None, now_s: float, at_s: float, source: str = "") -> str:
+        """Whose token it is. *at_s*: the time of the day; *source*: the address, when it is of another machine.
+
+        Raises WrongToken, or Overloaded when there are too many wrong ones.
+        """
         scheme, _, given = (authorization or "").partition(" ")
-        right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token)
-        if right and scheme.lower() == "bearer":
-            return
-        self._count(now_s)
+        given = given.strip()
+        if scheme.lower() == "bearer":
+            if hmac.compare_digest(given.encode("utf-8", "replace"), self._token):
+                return ADMIN
+            key_id = key_id_of(given)
+            record = None if key_id is None else self._find_key(key_id)
+            if key_id is not None and opens(record, given, at_s) and record is not None:
+                return f"{record['user_id']} (key {key_id})"
+        self._count(now_s, source)
         raise WrongToken(
             "the bearer token is missing" if not authorization else "the bearer token is wrong",
             asked="Authorization: Bearer TOKEN",
-            hint=f"the token is in {self._token_file}; commands find it with --data-dir, or set ACTORGRID_TOKEN",
+            hint="an API key is needed, of this cluster and still good: actorgrid key create, on one of its hosts"
+            if source
+            else f"the token is in {self._token_file}; commands find it with --data-dir, or set ACTORGRID_TOKEN",
         )
 
-    def _count(self, now_s: float) -> None:
+    def _count(self, now_s: float, source: str) -> None:
         self.refused_total += 1
         self._unlogged += 1
         if self._logged_s is None or now_s - self._logged_s >= LOG_INTERVAL_S:
             log.warning("%d request(s) without the right token were refused", self._unlogged)
             self._logged_s, self._unlogged = now_s, 0
-        if self._refilled_s is not None:
-            self._allowance = min(FAILURES_PER_S, self._allowance + (now_s - self._refilled_s) * FAILURES_PER_S)
-        self._refilled_s = now_s
-        if self._allowance < 1:
-            raise Overloaded("too many requests with a wrong token", hint="stop, find the right token, and try again")
-        self._allowance -= 1
+        self._wrong.check(source, now_s)
+        self._wrong.count(source, now_s)
 
 
-def allowed_names(bind: str) -> frozenset[str]:
-    """Names a Host header may carry: loopback's, and the address we listen on."""
-    own = f"[{bind}]" if ":" in bind else bind
-    return frozenset({"localhost", "127.0.0.1", "[::1]", own.lower()})
+def is_here(address: str | None) -> bool:
+    """Whether who comes from *address* is on this machine."""
+    return not address or is_loopback(address)
+
+
+def allowed_names(*addresses: str) -> frozenset[str]:
+    """Names a Host header may carry: loopback's, and the *addresses* we listen on."""
+    own = (f"[{address}]" if ":" in address else address for address in addresses)
+    return frozenset({"localhost", "127.0.0.1", "[::1]", *(name.lower() for name in own)})
 
 
 def check_host(header: str | None, names: frozenset[str]) -> None:
@@ -120,5 +145,5 @@ def check_host(header: str | None, names: frozenset[str]) -> None:
             "the Host header does not name this host",
             asked=f"Host: {(header or '(none)')[:100]}",
             found=", ".join(sorted(names)),
-            hint="use http://127.0.0.1:PORT",
+            hint="use one of these names",
         )

@@ -17,6 +17,7 @@ from .answers import (
     DecisionsQuery,
     GpusAnswer,
     HostsAnswer,
+    MembersAnswer,
     PerformanceAnswer,
     SettingChanged,
     SettingsAnswer,
@@ -29,7 +30,31 @@ SUMMARY_TIMEOUT_S = 15.0
 
 async def get_cluster(call: Call) -> Any:
     """Counts and figures of the cluster."""
-    return await call.ask("cluster_manager", ClusterSummary(call.seen), SUMMARY_TIMEOUT_S)
+    summary = await call.ask("cluster_manager", ClusterSummary(call.seen), SUMMARY_TIMEOUT_S)
+    return {**summary, "ca_fingerprint": call.door.authority}
+
+
+async def get_members(call: Call) -> Any:
+    """Who belongs to the cluster, as this host knows it: it asks no other, so it answers when they are gone."""
+    door = call.door
+    mirror, place = door.mirror, door.host.place
+    members = sorted(mirror.members.values(), key=lambda member: int(member["node"]))
+    return {
+        "cluster_id": None if place is None else place.cluster_id,
+        "ca_fingerprint": door.authority,
+        "here": door.host.host_id,
+        "leader": mirror.leader if members else door.host.host_id,
+        "members": [
+            {
+                "host_id": member["host_id"],
+                "node": member["node"],
+                "url": f"https://{member['addresses']['https']}" if "https" in member["addresses"] else None,
+                "version": member["version"],
+                "present": member["host_id"] not in mirror.absent,
+            }
+            for member in members
+        ],
+    }
 
 
 async def get_hosts(call: Call) -> Any:
@@ -96,6 +121,7 @@ async def put_config(call: Call) -> Any:
 ROUTES = (
     Route("GET", "/api/cluster", "The cluster in figures", get_cluster, ClusterAnswer, "cluster"),
     Route("GET", "/api/hosts", "All hosts, with their GPUs and health", get_hosts, HostsAnswer, "cluster"),
+    Route("GET", "/api/members", "Who belongs to the cluster, and where", get_members, MembersAnswer, "cluster"),
     Route("GET", "/api/gpus", "All GPUs, with their latest readings", get_gpus, GpusAnswer, "cluster"),
     Route("GET", "/api/allocations", "What is allocated, and to whom", get_allocations, AllocationsAnswer, "cluster"),
     Route(

@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -22,18 +23,20 @@ from actorgrid.configs.schema import Settings
 from actorgrid.errors import ActorGridError, BadRequest, HostUnreachable, NotFound
 
 from ..cluster.fault_detector import EXPECTED
+from ..consensus.mirror import LedgerMirror
 from ..host.context import HostContext
 from ..telemetry.collect import collect
 from ..telemetry.processes import read_processes
 from ..telemetry.prometheus import HttpFigures, render
-from . import cluster, inspect, job_files, jobs, leaving, quotas, sessions, state, system, tokens, trust
-from .auth import TokenGate, allowed_names, check_host
+from . import cluster, inspect, job_files, jobs, keys, leaving, locks, quotas, sessions, state, system, tokens, trust
+from .auth import TokenGate, allowed_names, check_host, is_here
 from .blobs import BlobStore
 from .body import JSON, MSGPACK, BodyReader, decode, encode_json, encode_msgpack, parse_query, wants_msgpack
 from .bridge import Bridge
 from .hub import Hub
 from .openapi import document
 from .route import TRAIL, Call, Route, Trail
+from .secured import Certificate
 
 log = logging.getLogger("actorgrid.gateway")
 
@@ -42,12 +45,14 @@ ROUTES: tuple[Route, ...] = (
     *cluster.ROUTES,
     *quotas.ROUTES,
     *tokens.ROUTES,
+    *keys.ROUTES,
     *trust.ROUTES,
     *leaving.ROUTES,
     *inspect.ROUTES,
     *jobs.ROUTES,
     *job_files.ROUTES,
     *state.ROUTES,
+    *locks.ROUTES,
     *sessions.ROUTES,
 )
 """All that is served, and all that is documented."""
@@ -67,7 +72,11 @@ Prefixes = Callable[[str], Coroutine[Any, Any, None]]
 
 
 class Door:
-    """What handlers share: the bridge, the hub, the pool, settings, figures."""
+    """What handlers share: the bridge, the hub, the pool, settings, figures.
+
+    *mirror* is the server's: only its thread writes there, and the loop's reads one record at a time. *url*: where
+    clients reach the host, those of other machines if there is a *certificate* for it.
+    """
 
     def __init__(
         self,
@@ -77,8 +86,14 @@ class Door:
         gate: TokenGate,
         watch_prefix: Prefixes,
         unwatch_prefix: Callable[[str], None],
+        mirror: LedgerMirror,
+        url: str,
+        certificate: Certificate | None = None,
     ) -> None:
         self.host = host
+        self.mirror = mirror
+        self.url = url
+        self.certificate = certificate
         self.bridge = bridge
         self.hub = hub
         self.gate = gate
@@ -95,12 +110,19 @@ class Door:
         self.connections: Callable[[], int] = lambda: 0
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="gateway-files")
         self._scrape: asyncio.Task[bytes] | None = None
-        self._names = allowed_names(host.settings.cluster.bind)
+        place = host.place
+        self._names = allowed_names(host.settings.cluster.bind, *(() if place is None else (place.address,)))
+        self._background: set[asyncio.Task[None]] = set()
 
     @functools.cached_property
     def openapi(self) -> bytes:
         """The served document, made when it is first asked for: making it takes some megabytes."""
         return encode_json(document(ROUTES, actorgrid.__version__))
+
+    @property
+    def authority(self) -> str | None:
+        """By which clients know the cluster; ``None``: there is none."""
+        return None if self.certificate is None else self.certificate.authority
 
     @property
     def settings(self) -> Settings:
@@ -110,6 +132,12 @@ class Door:
     async def in_pool(self, work: Callable[[], T]) -> T:
         """Run what blocks on files in the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Go on with *work* for a client that has gone; at most one piece for each connection that was open."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def close(self) -> None:
         """Let go of the pool; nothing may be asked of the door afterwards."""
@@ -175,13 +203,14 @@ class Door:
                 )
             else:
                 query = None
+            visitor = TRAIL.get().visitor
             if route.request is None:
-                result = await route.handler(Call(self, request, None, query))
+                result = await route.handler(Call(self, request, None, query, visitor))
             else:
                 raw = await self.bodies.read(request, self.settings.security.max_body_bytes)
                 try:
                     body = decode(raw, request.content_type, route.request)
-                    result = await route.handler(Call(self, request, body, query))
+                    result = await route.handler(Call(self, request, body, query, visitor))
                 finally:
                     self.bodies.done(raw)
             if isinstance(result, web.StreamResponse):
@@ -203,7 +232,7 @@ class Door:
         TRAIL.set(trail)
         try:
             try:
-                response = await self._guarded(request, handler, started_s)
+                response = await self._guarded(request, handler)
             except ActorGridError as error:
                 response = self._instead(request, error)
             except web.HTTPMethodNotAllowed as error:
@@ -224,7 +253,7 @@ class Door:
             if not self.serving:
                 self.idle.set()
             route = trail.route
-            waited = route is None or route.streams or "wait_s" in request.query
+            waited = route is None or route.streams or route.waits or "wait_s" in request.query
             self.figures.answered(
                 request.method if route else "other",
                 route.documented_path if route else "unmatched",
@@ -233,15 +262,21 @@ class Door:
             )
 
     async def _guarded(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], now_s: float
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         if self.stopping:
             raise HostUnreachable("this host is stopping", hint="start it again with actorgrid up")
         check_host(request.headers.get("Host"), self._names)
         # Everything under /api asks for the token, paths that do not exist too: a stranger learns nothing here.
         if request.path.startswith("/api"):
-            self.gate.check(request.headers.get("Authorization"), now_s)
+            TRAIL.get().visitor = self.admit(request)
         return await handler(request)
+
+    def admit(self, request: web.Request) -> str:
+        """Who asks, by the token. Raises WrongToken, or Overloaded when there are too many wrong ones."""
+        source = "" if is_here(request.remote) else str(request.remote)
+        token = request.headers.get("Authorization")
+        return self.gate.check(token, asyncio.get_running_loop().time(), time.time(), source)
 
     def _instead(self, request: web.Request, error: ActorGridError, status: int | None = None) -> web.StreamResponse:
         if TRAIL.get().streaming:

@@ -114,6 +114,11 @@ def view_change(kind: str, identity: str, record: Any) -> dict[str, Any]:
         shown |= {name: record.get(name) for name in ("owner", "host", "gpu_uuids", "gpu_milli")}
     elif kind == "host" and isinstance(record, dict):
         shown |= {name: record.get(name) for name in ("state", "hostname", "incarnation")}
+    elif kind == "lock" and isinstance(record, dict):
+        counts = {name: len(record[name]) for name in ("holders", "waiters")}
+        shown |= {"state": "held", "slots": record["slots"], **counts}
+    elif kind == "lock_break":
+        shown |= {"state": f"broken by {record['by']}", **record}
     elif kind == "setting":
         shown |= {"state": "unset" if record is None else "set", "value": record}
     elif record is None:
@@ -124,19 +129,19 @@ def view_change(kind: str, identity: str, record: Any) -> dict[str, Any]:
 
 
 @dataclass(slots=True, eq=False)
-class JobWatch:
-    """One job's changes. ``record`` is the newest one told; None when it must be asked for."""
+class Watch:
+    """One record's changes. ``record`` is the newest one told; None when it is gone or must be asked for."""
 
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     record: dict[str, Any] | None = None
 
     def tell(self, record: dict[str, Any] | None) -> None:
-        """The job changed."""
+        """It changed."""
         self.record = record
         self.changed.set()
 
     async def wait(self, at_most_s: float) -> bool:
-        """Whether the job changed within that time since the last look."""
+        """Whether it changed within that time since the last look."""
         try:
             async with asyncio.timeout(at_most_s):
                 await self.changed.wait()
@@ -154,7 +159,7 @@ class Hub:
         self._ring_bytes = 0
         self._events: set[Listener] = set()
         self._state: set[Listener] = set()
-        self._jobs: dict[str, set[JobWatch]] = {}
+        self._watches: dict[tuple[str, str], set[Watch]] = {}
         self.last_index = 0
         self._closed = ""
 
@@ -175,7 +180,7 @@ class Hub:
             if event.index > self.last_index and self.last_index:
                 self.missed()
             self.last_index = max(self.last_index, event.index)
-            self._wake_all_jobs()
+            self._wake_watches()
 
     def missed(self) -> None:
         """Events were dropped: everyone reads again what they follow."""
@@ -183,7 +188,7 @@ class Hub:
         self._ring_bytes = 0
         for listener in (*self._events, *self._state):
             listener.put(GAP)
-        self._wake_all_jobs()
+        self._wake_watches()
 
     def _hear_applied(self, applied: Applied) -> None:
         self.last_index = max(self.last_index, applied.index)
@@ -194,14 +199,13 @@ class Hub:
             self._ring_bytes -= len(self._ring.popleft().data)
         for listener in self._events:
             listener.put(item)
-        if self._jobs:
+        if self._watches:
             for kind, identity, record in applied.changes:
-                if kind == "job":
-                    for watch in self._jobs.get(identity, ()):
-                        watch.tell(record)
+                for watch in self._watches.get((kind, identity), ()):
+                    watch.tell(record)
 
-    def _wake_all_jobs(self) -> None:
-        for watches in self._jobs.values():
+    def _wake_watches(self) -> None:
+        for watches in self._watches.values():
             for watch in watches:
                 watch.tell(None)
 
@@ -244,17 +248,17 @@ class Hub:
             group.discard(listener)
 
     @contextmanager
-    def watch_job(self, job_id: str) -> Iterator[JobWatch]:
-        """Told whenever the job changes."""
-        watch = JobWatch()
-        watches = self._jobs.setdefault(job_id, set())
+    def watch(self, kind: str, identity: str) -> Iterator[Watch]:
+        """Told whenever a job, a lock changes."""
+        watch = Watch()
+        watches = self._watches.setdefault((kind, identity), set())
         watches.add(watch)
         try:
             yield watch
         finally:
             watches.discard(watch)
             if not watches:
-                self._jobs.pop(job_id, None)
+                self._watches.pop((kind, identity), None)
 
     @property
     def listeners(self) -> int:
@@ -266,4 +270,4 @@ class Hub:
         self._closed = reason
         for listener in (*self._events, *self._state):
             listener.end(reason)
-        self._wake_all_jobs()
+        self._wake_watches()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import threading
@@ -21,6 +22,7 @@ from .body import encode_json
 from .bridge import Bridge
 from .door import SECURITY_HEADERS, Door
 from .hub import Hub
+from .secured import SecuredDoor
 
 MAX_CONNECTIONS = 1024
 """Open connections; one more is answered 429 and closed."""
@@ -111,9 +113,11 @@ class LoopThread(threading.Thread):
         make_door: Callable[[], Door],
         on_ready: Callable[[Door], None],
         on_death: Callable[[BaseException], None],
+        secured: SecuredDoor | None = None,
     ) -> None:
         super().__init__(name="gateway-http", daemon=True)
         self._sock = sock
+        self._secured = secured
         self._bridge = bridge
         self._hub = hub
         self._make_door = make_door
@@ -140,6 +144,8 @@ class LoopThread(threading.Thread):
             self._bridge.post(lambda: self._on_death(death))
         finally:
             self._sock.close()
+            if self._secured is not None:
+                self._secured.sock.close()
 
     async def _serve(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
@@ -170,12 +176,17 @@ class LoopThread(threading.Thread):
 
         door.connections = open_connections
         listening = await loop.create_server(connect, sock=self._sock, backlog=1024)
+        secured = None if self._secured is None else asyncio.create_task(self._secured.serve(connect))
         self._bridge.open(loop, self._hub)
         self._bridge.post(lambda: self._on_ready(door))
         try:
             await self._finish.wait()
         finally:
             listening.close()
+            if secured is not None:
+                secured.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await secured
             await self._drain(door)
             await runner.cleanup()
             door.close()

@@ -14,8 +14,11 @@ from actorgrid.errors import PortInUse, StartFailed
 BACKLOG = 1024
 
 
-def listen(bind: str, port: int) -> socket.socket:
-    """A listening socket, not blocking. Port 0: any free one. Raises PortInUse or StartFailed."""
+def listen(bind: str, port: int, setting: str = "cluster.bind") -> socket.socket:
+    """A listening socket, not blocking. Port 0: any free one. *setting* says where *bind* comes from.
+
+    Raises PortInUse or StartFailed.
+    """
     address = "127.0.0.1" if bind == "localhost" else bind
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -37,7 +40,7 @@ def listen(bind: str, port: int) -> socket.socket:
         raise StartFailed(
             f"cannot listen on {address}:{port}: {error.strerror}",
             asked=f"{address}:{port}",
-            hint="ports below 1024 need rights" if error.errno == errno.EACCES else "check cluster.bind",
+            hint="ports below 1024 need rights" if error.errno == errno.EACCES else f"check {setting}",
         ) from error
     return sock
 
@@ -56,10 +59,10 @@ def holder(port: int) -> str:
     return "not known who holds it"
 
 
-def url_of(sock: socket.socket) -> str:
+def url_of(sock: socket.socket, scheme: str = "http") -> str:
     """How to reach it."""
     address, port = sock.getsockname()[:2]
-    return f"http://[{address}]:{port}" if sock.family == socket.AF_INET6 else f"http://{address}:{port}"
+    return f"{scheme}://[{address}]:{port}" if sock.family == socket.AF_INET6 else f"{scheme}://{address}:{port}"
 
 
 def remembered(path: Path) -> int | None:

@@ -16,6 +16,7 @@ from actorgrid.supervisors.ref import Ref
 if TYPE_CHECKING:
     from .door import Door
 
+COMMIT_S = 30.0
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Media = Literal["application/octet-stream", "text/event-stream", "text/plain", "application/json"]
 
@@ -28,6 +29,8 @@ class Call:
     http: web.Request
     body: Any
     query: Any
+    visitor: str = ""
+    """Who asks, by the token."""
 
     def part(self, name: str) -> str:
         """A part of the path, decoded."""
@@ -36,6 +39,11 @@ class Call:
     async def ask(self, server: str | Ref, request: Any, timeout_s: float = 5.0) -> Any:
         """The answer of a server of this host: of whoever has the name, or of that one process."""
         return await self.door.bridge.call(server, request, timeout_s)
+
+    async def propose(self, command: dict[str, Any]) -> Any:
+        """The result of the ledger's *command*, once it is committed. Raises what the ledger refuses with."""
+        mirror = self.door.mirror
+        return await self.door.bridge.run(lambda: mirror.propose(command, COMMIT_S), COMMIT_S, str(command["type"]))
 
     @property
     def seen(self) -> int:
@@ -60,7 +68,8 @@ class Route:
     """One operation: what is served and what is documented come from this alone.
 
     ``path`` may hold ``{name}`` and ``{name:pattern}``. ``answer`` is a model, or the media type of a body that
-    is not one. ``other`` lists further statuses that carry the answer's model (readiness has one).
+    is not one. ``other`` lists further statuses that carry the answer's model (readiness has one). ``waits``: it may
+    take as long as the client says, so that its time is no figure.
     """
 
     method: Literal["GET", "POST", "PUT", "DELETE"]
@@ -76,6 +85,7 @@ class Route:
     other: tuple[int, ...] = ()
     token: bool = True
     name: str = ""
+    waits: bool = False
 
     @property
     def streams(self) -> bool:
@@ -102,6 +112,7 @@ class Trail:
 
     route: Route | None = None
     streaming: bool = False
+    visitor: str = ""
 
 
 TRAIL: ContextVar[Trail] = ContextVar("gateway_trail")

@@ -38,12 +38,15 @@ from ..security.join_client import Member, join, read_member
 from ..security.join_messages import Capabilities
 from ..security.join_tokens import read_token
 from ..security.keys import ensure_wrap_key, new_private_key, store_authority
+from ..security.names import is_loopback
 from ..security.trust_bundle import first_bundle
 from .departure import refuse_departed
 from .identity import ensure_host_id, write_atomically
 
 FIRST_NODE = 1
 CALLS_OFFSET, RAFT_OFFSET, JOIN_OFFSET = 1, 2, 3
+LOOPBACK_HTTPS_OFFSET = 4
+"""A cluster whose hosts share a machine has plain HTTP on that address already."""
 _NAME_CHARACTERS = 40
 
 
@@ -84,6 +87,11 @@ class Place:
         """Where it lets hosts in."""
         return self.base_port + JOIN_OFFSET
 
+    @property
+    def https_port(self) -> int:
+        """Where clients of other machines come."""
+        return https_port(self.address, self.base_port)
+
     def plan(self, paths: HostPaths, host_id: str, material: HostMaterial) -> VoterPlan:
         """What Consensus starts from."""
         net = RaftNet(paths.security_dir, self.address, self.base_port + RAFT_OFFSET)
@@ -93,10 +101,20 @@ class Place:
         return VoterPlan(self.node, net, self.founding, self.seeds, net.renew, founds)
 
 
+def https_port(address: str, base_port: int) -> int:
+    """The base port itself, on which loopback has plain HTTP; another one where *address* is of loopback, too."""
+    return base_port + LOOPBACK_HTTPS_OFFSET if is_loopback(address) else base_port
+
+
 def listens(address: str, base_port: int) -> dict[str, str]:
     """ADDRESS:PORT by what is served there."""
-    offsets = {"raft": RAFT_OFFSET, "calls": CALLS_OFFSET, "join": JOIN_OFFSET}
-    return {service: str(Member(address, base_port + offset)) for service, offset in offsets.items()}
+    ports = {
+        "raft": base_port + RAFT_OFFSET,
+        "calls": base_port + CALLS_OFFSET,
+        "join": base_port + JOIN_OFFSET,
+        "https": https_port(address, base_port),
+    }
+    return {service: str(Member(address, port)) for service, port in ports.items()}
 
 
 def take_place(

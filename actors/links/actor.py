@@ -5,25 +5,24 @@ It keeps nothing that a restart could lose: who asks asks again, and connections
 
 from __future__ import annotations
 
-from time import time
 from typing import Any, ClassVar
 
 import actorgrid
-from actorgrid.errors import ActorGridError, HostUnreachable, KeyUnusable, NotFound, NotLeader, NotSupported
+from actorgrid.errors import ActorGridError, HostUnreachable, NotFound, NotLeader, NotSupported
 from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.supervisors.server import Server, handles
 from actorgrid.transports.peer_calls import Answer, IncomingCall, Stream
+from actorgrid.transports.peer_limits import PeerLimits
 from actorgrid.transports.peer_net import PeerNet
-from actorgrid.transports.peer_tls import PeerIdentity
 
 from ..consensus.member_links import addresses_of, refusal
 from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LedgerMirror
-from ..security.host_material import load_material
 from ..security.messages import MaterialChanged
-from ..security.tls_contexts import ssl_contexts
+from ..security.peer_identity import peer_identity
 from .fetching import Fetching
 from .messages import AskHost, AskLeader, CloseRelay, FetchBlobs, FetchResult, OpenRelay, SpreadBlobs
+from .payloads import FIELDS, Payloads
 from .pieces import Fields, check_digest, pack, unpack, unpack_fields
 from .relays import WORKER, Relays
 from .services import Services
@@ -32,7 +31,10 @@ FETCH_S = 30.0
 """For one piece of a file."""
 SPREAD_S = 30.0
 AGAIN_S = 0.1
+REPAIR_S = 2.0
 CALLS = "calls"
+LIMITS = PeerLimits(streams_max=512, stream_window_bytes=256 * 2**10, stream_unsent_bytes=256 * 2**10)
+"""A stream for each worker that a client of another host uses: many, of small windows."""
 
 
 class _Tally:
@@ -69,6 +71,7 @@ class Links(Server):
         self._fetching = Fetching(self._ask)
         self._relays = Relays(runtime, host.paths.work_sockets_dir, self._open_stream)
         self._services = Services(self, self._relays, self._keep)
+        self._payloads = Payloads()
         self._served_total = 0
         self._refused_total = 0
 
@@ -78,7 +81,7 @@ class Links(Server):
         assert place is not None, "only a host of a cluster has links"
         self._net = PeerNet(
             self.runtime,
-            self._identity(),
+            peer_identity(self.host.paths.security_dir),
             (place.address, place.calls_port),
             resolve=lambda host_id: addresses_of(self._mirror.members.get(host_id), CALLS),
             admit=self._admit,
@@ -86,16 +89,10 @@ class Links(Server):
             on_cast=self._refuse_cast,
             on_stream=self._take_stream,
             software=actorgrid.__version__,
+            limits=LIMITS,
         )
         self.spawn(self._mirror.start())
-
-    def _identity(self) -> PeerIdentity:
-        folder = self.host.paths.security_dir
-        material = load_material(folder, time())
-        if material is None:
-            raise KeyUnusable("this host has no certificate", asked=str(folder))
-        contexts, identity = ssl_contexts(material), material.identity
-        return PeerIdentity(identity.cluster_id, identity.host_id, contexts.server, contexts.client)
+        self.every(REPAIR_S, self._repair)
 
     def stop(self, reason: str) -> None:
         """Close everything; who waits for another host hears PeerGone."""
@@ -105,10 +102,6 @@ class Links(Server):
     def peer_restarted(self, name: str) -> None:
         """Follow the ledger again when it comes back."""
         self._mirror.peer_restarted(name)
-
-    @handles(MaterialChanged)
-    def _material_changed(self, _message: MaterialChanged) -> None:
-        self._net.renew(self._identity())
 
     # -- the ledger
 
@@ -120,18 +113,25 @@ class Links(Server):
         for kind, identity, record in message.changes:
             if kind == "member":
                 self._net.drop_refused()
+            elif kind == "job" and record is not None and not record["attempts"]:
+                self._payloads.job(record)
             elif kind == "allocation" and record is None:
                 self._relays.close(identity)
                 self._relays.ended(identity)
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         self._net.drop_refused()
+        self._payloads.restart()
         for lease_id in self._relays.served:
             if lease_id not in snapshot.allocations:
                 self._relays.ended(lease_id)
 
     def _admit(self, host_id: str, fingerprint: str) -> str | None:
         return refusal(host_id, self._mirror.members.get(host_id), fingerprint)
+
+    @handles(MaterialChanged)
+    def _material_changed(self, _message: MaterialChanged) -> None:
+        self._net.renew(peer_identity(self.host.paths.security_dir))
 
     # -- what other hosts ask
 
@@ -233,6 +233,26 @@ class Links(Server):
                 hint="a majority of the voters has to be up and to reach each other: actorgrid hosts",
             )
 
+    async def _repair(self) -> None:
+        """Bring the payloads that this host, as a voter, should have and has not."""
+        status = await self.call("consensus", Query("status"))
+        own = self._mirror.members.get(self.host.host_id)
+        votes = own is not None and own["node"] in status["voters"]
+        self._payloads.role(votes, self._mirror.jobs.values())
+        blobs_dir = self.host.paths.blobs_dir
+        missing = [digest for digest in self._payloads.next_round() if not (blobs_dir / digest).exists()]
+        if not missing:
+            return
+        hosts = await self._likely_hosts()
+        wanted = {job.get(field) for job in self._mirror.jobs.values() for field in FIELDS}
+        for digest in missing:
+            if digest in wanted:  # its job may have ended meanwhile
+                try:
+                    await self._fetch_blob(digest, hosts)
+                except ActorGridError as error:
+                    self.log.info("payload %s cannot be kept here yet: %s", digest, error)
+                    self._payloads.again(digest)
+
     async def _voters(self) -> list[str]:
         """Those that vote, whoever answers soonest first."""
         status = await self.call("consensus", Query("status"))
@@ -278,6 +298,7 @@ class Links(Server):
             "link_calls_refused_total": float(self._refused_total),
             "files_fetched_total": float(self._fetching.fetched_total),
             "files_fetched_bytes_total": float(self._fetching.fetched_bytes_total),
+            "payloads_to_look_for": float(len(self._payloads)),
             "relays": float(len(self._relays)),
             "relays_opened_total": float(self._relays.opened_total),
         }

@@ -20,7 +20,7 @@ from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.commands import create_join_token, redeem_join_token, revoke_join_token
 from ..consensus.messages import Applied, Query
-from ..consensus.mirror import LedgerMirror
+from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from .host_material import HostMaterial, load_material
 from .join_door import JoinDoor, Redeem
 from .join_messages import VOTERS_MAX, Voter, Welcome
@@ -33,7 +33,7 @@ from .visitor import Visitor
 BACKLOG = 32
 TICK_S = 0.5
 COMMIT_TIMEOUT_S = 20.0
-LISTENS = ("raft", "calls", "join")
+LISTENS = ("raft", "calls", "join", "https")
 """What a host of a cluster has to listen for."""
 
 
@@ -182,7 +182,7 @@ class JoinDoorServer(Server):
                 member["node"],
                 member["addresses"]["raft"],
                 member["addresses"]["calls"],
-                member["addresses"].get("http", ""),
+                member["addresses"].get("https", ""),
                 member["fingerprints"][-1],
             )
             for member in members[:VOTERS_MAX]
@@ -203,7 +203,7 @@ class JoinDoorServer(Server):
             uses=request.uses,
             made_by=request.by,
         )
-        await self._mirror.propose(create_join_token(record, time()))
+        await self._mirror.propose(create_join_token(record, time()), leaderless_s=LEADERLESS_S)
         fields = ("id", "expires_at", "uses_max")
         place = self.host.place
         assert place is not None
@@ -211,7 +211,7 @@ class JoinDoorServer(Server):
 
     @handles(TakeBackJoinToken)
     async def _take_back(self, request: TakeBackJoinToken) -> dict[str, Any]:
-        return await self._mirror.propose(revoke_join_token(request.token_id, time()))
+        return await self._mirror.propose(revoke_join_token(request.token_id, time()), leaderless_s=LEADERLESS_S)
 
     # -- the cluster's trust
 

@@ -49,8 +49,8 @@ class Capabilities:
     """What a joining host has.
 
     ``addresses``: what its certificate may name. ``listens``: HOST:PORT by what is served there (``raft``, ``calls``,
-    ``http``). ``devices``: plain maps as the ledger's ``register_host`` takes them, checked there. ``measured``:
-    figures by name, their units in the names (``network_mib_per_s``).
+    ``join``, ``https``). ``devices``: plain maps as the ledger's ``register_host`` takes them, checked there.
+    ``measured``: figures by name, their units in the names (``network_mib_per_s``).
     """
 
     cpu_milli: int

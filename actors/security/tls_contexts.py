@@ -34,15 +34,23 @@ def ssl_contexts(material: HostMaterial) -> TlsContexts:
             context.load_verify_locations(cadata=material.bundle.pem)
         except (ssl.SSLError, ValueError) as error:
             raise KeyUnusable(f"TLS does not take the trust bundle: {error}") from error
-        _load(context, material)
+        _load(context, material.pem)
     return TlsContexts(server, client)
 
 
 def door_context(material: HostMaterial) -> ssl.SSLContext:
-    """A server that shows the host's certificate and asks for none: the join door, and HTTPS, where tokens say who it
-    is. Raises KeyUnusable."""
+    """A server that shows the host's certificate and asks for none: the join door. Raises KeyUnusable."""
     context = _context(ssl.PROTOCOL_TLS_SERVER)
-    _load(context, material)
+    _load(context, material.pem)
+    return context
+
+
+def https_context(material: HostMaterial) -> ssl.SSLContext:
+    """A server for HTTPS, where tokens say who it is. It shows the authorities as well, so that a client that has
+    nothing but a fingerprint finds the one that this names. Raises KeyUnusable."""
+    context = _context(ssl.PROTOCOL_TLS_SERVER)
+    _load(context, material.pem + material.bundle.pem.encode())
+    context.set_alpn_protocols(["http/1.1"])
     return context
 
 
@@ -63,13 +71,13 @@ def _context(protocol: ssl._SSLMethod) -> ssl.SSLContext:
     return context
 
 
-def _load(context: ssl.SSLContext, material: HostMaterial) -> None:
+def _load(context: ssl.SSLContext, pem: bytes) -> None:
     # OpenSSL reads keys from files only. One in memory, for the moment of loading, is what was checked, not what lies
     # on disk by now.
     descriptor = os.memfd_create("actorgrid-host-key", os.MFD_CLOEXEC)
     try:
         with open(descriptor, "wb", closefd=False) as file:
-            file.write(material.pem)
+            file.write(pem)
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
     except (ssl.SSLError, OSError) as error:
         raise KeyUnusable(f"TLS does not take the host's key and certificate: {error}") from error

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from actorgrid.actors.consensus.attempt_ids import number_of
 from actorgrid.actors.consensus.mirror import LedgerMirror
 from actorgrid.errors import ActorGridError, DependencyFailed, DiskFull, LedgerRefused, MalformedBody, WorkerLost
 from actorgrid.supervisors.server import Server
@@ -23,10 +24,11 @@ from actorgrid.transports.task_frames import JobResult, decode_result
 
 from .attempt_dir import AttemptDir, is_id
 from .environment import device_variables, host_tag, work_environment
+from .gang_environment import launcher_variables, rank_variables
 from .housekeeping import end_marked
 from .inputs import NOT_BROUGHT, Inputs
 from .linux import boot_id
-from .outcomes import STDERR_TAIL_BYTES, outcome_of, outcome_of_lost, outcome_of_preempted, retry_delay_s
+from .outcomes import GANG, PREEMPTED, STDERR_TAIL_BYTES, outcome_of, outcome_of_lost, outcome_of_not_begun, retry_delay_s
 from .process_tree import send
 from .shim_link import ShimLink
 from .zygote_link import ZygoteLink
@@ -97,14 +99,15 @@ class Attempts:
             self._begin(folder.name, spec["ledger_token"])
 
     def ensure(self, allocation: dict[str, Any]) -> None:
-        """The ledger granted this: run it, unless it is running already."""
+        """The ledger granted this: run it, unless it is running already, or is a gang's member that is over."""
         attempt_id = allocation["allocation_id"]
         job = self._mirror.jobs.get(allocation["owner"]["job_id"]) or {}
+        if is_over(job, attempt_id):
+            return
         live = self.live.get(attempt_id)
         if live is None and not self._stopping and attempt_id not in self._waiting:
-            asked_to_end = any(each.get("preemption") for each in job.get("attempts", ())[-1:])
-            if asked_to_end:
-                self._begin(attempt_id, allocation["token"], "preempted")
+            if reason := reason_to_end(job):
+                self._begin(attempt_id, allocation["token"], reason)
             elif len(self.live) >= self._server.host.settings.work.max_attempts:
                 self._waiting.append(attempt_id)
             else:
@@ -112,20 +115,31 @@ class Attempts:
         self.follow_wishes(job)
 
     def follow_wishes(self, job: dict[str, Any]) -> None:
-        """End what the ledger wants ended of *job*: its owner cancelled it, or another is to have its room."""
+        """End what the ledger wants ended of *job*: its owner cancelled it, or another is to have its room.
+
+        Of a gang, also what is left of it when one member has not succeeded.
+        """
         for attempt in job.get("attempts", ())[-1:]:
-            if job["cancel_requested"]:
-                self.cancel(attempt["attempt_id"])
-            elif attempt["ended_at"] is None and attempt.get("preemption") is not None:
-                self.preempt(attempt["attempt_id"], attempt["preemption"]["grace_s"])
+            reason = "cancelled" if job["cancel_requested"] else reason_to_end(job)
+            for id in ids_of(attempt) if reason else ():
+                if reason == "cancelled":
+                    self.cancel(id)
+                elif reason == GANG:
+                    self.end_early(id, GANG, self._server.host.settings.work.kill_grace_s)
+                else:
+                    self.preempt(id, attempt["preemption"]["grace_s"])
 
     def preempt(self, attempt_id: str, grace_s: float) -> None:
-        """Another is to have its room. What has not begun yet does not begin; what was told before keeps that grace."""
+        """Another is to have its room."""
+        self.end_early(attempt_id, PREEMPTED, grace_s)
+
+    def end_early(self, attempt_id: str, reason: str, grace_s: float) -> None:
+        """What has not begun yet does not begin; what was told before keeps that grace."""
         if attempt_id in self._waiting:
             self._waiting.remove(attempt_id)
-            self._begin(attempt_id, self._mirror.allocations[attempt_id]["token"], "preempted")
+            self._begin(attempt_id, self._mirror.allocations[attempt_id]["token"], reason)
         elif attempt_id in self.live and not self.live[attempt_id].stop_reason:
-            self.live[attempt_id].stop("preempted", grace_s)
+            self.live[attempt_id].stop(reason, grace_s)
 
     def cancel(self, attempt_id: str) -> None:
         """The job's owner wants it ended."""
@@ -197,8 +211,8 @@ class Attempts:
                 return await self._ended(attempt, status)
             started = directory.read_started()
             if started is None:
-                if attempt.stop_reason == "preempted" and not directory.exists():
-                    return outcome_of_preempted()
+                if attempt.stop_reason in (PREEMPTED, GANG) and not directory.exists():
+                    return outcome_of_not_begun(directory.attempt_id, attempt.stop_reason)
                 tries += 1
                 try:
                     if not await self._start(attempt, tries):
@@ -292,6 +306,8 @@ class Attempts:
             self.cancel(attempt.directory.attempt_id)
         elif answer.get("preemption") is not None:
             self.preempt(attempt.directory.attempt_id, answer["preemption"]["grace_s"])
+        elif answer.get("ending") is not None:
+            self.end_early(attempt.directory.attempt_id, GANG, self._server.host.settings.work.kill_grace_s)
 
     async def _ended(self, attempt: LiveAttempt, status: dict[str, Any]) -> dict[str, Any]:
         directory = attempt.directory
@@ -313,8 +329,8 @@ class Attempts:
             return None
 
     async def _report(self, attempt: LiveAttempt, facts: dict[str, Any]) -> None:
-        number = int(attempt.directory.attempt_id.rpartition(".")[2])
-        delay_s = retry_delay_s(self._server.host.settings.scheduling.retry_backoff_s, number)
+        number = number_of(attempt.directory.attempt_id)
+        delay_s = retry_delay_s(self._server.host.settings.scheduling.retry_backoff_s, number or 1)
         self.ended_total[facts["outcome"]] = self.ended_total.get(facts["outcome"], 0) + 1
         command = {
             "type": "end_attempt",
@@ -343,6 +359,11 @@ class Attempts:
         devices = self._mirror.hosts.get(allocation["host"], {}).get("devices", [])
         resources = job["resources"]
         kind = job.get("kind", "command")
+        env, fixed = job.get("env") or {}, device_variables(devices, allocation["gpu_uuids"])
+        rank, attempt = allocation["owner"].get("rank"), (job.get("attempts") or [{}])[-1]
+        if rank is not None:
+            env = {**launcher_variables(attempt, rank, len(allocation["gpu_uuids"])), **env}
+            fixed |= rank_variables(attempt, rank)
         spec: dict[str, Any] = {
             "v": 1,
             "kind": kind,
@@ -354,8 +375,8 @@ class Attempts:
             "command": list(job.get("command") or []),
             "env": work_environment(
                 os.environ,
-                job.get("env") or {},
-                device_variables(devices, allocation["gpu_uuids"]),
+                env,
+                fixed,
                 host_tag=self._tag,
                 work_id=attempt_id,
                 job_id=job["job_id"],
@@ -381,6 +402,27 @@ class Attempts:
                 "result_path": str(AttemptDir(paths.attempts_dir, attempt_id).result),
             }
         return spec
+
+
+def ids_of(attempt: dict[str, Any]) -> list[str]:
+    """The ids under which an attempt's parts run, each on its host: one, or those of a gang's members."""
+    return [str(part["allocation_id"]) for part in attempt.get("members", (attempt,))]
+
+
+def is_over(job: dict[str, Any], member_id: str) -> bool:
+    """Whether that is a gang's member which has ended, while the gang goes on."""
+    members = [member for attempt in job.get("attempts", ())[-1:] for member in attempt.get("members", ())]
+    return any(member["allocation_id"] == member_id and member["ended_at"] is not None for member in members)
+
+
+def reason_to_end(job: dict[str, Any]) -> str:
+    """Why the job's present attempt is to end, apart from its owner's wish; empty when it is not."""
+    for attempt in job.get("attempts", ())[-1:]:
+        if attempt["ended_at"] is None and attempt.get("preemption") is not None:
+            return PREEMPTED
+        if attempt["ended_at"] is None and attempt.get("ending") is not None:
+            return GANG
+    return ""
 
 
 def socket_path(folder: Path, name: str, kind: str) -> Path:

@@ -1,8 +1,9 @@
-"""A lock has one holder in the order of the log, and every grant a higher token than the one before."""
+"""A lock has as many holders as it has slots, in the order of the log, and every grant a higher token than the last."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from actorgrid.actors.consensus.commands import decode_entry
@@ -14,15 +15,25 @@ from .checker import Call, Checker, Host
 from .linearizability import UNKNOWN, Operation, check
 
 TAKES_AWAY = ("release_lock", "expire_lock")
+Token = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Lock:
+    """As it was after the last entry about it."""
+
+    slots: int = 1
+    holders: dict[str, Token] = field(default_factory=dict)
+    waiters: list[str] = field(default_factory=list)
+    last: Token = (0, 0)
 
 
 class LockGrants(Checker):
-    """Nobody gets a lock from its holder but by the holder's release or the expiry of its lease; tokens only grow."""
+    """Nobody loses a slot but by the release or the expiry of its own; tokens only grow, and the line is kept."""
 
     def __init__(self) -> None:
         self._next = 0
-        self._holders: dict[str, str] = {}
-        self._tokens: dict[str, tuple[int, int]] = {}
+        self._locks: dict[str, _Lock] = {}
 
     def applied(self, host: Host, entry: Entry, outcome: Outcome, state: Any) -> None:
         """Read each entry once, from whoever applies it first."""
@@ -35,21 +46,38 @@ class LockGrants(Checker):
 
     def _changed(self, entry: Entry, name: str, record: dict[str, Any] | None) -> None:
         _, _, command = decode_entry(entry.data)
-        before = self._holders.get(name, "")
-        after = "" if record is None else record["holder"]["owner"]
-        if before and before != after and not (command["type"] in TAKES_AWAY and command["owner"] == before):
-            self.fail("a lock changed hands", asked=f"entry {entry.index}: {command}", found=f"{before} holds {name}")
+        lock = self._locks.setdefault(name, _Lock())
+        asked = f"entry {entry.index}: {command}"
+        holders: dict[str, Token] = {}
+        waiters: list[str] = []
         if record is not None:
-            token = (record["holder"]["token"][0], record["holder"]["token"][1])
-            last = self._tokens.get(name, (0, 0))
-            if token < last or (token == last and after != before):
-                self.fail("a token that does not grow", asked=f"{name}: {token} to {after}", found=f"{last} before")
-            self._tokens[name] = token
-        self._holders[name] = after
+            holders = {each["owner"]: (each["token"][0], each["token"][1]) for each in record["holders"]}
+            waiters = [each["owner"] for each in record["waiters"]]
+        if not lock.holders:
+            lock.slots = command.get("slots", 1)
+        taken = {command["owner"]} if command["type"] in TAKES_AWAY else set()
+        for gone in lock.holders.keys() - holders.keys() - taken:
+            self.fail("a lock changed hands", asked=asked, found=f"{gone} holds {name}")
+        if len(holders) > lock.slots:
+            self.fail("more hold a lock than it has slots", asked=asked, found=f"{len(holders)} of {lock.slots}")
+        if waiters and len(holders) < lock.slots:
+            self.fail("somebody waits for a free slot", asked=asked, found=f"{waiters[0]} waits for {name}")
+        for owner, token in holders.items():
+            if token == lock.holders.get(owner):
+                continue
+            if token <= lock.last:
+                self.fail(
+                    "a token that does not grow", asked=f"{name}: {token} to {owner}", found=f"{lock.last} before"
+                )
+            ahead = [waiter for waiter in lock.waiters if waiter not in taken]
+            if ahead and ahead[0] != owner:
+                self.fail("a lock went past its line", asked=asked, found=f"{ahead[0]} is first, {owner} has {name}")
+            lock.last = token
+        lock.holders, lock.waiters = holders, waiters
 
 
 class LockAnswers(Checker):
-    """What clients were told of locks that nobody waits for and that never expire is linearizable: each is a mutex."""
+    """What clients were told of locks that nobody waits for and that never expire is linearizable."""
 
     def __init__(self) -> None:
         self._open: dict[str, Call] = {}
@@ -76,7 +104,7 @@ class LockAnswers(Checker):
         self._note(call, yes, now_us)
 
     def applied(self, host: Host, entry: Entry, outcome: Outcome, state: Any) -> None:
-        """Locks that change hands by themselves are no plain mutexes: LockGrants looks after them."""
+        """Locks that change hands by themselves are no plain ones: LockGrants looks after them."""
         if b"expire_lock" in entry.data:
             self._other.add(decode_entry(entry.data)[2]["name"])
 
@@ -85,7 +113,7 @@ class LockAnswers(Checker):
         for call in self._open.values():
             self._note(call, UNKNOWN, None)
         plain = [operation for operation in self._history if operation.key not in self._other]
-        verdict = check(plain, None, apply_mutex)
+        verdict = check(plain, frozenset(), apply_slots)
         if verdict.linearizable is False:
             self.fail(
                 "no order of the calls explains who held a lock",
@@ -95,15 +123,15 @@ class LockAnswers(Checker):
 
     def _note(self, call: Call, answer: Any, returned_us: int | None) -> None:
         assert call.command is not None, "locks are not read"
-        what = (call.command["type"], call.command["owner"])
+        what = (call.command["type"], call.command["owner"], call.command.get("slots", 1))
         self._history.append(Operation(call.key, what, answer, call.called_us, returned_us, call.client))
 
 
-def apply_mutex(state: Hashable, call: Any, answer: Any) -> tuple[bool, Hashable]:
-    """(verb, owner) answers whether the owner holds it now, or gave it back; the state is who holds it."""
-    verb, owner = call
+def apply_slots(state: Hashable, call: Any, answer: Any) -> tuple[bool, Hashable]:
+    """(verb, owner, slots) answers whether the owner holds it now, or gave it back; the state is who holds it."""
+    verb, owner, slots = call
+    assert isinstance(state, frozenset), "the holders, none at first"
     if verb == "acquire_lock":
-        held = state in (None, owner)
-        return answer is UNKNOWN or answer == held, owner if held else state
-    released = state == owner
-    return answer is UNKNOWN or answer == released, None if released else state
+        held = owner in state or len(state) < slots
+        return answer is UNKNOWN or answer == held, state | {owner} if held else state
+    return answer is UNKNOWN or answer == (owner in state), state - {owner}

@@ -66,6 +66,7 @@ MUTANTS: dict[str, Mutant] = {
     "old_incarnation_grants": _host(hosts.OldIncarnationGrants, "late_grants"),
     "no_guard": _host(hosts.NoGuard, "late_grants"),
     "locks_grabbed": _host(hosts.LocksGrabbed),
+    "slots_overfilled": _host(hosts.SlotsOverfilled),
 }
 
 

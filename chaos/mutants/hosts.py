@@ -200,3 +200,28 @@ class LocksGrabbed(Node):
     """A held lock is given to whoever asks for it next."""
 
     ledger_class = _TakesLocks
+
+
+class _CrowdsLocks(Ledger):
+    def __init__(self) -> None:
+        super().__init__()
+        acquire = self._verbs["acquire_lock"]
+
+        def crowd(command: dict[str, Any]) -> dict[str, Any]:
+            record = self.locks.get(command["name"])
+            if record is not None and record["slots"] > 1:
+                room = record["slots"] + 1
+                self.locks[command["name"]] = {**record, "slots": room}
+                try:
+                    return acquire({**command, "slots": room})
+                finally:
+                    self.locks[command["name"]] = {**self.locks[command["name"]], "slots": record["slots"]}
+            return acquire(command)
+
+        self._verbs["acquire_lock"] = crowd
+
+
+class SlotsOverfilled(Node):
+    """A semaphore is given to one more than it has slots."""
+
+    ledger_class = _CrowdsLocks

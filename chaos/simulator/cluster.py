@@ -194,7 +194,7 @@ class Cluster:
             return f"the leader has applied {leader.ledger.index} of {leader.durable.last_index}"
         if not self._operator.idle:
             return "the operator waits"
-        left = [name for name, lock in leader.ledger.locks.items() if lock["holder"]["ttl_s"] < SHORT_LEASE_S]
+        left = [name for name, lock in leader.ledger.locks.items() if lock["holders"][0]["ttl_s"] < SHORT_LEASE_S]
         if left:
             return f"the lease of lock {left[0]} does not run out"
         waiting = [id for id, job in leader.ledger.jobs.items() if job["state"] in ("queued", "placed", "running")]

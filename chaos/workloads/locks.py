@@ -1,50 +1,56 @@
-"""Locks: some that nobody takes away, some whose holders go silent, so that their leases run out."""
+"""Locks and semaphores: some that nobody takes away, some whose holders go silent, so that their leases run out."""
 
 from __future__ import annotations
 
 from actorgrid.actors.consensus.commands import acquire_lock, release_lock, renew_lock
 from actorgrid.chaos.checkers.checker import Call
 from actorgrid.chaos.simulator.asking import Told
+from actorgrid.chaos.simulator.cluster import Cluster
 
 from .workload import Client, Workload
 
-LASTING, EXPIRING = ("lasting1", "lasting2"), ("expiring1", "expiring2")
+LASTING, EXPIRING = ("lasting1", "lasting2", "lasting_pair"), ("expiring1", "expiring2", "expiring_pair")
 LASTING_S, EXPIRING_S = 3_600.0, 0.6
+HELD_MAX = 2
 
 
 class LocksClient(Client):
-    """Acquires a lock, renews it now and then, and gives it back, or forgets that it has it."""
+    """Holds up to two things as two owners; renews them now and then, and gives them back, or forgets that it has."""
 
-    _held = ""
-    _token: list[int] | None = None
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        super().__init__(cluster, name)
+        self._held: dict[tuple[str, str], list[int]] = {}
 
     def next_call(self) -> None:
-        """Release or renew what is held, else try for one of four locks; sometimes in line for it."""
+        """Renew or release what is held, else try for one of six locks; sometimes in line for it."""
         at = self.world.wall()
-        name, token, chance = self._held, self._token, self.dice.random()
-        if name and token is not None:
+        chance = self.dice.random()
+        if self._held and (len(self._held) >= HELD_MAX or self.dice.random() < 0.6):
+            name, owner = list(self._held)[int(self.dice.random() * len(self._held))]
             if chance < 0.2:
-                self.write(name, renew_lock(name, self.name, at, token))
+                self.write(name, renew_lock(name, owner, at, self._held[name, owner]))
                 return
-            self._held, self._token = "", None
+            token = self._held.pop((name, owner))
             if name in LASTING or chance < 0.6:
-                self.write(name, release_lock(name, self.name, at, token))
+                self.write(name, release_lock(name, owner, at, token))
                 return
-        name = (LASTING + EXPIRING)[int(self.dice.random() * 4)]
+        name = (LASTING + EXPIRING)[int(self.dice.random() * 6)]
+        owner = f"{self.name}.{int(self.dice.random() * HELD_MAX)}"
         ttl_s = LASTING_S if name in LASTING else EXPIRING_S
-        self.write(name, acquire_lock(name, self.name, ttl_s, at, wait=name in EXPIRING and chance < 0.5))
+        wait = name in EXPIRING and chance < 0.5
+        self.write(name, acquire_lock(name, owner, ttl_s, at, wait=wait, slots=2 if name.endswith("pair") else 1))
 
     def answered(self, call: Call, told: Told) -> None:
         """Remember what is held now."""
         assert call.command is not None, "locks are not read here"
-        kind = call.command["type"]
+        kind, mine = call.command["type"], (call.key, call.command["owner"])
         if kind == "acquire_lock" and told.error is None and told.result["held"]:
-            self._held, self._token = call.key, told.result["token"]
+            self._held[mine] = told.result["token"]
         elif kind == "renew_lock" and told.error is not None:
-            self._held, self._token = "", None
+            self._held.pop(mine, None)
 
 
 class Locks(Workload):
-    """Clients that share four locks."""
+    """Clients that share four locks and two semaphores of two slots."""
 
     client_class = LocksClient

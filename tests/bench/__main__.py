@@ -34,6 +34,7 @@ MODULES = (
     "placement",
     "raft_core",
     "replay",
+    "scale",
     "scheduling",
     "sessions",
 )

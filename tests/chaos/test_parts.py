@@ -11,7 +11,7 @@ import pytest
 from actorgrid.actors.consensus.raft.messages import ConfState, Entry, HardState, Snapshot
 from actorgrid.chaos.checkers.checker import Process
 from actorgrid.chaos.checkers.grants import RunningTogether
-from actorgrid.chaos.checkers.locks import apply_mutex
+from actorgrid.chaos.checkers.locks import apply_slots
 from actorgrid.chaos.checkers.raft import ElectionSafety, LogMatching
 from actorgrid.chaos.simulator.clock import Clock
 from actorgrid.chaos.simulator.disk import Compaction, Disk, Image
@@ -205,13 +205,16 @@ def test_a_share_given_to_two_and_two_attempts_of_a_job_are_noticed() -> None:
 @pytest.mark.parametrize(
     ("state", "call", "answer", "expected"),
     [
-        (None, ("acquire_lock", "a"), True, (True, "a")),
-        ("a", ("acquire_lock", "a"), True, (True, "a")),
-        ("b", ("acquire_lock", "a"), True, (False, "b")),
-        ("b", ("acquire_lock", "a"), False, (True, "b")),
-        ("a", ("release_lock", "a"), True, (True, None)),
-        ("b", ("release_lock", "a"), False, (True, "b")),
+        ("", ("acquire_lock", "a", 1), True, (True, "a")),
+        ("a", ("acquire_lock", "a", 1), True, (True, "a")),
+        ("b", ("acquire_lock", "a", 1), True, (False, "b")),
+        ("b", ("acquire_lock", "a", 1), False, (True, "b")),
+        ("b", ("acquire_lock", "a", 2), True, (True, "ab")),
+        ("bc", ("acquire_lock", "a", 2), False, (True, "bc")),
+        ("a", ("release_lock", "a", 1), True, (True, "")),
+        ("b", ("release_lock", "a", 1), False, (True, "b")),
+        ("ab", ("release_lock", "a", 1), True, (True, "b")),
     ],
 )
-def test_a_mutex_has_one_holder(state: Any, call: Any, answer: Any, expected: Any) -> None:
-    assert apply_mutex(state, call, answer) == expected
+def test_a_lock_has_as_many_holders_as_slots(state: str, call: Any, answer: Any, expected: tuple[bool, str]) -> None:
+    assert apply_slots(frozenset(state), call, answer) == (expected[0], frozenset(expected[1]))

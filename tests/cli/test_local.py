@@ -43,7 +43,7 @@ def test_a_wrong_file_is_refused_with_its_line(alone: Invoke, tmp_path: Path) ->
     ("options", "says"),
     [
         (["--port", "x"], "--port: cluster.base_port"),
-        (["--port", "70000"], "less than or equal to 65532"),
+        (["--port", "70000"], "less than or equal to 65531"),
         (["--gpus", "lots"], "--gpus: gpus.source"),
         (["--set", "cluster.bind=0.0.0.0"], "TLS"),
         (["--set", "cluster.base_prt=1"], "did you mean cluster.base_port?"),

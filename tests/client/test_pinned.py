@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import ipaddress
 import socket
 import ssl
 import threading
@@ -17,8 +18,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from actorgrid.client.pinned import context_for
-from actorgrid.errors import BadRequest, HostUnreachable, WrongToken
+from actorgrid.client.http import AdminHttp
+from actorgrid.client.pinned import Authority
+from actorgrid.errors import BadRequest, CertificateRefused, HostUnreachable
 
 NOW = datetime.datetime.now(datetime.UTC)
 
@@ -31,6 +33,7 @@ def certificate(
 
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     usage = x509.KeyUsage(True, False, False, False, False, ca, ca, False, False)
     return (
         x509.CertificateBuilder()
@@ -42,6 +45,7 @@ def certificate(
         .not_valid_after(NOW + datetime.timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca, None), critical=True)
         .add_extension(usage, critical=True)
+        .add_extension(address, critical=False)
         .add_extension(identifier, critical=False)
         .add_extension(authority, critical=False)
         .sign(issuer_key, hashes.SHA256())
@@ -50,6 +54,11 @@ def certificate(
 
 def fingerprint(of: x509.Certificate) -> str:
     return hashlib.sha256(of.public_bytes(serialization.Encoding.DER)).hexdigest()
+
+
+def key_fingerprint(of: x509.Certificate) -> str:
+    key = of.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(key).hexdigest()
 
 
 @dataclass
@@ -73,10 +82,11 @@ class Chain:
 
 
 class Server:
-    """Greets whoever completes a handshake, until it is closed; ``use`` changes what it presents."""
+    """Answers whoever completes a handshake, until it is closed; ``use`` changes what it presents."""
 
     def __init__(self, chain: Chain) -> None:
         self.use(chain)
+        self.got = b""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
         self._thread = threading.Thread(target=self._serve)
@@ -95,7 +105,8 @@ class Server:
             connection.settimeout(20)
             try:
                 with self._context.wrap_socket(connection, server_side=True) as secured:
-                    secured.sendall(b"hello")
+                    self.got += secured.recv(65536)
+                    secured.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
             except OSError:
                 continue  # the other side did not like what it saw
 
@@ -117,35 +128,59 @@ def server(ours: Chain) -> Iterator[Server]:
     server.close()
 
 
-def greeted(server: Server, context: ssl.SSLContext) -> bytes:
-    host, _, port = server.url.removeprefix("https://").partition(":")
-    with socket.create_connection((host, int(port)), 20) as plain, context.wrap_socket(plain) as secured:
-        return secured.recv(5)
+def greeted(server: Server, wanted: str, token: str = "secret") -> bytes:
+    http = AdminHttp(server.url, token, retry_s=0, ca_fingerprint=wanted)
+    try:
+        answer: bytes = http.get("/")
+        return answer
+    finally:
+        http.close()
 
 
-@pytest.mark.parametrize("spelling", ["plain", "capitals", "colons"])
-def test_a_host_of_the_ca_with_the_fingerprint_is_trusted(server: Server, ours: Chain, spelling: str) -> None:
+@pytest.mark.parametrize("spelling", ["plain", "capitals", "colons", "of the key", "one of two"])
+def test_a_host_of_the_authority_with_the_fingerprint_is_trusted(server: Server, ours: Chain, spelling: str) -> None:
     wanted = fingerprint(ours.ca)
     if spelling == "capitals":
         wanted = wanted.upper()
     elif spelling == "colons":
         wanted = "SHA256:" + ":".join(wanted[at : at + 2] for at in range(0, 64, 2))
-    assert greeted(server, context_for(server.url, wanted)) == b"hello"
+    elif spelling == "of the key":
+        wanted = f"sha256:{key_fingerprint(ours.ca)}"
+    elif spelling == "one of two":
+        wanted = f"sha256:{'0' * 64}, sha256:{wanted}"
+    assert greeted(server, wanted) == b"hello"
+    assert b"Bearer secret" in server.got
 
 
-def test_a_host_of_another_ca_is_not(server: Server, ours: Chain, tmp_path: Path) -> None:
-    with pytest.raises(WrongToken, match="does not present"):
-        context_for(server.url, fingerprint(Chain.make(tmp_path, "other").ca))
-    trusting = context_for(server.url, fingerprint(ours.ca))
-    server.use(Chain.make(tmp_path, "ours"))  # a CA of the same name, whose key is another
-    with pytest.raises(ssl.SSLCertVerificationError):
-        greeted(server, trusting)
+def test_nothing_is_said_to_a_host_of_another_authority(server: Server, ours: Chain, tmp_path: Path) -> None:
+    with pytest.raises(CertificateRefused, match="does not present"):
+        greeted(server, fingerprint(Chain.make(tmp_path, "other").ca))
+    with pytest.raises(CertificateRefused, match="does not present"):
+        # Its own certificate is not an authority's.
+        greeted(server, hashlib.sha256(ours.files[0].read_bytes()).hexdigest())
+    http = AdminHttp(server.url, "secret", retry_s=0, ca_fingerprint=fingerprint(ours.ca))
+    assert http.get("/") == b"hello"
+    server.got = b""
+    server.use(Chain.make(tmp_path, "ours"))  # an authority of the same name, whose key is another
+    with pytest.raises(CertificateRefused, match="not believed"):
+        http.get("/")
+    http.close()
+    assert server.got == b""
 
 
-@pytest.mark.parametrize(("url", "wanted"), [("http://h", "0" * 64), ("https://h", "0" * 63), ("https://h", "g" * 64)])
-def test_what_cannot_be_a_pin_is_refused_before_anyone_is_asked(url: str, wanted: str) -> None:
+def test_a_host_that_is_called_by_another_name_than_its_certificate_has_is_refused(server: Server, ours: Chain) -> None:
+    url = server.url.replace("127.0.0.1", "localhost")
+    http = AdminHttp(url, "secret", retry_s=0, ca_fingerprint=fingerprint(ours.ca))
+    with pytest.raises(CertificateRefused, match=r"localhost.*actorgrid hosts"):
+        http.get("/")
+    http.close()
+    assert server.got == b""
+
+
+@pytest.mark.parametrize("wanted", ["0" * 63, "g" * 64, "", ",".join(["0" * 64] * 5)])
+def test_what_cannot_be_a_pin_is_refused_before_anyone_is_asked(wanted: str) -> None:
     with pytest.raises(BadRequest):
-        context_for(url, wanted)
+        Authority(wanted)
 
 
 def test_a_door_without_tls_and_a_closed_one_are_unreachable() -> None:
@@ -160,8 +195,10 @@ def test_a_door_without_tls_and_a_closed_one_are_unreachable() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
+        http = AdminHttp(f"https://127.0.0.1:{port}", "secret", retry_s=0, ca_fingerprint="0" * 64)
         with pytest.raises(HostUnreachable, match="no TLS"):
-            context_for(f"https://127.0.0.1:{port}", "0" * 64)
+            http.get("/")
         thread.join(20)
     with pytest.raises(HostUnreachable):
-        context_for(f"https://127.0.0.1:{port}", "0" * 64)
+        http.get("/")
+    http.close()

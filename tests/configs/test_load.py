@@ -138,7 +138,7 @@ def test_a_named_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "cluster.name": st.text(st.characters(codec="ascii", exclude_categories=("C",)), max_size=64),
-    "cluster.base_port": st.integers(0, 65532),
+    "cluster.base_port": st.integers(0, 65531),
     "gpus.probe_interval_s": st.floats(0.5, 3600),
     "scheduling.policy": st.sampled_from(["completion", "fgd", "best_fit", "spread", "first_fit", "random"]),
     "scheduling.queue_max": st.integers(1, 10_000_000),

@@ -176,15 +176,15 @@ def test_a_lock_that_nobody_renews_is_given_to_who_waits(make_host: MakeHost) ->
     waits = host.propose(acquire_lock("deploy", "b", 60.0, AT, wait=True)).result
     assert (first["held"], waits["held"]) == (True, False)
     host.node.advance(2.0)
-    assert host.live._voter.ledger.locks["deploy"]["holder"]["owner"] == "a"
+    assert host.live._voter.ledger.locks["deploy"]["holders"][0]["owner"] == "a"
     host.node.advance(1.0)
-    holder = host.live._voter.ledger.locks["deploy"]["holder"]
+    holder = host.live._voter.ledger.locks["deploy"]["holders"][0]
     assert holder["owner"] == "b"
     assert holder["token"] > first["token"]
     host.kill()
     host.start()  # whoever leads next starts the lease anew
     host.node.advance(61.0)
-    assert host.live._voter.ledger.locks["deploy"]["holder"]["owner"] == "b"
+    assert host.live._voter.ledger.locks["deploy"]["holders"][0]["owner"] == "b"
     host.node.advance(6.0)
     assert host.live._voter.ledger.locks == {}
 

@@ -1,4 +1,4 @@
-"""Locks of the ledger: one holder in log order, tokens that only grow, a line, and leases that the leader ends."""
+"""Locks and semaphores of the ledger: holders in log order, tokens that only grow, a line, leases the leader ends."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorgrid.actors.consensus import locks as locks_module
-from actorgrid.actors.consensus.commands import acquire_lock, expire_lock, new_term, release_lock, renew_lock
+from actorgrid.actors.consensus.commands import (
+    acquire_lock,
+    break_lock,
+    expire_lock,
+    leave_line,
+    new_term,
+    release_lock,
+    renew_lock,
+)
 from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.consensus.lock_expiry import LockExpiry
-from actorgrid.errors import BadRequest, LockHeld, LockLost, QueueFull, StaleToken, WrongState
+from actorgrid.actors.consensus.snapshot_format import decode, encode
+from actorgrid.errors import BadRequest, LockHeld, LockLost, LockSlotsDiffer, QueueFull, StaleToken, WrongState
 from tests.consensus.rig import AT
 from tests.consensus.test_ledger import Book
 
@@ -21,23 +30,39 @@ def acquire(book: Book, owner: str, name: str = "deploy", **more: Any) -> dict[s
     return book.do(acquire_lock(name, owner, 10.0, AT, **more))
 
 
-def holder(book: Book, name: str = "deploy") -> str | None:
+def holders(book: Book, name: str = "deploy") -> list[str]:
     record = book.ledger.locks.get(name)
-    return None if record is None else record["holder"]["owner"]
+    return [] if record is None else [each["owner"] for each in record["holders"]]
+
+
+def holder(book: Book, name: str = "deploy") -> str | None:
+    return next(iter(holders(book, name)), None)
+
+
+def waiters(book: Book, name: str = "deploy") -> list[str]:
+    return [each["owner"] for each in book.ledger.locks[name]["waiters"]]
 
 
 def test_a_free_lock_is_held_with_the_index_as_its_token() -> None:
     book = Book()
-    assert acquire(book, "a") == {"held": True, "token": [1, book.ledger.index], "position": 0}
+    answer = acquire(book, "a")
+    assert (answer["held"], answer["token"], answer["position"]) == (True, [1, book.ledger.index], 0)
+    assert (answer["slots"], answer["ttl_s"]) == (1, 10.0)
     assert book.outcome.changes[0][:2] == ("lock", "deploy")
     assert [event.state for event in book.outcome.events] == ["granted"]
 
 
-def test_asking_again_gives_the_same_answer_and_changes_nothing() -> None:
+def test_asking_again_gives_the_same_answer_and_is_a_sign_of_life() -> None:
     book = Book()
     first = acquire(book, "a")
-    assert acquire(book, "a") == first
-    assert book.outcome.changes == ()
+    again = acquire(book, "a")
+    assert again == {**first, "renewals": 1}
+    assert book.outcome.events == ()
+    assert book.do(expire_lock("deploy", "a", 0, 1, AT)) == {"expired": False}
+    place = acquire(book, "b", wait=True)
+    acquire(book, "c", wait=True)
+    assert acquire(book, "b", wait=True) == {**place, "renewals": 1}
+    assert acquire(book, "b")["position"] == 1  # who is in line already is not refused
 
 
 def test_a_held_lock_refuses_or_lets_wait_in_order_and_each_holder_has_a_higher_token() -> None:
@@ -52,7 +77,7 @@ def test_a_held_lock_refuses_or_lets_wait_in_order_and_each_holder_has_a_higher_
         assert holder(book) == owner
         book.do(release_lock("deploy", owner, AT))
         if holder(book) is not None:
-            tokens.append(book.ledger.locks["deploy"]["holder"]["token"])
+            tokens.append(book.ledger.locks["deploy"]["holders"][0]["token"])
     assert tokens == sorted(tokens)
     assert len({tuple(token) for token in tokens}) == 3
     assert book.ledger.locks == {}
@@ -78,7 +103,7 @@ def test_who_lost_the_lock_is_told_so_when_it_renews() -> None:
     assert holder(book) == "b"
     with pytest.raises(LockLost) as lost:
         book.do(renew_lock("deploy", "a", AT, token))
-    assert "b has it" in lost.value.found
+    assert "b of local has it" in lost.value.found
     assert book.do(renew_lock("deploy", "b", AT))["held"] is True
 
 
@@ -122,7 +147,17 @@ def test_the_bounds_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"ttl_s": 0.1}, {"ttl_s": float("nan")}, {"ttl_s": 1e9}, {"name": ""}, {"name": "x" * 257}, {"owner": "/"}],
+    [
+        {"ttl_s": 0.1},
+        {"ttl_s": float("nan")},
+        {"ttl_s": 1e9},
+        {"name": ""},
+        {"name": "x" * 257},
+        {"owner": "/"},
+        {"slots": 0},
+        {"slots": 1001},
+        {"slots": True},
+    ],
 )
 def test_malformed_requests_name_the_field(fields: dict[str, Any]) -> None:
     with pytest.raises(BadRequest, match=next(iter(fields))):
@@ -178,6 +213,8 @@ def test_a_waiter_who_is_gone_does_not_get_the_lock() -> None:
     keeper.do(acquire_lock("deploy", "gone", 1.0, AT, wait=True))
     keeper.do(acquire_lock("deploy", "there", 100.0, AT, wait=True))
     keeper.pass_time(5.0)
+    assert waiters(keeper.book) == ["gone", "there"]  # its host may be about to come back
+    keeper.pass_time(1.0)
     keeper.do(release_lock("deploy", "a", AT))
     assert holder(keeper.book) == "there"
 
@@ -201,40 +238,172 @@ def test_an_expiry_that_got_lost_is_asked_for_again() -> None:
     assert keeper.expiry.due(5.3) == [("deploy", "a", 0)]
 
 
+# -- semaphores
+
+
+def test_as_many_hold_it_as_it_has_slots_each_with_a_token_of_its_own() -> None:
+    book = Book()
+    tokens = [acquire(book, owner, slots=3)["token"] for owner in "abc"]
+    assert tokens == sorted(tokens) and len({tuple(token) for token in tokens}) == 3
+    with pytest.raises(LockHeld) as refused:
+        acquire(book, "d", slots=3)
+    assert "a of local and 2 more have it, 0 wait" in refused.value.found
+    assert acquire(book, "d", slots=3, wait=True)["position"] == 1
+    assert acquire(book, "e", slots=3, wait=True)["position"] == 2
+    book.do(release_lock("deploy", "b", AT, tokens[1]))
+    assert (holders(book), waiters(book)) == (["a", "c", "d"], ["e"])
+    assert book.ledger.locks["deploy"]["holders"][-1]["token"] > tokens[-1]
+    assert [event.state for event in book.outcome.events] == ["released, granted"]
+
+
+def test_another_number_of_slots_is_refused_while_anybody_has_it() -> None:
+    book = Book()
+    acquire(book, "a", slots=2)
+    for owner, wait in (("a", False), ("b", False), ("b", True)):
+        with pytest.raises(LockSlotsDiffer) as refused:
+            acquire(book, owner, slots=3, wait=wait)
+    assert refused.value.asked == "3" and refused.value.found.startswith("2, a of local has it")
+    book.do(release_lock("deploy", "a", AT))
+    assert acquire(book, "b", slots=3)["slots"] == 3
+
+
+def test_one_holder_of_several_is_expired_and_the_others_stay() -> None:
+    keeper = Keeper()
+    for owner in "ab":
+        keeper.do(acquire_lock("deploy", owner, 10.0, AT, slots=2))
+    keeper.do(acquire_lock("deploy", "c", 10.0, AT, slots=2, wait=True))
+    keeper.pass_time(9.0)
+    for owner in "bc":
+        keeper.do(renew_lock("deploy", owner, AT))
+    keeper.pass_time(3.0)
+    assert holders(keeper.book) == ["b", "c"]
+
+
+def test_who_leaves_for_one_that_seems_gone_does_nothing_to_one_that_came_back() -> None:
+    book = Book()
+    acquire(book, "a")
+    seen = acquire(book, "b", wait=True)["renewals"]
+    acquire(book, "b", wait=True)  # by another door
+    assert book.do(leave_line("deploy", "b", seen, AT)) == {"released": False}
+    assert book.do(leave_line("deploy", "b", seen + 1, AT)) == {"released": True}
+    assert waiters(book) == []
+
+
+def test_a_broken_lock_goes_to_the_next_and_says_who_broke_it() -> None:
+    book = Book()
+    token = acquire(book, "a")["token"]
+    acquire(book, "b", wait=True)
+    assert book.do(break_lock("deploy", "a", "ann", AT)) == {"broken": True}
+    assert [event.state for event in book.outcome.events] == ["broken by ann, granted"]
+    assert book.outcome.changes[-1] == ("lock_break", "deploy", {"owner": "a", "by": "ann"})
+    assert holder(book) == "b"
+    with pytest.raises(LockLost):
+        book.do(renew_lock("deploy", "a", AT, token))
+    assert book.do(break_lock("deploy", "a", "ann", AT)) == {"broken": False}
+    assert book.outcome.changes == ()
+    assert Ledger.restore(book.ledger.snapshot()).digest() == book.ledger.digest()
+
+
+def test_an_entry_of_an_earlier_version_asks_for_one_slot() -> None:
+    book = Book()
+    command = acquire_lock("deploy", "a", 10.0, AT)
+    del command["slots"]
+    assert book.do(command)["slots"] == 1
+
+
+def test_a_snapshot_of_locks_with_one_holder_each_is_read() -> None:
+    book = Book()
+    acquire(book, "a")
+    acquire(book, "b", wait=True)
+    header, sections = decode(book.ledger.snapshot())
+    for lock in sections["locks"]:
+        (lock["holder"],) = lock.pop("holders")
+        del lock["slots"]
+    restored = Ledger.restore(b"".join(encode({**header, "format": 5}, sections)))
+    assert restored.locks == book.ledger.locks
+    assert restored.digest() == book.ledger.digest()
+
+
+# -- all together
+
+
+class Model:
+    """What a semaphore is, in few words: the first so many of a line hold it, since when each came to the front."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.line: list[str] = []
+        self.tokens: dict[str, int] = {}
+
+    def move_up(self, index: int) -> None:
+        self.tokens = {owner: self.tokens.get(owner, index) for owner in self.line[: self.slots]}
+
+
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["acquire", "wait", "renew", "release", "expire", "restore"]),
+        st.sampled_from(["acquire", "wait", "renew", "release", "expire", "break", "leave", "restore"]),
         st.sampled_from("xy"),
-        st.sampled_from("abc"),
+        st.sampled_from("abcde"),
         st.integers(0, 2),
     ),
     max_size=60,
 )
+SLOTS = {"x": 1, "y": 3}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(STEPS)
-def test_one_holder_at_a_time_and_tokens_that_only_grow(steps: list[tuple[str, str, str, int]]) -> None:
-    book, highest = Book(), {}
+def test_a_semaphore_is_the_first_so_many_of_a_line(steps: list[tuple[str, str, str, int]]) -> None:
+    book = Book()
+    models = {name: Model(slots) for name, slots in SLOTS.items()}
     for what, name, owner, renewals in steps:
-        before = {name: dict(record) for name, record in book.ledger.locks.items()}
-        try:
-            if what in ("acquire", "wait"):
-                book.do(acquire_lock(name, owner, 5.0, AT, wait=what == "wait"))
-            elif what == "renew":
-                book.do(renew_lock(name, owner, AT))
-            elif what == "release":
-                book.do(release_lock(name, owner, AT))
-            elif what == "expire":
-                book.do(expire_lock(name, owner, renewals, 1, AT))
+        model, before = models[name], book.ledger.snapshot()
+        present = owner in model.line
+        held = owner in model.tokens
+        if what in ("acquire", "wait"):
+            full = len(model.line) >= model.slots
+            try:
+                answer = book.do(acquire_lock(name, owner, 5.0, AT, wait=what == "wait", slots=model.slots))
+            except LockHeld:
+                assert full and not present and what == "acquire"
             else:
-                book.ledger = Ledger.restore(book.ledger.snapshot())
-        except (LockHeld, LockLost):
-            assert book.ledger.locks == before
-        for each, record in book.ledger.locks.items():
-            owners = [record["holder"]["owner"], *(waiter["owner"] for waiter in record["waiters"])]
-            assert len(set(owners)) == len(owners)
-            token = record["holder"]["token"]
-            if before.get(each, {}).get("holder", {}).get("owner") != owners[0] or token != highest.get(each):
-                assert token > highest.get(each, [0, 0])
-                highest[each] = token
+                if not present:
+                    model.line.append(owner)
+                model.move_up(book.ledger.index)
+                assert answer["held"] == (owner in model.tokens)
+                assert answer["position"] == max(0, model.line.index(owner) + 1 - model.slots)
+        elif what == "renew":
+            try:
+                assert book.do(renew_lock(name, owner, AT))["held"] == held
+            except LockLost:
+                assert not present
+        elif what == "restore":
+            book.ledger = Ledger.restore(before)
+        else:
+            entry = next(
+                (
+                    each
+                    for each in (
+                        *book.ledger.locks.get(name, {}).get("holders", ()),
+                        *book.ledger.locks.get(name, {}).get("waiters", ()),
+                    )
+                    if each["owner"] == owner
+                ),
+                None,
+            )
+            due = entry is not None and (what in ("release", "break") or entry["renewals"] == renewals)
+            make = {
+                "release": lambda name=name, owner=owner: release_lock(name, owner, AT),
+                "break": lambda name=name, owner=owner: break_lock(name, owner, "ann", AT),
+                "leave": lambda name=name, owner=owner, seen=renewals: leave_line(name, owner, seen, AT),
+                "expire": lambda name=name, owner=owner, seen=renewals: expire_lock(name, owner, seen, 1, AT),
+            }[what]
+            assert list(book.do(make()).values()) == [due]
+            if due:
+                model.line.remove(owner)
+                model.move_up(book.ledger.index)
+        for each, wanted in models.items():
+            assert {*holders(book, each)} == wanted.tokens.keys()
+            record = book.ledger.locks.get(each, {"holders": [], "waiters": []})
+            assert {h["owner"]: h["token"] for h in record["holders"]} == {o: [1, i] for o, i in wanted.tokens.items()}
+            assert [w["owner"] for w in record["waiters"]] == wanted.line[wanted.slots :]

@@ -86,7 +86,7 @@ class Cluster:
 
     def step(self) -> bool:
         progress = {
-            node: PeerStatus(self.match.get(node, 5_000), 0, "replicate", node not in self.silent, False, 0)
+            node: PeerStatus(self.match.get(node, 5_000), 0, "replicate", node not in self.silent, False, 0, 0)
             for node in {*self.config.voters, *self.config.learners}
         }
         state = self.config.state()

@@ -22,7 +22,7 @@ from actorgrid.actors.cluster.fault_detector import FaultDetector as RealFaultDe
 from actorgrid.actors.cluster.load_balancer import LoadBalancer as RealLoadBalancer
 from actorgrid.actors.cluster.manager import ClusterManager as RealClusterManager
 from actorgrid.actors.consensus.actor import Consensus as RealConsensus
-from actorgrid.actors.consensus.messages import Applied, Query, Snapshot, Subscribe
+from actorgrid.actors.consensus.messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
 from actorgrid.actors.gateway.actor import Gateway
 from actorgrid.actors.gpu.coordinator import GPUCoordinator as RealGPUCoordinator
 from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
@@ -32,6 +32,8 @@ from actorgrid.actors.links import messages as links
 from actorgrid.actors.replication import messages as replication
 from actorgrid.actors.replication.actor import DistributedState as RealDistributedState
 from actorgrid.actors.security import messages as security
+from actorgrid.actors.security.api_keys import revoke_key
+from actorgrid.actors.security.host_material import store_material
 from actorgrid.actors.work.messages import ListAttempts
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
@@ -39,6 +41,8 @@ from actorgrid.errors import ActorGridError, HostUnreachable, UnknownJob, Unknow
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
+from tests.security.rig import Cluster
+from tests.system.cluster_host import free_base_port
 
 FINAL = ("succeeded", "failed", "cancelled", "lost")
 GPU = {
@@ -76,8 +80,11 @@ ALLOCATION = {
 }
 
 
+CLUSTER = Cluster()
 JOIN_TOKEN = {"id": "t1", "made_by": "http", "made_at": 1.0, "expires_at": 9.0, "uses_max": 1, "used_by": []}
 JOIN_TOKEN |= {"revoked_at": None, "verify_key": "not shown"}
+HOLDER = {"owner": "me", "user_id": "ann", "since": 1.0, "ttl_s": 5.0, "renewals": 0, "token": [1, 7]}
+LOCK = {"name": "deploy", "slots": 1, "holders": [HOLDER], "waiters": [{**HOLDER, "owner": "you", "token": None}]}
 QUOTA = {
     "user": "ann",
     "limits": {
@@ -116,6 +123,19 @@ class Consensus(StandIn):
         self.index = 5
         self.rows: list[dict[str, Any]] = []
         self.subscribers: list[str] = []
+        self.keys: dict[str, dict[str, Any]] = {}
+
+    @handles(Propose)
+    def propose(self, request: Propose) -> Proposed:
+        """API keys only."""
+        command = request.command
+        if command["type"] == "create_api_key":
+            record = command["key"]
+        else:
+            record = revoke_key(self.keys.get(command["key_id"]), command["at"])
+        self.keys[record["id"]] = record
+        self.apply("api_key", record["id"], record, command["type"])
+        return Proposed(self.index, {"id": record["id"], "revoked_at": record["revoked_at"]})
 
     @handles(Subscribe)
     def subscribe(self, _request: Subscribe, sender: str) -> Snapshot:
@@ -129,8 +149,12 @@ class Consensus(StandIn):
             return {"allocations": [ALLOCATION]}
         if query.kind == "quotas":
             return {"quotas": [QUOTA]}
+        if query.kind == "locks":
+            return {"locks": [LOCK]}
         if query.kind == "join_tokens":
             return {"join_tokens": [JOIN_TOKEN]}
+        if query.kind == "api_keys":
+            return {"api_keys": list(self.keys.values())}
         if query.kind == "counts":
             return {"jobs": {"queued": 2, "running": 1}, "commit_latency_ms": 1.5}
         first, limit = query.args["from"], query.args["limit"]
@@ -266,6 +290,12 @@ class ClusterManager(StandIn):
     def leave_host(self, request: cluster.LeaveHost) -> dict[str, Any]:
         state = "stays" if request.cancel else "draining"
         return {"host_id": request.host, "state": state, "waits_for": ["a.1"], "lost": []}
+
+    @handles(cluster.ChangeLock)
+    def change_lock(self, request: cluster.ChangeLock) -> dict[str, Any]:
+        if request.command["type"] == "release_lock":
+            return {"released": True}
+        return {"held": True, "token": [1, 7], "position": 0, "slots": 1, "ttl_s": 5.0, "renewals": 0}
 
     @handles(cluster.SetQuota)
     def set_quota(self, request: cluster.SetQuota) -> dict[str, Any]:
@@ -654,8 +684,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostContext:
     settings.cluster.base_port = 0
     settings.performance.min_free_bytes = 0
     context = HostContext(HostPaths(tmp_path / "data"), settings, "h1", "box", 1, os.urandom(4).hex())
-    context.place = Place("c1", 1, True, "127.0.0.1", 7400)
+    context.place = Place("c1", 1, True, "127.0.0.1", free_base_port())
     context.paths.make()
+    store_material(context.paths.security_dir, CLUSTER.host("h1", ("127.0.0.1",)))
     return context
 
 

@@ -45,14 +45,26 @@ def test_many_wrong_tokens_are_slowed_down_but_the_right_one_passes(caplog: Any,
     gate = TokenGate("right", tmp_path)
     for _ in range(50):
         with pytest.raises(WrongToken):
-            gate.check("Bearer wrong", 100.0)
+            gate.check("Bearer wrong", 100.0, 0.0)
     with pytest.raises(Overloaded):
-        gate.check("Bearer wrong", 100.0)
-    gate.check("Bearer right", 100.0)
+        gate.check("Bearer wrong", 100.0, 0.0)
+    gate.check("Bearer right", 100.0, 0.0)
     with pytest.raises(WrongToken):
-        gate.check("Bearer wrong", 101.0)
+        gate.check("Bearer wrong", 101.0, 0.0)
     assert gate.refused_total == 52
     assert len(caplog.records) == 1
+
+
+def test_wrong_tokens_of_one_address_slow_down_only_that_one(tmp_path: Any) -> None:
+    gate = TokenGate("right", tmp_path)
+    for _ in range(20):
+        with pytest.raises(WrongToken):
+            gate.check("Bearer wrong", 100.0, 0.0, "10.0.0.7")
+    with pytest.raises(Overloaded, match="this address"):
+        gate.check("Bearer wrong", 100.0, 0.0, "10.0.0.7")
+    with pytest.raises(WrongToken, match="actorgrid key create"):
+        gate.check("Bearer wrong", 100.0, 0.0, "10.0.0.8")
+    assert gate.check("Bearer right", 100.0, 0.0, "10.0.0.7") == "admin"
 
 
 @pytest.mark.parametrize("path", ["/api/nothing", "/api/jobs/x/y/z"])
@@ -205,7 +217,8 @@ def test_nothing_listens_beyond_loopback(town: Any) -> None:
         if connection.status == psutil.CONN_LISTEN or connection.type.name == "SOCK_DGRAM"
     ]
     assert {address.ip for address in listening} == {"127.0.0.1"}
-    assert [f"http://127.0.0.1:{address.port}" for address in listening] == [town.url]
+    # The cluster's address is one of loopback here.
+    assert {address.port for address in listening} == {int(town.url.rpartition(":")[2]), town.host.place.https_port}
 
 
 def test_status_says_where(town: Any) -> None:

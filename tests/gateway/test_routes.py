@@ -10,6 +10,7 @@ import pytest
 
 from actorgrid.actors.gateway.door import ROUTES
 from actorgrid.actors.gateway.route import Route
+from actorgrid.actors.security.api_keys import make_key
 
 JOB = {"task_id": "new", "command": ["true"]}
 BODIES: dict[str, Any] = {
@@ -22,6 +23,10 @@ BODIES: dict[str, Any] = {
     "post_renewal": {"new_key": True},
     "post_token": {"ttl_s": 600, "uses": 2},
     "post_key": {"value": 1},
+    "post_api_key": {"user_id": "ann"},
+    "post_acquire": {"owner": "me", "ttl_s": 5},
+    "post_renew": {"owner": "me", "token": [1, 7]},
+    "post_release": {"owner": "me", "token": [1, 7]},
     "open_session": {"user_id": "u", "python": ""},
     "acquire_lease": {"gpus": 0.5},
     "post_inspect_trace": {"events": 5},
@@ -52,6 +57,8 @@ def prepare(town: Any) -> None:
     town.add_job("a", kind="function", state="succeeded", attempts=[attempt])
     town.servers["distributed_state"].put("work.kill_grace_s", 1)
     town.servers["load_balancer"].sessions.add("s1")
+    _, key = make_key(bytes(5), bytes(30), "ann", "admin", 1.0)
+    town.servers["consensus"].keys[PARTS["id"]] = {**key, "id": PARTS["id"]}
 
 
 def test_document_and_router_hold_the_same_paths_and_methods(town: Any) -> None:

@@ -218,7 +218,7 @@ def test_the_ring_keeps_the_latest_within_its_bounds(monkeypatch: pytest.MonkeyP
 
 def test_dropped_events_become_a_gap_for_everyone() -> None:
     hub = Hub()
-    with hub.listen_to_events() as listener, hub.watch_job("a") as watch:
+    with hub.listen_to_events() as listener, hub.watch("job", "a") as watch:
         hub.missed()
         assert list(listener.items) == [GAP]
         assert watch.changed.is_set() and watch.record is None

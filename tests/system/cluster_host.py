@@ -16,11 +16,11 @@ from tests.processes import until
 from tests.system.agent import Agent
 
 ADDRESS = "127.0.0.1"
-PORTS = 4
+PORTS = 5
 
 
 def free_base_port() -> int:
-    """A port with three free ones behind it."""
+    """A port with four free ones behind it."""
     for _ in range(100):
         with socket.create_server((ADDRESS, 0)) as first:
             base = int(first.getsockname()[1])
@@ -33,7 +33,7 @@ def free_base_port() -> int:
             finally:
                 for other in others:
                     other.close()
-    raise AssertionError("no four free ports in a row")
+    raise AssertionError("no five free ports in a row")
 
 
 class ClusterHost(Agent):

@@ -58,8 +58,17 @@ def test_three_hosts_lose_their_leader_and_another_grants(make_host: Callable[..
     for host in hosts[1:]:
         host.join(hosts[0], token)
     until(lambda: hosts[2].roles() == {1: "leader", 2: "voter", 3: "voter"}, "three that vote")
+    blocked = [hosts[1].submit("--gpus", "2", "--", "sleep", "600") for _ in range(2)]
+    until(lambda: [hosts[1].job(id)["state"] for id in blocked] == ["running"] * 2, "no two GPUs are free on one host")
+    client = hosts[0].client()
+    waiting = client.submit(lambda: "its payload was not lost", durable=True, gpus=2).job_id
+    until(lambda: waiting in [job["job_id"] for job in client.jobs()], "it is accepted")
     hosts[0].kill()
     until(lambda: "leader" in [hosts[1].roles()[node] for node in (2, 3)], "another leads")
+    for id in blocked:
+        hosts[2].cli("cancel", id)
+    until(lambda: hosts[2].job(waiting)["state"] == "succeeded", "what the lost host had accepted is run elsewhere")
+    assert hosts[1].client().result(waiting) == "its payload was not lost"
     job = hosts[2].ended("--gpus", "2", "--", "sh", "-c", "exit 0")
     assert job["state"] == "succeeded"
     until(

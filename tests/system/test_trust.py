@@ -45,8 +45,7 @@ def test_hosts_leave_and_what_ran_there_runs_elsewhere(make_host: Callable[..., 
     assert waiting["state"] == "stays"
     left = a.cli_json("leave", "--now")
     assert left["state"] == "left"
-    assert a.process is not None
-    assert a.process.wait(30) == 0
+    assert a.wait_for_end() == 0
     until(lambda: b.roles().keys() == {2, 3}, "two are left")
     until(lambda: sorted(b.roles().values()) == ["leader", "learner"], "one of two votes")
     refused = a.refused_up()

@@ -45,6 +45,8 @@ _MESSAGE_KIND = {kind: number for number, kind in enumerate(MESSAGE_KINDS)}
 _CHANGE_KIND = {kind: number for number, kind in enumerate(CHANGE_KINDS)}
 _TRANSITION = {kind: number for number, kind in enumerate(TRANSITIONS)}
 
+_HEAD_OF_16 = b"\xdc\x00\x10"
+
 Value = TypeVar("Value")
 Tree = tuple[Any, ...]
 ChangeRequest = tuple[tuple[ConfChange, ...], Transition]
@@ -95,11 +97,25 @@ def decode_snapshot(data: bytes) -> Snapshot:
     return _decoded("snapshot", data, _snapshot)
 
 
-def encode_message(message: Message) -> bytes:
-    """The bytes of *message*."""
-    chunk = message.chunk
-    return _pack(
-        (
+class MessageEncoder:
+    """Gives the bytes of messages. A leader tells many the same: entries that messages share are encoded once.
+
+    The last ones are kept: at most one message of them.
+    """
+
+    __slots__ = ("_entries", "_packed")
+
+    def __init__(self) -> None:
+        self._entries: tuple[Entry, ...] = ()
+        self._packed = _pack(())
+
+    def encode(self, message: Message) -> bytes:
+        """The bytes of *message*."""
+        if message.entries is not self._entries:
+            self._entries = message.entries
+            self._packed = _pack(tuple(_entry_tree(entry) for entry in message.entries))
+        chunk = message.chunk
+        before = (
             FORMAT,
             _MESSAGE_KIND[message.kind],
             message.to,
@@ -108,7 +124,8 @@ def encode_message(message: Message) -> bytes:
             message.index,
             message.log_term,
             message.commit,
-            [_entry_tree(entry) for entry in message.entries],
+        )
+        after = (
             message.reject,
             message.hint,
             message.last_index,
@@ -117,7 +134,13 @@ def encode_message(message: Message) -> bytes:
             message.context,
             None if chunk is None else _chunk_tree(chunk),
         )
-    )
+        # One array of 16: the heads of the two parts, a byte each, go.
+        return b"".join((_HEAD_OF_16, _pack(before)[1:], self._packed, _pack(after)[1:]))
+
+
+def encode_message(message: Message) -> bytes:
+    """The bytes of *message*."""
+    return MessageEncoder().encode(message)
 
 
 def decode_message(data: bytes) -> Message:

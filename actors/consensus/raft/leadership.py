@@ -2,12 +2,17 @@
 
 One object per leadership: it is dropped with the role, and with it everything the leader knew about its followers.
 Messages are made in ``flush``, once per Ready: proposals between two Readys travel together.
+
+Voters are sent entries as they are proposed, and a heartbeat each ``heartbeat_ticks``. Learners decide nothing: they
+are sent what is committed, in one message with the commit index, so many a tick (``Turns``), and a heartbeat only so
+often that each is heard of once in ``election_ticks``. So what a learner's answer costs, or a read, or a commit, does
+not grow with the number of learners.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from .codec import encode_members
 from .configuration import Configuration
@@ -21,11 +26,15 @@ from .messages import (
     RaftConfig,
     Snapshot,
 )
-from .progress import Progress
+from .progress import PeerStatus, Progress
 from .quorum import EVERYTHING
 from .reads import Read, Reads
 from .snapshots import Outgoing
 from .storage import Compacted, Unavailable
+from .turns import Turns
+
+ACTIVE_CHECKS = 2
+"""A member is taken to be there while it was heard of in so many ``election_ticks``: a learner is asked once in one."""
 
 
 class Leadership:
@@ -45,7 +54,10 @@ class Leadership:
         self._log = log
         self._configuration = configuration
         self._send = send
-        self.progress = {node: Progress(config, log.last_index) for node in configuration.members - {config.node}}
+        self._ticks = 0
+        self.progress = {node: Progress(config, log.last_index, 0) for node in configuration.members - {config.node}}
+        self._turns = Turns(config.learners_a_tick, self._learners())
+        self._hurried: dict[int, int] = {}  # the entry up to which a learner is told out of turn
         self.sequence = 0  # the last number given to a message
         self.reads = Reads(config.reads_max)
         self.established = False  # an entry of this term is committed
@@ -53,10 +65,12 @@ class Leadership:
         self.uncommitted_bytes = 0
         self.transferee = NO_NODE
         self.removed_at = 0  # the index at which this leader stopped being a voter
-        self.dirty = True  # flush may have something to send
+        self._news = True  # flush may have something for every voter
+        self._due: dict[int, None] = {}  # ... and for these
         self._heartbeat_due = False
-        self._heartbeat_elapsed = 0
-        self._slice: tuple[int, tuple[Entry, ...], int] = (0, (), 0)
+        self._reads_due = False
+        self._heartbeat_elapsed = self._heartbeats = 0
+        self._slice: tuple[int, int, tuple[Entry, ...], int] = (0, 0, (), 0)
         self._checksum: tuple[Snapshot, int] | None = None
         # The first entry of a term commits what earlier terms left, and with it makes reads possible. The first of
         # all says who the members are: nobody who joins later could know whom the changes in the log begin from.
@@ -64,6 +78,14 @@ class Leadership:
             self.append("command", b"")
         else:
             self.append("conf_change", encode_members(configuration.state()))
+
+    @property
+    def dirty(self) -> bool:
+        """Whether ``flush`` may have something to send."""
+        return bool(self._news or self._due or self._heartbeat_due or self._reads_due or self._turns.due)
+
+    def _learners(self) -> list[int]:
+        return [node for node in self.progress if node in self._configuration.learners]
 
     # Proposals
 
@@ -95,7 +117,7 @@ class Leadership:
         self.uncommitted_bytes += len(data)
         if kind == "conf_change":
             self.pending_conf_index = index
-        self.dirty = True
+        self._news = True
         return index
 
     def released(self, entries: tuple[Entry, ...]) -> None:
@@ -109,7 +131,8 @@ class Leadership:
         """Commit what a quorum holds durably; this node's own log counts as far as it is durable."""
         index = self._configuration.reached(self._matched())
         if index > self._log.commit and self.countable(index) and self._log.commit_to(index):
-            self.dirty = True
+            self._news = True
+            self._turns.news()
             if not self.established:
                 self.established = True
                 self.reads.committed_in_term(self._log.commit, self.sequence)
@@ -118,8 +141,15 @@ class Leadership:
         """Only entries of the leader's own term are committed by counting (Raft paper, section 5.4.2, figure 8)."""
         return self._log.term(index) == self.term
 
+    def counted(self) -> Iterator[tuple[int, Progress]]:
+        """The other members whose answers count: the voters."""
+        for node in self._configuration.all_voters:
+            progress = self.progress.get(node)
+            if progress is not None:
+                yield node, progress
+
     def _matched(self) -> dict[int, int]:
-        found = {node: progress.match for node, progress in self.progress.items()}
+        found = {node: progress.match for node, progress in self.counted()}
         found[self._node] = self.own_match()
         return found
 
@@ -132,11 +162,10 @@ class Leadership:
         return min(progress.match, self._log.commit)
 
     def has_quorum(self) -> bool:
-        """Whether a quorum was heard of since the last time this was asked."""
-        heard = {node: progress.active for node, progress in self.progress.items()}
+        """Whether a quorum was heard of in the last ``election_ticks``."""
+        most = self._config.election_ticks
+        heard = {node: progress.quiet_ticks(self._ticks) <= most for node, progress in self.counted()}
         heard[self._node] = True
-        for progress in self.progress.values():
-            progress.active = False
         return self._configuration.decided(heard) is True
 
     # Reads
@@ -146,8 +175,9 @@ class Leadership:
         if self.reads.full:
             return "too_many_reads"
         if self.may_read():
+            # While voters are being asked for others, this one waits for their answers: the next round is for all.
+            self._reads_due = self._reads_due or not self.reads.waiting
             self.reads.ask(node, context, self._log.commit, self.sequence)
-            self._heartbeat_due = self.dirty = True
         else:
             self.reads.ask_early(node, context)
         return None
@@ -160,11 +190,15 @@ class Leadership:
         """The reads that a quorum's answers have confirmed since the last call."""
         if not self.reads.waiting:
             return []
-        return self.reads.confirmed(self.confirmed_sequence())
+        found = self.reads.confirmed(self.confirmed_sequence())
+        for read in found:
+            self.hurry(read.node, read.index)
+        self._reads_due = self._reads_due or bool(found and self.reads.waiting)
+        return found
 
     def confirmed_sequence(self) -> int:
         """The highest number that a quorum has answered in this term."""
-        answered = {node: progress.acknowledged for node, progress in self.progress.items()}
+        answered = {node: progress.acknowledged for node, progress in self.counted()}
         answered[self._node] = EVERYTHING
         return self._configuration.reached(answered)
 
@@ -172,14 +206,17 @@ class Leadership:
 
     def tick(self) -> None:
         """One tick passed."""
+        self._ticks += 1
+        self._turns.tick()
         self._heartbeat_elapsed += 1
         if self._heartbeat_elapsed >= self._config.heartbeat_ticks:
             self._heartbeat_elapsed = 0
-            self._heartbeat_due = self.dirty = True
-        for progress in self.progress.values():
+            self._heartbeats += 1
+            self._heartbeat_due = True
+        for node, progress in self.progress.items():
             outgoing = progress.outgoing
             if outgoing is not None and outgoing.tick():
-                self.dirty = True
+                self._due[node] = None
                 if outgoing.confirmed < len(outgoing.snapshot.data):
                     outgoing.again()
                 else:  # all of it arrived, but not the word that it is restored
@@ -188,42 +225,113 @@ class Leadership:
     # Sending
 
     def flush(self) -> None:
-        """Send every member what is due to it."""
-        self.dirty = False
-        self._slice = (0, (), 0)
+        """Send every member what is due to it now."""
         heartbeat_due, self._heartbeat_due = self._heartbeat_due, False
-        for node, progress in self.progress.items():
-            if progress.damaged:
-                if heartbeat_due:
-                    self._send(Message("damaged", node, self._node, self.term))
-            elif not self._replicate(node, progress) and heartbeat_due:
-                commit, sequence = self.commit_to_tell(progress), self._number()
-                self._send(Message("heartbeat", node, self._node, self.term, commit=commit, sequence=sequence))
+        asked, self._reads_due = heartbeat_due or self._reads_due, False
+        due, self._due = self._due, {}
+        if self._news or asked:
+            self._news = False
+            for node, progress in self.counted():
+                self._tell(node, progress, asked)
+        if heartbeat_due:
+            self._beat_learners()
+        for node, index in list(self._hurried.items()):
+            if index <= self._log.commit:
+                self._hurry_now(node, index)
+        for node in due:
+            self._go_on_with(node)
+        for node in self._turns:
+            if self._replicate(node, self.progress[node]):
+                self._turns.spend()
+
+    def _tell(self, node: int, progress: Progress, heartbeat: bool) -> None:
+        """Send *node* what is due; a heartbeat where that is nothing."""
+        if progress.damaged:
+            if heartbeat:
+                self._send(Message("damaged", node, self._node, self.term))
+        elif not self._replicate(node, progress) and heartbeat:
+            commit, sequence = self.commit_to_tell(progress), self._number()
+            self._send(Message("heartbeat", node, self._node, self.term, commit=commit, sequence=sequence))
+
+    def _beat_learners(self) -> None:
+        """A heartbeat to who has not answered what was sent, if it was heard of lately; else once in election_ticks."""
+        rounds = max(1, self._config.election_ticks // self._config.heartbeat_ticks)
+        for position, node in enumerate(self._turns.nodes):
+            progress = self.progress[node]
+            if (self._heartbeats + position) % rounds == 0 or (progress.unanswered and self._is_active(progress)):
+                self._tell(node, progress, heartbeat=True)
+
+    def _go_on_with(self, node: int) -> None:
+        """Something was heard of *node*, or it is to be sent again."""
+        progress = self.progress.get(node)
+        if progress is None:
+            return
+        if node not in self._configuration.learners or progress.outgoing is not None:
+            self._tell(node, progress, heartbeat=False)
+        elif not self._turns.budget_left:
+            self._turns.news()
+        elif self._replicate(node, progress):
+            self._turns.spend()
+
+    def hurry(self, node: int, index: int) -> None:
+        """*node* waits for the entry of *index*: tell it as soon as that is committed, whoever's turn it is."""
+        if node in self._configuration.learners:
+            self._hurried[node] = max(index, self._hurried.get(node, 0))
+            if index <= self._log.commit:
+                self._due[node] = None
+
+    def _hurry_now(self, node: int, index: int) -> None:
+        progress = self.progress.get(node)
+        if progress is not None:
+            self._tell(node, progress, heartbeat=False)
+        if progress is None or progress.next > index or not self._is_active(progress):
+            del self._hurried[node]
+
+    def _is_active(self, progress: Progress) -> bool:
+        """Whether the member was heard of lately, or is new."""
+        return progress.quiet_ticks(self._ticks) <= ACTIVE_CHECKS * self._config.election_ticks
+
+    def statuses(self) -> dict[int, PeerStatus]:
+        """Every other member, for people."""
+        return {
+            node: progress.status(self._ticks, self._is_active(progress)) for node, progress in self.progress.items()
+        }
 
     def _replicate(self, node: int, progress: Progress) -> bool:
         """Send *node* entries, chunks of a snapshot or a new commit index; true when anything was due."""
+        if progress.damaged:
+            return False
         any_sent = False
+        last = self._last_for(node)
         while True:
             if progress.outgoing is not None:
                 return self._send_chunks(node, progress.outgoing) or any_sent
             if progress.paused or progress.full:
                 return any_sent
-            behind = progress.next <= self._log.last_index or progress.sent_commit < self._log.commit
+            behind = progress.next <= last or progress.sent_commit < self._log.commit
             if not (behind or progress.poked):
                 return any_sent
-            if self._send_append(node, progress):
+            if self._send_append(node, progress, last):
                 any_sent = True
             elif progress.outgoing is None:
                 return any_sent
 
-    def _send_append(self, node: int, progress: Progress) -> bool:
-        """Send what follows ``next - 1``; false when that is compacted and the member needs a snapshot."""
+    def _last_for(self, node: int) -> int:
+        """The last entry that *node* is sent: a learner has no use for what is not committed."""
+        return self._log.commit if node in self._configuration.learners else self._log.last_index
+
+    def _send_append(self, node: int, progress: Progress, last: int) -> bool:
+        """Send what follows ``next - 1``; false when that is compacted and the member needs a snapshot, or when there
+        is nothing yet from the beginning on."""
         before = progress.next - 1
         try:
             before_term = self._log.term(before)
-            entries, size_bytes = self._entries_from(progress.next)
+            entries, size_bytes = self._entries_from(progress.next, last)
         except Compacted:
             self._begin_snapshot(progress)
+            return False
+        if not before and not entries:
+            progress.poked = False
             return False
         if not before and entries[0].kind != "conf_change":  # a log of old that does not say who its members are
             self._begin_snapshot(progress)
@@ -247,16 +355,19 @@ class Leadership:
         progress.sent(before + len(entries), size_bytes)
         return True
 
-    def _entries_from(self, index: int) -> tuple[tuple[Entry, ...], int]:
-        """The entries of one append from *index* on, and their bytes; members at one point share them."""
-        if self._slice[0] != index:
-            end = min(self._log.last_index, index + self._config.message_entries_max - 1) + 1
+    def _entries_from(self, index: int, last: int) -> tuple[tuple[Entry, ...], int]:
+        """The entries of one append from *index* to *last*, and their bytes; members at one point share them.
+
+        The last ones are kept, at most one message of them: those who are told in later turns share them too.
+        """
+        if self._slice[:2] != (index, last):
+            end = max(index, min(last, index + self._config.message_entries_max - 1) + 1)
             entries = self._log.entries(index, end, self._config.message_bytes_max)
-            self._slice = (index, entries, sum([len(entry.data) for entry in entries]))
-        return self._slice[1], self._slice[2]
+            self._slice = (index, last, entries, sum([len(entry.data) for entry in entries]))
+        return self._slice[2], self._slice[3]
 
     def _begin_snapshot(self, progress: Progress) -> None:
-        snapshot = self._snapshot() if progress.active else None
+        snapshot = self._snapshot() if self._is_active(progress) else None
         if snapshot is None:  # or nobody is there to take it; the next heartbeat's answer asks again
             progress.poked, progress.paused = False, True
             return
@@ -294,7 +405,7 @@ class Leadership:
             progress.become_damaged()
             self._abort_transfer_to(message.sender)
             return None
-        progress.active = True
+        progress.heard_tick = self._ticks
         progress.acknowledged = max(progress.acknowledged, message.sequence)
         progress.commit = max(progress.commit, message.commit)
         return progress
@@ -320,11 +431,11 @@ class Leadership:
         if progress.state == "replicate":
             if message.index > progress.match:
                 progress.become_probe(progress.match + 1)
-                self.dirty = True
+                self._due[message.sender] = None
         elif progress.state == "probe" and message.index == progress.next - 1:
             agree, _ = self._log.last_with_term_up_to(message.hint, message.log_term)
             progress.become_probe(max(min(message.index, agree + 1), progress.match + 1))
-            self.dirty = True
+            self._due[message.sender] = None
 
     def _matched_to(self, node: int, progress: Progress, index: int) -> None:
         assert index <= self._log.last_index, (
@@ -342,9 +453,10 @@ class Leadership:
             follows = done or progress.match >= self._log.first_index - 1
         if follows:
             progress.become_replicate()
-        self.dirty = True
+        self._due[node] = None
         if news:
-            self.count()
+            if node in self._configuration.all_voters:
+                self.count()
             if node == self.transferee:
                 self.hand_over()
 
@@ -356,8 +468,9 @@ class Leadership:
         progress.paused = False
         if progress.full:
             progress.free_one()
-        if progress.match < self._log.last_index:
-            progress.poked = self.dirty = True
+        if progress.match < self._last_for(message.sender):
+            progress.poked = True
+            self._due[message.sender] = None
 
     def on_snapshot_reply(self, message: Message) -> None:
         """A member took a chunk, or asks for another one."""
@@ -365,7 +478,7 @@ class Leadership:
         outgoing = None if progress is None else progress.outgoing
         if outgoing is not None and message.index == outgoing.snapshot.index:
             outgoing.confirm(message.hint, message.sequence, self.sequence)
-            self.dirty = True
+            self._due[message.sender] = None
 
     # What the caller tells
 
@@ -374,7 +487,7 @@ class Leadership:
         progress = self.progress.get(node)
         if progress is not None and progress.state == "replicate":
             progress.become_probe(progress.match + 1)
-            self.dirty = True
+            self._due[node] = None
 
     def snapshot_sent(self, node: int, ok: bool) -> None:
         """The snapshot for *node* went another way, and arrived or not."""
@@ -382,7 +495,7 @@ class Leadership:
         if progress is not None and progress.outgoing is not None:
             progress.become_probe(progress.outgoing.snapshot.index + 1 if ok else progress.match + 1)
             progress.paused = not ok  # wait for a sign of life before the next try
-            self.dirty = True
+            self._due[node] = None
 
     # Members and handing over
 
@@ -393,10 +506,11 @@ class Leadership:
         for node in self.progress.keys() - others:
             del self.progress[node]
         for node in others - self.progress.keys():
-            self.progress[node] = Progress(self._config, self._log.last_index)
+            self.progress[node] = Progress(self._config, self._log.last_index, self._ticks)
         if self.transferee not in configuration.all_voters:
             self.transferee = NO_NODE
-        self.dirty = True
+        self._turns.reset(self._learners())
+        self._news = True
         self.count()  # a smaller quorum may hold more
 
     def may_leave(self) -> bool:
@@ -407,7 +521,7 @@ class Leadership:
         """
         if not self.removed_at:
             return False
-        known = {node: progress.commit for node, progress in self.progress.items()}
+        known = {node: progress.commit for node, progress in self.counted()}
         return self._configuration.reached(known) >= self.removed_at
 
     def transfer(self, to: int) -> DroppedReason | None:
@@ -420,7 +534,7 @@ class Leadership:
         if to not in self._configuration.all_voters:
             return "not_a_voter"
         self.transferee = to
-        self.dirty = True
+        self._due[to] = None
         self.hand_over()
         return None
 

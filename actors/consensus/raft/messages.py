@@ -222,9 +222,10 @@ class RaftConfig:
     An append carries at most ``message_entries_max`` entries and ``message_bytes_max`` bytes (but one entry at
     least); at most ``inflight_messages_max`` of them and ``inflight_bytes_max`` bytes are on the way to a peer.
     Proposals are dropped while more than ``uncommitted_bytes_max`` wait for their commit, reads beyond
-    ``reads_max``. One Ready gives out at most ``apply_bytes_max`` of committed entries (but one at least). A
-    snapshot travels in chunks of ``snapshot_chunk_bytes``, ``snapshot_chunks_inflight`` at a time; one of more than
-    ``snapshot_bytes_max`` is not received.
+    ``reads_max``. In one tick ``learners_a_tick`` learners are sent news, and who waits for them. One Ready gives out
+    at most ``apply_bytes_max`` of committed entries (but one at least). A snapshot travels in chunks of
+    ``snapshot_chunk_bytes``, ``snapshot_chunks_inflight`` at a time; one of more than ``snapshot_bytes_max`` is not
+    received.
     """
 
     node: int
@@ -238,6 +239,7 @@ class RaftConfig:
     uncommitted_bytes_max: int = 64 * 2**20
     apply_bytes_max: int = 16 * 2**20
     reads_max: int = 4096
+    learners_a_tick: int = 64
     snapshot_chunk_bytes: int = 2**20
     snapshot_chunks_inflight: int = 4
     snapshot_bytes_max: int = 2**30

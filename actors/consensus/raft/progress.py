@@ -19,7 +19,8 @@ ProgressState = Literal["probe", "replicate", "snapshot"]
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """A member as its leader sees it. ``damaged``: its log is shorter than what it acknowledged; it is refused."""
+    """A member as its leader sees it. ``damaged``: its log is shorter than what it acknowledged; it is refused.
+    ``quiet_ticks``: how long it was not heard of."""
 
     match: int
     next: int
@@ -27,6 +28,7 @@ class PeerStatus:
     active: bool
     damaged: bool
     inflight: int
+    quiet_ticks: int
 
 
 class Progress:
@@ -36,9 +38,9 @@ class Progress:
         "_config",
         "_inflight",
         "acknowledged",
-        "active",
         "commit",
         "damaged",
+        "heard_tick",
         "inflight_bytes",
         "match",
         "match_sequence",
@@ -50,12 +52,12 @@ class Progress:
         "state",
     )
 
-    def __init__(self, config: RaftConfig, last_index: int) -> None:
+    def __init__(self, config: RaftConfig, last_index: int, now_tick: int) -> None:
         self._config = config
         self.match = 0
         self.next = last_index + 1
         self.state: ProgressState = "probe"
-        self.active = True  # heard of since the last check of the quorum; a new member gets one check for free
+        self.heard_tick = now_tick  # of the leadership, when it was last heard of; a new member counts as heard
         self.damaged = False
         self.paused = False  # a probe is on the way
         self.poked = True  # an append is due, even an empty one
@@ -86,7 +88,7 @@ class Progress:
     def become_damaged(self) -> None:
         """Its log is shorter than what it acknowledged: count on nothing of it any more."""
         self.become_probe(1)
-        self.damaged, self.match, self.active, self.poked = True, 0, False, False
+        self.damaged, self.match, self.poked = True, 0, False
 
     def _forget(self) -> None:
         self.outgoing = None
@@ -121,6 +123,23 @@ class Progress:
         if self._inflight:
             self.inflight_bytes -= self._inflight.popleft()[1]
 
-    def status(self) -> PeerStatus:
+    @property
+    def unanswered(self) -> bool:
+        """Whether something was sent, and no answer says that it came."""
+        return bool(self.paused or self._inflight or self.outgoing or self.sent_commit > self.commit)
+
+    def quiet_ticks(self, now_tick: int) -> int:
+        """How long it was not heard of."""
+        return now_tick - self.heard_tick
+
+    def status(self, now_tick: int, active: bool) -> PeerStatus:
         """For people."""
-        return PeerStatus(self.match, self.next, self.state, self.active, self.damaged, len(self._inflight))
+        return PeerStatus(
+            self.match,
+            self.next,
+            self.state,
+            active and not self.damaged,
+            self.damaged,
+            len(self._inflight),
+            self.quiet_ticks(now_tick),
+        )

@@ -52,9 +52,13 @@ def campaign_without_asking(self: RaftCore) -> None:
     self._begin_vote(force=False)
 
 
-def all_who_answer_count(self: Configuration, numbers: dict[int, int]) -> int:
-    ordered = sorted(numbers.values())
-    return ordered[(len(ordered) - 1) // 2]
+def everybody_counts(patch: pytest.MonkeyPatch) -> None:
+    def reached(_self: Configuration, numbers: dict[int, int]) -> int:
+        ordered = sorted(numbers.values())
+        return ordered[(len(ordered) - 1) // 2]
+
+    patch.setattr(Configuration, "reached", reached)
+    patch.setattr(Leadership, "counted", lambda self: iter(self.progress.items()))
 
 
 def any_number_of_changes(self: Leadership) -> str | None:
@@ -148,7 +152,7 @@ MUTANTS: dict[str, Mutant] = {
     "a removed leader goes on": always(RaftCore, "may_lead", True),
     "a removed leader leaves at once": replaced(Leadership, "may_leave", lambda self: bool(self.removed_at)),
     "nobody learns from a refusal": always(RaftCore, "_learn_commit", None),
-    "who is no voter is counted": replaced(Configuration, "reached", all_who_answer_count),
+    "who is no voter is counted": everybody_counts,
     "an old term's entry is committed by counting": always(Leadership, "countable", True),
     "every append cuts the log": always(RaftLog, "first_news", 0),
     "the leader reads without a quorum": always(Leadership, "confirmed_sequence", EVERYTHING),

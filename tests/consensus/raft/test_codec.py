@@ -112,6 +112,27 @@ def test_everything_comes_back_from_its_bytes_as_it_was(kind: str) -> None:
     check()
 
 
+@FEW
+@given(st.lists(messages(), min_size=1, max_size=5), st.data())
+def test_messages_that_share_their_entries_have_the_bytes_they_have_alone(
+    found: list[Message], data: st.DataObject
+) -> None:
+    encoder = codec.MessageEncoder()
+    for message in data.draw(st.permutations(found * 2)):
+        assert encoder.encode(message) == codec.encode_message(message)
+
+
+def test_entries_that_many_are_sent_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[Entry] = []
+    original = codec._entry_tree
+    monkeypatch.setattr(codec, "_entry_tree", lambda entry: (encoded.append(entry), original(entry))[1])
+    carried = tuple(Entry(number, 1, "command", b"x") for number in range(2, 5))
+    encoder = codec.MessageEncoder()
+    for node in range(2, 100):
+        encoder.encode(Message("append", node, 1, 1, 1, 1, 1, carried))
+    assert encoded == list(carried)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_changed_bytes_raise_the_one_error_or_are_another_value_in_its_one_encoding(kind: str) -> None:
     values, encode, decode = KINDS[kind]

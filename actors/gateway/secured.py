@@ -1,0 +1,128 @@
+"""HTTPS for clients of other machines: takes connections on the cluster's address, and makes them private.
+
+Whoever has not shown that it speaks TLS costs a bounded amount: 64 handshakes at once, 8 of one address, 10 s each.
+What comes beyond that is hung up on, unread. A context that is replaced serves the next connection; those that are
+open go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from time import time
+
+from actorgrid.errors import ActorGridError, KeyUnusable
+
+from ..security.host_material import HOST_FILE, HostMaterial, load_material
+from ..security.tls_contexts import https_context
+from ..security.wrong_tokens import network_of
+
+HANDSHAKES_MAX = 64
+HANDSHAKES_OF_ONE_MAX = 8
+HANDSHAKE_S = 10.0
+ACCEPT_PAUSE_S = 0.1
+"""When no connection can be taken: there are no descriptors left, for instance."""
+
+log = logging.getLogger("actorgrid.gateway")
+
+
+class Certificate:
+    """What the host shows, from its files. ``look`` belongs to the server's thread; ``context`` to any."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises KeyUnusable, and what ``load_material`` does."""
+        self._folder = folder
+        self._seen = self._mark()
+        self._use(self._load())
+
+    def look(self) -> bool:
+        """Whether the certificate was another and is used from now on. One that cannot be used is logged, and not."""
+        mark = self._mark()
+        if mark == self._seen:
+            return False
+        self._seen = mark
+        try:
+            self._use(self._load())
+        except ActorGridError as error:
+            log.error("HTTPS goes on with the certificate it had: %s", error)
+            return False
+        return True
+
+    def _mark(self) -> tuple[int, int]:
+        try:
+            found = (self._folder / HOST_FILE).stat()
+        except FileNotFoundError:
+            return (0, 0)
+        return found.st_ino, found.st_mtime_ns
+
+    def _load(self) -> HostMaterial:
+        # One that ran out is shown, too: who comes refuses it and says why, and the host is up to get another.
+        material = load_material(self._folder, time(), expired_too=True)
+        if material is None:
+            raise KeyUnusable("this host has no certificate", asked=str(self._folder))
+        return material
+
+    def _use(self, material: HostMaterial) -> None:
+        self.context = https_context(material)
+        self.authority = f"sha256:{material.bundle.signing.fingerprint}"
+        """By which clients know the cluster."""
+
+
+class SecuredDoor:
+    """Takes connections for the loop it is served in."""
+
+    def __init__(self, sock: socket.socket, certificate: Certificate) -> None:
+        self.sock = sock
+        self._certificate = certificate
+        self._sources: Counter[str] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.refused_total = 0
+
+    async def serve(self, connect: Callable[[], asyncio.Protocol]) -> None:
+        """Take connections until cancelled."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    connection, address = await loop.sock_accept(self.sock)
+                except OSError as error:
+                    log.warning("a connection was lost before it began: %s", error)
+                    await asyncio.sleep(ACCEPT_PAUSE_S)
+                    continue
+                source = network_of(str(address[0]))
+                if self._sources.total() >= HANDSHAKES_MAX or self._sources[source] >= HANDSHAKES_OF_ONE_MAX:
+                    self.refused_total += 1
+                    connection.close()
+                    continue
+                self._sources[source] += 1
+                task = asyncio.create_task(self._shake_hands(connection, source, connect))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _shake_hands(
+        self, connection: socket.socket, source: str, connect: Callable[[], asyncio.Protocol]
+    ) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                connect, connection, ssl=self._certificate.context, ssl_handshake_timeout=HANDSHAKE_S
+            )
+        except (OSError, ssl.SSLError, TimeoutError) as error:
+            self.refused_total += 1
+            log.debug("no TLS with %s: %s", source, error)
+            connection.close()
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+        finally:
+            self._sources[source] -= 1
+            if not self._sources[source]:
+                del self._sources[source]

@@ -1,0 +1,59 @@
+"""Which payloads this host should have and may lack: a voter keeps those of all jobs that are not over.
+
+A job's payloads are on a majority of the voters when it is accepted. Voters change, and a majority of the new ones has
+to have them too, or the loss of the old ones would lose the job: who becomes a voter looks for what it lacks.
+Decisions only: whether a file is there, and bringing it, is for others. Bound: two digests a live job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+FIELDS = ("payload_digest", "stdin_digest")
+LOOKS_MAX = 256
+"""Digests looked at in one round."""
+
+
+class Payloads:
+    """What is still to be looked at, oldest first."""
+
+    def __init__(self) -> None:
+        self._votes = False
+        self._due: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def role(self, votes: bool, jobs: Iterable[Mapping[str, Any]]) -> None:
+        """Whether this host votes now; who does not keeps nothing for others."""
+        if votes and not self._votes:
+            for job in jobs:
+                self.job(job)
+        elif not votes:
+            self._due.clear()
+        self._votes = votes
+
+    def job(self, job: Mapping[str, Any]) -> None:
+        """A job was accepted, or is live at a snapshot."""
+        for field in FIELDS:
+            if job.get(field):
+                self._due[str(job[field])] = None
+
+    def restart(self) -> None:
+        """The ledger was read anew: look at everything again, once it is known that this host votes."""
+        self._votes = False
+        self._due.clear()
+
+    def next_round(self) -> list[str]:
+        """What to look at now; what is not there and cannot be brought is to be given back to ``again``."""
+        if not self._votes:
+            return []
+        taken = list(self._due)[:LOOKS_MAX]
+        for digest in taken:
+            del self._due[digest]
+        return taken
+
+    def again(self, digest: str) -> None:
+        """It could not be brought now."""
+        self._due[digest] = None
