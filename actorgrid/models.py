@@ -97,6 +97,7 @@ class NodeHealth(StrEnum):
     HEALTHY = "healthy"
     DEGRADED = "degraded"
     UNREACHABLE = "unreachable"
+    LOST = "lost"
     FAILED = "failed"
     UNKNOWN = "unknown"
 

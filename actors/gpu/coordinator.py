@@ -203,7 +203,7 @@ class GPUCoordinator(Server):
     def _on_snapshot(self, _snapshot: Snapshot) -> None:
         if not self._mirror.leads:
             self._leave_to_leader()
-        self._core.set_absent(self._mirror.absent)
+        self._core.set_absent(frozenset(self._mirror.absent))
         self._load()
         for lease_id in list(self._lease_waiters):
             self._settle_lease(lease_id)
@@ -217,7 +217,7 @@ class GPUCoordinator(Server):
             elif kind == "leader":
                 self._leadership_changed()
             elif kind == "absent":
-                self._core.set_absent(self._mirror.absent)
+                self._core.set_absent(frozenset(self._mirror.absent))
         self._kick()
 
     def _leadership_changed(self) -> None:
@@ -293,7 +293,10 @@ class GPUCoordinator(Server):
         """Commit a grant. What the ledger may or may not have committed stays reserved and is asked again."""
         while grant.id in self._core.in_flight:
             try:
-                result = await self._mirror.propose(grant.command(self._mirror.term, self._ports()))
+                command = grant.command(self._mirror.term, self._ports())
+                if grant.lease is not None:
+                    command["max_isolation_s"] = self.host.settings.work.max_isolation_s
+                result = await self._mirror.propose(command)
                 self._grants_total += 1
                 self._decisions.appendleft(self._decision(grant))
                 await self._seen(grant, int(result["token"][1]))
