@@ -93,7 +93,6 @@ class Consensus(Server):
         self._snapshot_under_way = False
         self._links: RaftLinks | None = None
         self._heard_at: dict[int, float] = {}
-        self._gone_at: dict[str, float] = {}
         self._absent: dict[str, float] = {}
         plan = self.host.voter
         with collection_paused():
@@ -221,7 +220,6 @@ class Consensus(Server):
         self._expiry.lead(self._voter.ledger.locks, self.runtime.monotonic())
         self._arm_expiry()
         self._heard_at.clear()
-        self._gone_at.clear()
         self._look_around()  # before anybody places work
         self._tell_leadership()
         plan = self.host.voter
@@ -334,7 +332,7 @@ class Consensus(Server):
         absent = {
             host_id: at
             for host_id, at in heard.items()
-            if host_id not in members or members[host_id]["node"] not in here
+            if members[host_id]["node"] not in here
         }
         if absent.keys() != self._absent.keys():
             self._absent = absent
@@ -343,17 +341,14 @@ class Consensus(Server):
     def _heard(self, status: Status) -> dict[str, float]:
         """When each host was heard of last, on CLOCK_BOOTTIME: never earlier than it was.
 
-        Who was not heard of in this term counts as heard at its beginning, and a host that is no member any more
-        as heard when it left: up to then another leader, or this one, may have confirmed its lease.
+        Who was not heard of in this term counts as heard at its beginning: up to then another leader may have confirmed
+        its lease. A host that is no member any more has no work left that could be lost (``removal.py``).
         """
-        now, ledger = self.runtime.boottime(), self._voter.ledger
+        now, members = self.runtime.boottime(), self._voter.ledger.members
         for node in status.progress:
             self._heard_at.setdefault(node, now)
         self._heard_at[status.node] = now
-        heard = {id: self._heard_at.setdefault(record["node"], now) for id, record in ledger.members.items()}
-        gone = ledger.hosts.keys() - heard.keys()
-        self._gone_at = {host_id: self._gone_at.get(host_id, now) for host_id in gone}
-        return {**heard, **self._gone_at}
+        return {id: self._heard_at.setdefault(record["node"], now) for id, record in members.items()}
 
     async def _hosts_heard(self) -> dict[str, Any]:
         """Who was heard of when, as the leader knows it that a majority has confirmed after ``as_of``."""

@@ -105,7 +105,7 @@ class Ledger:
         self._events: list[Event] = []
         self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "new_term": self._new_term,
-            "register_host": lambda command: self._hosts.register(command, self._at, self.index),
+            "register_host": self._register_host,
             "confirm_host": lambda command: self._hosts.confirm(command, self.index),
             "lose_host": self._lose_host,
             "drain_host": self._hosts.drain,
@@ -310,6 +310,10 @@ class Ledger:
             api_keys=dict(self.api_keys),
             trust=dict(self.trust),
         )
+
+    def _register_host(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._members.refuse_removed(command["host"]["host_id"])
+        return self._hosts.register(command, self._at, self.index)
 
     # -- terms, settings
 

@@ -109,6 +109,12 @@ class Members:
         if record["fingerprints"] != [fingerprint]:
             self._put({**record, "fingerprints": [fingerprint]}, "")
 
+    def refuse_removed(self, host_id: str) -> None:
+        """Raises WrongState for a host that was a member and is none any more."""
+        gone = self.removed.get(host_id)
+        if gone is not None:
+            raise WrongState(f"host {host_id} is no member any more", found=f"removed by {gone['by'] or 'request'}")
+
     def check_removal(self, host_id: str) -> None:
         """Raises NotFound, or WrongState for the last that may vote."""
         record = self._get(host_id)
