@@ -329,11 +329,7 @@ class Consensus(Server):
         most, heard = ABSENT_S / TICK_S, self._heard(status)
         here = {node for node, progress in status.progress.items() if progress.match and progress.quiet_ticks <= most}
         here.add(status.node)
-        absent = {
-            host_id: at
-            for host_id, at in heard.items()
-            if members[host_id]["node"] not in here
-        }
+        absent = {host_id: at for host_id, at in heard.items() if members[host_id]["node"] not in here}
         if absent.keys() != self._absent.keys():
             self._absent = absent
             self._followers.tell_between(("absent", "", dict(absent)))

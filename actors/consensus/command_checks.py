@@ -148,6 +148,7 @@ _DEVICE_MAY: dict[str, _Check] = {
     "compute_capability": _or_none(_text),
     "pcie_bus_id": _or_none(_text),
     "numa_node": _or_none(_signed),
+    "unfit": _text,
 }
 _RESOURCES_MAY: dict[str, _Check] = {
     "gpus": lambda value: _number(value) and 0 <= value <= 1024,
