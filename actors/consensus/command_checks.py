@@ -148,6 +148,7 @@ _DEVICE_MAY: dict[str, _Check] = {
     "compute_capability": _or_none(_text),
     "pcie_bus_id": _or_none(_text),
     "numa_node": _or_none(_signed),
+    "unfit": _text,
 }
 _RESOURCES_MAY: dict[str, _Check] = {
     "gpus": lambda value: _number(value) and 0 <= value <= 1024,
@@ -309,7 +310,7 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "found_cluster": ({"cluster_id": _id, "host_id": _id, **_MEMBER}, {}),
     "add_member": ({"host_id": _id, **_MEMBER}, _MEMBER_MAY),
     "change_member": ({"host_id": _id}, {**_MEMBER, **_MEMBER_MAY}),
-    "remove_member": ({"host_id": _id}, {"by": _text}),
+    "remove_member": ({"host_id": _id}, {"by": _text, "force": _truth}),
     "publish_bundle": ({"bundle": _table}, {}),
     "report_trust": (
         {
