@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 SIGNS_OF_LIFE = frozenset({"append_reply", "heartbeat_reply", "snapshot_reply", "read_index"})
 """What a leader hears of a host that hears it. A read must be among them: it renews the host's lease."""
@@ -11,30 +11,25 @@ SIGNS_OF_LIFE = frozenset({"append_reply", "heartbeat_reply", "snapshot_reply", 
 class Heard:
     """Of one leadership. All times are of the leader's CLOCK_BOOTTIME.
 
-    Who was not heard of in it counts as heard at its beginning, and a host that is no member any more as heard when
-    it left: up to then another leader, or this one, may have confirmed its lease.
+    Who was not heard of in it counts as heard at its beginning: up to then another leader may have confirmed its lease.
     """
 
     def __init__(self) -> None:
         self._nodes: dict[int, float] = {}
-        self._gone: dict[str, float] = {}
 
     def begin(self) -> None:
         """A leadership begins: nobody has been heard of yet."""
         self._nodes.clear()
-        self._gone.clear()
 
     def message(self, kind: str, sender: int, now: float) -> None:
         """A message came; to be called before anything is done about it."""
         if kind in SIGNS_OF_LIFE:
             self._nodes[sender] = now
 
-    def of(self, nodes: Mapping[str, int], known: Iterable[str], own: int, now: float) -> dict[str, float]:
-        """By host, for the members (*nodes*) and whoever else is *known* and is none any more; *own* is our node.
+    def of(self, nodes: Mapping[str, int], own: int, now: float) -> dict[str, float]:
+        """By host, for the members (*nodes*); *own* is our node.
 
         To be asked at the beginning, and often: who is asked for the first time counts as heard now.
         """
         self._nodes[own] = now
-        heard = {host_id: self._nodes.setdefault(node, now) for host_id, node in nodes.items()}
-        self._gone = {host_id: self._gone.get(host_id, now) for host_id in known if host_id not in heard}
-        return {**heard, **self._gone}
+        return {host_id: self._nodes.setdefault(node, now) for host_id, node in nodes.items()}
