@@ -35,6 +35,7 @@
     - PortInUse
     - DataDirUnusable
     - HostUnreachable
+    - HostIsolated
     - StartFailed
     - KeyExposed
     - KeyUnusable
@@ -89,6 +90,7 @@
     - TaskCancelled
     - TaskTimedOut
     - WorkerLost
+      * HostLost
     - MemoryLimitExceeded
     - UnpicklableResult
     - PythonMismatch
@@ -309,6 +311,10 @@ class DataDirUnusable(HostError):
 
 class HostUnreachable(HostError):
     """No agent answers there."""
+
+
+class HostIsolated(HostError):
+    """This host has not been confirmed by the cluster's leader for a while: it starts nothing new."""
 
 
 class StartFailed(HostError):
@@ -580,6 +586,10 @@ class TaskTimedOut(TaskError):
 
 class WorkerLost(TaskError):
     """The worker process died under the work, as often as retries allowed."""
+
+
+class HostLost(WorkerLost):
+    """The whole host was not heard of for longer than the work's ``max_isolation_s``: the work ended there."""
 
 
 class MemoryLimitExceeded(TaskError):

@@ -97,6 +97,7 @@ class NodeHealth(StrEnum):
     HEALTHY = "healthy"
     DEGRADED = "degraded"
     UNREACHABLE = "unreachable"
+    LOST = "lost"
     FAILED = "failed"
     UNKNOWN = "unknown"
 
@@ -398,6 +399,8 @@ class GPUDevice(Answer):
     power_usage_watts: float | None = None
     utilization_percent: float | None = None
     status: GPUStatus = GPUStatus.AVAILABLE
+    unfit: str | None = None
+    """Why it takes nothing new, on whichever host it is; ``None``: it does."""
     jobs: list[str] = []
 
 

@@ -186,10 +186,13 @@ class WorkSection(Section):
     pools: PoolsSection = setting(PoolsSection(), "warm workers by kind of work")
     max_isolation_s: float = setting(
         10.0,
-        "how long an attempt goes on without its agent; a job may set its own",
+        "how long an attempt goes on without its agent or the cluster; a job may set its own",
         live=True,
         ge=1,
         le=86400,
+    )
+    lease_s: float = setting(
+        3.0, "without a word of the cluster's leader for so long, this host starts nothing new", ge=0.5, le=3
     )
     kill_grace_s: float = setting(
         5.0, "time between SIGTERM and SIGKILL; for preemption a job may set its own", live=True, ge=0, le=3600

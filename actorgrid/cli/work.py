@@ -45,6 +45,14 @@ def _grace(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
     return seconds
 
 
+def _isolation(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    """A length of time of a second to a day."""
+    seconds = _seconds(_ctx, _parameter, value)
+    if seconds is not None and not 1 <= seconds <= 86_400:
+        raise click.BadParameter(f"{value!r} is not between one second and one day")
+    return seconds
+
+
 def _deadline(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | str | None:
     """A length of time from now, in seconds, or a date and time (of here, unless it names its zone) as text."""
     if value is None or _TIME.match(value.strip()):
@@ -102,6 +110,12 @@ _OPTIONS = [
     click.option("--no-preempt", is_flag=True, help="Never stop it so that another can start."),
     click.option("--grace", callback=_grace, metavar="TIME", help="When it is preempted: from SIGTERM to SIGKILL."),
     click.option(
+        "--max-isolation",
+        callback=_isolation,
+        metavar="TIME",
+        help="It goes on so long on a host that is cut off, and starts elsewhere only then.",
+    ),
+    click.option(
         "--env", "env", callback=_variables, multiple=True, metavar="K=V", help="A variable; K alone: as it is here."
     ),
     click.option("--cwd", type=click.Path(), metavar="DIR", help="Run there; else in the current directory."),
@@ -155,6 +169,8 @@ def request(http: Any, command: list[str], stdin: bytes | None = None, **options
         wanted["preemptible"] = False
     if options["grace"] is not None:
         wanted["grace_s"] = options["grace"]
+    if options["max_isolation"] is not None:
+        wanted["max_isolation_s"] = options["max_isolation"]
     if stdin is not None:
         wanted["stdin"] = stdin
     return wanted

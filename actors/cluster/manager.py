@@ -354,8 +354,20 @@ class ClusterManager(Server):
             for host_id, record in sorted(self._mirror.hosts.items())
         ]
 
-    def _health_of(self, host_id: str) -> NodeHealth:
-        return NodeHealth.UNREACHABLE if host_id in self._mirror.absent else NodeHealth.UNKNOWN
+    def _condition(self, record: dict[str, Any], health: dict[str, Any]) -> dict[str, Any]:
+        """How a host is, as far as this one can tell: of the others, only the leader hears."""
+        host_id, mirror = record["host_id"], self._mirror
+        here, problems, heard_at = host_id == self.host.host_id, [], None
+        if here:
+            state, problems, heard_at = health["health"], list(health["problems"]), time()
+        elif host_id in mirror.absent:
+            state, heard_at = NodeHealth.UNREACHABLE, time() - self.runtime.boottime() + mirror.absent[host_id]
+        else:
+            state, heard_at = NodeHealth.UNKNOWN, time() if mirror.leads else None
+        if record["state"] == "lost":
+            state, heard_at = NodeHealth.LOST, heard_at or record["heard_at"]
+            problems.insert(0, "it was away for too long: it gets work again once nothing lives there of what it had")
+        return {"health": state, "problems": problems, "last_heartbeat": heard_at}
 
     def _membership(self, host_id: str, voters: list[int]) -> dict[str, Any]:
         """What a host is to the cluster; all that there is when it is alone."""
@@ -388,7 +400,6 @@ class ClusterManager(Server):
         self, record: dict[str, Any], health: dict[str, Any], devices: list[dict[str, Any]], port: int
     ) -> dict[str, Any]:
         held = [a for a in self._mirror.allocations.values() if a["host"] == record["host_id"]]
-        here = record["host_id"] == self.host.host_id
         return {
             "node_id": record["host_id"],
             "hostname": record["hostname"],
@@ -400,10 +411,7 @@ class ClusterManager(Server):
             "cpu_milli_allocated": sum(a["cpu_milli"] for a in held),
             "memory_mib": record["memory_mib"],
             "memory_mib_allocated": sum(a["memory_mib"] for a in held),
-            # How the others are is not known here yet.
-            "health": health["health"] if here else self._health_of(record["host_id"]),
-            "problems": health["problems"] if here else [],
-            "last_heartbeat": time() if here else None,
+            **self._condition(record, health),
             "draining": record.get("draining", False),
         }
 

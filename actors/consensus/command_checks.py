@@ -17,6 +17,7 @@ from .quotas import LIMITS
 
 VERSION = 1
 MAX_JOBS = 10_000
+MAX_LOST = 10_000
 DEPTH_MAX = 16
 GRACE_MAX_S = 3600.0
 AUTHORITIES_MAX = 2
@@ -87,6 +88,15 @@ def _token(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(_whole(part) for part in value)
 
 
+def _held(value: Any) -> bool:
+    """Allocations with their tokens."""
+    return (
+        isinstance(value, list)
+        and len(value) <= MAX_LOST
+        and all(isinstance(part, list) and len(part) == 2 and _text(part[0]) and _token(part[1]) for part in value)
+    )
+
+
 def _ports(value: Any) -> bool:
     return (
         isinstance(value, list)
@@ -138,6 +148,7 @@ _DEVICE_MAY: dict[str, _Check] = {
     "compute_capability": _or_none(_text),
     "pcie_bus_id": _or_none(_text),
     "numa_node": _or_none(_signed),
+    "unfit": _text,
 }
 _RESOURCES_MAY: dict[str, _Check] = {
     "gpus": lambda value: _number(value) and 0 <= value <= 1024,
@@ -216,6 +227,18 @@ _ENTRY: dict[str, _Check] = {"type": _text, "v": _whole, "at": _number}
 _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "new_term": ({"term": _whole}, {"epoch": _or_none(_whole)}),
     "register_host": ({"host": _table}, {}),
+    "confirm_host": ({"host": _id, "incarnation": _whole, "lost_at": _or_none(_whole)}, {}),
+    "lose_host": (
+        {
+            "host": _id,
+            "incarnation": _whole,
+            "seen_index": _whole,
+            "heard_at": _number,
+            "allocations": _held,
+            "term": _whole,
+        },
+        {},
+    ),
     "drain_host": ({"host": _id, "draining": _truth}, {"by": _text}),
     "submit_jobs": ({"jobs": lambda value: isinstance(value, list) and len(value) <= MAX_JOBS}, {}),
     "grant_attempt": (
@@ -263,7 +286,12 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
             "resources": _table,
             "term": _whole,
         },
-        {"pool": _or_none(_text), "env": _env, "user_id": _text},
+        {
+            "pool": _or_none(_text),
+            "env": _env,
+            "user_id": _text,
+            "max_isolation_s": lambda value: _number(value) and value >= 0,
+        },
     ),
     "release_lease": ({"lease_id": _text}, {}),
     "acquire_lock": (

@@ -41,6 +41,13 @@ class Inventory:
     """
 
     seen: int = 0
+    everywhere: bool = False
+    """With the readings of other hosts' devices, of those that answer soon; else they have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnReadings:
+    """What this host reads of its devices. Answer: by UUID the fields of ``device.Readings``, and ``score``."""
 
 
 @dataclass(frozen=True, slots=True)

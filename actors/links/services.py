@@ -13,7 +13,7 @@ from typing import Any
 from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
-from ..gpu.messages import AcquireLease
+from ..gpu.messages import AcquireLease, OwnReadings
 from ..work.attempt_dir import AttemptDir
 from ..work.messages import AttachLease, DetachLease
 from .pieces import Fields, Piece, check_digest, is_count, read_piece
@@ -40,6 +40,7 @@ class Services:
             "result": self._result,
             "blob": self._blob,
             "keep_blobs": self._keep_blobs,
+            "readings": self._readings,
             "acquire_lease": self._acquire_lease,
             "attach_lease": self._attach_lease,
             "detach_lease": self._detach_lease,
@@ -95,6 +96,10 @@ class Services:
 
     def _folder(self, fields: Fields) -> AttemptDir:
         return AttemptDir(self._server.host.paths.attempts_dir, _text(fields, "attempt_id"))
+
+    async def _readings(self, _asker: str, _fields: Fields) -> Any:
+        """What this host's devices read now."""
+        return await self._server.call("gpu_coordinator", OwnReadings())
 
     # -- sessions
 

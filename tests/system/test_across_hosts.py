@@ -133,6 +133,17 @@ def test_a_worker_that_dies_on_another_host_costs_no_task(two: Two, tmp_path: Pa
         assert client.submit(once, str(tmp_path / "marker"), retries=2, **THERE).result(30) == "again"
 
 
+def test_every_host_shows_what_all_devices_read(two: Two) -> None:
+    for host in two:
+        until(
+            lambda host=host: (
+                [gpu["temperature_celsius"] is not None for gpu in host.cli_json("gpus")["gpus"]]  # type: ignore[misc]
+                == [True] * 4
+            ),
+            "readings of both hosts' devices",
+        )
+
+
 def test_links_survive_the_death_of_their_server(two: Two) -> None:
     first, _ = two
     client = first.client()
