@@ -28,7 +28,9 @@ from .peer_tls import PeerIdentity
 
 ACCEPT_AGAIN_S = 1.0
 ACCEPTS_A_TURN = 16
-BACKLOG = 128
+BACKLOG = 1024
+"""Every host of a large cluster may dial at once, when it has a new leader or the agent here is back: whose packet the
+kernel drops comes again a second later."""
 
 Address = tuple[str, int]
 Resolve = Callable[[str], Sequence[Address]]
@@ -143,6 +145,8 @@ class PeerNet(PeerHosts):
         host_id = end.link.host_id
         about = f"a link with {host_id or 'a host'} at {end.address}: {event.error}"
         self._count(refusal, about, host_id, end.link.lane)
+        if refusal == Refusal.REFUSED_US and host_id:
+            self._refused_us(host_id, event.error.found)
         if end in self._half_open:
             del self._half_open[end]
             self._door.gone(end.address)
