@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from actorgrid.chaos.simulator.scenario import find
-
 from tests.processes import until
 from tests.system import net_scenarios
 from tests.system.net_checks import check_logs, explain, no_violation, one_leader_a_term
