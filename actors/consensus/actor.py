@@ -29,7 +29,7 @@ from .entries import Done
 from .followers import Followers
 from .linearizable import Reads
 from .lock_expiry import LockExpiry
-from .messages import Propose, Proposed, Query, Snapshot, Subscribe
+from .messages import HandOver, Propose, Proposed, Query, Snapshot, Subscribe
 from .outcome import Outcome
 from .queries import Queries
 from .raft.messages import Dropped, Message
@@ -37,7 +37,7 @@ from .raft_links import RaftLinks
 from .reserve import free_bytes
 from .snapshot_format import FORMAT
 from .voter import Voter
-from .voter_policy import next_step
+from .voter_policy import next_step, successor
 
 BACKLOG_MAX = 10_000
 HOUSEKEEPING_S = 1.0
@@ -48,6 +48,7 @@ CATCH_UP_S = 8.0
 WAITS_S = 60.0
 """A proposal waits here at most; by then its caller has repeated it several times."""
 LOOK_S = 0.25
+HAND_OVER_S = 2.0
 ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
@@ -315,6 +316,20 @@ class Consensus(Server):
             taken = self._voter.change_members(changes)
             self.log.info("voters: %s: %s", changes, taken)
             self._pump_soon()
+
+    @handles(HandOver)
+    async def _hand_over(self, _request: HandOver) -> dict[str, Any]:
+        status = self._voter.status()
+        most = ABSENT_S / TICK_S
+        silent = frozenset(node for node, progress in status.progress.items() if progress.quiet_ticks > most)
+        to = successor(status.config, status.progress, status.node, silent) if self._leading else None
+        if to is not None:
+            self.log.info("handing the leadership over to node %d: %s", to, self._voter.hand_over(to))
+            self._pump_soon()
+            deadline = self.runtime.monotonic() + HAND_OVER_S
+            while (self._leading or self._leader_host() is None) and self.runtime.monotonic() < deadline:
+                await self.sleep(TICK_S)
+        return {"leader": self._leader_host()}
 
     def _put(self, command: dict[str, Any]) -> None:
         """Propose for ourselves; what is lost with the leadership is not missed."""

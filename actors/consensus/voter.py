@@ -174,6 +174,10 @@ class Voter:
         """A message to *node* was lost on this side."""
         self._core.report_unreachable(node)
 
+    def hand_over(self, node: int) -> Accepted | Dropped:
+        """Let the voter *node* lead; ``pump`` sets it going."""
+        return self._core.transfer_leader(node)
+
     def hurry(self, node: int) -> None:
         """*node* is to act on what was applied last: it is told before other learners."""
         self._core.hurry(node, self.ledger.index)

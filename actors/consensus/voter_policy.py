@@ -82,5 +82,13 @@ def next_step(
     return ()
 
 
+def successor(
+    config: ConfState, progress: Mapping[int, PeerStatus], leader: int, silent: frozenset[int]
+) -> int | None:
+    """Who is to lead when *leader* stops: the voter that has the most of the log; ``None`` where no other is there."""
+    able = [node for node in config.voters if node != leader and node not in silent and not progress[node].damaged]
+    return max(able, key=lambda node: (progress[node].match, -node), default=None)
+
+
 def _is_near(status: PeerStatus | None, commit: int) -> bool:
     return status is not None and status.active and not status.damaged and commit - status.match <= NEAR_ENTRIES

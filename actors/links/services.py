@@ -14,6 +14,7 @@ from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
 from ..gpu.messages import AcquireLease
+from ..host.messages import RestartHost
 from ..work.attempt_dir import AttemptDir
 from ..work.messages import AttachLease, DetachLease
 from .pieces import Fields, Piece, check_digest, is_count, read_piece
@@ -43,6 +44,7 @@ class Services:
             "acquire_lease": self._acquire_lease,
             "attach_lease": self._attach_lease,
             "detach_lease": self._detach_lease,
+            "restart": self._restart,
         }
 
     async def answer(self, asker: str, service: str, fields: Fields) -> Any:
@@ -95,6 +97,12 @@ class Services:
 
     def _folder(self, fields: Fields) -> AttemptDir:
         return AttemptDir(self._server.host.paths.attempts_dir, _text(fields, "attempt_id"))
+
+    # -- the host
+
+    async def _restart(self, asker: str, fields: Fields) -> Any:
+        by = f"{_text(fields, 'by')}, by host {asker}"
+        return await self._server.call("host", RestartHost(by))
 
     # -- sessions
 

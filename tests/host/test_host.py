@@ -11,7 +11,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from actorgrid.actors.host.supervisor import StopHost
+from actorgrid.actors.host.messages import StopHost
 from actorgrid.errors import ActorDown, CallTimeout, NoSuchActor, WrongState
 from tests.host.conftest import DOOR, ECHO, Host, spec, wait_for
 from tests.processes import is_alive
