@@ -35,6 +35,7 @@
     - PortInUse
     - DataDirUnusable
     - HostUnreachable
+    - HostIsolated
     - StartFailed
     - KeyExposed
     - KeyUnusable
@@ -48,6 +49,7 @@
     - QuotaExceeded
     - StaleToken
     - StaleIncarnation
+    - HostsTooOld
     - WrongState
     - LockHeld
       * LockTimeout
@@ -89,6 +91,7 @@
     - TaskCancelled
     - TaskTimedOut
     - WorkerLost
+      * HostLost
     - MemoryLimitExceeded
     - UnpicklableResult
     - PythonMismatch
@@ -311,6 +314,10 @@ class HostUnreachable(HostError):
     """No agent answers there."""
 
 
+class HostIsolated(HostError):
+    """This host has not been confirmed by the cluster's leader for a while: it starts nothing new."""
+
+
 class StartFailed(HostError):
     """A part of the host did not come up; the message says which and why."""
 
@@ -372,6 +379,10 @@ class StaleToken(LedgerRefused):
 
 class StaleIncarnation(LedgerRefused):
     """The command names an incarnation of a host that is gone."""
+
+
+class HostsTooOld(LedgerRefused):
+    """Some hosts of the cluster run a version that does not know this command yet."""
 
 
 class WrongState(LedgerRefused):
@@ -580,6 +591,10 @@ class TaskTimedOut(TaskError):
 
 class WorkerLost(TaskError):
     """The worker process died under the work, as often as retries allowed."""
+
+
+class HostLost(WorkerLost):
+    """The whole host was not heard of for longer than the work's ``max_isolation_s``: the work ended there."""
 
 
 class MemoryLimitExceeded(TaskError):

@@ -97,6 +97,7 @@ class NodeHealth(StrEnum):
     HEALTHY = "healthy"
     DEGRADED = "degraded"
     UNREACHABLE = "unreachable"
+    LOST = "lost"
     FAILED = "failed"
     UNKNOWN = "unknown"
 
@@ -205,7 +206,7 @@ class Resources(Request):
 
 
 class TaskRequest(Resources):
-    """A job to accept: a shell command or a pickled Python call."""
+    """A job to accept: a shell command or a pickled Python call. The resources are those of each member of a gang."""
 
     task_id: str = Field(default_factory=lambda: uuid.uuid4().hex, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     user_id: str = Field(default="local", max_length=128)
@@ -222,6 +223,10 @@ class TaskRequest(Resources):
     scheduling_policy: SchedulingPolicy = Field(
         default=SchedulingPolicy.PRIORITY, validation_alias=AliasChoices("scheduling_policy", "policy")
     )
+    gang: int = Field(
+        default=1, ge=1, le=256, description="members that start together or not at all, each with the resources asked"
+    )
+    spread: bool = Field(default=False, description="of a gang: no two members on one host")
     env: dict[str, str] = Field(default_factory=dict, max_length=1024)
     cwd: str | None = None
     max_execution_time_s: float | None = Field(
@@ -300,8 +305,34 @@ class Preemption(Answer):
     for_job: str
 
 
+class Member(Answer):
+    """One member of a gang's attempt, by its rank from 0: where it is, and how it goes."""
+
+    rank: int
+    host: str
+    address: str
+    allocation_id: str
+    state: AttemptState
+    gpu_uuids: list[str] = []
+    gpu_indexes: list[int] = []
+    started_at: float | None = None
+    ended_at: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    error: dict[str, Any] | None = None
+    max_rss_bytes: int | None = None
+    cpu_s: float | None = None
+
+
+class Rendezvous(Answer):
+    """Where rank 0 of a gang listens for the other members."""
+
+    address: str
+    port: int
+
+
 class Attempt(Answer):
-    """One try at a job, numbered from 1."""
+    """One try at a job, numbered from 1. Of a gang's, host and GPUs are those of rank 0."""
 
     number: int
     attempt_id: str
@@ -320,6 +351,8 @@ class Attempt(Answer):
     placement_latency_us: float | None = None
     max_rss_bytes: int | None = None
     cpu_s: float | None = None
+    members: list[Member] = Field(default=[], description="of a gang, by rank")
+    rendezvous: Rendezvous | None = None
 
 
 class Job(Answer):

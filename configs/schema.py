@@ -57,6 +57,16 @@ def loopback(address: str) -> str:
     return address
 
 
+def port_range(text: str) -> str:
+    """*text* when it is the first and the last of some ports."""
+    first, _, last = text.partition("-")
+    if not (first.isdecimal() and last.isdecimal() and 1024 <= int(first) <= int(last) <= 65_535):
+        raise PydanticCustomError(
+            "no_ports", "{text} names no ports; write the first and the last, like 29500-29999", {"text": repr(text)}
+        )
+    return text
+
+
 def reachable(address: str) -> str:
     """*address* when others can be told to come there: numeric, and one address, not all; or empty."""
     import ipaddress
@@ -176,10 +186,13 @@ class WorkSection(Section):
     pools: PoolsSection = setting(PoolsSection(), "warm workers by kind of work")
     max_isolation_s: float = setting(
         10.0,
-        "how long an attempt goes on without its agent; a job may set its own",
+        "how long an attempt goes on without its agent or the cluster; a job may set its own",
         live=True,
         ge=1,
         le=86400,
+    )
+    lease_s: float = setting(
+        3.0, "without a word of the cluster's leader for so long, this host starts nothing new", ge=0.5, le=3
     )
     kill_grace_s: float = setting(
         5.0, "time between SIGTERM and SIGKILL; for preemption a job may set its own", live=True, ge=0, le=3600
@@ -193,6 +206,11 @@ class WorkSection(Section):
     max_attempts: int = setting(512, "attempts that may run at once on this host", live=True, ge=1, le=10_000)
     keep_finished_jobs: int = setting(
         1000, "ended attempts whose output and result stay on disk", live=True, ge=1, le=1_000_000
+    )
+    rendezvous_ports: Annotated[str, AfterValidator(port_range)] = setting(
+        "29500-29999",
+        "where rank 0 of a gang may listen for the other members: the first and the last port; one for each gang",
+        live=True,
     )
     on_stop: Literal["end", "leave"] = setting(
         "end",

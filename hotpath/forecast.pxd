@@ -57,6 +57,7 @@ cdef struct Asked:
     long long device_memory
     long long gang
     int count
+    bint apart              # no two members on one node
     bint models             # only devices whose model is wanted
     bint within             # only devices that are allowed
 

@@ -607,6 +607,7 @@ cdef class Forecast:
         found.device_memory = ask.device_memory
         found.count = ask.count
         found.gang = ask.gang
+        found.apart = ask.apart
         assert found.milli > 0 or not found.count, "a share of nothing"
         models = ask.models
         if models:
@@ -660,6 +661,8 @@ cdef class Forecast:
         cdef int index
         if node.draining or (ask.within and not self.allowed_on[number]):
             return 0
+        if ask.apart:
+            most = min(most, 1)
         if free.total < ask.count * ask.milli:
             for index in range(node.gpus):
                 if free.milli[index] < 0:

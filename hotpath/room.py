@@ -13,11 +13,15 @@ ENDS_MAX = 20_000
 
 
 class Ask:
-    """One gang's needs as a planner counts them: the engine's arguments, in the form that is fast to test."""
+    """One gang's needs as a planner counts them: the engine's arguments, in the form that is fast to test.
 
-    __slots__ = ("count", "cpu", "device_memory", "gang", "memory", "milli", "models", "within")
+    *apart*: no two members on one node.
+    """
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
+    __slots__ = ("apart", "count", "cpu", "device_memory", "gang", "memory", "milli", "models", "within")
+
+    def __init__(self, arguments: Mapping[str, Any], *, apart: bool = False) -> None:
+        self.apart = apart
         self.cpu: int = arguments.get("cpu_milli", 0)
         self.memory: int = arguments.get("memory_mib", 0)
         self.count: int = arguments.get("gpu_count", 0)
@@ -103,6 +107,8 @@ class Room:
         """How many members of *ask* fit into *free* of this node, at most *most*."""
         if self.draining or (ask.within and self.name not in ask.within):
             return 0
+        if ask.apart:
+            most = min(most, 1)
         if free.total < ask.count * ask.milli and min(free.milli, default=0) >= 0:
             return 0
         if ask.cpu:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from time import monotonic
+from time import CLOCK_BOOTTIME, clock_gettime, monotonic
 from typing import Any, Protocol
 
 from actorgrid.errors import ActorGridError, MailboxFull, NoSuchActor, PeerGone, StartFailed
@@ -187,6 +187,10 @@ class ActorRuntime:
     def monotonic(self) -> float:
         """Seconds on a clock that never steps back."""
         return monotonic()
+
+    def boottime(self) -> float:
+        """Seconds since the machine's boot, suspended time included."""
+        return clock_gettime(CLOCK_BOOTTIME)
 
     def crash(self, error: BaseException) -> None:
         """Die of *error* after the current handler."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 import heapq
 import inspect
 import itertools
-import pickle  # nosec B403 - round trips of our own messages, to hold them to what a process border allows
 import selectors
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from time import monotonic
+from time import CLOCK_BOOTTIME, clock_gettime, monotonic
 from typing import Any
 
 from actorgrid.errors import ActorGridError, NoSuchActor
@@ -24,6 +23,7 @@ from .exits import ExitReason
 from .ref import Ref
 from .registry import MemoryRegistry
 from .server import Server
+from .wire import pack, unpack
 
 TEST = Ref("test", "test")
 
@@ -52,6 +52,7 @@ class InlineRuntime:
         self.in_place = not node.real_time
         self.registry = node.registry
         self.monotonic = node.monotonic
+        self.boottime = node.boottime
         self.after = node.after
         self.watch = node.watch
         self.unwatch = node.unwatch
@@ -115,7 +116,7 @@ class InlineNode:
         self.ended: dict[str, ExitReason] = {}
         self.registry = MemoryRegistry(lambda address: address in self.servers or address == TEST.address)
         self.registry.register("test", TEST)
-        self._inbox: deque[tuple[str, bytes]] = deque()
+        self._inbox: deque[tuple[str, Ref, bytes]] = deque()
         self._timers: list[tuple[float, int, InlineTimer]] = []
         self._count = itertools.count()
         self._selector = selectors.DefaultSelector()
@@ -128,7 +129,7 @@ class InlineNode:
         target = to if isinstance(to, Ref) else self.registry.whereis(to)
         if target is None or (target.address not in self.servers and target != TEST):
             raise NoSuchActor(f"no server is called {to!s}", found=", ".join(sorted(self.servers)))
-        self._inbox.append((target.address, pickle.dumps(replace(envelope, source=source))))
+        self._inbox.append((target.address, source, pack(envelope)))
         return target.address
 
     def end(self, name: str, reason: ExitReason, silent: bool = False) -> None:
@@ -168,6 +169,10 @@ class InlineNode:
     def monotonic(self) -> float:
         """The node's clock."""
         return monotonic() if self.real_time else self.now_s
+
+    def boottime(self) -> float:
+        """The same clock, but as shims and their likes see it where time is real."""
+        return clock_gettime(CLOCK_BOOTTIME) if self.real_time else self.now_s
 
     def crash(self, error: BaseException) -> None:
         """A server died of *error*; raised again by the next ``step``."""
@@ -210,9 +215,9 @@ class InlineNode:
     def step(self, wait_s: float = 0.0) -> bool:
         """Do one thing if there is one; ``False`` when all is quiet."""
         if self._inbox:
-            to, data = self._inbox.popleft()
-            envelope = pickle.loads(data)  # nosec B301 - our own bytes, made in send
-            if to == TEST.address:
+            to, source, data = self._inbox.popleft()
+            envelope = replace(unpack(data, source.address), source=source)
+            if to == TEST.address and envelope.ref is not None:
                 self._replies[envelope.ref] = envelope
             elif to in self.servers:
                 self.servers[to].deliver(envelope)

@@ -81,6 +81,9 @@ class Runtime(Protocol):
     def monotonic(self) -> float:
         """Seconds on a clock that never steps back."""
 
+    def boottime(self) -> float:
+        """The same, but it goes on while the machine is suspended: what leases are counted on."""
+
     def crash(self, error: BaseException) -> None:
         """Let the process die of *error* after the current handler."""
 

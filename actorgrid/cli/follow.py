@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import http.client
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, BinaryIO
 
 from actorgrid.client.http import AdminHttp, segment
 from actorgrid.errors import ActorGridError, CallTimeout, HostError, HostUnreachable, NotFound
+
+from .ranks import Labelled, Ranks
 
 PATIENCE_S = 60.0
 PAUSE_S = 0.5
@@ -33,9 +35,10 @@ class JobFollower:
     """Threads that carry a job's output and wait for its end; made, started, waited for, closed.
 
     *connect* gives a new door each time. *outputs* maps ``stdout`` and ``stderr`` to where their bytes go (a stream
-    that is not named is not read). *notice* is told what a person should know. Output begins with that of *attempt*
-    (the first, unless given) and goes on through later ones, or with *only* ends with it. *before_output* is called
-    before each piece, to clear what else is on the terminal.
+    that is not named is not read); of a gang it is that of *rank*, or with *ranks* of each as these name it.
+    *notice* is told what a person should know. Output begins with that of *attempt* (the first, unless given) and
+    goes on through later ones, or with *only* ends with it. *before_output* is called before each piece, to clear
+    what else is on the terminal.
     """
 
     def __init__(
@@ -47,6 +50,8 @@ class JobFollower:
         attempt: int | None = None,
         only: bool = False,
         before_output: Callable[[], None] = lambda: None,
+        rank: int = 0,
+        ranks: Ranks | None = None,
     ) -> None:
         self.job_id = job_id
         self.job: dict[str, Any] | None = None
@@ -62,10 +67,19 @@ class JobFollower:
         self._doors: set[AdminHttp] = set()
         self._lost_at: float | None = None
         self._threads = [
-            threading.Thread(target=self._carry, args=(stream, target), name=f"follow-{stream}", daemon=True)
-            for stream, target in outputs.items()
+            threading.Thread(target=self._carry, args=(stream, target, of), name=f"follow-{stream}-{of}", daemon=True)
+            for (of, stream), target in self._wanted(outputs, rank, ranks).items()
         ]
+        self._ranks = ranks
         self._waiter = threading.Thread(target=self._wait, name="follow-end", daemon=True)
+
+    @staticmethod
+    def _wanted(
+        outputs: dict[str, BinaryIO], rank: int, ranks: Ranks | None
+    ) -> Mapping[tuple[int, str], BinaryIO | Labelled]:
+        if ranks is not None:
+            return ranks.labelled
+        return {(rank, stream): target for stream, target in outputs.items()}
 
     def start(self) -> None:
         """Begin."""
@@ -104,6 +118,8 @@ class JobFollower:
         finally:
             for thread in self._threads:
                 thread.join()
+            if self._ranks is not None:
+                self._ranks.end()
             self.finished.set()
 
     def _await_end(self, door: AdminHttp) -> dict[str, Any]:
@@ -118,13 +134,15 @@ class JobFollower:
         self._answered()
         return job
 
-    def _carry(self, stream: str, target: BinaryIO) -> None:
+    def _carry(self, stream: str, target: BinaryIO | Labelled, rank: int) -> None:
         number, offset = self._attempt or 1, 0
 
         def read(door: AdminHttp) -> None:
             nonlocal number, offset
             while True:
                 query = {"stream": stream, "follow": True, "offset": offset, "attempt": number}
+                if rank:
+                    query["rank"] = rank
                 try:
                     with door.stream(f"/api/jobs/{segment(self.job_id)}/logs", **query) as response:
                         self._answered()

@@ -61,13 +61,12 @@ def _row(job: dict[str, Any], shown: str) -> list[str]:
     last = attempts[-1] if attempts else {}
     started, ended = last.get("started_at"), last.get("ended_at")
     ran = span((ended or time.time()) - started) if started else "-"
-    indexes = ",".join(str(index) for index in last.get("gpu_indexes", []))
     return [
         shown,
         str(job["name"])[:32],
         str(job["state"]),
         _gpus(job.get("resources", {})),
-        f"gpu {indexes}" if indexes else "-",
+        _place(last),
         ago(job["submitted_at"]),
         ran,
         str(len(attempts)),
@@ -75,12 +74,22 @@ def _row(job: dict[str, Any], shown: str) -> list[str]:
     ]
 
 
+def _place(attempt: dict[str, Any]) -> str:
+    members = attempt.get("members") or []
+    if members:
+        hosts = len({member["host"] for member in members})
+        return f"{hosts} host{'s' if hosts > 1 else ''}"
+    indexes = ",".join(str(index) for index in attempt.get("gpu_indexes", []))
+    return f"gpu {indexes}" if indexes else "-"
+
+
 def _gpus(resources: dict[str, Any]) -> str:
     gpus = resources.get("gpus", 0)
     if not gpus:
         return "-"
     memory = resources.get("gpu_memory_mib", 0)
-    return share(round(gpus * 1000)) + (f" ({size(memory << 20)})" if memory else "")
+    each = share(round(gpus * 1000)) + (f" ({size(memory << 20)})" if memory else "")
+    return f"{resources['gang']} x {each}" if "gang" in resources else each
 
 
 def note(job: dict[str, Any]) -> str:

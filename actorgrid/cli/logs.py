@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import click
 
 from .call import Call, host_options, pass_call
+from .ranks import RANKS_MAX, Labelled, Ranks, members_of
 
 MAX_JSON_BYTES = 8 * 2**20
 
@@ -19,6 +22,8 @@ MAX_JSON_BYTES = 8 * 2**20
 @click.option("--stderr", "only_stderr", is_flag=True, help="Only stderr.")
 @click.option("--stdout", "only_stdout", is_flag=True, help="Only stdout.")
 @click.option("--attempt", type=click.IntRange(min=1), help="Of this attempt; else of the latest.")
+@click.option("--rank", type=click.IntRange(0, 255), help="Of a gang: of this member; else of rank 0.")
+@click.option("--all-ranks", is_flag=True, help="Of a gang: of every member, each line with its rank in front.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each stream.")
 @host_options
 @pass_call
@@ -29,6 +34,8 @@ def command(
     only_stderr: bool,
     only_stdout: bool,
     attempt: int | None,
+    rank: int | None,
+    all_ranks: bool,
     tail: int | None,
 ) -> None:
     """Print a job's output.
@@ -44,18 +51,39 @@ def command(
         raise click.UsageError("--tail and --follow cannot be used together")
     if only_stderr and only_stdout:
         raise click.UsageError("--stderr and --stdout exclude each other; without either, both are printed")
+    if all_ranks and (rank is not None or call.json):
+        raise click.UsageError(f"--all-ranks cannot be used together with {'--json' if call.json else '--rank'}")
     streams = ["stderr"] if only_stderr else ["stdout"] if only_stdout else ["stdout", "stderr"]
     job = find_job(call.http, job_id)
+    of = _Of(call, job["job_id"], attempt, rank or 0, tail)
+    gang = members_of(job)
     if call.json:
-        texts = {stream: _text(call, job["job_id"], stream, attempt, tail) for stream in streams}
-        call.document({"job_id": job["job_id"], "state": job["state"], "attempt": attempt or _latest(job), **texts})
+        texts = {stream: _text(of, stream) for stream in streams}
+        member = {"rank": of.rank} if gang > 1 else {}
+        call.document(
+            {"job_id": job["job_id"], "state": job["state"], "attempt": attempt or _latest(job), **member, **texts}
+        )
     elif follow:
-        _follow(call, job, streams, attempt)
+        _follow(call, job, streams, attempt, of.rank, all_ranks and gang > 1)
     else:
-        for stream in streams:
-            _copy(call, job["job_id"], stream, attempt, tail)
+        if all_ranks and gang > 1 and job["attempts"]:
+            _copy_ranks(of, streams, gang)
+        else:
+            for stream in streams:
+                _copy(of, stream, binary(stream))
         if not job["attempts"]:
             click.echo(f"{job['job_id']} has not started; actorgrid why {job['job_id']}", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Of:
+    """Whose output, and how much of it: of the latest attempt unless one is named, the last lines where *tail* says."""
+
+    call: Call
+    job_id: str
+    attempt: int | None
+    rank: int
+    tail: int | None
 
 
 def binary(stream: str) -> BinaryIO:
@@ -67,55 +95,72 @@ def _latest(job: dict[str, Any]) -> int | None:
     return job["attempts"][-1]["number"] if job["attempts"] else None
 
 
-def _copy(call: Call, job_id: str, stream: str, attempt: int | None, tail: int | None) -> None:
-    target = binary(stream)
-    for piece in _chosen(call, job_id, stream, attempt, tail):
+def _copy(of: _Of, stream: str, target: BinaryIO | Labelled) -> None:
+    for piece in _chosen(of, stream):
         target.write(piece)
     target.flush()
 
 
-def _chosen(call: Call, job_id: str, stream: str, attempt: int | None, tail: int | None) -> Iterator[bytes]:
-    if tail is None:
-        yield from _pieces(call, job_id, stream, attempt)
+def _copy_ranks(of: _Of, streams: list[str], gang: int) -> None:
+    for stream in streams:
+        for rank in range(gang):
+            labelled = Labelled(binary(stream), rank, threading.Lock())
+            _copy(replace(of, rank=rank), stream, labelled)
+            labelled.end()
+
+
+def _chosen(of: _Of, stream: str) -> Iterator[bytes]:
+    if of.tail is None:
+        yield from _pieces(of, stream)
     else:
-        yield _last(call, job_id, stream, attempt, tail)
+        yield _last(of, stream, of.tail)
 
 
-def _pieces(call: Call, job_id: str, stream: str, attempt: int | None) -> Iterator[bytes]:
+def _pieces(of: _Of, stream: str) -> Iterator[bytes]:
     from actorgrid.client.http import segment
 
-    with call.http.stream(f"/api/jobs/{segment(job_id)}/logs", stream=stream, attempt=attempt) as response:
+    query: dict[str, Any] = {"stream": stream, "attempt": of.attempt, "rank": of.rank or None}
+    with of.call.http.stream(f"/api/jobs/{segment(of.job_id)}/logs", **query) as response:
         while piece := response.read1(64 * 1024):
             yield piece
 
 
-def _last(call: Call, job_id: str, stream: str, attempt: int | None, lines: int) -> bytes:
+def _last(of: _Of, stream: str, lines: int) -> bytes:
     """The last *lines* lines; of lines longer than 8 MiB in all, their last 8 MiB."""
     kept = b""
-    for piece in _pieces(call, job_id, stream, attempt):
+    for piece in _pieces(of, stream):
         kept += piece
         if len(kept) > 2 * MAX_JSON_BYTES:
             kept = kept[-MAX_JSON_BYTES:]
     return b"".join(kept.splitlines(keepends=True)[-lines:]) if lines else b""
 
 
-def _text(call: Call, job_id: str, stream: str, attempt: int | None, tail: int | None) -> str:
+def _text(of: _Of, stream: str) -> str:
     kept = b""
-    for piece in _chosen(call, job_id, stream, attempt, tail):
+    for piece in _chosen(of, stream):
         kept = (kept + piece)[-MAX_JSON_BYTES:]
     return kept.decode("utf-8", "replace")
 
 
-def _follow(call: Call, job: dict[str, Any], streams: list[str], attempt: int | None) -> None:
+def _follow(
+    call: Call, job: dict[str, Any], streams: list[str], attempt: int | None, rank: int, all_ranks: bool
+) -> None:
     from .follow import JobFollower
+
+    outputs = {stream: binary(stream) for stream in streams}
+    gang = members_of(job)
+    if all_ranks and gang > RANKS_MAX:
+        raise click.UsageError(f"--follow takes the output of at most {RANKS_MAX} ranks together; name one with --rank")
 
     follower = JobFollower(
         job["job_id"],
         call.new_http,
-        {stream: binary(stream) for stream in streams},
+        outputs,
         lambda text: click.echo(f"actorgrid: {text}", err=True),
         attempt=attempt or _latest(job),
         only=attempt is not None,
+        rank=rank,
+        ranks=Ranks(gang, outputs) if all_ranks else None,
     )
     follower.start()
     try:

@@ -39,8 +39,9 @@ def command(call: Call, /, words: tuple[str, ...], send_stdin: bool, detach: boo
         actorgrid run --gpus 2 --gpu-model H100 --retries 3 --detach -- ./sweep.sh
 
     Exits as the command did (128+n when signal n killed it, 124 at its time limit, 130 when cancelled). Ctrl-C
-    cancels the job, Ctrl-C again leaves it to itself. If the agent restarts meanwhile, the job and this command go
-    on. With --json the job's output goes to stderr, and the ended job is the document on stdout.
+    cancels the job, Ctrl-C again leaves it to itself. Lines of a gang's members begin with their rank. If the agent
+    restarts meanwhile, the job and this command go on. With --json the job's output goes to stderr, and the ended job
+    is the document on stdout.
     """
     stdin = _read_stdin() if send_stdin else None
     wanted = request(call.http, list(words), stdin, **options)
@@ -53,7 +54,7 @@ def command(call: Call, /, words: tuple[str, ...], send_stdin: bool, detach: boo
         else:
             click.echo(job_id)
         return 0
-    job = _attend(call, job_id)
+    job = _attend(call, job_id, options["gang"])
     code = exit_code(job)
     if call.json:
         call.document({"job_id": job_id, "state": job["state"], "exit_code": code, "job": job})
@@ -100,10 +101,11 @@ def ending(job: dict[str, Any]) -> str:
     return text + (f" ({error['hint']})" if error.get("hint") else "")
 
 
-def _attend(call: Call, job_id: str) -> dict[str, Any]:
+def _attend(call: Call, job_id: str, gang: int) -> dict[str, Any]:
     """Carry output until the job ends. The first Ctrl-C (or SIGTERM) cancels it, the second leaves."""
     from .follow import JobFollower
     from .logs import binary
+    from .ranks import RANKS_MAX, Ranks
 
     progress = Progress(call, job_id)
 
@@ -113,7 +115,10 @@ def _attend(call: Call, job_id: str) -> dict[str, Any]:
 
     stdout = binary("stderr" if call.json else "stdout")
     outputs = {"stdout": stdout, "stderr": binary("stderr")}
-    follower = JobFollower(job_id, call.new_http, outputs, notice, before_output=progress.close)
+    ranks = Ranks(min(gang, RANKS_MAX), outputs) if gang > 1 else None
+    follower = JobFollower(job_id, call.new_http, outputs, notice, before_output=progress.close, ranks=ranks)
+    if gang > RANKS_MAX:
+        notice(f"output of ranks 0 to {RANKS_MAX - 1}; the others': actorgrid logs {job_id} --rank R")
     asked_to_stop = threading.Event()
 
     def on_term(_number: int, _frame: object) -> None:

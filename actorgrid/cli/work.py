@@ -45,6 +45,14 @@ def _grace(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
     return seconds
 
 
+def _isolation(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    """A length of time of a second to a day."""
+    seconds = _seconds(_ctx, _parameter, value)
+    if seconds is not None and not 1 <= seconds <= 86_400:
+        raise click.BadParameter(f"{value!r} is not between one second and one day")
+    return seconds
+
+
 def _deadline(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | str | None:
     """A length of time from now, in seconds, or a date and time (of here, unless it names its zone) as text."""
     if value is None or _TIME.match(value.strip()):
@@ -80,6 +88,14 @@ _OPTIONS = [
     ),
     click.option("--cpus", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="N", help="CPUs."),
     click.option("--memory", callback=size_text, metavar="SIZE", help="Host memory; not limited unless given."),
+    click.option(
+        "--gang",
+        type=click.IntRange(1, 256),
+        default=1,
+        metavar="N",
+        help="Members that start together or not at all, each with these resources, its rank in RANK.",
+    ),
+    click.option("--spread", is_flag=True, help="Of a gang: each member on a host of its own."),
     click.option("--priority", type=click.IntRange(0, 100), default=50, show_default=True, help="Higher goes first."),
     click.option("--timeout", callback=_seconds, metavar="TIME", help="Stop each attempt after this: 30, 10m, 2h."),
     click.option(
@@ -93,6 +109,12 @@ _OPTIONS = [
     ),
     click.option("--no-preempt", is_flag=True, help="Never stop it so that another can start."),
     click.option("--grace", callback=_grace, metavar="TIME", help="When it is preempted: from SIGTERM to SIGKILL."),
+    click.option(
+        "--max-isolation",
+        callback=_isolation,
+        metavar="TIME",
+        help="It goes on so long on a host that is cut off, and starts elsewhere only then.",
+    ),
     click.option(
         "--env", "env", callback=_variables, multiple=True, metavar="K=V", help="A variable; K alone: as it is here."
     ),
@@ -131,6 +153,10 @@ def request(http: Any, command: list[str], stdin: bytes | None = None, **options
         "depends_on": [find_job(http, text)["job_id"] for text in options["after"]],
         "user_id": _user(),
     }
+    if options["spread"] and options["gang"] == 1:
+        raise click.UsageError("--spread is about the members of a gang: say how many with --gang N")
+    if options["gang"] > 1:
+        wanted |= {"gang": options["gang"], "spread": options["spread"]}
     if options["gpu_memory"]:
         wanted["gpu_memory"] = options["gpu_memory"]
     if options["memory"]:
@@ -143,6 +169,8 @@ def request(http: Any, command: list[str], stdin: bytes | None = None, **options
         wanted["preemptible"] = False
     if options["grace"] is not None:
         wanted["grace_s"] = options["grace"]
+    if options["max_isolation"] is not None:
+        wanted["max_isolation_s"] = options["max_isolation"]
     if stdin is not None:
         wanted["stdin"] = stdin
     return wanted

@@ -112,6 +112,8 @@ class Client:
             return self._jobs().submit(fn, args, dict(kwargs), options)
         if options.deadline is not None:
             raise BadRequest("a session task has no deadline", asked="deadline=", hint="say durable=True as well")
+        if options.gang > 1:
+            raise BadRequest("a session task is no gang", asked=f"gang={options.gang}", hint="say durable=True as well")
         from .pickling import arguments, function_code
 
         code = function_code(fn)
@@ -264,8 +266,11 @@ class Client:
         follow: bool = False,
         attempt: int | None = None,
         offset: int = 0,
+        rank: int = 0,
     ) -> Iterator[bytes]:
         """Output of a job's latest attempt (or of *attempt*), piece by piece; *follow*: until the job is final.
+
+        Of a gang it is that of the member of *rank*.
 
         Survives a restart of the door. Raises UnknownJob, ResultGone.
         """
@@ -273,6 +278,8 @@ class Client:
         read = 0
         while True:
             asked = {"stream": stream, "attempt": attempt, "offset": offset + read, "follow": follow or None}
+            if rank:
+                asked["rank"] = rank
             try:
                 with self.http.stream(path, **asked) as response:
                     while piece := response.read1(65536):

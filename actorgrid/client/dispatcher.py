@@ -201,14 +201,22 @@ class Dispatcher:
 
     # -- for the lease source
 
-    def add(self, lane: Lane, lease_id: str, worker_id: str, sock: socket.socket, decoder: FrameDecoder) -> None:
-        """A lease was granted and its worker said welcome."""
+    def add(
+        self,
+        lane: Lane,
+        lease_id: str,
+        worker_id: str,
+        sock: socket.socket,
+        decoder: FrameDecoder,
+        travel_s: float = 0.0,
+    ) -> None:
+        """A lease was granted and its worker said welcome, *travel_s* after our hello."""
         sock.setblocking(False)
         with self._lock:
             lane.requests -= 1
             lane.failures = 0
             if not self._closed:
-                link = Link(lane, lease_id, worker_id, sock, decoder, time.monotonic())
+                link = Link(lane, lease_id, worker_id, sock, decoder, time.monotonic(), travel_s)
                 lane.links.append(link)
                 self._links[link.fd] = link
                 self._epoll.register(link.fd, select.EPOLLIN)
@@ -376,9 +384,7 @@ class Dispatcher:
                     call = link.calls.get(frame[1])
                     self._printer.put(call.code.name if call else "", link.worker_id, frame[2], frame[3])
             if done:
-                each_s = (now - link.mark) / len(done)
-                link.mark = now
-                link.stuck = False
+                each_s = link.ended(len(done), now)
                 for kin in {call.code.kin for call, _, _ in done}:
                     self._pace.observe(kin, each_s)
                 link.lane.observe(each_s)

@@ -60,12 +60,16 @@ class Link:
     """What we know of one leased worker. ``calls`` are with it, in the order sent; the first one is running."""
 
     __slots__ = (
-        "calls", "decoder", "fd", "idle_since", "known", "lane", "lease_id", "load_s", "lost", "mark", "out",
-        "recalled", "sock", "stuck", "watches_out", "worker_id",
+        "calls", "decoder", "fd", "fresh", "idle_since", "known", "lane", "lease_id", "load_s", "lost", "mark", "out",
+        "recalled", "sock", "stuck", "travel_s", "watches_out", "worker_id",
     )  # fmt: skip
 
-    def __init__(self, lane: Lane, lease_id: str, worker_id: str, sock: Any, decoder: Any, now: float) -> None:
+    def __init__(
+        self, lane: Lane, lease_id: str, worker_id: str, sock: Any, decoder: Any, now: float, travel_s: float = 0.0
+    ) -> None:
         self.lane = lane
+        self.travel_s = travel_s  # there and back, when it was connected
+        self.fresh = False  # what comes next was sent to an idle worker, and travelled both ways meanwhile
         self.lease_id = lease_id
         self.worker_id = worker_id
         self.sock = sock
@@ -102,10 +106,20 @@ class Link:
         """A call was sent."""
         if not self.calls:
             self.mark = now
+            self.fresh = True
         call.link = self
         call.estimate_s = estimate_s
         self.load_s += estimate_s
         self.calls[call.task_id] = call
+
+    def ended(self, count: int, now: float) -> float:
+        """How long each of *count* calls took that ended now. What is sent behind another travels while that runs."""
+        elapsed_s = now - self.mark
+        if self.fresh:
+            elapsed_s = max(0.0, elapsed_s - self.travel_s)
+        self.mark = now
+        self.fresh = self.stuck = False
+        return elapsed_s / count
 
     def gave(self, task_id: int, now: float) -> Call | None:
         """A call ended or came back; ``None`` for one that is not here."""

@@ -57,6 +57,10 @@ class TaskOptions:
     * ``deadline``: when it is to be done: seconds from now, or a datetime with its zone; ``preemptible``: whether it
       may be stopped so that another can start, ``grace_s``: with how much time from SIGTERM to SIGKILL; jobs only
       (durable, ``run``): sessions are never preempted
+    * ``max_isolation_s``: how long it goes on on a host that is cut off, and so, when at the earliest it is started
+      elsewhere; jobs only
+    * ``gang``: so many members that start together or not at all, each with these resources and its rank in ``RANK``;
+      ``spread``: each on a host of its own; jobs only. The value of a function is that of rank 0
     * ``pool``: ``gpu_compute``, ``cpu_intensive``, ``io_bound`` or ``general``; ``env``: environment variables
     * ``durable``: a job, accepted when it is on disk, which survives the client; else a session task
     * ``depends_on``: jobs (or their ids) that must succeed first; durable only
@@ -74,6 +78,9 @@ class TaskOptions:
     deadline: float | datetime | None = None
     preemptible: bool = True
     grace_s: float | None = None
+    max_isolation_s: float | None = None
+    gang: int = 1
+    spread: bool = False
     pool: str | None = None
     env: Mapping[str, str] | None = None
     durable: bool = False
@@ -93,6 +100,8 @@ class TaskOptions:
             raise BadRequest(
                 "a session task cannot wait for jobs", asked="depends_on=", hint="say durable=True as well"
             )
+        if not 1 <= self.gang <= 256 or (self.spread and self.gang == 1):
+            raise BadRequest("a gang has 2 to 256 members", asked=f"gang={self.gang}", hint="spread= is for gangs only")
         shape = Shape(
             self.gpus,
             self.gpu_memory,
@@ -108,6 +117,8 @@ class TaskOptions:
     def _check_times(self) -> None:
         if self.grace_s is not None and not 0 <= self.grace_s <= 3600:
             raise BadRequest("a grace is from 0 to 3600 seconds", asked=str(self.grace_s))
+        if self.max_isolation_s is not None and not 1 <= self.max_isolation_s <= 86_400:
+            raise BadRequest("max_isolation_s is from 1 to 86400 seconds", asked=str(self.max_isolation_s))
         if isinstance(self.deadline, (int, float)) and not 0 < self.deadline <= 1e9:
             raise BadRequest("a deadline is a number of seconds from now, above 0", asked=str(self.deadline))
         if self.deadline is not None and hasattr(self.deadline, "utcoffset") and self.deadline.utcoffset() is None:
@@ -116,7 +127,7 @@ class TaskOptions:
             )
 
     def job_terms(self) -> dict[str, Any]:
-        """Deadline and preemption as fields of a job request; what is not said is left out."""
+        """Deadline, preemption, isolation and gang as fields of a job request; what is not said is left out."""
         terms: dict[str, Any] = {} if self.preemptible else {"preemptible": False}
         if isinstance(self.deadline, (int, float)):
             terms["deadline_s"] = self.deadline
@@ -124,6 +135,10 @@ class TaskOptions:
             terms["deadline"] = self.deadline.isoformat()
         if self.grace_s is not None:
             terms["grace_s"] = self.grace_s
+        if self.max_isolation_s is not None:
+            terms["max_isolation_s"] = self.max_isolation_s
+        if self.gang > 1:
+            terms |= {"gang": self.gang, "spread": self.spread}
         return terms
 
     def changed(self, **changes: Any) -> TaskOptions:

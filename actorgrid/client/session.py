@@ -179,6 +179,7 @@ class Session:
         try:
             sock.settimeout(WELCOME_TIMEOUT_S)
             sock.connect(str(grant["socket_path"]))
+            said_s = time.monotonic()
             sock.sendall(encode_hello(str(grant["secret"]), PYTHON, session_id))
             decoder = FrameDecoder()
             frames: list[list[Any]] = []
@@ -187,6 +188,7 @@ class Session:
                 if not data:
                     raise PeerGone("the leased worker closed the connection", asked=str(grant["worker_id"]))
                 frames = decoder.feed(data)
+            travel_s = time.monotonic() - said_s
             answer = parse_worker_frame(frames[0])
             if isinstance(answer, Refused):
                 raise answer.error
@@ -204,7 +206,7 @@ class Session:
             sock.close()
             self.give_back(lease_id)
             raise
-        self._dispatcher.add(lane, lease_id, answer.worker_id, sock, decoder)
+        self._dispatcher.add(lane, lease_id, answer.worker_id, sock, decoder, travel_s)
 
     def _return_leases(self) -> None:
         while (given_back := self._returns.get()) is not None:

@@ -1,6 +1,8 @@
 """FaultDetector: hears every server's beats, reads the host's disk and memory, and says how it is.
 
 Health goes to the shared state under ``health/HOST_ID`` when it changes, so that every host may read it.
+
+Where the ledger is led it also says which hosts are lost, once what runs there has had to stop (``host_leases.py``).
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ from typing import Any
 
 import psutil
 
+from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.envelope import Beat
+from actorgrid.supervisors.runtime import Timer
 from actorgrid.supervisors.server import Server, handles
 
-from ..consensus.messages import Applied
+from ..consensus.messages import Applied, Query
 from ..consensus.mirror import LedgerMirror
 from ..replication.messages import Mutate
 from .core import Vitals
+from .host_leases import Loss, Picture, losses, next_at, picture_of
 from .messages import HealthReport
 
 EXPECTED = (
@@ -30,6 +35,9 @@ EXPECTED = (
     "fault_detector",
     "gateway",
 )
+HEARD_S = 2.0
+LOSE_S = 5.0
+JUDGE_AGAIN_S = 0.2
 LOW_MEMORY_BYTES = 256 * 2**20
 PAUSE_FACTOR = 3.0
 """A check this many intervals late means that the whole host (or at least we) stood still."""
@@ -42,7 +50,12 @@ class FaultDetector(Server):
 
     async def start(self) -> None:
         """Nobody is judged before a full patience has passed."""
-        self._mirror = LedgerMirror(self)
+        self._mirror = LedgerMirror(self, lambda _snapshot: self._plan(), self._on_applied)
+        self._plan_timer: Timer | None = None
+        self._judging = False
+        self._heard: dict[str, float] = {}
+        self._hosts_lost_total = 0
+        self._attempts_lost_total = 0
         await self._mirror.start()
         interval_s = self.host.settings.monitoring.beat_interval_s
         now_s = self.runtime.monotonic()
@@ -98,12 +111,66 @@ class FaultDetector(Server):
             problems.append(f"only {available >> 20} MiB of host memory are available")
         return problems
 
+    # -- hosts that are away
+
+    def _on_applied(self, message: Applied) -> None:
+        if any(kind in ("absent", "leader") for kind, _, _ in message.changes):
+            self._plan()
+
+    def _plan(self) -> None:
+        """Judge those who are away when the first of what runs there is over."""
+        if self._plan_timer is not None:
+            self._plan_timer.cancel()
+            self._plan_timer = None
+        absent = self._mirror.absent
+        if not (self._mirror.leads and absent) or self._judging:
+            return
+        heard = {host_id: max(at, self._heard.get(host_id, at)) for host_id, at in absent.items()}
+        at = next_at(self._picture(), heard)
+        if at is not None:
+            delay_s = max(0.0, at - self.runtime.boottime())
+            self._plan_timer = self.runtime.after(delay_s, lambda: self.spawn(self._judge()))
+
+    def _picture(self) -> Picture:
+        mirror = self._mirror
+        return picture_of(mirror.hosts, mirror.allocations.values(), mirror.jobs, mirror.term, mirror.absent)
+
+    async def _judge(self) -> None:
+        """Ask who was heard of when, and have told lost what is over; look again until nothing is."""
+        self._judging = True
+        try:
+            picture = self._picture()
+            known = await self._mirror.ask(Query("hosts_heard"), timeout_s=HEARD_S)
+            self._heard = known["heard"]
+            for loss in losses(picture, known["heard"], known["as_of"]):
+                await self._lose(loss, time() - (self.runtime.boottime() - known["heard"][loss.host]))
+        except ActorGridError as error:
+            self.log.info("hosts that are away are not judged yet: %s", error)
+        await self.sleep(JUDGE_AGAIN_S)
+        self._judging = False
+        self._plan()
+
+    async def _lose(self, loss: Loss, heard_at: float) -> None:
+        before = self._mirror.hosts.get(loss.host, {}).get("state")
+        result = await self._mirror.propose(loss.command(heard_at), timeout_s=LOSE_S)
+        self._hosts_lost_total += before == "up"
+        self._attempts_lost_total += len(result["ended"])
+        self.log.warning(
+            "host %s was not heard of for %.1f s; over with it: %s",
+            loss.host,
+            loss.quiet_s,
+            ", ".join(result["ended"][:20]) or "nothing",
+        )
+
     def metrics(self) -> dict[str, float]:
         """Counts of silent servers, restarts seen, and pauses of the host."""
         return {
             "silent_servers": len(self._vitals.silent(self.runtime.monotonic())),
             "server_restarts_total": sum(vital.restarts for vital in self._vitals.servers.values()),
             "host_pauses_total": self._pauses,
+            "hosts_lost": sum(host["state"] == "lost" for host in self._mirror.hosts.values()),
+            "hosts_lost_total": self._hosts_lost_total,
+            "attempts_lost_total": self._attempts_lost_total,
         }
 
     def status(self) -> dict[str, Any]:

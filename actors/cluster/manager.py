@@ -10,12 +10,15 @@ from collections import OrderedDict
 from time import time
 from typing import Any
 
+import actorgrid
 from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
 from actorgrid.models import JobState, NodeHealth
 from actorgrid.supervisors.envelope import GetStatus, SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
 
+from ..consensus.command_checks import VERSION
+from ..consensus.commands import change_member
 from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
@@ -36,6 +39,8 @@ from .messages import (
 from .room import options, other_kinds, reduced
 from .why import Circumstances, explain_job
 
+VERSION_TOLD_S = 600.0
+"""A minority waits for the others to come back."""
 RECENT_JOBS = 1000
 """Ended jobs answered from memory; older ones are read from the ledger's history."""
 LIST_LIMIT = 1000
@@ -67,6 +72,17 @@ class ClusterManager(Server):
         self._ended_total = {state.value: 0 for state in JobState if state.final}
         self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
         await self._mirror.start()
+        self.spawn(self._tell_version())
+
+    async def _tell_version(self) -> None:
+        """Have the others know what software this host runs now, and which commands of the ledger it knows."""
+        known = self._mirror.members.get(self.host.host_id)
+        fields = {"version": actorgrid.__version__, "ledger_version": VERSION}
+        if known is not None and any(known.get(name) != value for name, value in fields.items()):
+            try:
+                await self._mirror.propose(change_member(self.host.host_id, time(), **fields), VERSION_TOLD_S)
+            except ActorGridError as error:
+                self.log.warning("the cluster does not know this host's version yet: %s", error)
 
     def peer_restarted(self, name: str) -> None:
         """A restarted server has the settings of its files; tell it what was changed since."""
@@ -104,6 +120,8 @@ class ClusterManager(Server):
                 self._tell_setting(identity, record)
             elif kind == "host":
                 self._feasible.clear()
+            elif kind == "member" and identity == self.host.host_id:
+                self.spawn(self._tell_version())
         if len(self._ended_at) > 100_000:
             del self._ended_at[:50_000]
 
@@ -354,8 +372,20 @@ class ClusterManager(Server):
             for host_id, record in sorted(self._mirror.hosts.items())
         ]
 
-    def _health_of(self, host_id: str) -> NodeHealth:
-        return NodeHealth.UNREACHABLE if host_id in self._mirror.absent else NodeHealth.UNKNOWN
+    def _condition(self, record: dict[str, Any], health: dict[str, Any]) -> dict[str, Any]:
+        """How a host is, as far as this one can tell: of the others, only the leader hears."""
+        host_id, mirror = record["host_id"], self._mirror
+        here, problems, heard_at = host_id == self.host.host_id, [], None
+        if here:
+            state, problems, heard_at = health["health"], list(health["problems"]), time()
+        elif host_id in mirror.absent:
+            state, heard_at = NodeHealth.UNREACHABLE, time() - self.runtime.boottime() + mirror.absent[host_id]
+        else:
+            state, heard_at = NodeHealth.UNKNOWN, time() if mirror.leads else None
+        if record["state"] == "lost":
+            state, heard_at = NodeHealth.LOST, heard_at or record["heard_at"]
+            problems.insert(0, "it was away for too long: it gets work again once nothing lives there of what it had")
+        return {"health": state, "problems": problems, "last_heartbeat": heard_at}
 
     def _membership(self, host_id: str, voters: list[int]) -> dict[str, Any]:
         """What a host is to the cluster; all that there is when it is alone."""
@@ -388,7 +418,6 @@ class ClusterManager(Server):
         self, record: dict[str, Any], health: dict[str, Any], devices: list[dict[str, Any]], port: int
     ) -> dict[str, Any]:
         held = [a for a in self._mirror.allocations.values() if a["host"] == record["host_id"]]
-        here = record["host_id"] == self.host.host_id
         return {
             "node_id": record["host_id"],
             "hostname": record["hostname"],
@@ -400,10 +429,7 @@ class ClusterManager(Server):
             "cpu_milli_allocated": sum(a["cpu_milli"] for a in held),
             "memory_mib": record["memory_mib"],
             "memory_mib_allocated": sum(a["memory_mib"] for a in held),
-            # How the others are is not known here yet.
-            "health": health["health"] if here else self._health_of(record["host_id"]),
-            "problems": health["problems"] if here else [],
-            "last_heartbeat": time() if here else None,
+            **self._condition(record, health),
             "draining": record.get("draining", False),
         }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from actorgrid.amounts import mebibytes
@@ -76,3 +76,38 @@ def nearest_has(resources: Mapping[str, Any], missing: Mapping[str, Any]) -> str
     if lacking:
         parts.append("lacks " + ", ".join(lacking))
     return " and ".join(parts)
+
+
+_FULL = {"gpu_busy": "no such GPU free", "gpu_count": "too few GPUs", "gpu_model": "no GPU of that model"}
+
+
+def gang_lacks(resources: Mapping[str, Any], fit: Mapping[str, Any]) -> str:
+    """How much of a gang fits now: ``it is a gang of 3, each with 1 whole GPU; 2 of them fit now``."""
+    found = int(fit["members_that_fit"])
+    count = f"{found} of them {'fits' if found == 1 else 'fit'} now" if found else "none of them fits now"
+    apart = ", each on a host of its own" if resources.get("spread") else ""
+    return f"it is a gang of {fit['gang']}{apart}, each with {needs(resources)}; {count}, and all start together"
+
+
+def gang_hosts(resources: Mapping[str, Any], fit: Mapping[str, Any], name: Callable[[str], str]) -> list[str]:
+    """What each host has for a gang, or lacks for one member of it."""
+    said = []
+    for one in fit["hosts"]:
+        if one["members"]:
+            said.append(f"{name(one['host'])} has room for {one['members']}")
+            continue
+        lacks = nearest_has(resources, one["missing"]) if one["missing"] else ""
+        words = [_FULL.get(word, word.replace("_", " ")) for word in one["failed"]]
+        said.append(f"{name(one['host'])} {lacks or 'has room for none: ' + ', '.join(words)}")
+    return said
+
+
+def gang_ending(job: Mapping[str, Any]) -> list[str]:
+    """That a gang is on its way to its end, and because of whom."""
+    attempt = job["attempts"][-1]
+    ending = attempt.get("ending")
+    if not ending or attempt.get("ended_at") is not None:
+        return []
+    member = attempt["members"][ending["rank"]]
+    left = sum(each["ended_at"] is None for each in attempt["members"])
+    return [f"rank {ending['rank']} ended as {member['state']}; {left} more are being stopped"]

@@ -14,7 +14,7 @@ from actorgrid.amounts import counted, duration, mebibytes
 from actorgrid.models import JobState
 
 from ..consensus.quotas import Shortage, amount_text, amounts_held, shortage
-from .phrases import listed, nearest_has, needs
+from .phrases import gang_ending, gang_hosts, gang_lacks, listed, nearest_has, needs
 from .preempted import deadline_note, stopped_for_another, waiting_notes
 from .room import freeing, holders, holders_of_user, may_go, room_by
 
@@ -256,6 +256,14 @@ def _does_not_fit(job: Record, fit: Record, around: Circumstances) -> _Story:
         for name, count in sorted(failed.items(), key=lambda item: (-item[1], item[0]))
     ]
     wanted = f"it needs {needs(resources)}"
+    if "gang" in fit and "hosts" in fit:
+        story = _Story(
+            f"{gang_lacks(resources, fit)}{_ahead(fit)}",
+            more={"constraints": constraints},
+            reasons=gang_hosts(resources, fit, lambda host: _name(host, around)),
+        )
+        _how_to_make_room(story, job, fit, around)
+        return story
     nearest = fit.get("nearest") or {}
     reasons = [f"{one['text']}: {one['hosts']} of {counted(total, 'host')}" for one in constraints]
     if nearest:
@@ -304,7 +312,11 @@ def _how_to_make_room(story: _Story, job: Record, fit: Record, around: Circumsta
         story.steps.append(f"submit it again with --priority above {job.get('priority', 50)} to go before the others")
     if (fit.get("failed") or {}).get("draining"):
         story.steps.append("actorgrid hosts shows which hosts take nothing new, and why")
-    if not nearest:
+    fits = int(fit.get("members_that_fit") or 0)
+    if "gang" in resources and fits:
+        now = f"--gang {fits}" if fits > 1 else "one member (without --gang)"
+        story.steps.append(f"ask for less: with {now} it would fit now")
+    if not nearest and not fits:
         story.steps.append(f"add a host with {needs(resources).removesuffix(' on one host')}, or ask for less")
     elif "estimated_start" not in story.more:
         story.steps.append("wait for running work to end; actorgrid ps shows what runs")
@@ -359,6 +371,11 @@ def _name(host_id: str, around: Circumstances) -> str:
 
 
 def _where(attempt: Record, around: Circumstances) -> str:
+    members = attempt.get("members") or []
+    if members:
+        hosts = list(dict.fromkeys(member["host"] for member in members))
+        where = listed([_name(host, around) for host in hosts])
+        return f"{len(members)} members on {where}"
     indexes = attempt.get("gpu_indexes") or []
     gpus = f"GPU {', '.join(str(index) for index in indexes)}" if indexes else "no GPU"
     host = attempt.get("host")
@@ -385,7 +402,8 @@ def _running(job: Record, around: Circumstances) -> _Story:
     attempt = job["attempts"][-1]
     began = attempt.get("started_at") or attempt.get("placed_at") or around.now
     story = _Story(
-        f"attempt {attempt['number']} has been running for {duration(around.now - began)} on {_where(attempt, around)}",
+        f"attempt {attempt['number']} has been running for {duration(around.now - began)}"
+        f"{' with' if attempt.get('members') else ' on'} {_where(attempt, around)}",
         steps=[f"actorgrid logs -f {job['job_id']}"],
     )
     limit = job.get("max_execution_time_s")
@@ -403,6 +421,7 @@ def _stopping(story: _Story, job: Record, now: float) -> _Story:
     if stopped:
         story.notes.append(stopped)
         story.steps = [f"wait: it starts again by itself; actorgrid why {job['attempts'][-1]['preemption']['for_job']}"]
+    story.notes.extend(gang_ending(job))
     story.notes.extend(deadline_note(job, now))
     return story
 

@@ -22,7 +22,7 @@ from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
 from ..security.messages import MaterialChanged
-from .command_checks import check
+from .command_checks import check, refuse_if_too_new
 from .commands import ABOUT_ACCEPTED_WORK, compare_digest, decode_entry, encode_entry, expire_lock
 from .concerned import hosts_concerned
 from .entries import Done
@@ -33,6 +33,7 @@ from .messages import HandOver, Propose, Proposed, Query, Snapshot, Subscribe
 from .outcome import Outcome
 from .queries import Queries
 from .raft.messages import Dropped, Message
+from .raft.status import Status
 from .raft_links import RaftLinks
 from .reserve import free_bytes
 from .snapshot_format import FORMAT
@@ -49,6 +50,8 @@ WAITS_S = 60.0
 """A proposal waits here at most; by then its caller has repeated it several times."""
 LOOK_S = 0.25
 HAND_OVER_S = 2.0
+SIGNS_OF_LIFE = frozenset({"append_reply", "heartbeat_reply", "snapshot_reply", "read_index"})
+"""What a leader hears of a host that hears it. A read must be among them: it renews the host's lease."""
 ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
@@ -87,7 +90,9 @@ class Consensus(Server):
         self._ready = Waiter()
         self._snapshot_under_way = False
         self._links: RaftLinks | None = None
-        self._absent: frozenset[str] = frozenset()
+        self._heard_at: dict[int, float] = {}
+        self._gone_at: dict[str, float] = {}
+        self._absent: dict[str, float] = {}
         plan = self.host.voter
         with collection_paused():
             self._voter = Voter(
@@ -107,7 +112,7 @@ class Consensus(Server):
                     self.runtime,
                     plan,
                     lambda: self._voter.ledger.members,
-                    self._voter.step,
+                    self._step,
                     self._voter.unreachable,
                 )
             self._voter.start()
@@ -208,6 +213,8 @@ class Consensus(Server):
         self._leading = True
         self._expiry.lead(self._voter.ledger.locks, self.runtime.monotonic())
         self._arm_expiry()
+        self._heard_at.clear()
+        self._gone_at.clear()
         self._look_around()  # before anybody places work
         self._tell_leadership()
         plan = self.host.voter
@@ -219,9 +226,9 @@ class Consensus(Server):
         """See ``voter.Audience``: what was proposed here may be lost, or be committed by the next leader."""
         if self._leading:
             self._leading = False
-            self._absent = frozenset()
+            self._absent = {}
             self._tell_leadership()
-            self._followers.tell_between(("absent", "", self._absent))
+            self._followers.tell_between(("absent", "", {}))
         self._abandon(_not_leader())
 
     def followed(self, leader: int) -> None:
@@ -289,19 +296,52 @@ class Consensus(Server):
         self._expiry_at = at
         self._expiry_timer = self.runtime.after(max(0.0, at - self.runtime.monotonic()), self._expire_locks)
 
+    def _step(self, message: Message) -> None:
+        """Take a message of another host; what shows that it lives counts from now, before it is looked at."""
+        if self._leading and message.kind in SIGNS_OF_LIFE:
+            self._heard_at[message.sender] = self.runtime.boottime()
+        self._voter.step(message)
+
     def _look_around(self) -> None:
-        """Tell who is there. Nobody is, to a new leader, before he has answered it: it does not know who left."""
+        """Tell who is away, and since when. Everybody is, to a new leader, before he has answered it."""
         members = self._voter.ledger.members
         if not self._leading or not members:
             return
         status = self._voter.status()
-        most = ABSENT_S / TICK_S
+        most, heard = ABSENT_S / TICK_S, self._heard(status)
         here = {node for node, progress in status.progress.items() if progress.match and progress.quiet_ticks <= most}
         here.add(status.node)
-        absent = frozenset(host_id for host_id, record in members.items() if record["node"] not in here)
-        if absent != self._absent:
+        absent = {
+            host_id: at
+            for host_id, at in heard.items()
+            if host_id not in members or members[host_id]["node"] not in here
+        }
+        if absent.keys() != self._absent.keys():
             self._absent = absent
-            self._followers.tell_between(("absent", "", absent))
+            self._followers.tell_between(("absent", "", dict(absent)))
+
+    def _heard(self, status: Status) -> dict[str, float]:
+        """When each host was heard of last, on CLOCK_BOOTTIME: never earlier than it was.
+
+        Who was not heard of in this term counts as heard at its beginning, and a host that is no member any more
+        as heard when it left: up to then another leader, or this one, may have confirmed its lease.
+        """
+        now, ledger = self.runtime.boottime(), self._voter.ledger
+        for node in status.progress:
+            self._heard_at.setdefault(node, now)
+        self._heard_at[status.node] = now
+        heard = {id: self._heard_at.setdefault(record["node"], now) for id, record in ledger.members.items()}
+        gone = ledger.hosts.keys() - heard.keys()
+        self._gone_at = {host_id: self._gone_at.get(host_id, now) for host_id in gone}
+        return {**heard, **self._gone_at}
+
+    async def _hosts_heard(self) -> dict[str, Any]:
+        """Who was heard of when, as the leader knows it that a majority has confirmed after ``as_of``."""
+        as_of = self.runtime.boottime()
+        await self._linearizable()
+        if not self._leading:
+            raise _not_leader()
+        return {"as_of": as_of, "heard": self._heard(self._voter.status())}
 
     def _choose_voters(self) -> None:
         """Bring the voters into line with the members, a step at a time."""
@@ -353,6 +393,7 @@ class Consensus(Server):
         try:
             payload = encode_entry(request.command, request.session, request.seq)
             command = check(decode_entry(payload)[2])
+            refuse_if_too_new(command, self._voter.ledger.members)
             self._refuse_without_room(command["type"])
             if self._waiting_count >= BACKLOG_MAX:
                 raise MailboxFull(
@@ -399,6 +440,7 @@ class Consensus(Server):
             self._pump_timer = None
         self._gathered = 0
         if self._failed is None:
+            self._reads.ask(self.runtime.monotonic(), _not_leader)
             self._voter.pump()
             self._arm_expiry()
 
@@ -460,10 +502,14 @@ class Consensus(Server):
 
     @handles(Query)
     async def _query(self, query: Query) -> Any:
+        if query.kind == "hosts_heard":
+            return await self._hosts_heard()
         if query.linearizable:
             await self._linearizable()
         if query.kind == "status":
             return self.status()
+        if query.kind == "index":
+            return self._voter.ledger.index
         answer = self._queries.answer(query.kind, query.args)
         if query.kind == "counts":
             answer["commit_latency_ms"] = 1000 * _percentile(self._commit_times, 50) if self._commit_times else None
@@ -473,9 +519,7 @@ class Consensus(Server):
         """Return when this ledger holds whatever was committed when this was called. Raises NotLeader."""
         if self._failed is not None:
             raise self._failed
-        read = self._reads.begin(self.runtime.monotonic())
-        if isinstance(read, Dropped):
-            raise _not_leader(read.reason)
+        read = self._reads.begin()
         self._pump_soon()
         await read
 

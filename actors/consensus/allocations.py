@@ -70,6 +70,7 @@ class Allocations:
         at: float,
         pool: str | None,
         env: dict[str, str],
+        max_isolation_s: float,
     ) -> Plain:
         """The new record. Raises Overcommit, WrongState or QuotaExceeded, and nothing has changed then."""
         if allocation_id in self.records:
@@ -84,6 +85,7 @@ class Allocations:
             "granted_at": at,
             "pool": pool,
             "env": env,
+            "max_isolation_s": max_isolation_s,
             "user_id": user,
         }
         allocation = new_allocation(allocation_id, owner, where, devices, resources)
@@ -114,6 +116,7 @@ class Allocations:
                     "granted_at": at,
                     "pool": job["pool"],
                     "env": {},
+                    "max_isolation_s": job["max_isolation_s"],
                     "user_id": user,
                     "port": None if rank else port,
                 }

@@ -53,6 +53,7 @@ class Attempts:
             at=at,
             pool=job["pool"],
             env={},
+            max_isolation_s=job["max_isolation_s"],
         )
         self._placed(job, new_attempt(allocation, number, command.get("placement_latency_us")))
         return {"token": token, "attempt_id": attempt_id, "gpu_uuids": allocation["gpu_uuids"]}

@@ -12,7 +12,7 @@ from typing import Any
 
 from actorgrid.errors import BodyTooLarge
 
-from .command_checks import VERSION, Command, refused
+from .command_checks import Command, refused, version_of
 from .records import UNKNOWN_USER
 
 MAX_COMMAND_BYTES = 16 * 2**20
@@ -23,6 +23,8 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "new_term",
         "register_host",
         "drain_host",
+        "confirm_host",
+        "lose_host",
         "start_attempt",
         "end_attempt",
         "preempt_attempt",
@@ -65,6 +67,39 @@ def new_term(term: int, at: float, epoch: int | None = None) -> Command:
 def register_host(host: dict[str, Any], at: float) -> Command:
     """A host came up, with what it has. Refused for an incarnation below the known one."""
     return _command("register_host", at, host=host)
+
+
+def confirm_host(host: str, incarnation: int, lost_at: int | None, at: float) -> Command:
+    """A host is there, and nothing lives on it that the ledger does not know; *lost_at*: where it was lost, if it was.
+
+    Refused when the ledger has lost it, or found it, since.
+    """
+    return _command("confirm_host", at, host=host, incarnation=incarnation, lost_at=lost_at)
+
+
+def lose_host(
+    host: str,
+    incarnation: int,
+    seen_index: int,
+    heard_at: float,
+    allocations: list[tuple[str, list[int]]],
+    term: int,
+    at: float,
+) -> Command:
+    """A host was not heard of since *heard_at*, longer than what is named (allocation, token) may go on alone.
+
+    Refused when the host has said since *seen_index* that it is there.
+    """
+    return _command(
+        "lose_host",
+        at,
+        host=host,
+        incarnation=incarnation,
+        seen_index=seen_index,
+        heard_at=heard_at,
+        allocations=[list(each) for each in allocations],
+        term=term,
+    )
 
 
 def drain_host(host: str, draining: bool, by: str, at: float) -> Command:
@@ -378,7 +413,7 @@ def set_quota(user: str, limits: dict[str, Any] | None, by: str, at: float) -> C
 
 
 def _command(kind: str, at: float, **fields: Any) -> Command:
-    return {"type": kind, "v": VERSION, "at": at, **fields}
+    return {"type": kind, "v": version_of(kind), "at": at, **fields}
 
 
 # -- bytes

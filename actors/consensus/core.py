@@ -137,6 +137,8 @@ class RaftCore:
                     self._follow(self._term, NO_NODE)
         elif self._elapsed >= self._timeout:
             self.campaign()
+            if self._role == "follower" and self._leader != NO_NODE:
+                self._follow(self._term, NO_NODE)  # what it sends on would say that it hears its leader
 
     def campaign(self) -> None:
         """Ask for votes as if the leader were silent; no effect on a leader, or on who cannot be elected now."""
@@ -205,9 +207,8 @@ class RaftCore:
 
     def _on_snapshot(self, msg: Message) -> None:
         self._from_leader(msg)
-        if self._damaged:
-            return
-        self._reply(self._follower.snapshot(msg))
+        if not self._damaged:
+            self._reply(self._follower.snapshot(msg))
 
     def _on_damaged(self, msg: Message) -> None:
         self._from_leader(msg)

@@ -2,19 +2,26 @@
 
 Apart from ``members.py``: a host that is alone is registered here and is no member of anything.
 
+``state`` is up, down or lost. A host is lost when the leader has not heard of it for longer than work there may go on
+alone (docs/leases.md): that work's allocations have ended, and nothing is granted to it until it has confirmed that
+nothing of it lives. ``seen_index`` is where the host last said that it is there; whoever decided from what was before
+that has decided nothing.
+
 Bound: 10,000 hosts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
-from actorgrid.errors import NotFound, StaleIncarnation, WrongState
+from actorgrid.errors import HostLost, NotFound, StaleIncarnation, WrongState
 
 from .records import new_host
 
 HOSTS_MAX = 10_000
+UP, LOST = "up", "lost"
 
 Plain = dict[str, Any]
 
@@ -26,10 +33,11 @@ class Hosts:
         self.records: dict[str, Plain] = {}
         self._changed = changed
 
-    def register(self, command: Plain, at: float) -> Plain:
+    def register(self, command: Plain, at: float, index: int) -> Plain:
         """A host came up, with what it has. Raises StaleIncarnation, or WrongState at the bound.
 
-        One that was draining goes on draining: it may have been restarted for the very reason.
+        One that was draining goes on draining: it may have been restarted for the very reason. One that was lost
+        stays lost until it has confirmed what lives on it.
         """
         given = command["host"]
         host_id = given["host_id"]
@@ -42,9 +50,11 @@ class Hosts:
                 asked=f"incarnation {given['incarnation']}",
                 found=f"incarnation {known['incarnation']}",
             )
-        record = new_host(given, at)
+        record = {**new_host(given, at), "seen_index": index}
         if known is not None and known.get("draining"):
             record["draining"] = True
+        if known is not None and known["state"] == LOST and record["state"] == UP:
+            record.update(state=LOST, lost_at=known["lost_at"], heard_at=known["heard_at"])
         self._put(record, record["state"])
         return {"host_id": host_id, "incarnation": given["incarnation"]}
 
@@ -63,6 +73,58 @@ class Hosts:
             self._put({**record, "draining": draining}, "draining" if draining else "taking work")
         return {"host": host_id, "draining": draining}
 
+    def confirm(self, command: Plain, index: int) -> Plain:
+        """A host says that it is there, and that of what the ledger does not know nothing lives on it.
+
+        With that, one that was lost (``lost_at``) takes work again. Raises StaleIncarnation; WrongState when it was
+        lost after it looked, or is not.
+        """
+        record = self.current(command)
+        if record.get("lost_at") != command["lost_at"]:
+            raise WrongState(
+                f"host {command['host']} was lost since it looked",
+                asked=f"lost at {command['lost_at']}",
+                found=f"lost at {record.get('lost_at')}",
+            )
+        back = record["state"] == LOST
+        kept = {name: value for name, value in record.items() if name not in ("lost_at", "heard_at")}
+        self._put({**kept, "state": UP if back else record["state"], "seen_index": index}, UP if back else "")
+        return {"host": command["host"], "returned": back}
+
+    def lose(self, command: Plain, index: int) -> None:
+        """A host was not heard of for too long. Raises StaleIncarnation; WrongState when it was, meanwhile."""
+        record = self.current(command)
+        if record.get("seen_index", 0) != command["seen_index"]:
+            raise WrongState(
+                f"host {command['host']} was heard of since",
+                asked=f"what was true before entry {command['seen_index']}",
+                found=f"it was there at entry {record.get('seen_index', 0)}",
+            )
+        if record["state"] == UP:
+            self._put({**record, "state": LOST, "lost_at": index, "heard_at": command["heard_at"]}, LOST)
+
+    def current(self, command: Plain) -> Plain:
+        """The record of the host that a command names in this incarnation. Raises StaleIncarnation."""
+        record = self.records.get(command["host"])
+        if record is None or record["incarnation"] != command["incarnation"]:
+            raise StaleIncarnation(
+                f"host {command['host']} has started again since",
+                asked=f"incarnation {command['incarnation']}",
+                found="no such host" if record is None else f"incarnation {record['incarnation']}",
+            )
+        return record
+
     def _put(self, record: Plain, word: str) -> None:
         self.records[record["host_id"]] = record
         self._changed(record["host_id"], record, word)
+
+
+def lost_with(host: Plain, attempt_id: str, heard_at: float) -> Plain:
+    """The error of an attempt that ended with its host."""
+    heard = datetime.fromtimestamp(heard_at, UTC).isoformat(timespec="seconds")
+    return HostLost(
+        f"host {host['hostname']} was lost, and attempt {attempt_id} with it",
+        found=f"{host['host_id']} was last heard of at {heard}",
+        hint="it is tried again elsewhere; max_isolation_s says how long a host may be away",
+        host=host["host_id"],
+    ).to_dict()

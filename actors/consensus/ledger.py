@@ -31,8 +31,8 @@ from .attempts import Attempts
 from .command_checks import check
 from .dependencies import refuse_circles
 from .digest import DigestMarks, StateDigest
-from .hosts import Hosts
-from .jobs import CANCELLED, FAILED, FINAL, PLACED, QUEUED, RUNNING, Jobs
+from .hosts import Hosts, lost_with
+from .jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, Jobs
 from .join_tokens import JoinTokens
 from .locks import Locks
 from .members import Members
@@ -40,6 +40,7 @@ from .messages import Snapshot
 from .outcome import Change, Event, Outcome
 from .quotas import Quotas
 from .records import (
+    MAX_ISOLATION_S,
     UNKNOWN_USER,
     cancelled_before_start,
     new_job,
@@ -101,7 +102,9 @@ class Ledger:
         self._events: list[Event] = []
         self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "new_term": self._new_term,
-            "register_host": lambda command: self._hosts.register(command, self._at),
+            "register_host": lambda command: self._hosts.register(command, self._at, self.index),
+            "confirm_host": lambda command: self._hosts.confirm(command, self.index),
+            "lose_host": self._lose_host,
             "drain_host": self._hosts.drain,
             "submit_jobs": self._submit_jobs,
             "grant_attempt": self._grant_attempt,
@@ -430,7 +433,16 @@ class Ledger:
         resources = resources_of(command["resources"])
         pool, env = command.get("pool"), command.get("env", {})
         allocation = self._given.give_out(
-            lease_id, owner, command, resources, user=user, token=self._token, at=self._at, pool=pool, env=env
+            lease_id,
+            owner,
+            command,
+            resources,
+            user=user,
+            token=self._token,
+            at=self._at,
+            pool=pool,
+            env=env,
+            max_isolation_s=command.get("max_isolation_s", MAX_ISOLATION_S),
         )
         self._event("allocation", lease_id, "granted")
         return {"token": allocation["token"], "gpu_uuids": allocation["gpu_uuids"]}
@@ -454,6 +466,27 @@ class Ledger:
         self._given.take_back(lease_id)
         self._event("allocation", lease_id, "released")
         return {"released": True}
+
+    # -- hosts that are lost
+
+    def _lose_host(self, command: dict[str, Any]) -> dict[str, Any]:
+        """End what the leader says cannot live on there any more, and grant nothing there until the host is back."""
+        self._check_term(command)
+        host = self._hosts.current(command)
+        self._hosts.lose(command, self.index)
+        ended = []
+        for name, token in command["allocations"]:
+            allocation = self.allocations.get(name)
+            if allocation is None or allocation["token"] != token or allocation["host"] != command["host"]:
+                continue  # it ended by itself meanwhile
+            ended.append(name)
+            if allocation["owner"]["kind"] == "session":
+                self._release_lease({"lease_id": name})
+                continue
+            error = lost_with(host, name, command["heard_at"])
+            end = {"attempt_id": name, "token": token, "outcome": LOST, "charge": False, "error": error}
+            self._attempts.end(end, self._at)
+        return {"ended": ended, "lost_at": self.hosts[command["host"]].get("lost_at")}
 
     # -- what an entry did
 

@@ -36,7 +36,9 @@ class Query:
     quotas: {"quotas": [{"user", "limits", "default", "used"}]} (see quotas.py) · locks: {"locks": by name}
     · lock {name}: the record, or None ·
     events {from, limit}: {"events", "index"}, oldest first, from a log index on, the last index given whole ·
-    counts: {"jobs": by state, "allocations", "hosts", "commit_latency_ms"} · status.
+    counts: {"jobs": by state, "allocations", "hosts", "commit_latency_ms"} · status ·
+    index: of the last entry applied · hosts_heard: {"as_of", "heard": {host: when}} on the CLOCK_BOOTTIME of the
+    leader, who alone answers, with what it knows as one that a majority still followed at ``as_of``.
 
     ``linearizable``: the answer holds everything whose commit was answered, by whichever host, before this was asked;
     without it, what this host has applied. Raises NotLeader when no majority can be asked for that.
@@ -79,7 +81,7 @@ class Snapshot:
     api_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
     trust: dict[str, dict[str, Any]] = field(default_factory=dict)
     leader: str | None = None
-    absent: frozenset[str] = frozenset()
+    absent: dict[str, float] = field(default_factory=dict)
     leads: bool = True
 
 
@@ -89,8 +91,8 @@ class Applied:
 
     Kinds: job, allocation, host, setting, lock (not for its renewals), lock_break (record: {"owner", "by"}), quota (by
     user), member, join_token, api_key, trust, term (record: (term, epoch)), leader (record: (host or None, whether it
-    is this host)) and absent (record: hosts that this one, which leads, has not heard of for a while), both told
-    between entries.
+    is this host)) and absent (record: hosts that this one, which leads, has not heard of for a while, each with when
+    it was, on CLOCK_BOOTTIME), both told between entries.
     ``previous`` is the index of the Applied sent before this one: a receiver that sees a gap subscribes again.
     """
 

@@ -21,7 +21,7 @@ from actorgrid.supervisors.envelope import SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
-from .command_checks import VERSION
+from .command_checks import version_of
 from .messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
 
 CONSENSUS = "consensus"
@@ -68,7 +68,7 @@ class LedgerMirror:
         self.trust: dict[str, dict[str, Any]] = {}
         self.leader: str | None = None
         self.leads = False
-        self.absent: frozenset[str] = frozenset()
+        self.absent: dict[str, float] = {}
         self._homes = self._by_kind()
         self.index = 0
         self.term = 0
@@ -165,7 +165,7 @@ class LedgerMirror:
         NoQuorum is raised when nobody has led the ledger for that long. Any number may be under way at once, in no
         promised order; beyond 256 they wait here, beyond 10,000 MailboxFull is raised.
         """
-        command = {"v": VERSION, "at": time.time(), **command}
+        command = {"v": version_of(command["type"]), "at": time.time(), **command}
         deadline = self._server.runtime.monotonic() + timeout_s
         backoff_s = BACKOFF_FIRST_S
         leaderless_at: float | None = None
@@ -180,7 +180,7 @@ class LedgerMirror:
                         hint="it may be restarting; whether the command was committed is unknown",
                     )
                 try:
-                    answer: Proposed = await self._ask(Propose(command, lane, seq), min(left_s, TRY_TIMEOUT_S))
+                    answer: Proposed = await self.ask(Propose(command, lane, seq), min(left_s, TRY_TIMEOUT_S))
                 except (ActorError, MailboxFull) as error:
                     self._server.log.debug("proposing again: %s", error)
                     perhaps = perhaps or (not isinstance(error, MailboxFull) and bool(error.details.get("taken", True)))
@@ -208,14 +208,15 @@ class LedgerMirror:
         while True:
             left_s = deadline - self._server.runtime.monotonic()
             try:
-                return await self._ask(Query(kind, args, linearizable=True), max(left_s, BACKOFF_FIRST_S))
+                return await self.ask(Query(kind, args, linearizable=True), max(left_s, BACKOFF_FIRST_S))
             except (ActorError, MailboxFull):
                 if left_s <= backoff_s:
                     raise
             await self._server.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
-    async def _ask(self, request: Any, timeout_s: float) -> Any:
+    async def ask(self, request: Any, timeout_s: float) -> Any:
+        """Ask Consensus; fails at once with ActorDown when that ends before it answered."""
         waiter = self._server.call(CONSENSUS, request, timeout_s)
         self._calls[id(waiter)] = waiter
         try:
@@ -232,7 +233,7 @@ class LedgerMirror:
         backoff_s = BACKOFF_FIRST_S
         while True:
             try:
-                snapshot: Snapshot = await self._ask(Subscribe(), TRY_TIMEOUT_S)
+                snapshot: Snapshot = await self.ask(Subscribe(), TRY_TIMEOUT_S)
                 break
             except ActorGridError as error:
                 self._server.log.debug("subscribing again: %s", error)

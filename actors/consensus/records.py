@@ -10,6 +10,8 @@ from .preemption import PREEMPTED, preempted_error
 
 END_FACTS = ("exit_code", "signal", "max_rss_bytes", "cpu_s", "result_bytes")
 NEVER_BEFORE = 0.0
+MAX_ISOLATION_S = 10.0
+"""How long work goes on alone when nobody said."""
 UNKNOWN_USER = "local"
 """Whose work it is when nobody said."""
 
@@ -47,7 +49,7 @@ def new_job(given: Plain, ordinal: int, index: int, at: float) -> Plain:
         "cwd": None,
         "max_execution_time_s": None,
         "pool": None,
-        "max_isolation_s": 10.0,
+        "max_isolation_s": MAX_ISOLATION_S,
         "retries_left": 0,
         "deadline": None,
         "preemptible": True,
@@ -113,6 +115,12 @@ def new_allocation(allocation_id: str, owner: Plain, where: Plain, devices: list
         "memory_mib": resources["memory_mib"],
         **where,
     }
+
+
+def isolation_of(allocation: Plain, job: Plain) -> float:
+    """How long what holds *allocation* may go on alone. The leader and the host must go by the same."""
+    given = allocation if "max_isolation_s" in allocation else job
+    return float(given.get("max_isolation_s") or MAX_ISOLATION_S)
 
 
 def new_host(given: Plain, at: float) -> Plain:

@@ -310,6 +310,7 @@ class LogsQuery(Request):
 
     stream: Literal["stdout", "stderr"] = "stdout"
     attempt: int | None = Field(default=None, ge=1, description="its number; without it, the latest")
+    rank: int = Field(default=0, ge=0, le=255, description="of a gang: which member")
     offset: int = Field(default=0, ge=0, le=2**62, description="bytes to leave out at the start")
     follow: bool = Field(default=False, description="go on until the job is final (with attempt: until that one ended)")
 

@@ -18,7 +18,7 @@ RESTART_S = 10.0
 
 async def post_restart(call: Call) -> Any:
     """Start a host's agent anew, whichever of the cluster it is."""
-    host_id = call.part("id")
+    host_id = call.part("host_id")
     host = call.door.host
     if host_id == host.host_id:
         return await call.ask("host", RestartHost(call.visitor), RESTART_S)
@@ -35,13 +35,13 @@ async def post_restart(call: Call) -> Any:
 async def post_drain(call: Call) -> Any:
     """Give a host nothing new, or again."""
     wanted = call.body_as(DrainRequest)
-    return await call.propose(drain_host(call.part("id"), wanted.draining, call.visitor, time()))
+    return await call.propose(drain_host(call.part("host_id"), wanted.draining, call.visitor, time()))
 
 
 ROUTES = (
     Route(
         "POST",
-        "/api/hosts/{id}/restart",
+        "/api/hosts/{host_id}/restart",
         "Start a host's agent anew; work that runs there goes on",
         post_restart,
         RestartAnswer,
@@ -50,7 +50,7 @@ ROUTES = (
     ),
     Route(
         "POST",
-        "/api/hosts/{id}/drain",
+        "/api/hosts/{host_id}/drain",
         "Give a host nothing new, or again; what runs there goes on",
         post_drain,
         DrainAnswer,

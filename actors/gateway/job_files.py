@@ -44,22 +44,31 @@ async def _job(call: Call) -> dict[str, Any]:
     return record
 
 
-def _pick(job: dict[str, Any], number: int | None) -> dict[str, Any] | None:
-    """The attempt asked for, or the latest; None when the job has none yet."""
+def _pick(job: dict[str, Any], number: int | None, rank: int = 0) -> dict[str, Any] | None:
+    """The attempt asked for, or the latest, of a gang that member of it; None when the job has none yet.
+
+    Raises NotFound for a rank that there is not.
+    """
     attempts: list[dict[str, Any]] = job["attempts"]
-    if number is None:
-        return attempts[-1] if attempts else None
-    for attempt in attempts:
-        if attempt["number"] == number:
-            return attempt
-    return None
+    found = next((each for each in reversed(attempts) if number in (None, each["number"])), None)
+    if found is None or (not rank and "members" not in found):
+        return found
+    members = found.get("members", ())
+    if rank >= len(members):
+        raise NotFound(
+            f"job {job['job_id']} has no member of rank {rank}",
+            asked=f"rank {rank}",
+            found=f"ranks 0 to {len(members) - 1}" if members else "it is no gang",
+            hint="leave rank out for the first",
+        )
+    return {**found, **members[rank], "attempt_id": members[rank]["allocation_id"]}
 
 
 async def get_logs(call: Call) -> Any:
     """Output of an attempt."""
     query = call.query_as(LogsQuery)
     job = await _job(call)
-    attempt = _pick(job, query.attempt)
+    attempt = _pick(job, query.attempt, query.rank)
     if attempt is None and query.attempt is not None and not query.follow:
         raise NotFound(
             f"job {job['job_id']} has no attempt {query.attempt}",
@@ -130,7 +139,7 @@ async def _follow(call: Call, query: LogsQuery, job: dict[str, Any]) -> AsyncGen
     try:
         with call.door.hub.watch("job", job["job_id"]) as watch:
             while not gone(call.http) and not call.door.stopping:
-                attempt = _pick(job, number)
+                attempt = _pick(job, number, query.rank)
                 final = JobState(job["state"]).final
                 data = b"" if attempt is None else await _more(call, attempt, query.stream, offset, final)
                 if data:

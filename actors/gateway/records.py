@@ -58,6 +58,13 @@ def resources_record(request: Resources) -> dict[str, Any]:
     }
 
 
+def _gang(request: TaskRequest) -> dict[str, Any]:
+    """Of how many members it is, where it is more than one: the resources are those of each."""
+    if request.gang == 1:
+        return {}
+    return {"gang": request.gang, **({"spread": True} if request.spread else {})}
+
+
 def job_record(
     request: TaskRequest,
     payload_digest: str | None,
@@ -94,7 +101,7 @@ def job_record(
         "pool": request.pool.value if request.pool else None,
         "depends_on": list(dict.fromkeys(request.depends_on)),
         "max_isolation_s": request.max_isolation_s if request.max_isolation_s is not None else max_isolation_s,
-        "resources": resources_record(request),
+        "resources": {**resources_record(request), **_gang(request)},
         "retries_left": request.retries,
         "deadline": deadline,
         "preemptible": request.preemptible,
@@ -106,6 +113,14 @@ def job_record(
 def job_checks(request: TaskRequest, where: str = "") -> None:
     """What the model cannot know. Raises PythonMismatch or MalformedBody."""
     check_env(request.env, f"{where}env")
+    if request.spread and request.gang == 1:
+        raise MalformedBody(
+            f"{where}spread: only the members of a gang can be spread over hosts",
+            asked="spread",
+            found="gang=1",
+            hint="say how many members with gang (--gang N)",
+            field=f"{where}spread",
+        )
     if request.kind == "function":
         check_python(request.python)
     if request.task_id in request.depends_on:

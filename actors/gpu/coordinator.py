@@ -34,6 +34,7 @@ from .capacity import host_cpu_milli, host_memory_mib
 from .core import CoordinatorCore
 from .device import Device, Readings, keep_indexes
 from .grant import Grant
+from .held import records_of
 from .inventory import HostInventory
 from .messages import AcquireLease, CheckFeasible, Explain, Inventory, LatencyReport, RecentDecisions
 from .orders import GivenUp, Order, Preemption
@@ -202,7 +203,7 @@ class GPUCoordinator(Server):
     def _on_snapshot(self, _snapshot: Snapshot) -> None:
         if not self._mirror.leads:
             self._leave_to_leader()
-        self._core.set_absent(self._mirror.absent)
+        self._core.set_absent(frozenset(self._mirror.absent))
         self._load()
         for lease_id in list(self._lease_waiters):
             self._settle_lease(lease_id)
@@ -216,7 +217,7 @@ class GPUCoordinator(Server):
             elif kind == "leader":
                 self._leadership_changed()
             elif kind == "absent":
-                self._core.set_absent(self._mirror.absent)
+                self._core.set_absent(frozenset(self._mirror.absent))
         self._kick()
 
     def _leadership_changed(self) -> None:
@@ -229,7 +230,7 @@ class GPUCoordinator(Server):
     def _load(self) -> None:
         mirror = self._mirror
         with collection_paused():
-            self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time(), mirror.quotas)
+            self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time(), mirror.quotas, mirror.members)
 
     def _leave_to_leader(self) -> None:
         self._core.forget()
@@ -292,7 +293,10 @@ class GPUCoordinator(Server):
         """Commit a grant. What the ledger may or may not have committed stays reserved and is asked again."""
         while grant.id in self._core.in_flight:
             try:
-                result = await self._mirror.propose(grant.command(self._mirror.term))
+                command = grant.command(self._mirror.term, self._ports())
+                if grant.lease is not None:
+                    command["max_isolation_s"] = self.host.settings.work.max_isolation_s
+                result = await self._mirror.propose(command)
                 self._grants_total += 1
                 self._decisions.appendleft(self._decision(grant))
                 await self._seen(grant, int(result["token"][1]))
@@ -304,6 +308,11 @@ class GPUCoordinator(Server):
             except ActorGridError as error:
                 self._refused(grant, error)
                 return
+
+    def _ports(self) -> tuple[int, int]:
+        """The first and the last port at which the members of a gang may meet."""
+        first, _, last = self.host.settings.work.rendezvous_ports.partition("-")
+        return int(first), int(last)
 
     async def _propose_order(self, order: Order) -> None:
         """Commit the end of an attempt or of a waiting job, until the ledger shows it or refuses."""
@@ -333,13 +342,13 @@ class GPUCoordinator(Server):
             self._kick()
 
     def _decision(self, grant: Grant) -> dict[str, Any]:
-        allocation = self._mirror.allocations.get(grant.id, {})
+        held = records_of(grant.id, self._mirror.allocations, self._mirror.jobs)
         job = self._mirror.jobs.get(grant.job_id, {})
         return {
             "task_id": grant.job_id or grant.id,
             "node_id": grant.host,
-            "gpu_ids": list(allocation.get("gpu_uuids", ())),
-            "scheduled_at": allocation.get("granted_at", time()),
+            "gpu_ids": [uuid for record in held for uuid in record["gpu_uuids"]],
+            "scheduled_at": held[0]["granted_at"] if held else time(),
             # The best guess there is of how long it will take: what its owner allows it.
             "execution_time_estimate_s": job.get("max_execution_time_s"),
             "decision_latency_us": grant.latency_us,

@@ -18,6 +18,7 @@ from actorgrid.hotpath import Placement, PlacementEngine
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 from actorgrid.models import JobState
 
+from ..consensus.attempt_ids import attempt_of, job_of
 from ..consensus.quotas import quota_of, refuse_over_whole
 from ..scheduling.arrivals import Arrivals
 from ..scheduling.policies import SchedulingPolicy
@@ -27,9 +28,10 @@ from ..scheduling.scheduler import Scheduler
 from .admission import admission_refused
 from .feasibility import check_feasible
 from .grant import Grant, Record
+from .held import by_placement, records_of, shape_held, shares_of
 from .messages import AcquireLease
-from .nodes import add_nodes, given_out, typical_tasks
-from .orders import GivenUp, Order, Orders, Preemption, job_of
+from .nodes import add_nodes, fence, given_out, score_devices, typical_tasks
+from .orders import GivenUp, Order, Orders, Preemption
 from .requests import (
     STOPPED_S,
     EngineWords,
@@ -38,8 +40,6 @@ from .requests import (
     request_of,
     request_of_job,
     request_of_lease,
-    shape_held,
-    shares_of,
     waiting_id,
 )
 
@@ -82,6 +82,7 @@ class CoordinatorCore:
         self._jobs: Mapping[str, Record] = {}
         self._allocations: Mapping[str, Record] = {}
         self._quotas: Mapping[str, Record] = {}
+        self._members: Mapping[str, Record] = {}
         self._leases: dict[str, AcquireLease] = {}
         self._lease_count = 0
         self._refusals: dict[str, int] = {}
@@ -112,6 +113,7 @@ class CoordinatorCore:
         hosts: dict[str, Record],
         now: float,
         quotas: Mapping[str, Record] = MappingProxyType({}),
+        members: Mapping[str, Record] = MappingProxyType({}),
     ) -> None:
         """Start (again) from a snapshot. The mappings are kept, and expected to be kept current by their owner.
 
@@ -119,11 +121,13 @@ class CoordinatorCore:
         """
         self._now = now
         self._jobs, self._allocations, self.hosts, self._quotas = jobs, allocations, hosts, quotas
-        for id in [id for id in self.in_flight if id in allocations]:
+        self._members = members
+        held = {attempt_of(id) for id in allocations}
+        for id in [id for id in self.in_flight if id in held]:
             del self.in_flight[id]
         for id in [id for id in self._leases if id in allocations]:
             del self._leases[id]  # granted while nobody told us: it waits for nothing more
-        self.orders.load(jobs, allocations, self.in_flight)
+        self.orders.load(jobs, held, self.in_flight)
         self._doubtful.clear()
         self._resolved.clear()
         self._queued.clear()
@@ -146,29 +150,34 @@ class CoordinatorCore:
                 self._host_changed(id, record)
             elif kind == "job":
                 self._job_changed(id, record, now)
+            elif kind == "member":
+                self._stale = True  # it may be in another rack
             elif kind == "quota":
                 self.scheduler.limit(*limits_of(self._quotas), now)
 
-    def _allocation_changed(self, id: str, record: Record | None) -> None:
+    def _allocation_changed(self, allocation_id: str, record: Record | None) -> None:
+        id = attempt_of(allocation_id)
         self.in_flight.pop(id, None)
         self._leases.pop(id, None)
-        if record is None:
+        records = records_of(id, self._allocations, self._jobs)
+        if not records:
             self.orders.attempt_over(id)
             self.notes.pop(id, None)
-            if id in self.engine:
-                self._release(id)
-                self._fence()
-            else:
+            if id not in self.engine:
                 self.scheduler.gave_back(id)
-            return
-        self._dequeue(self._asked_by.get(id, id))
-        self.orders.attempt_granted(id, record)
-        if id in self.engine:
-            if self.engine.placement(id).shares == shares_of(record):
                 return
             self._release(id)
-        if not self._adopt(id, record):
-            self._stale = True
+            self._fence()
+        elif record is None:
+            self._stale = True  # a member of a gang is lost, and what it held is gone
+        else:
+            self._dequeue(self._asked_by.get(id, id))
+            self.orders.attempt_granted(id, record)
+            if id in self.engine:
+                if self.engine.placement(id).shares == shares_of(records):
+                    return
+                self._release(id)
+            self._stale = not self._adopt(id, records) or self._stale
 
     def _host_changed(self, id: str, record: Record | None) -> None:
         if record is None:
@@ -348,9 +357,8 @@ class CoordinatorCore:
             if report["reservation"] is not None:
                 report["reservation"]["stopping"] = [job_of(id) for id in report["reservation"]["stopping"]]
             return {"total_nodes": len(self.hosts), **report, "held_up_by": held_up_by}
-        request = self._words.arguments(Shape.of(resources))
-        report = self.engine.explain(**request) if request else {"fits": False, "total_nodes": len(self.hosts)}
-        report["position"] = None
+        need = request_of(_TRIAL, Shape.of(resources)).need
+        report = {"total_nodes": len(self.hosts), **self.scheduler.explain_need(need), "position": None}
         if job_id:
             report |= {"depends_on": [], "not_before": None}
         return report
@@ -446,24 +454,21 @@ class CoordinatorCore:
             self.scheduler.queue_max -= 1
 
     def _new_scheduler(self, queue_max: int) -> Scheduler:
-        return Scheduler(
-            self.engine, self._queue, queue_max=queue_max, translate=self._translate, clock_ns=self._clock_ns
-        )
+        def translate(need: Need) -> Record | None:
+            return self._words.arguments_of_need(need)
 
-    def _translate(self, need: Need) -> Record | None:
-        return self._words.arguments_of_need(need)
+        return Scheduler(self.engine, self._queue, queue_max=queue_max, translate=translate, clock_ns=self._clock_ns)
 
     def _grant(self, start: Start) -> Grant:
         id = start.request.id
         lease = self._leases.get(id)
         job_id = self._asked_by.pop(id, "")
         _, number = self._queued.pop(job_id, ("", 0))
-        ((host, indexes),) = start.placement.shares
+        shares = start.placement.shares
         grant = Grant(
             id=id,
-            host=host,
-            incarnation=self.hosts[host]["incarnation"],
-            gpu_indexes=indexes,
+            shares=shares,
+            incarnations=tuple(self.hosts[host]["incarnation"] for host, _ in shares),
             latency_us=start.latency_us,
             shape=Shape.of(lease.resources if lease is not None else self._jobs[job_id]["resources"]),
             job_id=job_id,
@@ -476,8 +481,8 @@ class CoordinatorCore:
 
     def _preempt(self, decision: Preempt) -> None:
         """Order the end of a running attempt; of one whose grant is on its way, once that is committed."""
-        record = self._allocations.get(decision.id)
-        token = None if record is None else tuple(record["token"])
+        records = records_of(decision.id, self._allocations, self._jobs)
+        token = tuple(records[0]["token"]) if records else None
         grace_s = max(0.0, decision.grace_s - STOPPED_S)
         for_job = self._asked_by.get(decision.for_id, decision.for_id)
         self.orders.give(Preemption(decision.id, grace_s, for_job, self._now, token))
@@ -520,15 +525,15 @@ class CoordinatorCore:
         if self._arrivals.told:
             self._weigh_by_arrivals()
         self.scheduler.rebind(self.engine, self._now)
-        self._gaps = add_nodes(self.engine, self.hosts, self._allocations.values(), self._eligible)
-        for id, record in self._allocations.items():
-            self._adopt(id, record)
+        self._gaps = add_nodes(self.engine, self.hosts, self._allocations.values(), self._eligible, self._members)
+        for id, records in by_placement(self._allocations).items():
+            self._adopt(id, records)
         for id, grant in self.in_flight.items():
             shape = grant.shape
             try:
                 placement = self.engine.adopt(
                     id,
-                    ((grant.host, grant.gpu_indexes),),
+                    grant.shares,
                     cpu_milli=shape.cpu_milli,
                     memory_mib=shape.memory_mib,
                     gpu_milli=shape.gpu_milli or WHOLE_GPU_MILLI,
@@ -545,32 +550,31 @@ class CoordinatorCore:
         self.engine.set_typical_tasks(typical_tasks(self._arrivals.told, self.hosts.values()))
 
     def _score_devices(self) -> None:
-        if self._policy != "device_score":
-            return  # no other policy looks at them
-        for (id, index), score in self._scores.items():
-            if any(device["index"] == index for device in self.hosts.get(id, {}).get("devices", ())):
-                self.engine.set_device_score(id, index, score)
+        if self._policy == "device_score":  # no other looks at them
+            score_devices(self.engine, self.hosts, self._scores)
 
-    def _adopt(self, id: str, record: Record) -> bool:
-        """Hold what the ledger has given out; ``False``, and a note, when the host has not got it any more."""
-        for cpu_milli, memory_mib in ((record["cpu_milli"], record["memory_mib"]), (0, 0)):
+    def _adopt(self, id: str, records: list[Record]) -> bool:
+        """Hold what the ledger has given out; ``False``, and a note, when a host has not got it any more."""
+        first = records[0]
+        for cpu_milli, memory_mib in ((first["cpu_milli"], first["memory_mib"]), (0, 0)):
             try:
                 placement = self.engine.adopt(
                     id,
-                    shares_of(record),
+                    shares_of(records),
                     cpu_milli=cpu_milli,
                     memory_mib=memory_mib,
-                    gpu_milli=record["gpu_milli"] or WHOLE_GPU_MILLI,
-                    gpu_memory_mib=record["gpu_memory_mib"],
+                    gpu_milli=first["gpu_milli"] or WHOLE_GPU_MILLI,
+                    gpu_memory_mib=first["gpu_memory_mib"],
                 )
             except (AdoptRefused, UnknownNode) as error:
-                self.notes[id] = f"allocation {id} is more than {record['host']} has now: {error.message}"
+                where = ", ".join(dict.fromkeys(record["host"] for record in records))
+                self.notes[id] = f"allocation {id} is more than {where} has now: {error.message}"
                 continue
-            held = shape_held(record, cpu_milli, memory_mib)
-            self._runs(placement, held, record["owner"].get("job_id", ""), record["user_id"], record["granted_at"])
+            held = shape_held(records, cpu_milli, memory_mib)
+            self._runs(placement, held, first["owner"].get("job_id", ""), first["user_id"], first["granted_at"])
             return True
-        unplaced = request_of(id, shape_held(record, record["cpu_milli"], record["memory_mib"]))
-        self.scheduler.allowances.hold(id, record["user_id"], unplaced.need)  # the ledger counts it all the same
+        unplaced = request_of(id, shape_held(records, first["cpu_milli"], first["memory_mib"]))
+        self.scheduler.allowances.hold(id, first["user_id"], unplaced.need)  # the ledger counts it all the same
         return False
 
     def _runs(self, placement: Placement, shape: Shape, job_id: str, user: str, since: float) -> None:
@@ -590,10 +594,4 @@ class CoordinatorCore:
         self._fences.clear()
         if self._stale or not (self._sick or self._gaps):
             return
-        for view in self.engine.nodes():
-            devices = {device["index"]: device["uuid"] for device in self.hosts[view.name]["devices"]}
-            for index, gpu in enumerate(view.gpus):
-                if gpu.milli_free and (index not in devices or devices[index] in self._sick):
-                    held = self.engine.reserve(view.name, gpu_indexes=(index,), gpu_milli=gpu.milli_free)
-                    if held is not None:
-                        self._fences.append(held.id)
+        self._fences += fence(self.engine, self.hosts, self._sick)

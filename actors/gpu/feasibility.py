@@ -8,6 +8,8 @@ from typing import Any
 
 from actorgrid.errors import BadRequest, RequestTooLarge, TooManyGpus, UnknownGpuModel
 
+from actorgrid.hotpath.records import WHOLE_GPU_MILLI
+
 from ..scheduling.queue import Shape
 from .device import answers_to, words_of_model
 
@@ -38,13 +40,15 @@ def accepted_models(asked: Iterable[str], hosts: Iterable[Host]) -> tuple[str, .
 
 
 def check_feasible(shape: Shape, hosts: Iterable[Host]) -> None:
-    """Return when some host, with nothing else on it, has room for *shape*.
+    """Return when some host, with nothing else on it, has room for *shape*; of a gang, when all hosts have for all.
 
     Raises UnknownGpuModel, TooManyGpus (also for device memory), RequestTooLarge, or BadRequest for device
     UUIDs that do not exist; each says what exists.
     """
     hosts = list(hosts)
-    if any(_could_serve(shape, host) for host in hosts):
+    able = [host for host in hosts if _could_serve(shape, host)]
+    if able:
+        _check_gang(shape, able)
         return
     if shape.gpu_count:
         _blame_gpus(shape, hosts)
@@ -96,6 +100,42 @@ def describe(hosts: Iterable[Host]) -> str:
         name = host.get("hostname") or host["host_id"]
         parts += [f"{n} x {model} ({memory / 1024:.0f} GiB) on {name}" for (model, memory), n in counts.items()]
     return "; ".join(parts[:8]) + ("; ..." if len(parts) > 8 else "") if parts else "no GPUs"
+
+
+def _check_gang(shape: Shape, able: list[Host]) -> None:
+    """Raise RequestTooLarge when the hosts that hold members do not hold as many as *shape* has."""
+    if shape.gang == 1:
+        return
+    held = {host["host_id"]: 1 if shape.spread else _members_on(shape, host) for host in able}
+    total = sum(held.values())
+    if total >= shape.gang:
+        return
+    on = f"{len(able)} host{'s' if len(able) > 1 else ''}"
+    most = f"ask for at most --gang {total}" if total > 1 else "run it without --gang"
+    raise RequestTooLarge(
+        "the cluster has no room for a gang of that size" + (", on a host for each" if shape.spread else ""),
+        asked=f"{shape.gang} members, each with {_text(shape)}",
+        found=f"{total} on {on}, if nothing else ran there",
+        hint=f"{most}, ask for less for each member, or add hosts",
+    )
+
+
+def _members_on(shape: Shape, host: Host) -> int:
+    """How many members an empty *host* holds: exact where each takes one device, and otherwise at most."""
+    counts = [shape.gang]
+    if shape.cpu_milli:
+        counts.append(host["cpu_milli"] // shape.cpu_milli)
+    if shape.memory_mib:
+        counts.append(host["memory_mib"] // shape.memory_mib)
+    if shape.gpu_count:
+        shares = 0
+        for device in usable_devices(shape, host):
+            fit = WHOLE_GPU_MILLI // shape.gpu_milli
+            if shape.gpu_memory_mib:
+                fit = min(fit, device["memory_mib"] // shape.gpu_memory_mib)
+            shares += min(fit, shape.gang)
+        counts.append(shares // shape.gpu_count)
+    return int(min(counts))
 
 
 def _could_serve(shape: Shape, host: Host) -> bool:

@@ -5,23 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from actorgrid.hotpath.records import Shares
+
 from ..scheduling.queue import Shape
 from .messages import AcquireLease
 
 Record = dict[str, Any]
+PORTS = (29_500, 29_999)
+"""Where the members of gangs meet when the host's settings do not say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A decision to be committed; ``id`` is the allocation's. *number* is an attempt's, *lease* a lease's request.
+    """A decision to be committed; ``id`` is the allocation's, or the attempt's of a gang, whose *shares* are by rank.
 
-    *user_id* is whose quota it counts for.
+    *incarnations* are those of the hosts, by share. *number* is an attempt's, *lease* a lease's request; *user_id* is
+    whose quota it counts for.
     """
 
     id: str
-    host: str
-    incarnation: int
-    gpu_indexes: tuple[int, ...]
+    shares: Shares
+    incarnations: tuple[int, ...]
     latency_us: float
     shape: Shape
     job_id: str = ""
@@ -29,22 +33,27 @@ class Grant:
     lease: AcquireLease | None = None
     user_id: str = ""
 
-    def command(self, term: int) -> Record:
-        """The ledger's command for it."""
-        common: Record = {
-            "host": self.host,
-            "incarnation": self.incarnation,
-            "gpu_indexes": list(self.gpu_indexes),
-            "term": term,
-        }
+    @property
+    def host(self) -> str:
+        """Where it is, or its first member."""
+        return self.shares[0][0]
+
+    def command(self, term: int, ports: tuple[int, int] = PORTS) -> Record:
+        """The ledger's command for it; *ports* are the first and the last at which the members of a gang may meet."""
+        places: list[Record] = [
+            {"host": host, "incarnation": incarnation, "gpu_indexes": list(indexes)}
+            for (host, indexes), incarnation in zip(self.shares, self.incarnations, strict=True)
+        ]
         if self.lease is None:
-            return {
-                "type": "grant_attempt",
+            attempt = {
                 "job_id": self.job_id,
                 "number": self.number,
                 "placement_latency_us": self.latency_us,
-                **common,
+                "term": term,
             }
+            if self.shape.gang > 1:
+                return {"type": "grant_gang", **attempt, "members": places, "ports": list(ports)}
+            return {"type": "grant_attempt", **attempt, **places[0]}
         return {
             "type": "grant_lease",
             "lease_id": self.id,
@@ -53,5 +62,6 @@ class Grant:
             "pool": self.lease.pool,
             "env": self.lease.env,
             "user_id": self.user_id,
-            **common,
+            "term": term,
+            **places[0],
         }

@@ -20,10 +20,12 @@ def add_nodes(
     hosts: Mapping[str, Record],
     allocations: Iterable[Record],
     eligible: Callable[[Record], bool],
+    members: Mapping[str, Record],
 ) -> bool:
     """Add a node for each host, draining unless *eligible*; ``True`` when some have indexes without a device.
 
-    Indexes go as far as someone still holds one, so that what is held can be adopted.
+    Indexes go as far as someone still holds one, so that what is held can be adopted. *members* of the cluster say
+    which rack they are in.
     """
     gaps = False
     held: dict[str, int] = {}
@@ -45,6 +47,7 @@ def add_nodes(
                 for index in range(last + 1)
             ],
             numa=None if None in numa else tuple(numa),
+            rack=members.get(id, {}).get("rack"),
         )
         engine.drain(id, not eligible(host))
     return gaps
@@ -57,9 +60,32 @@ def given_out(allocations: Iterable[Record]) -> dict[tuple[str, int], tuple[int,
         owner = record["owner"]
         for index in record["gpu_indexes"]:
             milli, memory, owners = used.get((record["host"], index), (0, 0, []))
-            owners = [*owners, owner.get("job_id") or owner.get("lease_id", "")]
+            whose = owner.get("job_id") or owner.get("lease_id", "")
+            owners = owners if whose in owners else [*owners, whose]
             used[record["host"], index] = (milli + record["gpu_milli"], memory + record["gpu_memory_mib"], owners)
     return used
+
+
+def score_devices(
+    engine: PlacementEngine, hosts: Mapping[str, Record], scores: Mapping[tuple[str, int], int]
+) -> None:
+    """Tell the engine how well devices do, of those that are there."""
+    for (id, index), score in scores.items():
+        if any(device["index"] == index for device in hosts.get(id, {}).get("devices", ())):
+            engine.set_device_score(id, index, score)
+
+
+def fence(engine: PlacementEngine, hosts: Mapping[str, Record], sick: Mapping[str, str]) -> list[int | str]:
+    """Hold what is free of devices that are *sick*, by UUID, or gone; gives what it is held under."""
+    fences = []
+    for view in engine.nodes():
+        devices = {device["index"]: device["uuid"] for device in hosts[view.name]["devices"]}
+        for index, gpu in enumerate(view.gpus):
+            if gpu.milli_free and (index not in devices or devices[index] in sick):
+                held = engine.reserve(view.name, gpu_indexes=(index,), gpu_milli=gpu.milli_free)
+                if held is not None:
+                    fences.append(held.id)
+    return fences
 
 
 def typical_tasks(mix: Mapping[Shape, float], hosts: Iterable[Record]) -> list[TypicalTask]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from actorgrid.models import JobState
 
+from ..consensus.attempt_ids import job_of
 from .grant import Record
 from .requests import STOPPED_S, waiting_id
 
@@ -143,8 +144,3 @@ class Orders:
         last: Record = (job.get("attempts") or [{}])[-1]
         found: Record | None = last.get("preemption") if last.get("attempt_id") == attempt_id else None
         return found
-
-
-def job_of(attempt_id: str) -> str:
-    """The job of an attempt, by the form of its id; a lease's id, which has no number, as it is."""
-    return attempt_id.rpartition(".")[0] or attempt_id

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from actorgrid.hotpath.records import WHOLE_GPU_MILLI, Shares
+from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 from actorgrid.models import AttemptState
 
+from ..consensus.attempt_ids import attempt_id
 from ..consensus.preemption import may_ask
 from ..consensus.quotas import EVERYONE
 from ..scheduling.allowance import Limits
 from ..scheduling.queue import DEFAULT_PRIORITY, LEASE_PRIORITY, Shape
-from ..scheduling.request import Need, Request
+from ..scheduling.request import APART, NEAR, Need, Request
 from .feasibility import accepted_models
 from .grant import Record
 
@@ -29,7 +30,7 @@ def attempt_number(job: Record) -> int:
 
 def waiting_id(job: Record) -> str:
     """The id under which a queued *job* waits: that of its next attempt."""
-    return f"{job['job_id']}.{attempt_number(job)}"
+    return attempt_id(job["job_id"], attempt_number(job))
 
 
 def request_of(id: str, shape: Shape, **more: Any) -> Request:
@@ -43,26 +44,10 @@ def request_of(id: str, shape: Shape, **more: Any) -> Request:
         gpu_memory_mib=shape.gpu_memory_mib,
         gpu_models=shape.gpu_models,
         affinity=shape.gpu_affinity,
+        gang=shape.gang,
+        layout="" if shape.gang == 1 else APART if shape.spread else NEAR,
         **more,
     )
-
-
-def shape_held(allocation: Record, cpu_milli: int, memory_mib: int) -> Shape:
-    """What a live allocation has of its host; where it lies is settled, so models and devices do not matter."""
-    return Shape(
-        gpu_count=len(allocation["gpu_indexes"]),
-        gpu_milli=allocation["gpu_milli"],
-        gpu_memory_mib=allocation["gpu_memory_mib"],
-        gpu_models=(),
-        gpu_affinity=(),
-        cpu_milli=cpu_milli,
-        memory_mib=memory_mib,
-    )
-
-
-def shares_of(allocation: Record) -> Shares:
-    """Where a live allocation lies, as the engine takes it."""
-    return ((allocation["host"], tuple(allocation["gpu_indexes"])),)
 
 
 def request_of_job(id: str, shape: Shape, job: Record) -> Request:
@@ -122,12 +107,16 @@ class EngineWords:
                 gpu_affinity=need.affinity,
                 cpu_milli=need.cpu_milli,
                 memory_mib=need.memory_mib,
+                gang=need.gang,
+                spread=need.apart,
             )
         )
 
     def arguments(self, shape: Shape) -> Record | None:
         """*shape* as the arguments of ``place``; ``None`` when no device there is could serve it."""
         request: Record = {"cpu_milli": shape.cpu_milli, "memory_mib": shape.memory_mib}
+        if shape.gang > 1:
+            request["gang"] = shape.gang
         if not shape.gpu_count:
             return request
         request.update(

@@ -12,6 +12,7 @@ from actorgrid.errors import ActorGridError, HostUnreachable, NotFound, NotLeade
 from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.supervisors.server import Server, handles
 from actorgrid.transports.peer_calls import Answer, IncomingCall, Stream
+from actorgrid.transports.peer_limits import PeerLimits
 from actorgrid.transports.peer_net import PeerNet
 
 from ..consensus.member_links import addresses_of, refusal
@@ -32,6 +33,8 @@ SPREAD_S = 30.0
 AGAIN_S = 0.1
 REPAIR_S = 2.0
 CALLS = "calls"
+LIMITS = PeerLimits(streams_max=512, stream_window_bytes=256 * 2**10, stream_unsent_bytes=256 * 2**10)
+"""A stream for each worker that a client of another host uses: many, of small windows."""
 
 
 class _Tally:
@@ -86,6 +89,7 @@ class Links(Server):
             on_cast=self._refuse_cast,
             on_stream=self._take_stream,
             software=actorgrid.__version__,
+            limits=LIMITS,
         )
         self.spawn(self._mirror.start())
         self.every(REPAIR_S, self._repair)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from actorgrid.errors import AdoptRefused, UnknownNode
 from actorgrid.hotpath import Placement, PlacementEngine
-from actorgrid.hotpath.records import WHOLE_GPU_MILLI
+from actorgrid.hotpath.records import WHOLE_GPU_MILLI, Shares
+from actorgrid.hotpath.room import Ask
 
 from .allowance import Allowances
+from .gang_places import choose_places
 from .job import Job
 from .line import Line, Lines, heads
 from .planner import Planner
@@ -250,14 +252,35 @@ class Dispatch:
     def _place_as_planned(self, job: Job, line: Line, plan: Plan, now: float, decisions: list[Decision]) -> bool:
         """Start *job* where the plan has room for it."""
         need = line.need
-        if job.request.gang == 1 or (need.gpu_count and need.gpu_milli == WHOLE_GPU_MILLI):
+        if job.request.gang == 1 or (need.gpu_count and need.gpu_milli == WHOLE_GPU_MILLI and not need.layout):
             return self._place(job, line, now, decisions, within=plan.within())
         # The engine may put several of these on a node, where the plan has one and others keep the rest.
+        return self._take(job, need, plan.shares, self._clock_ns(), now, decisions)
+
+    def _place_gang(
+        self,
+        job: Job,
+        line: Line,
+        now: float,
+        decisions: list[Decision],
+        exclude: Collection[str] = (),
+        within: Shares = (),
+    ) -> bool:
+        """Start all members of *job* where its layout wants them."""
+        assert line.arguments is not None
         before = self._clock_ns()
+        ask = Ask({**line.arguments, "within": within}, apart=line.need.apart) if within else line.ask
+        shares = choose_places(self._planner.shadow().nodes.values(), ask, frozenset(exclude))
+        return shares is not None and self._take(job, line.need, shares, before, now, decisions)
+
+    def _take(
+        self, job: Job, need: Need, shares: Shares, before: int, now: float, decisions: list[Decision]
+    ) -> bool:
+        """Start *job* on exactly these *shares*, which were being looked for since *before*."""
         try:
             placement = self.engine.adopt(
                 job.id,
-                plan.shares,
+                shares,
                 cpu_milli=need.cpu_milli,
                 memory_mib=need.memory_mib,
                 gpu_milli=need.gpu_milli,
@@ -269,6 +292,8 @@ class Dispatch:
 
     def _place(self, job: Job, line: Line, now: float, decisions: list[Decision], **where: Any) -> bool:
         assert line.arguments is not None
+        if line.need.layout:
+            return self._place_gang(job, line, now, decisions, **where)
         before = self._clock_ns()
         placement: Placement | None = self.engine.place(id=job.id, **{**line.arguments, **where})
         latency_us = (self._clock_ns() - before) / 1000

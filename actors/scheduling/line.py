@@ -42,7 +42,7 @@ class Line:
     def __init__(self, key: Key, levels: int, arguments: dict[str, Any] | None) -> None:
         self.key = key
         self.arguments = arguments
-        self.ask = Ask(arguments or {})
+        self.ask = Ask(arguments or {}, apart=key[0].apart)
         self.jobs = PriorityBitmap(levels)
         self.held = False
         """Whether its tenant has no room for its first."""
@@ -164,7 +164,7 @@ class Lines:
         """The engine changed: say every need in its words again, and open all lines."""
         for line in self._lines.values():
             line.arguments = translate(line.need)
-            line.ask = Ask(line.arguments or {})
+            line.ask = Ask(line.arguments or {}, apart=line.need.apart)
             for job in line.jobs:
                 job.ask = line.ask
         self.freed()

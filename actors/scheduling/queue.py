@@ -13,7 +13,7 @@ LEASE_PRIORITY = 101
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What an attempt or lease needs; jobs of one shape fit or do not fit together."""
+    """What an attempt or lease needs, each member of a *gang* so much; jobs of one shape fit or do not fit together."""
 
     gpu_count: int
     gpu_milli: int
@@ -22,6 +22,8 @@ class Shape:
     gpu_affinity: tuple[str, ...]
     cpu_milli: int
     memory_mib: int
+    gang: int = 1
+    spread: bool = False
 
     @classmethod
     def of(cls, resources: Mapping[str, Any]) -> Shape:
@@ -35,4 +37,6 @@ class Shape:
             gpu_affinity=tuple(sorted(resources.get("gpu_affinity", ()))) if count else (),
             cpu_milli=int(resources.get("cpu_milli", 0)),
             memory_mib=int(resources.get("memory_mib", 0)),
+            gang=int(resources.get("gang", 1)),
+            spread=bool(resources.get("spread", False)),
         )

@@ -11,6 +11,10 @@ from actorgrid.hotpath import Placement
 from actorgrid.hotpath.records import MAX_GANG, WHOLE_GPU_MILLI, Shares
 
 
+NEAR, APART = "near", "apart"
+"""How the members of a gang are to lie: on few hosts of one rack, or on one host each. Else: as the engine likes."""
+
+
 class Need(NamedTuple):
     """What a request takes of the cluster; requests of one need fit or do not fit together."""
 
@@ -23,11 +27,18 @@ class Need(NamedTuple):
     gang: int
     within: Shares
     affinity: tuple[str, ...]
+    layout: str = ""
+
+    @property
+    def apart(self) -> bool:
+        """Whether no two members may share a node."""
+        return self.layout == APART
 
     def needs_at_least(self, other: Need) -> bool:
         """Whether room for this one would be room for *other*: then it cannot fit where *other* did not."""
         return (
             self.gang >= other.gang
+            and (self.apart or not other.apart or other.gang == 1)
             and self.gpu_count >= other.gpu_count
             and self.gpu_milli >= other.gpu_milli
             and self.gpu_memory_mib >= other.gpu_memory_mib
@@ -62,7 +73,8 @@ class Request:
     be done; a *strict* one is refused when that cannot be kept. *grace_s* is how long it takes to stop when preempted.
     *ran_s* is how long it has run before, in earlier attempts.
     *affinity* names racks and nodes it would like, *within* the only nodes and devices it may have (in the form
-    of ``Placement.shares``; empty: any).
+    of ``Placement.shares``; empty: any). *layout* says how the members of a gang are to lie: ``NEAR`` each other or
+    ``APART``; empty: as the engine's policy likes.
 
     Raises BadRequest for amounts, times or a gang (1 to 4096) out of range.
     """
@@ -86,6 +98,7 @@ class Request:
     strict: bool = True
     within: Shares = ()
     ran_s: float = 0.0
+    layout: str = ""
 
     def __post_init__(self) -> None:
         if min(self.cpu_milli, self.memory_mib, self.gpu_count, self.gpu_memory_mib) < 0:
@@ -121,6 +134,7 @@ class Request:
             self.gang,
             self.within,
             self.affinity,
+            self.layout if self.gang > 1 else "",
         )
 
     @property

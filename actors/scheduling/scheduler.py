@@ -17,6 +17,7 @@ from actorgrid.hotpath.room import Ask
 
 from .allowance import Allowances, Limits
 from .dispatch import Dispatch
+from .gang_places import explain_places
 from .job import Job
 from .line import Key, Lines, length_class
 from .planner import Planner
@@ -170,7 +171,7 @@ class Scheduler:
         self.withdraw(request.id)
         self._sequence += 1
         job = Job(request, self._sequence, self._sequence, started_at)
-        job.ask = Ask(self._translate(job.need) or {})
+        job.ask = Ask(self._translate(job.need) or {}, apart=job.need.apart)
         job.begin(placement, started_at)
         job.stopping_at = stopping_at
         self.planner.refresh()
@@ -291,8 +292,7 @@ class Scheduler:
         job = self.waiting.get(id)
         if job is None:
             raise BadRequest("it does not wait", asked=id, found="it runs" if id in self.running else "it is not known")
-        arguments = self._translate(job.need)
-        report: dict[str, Any] = {"fits": False} if arguments is None else dict(self.engine.explain(**arguments))
+        report = self.explain_need(job.need)
         reservation = job.reservation
         ready = job.timers.get("ready")
         report |= {
@@ -319,6 +319,20 @@ class Scheduler:
             ]
             if self._dispatch.stuck is not None and self._dispatch.stuck is not job:
                 report["held_up_by"].append(self._dispatch.stuck.id)
+        return report
+
+    def explain_need(self, need: Need) -> dict[str, Any]:
+        """Whether *need* fits now, and if not, why: the engine's ``explain``.
+
+        Of a gang with a layout also ``hosts``: how many members each holds, and what those that hold none lack.
+        """
+        arguments = self._translate(need)
+        if arguments is None:
+            return {"fits": False}
+        report: dict[str, Any] = self.engine.explain(**arguments)
+        if need.layout:
+            nodes, ask = list(self.planner.shadow().nodes.values()), Ask(arguments, apart=need.apart)
+            report |= explain_places(nodes, self.engine.nodes(), ask, arguments)
         return report
 
     # -- waiting

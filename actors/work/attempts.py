@@ -16,19 +16,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from actorgrid.actors.consensus.attempt_ids import number_of
 from actorgrid.actors.consensus.mirror import LedgerMirror
+from actorgrid.actors.consensus.records import isolation_of
 from actorgrid.errors import ActorGridError, DependencyFailed, DiskFull, LedgerRefused, MalformedBody, WorkerLost
 from actorgrid.supervisors.server import Server
 from actorgrid.transports.task_frames import JobResult, decode_result
 
 from .attempt_dir import AttemptDir, is_id
 from .environment import device_variables, host_tag, work_environment
+from .gang_environment import launcher_variables, rank_variables
 from .housekeeping import end_marked
 from .inputs import NOT_BROUGHT, Inputs
+from .lease_keeper import LeaseKeeper
 from .linux import boot_id
-from .outcomes import STDERR_TAIL_BYTES, outcome_of, outcome_of_lost, outcome_of_preempted, retry_delay_s
+from .outcomes import (
+    GANG,
+    PREEMPTED,
+    STDERR_TAIL_BYTES,
+    outcome_of,
+    outcome_of_lost,
+    outcome_of_not_begun,
+    retry_delay_s,
+)
 from .process_tree import send
-from .shim_link import ShimLink
+from .shim_link import SPEC_VERSION, ShimLink
 from .zygote_link import ZygoteLink
 
 MAX_ERROR_RESULT_BYTES = 4 * 2**20  # a result file larger than that is not read by the agent
@@ -40,8 +52,9 @@ COMMIT_AGAIN_S = 0.5
 class LiveAttempt:
     """One attempt that has not been reported to the ledger yet."""
 
-    def __init__(self, directory: AttemptDir, token: list[int]) -> None:
+    def __init__(self, directory: AttemptDir, token: list[int], isolation_s: float) -> None:
         self.directory = directory
+        self.isolation_s = isolation_s
         self.token = token
         self.link: ShimLink | None = None
         self.shim_pid: int | None = None
@@ -62,7 +75,7 @@ class LiveAttempt:
 class Attempts:
     """All attempts of this host that the ledger does not know the end of. At most ``work.max_attempts`` run."""
 
-    def __init__(self, server: Server, mirror: LedgerMirror, zygote: ZygoteLink) -> None:
+    def __init__(self, server: Server, mirror: LedgerMirror, zygote: ZygoteLink, keeper: LeaseKeeper) -> None:
         self.started_total = 0
         self.adopted_total = 0
         self.ended_total: dict[str, int] = {}
@@ -70,6 +83,7 @@ class Attempts:
         self._server = server
         self._mirror = mirror
         self._zygote = zygote
+        self._keeper = keeper
         self._tag = host_tag(server.host.paths.data_dir)
         self._boot = boot_id()
         self._inputs = Inputs(server)
@@ -94,38 +108,52 @@ class Attempts:
                 directory.remove()  # never complete: nothing was started from it
                 continue
             self.adopted_total += 1
-            self._begin(folder.name, spec["ledger_token"])
+            self._begin(folder.name, spec["ledger_token"], float(spec["isolation_s"]))
 
     def ensure(self, allocation: dict[str, Any]) -> None:
-        """The ledger granted this: run it, unless it is running already."""
+        """The ledger granted this: run it, unless it is running already, or is a gang's member that is over."""
         attempt_id = allocation["allocation_id"]
         job = self._mirror.jobs.get(allocation["owner"]["job_id"]) or {}
+        if is_over(job, attempt_id):
+            return
         live = self.live.get(attempt_id)
         if live is None and not self._stopping and attempt_id not in self._waiting:
-            asked_to_end = any(each.get("preemption") for each in job.get("attempts", ())[-1:])
-            if asked_to_end:
-                self._begin(attempt_id, allocation["token"], "preempted")
+            if reason := reason_to_end(job):
+                self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), reason)
             elif len(self.live) >= self._server.host.settings.work.max_attempts:
                 self._waiting.append(attempt_id)
             else:
-                self._begin(attempt_id, allocation["token"])
+                self._begin(attempt_id, allocation["token"], isolation_of(allocation, job))
         self.follow_wishes(job)
 
     def follow_wishes(self, job: dict[str, Any]) -> None:
-        """End what the ledger wants ended of *job*: its owner cancelled it, or another is to have its room."""
+        """End what the ledger wants ended of *job*: its owner cancelled it, or another is to have its room.
+
+        Of a gang, also what is left of it when one member has not succeeded.
+        """
         for attempt in job.get("attempts", ())[-1:]:
-            if job["cancel_requested"]:
-                self.cancel(attempt["attempt_id"])
-            elif attempt["ended_at"] is None and attempt.get("preemption") is not None:
-                self.preempt(attempt["attempt_id"], attempt["preemption"]["grace_s"])
+            reason = "cancelled" if job["cancel_requested"] else reason_to_end(job)
+            for id in ids_of(attempt) if reason else ():
+                if reason == "cancelled":
+                    self.cancel(id)
+                elif reason == GANG:
+                    self.end_early(id, GANG, self._server.host.settings.work.kill_grace_s)
+                else:
+                    self.preempt(id, attempt["preemption"]["grace_s"])
 
     def preempt(self, attempt_id: str, grace_s: float) -> None:
-        """Another is to have its room. What has not begun yet does not begin; what was told before keeps that grace."""
+        """Another is to have its room."""
+        self.end_early(attempt_id, PREEMPTED, grace_s)
+
+    def end_early(self, attempt_id: str, reason: str, grace_s: float) -> None:
+        """What has not begun yet does not begin; what was told before keeps that grace."""
         if attempt_id in self._waiting:
             self._waiting.remove(attempt_id)
-            self._begin(attempt_id, self._mirror.allocations[attempt_id]["token"], "preempted")
+            allocation = self._mirror.allocations[attempt_id]
+            job = self._mirror.jobs.get(allocation["owner"]["job_id"]) or {}
+            self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), reason)
         elif attempt_id in self.live and not self.live[attempt_id].stop_reason:
-            self.live[attempt_id].stop("preempted", grace_s)
+            self.live[attempt_id].stop(reason, grace_s)
 
     def cancel(self, attempt_id: str) -> None:
         """The job's owner wants it ended."""
@@ -140,10 +168,23 @@ class Attempts:
             self._waiting.remove(attempt_id)
 
     def renew(self) -> None:
-        """Prolong the leases of all shims."""
+        """Let all shims live as long as the host's lease lets them."""
         for attempt in list(self.live.values()):
-            if attempt.link is not None:
-                attempt.link.send(["renew"])
+            self._renew(attempt)
+
+    def _renew(self, attempt: LiveAttempt) -> None:
+        if attempt.link is not None and self._keeper.lease.renewed_at is not None:
+            attempt.link.renew(self._keeper.lease.deadline(attempt.isolation_s))
+
+    def strays(self) -> list[str]:
+        """Attempts that live, or may live, and that the ledger holds no allocation for."""
+        return [
+            attempt_id
+            for attempt_id, attempt in self.live.items()
+            if attempt_id not in self._mirror.allocations
+            and attempt.state != "reporting"
+            and attempt.directory.read_started() is not None
+        ]
 
     def stop_all(self, grace_s: float) -> int:
         """End everything and start nothing more; gives how many were told."""
@@ -162,10 +203,10 @@ class Attempts:
 
     # -- one attempt
 
-    def _begin(self, attempt_id: str, token: list[int], stop_reason: str = "") -> None:
+    def _begin(self, attempt_id: str, token: list[int], isolation_s: float, stop_reason: str = "") -> None:
         """Follow it; with a *stop_reason*, see only that it does not run."""
         directory = AttemptDir(self._server.host.paths.attempts_dir, attempt_id)
-        attempt = self.live[attempt_id] = LiveAttempt(directory, token)
+        attempt = self.live[attempt_id] = LiveAttempt(directory, token, isolation_s)
         attempt.stop_reason = stop_reason
         self._server.spawn(self._follow(attempt_id))
 
@@ -197,11 +238,11 @@ class Attempts:
                 return await self._ended(attempt, status)
             started = directory.read_started()
             if started is None:
-                if attempt.stop_reason == "preempted" and not directory.exists():
-                    return outcome_of_preempted()
+                if attempt.stop_reason in (PREEMPTED, GANG) and not directory.exists():
+                    return outcome_of_not_begun(directory.attempt_id, attempt.stop_reason)
                 tries += 1
                 try:
-                    if not await self._start(attempt, tries):
+                    if not await self._start(attempt):
                         return None
                 except (DiskFull, WorkerLost, DependencyFailed, *NOT_BROUGHT) as error:
                     if tries < START_TRIES and not isinstance(error, DependencyFailed):
@@ -224,24 +265,21 @@ class Attempts:
                 return outcome_of_lost(directory.attempt_id, None if attempt.alive_here else "agent")
             # It holds its lock but does not take our call: starting, ending, or stopped. Its lease bounds that.
             unreachable_s += LOOK_AGAIN_S
-            if unreachable_s > self._isolation_s(directory):
+            if unreachable_s > attempt.isolation_s:
                 send(pid, signal.SIGKILL)
             await self._server.sleep(LOOK_AGAIN_S)
-
-    def _isolation_s(self, directory: AttemptDir) -> float:
-        spec = directory.read_spec() or {}
-        return float(spec.get("isolation_s", self._server.host.settings.work.max_isolation_s))
 
     async def _connected(self, attempt: LiveAttempt) -> bool:
         """Stay connected to the shim until it hangs up; ``False`` when there was no connection to be had."""
         spec = attempt.directory.read_spec() or {}
         link = ShimLink(self._server.runtime)
-        if not spec or not link.connect(spec["control_path"], spec["token"]):
+        if not spec or not link.connect(spec):
             return False
         attempt.link = link
         if not await link.known:
             attempt.link = None
             return False
+        self._renew(attempt)
         attempt.state = "running"
         attempt.alive_here = True
         attempt.shim_pid = attempt.directory.shim_pid()
@@ -252,11 +290,13 @@ class Attempts:
         attempt.link = None
         return True
 
-    async def _start(self, attempt: LiveAttempt, tries: int) -> bool:
+    async def _start(self, attempt: LiveAttempt) -> bool:
         """Set up the folder and have the shim forked; ``False`` when it should not run at all."""
         attempt_id = attempt.directory.attempt_id
-        while not self.ledger_known and not self._stopping:
-            await self._server.sleep(LOOK_AGAIN_S)  # from before our start: whether it is still wanted, the ledger says
+        while not self._stopping and not self._may_begin(attempt_id):
+            await self._keeper.news()
+        if attempt.stop_reason in (PREEMPTED, GANG) and not attempt.directory.exists():
+            return True  # it does not begin, which is told where that is looked at
         allocation = self._mirror.allocations.get(attempt_id)
         job = self._mirror.jobs.get(allocation["owner"]["job_id"]) if allocation else None
         if allocation is None or job is None or self._stopping or attempt.stop_reason == "stopped":
@@ -267,12 +307,20 @@ class Attempts:
             if attempt_id not in self._mirror.allocations or self._stopping:
                 return False  # taken back meanwhile
             attempt.directory.create(self._spec(job, allocation, inputs))
-        if tries == 1:
-            self.started_total += 1
-        attempt.shim_pid = await self._zygote.fork(str(attempt.directory.path))
+        if not self._keeper.may_start():
+            return True  # what it needs took its time
+        deadline = self._keeper.lease.deadline(attempt.isolation_s)
+        attempt.shim_pid = await self._zygote.fork(str(attempt.directory.path), deadline)
+        self.started_total += not attempt.alive_here
         attempt.alive_here = True
         self._note_started(attempt)
         return True
+
+    def _may_begin(self, attempt_id: str) -> bool:
+        """Whether what is to be done with one that has not begun can be done now: to start it, or to let it be."""
+        if not self.ledger_known:
+            return False  # from before our start: whether it is still wanted, the ledger says
+        return self._keeper.may_start() or attempt_id not in self._mirror.allocations
 
     def _note_started(self, attempt: LiveAttempt) -> None:
         if not attempt.start_told:
@@ -292,6 +340,8 @@ class Attempts:
             self.cancel(attempt.directory.attempt_id)
         elif answer.get("preemption") is not None:
             self.preempt(attempt.directory.attempt_id, answer["preemption"]["grace_s"])
+        elif answer.get("ending") is not None:
+            self.end_early(attempt.directory.attempt_id, GANG, self._server.host.settings.work.kill_grace_s)
 
     async def _ended(self, attempt: LiveAttempt, status: dict[str, Any]) -> dict[str, Any]:
         directory = attempt.directory
@@ -313,8 +363,8 @@ class Attempts:
             return None
 
     async def _report(self, attempt: LiveAttempt, facts: dict[str, Any]) -> None:
-        number = int(attempt.directory.attempt_id.rpartition(".")[2])
-        delay_s = retry_delay_s(self._server.host.settings.scheduling.retry_backoff_s, number)
+        number = number_of(attempt.directory.attempt_id)
+        delay_s = retry_delay_s(self._server.host.settings.scheduling.retry_backoff_s, number or 1)
         self.ended_total[facts["outcome"]] = self.ended_total.get(facts["outcome"], 0) + 1
         command = {
             "type": "end_attempt",
@@ -343,8 +393,13 @@ class Attempts:
         devices = self._mirror.hosts.get(allocation["host"], {}).get("devices", [])
         resources = job["resources"]
         kind = job.get("kind", "command")
+        env, fixed = job.get("env") or {}, device_variables(devices, allocation["gpu_uuids"])
+        rank, attempt = allocation["owner"].get("rank"), (job.get("attempts") or [{}])[-1]
+        if rank is not None:
+            env = {**launcher_variables(attempt, rank, len(allocation["gpu_uuids"])), **env}
+            fixed |= rank_variables(attempt, rank)
         spec: dict[str, Any] = {
-            "v": 1,
+            "v": SPEC_VERSION,
             "kind": kind,
             "id": attempt_id,
             "job_id": job["job_id"],
@@ -354,8 +409,8 @@ class Attempts:
             "command": list(job.get("command") or []),
             "env": work_environment(
                 os.environ,
-                job.get("env") or {},
-                device_variables(devices, allocation["gpu_uuids"]),
+                env,
+                fixed,
                 host_tag=self._tag,
                 work_id=attempt_id,
                 job_id=job["job_id"],
@@ -368,7 +423,7 @@ class Attempts:
             "grace_s": settings.work.kill_grace_s,
             "max_output_bytes": settings.work.max_output_bytes,
             "memory_bytes": resources.get("memory_mib", 0) * 2**20,
-            "isolation_s": job.get("max_isolation_s") or settings.work.max_isolation_s,
+            "isolation_s": isolation_of(allocation, job),
             "control_path": str(socket_path(paths.work_sockets_dir, f"{self._tag}/{attempt_id}", "s")),
         }
         if kind == "function":
@@ -381,6 +436,27 @@ class Attempts:
                 "result_path": str(AttemptDir(paths.attempts_dir, attempt_id).result),
             }
         return spec
+
+
+def ids_of(attempt: dict[str, Any]) -> list[str]:
+    """The ids under which an attempt's parts run, each on its host: one, or those of a gang's members."""
+    return [str(part["allocation_id"]) for part in attempt.get("members", (attempt,))]
+
+
+def is_over(job: dict[str, Any], member_id: str) -> bool:
+    """Whether that is a gang's member which has ended, while the gang goes on."""
+    members = [member for attempt in job.get("attempts", ())[-1:] for member in attempt.get("members", ())]
+    return any(member["allocation_id"] == member_id and member["ended_at"] is not None for member in members)
+
+
+def reason_to_end(job: dict[str, Any]) -> str:
+    """Why the job's present attempt is to end, apart from its owner's wish; empty when it is not."""
+    for attempt in job.get("attempts", ())[-1:]:
+        if attempt["ended_at"] is None and attempt.get("preemption") is not None:
+            return PREEMPTED
+        if attempt["ended_at"] is None and attempt.get("ending") is not None:
+            return GANG
+    return ""
 
 
 def socket_path(folder: Path, name: str, kind: str) -> Path:

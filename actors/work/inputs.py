@@ -19,6 +19,7 @@ from actorgrid.errors import (
 )
 from actorgrid.supervisors.server import Server
 
+from ..consensus.attempt_ids import job_of, number_of, rank_of
 from ..consensus.messages import Query
 from ..links.messages import FetchBlobs, FetchResult
 from .attempt_dir import AttemptDir
@@ -58,7 +59,7 @@ class Inputs:
         ended = [each for each in (record or {}).get("attempts", ()) if each.get("result_bytes") is not None]
         if not ended or ended[-1]["host"] == self._server.host.host_id:
             return str(here)
-        host_id, attempt_id = ended[-1]["host"], ended[-1]["attempt_id"]
+        host_id, attempt_id = ended[-1]["host"], ended[-1]["allocation_id"]  # of a gang: rank 0's
         try:
             return str(await self._server.call("links", FetchResult(host_id, attempt_id), BRING_S))
         except NotFound as error:
@@ -81,7 +82,7 @@ class Inputs:
         found = [
             folder
             for folder in attempts_dir.glob(f"{job_id}.*")
-            if folder.name.rpartition(".")[0] == job_id and (folder / "result.bin").exists()
+            if job_of(folder.name) == job_id and not rank_of(folder.name) and (folder / "result.bin").exists()
         ]
         if not found:
             return AttemptDir(attempts_dir, f"{job_id}.0").result
@@ -89,4 +90,4 @@ class Inputs:
 
 
 def _number(folder: AttemptDir) -> int:
-    return int(folder.attempt_id.rpartition(".")[2])
+    return number_of(folder.attempt_id) or 0

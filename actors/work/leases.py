@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import msgpack
 
 from actorgrid.actors.consensus.mirror import LedgerMirror
+from actorgrid.actors.consensus.records import isolation_of
 from actorgrid.errors import ActorGridError, DiskFull, LedgerRefused, Overloaded, UnknownAllocation, WorkerLost
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
@@ -31,7 +33,8 @@ from .core import (
 )
 from .environment import PYTHON, device_variables, enforcement, host_tag, work_environment
 from .housekeeping import end_marked
-from .shim_link import ShimLink
+from .lease_keeper import LeaseKeeper
+from .shim_link import SPEC_VERSION, ShimLink
 from .zygote_link import ZygoteLink
 
 ATTACH_WAIT_S = 15.0
@@ -42,7 +45,7 @@ START_BACKOFF_MAX_S = 5.0
 class Leases:
     """The workers of this host's pools and the leases they serve."""
 
-    def __init__(self, server: Server, mirror: LedgerMirror, zygote: ZygoteLink) -> None:
+    def __init__(self, server: Server, mirror: LedgerMirror, zygote: ZygoteLink, keeper: LeaseKeeper) -> None:
         pools = server.host.settings.work.pools
         sizes = {name: (getattr(pools, name).warm, getattr(pools, name).max) for name in type(pools).model_fields}
         self.workers_started_total = 0
@@ -51,6 +54,7 @@ class Leases:
         self._server = server
         self._mirror = mirror
         self._zygote = zygote
+        self._keeper = keeper
         self._tag = host_tag(server.host.paths.data_dir)
         self._links: dict[str, ShimLink] = {}
         self._secrets: dict[str, str] = {}  # worker to the secret its next client must know
@@ -122,9 +126,38 @@ class Leases:
         return list(self._pools.leases())
 
     def renew(self) -> None:
-        """Prolong the leases of all shims."""
-        for link in list(self._links.values()):
-            link.send(["renew"])
+        """Let all shims live as long as the host's lease lets them; those nobody has used yet live as long as we do."""
+        for worker_id in list(self._links):
+            self._renew(worker_id)
+
+    def _renew(self, worker_id: str) -> None:
+        worker, link = self._pools.workers.get(worker_id), self._links.get(worker_id)
+        if worker is None or link is None:
+            return
+        if worker.key is None:
+            link.renew(self._unused_until())
+        elif self._keeper.lease.renewed_at is not None:
+            link.renew(self._keeper.lease.deadline(self._isolation_s(worker.lease_id)))
+
+    def _unused_until(self) -> float:
+        return self._server.runtime.boottime() + float(self._server.host.settings.work.max_isolation_s)
+
+    def _isolation_s(self, lease_id: str | None) -> float:
+        """How long a worker may go on alone: for a lease, what the ledger says, because the leader goes by it."""
+        return isolation_of(self._mirror.allocations.get(lease_id or "", {}), {})
+
+    def patience(self) -> float:
+        """The least of what workers with a lease may go on alone; infinite when there are none."""
+        return min((self._isolation_s(lease_id) for lease_id in self._pools.leases()), default=math.inf)
+
+    def strays(self) -> list[str]:
+        """Workers that serve, or are letting go of, what the ledger does not hold."""
+        return [
+            worker.worker_id
+            for worker in self._pools.workers.values()
+            if worker.state in (CLOSING, RETIRING)
+            or (worker.lease_id is not None and worker.lease_id not in self._mirror.allocations)
+        ]
 
     def stop_all(self) -> int:
         """End all workers, start none; gives how many."""
@@ -157,8 +190,9 @@ class Leases:
     async def attach(self, lease_id: str) -> dict[str, Any]:
         """The grant of a lease, once its worker is ready. Each call gives a new secret and voids the one before.
 
-        Raises UnknownAllocation, WorkerLost, or Overloaded when no worker came free in time.
+        Raises UnknownAllocation, WorkerLost, Overloaded when no worker came free in time, or HostIsolated.
         """
+        await self._keeper.opened(ATTACH_WAIT_S)
         worker = self._pools.worker_of(lease_id)
         if worker is None:
             waiter = Waiter()
@@ -261,7 +295,7 @@ class Leases:
         settings, paths = self._server.host.settings, self._server.host.paths
         directory = AttemptDir(paths.workers_dir, worker_id)
         spec = {
-            "v": 1,
+            "v": SPEC_VERSION,
             "kind": "worker",
             "id": worker_id,
             "job_id": "",
@@ -286,7 +320,7 @@ class Leases:
         }
         try:
             directory.create(spec)
-            await self._zygote.fork(str(directory.path))
+            await self._zygote.fork(str(directory.path), self._unused_until())
         except (DiskFull, WorkerLost) as error:
             self._failures += 1
             self._server.log.warning("no worker for pool %s: %s", pool, error)
@@ -300,9 +334,10 @@ class Leases:
 
     async def _follow(self, worker_id: str, spec: dict[str, Any]) -> None:
         link = ShimLink(self._server.runtime, lambda frame: self._worker_said(worker_id, frame))
-        if link.connect(spec["control_path"], spec["token"]):
+        if link.connect(spec):
             self._links[worker_id] = link
             if await link.known:
+                self._renew(worker_id)
                 worker = self._pools.workers.get(worker_id)
                 if worker is not None and worker.state == "retiring":
                     self._retire(worker_id)
@@ -363,6 +398,7 @@ class Leases:
         session = {"secret": secret, "session": lease_id, "env": env, "gpu_uuids": list(key.gpu_uuids)}
         link = self._links.get(worker_id)
         memory_bytes = int(allocation.get("memory_mib", 0)) * 2**20
+        self._renew(worker_id)  # from here on it lives as long as the host's lease lets it
         # Our next start would take a worker whose lease it does not find for one that nobody has used.
         told = remembered and link is not None and link.send(["limits", memory_bytes])
         if link is None or not (told and link.send(["worker", ["session", session]])):

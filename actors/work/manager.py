@@ -7,6 +7,7 @@ shims, what was asked is in the ledger, and how it ended is on disk.
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from typing import Any, ClassVar
@@ -26,12 +27,12 @@ from .housekeeping import (
     remove_old_workers,
     remove_unnamed_blobs,
 )
+from .lease_keeper import LeaseKeeper
 from .leases import TICK_S, Leases
 from .messages import AttachLease, DetachLease, EndAllWork, ListAttempts
 from .process_tree import send
 from .zygote_link import ZygoteLink
 
-RENEW_S = 1.0
 CLEAN_S = 30.0
 STOP_MARGIN_S = 2.0
 STOP_MAX_S = 30.0
@@ -48,8 +49,9 @@ class WorkerManager(Server):
         self._tag = host_tag(host.paths.data_dir)
         self._zygote = ZygoteLink(runtime, self.log.warning)
         self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied)
-        self._attempts = Attempts(self, self._mirror, self._zygote)
-        self._leases = Leases(self, self._mirror, self._zygote)
+        self._keeper = LeaseKeeper(self, self._mirror, self._renew, self._take_up_all, self._patience, self._strays)
+        self._attempts = Attempts(self, self._mirror, self._zygote, self._keeper)
+        self._leases = Leases(self, self._mirror, self._zygote, self._keeper)
         self._follows = False
         self._killed_escaped = 0
 
@@ -62,11 +64,11 @@ class WorkerManager(Server):
         self._attempts.recover()
         self._leases.recover()
         self._killed_escaped = len(self._kill_escaped())
-        self.every(RENEW_S, self._renew)
         self.every(TICK_S, self._leases.tick)
         self.every(CLEAN_S, self._clean)
         self._leases.tick()
         self.spawn(self._mirror.start())
+        self.spawn(self._keeper.run())
 
     def stop(self, reason: str) -> None:
         """End all work, or leave it to the next start: as ``work.on_stop`` says, and always when that comes at once.
@@ -108,14 +110,14 @@ class WorkerManager(Server):
 
     def _on_snapshot(self, _snapshot: Snapshot) -> None:
         self._follows = self._attempts.ledger_known = self._leases.ledger_known = True
-        for allocation in list(self._mirror.allocations.values()):
-            self._take_up(allocation)
+        self._take_up_all()
         for attempt_id, attempt in list(self._attempts.live.items()):
             if attempt_id not in self._mirror.allocations and attempt.directory.read_started() is not None:
                 self._attempts.disowned(attempt_id)
         for lease_id in self._leases.known():
             if lease_id not in self._mirror.allocations:
                 self._leases.disowned(lease_id)
+        self._keeper.look()
 
     def _on_applied(self, message: Applied) -> None:
         for kind, identity, record in message.changes:
@@ -123,17 +125,24 @@ class WorkerManager(Server):
                 if record is None:
                     self._attempts.disowned(identity)
                     self._leases.disowned(identity)
+                    self._keeper.look()
                 else:
                     self._take_up(record)
             elif kind == "job" and record is not None:
                 self._attempts.follow_wishes(record)
+            elif kind == "host" and identity == self.host.host_id:
+                self._keeper.look()
+
+    def _take_up_all(self) -> None:
+        for allocation in list(self._mirror.allocations.values()):
+            self._take_up(allocation)
 
     def _take_up(self, allocation: dict[str, Any]) -> None:
         if allocation["host"] != self.host.host_id:
             return
         if allocation["owner"]["kind"] == "attempt":
-            self._attempts.ensure(allocation)
-        else:
+            self._attempts.ensure(allocation)  # it waits by itself until something may be started
+        elif self._keeper.may_start():
             self._leases.ensure(allocation)
 
     # -- requests
@@ -190,6 +199,14 @@ class WorkerManager(Server):
         self._attempts.renew()
         self._leases.renew()
 
+    def _patience(self) -> float:
+        attempts = (attempt.isolation_s for attempt in self._attempts.live.values())
+        return min(self._leases.patience(), min(attempts, default=math.inf))
+
+    def _strays(self) -> list[str]:
+        """What lives here without the ledger's knowing, what escaped its shims included."""
+        return [*self._attempts.strays(), *self._leases.strays(), *map(str, self._kill_escaped())]
+
     def _clean(self) -> None:
         if not self._follows:
             return
@@ -219,6 +236,10 @@ class WorkerManager(Server):
             "workers_lost_total": float(self._leases.workers_lost_total),
             "zygote_restarts_total": float(self._zygote.restarts),
         }
+        age_s = self._keeper.age_s()
+        if age_s is not None:
+            figures["lease_age_seconds"] = age_s
+        figures["lease_lapses_total"] = float(self._keeper.lease.lapses)
         for outcome, count in self._attempts.ended_total.items():
             figures[f"attempts_ended_{outcome}_total"] = float(count)
         for (pool, state), count in self._leases.counts().items():
@@ -236,5 +257,7 @@ class WorkerManager(Server):
             "leases": self._leases.known(),
             "zygote_pid": self._zygote.pid,
             "follows_ledger": self._follows,
+            "lease_age_s": self._keeper.age_s(),
+            "may_start": self._keeper.may_start(),
             "killed_escaped_at_start": self._killed_escaped,
         }

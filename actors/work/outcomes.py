@@ -9,6 +9,8 @@ from actorgrid.transports.task_frames import JobResult
 
 RETRY_MAX_S = 60.0
 STDERR_TAIL_BYTES = 2048
+PREEMPTED, GANG = "preempted", "gang"
+"""Why an attempt is told to end: another is to have its room; another member of its gang has not succeeded."""
 
 
 def retry_delay_s(backoff_s: float, number: int) -> float:
@@ -52,9 +54,15 @@ def outcome_of_lost(attempt_id: str, went_with: str | None) -> dict[str, Any]:
     return {"outcome": "lost", "charge": went_with is None, "error": error.to_dict()}
 
 
-def outcome_of_preempted() -> dict[str, Any]:
-    """The fields of ``end_attempt`` for an attempt that was asked to end before it was begun."""
-    return {"outcome": "preempted", "charge": False, "error": None}
+def outcome_of_not_begun(attempt_id: str, reason: str) -> dict[str, Any]:
+    """The fields of ``end_attempt`` for an attempt that was asked to end, by that *reason*, before it was begun."""
+    if reason == GANG:
+        return {"outcome": "cancelled", "charge": False, "error": _ended_with_gang(attempt_id).to_dict()}
+    return {"outcome": PREEMPTED, "charge": False, "error": None}
+
+
+def _ended_with_gang(attempt_id: str) -> TaskCancelled:
+    return TaskCancelled(f"{attempt_id} was ended because another member of its gang did not succeed")
 
 
 def _judge(
@@ -69,9 +77,11 @@ def _judge(
             True,
             TaskTimedOut(f"attempt {attempt_id} ran past {limit}", hint="raise max_execution_time"),
         )
-    if reason == "preempted" and not (result is not None and result.ok and status.get("exit_code") == 0):
+    if reason == PREEMPTED and not (result is not None and result.ok and status.get("exit_code") == 0):
         # Told to stop, a command that saves its work leaves with 0 as well: that does not mean that it is done.
-        return "preempted", False, None
+        return PREEMPTED, False, None
+    if reason == GANG:
+        return "cancelled", False, _ended_with_gang(attempt_id)
     if reason == "cancelled":
         return "cancelled", False, TaskCancelled(f"attempt {attempt_id} was cancelled while it ran")
     if reason == "memory":

@@ -1,13 +1,14 @@
 """The shim: the small parent of one attempt or pool worker. It outlives the agent and keeps what must not be lost.
 
 It starts the command or worker in a child, carries its output into bounded files, enforces time and memory limits,
-and ends the whole tree when told, when a limit is passed, or when its lease runs out: the agent renews the lease
-over the control socket; ``isolation_s`` after the last renewal (counted on CLOCK_BOOTTIME, so a suspended machine
-counts) nothing of the attempt lives any more. As a subreaper it is the parent of every orphan in its tree.
+and ends the whole tree when told, when a limit is passed, or at its deadline: a time on CLOCK_BOOTTIME (which a
+suspended machine does not stop), by which nothing of the attempt lives any more unless the agent has given a later
+one. The agent gives one as often as the host's lease is renewed (docs/leases.md). As a subreaper the shim is the parent
+of every orphan in its tree.
 
 Control socket (frames; the first must be ["hello", token])::
 
-    ["renew"]  ["stop", reason, grace_s]  ["limits", memory_bytes]  ["worker", frame]     from the agent
+    ["renew", deadline]  ["stop", reason, grace_s]  ["limits", memory_bytes]  ["worker", frame]     from the agent
     ["state", {"pid"}]  ["worker", frame]                                                 to the agent
 
 The status it leaves (``status.msgpack``)::
@@ -71,13 +72,13 @@ class _Controller:
 class Shim:
     """The loop of one shim."""
 
-    def __init__(self, directory: AttemptDir, spec: dict[str, Any], listener: socket.socket) -> None:
+    def __init__(self, directory: AttemptDir, spec: dict[str, Any], listener: socket.socket, deadline: float) -> None:
         self._dir = directory
         self._spec = spec
         self._listener = listener
         self._controllers: dict[int, _Controller] = {}
         self._poll = select.poll()
-        self._deadline = boot_seconds() + spec["isolation_s"]
+        self._deadline = deadline
         self._timeout_at = float("inf")
         self._memory_bytes: int = spec["memory_bytes"]
         self._memory_check_at = 0.0
@@ -177,6 +178,8 @@ class Shim:
             os.umask(0o022)
             step = f"enter {spec['cwd']}"
             os.chdir(spec["cwd"])
+            if boot_seconds() >= self._deadline:
+                os._exit(EXIT_NOT_STARTED)  # the shim looks at the clock before it looks at us
             if spec["kind"] == "command":
                 step = f"run {spec['command'][0]}"
                 os.execvpe(spec["command"][0], spec["command"], spec["env"])  # nosec B606 - the job itself
@@ -197,7 +200,7 @@ class Shim:
 
     def _turn(self) -> None:
         ready = self._poll.poll(self._wait_ms(time.monotonic()))
-        # The lease is looked at first after every pause, before anything that could prolong it.
+        # The deadline is looked at first after every pause, before anything that could move it.
         if boot_seconds() >= self._deadline:
             self._isolate()
         for fd, _ in ready:
@@ -383,13 +386,12 @@ class Shim:
             match frame:
                 case ["hello", str(token)] if hmac.compare_digest(token.encode(), self._spec["token"].encode()):
                     controller.known = True
-                    self._renew()
                     self._tell(controller, ["state", {"pid": self._child}])
                     return True
             return False
         match frame:
-            case ["renew"]:
-                self._renew()
+            case ["renew", float(deadline)]:
+                self._renew(deadline)
             case ["stop", str(reason), (int() | float()) as grace_s]:
                 self._stop(reason, float(grace_s))
             case ["limits", int(memory_bytes)]:
@@ -400,9 +402,9 @@ class Shim:
                 return False
         return True
 
-    def _renew(self) -> None:
-        if self._kill_at != 0.0:
-            self._deadline = boot_seconds() + self._spec["isolation_s"]
+    def _renew(self, deadline: float) -> None:
+        if self._kill_at != 0.0:  # what is being killed stays so
+            self._deadline = deadline
 
     def _tell(self, controller: _Controller, frame: list[Any]) -> None:
         try:
@@ -484,15 +486,16 @@ def worker_body(spec: dict[str, Any], inherited: list[socket.socket]) -> int:
     worker.serve(spec["worker"]["worker_id"], listener, control)
 
 
-def run_shim(folder: str, ready: int) -> None:
+def run_shim(folder: str, ready: int, deadline: float) -> None:
     """Be the shim of the attempt in *folder*: called in a fresh process of its own session.
 
-    Writes its pid to descriptor *ready* once it listens; writes nothing there when the attempt has had a shim.
+    Writes its pid to descriptor *ready* once it listens; writes nothing there when the attempt has had a shim, or when
+    *deadline* has passed: then it is still free to be started.
     """
     path = Path(folder)
     directory = AttemptDir(path.parent, path.name)
     spec = directory.read_spec()
-    if spec is None or directory.take() is None:
+    if spec is None or boot_seconds() >= deadline or directory.take() is None:
         return
     gc.enable()
     setproctitle(f"actorgrid: shim {directory.attempt_id}")
@@ -505,7 +508,7 @@ def run_shim(folder: str, ready: int) -> None:
         sockets.append(spec["worker"]["socket_path"])
     os.write(ready, msgpack.packb(os.getpid()))
     os.close(ready)
-    shim = Shim(directory, spec, listener)
+    shim = Shim(directory, spec, listener, deadline)
     shim.run(worker_body, inherited)
     for name in sockets:
         try:

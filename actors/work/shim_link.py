@@ -11,6 +11,9 @@ from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
 MAX_FRAME = 4 * 2**20
+SPEC_VERSION = 2
+DEADLINES = 2
+"""From this version on a shim is told until when it may live; before, that it may live its patience from then on."""
 
 
 class ShimLink:
@@ -24,18 +27,19 @@ class ShimLink:
         self._on_worker_frame = on_worker_frame
         self._decoder = FrameDecoder(MAX_FRAME)
         self._socket: socket.socket | None = None
+        self._version = SPEC_VERSION
 
-    def connect(self, path: str, token: str) -> bool:
-        """``False`` when nobody listens there."""
+    def connect(self, spec: dict[str, Any]) -> bool:
+        """Call the shim of that spec; ``False`` when nobody listens there."""
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         link.setblocking(False)
         try:
-            link.connect(path)
-            link.send(encode_frame(["hello", token]))
+            link.connect(spec["control_path"])
+            link.send(encode_frame(["hello", spec["token"]]))
         except OSError:
             link.close()
             return False
-        self._socket = link
+        self._socket, self._version = link, spec["v"]
         self._runtime.watch(link.fileno(), self._read)
         return True
 
@@ -54,6 +58,10 @@ class ShimLink:
             self.hang_up()  # half a frame cannot be taken back; connect again
             return False
         return True
+
+    def renew(self, deadline: float) -> None:
+        """Let the shim live to *deadline*, on CLOCK_BOOTTIME; one that does not hear it keeps to the last it heard."""
+        self.send(["renew", deadline] if self._version >= DEADLINES else ["renew"])
 
     def hang_up(self) -> None:
         """Close our side; the shim goes on by itself until its lease ends."""

@@ -3,7 +3,7 @@
 It is started fresh (exec) by WorkerManager with a bare environment, so that no socket, key or memory of the agent
 is in what it forks. It speaks frames on one socket pair, and ends when the other side does:
 
-    ["fork", folder]  ->  ["forked", folder, shim pid] | ["failed", folder, why]
+    ["fork", folder, deadline]  ->  ["forked", folder, shim pid] | ["failed", folder, why]
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def main(arguments: str) -> None:
         while data := control.recv(65536):
             for frame in decoder.feed(data):
                 match frame:
-                    case ["fork", str(folder)]:
-                        control.sendall(encode_frame(_fork(folder)))
+                    case ["fork", str(folder), float(deadline)]:
+                        control.sendall(encode_frame(_fork(folder, deadline)))
     except ConnectionError:
         return  # the agent is gone
 
 
-def _fork(folder: str) -> list[object]:
+def _fork(folder: str, deadline: float) -> list[object]:
     """Fork twice, so that the shim is nobody's child in the agent's tree and no zombie is left."""
     ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
     try:
@@ -61,17 +61,17 @@ def _fork(folder: str) -> list[object]:
         os.close(ready_write)
         return ["failed", folder, f"cannot fork: {error.strerror}"]
     if middle == 0:
-        _become_shim(folder, ready_write)
+        _become_shim(folder, ready_write, deadline)
     os.close(ready_write)
     os.waitpid(middle, 0)
     with open(ready_read, "rb") as pipe:
         answer = pipe.read(64)
     if not answer:
-        return ["failed", folder, "its shim did not start, or it has had one"]
+        return ["failed", folder, "its shim did not start: it has had one, or the lease ran out"]
     return ["forked", folder, msgpack.unpackb(answer)]
 
 
-def _become_shim(folder: str, ready: int) -> None:
+def _become_shim(folder: str, ready: int, deadline: float) -> None:
     code = 1
     try:
         os.setsid()
@@ -82,7 +82,7 @@ def _become_shim(folder: str, ready: int) -> None:
             os.dup2(null, target)
         close_all_but([0, 1, 2, ready])
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        run_shim(folder, ready)
+        run_shim(folder, ready, deadline)
         code = 0
     except (OSError, ActorGridError, KeyError) as error:
         (Path(folder) / "shim.log").write_text(f"{type(error).__name__}: {error}\n")

@@ -77,8 +77,11 @@ class ZygoteLink:
         self._runtime.watch(ours.fileno(), self._read)
         self._flush()
 
-    def fork(self, folder: str) -> Waiter:
-        """Await the pid of the shim of *folder*. Raises WorkerLost when it did not start."""
+    def fork(self, folder: str, deadline: float) -> Waiter:
+        """Await the pid of the shim of *folder*, which lives to *deadline* (CLOCK_BOOTTIME) unless it is told another.
+
+        Raises WorkerLost when it did not start; it starts nothing when that has passed by then.
+        """
         waiter = self._waiting.get(folder)
         if waiter is not None:
             return waiter
@@ -87,7 +90,7 @@ class ZygoteLink:
             waiter.fail(WorkerLost("no process can be started now", hint="the host has too many starts waiting"))
             return waiter
         self._waiting[folder] = waiter
-        self._outgoing += encode_frame(["fork", folder])
+        self._outgoing += encode_frame(["fork", folder, deadline])
         self._flush()
         return waiter
 

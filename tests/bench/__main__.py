@@ -21,9 +21,10 @@ from typing import Any
 from .figures import Figure, Skipped, registry
 from .machine import describe
 
-PEERS = ("actor_peers", "offset_allocator", "process_pool", "raft_peers", "ray")
+PEERS = ("actor_peers", "cluster_peers", "offset_allocator", "process_pool", "raft_peers", "ray")
 MODULES = (
     "actors",
+    "cluster",
     "host",
     "jobs",
     "ledger",

@@ -56,6 +56,24 @@ def test_the_pace_jumps_up_and_comes_down_slowly() -> None:
     assert 0.7 < pace.estimate_s("f") < 0.9
 
 
+def test_the_way_to_a_far_worker_is_no_part_of_what_a_call_takes() -> None:
+    queue = lane()
+    far = Link(queue, "far", "far", None, None, 0.0, travel_s=0.25)
+    far.took(call(queue, 1), 0.0, 10.0)
+    far.gave(1, 10.5)
+    assert far.ended(1, 10.5) == 0.25
+    for number in (2, 3):
+        far.took(call(queue, number), 0.0, 11.0)
+    far.gave(2, 11.5)
+    assert far.ended(1, 11.5) == 0.25
+    # The third was on its way while the second ran.
+    far.gave(3, 11.75)
+    assert far.ended(1, 11.75) == 0.25
+    far.took(call(queue, 4), 0.0, 12.0)
+    far.gave(4, 12.125)
+    assert far.ended(1, 12.125) == 0.0
+
+
 def test_priority_first_then_order_of_arrival_and_cancelled_ones_are_skipped() -> None:
     queue = lane()
     for number, priority in ((1, 50), (2, 90), (3, 50), (4, 90)):

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.consensus.actor import Consensus
-from actorgrid.actors.consensus.commands import add_member, found_cluster, remove_member, set_setting
-from actorgrid.actors.consensus.messages import Propose, Query, Subscribe
+from actorgrid.actors.consensus.commands import add_member, found_cluster, register_host, remove_member, set_setting
+from actorgrid.actors.consensus.messages import HandOver, Propose, Query, Subscribe
 from actorgrid.actors.consensus.raft_links import VoterPlan
 from actorgrid.actors.host.context import HostContext
 from actorgrid.errors import ActorGridError, CallTimeout, LogFailed, NotLeader
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.transports.faulty_net import Faults, FaultyNet, FaultyNetwork
-from tests.consensus.rig import AT, make_context
+from tests.consensus.rig import AT, host_record, make_context
 
 
 class Town:
@@ -165,6 +165,22 @@ def test_a_lost_leader_is_replaced_and_nothing_committed_is_lost(three: Town) ->
     assert three.live["a"]._voter.ledger.term == three.live[leader]._voter.ledger.term
 
 
+def test_a_leader_that_is_about_to_stop_hands_over_to_the_one_that_has_the_most(three: Town) -> None:
+    three.network.cut(["b"], ["a", "c"])
+    for number in range(5):
+        three.propose(set_setting("k", number, "me", AT), "a")
+    answer = three.node.request("a", HandOver(), 5.0)
+    assert (answer, three.leader) == ({"leader": "c"}, "c")
+    assert three.node.request("a", HandOver(), 5.0) == {"leader": "c"}  # who does not lead has nothing to hand over
+    assert three.propose(set_setting("k", "after", "me", AT), "a")["previous"] == 4
+
+
+def test_who_has_nobody_to_hand_over_to_goes_on_leading(town: Town) -> None:
+    town.found("a")
+    assert town.node.request("a", HandOver(), 5.0) == {"leader": "a"}
+    assert town.propose(set_setting("k", 1, "me", AT), "a")["previous"] is None
+
+
 def test_a_minority_commits_nothing_and_says_why(three: Town) -> None:
     three.network.cut(["a"], ["b", "c"])
     three.until(lambda: three.leader in ("b", "c"), "a new leader")
@@ -226,17 +242,58 @@ def test_a_host_far_behind_is_sent_a_snapshot(three: Town) -> None:
 
 def test_the_leader_says_whom_it_does_not_hear_of(three: Town) -> None:
     three.kill("c")
-    three.until(lambda: three.live["a"]._absent == {"c"}, "c is missed", within_s=10.0)
+    three.until(lambda: set(three.live["a"]._absent) == {"c"}, "c is missed", within_s=10.0)
     snapshot = three.node.request("a", Subscribe(), 5.0)
-    assert (snapshot.leader, snapshot.leads, snapshot.absent) == ("a", True, {"c"})
-    assert three.node.request("b", Subscribe(), 5.0).absent == frozenset()
+    assert (snapshot.leader, snapshot.leads, set(snapshot.absent)) == ("a", True, {"c"})
+    assert three.node.request("b", Subscribe(), 5.0).absent == {}
     three.start("c")
     three.until(lambda: not three.live["a"]._absent, "c is back", within_s=10.0)
 
 
+def heard(town: Town, host_id: str) -> dict[str, Any]:
+    answer: dict[str, Any] = town.node.request(host_id, Query("hosts_heard"), 5.0)
+    return answer
+
+
+def test_only_a_leader_that_still_leads_says_who_was_heard_when(three: Town) -> None:
+    three.kill("c")
+    gone_at = three.node.now_s
+    three.node.advance(5.0)
+    known = heard(three, "a")
+    assert known["heard"]["c"] <= gone_at + 0.2
+    assert min(known["heard"]["a"], known["heard"]["b"]) > known["as_of"] - 0.3
+    with pytest.raises(NotLeader):
+        heard(three, "b")
+    three.network.cut({"a"}, {"b"})
+    with pytest.raises((NotLeader, CallTimeout)):
+        heard(three, "a")
+
+
+def test_to_a_new_leader_everybody_was_heard_at_its_election(three: Town) -> None:
+    three.kill("c")
+    three.node.advance(20.0)
+    three.kill("a")
+    three.start("c")
+    three.until(lambda: three.leader in ("b", "c"), "another leader")
+    elected_by = three.node.now_s
+    three.node.advance(1.0)
+    leader = three.leader
+    assert leader is not None
+    assert heard(three, leader)["heard"]["a"] > elected_by - 1.0
+
+
+def test_a_host_that_left_counts_as_heard_when_it_left(three: Town) -> None:
+    three.propose(register_host(host_record("c"), AT), "a")
+    three.propose(remove_member("c", "me", AT), "a")
+    left_at = three.node.now_s
+    three.node.advance(5.0)
+    assert left_at - 0.5 < heard(three, "a")["heard"]["c"] < left_at + 0.5
+    assert set(three.live["a"]._absent) == {"c"}
+
+
 def test_a_new_leader_counts_on_nobody_who_has_not_answered_it(three: Town) -> None:
     three.kill("a")
-    told: list[frozenset[str]] = []
+    told: list[dict[str, float]] = []
     for host_id in "bc":
         server = three.live[host_id]
 
@@ -248,7 +305,7 @@ def test_a_new_leader_counts_on_nobody_who_has_not_answered_it(three: Town) -> N
     assert any("a" in absent for absent in told)
     leader = three.leader
     assert leader is not None
-    three.until(lambda: three.live[leader]._absent == {"a"}, "the other is there", within_s=5.0)
+    three.until(lambda: set(three.live[leader]._absent) == {"a"}, "the other is there", within_s=5.0)
 
 
 def test_all_hosts_lose_power_and_come_back_with_everything(three: Town) -> None:

@@ -279,7 +279,7 @@ def test_nothing_is_granted_before_this_incarnation_is_registered() -> None:
     assert world.core.schedule(world.now, 8) == []
     world.register()
     (grant,) = world.core.schedule(world.now, 8)
-    assert grant.incarnation == 2
+    assert grant.incarnations == (2,)
 
 
 def test_a_lease_granted_while_the_ledger_was_away_waits_for_nothing_more() -> None:

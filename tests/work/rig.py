@@ -127,6 +127,7 @@ class Rig:
         manager._leases.leave()
         manager._zygote.stop()
         manager._attempts._server = manager._leases._server = _Dead()  # type: ignore[assignment]
+        manager._keeper._server = _Dead()  # type: ignore[assignment]
 
     def close(self) -> None:
         if self.manager is not None:
@@ -147,6 +148,14 @@ class Rig:
     def job(self, job_id: str) -> dict[str, Any]:
         found: dict[str, Any] = self.node.request("consensus", Query("job", {"job_id": job_id}))
         return found
+
+    def host(self) -> dict[str, Any]:
+        (record,) = self.node.request("consensus", Query("hosts"))["hosts"]
+        return dict(record)
+
+    def allocation(self, allocation_id: str) -> dict[str, Any]:
+        held = self.node.request("consensus", Query("allocations"))["allocations"]
+        return next(dict(record) for record in held if record["allocation_id"] == allocation_id)
 
     def submit(self, job_id: str, **fields: Any) -> None:
         resources = {

@@ -20,6 +20,8 @@ from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
+FAR_OFF = 1e9
+
 
 class Keeper:
     """A ZygoteLink that runs on a node of its own."""
@@ -46,8 +48,8 @@ def keeper() -> Iterator[Keeper]:
 
 
 def test_a_folder_without_a_specification_gets_no_shim_and_the_zygote_serves_on(keeper: Keeper, tmp_path: Path) -> None:
-    first, second = keeper.link.fork(str(tmp_path / "a")), keeper.link.fork(str(tmp_path / "b"))
-    assert keeper.link.fork(str(tmp_path / "a")) is first  # asked twice is asked once
+    first, second = keeper.link.fork(str(tmp_path / "a"), FAR_OFF), keeper.link.fork(str(tmp_path / "b"), FAR_OFF)
+    assert keeper.link.fork(str(tmp_path / "a"), FAR_OFF) is first  # asked twice is asked once
     keeper.link.start()
     pid = keeper.link.pid
     for waiter in (first, second):
@@ -61,17 +63,17 @@ def test_a_killed_zygote_fails_those_who_wait_and_another_takes_its_place(keeper
     pid = keeper.link.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    waiter = keeper.link.fork(str(tmp_path / "a"))
+    waiter = keeper.link.fork(str(tmp_path / "a"), FAR_OFF)
     os.kill(pid, signal.SIGKILL)
     assert isinstance(keeper.outcome(waiter), WorkerLost)
     keeper.node.run_until(lambda: keeper.link.pid not in (None, pid), 30.0, "another zygote")
     assert keeper.link.restarts == 1 and "status -9" in keeper.warnings[0]
-    assert isinstance(keeper.outcome(keeper.link.fork(str(tmp_path / "b"))), WorkerLost)
+    assert isinstance(keeper.outcome(keeper.link.fork(str(tmp_path / "b"), FAR_OFF)), WorkerLost)
 
 
 def test_who_waits_is_bounded(keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zygote_link, "MAX_WAITING", 2)
-    waiting = [keeper.link.fork(str(tmp_path / str(number))) for number in range(3)]
+    waiting = [keeper.link.fork(str(tmp_path / str(number)), FAR_OFF) for number in range(3)]
     assert [waiter.done for waiter in waiting] == [False, False, True]
     assert "too many starts" in keeper.outcome(waiting[2]).hint
 
@@ -80,11 +82,11 @@ def test_a_stop_ends_the_zygote_and_refuses_what_comes_later(keeper: Keeper, tmp
     keeper.link.start()
     pid = keeper.link.pid
     assert pid is not None
-    waiting = keeper.link.fork(str(tmp_path / "a"))
+    waiting = keeper.link.fork(str(tmp_path / "a"), FAR_OFF)
     keeper.link.stop()
     assert not psutil.pid_exists(pid)
     assert isinstance(keeper.outcome(waiting), WorkerLost)
-    assert isinstance(keeper.outcome(keeper.link.fork(str(tmp_path / "b"))), WorkerLost)
+    assert isinstance(keeper.outcome(keeper.link.fork(str(tmp_path / "b"), FAR_OFF)), WorkerLost)
 
 
 def test_a_zygote_deaf_to_the_end_of_its_socket_is_killed(keeper: Keeper) -> None:

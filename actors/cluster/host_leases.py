@@ -1,0 +1,114 @@
+"""When work on a host that is not heard of is over: the leader's half of the leases, decisions only.
+
+A host stops what runs there ``max_isolation_s`` after its lease was last renewed (``work/host_lease.py``); the leader
+ends it in the ledger that long after it last heard of the host, and a margin later. It heard of it after the host began
+to count, so it ends later than the host does (docs/leases.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..consensus.records import MAX_ISOLATION_S, isolation_of
+from ..work.host_lease import LEASE_MAX_S
+
+MARGIN_S = 0.5
+"""For the shim to wake up and the tree to die."""
+DRIFT = 0.01
+"""By so much two hosts' CLOCK_BOOTTIME may differ in pace. It is slewed by 0.05 % at most."""
+AT_ONCE_MAX = 10_000
+
+Plain = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is known before it is asked who was heard of: what has changed since is not decided about."""
+
+    hosts: Mapping[str, Plain]
+    allocations: tuple[Plain, ...]
+    jobs: Mapping[str, Plain]
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A host that is to be told lost, with the allocations (and their tokens) that are over; at most 10,000."""
+
+    host: str
+    incarnation: int
+    seen_index: int
+    quiet_s: float
+    allocations: tuple[tuple[str, list[int]], ...]
+    term: int
+
+    def command(self, heard_at: float) -> Plain:
+        """The ledger's; *heard_at* for people, by the wall clock."""
+        return {
+            "type": "lose_host",
+            "host": self.host,
+            "incarnation": self.incarnation,
+            "seen_index": self.seen_index,
+            "heard_at": heard_at,
+            "allocations": [list(each) for each in self.allocations],
+            "term": self.term,
+        }
+
+
+def over_after_s(max_isolation_s: float) -> float:
+    """How long the leader waits for a host before work that may go on alone for so long is over.
+
+    At least as long as the host may start something without renewal: what it starts then counts from there.
+    """
+    return max(max_isolation_s, LEASE_MAX_S) * (1 + DRIFT) + MARGIN_S
+
+
+def picture_of(
+    hosts: Mapping[str, Plain], allocations: Iterable[Plain], jobs: Mapping[str, Plain], term: int, away: Iterable[str]
+) -> Picture:
+    """Of the hosts that are *away*. Records are never written into, so this stays as it is."""
+    them = {host_id: hosts[host_id] for host_id in away if host_id in hosts}
+    held = tuple(allocation for allocation in allocations if allocation["host"] in them)
+    named = {allocation["owner"].get("job_id") for allocation in held}
+    return Picture(them, held, {id: jobs[id] for id in named if id in jobs}, term)
+
+
+def next_at(picture: Picture, heard: Mapping[str, float]) -> float | None:
+    """When something is next to be decided, on the clock of *heard*; ``None`` when nothing is open."""
+    return min(
+        (heard[host_id] + over_after_s(patience) for host_id, patience, _ in _open(picture) if host_id in heard),
+        default=None,
+    )
+
+
+def losses(picture: Picture, heard: Mapping[str, float], as_of: float) -> list[Loss]:
+    """What is over, by when each host was *heard* of, as a leader knows it who still led at *as_of*."""
+    over: dict[str, list[tuple[str, list[int]]]] = {}
+    for host_id, patience, allocation in _open(picture):
+        if host_id in heard and as_of - heard[host_id] > over_after_s(patience):
+            named = over.setdefault(host_id, [])
+            if allocation is not None and len(named) < AT_ONCE_MAX:
+                named.append((allocation["allocation_id"], allocation["token"]))
+    return [
+        Loss(
+            host_id,
+            picture.hosts[host_id]["incarnation"],
+            picture.hosts[host_id].get("seen_index", 0),
+            as_of - heard[host_id],
+            tuple(named),
+            picture.term,
+        )
+        for host_id, named in over.items()
+    ]
+
+
+def _open(picture: Picture) -> Iterable[tuple[str, float, Plain | None]]:
+    """What is not over yet: each allocation with its patience, and each host that is up with what usual work has."""
+    for allocation in picture.allocations:
+        job = picture.jobs.get(allocation["owner"].get("job_id", ""), {})
+        yield allocation["host"], isolation_of(allocation, job), allocation
+    for host_id, host in picture.hosts.items():
+        if host["state"] == "up":
+            yield host_id, MAX_ISOLATION_S, None
