@@ -399,6 +399,8 @@ class GPUDevice(Answer):
     power_usage_watts: float | None = None
     utilization_percent: float | None = None
     status: GPUStatus = GPUStatus.AVAILABLE
+    unfit: str | None = None
+    """Why it takes nothing new, on whichever host it is; ``None``: it does."""
     jobs: list[str] = []
 
 

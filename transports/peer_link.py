@@ -107,6 +107,12 @@ class PeerLink:
         """What of the other side's bytes is held: a frame that is not complete, requests that are not answered."""
         return self._decoder.pending_bytes + self.session.served_bytes
 
+    @property
+    def restless(self) -> bool:
+        """Whether there may be an event to take or something to send, though nothing more comes."""
+        session = self.session
+        return bool(self._events or session.events or session.over is not None or self.unsent_bytes)
+
     def receive(self, data: bytes, now_s: float) -> None:
         """Bytes from the other side; call ``next_event`` until it gives ``None`` before the next ones."""
         if self._state == _State.DOWN or not data:

@@ -28,7 +28,9 @@ from .peer_tls import PeerIdentity
 
 ACCEPT_AGAIN_S = 1.0
 ACCEPTS_A_TURN = 16
-BACKLOG = 128
+BACKLOG = 1024
+"""Every host of a large cluster may dial at once, when it has a new leader or the agent here is back: whose packet the
+kernel drops comes again a second later."""
 
 Address = tuple[str, int]
 Resolve = Callable[[str], Sequence[Address]]

@@ -56,7 +56,8 @@ class PeerSocket(PeerEnd):
     def tick(self) -> None:
         """Some time has passed."""
         self.link.tick(self._loop.monotonic())
-        self._go_on()
+        if self.link.restless:
+            self._go_on()
 
     def close(self, refusal: Refusal, message: str) -> None:
         """End it now."""
@@ -113,7 +114,7 @@ class PeerSocket(PeerEnd):
             self._busy = False
 
     def _send(self) -> bool:
-        """Give the kernel what it takes; whether it took a whole load and there may be more."""
+        """Give the kernel what it takes; whether it took a whole load and there is more to do."""
         if not self._unsent:
             self._unsent = memoryview(self.link.bytes_to_send())
         while self._unsent:
@@ -130,7 +131,7 @@ class PeerSocket(PeerEnd):
             self._unsent = self._unsent[sent:]
             if not self._unsent:
                 self._watch(writable=False)
-                return True
+                return self.link.restless
         self._watch(writable=False)
         return False
 

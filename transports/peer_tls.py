@@ -96,6 +96,8 @@ class TlsPipe:
     def read(self) -> bytes | None:
         """Plain text, at most one record of it; empty when there is none now, ``None`` at the other side's end.
         Raises PeerRefused."""
+        if not self._in.pending and not self._object.pending():
+            return b""  # cheaper than to have OpenSSL say so, which raises
         try:
             return self._object.read(RECORD_BYTES_MAX) or None
         except ssl.SSLWantReadError:

@@ -117,7 +117,7 @@ def gpus(call: Call) -> None:
             str(names.get(gpu["host"], gpu["host"])),
             str(gpu["index"]),
             str(gpu["model"]),
-            str(gpu["status"]),
+            str(gpu["status"]) + (" (unfit)" if gpu.get("unfit") else ""),
             share(gpu.get("allocated_milli", 0)),
             _of(gpu.get("memory_allocated_bytes", 0), gpu["memory_total_bytes"]),
             number(gpu.get("utilization_percent"), "%"),

@@ -153,6 +153,7 @@ _DEVICE_MAY: dict[str, _Check] = {
     "compute_capability": _or_none(_text),
     "pcie_bus_id": _or_none(_text),
     "numa_node": _or_none(_signed),
+    "unfit": _text,
 }
 _RESOURCES_MAY: dict[str, _Check] = {
     "gpus": lambda value: _number(value) and 0 <= value <= 1024,
@@ -357,7 +358,7 @@ def refuse_if_too_new(command: Command, members: Mapping[str, Any]) -> None:
         raise HostsTooOld(
             f"some hosts do not know {command['type']} yet",
             asked=f"format version {command['v']}",
-            found=f"{len(old)} of {len(members)} hosts are older: {', '.join(old[:3])}{', ...' if len(old) > 3 else ''}",
+            found=f"{len(old)} of {len(members)} hosts are older: {', '.join(old[:3])}" + ", ..." * (len(old) > 3),
             hint="upgrade them: actorgrid upgrade --rolling",
         )
 

@@ -82,9 +82,7 @@ def next_step(
     return ()
 
 
-def successor(
-    config: ConfState, progress: Mapping[int, PeerStatus], leader: int, silent: frozenset[int]
-) -> int | None:
+def successor(config: ConfState, progress: Mapping[int, PeerStatus], leader: int, silent: frozenset[int]) -> int | None:
     """Who is to lead when *leader* stops: the voter that has the most of the log; ``None`` where no other is there."""
     able = [node for node in config.voters if node != leader and node not in silent and not progress[node].damaged]
     return max(able, key=lambda node: (progress[node].match, -node), default=None)

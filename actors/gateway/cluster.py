@@ -64,7 +64,7 @@ async def get_hosts(call: Call) -> Any:
 
 async def get_gpus(call: Call) -> Any:
     """All devices."""
-    return {"gpus": await call.ask("gpu_coordinator", Inventory(call.seen))}
+    return {"gpus": await call.ask("gpu_coordinator", Inventory(call.seen, everywhere=True))}
 
 
 async def get_allocations(call: Call) -> Any:

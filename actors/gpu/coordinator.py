@@ -7,6 +7,7 @@ fits. It holds nothing that the ledger does not: killed at any moment, it goes o
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import asdict
 from itertools import islice
 from time import perf_counter_ns, time
 from typing import Any
@@ -22,7 +23,6 @@ from actorgrid.errors import (
     StorageError,
 )
 from actorgrid.hotpath import COMPILED, LatencyWindow
-from actorgrid.models import DeviceSource, GPUStatus
 from actorgrid.supervisors.collection import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
@@ -36,9 +36,19 @@ from .device import Device, Readings, keep_indexes
 from .grant import Grant
 from .held import records_of
 from .inventory import HostInventory
-from .messages import AcquireLease, CheckFeasible, Explain, Inventory, LatencyReport, RecentDecisions
+from .listing import NOT_ASKED, Elsewhere, device_row, readings_elsewhere
+from .messages import (
+    AcquireLease,
+    CheckFeasible,
+    Explain,
+    Inventory,
+    LatencyReport,
+    OwnReadings,
+    RecentDecisions,
+)
 from .orders import GivenUp, Order, Preemption
 from .sampling import HostSampling
+from .unfit import TELL_AGAIN_S, device_records, everywhere, listed, told
 
 IN_FLIGHT_MAX = 128
 """Grants and orders proposed and not answered; the mirror takes 256 proposals at once."""
@@ -78,6 +88,7 @@ class GPUCoordinator(Server):
         self._kicked = False
         self._wake_at: float | None = None
         self._hold_until = 0.0
+        self._tell_unfit_at = 0.0
         self._problem = ""
         self._registering = False
         self.spawn(self._boot())
@@ -151,7 +162,7 @@ class GPUCoordinator(Server):
             "incarnation": self.host.incarnation,
             "cpu_milli": host_cpu_milli(),
             "memory_mib": host_memory_mib(),
-            "devices": [device.to_record() for device in devices],
+            "devices": device_records(devices, self._sampling.unfit()),
             "state": "up",
             "address": cluster.bind,
             "port": cluster.base_port or None,
@@ -191,8 +202,20 @@ class GPUCoordinator(Server):
             return self._inventory.readings(device, milli, memory_mib)
 
         self._sampling.take(self._inventory.devices, read, self._inventory.troubles(), time())
-        self._core.set_sick(self._sampling.unfit())
+        self._core.set_sick(self._unfit())
         self._core.set_scores(self._sampling.scores())
+        self._tell_unfit()
+
+    def _unfit(self) -> dict[str, str]:
+        return everywhere(self._mirror.hosts, self.host.host_id, self._sampling.unfit())
+
+    def _tell_unfit(self) -> None:
+        """Have the host that leads know which devices of this one take nothing new."""
+        now = self.runtime.monotonic()
+        changed = told(self._mirror.hosts.get(self.host.host_id)) != self._sampling.unfit()
+        if changed and self._core.registered and now >= self._tell_unfit_at:
+            self._tell_unfit_at = now + TELL_AGAIN_S
+            self.spawn(self._register())
 
     # -- following the ledger
 
@@ -218,6 +241,8 @@ class GPUCoordinator(Server):
                 self._leadership_changed()
             elif kind == "absent":
                 self._core.set_absent(frozenset(self._mirror.absent))
+            elif kind == "host":
+                self._core.set_sick(self._unfit())
         self._kick()
 
     def _leadership_changed(self) -> None:
@@ -384,12 +409,7 @@ class GPUCoordinator(Server):
             report["host"] = "this host's devices are not known yet"
         elif self._problem:
             report["host"] = self._problem
-        unfit = self._sampling.unfit()
-        report["unfit"] = [
-            {"host": self.host.host_id, "gpu": device.index, "why": unfit[device.uuid]}
-            for device in self._inventory.devices
-            if device.uuid in unfit
-        ]
+        report["unfit"] = listed(self._mirror.hosts, self._unfit())
         return report
 
     @handles(AcquireLease)
@@ -454,7 +474,12 @@ class GPUCoordinator(Server):
     @handles(Inventory)
     async def _list(self, request: Inventory) -> list[dict[str, Any]]:
         await self._mirror.reached(request.seen)
+        elsewhere: Elsewhere = {}
+        if request.everywhere and self.host.place is not None:
+            others = self._mirror.hosts.keys() - self._mirror.absent - {self.host.host_id}
+            elsewhere = await readings_elsewhere(self, sorted(others))
         allocated = self._core.allocated()
+        unfit = self._unfit()
         rows = []
         for host_id, host in sorted(self._mirror.hosts.items()):
             for record in host["devices"]:
@@ -462,11 +487,22 @@ class GPUCoordinator(Server):
                 milli, memory_mib, owners = allocated.get((host_id, device.index), (0, 0, []))
                 if host_id == self.host.host_id:
                     readings = self._inventory.readings(device, milli, memory_mib)
+                    score = self._sampling.score(device.uuid)
                 else:
-                    readings = Readings.none("a device of another host")
-                row = _row(host_id, device, readings, milli, memory_mib, owners)
-                rows.append({**row, "score": self._sampling.score(device.uuid)})
+                    readings, score = elsewhere.get(device.uuid, (NOT_ASKED, None))
+                row = device_row(host_id, device, readings, milli, memory_mib, owners)
+                rows.append({**row, "score": score, "unfit": unfit.get(device.uuid)})
         return rows
+
+    @handles(OwnReadings)
+    def _own_readings(self, _request: OwnReadings) -> dict[str, dict[str, Any]]:
+        allocated = self._core.allocated()
+        found = {}
+        for device in self._inventory.devices:
+            milli, memory_mib, _ = allocated.get((self.host.host_id, device.index), (0, 0, []))
+            readings = self._inventory.readings(device, milli, memory_mib)
+            found[device.uuid] = {**asdict(readings), "score": self._sampling.score(device.uuid)}
+        return found
 
     @handles(RecentDecisions)
     def _recent_decisions(self, request: RecentDecisions) -> list[dict[str, Any]]:
@@ -519,33 +555,3 @@ class GPUCoordinator(Server):
             "probe": inventory,
             "notes": notes,
         }
-
-
-def _row(
-    host_id: str, device: Device, readings: Readings, milli: int, memory_mib: int, owners: list[str]
-) -> dict[str, Any]:
-    """A device as models.GPUDevice has it, and why readings are missing."""
-    healthy = GPUStatus.ALLOCATED if milli else GPUStatus.AVAILABLE
-    used = readings.memory_used_mib
-    return {
-        "device_id": device.uuid,
-        "vendor": device.vendor,
-        "model": device.model,
-        "host": host_id,
-        "index": device.index,
-        "source": DeviceSource(device.source).value,
-        "memory_total_bytes": device.memory_mib * 2**20,
-        "memory_allocated_bytes": memory_mib * 2**20,
-        "memory_used_bytes": None if used is None else used * 2**20,
-        "allocated_milli": milli,
-        "compute_capability": device.compute_capability,
-        "pcie_bus_id": device.pcie_bus_id,
-        "numa_node": device.numa_node,
-        "temperature_celsius": readings.temperature_celsius,
-        "power_usage_watts": readings.power_watts,
-        "utilization_percent": readings.utilization_percent,
-        "status": (GPUStatus.ERROR if readings.error else healthy).value,
-        "jobs": owners,
-        "unsupported": dict(readings.unsupported),
-        "error": readings.error or None,
-    }

@@ -445,7 +445,7 @@ class CoordinatorCore:
         self.scheduler.queue_max += 1  # leases have a bound of their own and never crowd out jobs
         try:
             self.scheduler.submit(
-                request_of_lease(lease.lease_id, Shape.of(lease.resources), lease.user_id),
+                request_of_lease(lease.lease_id, Shape.of(lease.resources), lease.user_id, lease.home),
                 now,
                 order=self._lease_count,
                 not_before=not_before,
@@ -583,7 +583,7 @@ class CoordinatorCore:
         # It is where it is, whatever else would have done.
         held = replace(shape, gpu_models=(), gpu_affinity=()) if shape.gpu_models or shape.gpu_affinity else shape
         job = self._jobs.get(job_id)
-        request = request_of_lease(id, held, user) if job is None else request_of_job(id, held, job)
+        request = request_of_lease(id, held, user, "") if job is None else request_of_job(id, held, job)
         stopping_at, stopped_for = self.orders.stopping(id)
         self.scheduler.adopt(request, placement, since, stopping_at=stopping_at, stopped_for=stopped_for)
 

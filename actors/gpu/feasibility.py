@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from actorgrid.errors import BadRequest, RequestTooLarge, TooManyGpus, UnknownGpuModel
-
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 
 from ..scheduling.queue import Shape

@@ -41,6 +41,13 @@ class Inventory:
     """
 
     seen: int = 0
+    everywhere: bool = False
+    """With the readings of other hosts' devices, of those that answer soon; else they have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnReadings:
+    """What this host reads of its devices. Answer: by UUID the fields of ``device.Readings``, and ``score``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,11 @@ class AcquireLease:
     env: dict[str, str] = field(default_factory=dict)
     wait_s: float = 10.0
     user_id: str = "local"
+
+    @property
+    def home(self) -> str:
+        """The host where the session was opened: its client is there."""
+        return self.session_id.rpartition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,9 +66,7 @@ def given_out(allocations: Iterable[Record]) -> dict[tuple[str, int], tuple[int,
     return used
 
 
-def score_devices(
-    engine: PlacementEngine, hosts: Mapping[str, Record], scores: Mapping[tuple[str, int], int]
-) -> None:
+def score_devices(engine: PlacementEngine, hosts: Mapping[str, Record], scores: Mapping[tuple[str, int], int]) -> None:
     """Tell the engine how well devices do, of those that are there."""
     for (id, index), score in scores.items():
         if any(device["index"] == index for device in hosts.get(id, {}).get("devices", ())):

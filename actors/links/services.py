@@ -13,7 +13,7 @@ from typing import Any
 from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
-from ..gpu.messages import AcquireLease
+from ..gpu.messages import AcquireLease, OwnReadings
 from ..host.messages import RestartHost
 from ..work.attempt_dir import AttemptDir
 from ..work.messages import AttachLease, DetachLease
@@ -41,6 +41,7 @@ class Services:
             "result": self._result,
             "blob": self._blob,
             "keep_blobs": self._keep_blobs,
+            "readings": self._readings,
             "acquire_lease": self._acquire_lease,
             "attach_lease": self._attach_lease,
             "detach_lease": self._detach_lease,
@@ -103,6 +104,10 @@ class Services:
     async def _restart(self, asker: str, fields: Fields) -> Any:
         by = f"{_text(fields, 'by')}, by host {asker}"
         return await self._server.call("host", RestartHost(by))
+
+    async def _readings(self, _asker: str, _fields: Fields) -> Any:
+        """What this host's devices read now."""
+        return await self._server.call("gpu_coordinator", OwnReadings())
 
     # -- sessions
 

@@ -27,17 +27,17 @@ class Cluster:
     """The hosts of a run by id, from 1. Founding members start with one empty snapshot, so that whoever joins later
     is sent one, too."""
 
-    def __init__(self, world: World, node_class: type[Node], voters: int) -> None:
+    def __init__(self, world: World, node_class: type[Node], voters: int, learners: int = 0) -> None:
         self.world = world
         self.nodes: dict[int, Node] = {}
         self.leader_hooks: list[Trap] = []
         self.vote_hooks: list[Trap] = []
         self.commit_hooks: list[Trap] = []
         self._node_class = node_class
-        founders = tuple(range(1, voters + 1))
+        founders = tuple(range(1, voters + learners + 1))
         state = node_class.ledger_class()
         state.pass_over(1, 1)
-        self._founding = Snapshot(1, 1, ConfState(voters=founders), state.snapshot())
+        self._founding = Snapshot(1, 1, ConfState(founders[:voters], founders[voters:]), state.snapshot())
         self._operator = Asker(world, "operator", self.ids, world.dice("operator"))
         self._retired: set[int] = set()
         world.on_leader = lambda id: self._spring(self.leader_hooks, id)

@@ -140,6 +140,7 @@ class Node:
             message_bytes_max=timing.message_bytes_max,
             inflight_messages_max=timing.inflight_messages_max,
             snapshot_chunk_bytes=timing.snapshot_chunk_bytes,
+            learners_a_tick=timing.learners_a_tick,
         )
         try:
             self.core = self.core_class(config, self._storage, self.dice)

@@ -132,7 +132,7 @@ class _Run:
         self.world = World(seed, scenario.timing, checkers(), keep_trace)
         dice = self.world.dice("scenario")
         self._until_us = int(scenario.seconds * SECOND)
-        self.cluster = Cluster(self.world, node_class, dice.choice(scenario.voters))
+        self.cluster = Cluster(self.world, node_class, dice.choice(scenario.voters), scenario.learners)
         faults = [fault for fault in scenario.faults if not scenario.swarm or dice.random() < 0.5]
         self.plan = sorted(
             (

@@ -16,7 +16,8 @@ from .world import Timing
 
 @dataclass(frozen=True)
 class Scenario:
-    """``says`` is the sentence people read; ``voters`` how many there may be at the start, drawn by seed.
+    """``says`` is the sentence people read; ``voters`` how many there may be at the start, drawn by seed, with
+    ``learners`` beside them.
 
     For ``seconds`` faults strike while clients work; then comes the calm. With ``swarm``, each seed leaves out a
     random half of the faults: what one fault hides another time shows (Groce et al., "Swarm Testing", 2012).
@@ -26,6 +27,7 @@ class Scenario:
     faults: tuple[Fault, ...]
     workloads: Callable[[], tuple[Workload, ...]]
     voters: tuple[int, ...] = (3, 5)
+    learners: int = 0
     seconds: float = 6.0
     swarm: bool = False
     timing: Timing = field(default_factory=Timing)

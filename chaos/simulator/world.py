@@ -37,6 +37,7 @@ class Timing:
     message_bytes_max: int = 8_192
     inflight_messages_max: int = 8
     snapshot_chunk_bytes: int = 4_096
+    learners_a_tick: int = 64
     in_bytes: bool = False
 
 

@@ -29,6 +29,7 @@ MODULES = (
     "jobs",
     "ledger",
     "ledger_log",
+    "many_links",
     "memory_pool",
     "peer_links",
     "peers",

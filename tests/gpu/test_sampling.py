@@ -8,9 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from actorgrid.actors.gpu.device import Device, Readings
-from actorgrid.actors.gpu.messages import Inventory
+from actorgrid.actors.gpu.messages import Explain, Inventory
 from actorgrid.actors.gpu.sampling import HostSampling
-from tests.gpu.rig import Rig
+from actorgrid.actors.gpu.unfit import told
+from tests.gpu.rig import Rig, resources
 
 
 def gpu(number: int, index: int | None = None) -> Device:
@@ -102,7 +103,35 @@ def test_the_agent_places_nothing_new_on_a_hot_device(
     rig.settle()
     assert {rig.state("a"), rig.state("b")} == {"placed", "queued"}
     assert [record["gpu_indexes"] for record in rig.allocations().values()] == [[1]]
+    # Whoever leads, and so places work here as well, reads it in the ledger.
+    rig.until(lambda: bool(told(rig.coordinator._mirror.hosts["host-a"])), "the ledger to know")
+    assert "95 °C" in next(iter(told(rig.coordinator._mirror.hosts["host-a"]).values()))
     hot = False
+    rig.wait_placed("a", "b")
+    rig.until(lambda: not told(rig.coordinator._mirror.hosts["host-a"]), "the ledger to know that it cooled down")
+
+
+def test_nothing_new_goes_to_a_device_that_another_host_says_is_unfit(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig("none").up()
+    other = {
+        **rig.coordinator._mirror.hosts["host-a"],
+        "host_id": "host-b",
+        "devices": [
+            {"uuid": "GPU-b0", "index": 0, "memory_mib": 80_000, "model": "H100", "unfit": "fell off the bus"},
+            {"uuid": "GPU-b1", "index": 1, "memory_mib": 80_000, "model": "H100"},
+        ],
+    }
+    rig.propose({"type": "register_host", "host": other})
+    rig.submit("a", "b", gpus=1.0)
+    rig.until(lambda: "placed" in {rig.state("a"), rig.state("b")}, "one to be placed")
+    rig.settle()
+    assert [record["gpu_indexes"] for record in rig.allocations().values()] == [[1]]
+    waits = "a" if rig.state("a") == "queued" else "b"
+    explained = rig.ask(Explain(resources(1.0), waits))
+    assert explained["unfit"] == [{"host": "host-b", "gpu": 0, "why": "fell off the bus"}]
+    assert {row["index"]: row["unfit"] for row in rig.ask(Inventory())} == {0: "fell off the bus", 1: None}
+    devices = [{key: value for key, value in device.items() if key != "unfit"} for device in other["devices"]]
+    rig.propose({"type": "register_host", "host": {**other, "devices": devices}})
     rig.wait_placed("a", "b")
 
 
