@@ -25,7 +25,7 @@ LOOK_S = 0.5
 @host_options
 @pass_call
 def command(call: Call, host: str, wait: bool, within_s: float, undo: bool) -> None:
-    """Give HOST nothing new, so that it can be serviced.
+    """Give a host nothing new, so that it can be serviced.
 
     What runs there goes on; sessions keep the workers they have. It stays so over restarts, until --undo. HOST is a
     number, name or address of actorgrid hosts.

@@ -24,9 +24,10 @@ WITHIN = "2m"
 @host_options
 @pass_call
 def restart(call: Call, host: str | None, within_s: float) -> None:
-    """Start the agent of HOST anew, else of the host that answers, with the code that is installed there now.
+    """Start a host's agent anew; its work goes on.
 
-    Work that runs there goes on, and is adopted when the agent is back.
+    The agent of HOST, else of the host that answers, with the code that is installed there now. What runs is adopted
+    when it is back. HOST is a number, name or address of actorgrid hosts.
     """
     hosts = _hosts(call)
     meant = find_host(hosts, host) if host else _here(call, hosts)
@@ -46,7 +47,7 @@ def restart(call: Call, host: str | None, within_s: float) -> None:
 @host_options
 @pass_call
 def upgrade(call: Call, rolling: bool, named: str | None, within_s: float) -> None:
-    """Start the agents of all hosts anew, one after the other, with the code that is installed on each.
+    """Start all agents anew, one after the other, on what is installed now.
 
     Install the new version on the hosts first. Work goes on meanwhile, and jobs are taken. The host that leads comes
     last, and hands over before. It stops at the first host that does not come back; with --json, a line for each step.
