@@ -24,7 +24,9 @@ from actorgrid.supervisors.server import Server, handles
 from ..security.messages import MaterialChanged
 from .command_checks import check, refuse_if_too_new
 from .commands import ABOUT_ACCEPTED_WORK, compare_digest, decode_entry, encode_entry, expire_lock
+from .commit_times import CommitTimes
 from .concerned import hosts_concerned
+from .departures import Departures
 from .entries import Done
 from .followers import Followers
 from .linearizable import Reads
@@ -32,13 +34,13 @@ from .lock_expiry import LockExpiry
 from .messages import HandOver, Propose, Proposed, Query, Snapshot, Subscribe
 from .outcome import Outcome
 from .queries import Queries
-from .raft.messages import Dropped, Message
+from .raft.messages import NO_NODE, Dropped, Message
 from .raft.status import Status
 from .raft_links import RaftLinks
 from .reserve import free_bytes
 from .snapshot_format import FORMAT
 from .voter import Voter
-from .voter_policy import next_step, successor
+from .voter_policy import heir, next_step, successor
 
 BACKLOG_MAX = 10_000
 HOUSEKEEPING_S = 1.0
@@ -56,7 +58,8 @@ ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
 """A voter that was not heard of for so long may lose its vote to a host that is there."""
-TIMES_KEPT = 1024
+GOODBYE_S = 3.0
+"""A member that left keeps its links so long, so that it hears of it."""
 PIECES_A_TURN = 4
 """Of a snapshot, between two looks at the mailbox: 4,000 records, some 30 ms."""
 ONLY_VOTER = 1
@@ -82,7 +85,7 @@ class Consensus(Server):
         self._followers = Followers(self)
         self._commits_total = 0
         self._refused_total: Counter[str] = Counter()
-        self._commit_times: deque[float] = deque(maxlen=TIMES_KEPT)
+        self._commit_times = CommitTimes()
         self._expiry = LockExpiry()
         self._expiry_timer: Timer | None = None
         self._expiry_at = 0.0
@@ -91,7 +94,6 @@ class Consensus(Server):
         self._snapshot_under_way = False
         self._links: RaftLinks | None = None
         self._heard_at: dict[int, float] = {}
-        self._gone_at: dict[str, float] = {}
         self._absent: dict[str, float] = {}
         plan = self.host.voter
         with collection_paused():
@@ -112,6 +114,8 @@ class Consensus(Server):
                     self.runtime,
                     plan,
                     lambda: self._voter.ledger.members,
+                    lambda: self._voter.ledger.removed,
+                    Departures(self, self._is_led, lambda: not self._ready.done, self.failed).refused,
                     self._step,
                     self._voter.unreachable,
                 )
@@ -158,6 +162,9 @@ class Consensus(Server):
             self._voter.write_history()
             self._look_for_room()
             self._choose_voters()
+            if self._links is not None and not self._is_led():
+                # Any voter may say who leads, or that this host is no member any more.
+                self._links.seek(self._voter.members.voters)
             self._give_up()
 
     def _give_up(self) -> None:
@@ -186,13 +193,14 @@ class Consensus(Server):
         for kind, name, record in outcome.changes:
             if kind == "lock" and self._leading:
                 self._expiry.changed(name, record, self.runtime.monotonic())
+                self._arm_expiry()
             elif kind == "member" and self._links is not None:
-                self._links.members_changed()
+                self._member_changed(name, record is None)
         command = done.command
         self._followers.tell(outcome, command.get("at", 0.0), command.get("type", "new_term"))
         for waiter, since in self._waiting.pop((done.session, done.seq), ()):
             self._waiting_count -= 1
-            self._commit_times.append(self.runtime.monotonic() - since)
+            self._commit_times.note(self.runtime.monotonic() - since)
             waiter.set(outcome)
         self._reads.release()
         if self._leading:
@@ -214,7 +222,6 @@ class Consensus(Server):
         self._expiry.lead(self._voter.ledger.locks, self.runtime.monotonic())
         self._arm_expiry()
         self._heard_at.clear()
-        self._gone_at.clear()
         self._look_around()  # before anybody places work
         self._tell_leadership()
         plan = self.host.voter
@@ -247,6 +254,9 @@ class Consensus(Server):
         """Those who follow the ledger hear who leads as they hear what it holds."""
         self._followers.tell_between(("leader", "", (self._leader_host(), self._leading)))
 
+    def _is_led(self) -> bool:
+        return self._voter.leader != NO_NODE
+
     def _leader_host(self) -> str | None:
         if self._leading:
             return str(self.host.host_id)
@@ -270,6 +280,16 @@ class Consensus(Server):
             for waiter, _ in waiters:
                 waiter.fail(error)
         self._reads.abandon(error)
+
+    # -- members that come and go
+
+    def _member_changed(self, host_id: str, gone: bool) -> None:
+        assert self._links is not None, "only a cluster has members"
+        if gone and self._voter.ledger.removed.get(host_id, {}).get("left"):
+            # It went in order: it may hear of it before its links are closed.
+            self.runtime.after(GOODBYE_S, self._links.members_changed)
+        else:
+            self._links.members_changed()
 
     # -- what only a leader does
 
@@ -311,11 +331,7 @@ class Consensus(Server):
         most, heard = ABSENT_S / TICK_S, self._heard(status)
         here = {node for node, progress in status.progress.items() if progress.match and progress.quiet_ticks <= most}
         here.add(status.node)
-        absent = {
-            host_id: at
-            for host_id, at in heard.items()
-            if host_id not in members or members[host_id]["node"] not in here
-        }
+        absent = {host_id: at for host_id, at in heard.items() if members[host_id]["node"] not in here}
         if absent.keys() != self._absent.keys():
             self._absent = absent
             self._followers.tell_between(("absent", "", dict(absent)))
@@ -323,17 +339,14 @@ class Consensus(Server):
     def _heard(self, status: Status) -> dict[str, float]:
         """When each host was heard of last, on CLOCK_BOOTTIME: never earlier than it was.
 
-        Who was not heard of in this term counts as heard at its beginning, and a host that is no member any more
-        as heard when it left: up to then another leader, or this one, may have confirmed its lease.
+        Who was not heard of in this term counts as heard at its beginning: up to then another leader may have confirmed
+        its lease. A host that is no member any more has no work left that could be lost (``removal.py``).
         """
-        now, ledger = self.runtime.boottime(), self._voter.ledger
+        now, members = self.runtime.boottime(), self._voter.ledger.members
         for node in status.progress:
             self._heard_at.setdefault(node, now)
         self._heard_at[status.node] = now
-        heard = {id: self._heard_at.setdefault(record["node"], now) for id, record in ledger.members.items()}
-        gone = ledger.hosts.keys() - heard.keys()
-        self._gone_at = {host_id: self._gone_at.get(host_id, now) for host_id in gone}
-        return {**heard, **self._gone_at}
+        return {id: self._heard_at.setdefault(record["node"], now) for id, record in members.items()}
 
     async def _hosts_heard(self) -> dict[str, Any]:
         """Who was heard of when, as the leader knows it that a majority has confirmed after ``as_of``."""
@@ -349,23 +362,27 @@ class Consensus(Server):
         if not self._leading or not members:
             return
         status = self._voter.status()
-        most = SILENT_S / TICK_S
-        silent = frozenset(node for node, progress in status.progress.items() if progress.quiet_ticks > most)
-        changes = next_step(members, status.config, status.progress, status.commit, status.node, silent)
+        silent = status.silent(SILENT_S / TICK_S)
+        around = (members, status.config, status.progress, status.commit, status.node, silent)
+        next_leader = heir(*around)
+        if next_leader is not None:
+            self._give_leadership(next_leader)
+            return
+        changes = next_step(*around)
         if changes:
             taken = self._voter.change_members(changes)
             self.log.info("voters: %s: %s", changes, taken)
             self._pump_soon()
 
+    def _give_leadership(self, to: int) -> None:
+        self.log.info("handing the leadership over to node %d: %s", to, self._voter.hand_over(to))
+        self._pump_soon()
+
     @handles(HandOver)
     async def _hand_over(self, _request: HandOver) -> dict[str, Any]:
-        status = self._voter.status()
-        most = ABSENT_S / TICK_S
-        silent = frozenset(node for node, progress in status.progress.items() if progress.quiet_ticks > most)
-        to = successor(status.config, status.progress, status.node, silent) if self._leading else None
+        to = successor(self._voter.status(), ABSENT_S / TICK_S) if self._leading else None
         if to is not None:
-            self.log.info("handing the leadership over to node %d: %s", to, self._voter.hand_over(to))
-            self._pump_soon()
+            self._give_leadership(to)
             deadline = self.runtime.monotonic() + HAND_OVER_S
             while (self._leading or self._leader_host() is None) and self.runtime.monotonic() < deadline:
                 await self.sleep(TICK_S)
@@ -512,7 +529,8 @@ class Consensus(Server):
             return self._voter.ledger.index
         answer = self._queries.answer(query.kind, query.args)
         if query.kind == "counts":
-            answer["commit_latency_ms"] = 1000 * _percentile(self._commit_times, 50) if self._commit_times else None
+            p50_s = self._commit_times.percentile_s(50)
+            answer["commit_latency_ms"] = None if p50_s is None else 1000 * p50_s
         return answer
 
     async def _linearizable(self) -> None:
@@ -532,8 +550,8 @@ class Consensus(Server):
         found: dict[str, float] = {
             "ledger_commits_total": self._commits_total,
             "ledger_batches_total": self._voter.batches_total,
-            "ledger_commit_seconds_p50": _percentile(self._commit_times, 50),
-            "ledger_commit_seconds_p99": _percentile(self._commit_times, 99),
+            "ledger_commit_seconds_p50": self._commit_times.percentile_s(50) or 0.0,
+            "ledger_commit_seconds_p99": self._commit_times.percentile_s(99) or 0.0,
             "ledger_last_index": self._voter.ledger.index,
             "ledger_snapshot_index": self._voter.snapshot_index,
             "ledger_term": self._voter.ledger.term,
@@ -572,13 +590,6 @@ class Consensus(Server):
         except DiskFull:
             return False
         return True
-
-
-def _percentile(values: deque[float], percent: int) -> float:
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
 def _not_leader(found: str = "", *, taken: bool = True) -> NotLeader:

@@ -315,7 +315,7 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "found_cluster": ({"cluster_id": _id, "host_id": _id, **_MEMBER}, {}),
     "add_member": ({"host_id": _id, **_MEMBER}, _MEMBER_MAY),
     "change_member": ({"host_id": _id}, {**_MEMBER, **_MEMBER_MAY}),
-    "remove_member": ({"host_id": _id}, {"by": _text}),
+    "remove_member": ({"host_id": _id}, {"by": _text, "force": _truth}),
     "publish_bundle": ({"bundle": _table}, {}),
     "report_trust": (
         {

@@ -174,10 +174,6 @@ class Voter:
         """A message to *node* was lost on this side."""
         self._core.report_unreachable(node)
 
-    def hand_over(self, node: int) -> Accepted | Dropped:
-        """Let the voter *node* lead; ``pump`` sets it going."""
-        return self._core.transfer_leader(node)
-
     def hurry(self, node: int) -> None:
         """*node* is to act on what was applied last: it is told before other learners."""
         self._core.hurry(node, self.ledger.index)
@@ -185,6 +181,10 @@ class Voter:
     def change_members(self, changes: tuple[ConfChange, ...]) -> Accepted | Dropped:
         """Propose other voters or learners; ``pump`` sets it going."""
         return self._core.propose_conf_change(changes)
+
+    def hand_over(self, node: int) -> Accepted | Dropped:
+        """Have another voter lead in this one's place; ``pump`` sets it going."""
+        return self._core.transfer_leader(node)
 
     def status(self) -> Status:
         """What the core knows, for people and for the policy of who votes."""
