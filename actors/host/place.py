@@ -229,6 +229,7 @@ def _join(
             (addresses[0],),
             listens(addresses[0], settings.cluster.base_port),
             actorgrid.__version__,
+            settings.cluster.rack or None,
         )
 
     welcome = join(member, token, host_id, key, capabilities, say)
