@@ -11,7 +11,7 @@ the new term can be recorded); the host then stays down.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import replace
 from time import time
 from typing import Any, ClassVar
@@ -50,8 +50,7 @@ LONE_TICK_S = 1.0
 CATCH_UP_S = 8.0
 WAITS_S = 60.0
 """A proposal waits here at most; by then its caller has repeated it several times."""
-LOOK_S = 0.25
-HAND_OVER_S = 2.0
+LOOK_S, HAND_OVER_S = 0.25, 2.0
 SIGNS_OF_LIFE = frozenset({"append_reply", "heartbeat_reply", "snapshot_reply", "read_index"})
 """What a leader hears of a host that hears it. A read must be among them: it renews the host's lease."""
 ABSENT_S = 2.0
@@ -529,8 +528,7 @@ class Consensus(Server):
             return self._voter.ledger.index
         answer = self._queries.answer(query.kind, query.args)
         if query.kind == "counts":
-            p50_s = self._commit_times.percentile_s(50)
-            answer["commit_latency_ms"] = None if p50_s is None else 1000 * p50_s
+            answer["commit_latency_ms"] = self._commit_times.median_ms
         return answer
 
     async def _linearizable(self) -> None:

@@ -17,6 +17,12 @@ class CommitTimes:
         """One more was committed."""
         self._times.append(seconds)
 
+    @property
+    def median_ms(self) -> float | None:
+        """Half of them waited no longer; ``None`` before the first."""
+        median_s = self.percentile_s(50)
+        return None if median_s is None else 1000 * median_s
+
     def percentile_s(self, percent: int) -> float | None:
         """So many of a hundred waited no longer; ``None`` before the first."""
         if not self._times:
