@@ -287,6 +287,7 @@ class ClusterManager(Server):
             waiting=self._waiting_count(),
             root=await self._root_of_failure(job),
             quotas=self._mirror.quotas,
+            away={host: self.runtime.boottime() - at for host, at in self._mirror.absent.items()},
         )
         return explain_job(job, around)
 
