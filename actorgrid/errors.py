@@ -26,6 +26,7 @@
   + TrustError
     - CertificateRefused
     - WrongCluster
+    - HostRemoved
     - UnknownJoinToken
     - JoinTokenExpired
     - JoinTokenUsed
@@ -272,6 +273,10 @@ class CertificateRefused(TrustError):
 
 class WrongCluster(TrustError):
     """It is valid, for another cluster."""
+
+
+class HostRemoved(TrustError):
+    """This host left its cluster, or was removed: nobody there takes it for a member."""
 
 
 class UnknownJoinToken(TrustError):

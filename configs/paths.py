@@ -5,6 +5,7 @@ DATA_DIR/                 0700, one host, one agent at a time
   agent.json              written when ready: url, pid, boot_id, version; removed by an orderly stop
   host.json               host_id and incarnation (counts starts)
   cluster.json            its place in a cluster, when it has one
+  left.json               there only when it left that cluster, or was removed
   security/               0700: key, certificate, authorities (see actors/security)
   admin.token             0600, the bearer token
   agent.log               JSON lines
@@ -74,6 +75,11 @@ class HostPaths:
     def cluster_file(self) -> Path:
         """The host's place in a cluster."""
         return self.data_dir / "cluster.json"
+
+    @property
+    def left_file(self) -> Path:
+        """There only when the host is no member of its cluster any more."""
+        return self.data_dir / "left.json"
 
     @property
     def security_dir(self) -> Path:

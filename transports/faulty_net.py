@@ -271,7 +271,10 @@ class FaultyNet(PeerHosts):
             self._failed(route, lane, "nobody listens there")
         elif not network.passes(self.host_id, other.host_id):
             self._failed(route, lane, "no answer")
-        elif not (self._admits(other) and other._admits(self)):
+        elif not self._admits(other) or not other._admits(self):
+            why = other._admit(self.host_id, "")
+            if why is not None:
+                self._refused_us(other.host_id, why)
             self._failed(route, lane, "one of the two refuses the other")
         else:
             near, far = self._end(lane, dialled=True), other._end(lane, dialled=False)

@@ -56,6 +56,8 @@ class PeerHosts(ABC):
         self.host_id = host_id
         self.refusals: Counter[str] = Counter()
         """Links refused or closed for a reason, by ``Refusal``. A connection that just ended is none."""
+        self.on_refused: Callable[[str, str], None] | None = None
+        """Told (host id, why) when another host says that it does not take us."""
         self._loop = loop
         self._limits = limits or PeerLimits()
         self._handlers = (on_call, on_cast, on_stream)
@@ -301,6 +303,10 @@ class PeerHosts(ABC):
             if key[1] == CONTROL_LANE:
                 self._tell(key[0], False)
             self._plan(route, key[1])
+
+    def _refused_us(self, host_id: str, why: str) -> None:
+        if self.on_refused is not None and not self._closed:
+            self.on_refused(host_id, why)
 
     def _tell(self, host_id: str, up: bool) -> None:
         if up is (host_id in self._told_up):

@@ -223,7 +223,7 @@ class PeerLink:
         self._state = _State.HELLO
         refusal = self._admit(self.host_id, self.fingerprint)
         if refusal is not None:
-            raise link_refused(Refusal.UNKNOWN_HOST, f"{self.host_id} is no host of this cluster now", refusal)
+            raise link_refused(Refusal.UNKNOWN_HOST, f"{self.host_id} is no host of this cluster now: {refusal}")
         self._tls.write(encode(self._hello))
         return True
 

@@ -165,6 +165,8 @@ class PeerNet(PeerHosts):
         host_id = end.link.host_id
         about = f"a link with {host_id or 'a host'} at {end.address}: {event.error}"
         self._count(refusal, about, host_id, end.link.lane)
+        if refusal == Refusal.REFUSED_US and host_id:
+            self._refused_us(host_id, event.error.found)
         if end in self._half_open:
             del self._half_open[end]
             self._door.gone(end.address)

@@ -383,6 +383,8 @@ class PeerSession:
     def _take_bye(self, frame: Bye) -> None:
         if frame.code == Refusal.RETIRED:
             self.end(Refusal.RETIRED, PeerGone(f"{self.host_id} replaced the link"))
+        elif frame.code == Refusal.UNKNOWN_HOST:
+            self.end(Refusal.REFUSED_US, PeerGone(f"{self.host_id} refuses this host", found=frame.message))
         else:
             self.end(Refusal.GONE, PeerGone(f"{self.host_id} closed the link", found=frame.message))
 

@@ -24,6 +24,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "status": ("hosts:status", "One screen: health, GPUs, jobs."),
         "hosts": ("hosts:hosts", "List the hosts."),
         "token": ("token:command", "Make, list and revoke join tokens."),
+        "leave": ("leave:command", "Take this host out of the cluster, or another (--host)."),
         "key": ("key:command", "Make, list and revoke API keys, for clients on other machines."),
         "ca": ("ca:command", "Show the cluster's authority, rotate it; renew certificates."),
         "gpus": ("hosts:gpus", "List the GPUs and what holds them."),
@@ -40,6 +41,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("jobs:cancel", "Cancel jobs, waiting or running."),
         "why": ("why:command", "Why a job waits or failed, and what to do."),
         "state": ("state:command", "Read and change the shared state."),
+        "lock": ("lock:command", "Run a command under a lock; see who holds what."),
         "quota": ("quota:command", "Show quotas of users, change them."),
     },
     "More": {

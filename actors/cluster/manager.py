@@ -20,6 +20,7 @@ from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from .core import choose_pool
+from .leaving import Leaving
 from .messages import (
     CancelJob,
     ChangeLock,
@@ -27,6 +28,8 @@ from .messages import (
     ClusterSummary,
     GetJob,
     HealthReport,
+    LeaveHost,
+    LeaveStep,
     ListHosts,
     ListJobs,
     SetQuota,
@@ -66,6 +69,7 @@ class ClusterManager(Server):
         self._submitted_total = 0
         self._ended_total = {state.value: 0 for state in JobState if state.final}
         self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
+        self._leaving = Leaving(self, self._mirror)
         await self._mirror.start()
 
     def peer_restarted(self, name: str) -> None:
@@ -88,6 +92,7 @@ class ClusterManager(Server):
         for job_id in [job_id for job_id in self._waiters if job_id not in snapshot.jobs]:
             self.spawn(self._settle_from_history(job_id))
         self._feasible.clear()
+        self._leaving.look()
 
     async def _settle_from_history(self, job_id: str) -> None:
         record = await self.call("consensus", Query("job", {"job_id": job_id}))
@@ -104,6 +109,8 @@ class ClusterManager(Server):
                 self._tell_setting(identity, record)
             elif kind == "host":
                 self._feasible.clear()
+            elif kind == "member":
+                self._leaving.look()
         if len(self._ended_at) > 100_000:
             del self._ended_at[:50_000]
 
@@ -262,6 +269,7 @@ class ClusterManager(Server):
             waiting=self._waiting_count(),
             root=await self._root_of_failure(job),
             quotas=self._mirror.quotas,
+            away={host: self.runtime.boottime() - at for host, at in self._mirror.absent.items()},
         )
         return explain_job(job, around)
 
@@ -470,6 +478,14 @@ class ClusterManager(Server):
         previous = self.host.settings.get(request.key)
         await self._commit({"type": "set_setting", "key": request.key, "value": value, "by": request.by})
         return {"key": request.key, "value": value, "previous": previous}
+
+    @handles(LeaveHost)
+    async def _leave(self, request: LeaveHost) -> dict[str, Any]:
+        return await self._leaving.ask(request)
+
+    @handles(LeaveStep)
+    async def _leave_step(self, request: LeaveStep) -> dict[str, Any]:
+        return await self._leaving.step(request)
 
     @handles(SetQuota)
     async def _set_quota(self, request: SetQuota) -> dict[str, Any]:

@@ -50,6 +50,34 @@ class ListJobs:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveHost:
+    """Have a host leave the cluster: by its id, number or name, or ``this``. Waits for at most ``wait_s``.
+
+    ``now``: end its work, which starts again elsewhere. ``force``: remove a host that does not answer, with its work,
+    which is lost. ``cancel``: it stays after all. Answer: {"host_id", "state", "waits_for", "lost"}; the state is
+    draining, handing_over, left or stays; ask again to go on. Raises NotFound, WrongState, NotLeader.
+    """
+
+    host: str
+    by: str
+    now: bool = False
+    force: bool = False
+    cancel: bool = False
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveStep:
+    """One step of it, for the leader. Answer and errors as LeaveHost."""
+
+    host_id: str
+    by: str
+    now: bool = False
+    force: bool = False
+    cancel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Why:
     """Why a job is where it is. Answer: {"job_id", "state", "reasons": [...], "next_step": str, ...}."""
 

@@ -25,20 +25,21 @@ from ..security.messages import MaterialChanged
 from .command_checks import check
 from .commands import ABOUT_ACCEPTED_WORK, compare_digest, decode_entry, encode_entry, expire_lock
 from .concerned import hosts_concerned
+from .departures import Departures
 from .entries import Done
 from .followers import Followers
+from .heard import Heard
 from .linearizable import Reads
 from .lock_expiry import LockExpiry
 from .messages import Propose, Proposed, Query, Snapshot, Subscribe
 from .outcome import Outcome
 from .queries import Queries
-from .raft.messages import Dropped, Message
-from .raft.status import Status
+from .raft.messages import NO_NODE, Dropped, Message
 from .raft_links import RaftLinks
 from .reserve import free_bytes
 from .snapshot_format import FORMAT
 from .voter import Voter
-from .voter_policy import next_step
+from .voter_policy import heir, next_step
 
 BACKLOG_MAX = 10_000
 HOUSEKEEPING_S = 1.0
@@ -49,12 +50,12 @@ CATCH_UP_S = 8.0
 WAITS_S = 60.0
 """A proposal waits here at most; by then its caller has repeated it several times."""
 LOOK_S = 0.25
-SIGNS_OF_LIFE = frozenset({"append_reply", "heartbeat_reply", "snapshot_reply", "read_index"})
-"""What a leader hears of a host that hears it. A read must be among them: it renews the host's lease."""
 ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
 """A voter that was not heard of for so long may lose its vote to a host that is there."""
+GOODBYE_S = 3.0
+"""A member that left keeps its links so long, so that it hears of it."""
 TIMES_KEPT = 1024
 PIECES_A_TURN = 4
 """Of a snapshot, between two looks at the mailbox: 4,000 records, some 30 ms."""
@@ -89,8 +90,7 @@ class Consensus(Server):
         self._ready = Waiter()
         self._snapshot_under_way = False
         self._links: RaftLinks | None = None
-        self._heard_at: dict[int, float] = {}
-        self._gone_at: dict[str, float] = {}
+        self._heard_of = Heard()
         self._absent: dict[str, float] = {}
         plan = self.host.voter
         with collection_paused():
@@ -111,6 +111,8 @@ class Consensus(Server):
                     self.runtime,
                     plan,
                     lambda: self._voter.ledger.members,
+                    lambda: self._voter.ledger.removed,
+                    Departures(self, self._is_led, lambda: not self._ready.done, self.failed).refused,
                     self._step,
                     self._voter.unreachable,
                 )
@@ -157,6 +159,9 @@ class Consensus(Server):
             self._voter.write_history()
             self._look_for_room()
             self._choose_voters()
+            if self._links is not None and not self._is_led():
+                # Any voter may say who leads, or that this host is no member any more.
+                self._links.seek(self._voter.members.voters)
             self._give_up()
 
     def _give_up(self) -> None:
@@ -185,8 +190,9 @@ class Consensus(Server):
         for kind, name, record in outcome.changes:
             if kind == "lock" and self._leading:
                 self._expiry.changed(name, record, self.runtime.monotonic())
+                self._arm_expiry()
             elif kind == "member" and self._links is not None:
-                self._links.members_changed()
+                self._member_changed(name, record is None)
         command = done.command
         self._followers.tell(outcome, command.get("at", 0.0), command.get("type", "new_term"))
         for waiter, since in self._waiting.pop((done.session, done.seq), ()):
@@ -212,8 +218,7 @@ class Consensus(Server):
         self._leading = True
         self._expiry.lead(self._voter.ledger.locks, self.runtime.monotonic())
         self._arm_expiry()
-        self._heard_at.clear()
-        self._gone_at.clear()
+        self._heard_of.begin()
         self._look_around()  # before anybody places work
         self._tell_leadership()
         plan = self.host.voter
@@ -246,6 +251,9 @@ class Consensus(Server):
         """Those who follow the ledger hear who leads as they hear what it holds."""
         self._followers.tell_between(("leader", "", (self._leader_host(), self._leading)))
 
+    def _is_led(self) -> bool:
+        return self._voter.leader != NO_NODE
+
     def _leader_host(self) -> str | None:
         if self._leading:
             return str(self.host.host_id)
@@ -269,6 +277,16 @@ class Consensus(Server):
             for waiter, _ in waiters:
                 waiter.fail(error)
         self._reads.abandon(error)
+
+    # -- members that come and go
+
+    def _member_changed(self, host_id: str, gone: bool) -> None:
+        assert self._links is not None, "only a cluster has members"
+        if gone and self._voter.ledger.removed.get(host_id, {}).get("left"):
+            # It went in order: it may hear of it before its links are closed.
+            self.runtime.after(GOODBYE_S, self._links.members_changed)
+        else:
+            self._links.members_changed()
 
     # -- what only a leader does
 
@@ -296,9 +314,9 @@ class Consensus(Server):
         self._expiry_timer = self.runtime.after(max(0.0, at - self.runtime.monotonic()), self._expire_locks)
 
     def _step(self, message: Message) -> None:
-        """Take a message of another host; what shows that it lives counts from now, before it is looked at."""
-        if self._leading and message.kind in SIGNS_OF_LIFE:
-            self._heard_at[message.sender] = self.runtime.boottime()
+        """Take a message of another host."""
+        if self._leading:
+            self._heard_of.message(message.kind, message.sender, self.runtime.boottime())
         self._voter.step(message)
 
     def _look_around(self) -> None:
@@ -307,32 +325,17 @@ class Consensus(Server):
         if not self._leading or not members:
             return
         status = self._voter.status()
-        most, heard = ABSENT_S / TICK_S, self._heard(status)
+        most, heard = ABSENT_S / TICK_S, self._heard()
         here = {node for node, progress in status.progress.items() if progress.match and progress.quiet_ticks <= most}
         here.add(status.node)
-        absent = {
-            host_id: at
-            for host_id, at in heard.items()
-            if host_id not in members or members[host_id]["node"] not in here
-        }
+        absent = {host_id: at for host_id, at in heard.items() if members[host_id]["node"] not in here}
         if absent.keys() != self._absent.keys():
             self._absent = absent
             self._followers.tell_between(("absent", "", dict(absent)))
 
-    def _heard(self, status: Status) -> dict[str, float]:
-        """When each host was heard of last, on CLOCK_BOOTTIME: never earlier than it was.
-
-        Who was not heard of in this term counts as heard at its beginning, and a host that is no member any more
-        as heard when it left: up to then another leader, or this one, may have confirmed its lease.
-        """
-        now, ledger = self.runtime.boottime(), self._voter.ledger
-        for node in status.progress:
-            self._heard_at.setdefault(node, now)
-        self._heard_at[status.node] = now
-        heard = {id: self._heard_at.setdefault(record["node"], now) for id, record in ledger.members.items()}
-        gone = ledger.hosts.keys() - heard.keys()
-        self._gone_at = {host_id: self._gone_at.get(host_id, now) for host_id in gone}
-        return {**heard, **self._gone_at}
+    def _heard(self) -> dict[str, float]:
+        nodes = {host_id: int(record["node"]) for host_id, record in self._voter.ledger.members.items()}
+        return self._heard_of.of(nodes, self._voter.node, self.runtime.boottime())
 
     async def _hosts_heard(self) -> dict[str, Any]:
         """Who was heard of when, as the leader knows it that a majority has confirmed after ``as_of``."""
@@ -340,7 +343,7 @@ class Consensus(Server):
         await self._linearizable()
         if not self._leading:
             raise _not_leader()
-        return {"as_of": as_of, "heard": self._heard(self._voter.status())}
+        return {"as_of": as_of, "heard": self._heard()}
 
     def _choose_voters(self) -> None:
         """Bring the voters into line with the members, a step at a time."""
@@ -350,7 +353,13 @@ class Consensus(Server):
         status = self._voter.status()
         most = SILENT_S / TICK_S
         silent = frozenset(node for node, progress in status.progress.items() if progress.quiet_ticks > most)
-        changes = next_step(members, status.config, status.progress, status.commit, status.node, silent)
+        around = (members, status.config, status.progress, status.commit, status.node, silent)
+        next_leader = heir(*around)
+        if next_leader is not None:
+            self.log.info("handing the leadership over to node %d: %s", next_leader, self._voter.hand_over(next_leader))
+            self._pump_soon()
+            return
+        changes = next_step(*around)
         if changes:
             taken = self._voter.change_members(changes)
             self.log.info("voters: %s: %s", changes, taken)

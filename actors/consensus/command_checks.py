@@ -139,6 +139,7 @@ _HOST_MAY: dict[str, _Check] = {
     "state": lambda value: value in ("up", "down"),
     "address": _or_none(_text),
     "port": _or_none(_whole),
+    "rack": _or_none(_text),
 }
 _DEVICE: dict[str, _Check] = {"uuid": _text, "index": _whole, "memory_mib": _whole}
 _DEVICE_MAY: dict[str, _Check] = {
@@ -310,7 +311,7 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "found_cluster": ({"cluster_id": _id, "host_id": _id, **_MEMBER}, {}),
     "add_member": ({"host_id": _id, **_MEMBER}, _MEMBER_MAY),
     "change_member": ({"host_id": _id}, {**_MEMBER, **_MEMBER_MAY}),
-    "remove_member": ({"host_id": _id}, {"by": _text}),
+    "remove_member": ({"host_id": _id}, {"by": _text, "force": _truth}),
     "publish_bundle": ({"bundle": _table}, {}),
     "report_trust": (
         {

@@ -305,9 +305,10 @@ def change_member(host_id: str, at: float, **fields: Any) -> Command:
     return _command("change_member", at, host_id=host_id, **fields)
 
 
-def remove_member(host_id: str, by: str, at: float) -> Command:
-    """A host is no member any more, and never again under this node number."""
-    return _command("remove_member", at, host_id=host_id, by=by)
+def remove_member(host_id: str, by: str, at: float, force: bool = False) -> Command:
+    """A host is no member any more, and never again under this node number. *force*: also when it has work, which is
+    lost then."""
+    return _command("remove_member", at, host_id=host_id, by=by, force=force)
 
 
 def publish_bundle(bundle: dict[str, Any], at: float) -> Command:

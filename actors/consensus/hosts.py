@@ -73,6 +73,11 @@ class Hosts:
             self._put({**record, "draining": draining}, "draining" if draining else "taking work")
         return {"host": host_id, "draining": draining}
 
+    def remove(self, host_id: str) -> None:
+        """It is no host of this cluster any more; none of that id is no error."""
+        if self.records.pop(host_id, None) is not None:
+            self._changed(host_id, None, "removed")
+
     def confirm(self, command: Plain, index: int) -> Plain:
         """A host says that it is there, and that of what the ledger does not know nothing lives on it.
 

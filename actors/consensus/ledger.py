@@ -46,6 +46,7 @@ from .records import (
     new_job,
     resources_of,
 )
+from .removal import Removal
 from .sessions import Sessions
 from .snapshot_format import decode, encode
 from .trust import Trust
@@ -91,6 +92,8 @@ class Ledger:
         self.api_keys = self._api_keys.records
         self._trust = Trust(self._members, lambda *told: self._changed("trust", *told))
         self.trust = self._trust.records
+        self._removal = Removal(self._members, self._hosts, self._given, self._attempts, self._trust)
+        self.removed = self._members.removed
         self._sessions = Sessions(lambda session: self._digest.changed("session", session))
         self._events_total = 0
         self._digest = self._new_digest()
@@ -102,7 +105,7 @@ class Ledger:
         self._events: list[Event] = []
         self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "new_term": self._new_term,
-            "register_host": lambda command: self._hosts.register(command, self._at, self.index),
+            "register_host": self._register_host,
             "confirm_host": lambda command: self._hosts.confirm(command, self.index),
             "lose_host": self._lose_host,
             "drain_host": self._hosts.drain,
@@ -127,7 +130,7 @@ class Ledger:
             "found_cluster": lambda command: self._members.found(command, self._at),
             "add_member": lambda command: self._members.add(command, self._at),
             "change_member": self._members.change,
-            "remove_member": self._remove_member,
+            "remove_member": lambda command: self._removal.remove(command, self._at),
             "publish_bundle": self._trust.publish,
             "report_trust": self._trust.report,
             "request_certificate": lambda command: self._trust.request(command, self.index),
@@ -308,12 +311,9 @@ class Ledger:
             trust=dict(self.trust),
         )
 
-    # -- members
-
-    def _remove_member(self, command: dict[str, Any]) -> dict[str, Any]:
-        answer = self._members.remove(command)
-        self._trust.forget(command["host_id"])
-        return answer
+    def _register_host(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._members.refuse_removed(command["host"]["host_id"])
+        return self._hosts.register(command, self._at, self.index)
 
     # -- terms, settings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 Member = Mapping[str, Any]
@@ -15,8 +16,15 @@ def addresses_of(member: Member | None, service: str) -> list[tuple[str, int]]:
     return [(address.strip("[]"), int(port))] if address and port.isdecimal() else []
 
 
-def refusal(host_id: str, member: Member | None, fingerprint: str) -> str | None:
+REMOVED = " was removed from the cluster"
+"""By these words a host that comes back knows that it is no member any more, not only unknown to a member that lags."""
+
+
+def refusal(host_id: str, member: Member | None, fingerprint: str, removed: Member | None = None) -> str | None:
     """What there is against a host whose certificate is good and says that it is *host_id*."""
+    if member is None and removed is not None:
+        when = datetime.fromtimestamp(removed["at"], UTC)
+        return f"{host_id}{REMOVED} at {when:%Y-%m-%d %H:%M} UTC by {removed['by'] or 'request'}"
     if member is None:
         return f"{host_id} is no member of the cluster"
     if fingerprint and fingerprint not in member["fingerprints"]:

@@ -4,7 +4,7 @@ Part of the replicated state, apart from Raft's own configuration: a host is a m
 applied, and the leader then brings the configuration into line (``voter_policy.py``). Numbers are given once and never
 again, so a host that lost its data and joins anew is another node to Raft (Ongaro's dissertation, 11.2.1).
 
-Bounds: 10,000 members, 8 certificates each.
+Bounds: 10,000 members, 8 certificates each; of those who were removed the last 1,000 are remembered.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from actorgrid.errors import NotFound, WrongState
 
 MEMBERS_MAX = 10_000
 FINGERPRINTS_MAX = 8
+REMOVED_MAX = 1_000
 
 Plain = dict[str, Any]
 
@@ -30,6 +31,8 @@ class Members:
 
     def __init__(self, changed: Callable[[str, Plain | None, str], None]) -> None:
         self.records: dict[str, Plain] = {}
+        self.removed: dict[str, Plain] = {}
+        """Who is a member no more: {"node", "at", "by", "left"}; ``left``: in order, by its own will or as planned."""
         self.cluster_id = ""
         self.nodes_total = 0
         self._changed = changed
@@ -56,6 +59,7 @@ class Members:
         if len(self.records) >= MEMBERS_MAX:
             raise WrongState("the ledger holds its maximum of members", found=f"{MEMBERS_MAX} hosts")
         self.nodes_total += 1
+        self.removed.pop(host_id, None)
         record = {
             "host_id": host_id,
             "node": self.nodes_total,
@@ -105,27 +109,42 @@ class Members:
         if record["fingerprints"] != [fingerprint]:
             self._put({**record, "fingerprints": [fingerprint]}, "")
 
-    def remove(self, command: Plain) -> Plain:
-        """A member is one no more. Raises NotFound, or WrongState for the last that may vote."""
-        record = self._get(command["host_id"])
+    def refuse_removed(self, host_id: str) -> None:
+        """Raises WrongState for a host that was a member and is none any more."""
+        gone = self.removed.get(host_id)
+        if gone is not None:
+            raise WrongState(f"host {host_id} is no member any more", found=f"removed by {gone['by'] or 'request'}")
+
+    def check_removal(self, host_id: str) -> None:
+        """Raises NotFound, or WrongState for the last that may vote."""
+        record = self._get(host_id)
         others = [other for other in self.records.values() if other is not record and other["votes"]]
         if not others:
             raise WrongState(
-                f"host {record['host_id']} is the last that may vote",
+                f"host {host_id} is the last that may vote",
                 asked="to remove it",
                 hint="stop the agent instead, and delete its data when the cluster is not wanted any more",
             )
+
+    def remove(self, command: Plain, at: float) -> Plain:
+        """A member is one no more, once ``check_removal`` had nothing against it. Raises NotFound."""
+        record = self._get(command["host_id"])
         del self.records[record["host_id"]]
+        left = not command.get("force", False)
+        self.removed[record["host_id"]] = {"node": record["node"], "at": at, "by": command.get("by", ""), "left": left}
+        while len(self.removed) > REMOVED_MAX:
+            del self.removed[next(iter(self.removed))]
         self._changed(record["host_id"], None, "removed")
         return {"host_id": record["host_id"], "node": record["node"]}
 
     def rest(self) -> Plain:
         """What is no record."""
-        return {"cluster_id": self.cluster_id, "nodes_total": self.nodes_total}
+        return {"cluster_id": self.cluster_id, "nodes_total": self.nodes_total, "removed": list(self.removed.items())}
 
     def load(self, rest: Plain, records: list[Plain]) -> None:
         """Become what a snapshot held; for a new, empty object."""
         self.cluster_id, self.nodes_total = rest["cluster_id"], rest["nodes_total"]
+        self.removed.update((host_id, how) for host_id, how in rest.get("removed", ()))
         self.records.update((record["host_id"], record) for record in records)
 
     def _get(self, host_id: str) -> Plain:

@@ -19,6 +19,7 @@ from .raft.codec import MessageEncoder, decode_message
 from .raft.messages import Message
 
 TARGET = "raft"
+SOUGHT_MAX = 5
 log = logging.getLogger("actorgrid.consensus")
 
 Members = Mapping[str, Mapping[str, Any]]
@@ -51,17 +52,20 @@ class VoterPlan:
 
 
 class RaftLinks:
-    """*members* gives the ledger's; *on_message* is given each message that is of whom it says."""
+    """*members* gives the ledger's, *removed* those that were; *on_refused* is told which host refused this one with
+    which words; *on_message* is given each message that is of whom it says."""
 
     def __init__(
         self,
         loop: Loop,
         plan: VoterPlan,
         members: Callable[[], Members],
+        removed: Callable[[], Members],
+        on_refused: Callable[[str, str], None],
         on_message: Callable[[Message], None],
         on_unreachable: Callable[[int], None],
     ) -> None:
-        self._members = members
+        self._members, self._removed = members, removed
         self._seeds = plan.seeds
         self._node = plan.node
         self._seeded = bool(plan.seeds)
@@ -72,6 +76,7 @@ class RaftLinks:
         self._encoder = MessageEncoder()
         self._renew = plan.renew
         self._net = plan.make_net(loop, self._resolve, self._admit, self._take)
+        self._net.on_refused = on_refused
         self.members_changed()
 
     def members_changed(self) -> None:
@@ -82,6 +87,10 @@ class RaftLinks:
     def keep(self, nodes: Sequence[int]) -> None:
         """Have links to these nodes ready."""
         self._net.keep([self._hosts[node] for node in nodes if node in self._hosts])
+
+    def seek(self, voters: Sequence[int]) -> None:
+        """Nobody is known to lead: have links to the voters ready, or to some members while none is known."""
+        self.keep(voters or list(self._hosts)[:SOUGHT_MAX])
 
     def send(self, messages: Sequence[Message]) -> None:
         """Each goes out, or is lost, as Raft expects of a network; for what is too much the core is told."""
@@ -125,7 +134,7 @@ class RaftLinks:
         return addresses_of(self._known().get(host_id), "raft")
 
     def _admit(self, host_id: str, fingerprint: str) -> str | None:
-        return refusal(host_id, self._known().get(host_id), fingerprint)
+        return refusal(host_id, self._known().get(host_id), fingerprint, self._removed().get(host_id))
 
     def _take(self, host_id: str, target: str, body: bytes) -> None:
         if target != TARGET:

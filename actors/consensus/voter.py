@@ -182,6 +182,10 @@ class Voter:
         """Propose other voters or learners; ``pump`` sets it going."""
         return self._core.propose_conf_change(changes)
 
+    def hand_over(self, node: int) -> Accepted | Dropped:
+        """Have another voter lead in this one's place; ``pump`` sets it going."""
+        return self._core.transfer_leader(node)
+
     def status(self) -> Status:
         """What the core knows, for people and for the policy of who votes."""
         return self._core.status()

@@ -39,7 +39,7 @@ def next_step(
     """The changes to propose now, together; none when all is as it should be, or something has to be waited for.
 
     *silent*: nodes that have not been heard of for long. The *leader*'s own vote is never given away, unless it is no
-    member any more.
+    member any more, or is to leave and is the only one.
     """
     if config.voters_outgoing:
         return ()  # a change is under way
@@ -51,12 +51,15 @@ def next_step(
         return (ConfChange("remove", node),)
     for node in sorted(by_node.keys() - known):
         return (ConfChange("add_learner", node),)
-    may_vote = {node for node, record in by_node.items() if record["votes"]}
+    may_vote = _may_vote(members)
     for node in sorted(set(config.voters) - may_vote - {leader}):
         if len(config.voters) > 1:
             return (ConfChange("add_learner", node),)
     ready = [node for node in config.learners if node in may_vote and _is_near(progress.get(node), commit)]
     ready = [node for node in ready if node not in silent]
+    if leader in by_node and ready and may_vote.isdisjoint(config.voters):
+        # The only voter leaves: who takes its place takes the leadership with it.
+        return (ConfChange("add_voter", ready[0]), ConfChange("add_learner", leader))
     racks = Counter(by_node[node]["rack"] for node in config.voters if node in by_node)
     ready.sort(key=lambda node: (racks[by_node[node]["rack"]], node))
     wanted = voters_wanted(len(may_vote))
@@ -80,6 +83,26 @@ def next_step(
         if extra:
             return (ConfChange("add_learner", extra[-1]),)
     return ()
+
+
+def heir(
+    members: Mapping[str, Plain],
+    config: ConfState,
+    progress: Mapping[int, PeerStatus],
+    commit: int,
+    leader: int,
+    silent: frozenset[int],
+) -> int | None:
+    """To whom a leader hands over that is not to vote any more; ``None`` when it stays, or nobody else can lead yet."""
+    may_vote = _may_vote(members)
+    if leader in may_vote:
+        return None
+    others = [node for node in config.voters if node in may_vote and node not in silent]
+    return next((node for node in others if _is_near(progress.get(node), commit)), None)
+
+
+def _may_vote(members: Mapping[str, Plain]) -> set[int]:
+    return {record["node"] for record in members.values() if record["votes"]}
 
 
 def _is_near(status: PeerStatus | None, commit: int) -> bool:

@@ -28,7 +28,7 @@ from ..host.context import HostContext
 from ..telemetry.collect import collect
 from ..telemetry.processes import read_processes
 from ..telemetry.prometheus import HttpFigures, render
-from . import cluster, inspect, job_files, jobs, keys, locks, quotas, sessions, state, system, tokens, trust
+from . import cluster, inspect, job_files, jobs, keys, leaving, locks, quotas, sessions, state, system, tokens, trust
 from .auth import TokenGate, allowed_names, check_host, is_here
 from .blobs import BlobStore
 from .body import JSON, MSGPACK, BodyReader, decode, encode_json, encode_msgpack, parse_query, wants_msgpack
@@ -47,6 +47,7 @@ ROUTES: tuple[Route, ...] = (
     *tokens.ROUTES,
     *keys.ROUTES,
     *trust.ROUTES,
+    *leaving.ROUTES,
     *inspect.ROUTES,
     *jobs.ROUTES,
     *job_files.ROUTES,

@@ -66,6 +66,11 @@ class AcquireLease:
     wait_s: float = 10.0
     user_id: str = "local"
 
+    @property
+    def home(self) -> str:
+        """The host where the session was opened: its client is there."""
+        return self.session_id.rpartition(".")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class RecentDecisions:

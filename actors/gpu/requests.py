@@ -75,9 +75,12 @@ def request_of_job(id: str, shape: Shape, job: Record) -> Request:
     )
 
 
-def request_of_lease(id: str, shape: Shape, user: str) -> Request:
-    """*shape* for a session of *user*, which is served before jobs and never stopped for others."""
-    return request_of(id, shape, priority=LEASE_PRIORITY, preemptible=False, tenant=user)
+def request_of_lease(id: str, shape: Shape, user: str, near: str) -> Request:
+    """*shape* for a session of *user*, which is served before jobs and never stopped for others.
+
+    Its client is *near*: a worker on that host is reached by one socket, on another by three.
+    """
+    return request_of(id, shape, priority=LEASE_PRIORITY, preemptible=False, tenant=user, near=near)
 
 
 def limits_of(quotas: Mapping[str, Record]) -> tuple[dict[str, Limits], Limits | None]:

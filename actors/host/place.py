@@ -40,6 +40,7 @@ from ..security.join_tokens import read_token
 from ..security.keys import ensure_wrap_key, new_private_key, store_authority
 from ..security.names import is_loopback
 from ..security.trust_bundle import first_bundle
+from .departure import refuse_departed
 from .identity import ensure_host_id, write_atomically
 
 FIRST_NODE = 1
@@ -124,6 +125,7 @@ def take_place(
     Raises WrongState when it has one already and *order* wants another, InvalidSetting when the settings do not fit it,
     what ``join`` raises, and what is wrong with its files (KeyUnusable, KeyExposed, CertificateRefused, ...).
     """
+    refuse_departed(paths)
     kept = _kept(paths)
     if kept is not None:
         return _return_to(kept, paths, settings, order)
@@ -227,6 +229,7 @@ def _join(
             (addresses[0],),
             listens(addresses[0], settings.cluster.base_port),
             actorgrid.__version__,
+            settings.cluster.rack or None,
         )
 
     welcome = join(member, token, host_id, key, capabilities, say)

@@ -13,9 +13,10 @@ from typing import Any
 from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
+from ..cluster.messages import LeaveStep
 from ..gpu.messages import AcquireLease, OwnReadings
 from ..work.attempt_dir import AttemptDir
-from ..work.messages import AttachLease, DetachLease
+from ..work.messages import AttachLease, DetachLease, EndAllWork
 from .pieces import Fields, Piece, check_digest, is_count, read_piece
 from .relays import Relays
 
@@ -24,6 +25,8 @@ LOOK_S = 0.05
 LEASE_WAIT_S_MAX = 300.0
 LEASE_MARGIN_S = 10.0
 ATTACH_S, DETACH_S = 30.0, 60.0
+END_MARGIN_S = 10.0
+LEAVE_STEP_S = 30.0
 
 Service = Callable[[str, Fields], Awaitable[Any]]
 
@@ -44,6 +47,8 @@ class Services:
             "acquire_lease": self._acquire_lease,
             "attach_lease": self._attach_lease,
             "detach_lease": self._detach_lease,
+            "end_all_work": self._end_all_work,
+            "leave_step": self._leave_step,
         }
 
     async def answer(self, asker: str, service: str, fields: Fields) -> Any:
@@ -57,6 +62,20 @@ class Services:
                 hint="hosts of a cluster should run the same version, or neighbouring ones",
             )
         return await found(asker, fields)
+
+    # -- hosts that leave
+
+    async def _end_all_work(self, _asker: str, _fields: Fields) -> int:
+        """End what runs on this host, because it is to leave; it starts again elsewhere."""
+        grace_s = self._server.host.settings.work.kill_grace_s
+        count: int = await self._server.call("worker_manager", EndAllWork(grace_s), grace_s + END_MARGIN_S)
+        return count
+
+    async def _leave_step(self, _asker: str, fields: Fields) -> Any:
+        """The next step of a host that leaves: for the host that leads."""
+        flags = {name: fields.get(name) is True for name in ("now", "force", "cancel")}
+        step = LeaveStep(_text(fields, "host_id"), _text(fields, "by"), **flags)
+        return await self._server.call("cluster_manager", step, LEAVE_STEP_S)
 
     # -- files
 

@@ -231,6 +231,8 @@ class Dispatch:
         self._tries += 1
         end = job.expected_end(now)
         closed = planner.closed_to(job, end) if planner.reservations else ()
+        if job.request.near and self._place_near(job, line, now, decisions, closed):
+            return True
         preferred = self._policy.preferred(job, now)
         if preferred:
             within = planner.shadow().rack_or_node(preferred)
@@ -248,6 +250,15 @@ class Dispatch:
             beside = planner.beside(job, closed, now, end)
             return bool(beside) and self._place(job, line, now, decisions, within=beside)
         return False
+
+    def _place_near(self, job: Job, line: Line, now: float, decisions: list[Decision], closed: Collection[str]) -> bool:
+        """Start *job* on the node that it would rather have, if there is room and nobody's reservation."""
+        assert line.arguments is not None
+        near = job.request.near
+        node = self._planner.shadow().nodes.get(near)
+        if node is None or near in closed or "within" in line.arguments:
+            return False
+        return self._place(job, line, now, decisions, within=((near, tuple(range(len(node.models)))),))
 
     def _place_as_planned(self, job: Job, line: Line, plan: Plan, now: float, decisions: list[Decision]) -> bool:
         """Start *job* where the plan has room for it."""
@@ -273,9 +284,7 @@ class Dispatch:
         shares = choose_places(self._planner.shadow().nodes.values(), ask, frozenset(exclude))
         return shares is not None and self._take(job, line.need, shares, before, now, decisions)
 
-    def _take(
-        self, job: Job, need: Need, shares: Shares, before: int, now: float, decisions: list[Decision]
-    ) -> bool:
+    def _take(self, job: Job, need: Need, shares: Shares, before: int, now: float, decisions: list[Decision]) -> bool:
         """Start *job* on exactly these *shares*, which were being looked for since *before*."""
         try:
             placement = self.engine.adopt(

@@ -10,7 +10,6 @@ from actorgrid.errors import ActorGridError, BadRequest
 from actorgrid.hotpath import Placement
 from actorgrid.hotpath.records import MAX_GANG, WHOLE_GPU_MILLI, Shares
 
-
 NEAR, APART = "near", "apart"
 """How the members of a gang are to lie: on few hosts of one rack, or on one host each. Else: as the engine likes."""
 
@@ -74,7 +73,7 @@ class Request:
     *ran_s* is how long it has run before, in earlier attempts.
     *affinity* names racks and nodes it would like, *within* the only nodes and devices it may have (in the form
     of ``Placement.shares``; empty: any). *layout* says how the members of a gang are to lie: ``NEAR`` each other or
-    ``APART``; empty: as the engine's policy likes.
+    ``APART``; empty: as the engine's policy likes. *near* names a node on which it is tried first, under every policy.
 
     Raises BadRequest for amounts, times or a gang (1 to 4096) out of range.
     """
@@ -99,6 +98,7 @@ class Request:
     within: Shares = ()
     ran_s: float = 0.0
     layout: str = ""
+    near: str = ""
 
     def __post_init__(self) -> None:
         if min(self.cpu_milli, self.memory_mib, self.gpu_count, self.gpu_memory_mib) < 0:

@@ -14,7 +14,7 @@ from actorgrid.actors.consensus.commands import add_member, found_cluster, regis
 from actorgrid.actors.consensus.messages import Propose, Query, Subscribe
 from actorgrid.actors.consensus.raft_links import VoterPlan
 from actorgrid.actors.host.context import HostContext
-from actorgrid.errors import ActorGridError, CallTimeout, LogFailed, NotLeader
+from actorgrid.errors import ActorGridError, CallTimeout, HostRemoved, LogFailed, NotLeader, WrongState
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.transports.faulty_net import Faults, FaultyNet, FaultyNetwork
 from tests.consensus.rig import AT, host_record, make_context
@@ -266,13 +266,14 @@ def test_to_a_new_leader_everybody_was_heard_at_its_election(three: Town) -> Non
     assert heard(three, leader)["heard"]["a"] > elected_by - 1.0
 
 
-def test_a_host_that_left_counts_as_heard_when_it_left(three: Town) -> None:
+def test_a_host_that_left_is_waited_for_by_nobody(three: Town) -> None:
     three.propose(register_host(host_record("c"), AT), "a")
     three.propose(remove_member("c", "me", AT), "a")
-    left_at = three.node.now_s
     three.node.advance(5.0)
-    assert left_at - 0.5 < heard(three, "a")["heard"]["c"] < left_at + 0.5
-    assert set(three.live["a"]._absent) == {"c"}
+    assert "c" not in heard(three, "a")["heard"]
+    assert three.live["a"]._absent == {}
+    with pytest.raises(WrongState, match="no member"):
+        three.propose(register_host(host_record("c"), AT), "a")  # what it had said before it left comes too late
 
 
 def test_a_new_leader_counts_on_nobody_who_has_not_answered_it(three: Town) -> None:
@@ -305,3 +306,13 @@ def test_all_hosts_lose_power_and_come_back_with_everything(three: Town) -> None
     three.start(next(names))
     three.until(three.settled, "everybody up to date")
     assert len(three.live["c"]._voter.ledger.settings) == 20
+
+
+def test_a_host_that_was_removed_hears_it_when_it_comes_back_and_stops(three: Town) -> None:
+    three.kill("c")
+    three.propose(remove_member("c", "ann", AT, force=True), "a")
+    three.node.advance(2.0)
+    with pytest.raises(HostRemoved, match="was removed from the cluster") as refused:
+        three.start("c")
+    assert "by ann" in refused.value.found
+    assert three.contexts["c"].paths.left_file.exists()

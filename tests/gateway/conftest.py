@@ -286,6 +286,11 @@ class ClusterManager(StandIn):
         previous = self.host.settings.set_live(request.key, request.value)
         return {"key": request.key, "value": self.host.settings.get(request.key), "previous": previous}
 
+    @handles(cluster.LeaveHost)
+    def leave_host(self, request: cluster.LeaveHost) -> dict[str, Any]:
+        state = "stays" if request.cancel else "draining"
+        return {"host_id": request.host, "state": state, "waits_for": ["a.1"], "lost": []}
+
     @handles(cluster.ChangeLock)
     def change_lock(self, request: cluster.ChangeLock) -> dict[str, Any]:
         if request.command["type"] == "release_lock":

@@ -18,6 +18,7 @@ BODIES: dict[str, Any] = {
     "post_jobs": {"jobs": [{**JOB, "task_id": "x"}, {**JOB, "task_id": "y"}]},
     "put_config": {"value": 3.0},
     "put_quota": {"gpus": 2.5, "gpu_memory": "1GiB", "jobs_waiting": 5},
+    "post_leave": {"now": True, "wait_s": 1},
     "post_rotation": {"call_off": False},
     "post_renewal": {"new_key": True},
     "post_token": {"ttl_s": 600, "uses": 2},

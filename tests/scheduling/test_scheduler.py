@@ -313,3 +313,16 @@ def test_a_victim_that_ends_by_itself_is_as_good_as_one_that_was_stopped() -> No
     assert decision == Preempt("old", 30.0, "new")
     scheduler.finished("old", 1010.0)
     assert ids(scheduler.schedule(1010.0, 10)) == ["new"]
+
+
+@pytest.mark.parametrize("policy", ["fifo", "easy_backfill", "priority"])
+@pytest.mark.parametrize("gpus", [0, 4])
+def test_what_would_rather_be_near_gets_that_node_while_it_has_room(policy: str, gpus: int) -> None:
+    scheduler = Scheduler(cluster(3), policy)
+    for number in range(3):
+        scheduler.submit(job(f"j{number}", gpus, cpu_milli=64_000, near="n1"), 0.0)
+    starts = [start for start in scheduler.schedule(0.0, 10) if isinstance(start, Start)]
+    places = [start.placement.shares[0][0] for start in starts]
+    assert places[:2] == ["n1", "n1"] and places[2] != "n1"
+    scheduler.submit(job("lost", gpus, near="a node that is gone"), 1.0)
+    assert ids(scheduler.schedule(1.0, 10)) == ["lost"]

@@ -128,6 +128,11 @@ class Agent:
             status = self._reap()
         return status
 
+    def wait_for_end(self) -> int:
+        """The exit status, once it has ended by itself."""
+        self._close_clients()
+        return self._reap()
+
     def close(self) -> None:
         """Leave nothing behind, whatever the test did."""
         if self.process is not None and self.process.poll() is None:

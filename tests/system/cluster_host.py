@@ -67,6 +67,10 @@ class ClusterHost(Agent):
     def refused(self, member: str, token: str) -> dict[str, Any]:
         """The error that a join ends with."""
         self.first = ["--join", member, "--token", token]
+        return self.refused_up()
+
+    def refused_up(self) -> dict[str, Any]:
+        """The error that a start ends with."""
         done = subprocess.run(self.command(), capture_output=True, text=True, timeout=60)
         assert done.returncode, done.stdout
         error: dict[str, Any] = json.loads(done.stdout)["error"]

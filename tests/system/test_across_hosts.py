@@ -116,6 +116,21 @@ def test_sessions_use_workers_of_every_host_from_any_host(two: Two) -> None:
     until(lambda: first.client().allocations() == [], "all leases are returned")
 
 
+def test_a_session_has_its_workers_beside_it_while_there_is_room(two: Two) -> None:
+    def devices() -> str:
+        import os
+
+        return os.environ["ACTORGRID_DEVICES"]
+
+    for node, host in enumerate(two, 1):
+        here = host.hosts()[node]["node_id"]
+        own = {gpu["device_id"] for gpu in host.client().gpus() if gpu["host"] == here}
+        with actorgrid.connect(data_dir=host.data_dir) as client:
+            for _ in range(2):
+                assert client.submit(devices, gpus=1, cpus=0.1).result(30) in own
+        until(lambda: two[0].client().allocations() == [], "the workers are returned")
+
+
 def test_a_worker_that_dies_on_another_host_costs_no_task(two: Two, tmp_path: Path) -> None:
     first, _ = two
 

@@ -29,3 +29,46 @@ def test_any_voter_lets_hosts_in_and_the_first_one_is_not_needed(make_host: Call
     until(lambda: 4 in d.hosts(), "the fourth is a member")
     job = d.ended("--gpus", "1", "--", "sh", "-c", "exit 0")
     assert job["state"] == "succeeded" and ran_on(job)
+
+
+def test_hosts_leave_and_what_ran_there_runs_elsewhere(make_host: Callable[..., ClusterHost]) -> None:
+    a, b, c = (make_host(name, 1) for name in "abc")
+    a.found()
+    token = a.token("--uses", "2")["token"]
+    b.join(a, token)
+    c.join(a, token)
+    until(lambda: a.roles() == {1: "leader", 2: "voter", 3: "voter"}, "three that vote")
+    # The leader leaves by itself: its work first, then its vote, then its name.
+    held = [a.submit("--gpus", "1", "--", "sleep", "60") for _ in range(3)]
+    until(lambda: [a.job(id)["state"] for id in held] == ["running"] * 3, "all three run")
+    waiting = a.cli_json("leave", "--cancel")
+    assert waiting["state"] == "stays"
+    left = a.cli_json("leave", "--now")
+    assert left["state"] == "left"
+    assert a.wait_for_end() == 0
+    until(lambda: b.roles().keys() == {2, 3}, "two are left")
+    until(lambda: sorted(b.roles().values()) == ["leader", "learner"], "one of two votes")
+    refused = a.refused_up()
+    assert refused["code"] == "HostRemoved" and "left cluster" in refused["found"]
+    for id in held:
+        b.cli("cancel", id)
+    assert b.ended("--", "true")["state"] == "succeeded"
+
+    # A host that is gone is removed by another; when it comes back it is refused, and says why.
+    held = [b.submit("--gpus", "1", "--", "sleep", "60") for _ in range(2)]
+    until(lambda: [b.job(id)["state"] for id in held] == ["running"] * 2, "both run")
+    lost, stays = (c, b) if b.roles()[2] == "leader" else (b, c)
+    number = "3" if lost is c else "2"
+    lost.kill()
+    until(lambda: stays.hosts()[int(number)]["health"] in ("unreachable", "failed"), "it is missed")
+    refused = stays.cli("leave", "--host", number, "--json", check=False)
+    assert refused.returncode != 0 and "--force" in refused.stdout
+    gone = stays.cli_json("leave", "--host", number, "--force")
+    assert gone["state"] == "left" and gone["lost"]
+    assert stays.roles().keys() == {int(number) ^ 1}
+    error = lost.refused_up()
+    assert error["code"] == "HostRemoved" and "was removed" in error["found"], error
+    assert lost.refused_up()["code"] == "HostRemoved"
+    # The last one that votes cannot leave.
+    refused = stays.cli("leave", "--json", check=False)
+    assert "last that may vote" in refused.stdout

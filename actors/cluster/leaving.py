@@ -1,0 +1,174 @@
+"""How a host leaves the cluster: nothing new, then no work, then no vote, then no member.
+
+Whoever is asked has the leader take the next step, again and again, until the host is gone or the asker's patience is
+over; what is done stays done, so that asking again goes on from there. The leader decides because it knows whom it
+hears of. A host that learns that it has left remembers that on its disk, and stops.
+"""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any
+
+from actorgrid.errors import ActorGridError, NotFound, WrongState
+from actorgrid.supervisors.server import Server
+
+from ..consensus import commands
+from ..consensus.messages import Query
+from ..consensus.mirror import LedgerMirror
+from ..host.departure import mark_departed
+from ..host.supervisor import StopHost
+from ..links.messages import AskHost, AskLeader
+from .messages import LeaveHost, LeaveStep
+
+STEP_S = 30.0
+PAUSE_S = 0.3
+HEAR_S = 3.0
+GOODBYE_S = 1.0
+"""Before a host that has left stops: its last answers go out."""
+NAMED_MAX = 100
+
+DRAINING, HANDING_OVER, LEFT, STAYS = "draining", "handing_over", "left", "stays"
+
+
+class Leaving:
+    """For the server that doors speak to."""
+
+    def __init__(self, server: Server, mirror: LedgerMirror) -> None:
+        self._server, self._mirror = server, mirror
+        self._node: int | None = None
+
+    # -- this host
+
+    def look(self) -> None:
+        """The members may be others: go, when this host is one no more."""
+        host = self._server.host
+        record = self._mirror.members.get(host.host_id)
+        if record is not None:
+            self._node = record["node"]
+        elif self._node is not None and host.place is not None and self._node == host.place.node:
+            self._node = None
+            self._server.log.warning("this host has left the cluster; it stops")
+            mark_departed(host.paths, f"it left cluster {host.place.cluster_id} as node {host.place.node}", time())
+            self._server.cast_after(GOODBYE_S, "host", StopHost("it has left the cluster"))
+
+    # -- whoever is asked
+
+    async def ask(self, request: LeaveHost) -> dict[str, Any]:
+        """Carry out LeaveHost."""
+        host_id = self.find(request.host)
+        flags = {"now": request.now, "force": request.force, "cancel": request.cancel}
+        fields: dict[str, Any] = {"host_id": host_id, "by": request.by, **flags}
+        deadline = self._server.runtime.monotonic() + request.wait_s
+        while True:
+            answer = await self._step(host_id, fields)
+            if answer["state"] in (LEFT, STAYS) or self._server.runtime.monotonic() >= deadline:
+                return answer
+            await self._server.sleep(PAUSE_S)
+
+    async def _step(self, host_id: str, fields: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = await self._server.call(
+                "links", AskLeader("leave_step", fields, STEP_S), STEP_S + 1
+            )
+        except ActorGridError:
+            if host_id == self._server.host.host_id and await self._is_gone(host_id):
+                return _state(host_id, LEFT)  # the link to the leader went with its answer
+            raise
+        return answer
+
+    async def _is_gone(self, host_id: str) -> bool:
+        """Whether it is a member no more, as this host hears soon if it is so."""
+        deadline = self._server.runtime.monotonic() + HEAR_S
+        while host_id in self._mirror.members and self._server.runtime.monotonic() < deadline:
+            await self._server.sleep(PAUSE_S)
+        return host_id not in self._mirror.members
+
+    def find(self, text: str) -> str:
+        """The member with this id, number or name. Raises NotFound, or WrongState for a name that several have."""
+        mirror = self._mirror
+        if not mirror.members:
+            raise WrongState(
+                "this host is alone", asked="to leave", found="no cluster", hint="stop the agent, and delete its data"
+            )
+        if text == "this":
+            return str(self._server.host.host_id)
+        named = [
+            id
+            for id, member in mirror.members.items()
+            if text in (id, str(member["node"]), mirror.hosts.get(id, {}).get("hostname"))
+        ]
+        if len(named) > 1:
+            raise WrongState(
+                f"several hosts are called {text}", asked=text, found=", ".join(named), hint="name it by its number"
+            )
+        if not named:
+            raise NotFound(
+                f"{text} is no member of the cluster", asked=text, hint="actorgrid hosts lists names and numbers"
+            )
+        return named[0]
+
+    # -- the leader
+
+    async def step(self, request: LeaveStep) -> dict[str, Any]:
+        """Carry out LeaveStep."""
+        host_id, by, mirror = request.host_id, request.by, self._mirror
+        member = mirror.members.get(host_id)
+        if member is None:
+            return _state(host_id, LEFT)
+        if request.cancel:
+            return await self._stay(host_id, by)
+        if not any(other["votes"] for id, other in mirror.members.items() if id != host_id):
+            raise WrongState(
+                f"host {host_id} is the last that may vote",
+                asked="to leave",
+                hint="stop the agent instead, and delete its data when the cluster is not wanted any more",
+            )
+        host = mirror.hosts.get(host_id)
+        if host is not None and not host.get("draining"):
+            await mirror.propose(commands.drain_host(host_id, True, by, time()))
+        held = sorted(id for id, record in mirror.allocations.items() if record["host"] == host_id)
+        gone = host_id in mirror.absent or (host or {}).get("state") == "lost"
+        if held:
+            wait = await self._let_work_end(host_id, held, gone, request)
+            if wait:
+                return _state(host_id, DRAINING, held)
+        if member["votes"]:
+            await mirror.propose(commands.change_member(host_id, time(), votes=False))
+        status = await self._server.call("consensus", Query("status"))
+        if member["node"] in status["voters"]:
+            return _state(host_id, HANDING_OVER)
+        done = await mirror.propose(commands.remove_member(host_id, by, time(), force=request.force and gone))
+        return {**_state(host_id, LEFT), "lost": done["lost"]}
+
+    async def _let_work_end(self, host_id: str, held: list[str], gone: bool, request: LeaveStep) -> bool:
+        """Whether there is something to wait for. Raises WrongState."""
+        if request.force and gone:
+            return False
+        if request.force:
+            raise WrongState(
+                f"host {host_id} is there, and its work runs",
+                asked="to remove it with its work (--force)",
+                found=f"{len(held)} allocations",
+                hint="without --force it leaves when its work has ended; --now ends that first",
+            )
+        if gone:
+            raise WrongState(
+                f"host {host_id} does not answer, so nobody can know whether its work still runs",
+                asked="to remove it",
+                found=f"{len(held)} allocations there: {', '.join(held[:5])}",
+                hint="wait for it; or, when its machine is off for good: actorgrid leave --host HOST --force",
+            )
+        if request.now:
+            await self._server.call("links", AskHost(host_id, "end_all_work", {}, STEP_S), STEP_S + 1)
+        return True
+
+    async def _stay(self, host_id: str, by: str) -> dict[str, Any]:
+        await self._mirror.propose(commands.change_member(host_id, time(), votes=True))
+        if host_id in self._mirror.hosts:
+            await self._mirror.propose(commands.drain_host(host_id, False, by, time()))
+        return _state(host_id, STAYS)
+
+
+def _state(host_id: str, state: str, waits_for: list[str] | None = None) -> dict[str, Any]:
+    return {"host_id": host_id, "state": state, "waits_for": (waits_for or [])[:NAMED_MAX], "lost": []}

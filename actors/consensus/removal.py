@@ -1,0 +1,65 @@
+"""The end of a membership in the ledger: nothing of the host is left in any table but who removed it.
+
+A host that leaves has no work any more; one that is gone for good may be removed with its work (``force``), which then
+counts as lost. Nobody can know that such work does not run on: whoever forces it says that its machine is off.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.errors import WorkerLost, WrongState
+
+from .allocations import Allocations
+from .attempts import Attempts
+from .hosts import Hosts
+from .jobs import LOST
+from .members import Members
+from .trust import Trust
+
+NAMED_MAX = 5
+
+Plain = dict[str, Any]
+
+
+class Removal:
+    """Works on all tables that know of a host."""
+
+    def __init__(self, members: Members, hosts: Hosts, given: Allocations, attempts: Attempts, trust: Trust) -> None:
+        self._members, self._hosts, self._given = members, hosts, given
+        self._attempts, self._trust = attempts, trust
+
+    def remove(self, command: Plain, at: float) -> Plain:
+        """Carry out ``remove_member``. Raises NotFound, or WrongState for the last that may vote and for a host that
+        has work, unless it is forced."""
+        host_id = command["host_id"]
+        self._members.check_removal(host_id)
+        held = sorted(id for id, record in self._given.records.items() if record["host"] == host_id)
+        if held and not command.get("force", False):
+            raise WrongState(
+                f"host {host_id} has work",
+                asked="to remove it",
+                found=f"{len(held)}: {', '.join(held[:NAMED_MAX])}",
+                hint="let it end there first: actorgrid leave waits for it",
+            )
+        for id in held:
+            self._lose(id, command, at)
+        answer = self._members.remove(command, at)
+        self._hosts.remove(host_id)
+        self._trust.forget(host_id)
+        return {**answer, "lost": held}
+
+    def _lose(self, id: str, command: Plain, at: float) -> None:
+        allocation = self._given.records.get(id)
+        if allocation is None:
+            return  # it went with another member of its gang
+        if allocation["owner"]["kind"] == "session":
+            self._given.take_back(id)
+            return
+        error = WorkerLost(
+            f"attempt {id} was lost with its host",
+            found=f"host {command['host_id']} was removed by {command.get('by') or 'request'}",
+            hint="it is tried again elsewhere",
+        )
+        end = {"type": "end_attempt", "attempt_id": id, "token": allocation["token"], "outcome": LOST}
+        self._attempts.end({**end, "charge": False, "error": error.to_dict()}, at)
