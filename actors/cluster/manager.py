@@ -23,7 +23,6 @@ from .core import choose_pool
 from .leaving import Leaving
 from .messages import (
     CancelJob,
-    ChangeLock,
     ChangeSetting,
     ClusterSummary,
     GetJob,
@@ -491,10 +490,6 @@ class ClusterManager(Server):
     async def _set_quota(self, request: SetQuota) -> dict[str, Any]:
         command = {"type": "set_quota", "user": request.user, "limits": request.limits, "by": request.by}
         return await self._commit(command)
-
-    @handles(ChangeLock)
-    async def _change_lock(self, request: ChangeLock) -> dict[str, Any]:
-        return await self._commit(request.command)
 
     def metrics(self) -> dict[str, float]:
         """Jobs by state, submissions and ends."""
