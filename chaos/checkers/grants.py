@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from actorgrid.actors.consensus.attempt_ids import attempt_of
 from actorgrid.actors.consensus.commands import decode_entry
 from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.actors.consensus.raft.messages import Entry
@@ -125,4 +126,4 @@ class RunningTogether(Checker):
 
 def _beside(one: Process, other: Process) -> bool:
     """Whether they are different members of one attempt."""
-    return one.attempt_id != other.attempt_id and one.token == other.token
+    return one.attempt_id != other.attempt_id and attempt_of(one.attempt_id) == attempt_of(other.attempt_id)
