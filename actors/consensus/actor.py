@@ -533,6 +533,7 @@ class Consensus(Server):
             "ledger_bytes": self._voter.log.size_bytes,
             "ledger_segments": self._voter.log.segment_count,
             "ledger_subscribers": len(self._followers),
+            "ledger_locks": len(self._voter.ledger.locks),
             "ledger_accepts_new_work": float(self._accepts()),
             "ledger_refused_total": sum(self._refused_total.values()),
         }
