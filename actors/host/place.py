@@ -126,7 +126,7 @@ def take_place(
     what ``join`` raises, and what is wrong with its files (KeyUnusable, KeyExposed, CertificateRefused, ...).
     """
     refuse_departed(paths)
-    kept = _kept(paths)
+    kept = kept_place(paths)
     if kept is not None:
         return _return_to(kept, paths, settings, order)
     if order is None and not settings.cluster.listen:
@@ -144,7 +144,8 @@ def take_place(
     return place, material
 
 
-def _kept(paths: HostPaths) -> Place | None:
+def kept_place(paths: HostPaths) -> Place | None:
+    """The place that this host has, from its disk. Raises DataDirUnusable."""
     try:
         return Place(**json.loads(paths.cluster_file.read_text(encoding="utf-8")))
     except FileNotFoundError:
