@@ -41,6 +41,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("jobs:cancel", "Cancel jobs, waiting or running."),
         "why": ("why:command", "Why a job waits or failed, and what to do."),
         "state": ("state:command", "Read and change the shared state."),
+        "lock": ("lock:command", "Run a command under a lock; see who holds what."),
         "quota": ("quota:command", "Show quotas of users, change them."),
     },
     "More": {

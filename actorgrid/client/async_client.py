@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .client import Client, CommandResult, connect
+from .locks import AsyncLock, OnLost
 from .options import options_of
 
 if TYPE_CHECKING:
@@ -75,6 +76,26 @@ class AsyncClient:
     async def cancel(self, work: Any, *, force: bool = False) -> bool:
         """Cancel a job by its id, or a concurrent future of the synchronous client."""
         return await asyncio.to_thread(partial(self.sync.cancel, work, force=force))
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl_s: float = 10.0,
+        slots: int = 1,
+        wait_s: float | None = None,
+        on_lost: OnLost | None = None,
+    ) -> AsyncLock:
+        """``async with client.lock("name") as lock:``; terms as for Client.lock()."""
+        return AsyncLock(self.sync.lock_terms(name, ttl_s, slots, wait_s, on_lost))
+
+    def semaphore(self, name: str, slots: int, **terms: Any) -> AsyncLock:
+        """A lock that *slots* may hold at once."""
+        return self.lock(name, slots=slots, **terms)
+
+    async def locks(self, prefix: str = "") -> list[dict[str, Any]]:
+        """Locks that somebody holds."""
+        return await asyncio.to_thread(self.sync.locks, prefix)
 
     async def submit_job(self, **request: Any) -> dict[str, Any]:
         """Have a job accepted."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from .durable import DurableJobs
     from .futures import JobFuture
+    from .locks import Holds, Lock, OnLost, Terms
     from .map_results import MapResults
     from .session import Session
 
@@ -75,6 +76,7 @@ class Client:
         """*keep_alive_s*: how long an idle worker is kept leased. *stream_output*: show what session tasks print."""
         self.http = AdminHttp(url, token, timeout_s=timeout_s, insecure=insecure, ca_fingerprint=ca_fingerprint)
         self.state = SharedState(self.http)
+        self._holds: Holds | None = None
         self._keep_alive_s = keep_alive_s
         self._stream_output = stream_output
         self._lock = threading.Lock()
@@ -201,6 +203,46 @@ class Client:
         if isinstance(work, (JobFuture, TaskFuture)):
             return work.cancel()
         raise BadRequest("not work of this client", asked=type(work).__name__, hint="give a future or a job id")
+
+    # -- locks
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl_s: float = 10.0,
+        slots: int = 1,
+        wait_s: float | None = None,
+        on_lost: OnLost | None = None,
+    ) -> Lock:
+        """A lock of the cluster: ``with client.lock("name") as lock:``; ``lock.token`` is the fencing token.
+
+        *ttl_s* (0.5 to 86,400) after its last renewal a holder that is gone loses it; *wait_s*: how long ``acquire``
+        and ``with`` wait (``None``: whenever); *on_lost* is called with the LockLost that ends a holding. Nothing is
+        asked before it is acquired.
+        """
+        from .locks import Lock
+
+        return Lock(self.lock_terms(name, ttl_s, slots, wait_s, on_lost))
+
+    def semaphore(self, name: str, slots: int, **terms: Any) -> Lock:
+        """A lock that *slots* (1 to 1,000) may hold at once; further terms as for ``lock``."""
+        return self.lock(name, slots=slots, **terms)
+
+    def lock_terms(self, name: str, ttl_s: float, slots: int, wait_s: float | None, on_lost: OnLost | None) -> Terms:
+        """For Lock and AsyncLock. Raises BadRequest for a name that cannot be one."""
+        from .locks import Holds, Terms
+
+        with self._lock:
+            self._usable()
+            if self._holds is None:
+                self._holds = Holds(self.http)
+            return Terms(self._holds, name, ttl_s, slots, wait_s, on_lost)
+
+    def locks(self, prefix: str = "") -> list[dict[str, Any]]:
+        """Locks that somebody holds: ``{"name", "slots", "holders", "waiters"}``, by name; at most 1,000."""
+        locks: list[dict[str, Any]] = self.http.get("/api/locks", prefix=prefix or None)["locks"]
+        return locks
 
     # -- jobs
 
@@ -400,15 +442,17 @@ class Client:
     # -- its own life
 
     def close(self) -> None:
-        """Cancel unfinished session tasks, give leases back, close connections. Again: harmless."""
+        """Cancel unfinished session tasks, give leases and locks back, close connections. Again: harmless."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            session, durable = self._session, self._durable
+            session, durable, holds = self._session, self._durable, self._holds
         _open_clients.discard(self)
         if os.getpid() != self._pid:
             return  # a fork's copy: the threads and the leases are the parent's
+        if holds is not None:
+            holds.close()
         if durable is not None:
             durable.close()
         if session is not None:

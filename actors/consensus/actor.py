@@ -192,6 +192,7 @@ class Consensus(Server):
         for kind, name, record in outcome.changes:
             if kind == "lock" and self._leading:
                 self._expiry.changed(name, record, self.runtime.monotonic())
+                self._arm_expiry()
             elif kind == "member" and self._links is not None:
                 self._member_changed(name, record is None)
         command = done.command

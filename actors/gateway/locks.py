@@ -35,6 +35,7 @@ from ..consensus.commands import acquire_lock, break_lock, leave_line, release_l
 from ..consensus.lock_expiry import WAITER_LEASE_S
 from ..consensus.messages import Query
 from ..consensus.records import UNKNOWN_USER
+from .auth import ADMIN
 from .lock_answers import LockAnswer, LockRelease, LockReleased, LockRenewal, LockRequest, LocksAnswer, LocksQuery
 from .route import Call, Route
 
@@ -77,7 +78,7 @@ async def post_release(call: Call) -> Any:
     if not wanted.force:
         answer = await _commit(call, release_lock(name, owner, time(), _listed(wanted.token)))
         return {"name": name, "owner": owner, "released": answer["released"]}
-    by = wanted.user_id or UNKNOWN_USER
+    by = call.visitor if call.visitor not in ("", ADMIN) else wanted.user_id or UNKNOWN_USER
     if not by.isprintable():
         raise BadRequest("not the name of a user", asked=ascii(by)[:100], hint="letters that can be printed")
     answer = await _commit(call, break_lock(name, owner, by, time()))

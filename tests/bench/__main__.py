@@ -25,6 +25,7 @@ PEERS = ("actor_peers", "cluster_peers", "offset_allocator", "process_pool", "ra
 MODULES = (
     "actors",
     "cluster",
+    "cluster_agents",
     "host",
     "jobs",
     "ledger",

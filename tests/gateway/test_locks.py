@@ -176,6 +176,11 @@ def test_a_door_keeps_the_places_of_its_clients_alive(real_town: Any) -> None:
     assert real_town.finish(waiting).json["held"]
 
 
+def test_a_lease_that_nobody_renews_ends_also_where_nothing_else_happens(real_town: Any) -> None:
+    ask(real_town, "acquire", "a", ttl_s=0.5)
+    real_town.until(lambda: owners(real_town, "holders") == [], "the lease to end")
+
+
 def test_a_broken_lock_goes_on_and_its_owner_and_the_events_tell(real_town: Any) -> None:
     token = ask(real_town, "acquire", "a").json["token"]
     waiting = begin(real_town, "b")

@@ -1,0 +1,296 @@
+"""One holding of a lock, from the question to its end: asks, waits, renews by itself, and knows when it is over.
+
+The holder's own clock decides first. Its deadline is the time to live after the moment *before* the last renewal that
+succeeded was sent, less a hundredth; the ledger counts from the moment it took that renewal, and a tenth more, so
+whoever believes in the deadline has stopped before anybody else is let in (``docs/locks.md``). The clock is one that
+goes on while the machine sleeps.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from actorgrid.errors import (
+    ActorDown,
+    ActorGridError,
+    CallTimeout,
+    HostUnreachable,
+    LockLost,
+    NoSuchActor,
+    NotLeader,
+    StaleToken,
+)
+
+from .http import AdminHttp, segment
+
+DRIFT = 0.01
+RENEWS_A_LEASE = 3
+POLL_S = 20.0
+"""One question that waits; then it is asked again, for the same place in line."""
+ANSWER_S = 45.0
+"""Beyond what a question waits: its commit may have to wait for an election."""
+AWAY_S = 30.0
+"""How long no host may answer before a wait is given up."""
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 1.0
+LEAVE_S = 3.0
+_EPOCH_BITS = 48
+# For people who look at who holds it.
+_HOST = re.sub(r"[^A-Za-z0-9_.-]|^[^A-Za-z0-9]", "x", socket.gethostname())[:64] or "host"
+_AWAY = (HostUnreachable, CallTimeout, NotLeader, ActorDown, NoSuchActor)
+
+
+class LockToken(NamedTuple):
+    """A fencing token. Of two of one lock, the one granted later is greater; ``int()`` of it compares alike."""
+
+    epoch: int
+    log_index: int
+
+    def __int__(self) -> int:
+        return (self.epoch << _EPOCH_BITS) + self.log_index
+
+    @classmethod
+    def of(cls, number: int) -> LockToken:
+        """The token whose ``int()`` is *number*."""
+        return cls(number >> _EPOCH_BITS, number & ((1 << _EPOCH_BITS) - 1))
+
+
+def clock_s() -> float:
+    """Seconds that never step, and that pass while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class LockHold:
+    """One owner's try for a lock. ``acquire`` once, then ``check`` and ``release``.
+
+    ``on_lost`` is called once, in a thread of its own, with the LockLost that ends it. ``alive`` says whether who holds
+    it still lives: when not, it is given back.
+    """
+
+    def __init__(
+        self,
+        http: AdminHttp,
+        name: str,
+        *,
+        ttl_s: float,
+        slots: int,
+        user: str,
+        on_lost: Callable[[LockLost], None] | None,
+        alive: Callable[[], bool],
+    ) -> None:
+        self.name = name
+        self.owner = f"{_HOST}:{os.getpid()}:{uuid.uuid4().hex[:16]}"
+        self.token: LockToken | None = None
+        self._http = http
+        self._path = f"/api/locks/{segment(name)}"
+        self._ttl_s = ttl_s
+        self._slots = slots
+        self._user = user
+        self._on_lost = on_lost
+        self._alive = alive
+        self._pid = os.getpid()
+        self._guard = threading.Lock()
+        self._sent_s = 0.0
+        self._deadline_s = 0.0
+        self._loss: LockLost | None = None
+        self._over = threading.Event()
+        self._abandoned = False
+        self._released = False
+
+    # -- getting it
+
+    def acquire(self, wait_s: float | None) -> LockToken:
+        """Hold it, within *wait_s* (``None``: whenever). Raises LockHeld (with 0), LockTimeout, and what the host says.
+
+        When no host answers for 30 s, what the last try failed with. Interrupted, it leaves the line.
+        """
+        ends_s = None if wait_s is None else clock_s() + wait_s
+        try:
+            while True:
+                left_s = None if ends_s is None else max(0.0, ends_s - clock_s())
+                asked_s = clock_s()
+                try:
+                    answer = self._ask(left_s)
+                    if answer["held"] and clock_s() - asked_s > self._ttl_s / 10:
+                        # The lease began when the lock was granted, which may be any time since the question.
+                        asked_s = clock_s()
+                        answer = self._send("renew", self._own_token(answer), timeout_s=ANSWER_S)
+                except LockLost:
+                    continue  # out of the line, by its lease or by somebody: to its end
+                finally:
+                    if self._abandoned:
+                        self._leave()
+                if self._abandoned:
+                    raise LockLost(f"lock {self.name} was given up while it was asked for")
+                if answer["held"]:
+                    return self._holds(answer, asked_s)
+        except ActorGridError:
+            raise
+        except BaseException:
+            self._leave()
+            raise
+
+    def _ask(self, left_s: float | None) -> dict[str, Any]:
+        """The host's answer to one question, asked again while no host answers."""
+        stay = left_s is None or left_s > POLL_S
+        wait_s = POLL_S if left_s is None else min(left_s, POLL_S)
+        body = {
+            "ttl_s": self._ttl_s,
+            "slots": self._slots,
+            "wait_s": wait_s,
+            "stay": stay,
+            "user_id": self._user,
+        }
+        away_s, pause_s = 0.0, PAUSE_FIRST_S
+        while True:
+            began_s = clock_s()
+            try:
+                return self._send("acquire", body, timeout_s=wait_s + ANSWER_S)
+            except _AWAY:
+                now_s = clock_s()
+                away_s = away_s or began_s
+                enough_s = AWAY_S if left_s is None else min(AWAY_S, left_s)
+                if self._http.closed or self._abandoned or now_s - away_s >= enough_s:
+                    raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    def _holds(self, answer: dict[str, Any], asked_s: float) -> LockToken:
+        self.token = LockToken(*answer["token"])
+        self._sent_s = asked_s
+        self._deadline_s = asked_s + answer["ttl_s"] * (1 - DRIFT)
+        for work in (self._keep_renewing, self._watch_the_clock):
+            threading.Thread(target=work, name=f"lock {self.name}", daemon=True).start()
+        return self.token
+
+    def abandon(self) -> None:
+        """Stop asking, from another thread than the one that asks."""
+        self._abandoned = True
+        self._leave()
+
+    def _leave(self) -> None:
+        """Out of the line, or give it back; what cannot be told now, the lease tells."""
+        try:
+            self._send("release", {}, timeout_s=LEAVE_S)
+        except ActorGridError:
+            return
+
+    # -- having it
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is over without a release: by the clock, or because the ledger said so. Never untrue again."""
+        return self._find_loss() is not None and not self._released
+
+    @property
+    def left_s(self) -> float:
+        """How long it is held for sure unless it is renewed; 0 when it is not held."""
+        return 0.0 if self._find_loss() is not None else max(0.0, self._deadline_s - clock_s())
+
+    def check(self) -> None:
+        """Raise LockLost unless it is held, by our own clock and as far as the ledger has told."""
+        loss = self._find_loss()
+        if loss is not None:
+            raise LockLost(loss.message, asked=loss.asked, found=loss.found, hint=loss.hint)
+
+    def _find_loss(self) -> LockLost | None:
+        if os.getpid() != self._pid:
+            return LockLost(f"lock {self.name} is the parent's", hint="a lock does not pass to a forked child")
+        with self._guard:
+            if self._loss is None and clock_s() >= self._deadline_s:
+                self._loss = LockLost(
+                    f"the lease of lock {self.name} is over",
+                    asked=f"{self._ttl_s:g} s without a renewal",
+                    found="no renewal was confirmed in time",
+                    hint="stop what the lock guards, then acquire it anew; a longer ttl_s bears longer pauses",
+                )
+            return self._loss
+
+    def release(self) -> None:
+        """Give it back. Raises LockLost when it was not held to this moment, HostUnreachable when nobody took it."""
+        if os.getpid() != self._pid:
+            self.check()
+        self._over.set()
+        loss = self._find_loss()
+        with self._guard:
+            self._released = loss is None
+            self._loss = self._loss or LockLost(f"lock {self.name} was released")
+        if loss is not None:
+            raise loss  # the ledger knows, or its clock comes to it
+        answer = self._send("release", self._own_token())
+        if not answer["released"]:
+            raise LockLost(f"lock {self.name} was not held any more", hint="somebody broke it, or its lease ran out")
+
+    def forget(self) -> None:
+        """Renew it no more: its lease ends it."""
+        self._over.set()
+
+    def drop(self) -> None:
+        """Give it back without a word: the client closes, or its owner is gone."""
+        if os.getpid() == self._pid and not self._over.is_set():
+            self._over.set()
+            self._leave()
+
+    # -- its two threads
+
+    def _keep_renewing(self) -> None:
+        next_s = self._sent_s + self._ttl_s / RENEWS_A_LEASE
+        while not self._over.wait(max(0.0, next_s - clock_s())):
+            if not self._alive():
+                self.drop()
+                return
+            sent_s = clock_s()
+            try:
+                answer = self._send("renew", self._own_token(), timeout_s=max(0.5, self._ttl_s / RENEWS_A_LEASE))
+            except (LockLost, StaleToken) as error:
+                self._lose(LockLost(error.message, asked=error.asked, found=error.found, hint=error.hint))
+                return
+            except ActorGridError:
+                if self.lost:
+                    return
+                next_s = clock_s() + min(self._ttl_s / 20, PAUSE_MAX_S)
+                continue
+            with self._guard:
+                if self._loss is not None or clock_s() >= self._deadline_s:
+                    return  # confirmed too late: whoever looks, or looked, is told that it is over
+                self._deadline_s = sent_s + answer["ttl_s"] * (1 - DRIFT)
+            next_s = sent_s + self._ttl_s / RENEWS_A_LEASE
+
+    def _watch_the_clock(self) -> None:
+        """Not the thread that renews: that one may hang in a renewal when the time is over."""
+        while not self._over.wait(max(0.0, self._deadline_s - clock_s())):
+            if self.lost:
+                self._tell()
+                return
+
+    def _lose(self, loss: LockLost) -> None:
+        with self._guard:
+            if self._over.is_set():
+                return
+            self._loss = self._loss or loss
+            self._deadline_s = 0.0  # the other thread tells; a wait of its own ends at the old deadline
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._guard:
+            first = not self._over.is_set()
+            self._over.set()
+        if first and self._on_lost is not None and self._loss is not None:
+            self._on_lost(self._loss)
+
+    # -- HTTP
+
+    def _own_token(self, answer: dict[str, Any] | None = None) -> dict[str, Any]:
+        token = self.token if answer is None else answer["token"]
+        return {"token": None if token is None else list(token)}
+
+    def _send(self, verb: str, body: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
+        path = f"{self._path}/{verb}"
+        answer: dict[str, Any] = self._http.post(path, {"owner": self.owner, **body}, repeat=True, timeout_s=timeout_s)
+        return answer
