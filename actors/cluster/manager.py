@@ -93,6 +93,7 @@ class ClusterManager(Server):
             self.spawn(self._settle_from_history(job_id))
         self._feasible.clear()
         self._leaving.look()
+        self._leaving.refuse_twin(snapshot.hosts.get(self.host.host_id))
 
     async def _settle_from_history(self, job_id: str) -> None:
         record = await self.call("consensus", Query("job", {"job_id": job_id}))
@@ -109,6 +110,7 @@ class ClusterManager(Server):
                 self._tell_setting(identity, record)
             elif kind == "host":
                 self._feasible.clear()
+                self._leaving.refuse_twin(record)
             elif kind == "member":
                 self._leaving.look()
         if len(self._ended_at) > 100_000:
@@ -420,6 +422,7 @@ class ClusterManager(Server):
             "memory_mib_allocated": sum(a["memory_mib"] for a in held),
             **self._condition(record, health),
             "draining": record.get("draining", False),
+            "measured": record.get("measured"),
         }
 
     @handles(ClusterSummary)

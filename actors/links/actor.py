@@ -21,6 +21,7 @@ from ..consensus.mirror import LedgerMirror
 from ..security.messages import MaterialChanged
 from ..security.peer_identity import peer_identity
 from .fetching import Fetching
+from .measuring import Measuring
 from .messages import AskHost, AskLeader, CloseRelay, FetchBlobs, FetchResult, OpenRelay, SpreadBlobs
 from .payloads import FIELDS, Payloads
 from .pieces import Fields, check_digest, pack, unpack, unpack_fields
@@ -92,6 +93,7 @@ class Links(Server):
             limits=LIMITS,
         )
         self.spawn(self._mirror.start())
+        self.spawn(Measuring(self, self._mirror, self._net.call).run())
         self.every(REPAIR_S, self._repair)
 
     def stop(self, reason: str) -> None:

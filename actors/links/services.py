@@ -17,6 +17,7 @@ from ..cluster.messages import LeaveStep
 from ..gpu.messages import AcquireLease, OwnReadings
 from ..work.attempt_dir import AttemptDir
 from ..work.messages import AttachLease, DetachLease, EndAllWork
+from .measuring import SERVICE
 from .pieces import Fields, Piece, check_digest, is_count, read_piece
 from .relays import Relays
 
@@ -49,6 +50,7 @@ class Services:
             "detach_lease": self._detach_lease,
             "end_all_work": self._end_all_work,
             "leave_step": self._leave_step,
+            SERVICE: self._measure,
         }
 
     async def answer(self, asker: str, service: str, fields: Fields) -> Any:
@@ -62,6 +64,11 @@ class Services:
                 hint="hosts of a cluster should run the same version, or neighbouring ones",
             )
         return await found(asker, fields)
+
+    async def _measure(self, _asker: str, fields: Fields) -> int:
+        """How much came: for a host that measures its network."""
+        data = fields.get("data", b"")
+        return len(data) if isinstance(data, bytes) else 0
 
     # -- hosts that leave
 
