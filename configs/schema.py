@@ -108,6 +108,13 @@ class ClusterSection(Section):
         "IP address at which the cluster's other hosts reach this one, over mutual TLS; empty: the host is alone, or"
         " has its place in a cluster already",
     )
+    rack: str = setting(
+        "",
+        "name of the rack this host is in: members of a gang go into one where they can; votes go to several, by what a"
+        " host says when it joins",
+        max_length=64,
+        pattern=r"^[A-Za-z0-9_.-]*$",
+    )
     base_port: int = setting(
         7400, "HTTP port; calls, Raft and the join door follow at +1, +2, +3; 0: any free port", ge=0, le=65531
     )

@@ -15,7 +15,7 @@ from actorgrid.supervisors.server import Server
 
 from ..consensus import commands
 from ..consensus.messages import Query
-from ..consensus.mirror import LedgerMirror
+from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..host.departure import mark_departed
 from ..host.supervisor import StopHost
 from ..links.messages import AskHost, AskLeader
@@ -142,7 +142,7 @@ class Leaving:
             )
         host = mirror.hosts.get(host_id)
         if host is not None and not host.get("draining"):
-            await mirror.propose(commands.drain_host(host_id, True, by, time()))
+            await self._commit(commands.drain_host(host_id, True, by, time()))
         held = sorted(id for id, record in mirror.allocations.items() if record["host"] == host_id)
         gone = host_id in mirror.absent or (host or {}).get("state") == "lost"
         if held:
@@ -150,11 +150,11 @@ class Leaving:
             if wait:
                 return _state(host_id, DRAINING, held)
         if member["votes"]:
-            await mirror.propose(commands.change_member(host_id, time(), votes=False))
+            await self._commit(commands.change_member(host_id, time(), votes=False))
         status = await self._server.call("consensus", Query("status"))
         if member["node"] in status["voters"]:
             return _state(host_id, HANDING_OVER)
-        done = await mirror.propose(commands.remove_member(host_id, by, time(), force=request.force and gone))
+        done = await self._commit(commands.remove_member(host_id, by, time(), force=request.force and gone))
         return {**_state(host_id, LEFT), "lost": done["lost"]}
 
     async def _let_work_end(self, host_id: str, held: list[str], gone: bool, request: LeaveStep) -> bool:
@@ -179,10 +179,13 @@ class Leaving:
             await self._server.call("links", AskHost(host_id, "end_all_work", {}, STEP_S), STEP_S + 1)
         return True
 
+    async def _commit(self, command: dict[str, Any]) -> dict[str, Any]:
+        return await self._mirror.propose(command, leaderless_s=LEADERLESS_S)
+
     async def _stay(self, host_id: str, by: str) -> dict[str, Any]:
-        await self._mirror.propose(commands.change_member(host_id, time(), votes=True))
+        await self._commit(commands.change_member(host_id, time(), votes=True))
         if host_id in self._mirror.hosts:
-            await self._mirror.propose(commands.drain_host(host_id, False, by, time()))
+            await self._commit(commands.drain_host(host_id, False, by, time()))
         return _state(host_id, STAYS)
 
 

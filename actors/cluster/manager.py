@@ -23,7 +23,6 @@ from .core import choose_pool
 from .leaving import Leaving
 from .messages import (
     CancelJob,
-    ChangeLock,
     ChangeSetting,
     ClusterSummary,
     GetJob,
@@ -271,6 +270,7 @@ class ClusterManager(Server):
             waiting=self._waiting_count(),
             root=await self._root_of_failure(job),
             quotas=self._mirror.quotas,
+            away={host: self.runtime.boottime() - at for host, at in self._mirror.absent.items()},
         )
         return explain_job(job, around)
 
@@ -493,10 +493,6 @@ class ClusterManager(Server):
     async def _set_quota(self, request: SetQuota) -> dict[str, Any]:
         command = {"type": "set_quota", "user": request.user, "limits": request.limits, "by": request.by}
         return await self._commit(command)
-
-    @handles(ChangeLock)
-    async def _change_lock(self, request: ChangeLock) -> dict[str, Any]:
-        return await self._commit(request.command)
 
     def metrics(self) -> dict[str, float]:
         """Jobs by state, submissions and ends."""

@@ -120,13 +120,6 @@ class SetQuota:
     by: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeLock:
-    """Commit a command about a lock (see consensus/commands.py). Answer: the ledger's. Raises what it refuses with."""
-
-    command: dict[str, Any]
-
-
 # -- LoadBalancer
 
 

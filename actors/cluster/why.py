@@ -14,6 +14,7 @@ from actorgrid.amounts import counted, duration, mebibytes
 from actorgrid.models import JobState
 
 from ..consensus.quotas import Shortage, amount_text, amounts_held, shortage
+from .away import away_note, lost_note
 from .phrases import gang_ending, gang_hosts, gang_lacks, listed, nearest_has, needs
 from .preempted import deadline_note, stopped_for_another, waiting_notes
 from .room import freeing, holders, holders_of_user, may_go, room_by
@@ -36,7 +37,8 @@ class Circumstances:
     the scheduler keeps one, ``reservation``), or ``None`` when it could not be asked.
 
     *dependencies*: the states of the jobs it depends on; *openings*: what could be asked for instead and would fit
-    now; *waiting*: how many jobs wait; *root*: for one that failed with a job it depends on, the job it began with.
+    now; *waiting*: how many jobs wait; *root*: for one that failed with a job it depends on, the job it began with;
+    *away*: hosts that are not heard of, and for how many seconds.
     """
 
     now: float
@@ -50,6 +52,7 @@ class Circumstances:
     waiting: int = 0
     root: Record | None = None
     quotas: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    away: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -126,7 +129,7 @@ def _queued(job: Record, around: Circumstances) -> _Story:
         "openings": list(around.openings),
     }
     story.reasons.append(f"it has been waiting for {duration(now - job['submitted_at'])}")
-    story.notes.extend(waiting_notes(job, now))
+    story.notes.extend([*lost_note(job), *waiting_notes(job, now)])
     for unfit in (fit or {}).get("unfit") or ():
         name = _name(unfit["host"], around)
         story.notes.append(f"GPU {unfit['gpu']} of {name} takes nothing new: {unfit['why']}")
@@ -395,7 +398,7 @@ def _placed(job: Record, around: Circumstances) -> _Story:
     if since > _SOON_S:
         story.steps.insert(0, "actorgrid status: starting a worker should not take this long")
     story.notes.extend(f"host: {problem}" for problem in around.problems)
-    return _stopping(story, job, around.now)
+    return _stopping(story, job, around)
 
 
 def _running(job: Record, around: Circumstances) -> _Story:
@@ -409,10 +412,13 @@ def _running(job: Record, around: Circumstances) -> _Story:
     limit = job.get("max_execution_time_s")
     if limit:
         story.notes.append(f"it is stopped at its time limit, in {duration(began + limit - around.now)}")
-    return _stopping(story, job, around.now)
+    return _stopping(story, job, around)
 
 
-def _stopping(story: _Story, job: Record, now: float) -> _Story:
+def _stopping(story: _Story, job: Record, around: Circumstances) -> _Story:
+    host = job["attempts"][-1].get("host") or ""
+    story.notes.extend([*lost_note(job), *away_note(job, _name(host, around), around.away.get(host))])
+    now = around.now
     if job["cancel_requested"]:
         story.notes.append("it was asked to stop; it is killed when its grace is over")
         story.steps = ["wait a moment; it is killed when its grace (work.kill_grace_s) is over"]

@@ -28,13 +28,13 @@ from .concerned import hosts_concerned
 from .departures import Departures
 from .entries import Done
 from .followers import Followers
+from .heard import Heard
 from .linearizable import Reads
 from .lock_expiry import LockExpiry
 from .messages import Propose, Proposed, Query, Snapshot, Subscribe
 from .outcome import Outcome
 from .queries import Queries
 from .raft.messages import NO_NODE, Dropped, Message
-from .raft.status import Status
 from .raft_links import RaftLinks
 from .reserve import free_bytes
 from .snapshot_format import FORMAT
@@ -50,8 +50,6 @@ CATCH_UP_S = 8.0
 WAITS_S = 60.0
 """A proposal waits here at most; by then its caller has repeated it several times."""
 LOOK_S = 0.25
-SIGNS_OF_LIFE = frozenset({"append_reply", "heartbeat_reply", "snapshot_reply", "read_index"})
-"""What a leader hears of a host that hears it. A read must be among them: it renews the host's lease."""
 ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
@@ -92,7 +90,7 @@ class Consensus(Server):
         self._ready = Waiter()
         self._snapshot_under_way = False
         self._links: RaftLinks | None = None
-        self._heard_at: dict[int, float] = {}
+        self._heard_of = Heard()
         self._absent: dict[str, float] = {}
         self._departures = Departures(self, self._is_led, lambda: not self._ready.done, self.failed)
         plan = self.host.voter
@@ -224,7 +222,7 @@ class Consensus(Server):
         self._leading = True
         self._expiry.lead(self._voter.ledger.locks, self.runtime.monotonic())
         self._arm_expiry()
-        self._heard_at.clear()
+        self._heard_of.begin()
         self._look_around()  # before anybody places work
         self._tell_leadership()
         plan = self.host.voter
@@ -320,9 +318,9 @@ class Consensus(Server):
         self._expiry_timer = self.runtime.after(max(0.0, at - self.runtime.monotonic()), self._expire_locks)
 
     def _step(self, message: Message) -> None:
-        """Take a message of another host; what shows that it lives counts from now, before it is looked at."""
-        if self._leading and message.kind in SIGNS_OF_LIFE:
-            self._heard_at[message.sender] = self.runtime.boottime()
+        """Take a message of another host."""
+        if self._leading:
+            self._heard_of.message(message.kind, message.sender, self.runtime.boottime())
         self._voter.step(message)
 
     def _look_around(self) -> None:
@@ -331,7 +329,7 @@ class Consensus(Server):
         if not self._leading or not members:
             return
         status = self._voter.status()
-        most, heard = ABSENT_S / TICK_S, self._heard(status)
+        most, heard = ABSENT_S / TICK_S, self._heard()
         here = {node for node, progress in status.progress.items() if progress.match and progress.quiet_ticks <= most}
         here.add(status.node)
         absent = {host_id: at for host_id, at in heard.items() if members[host_id]["node"] not in here}
@@ -339,17 +337,9 @@ class Consensus(Server):
             self._absent = absent
             self._followers.tell_between(("absent", "", dict(absent)))
 
-    def _heard(self, status: Status) -> dict[str, float]:
-        """When each host was heard of last, on CLOCK_BOOTTIME: never earlier than it was.
-
-        Who was not heard of in this term counts as heard at its beginning: up to then another leader may have confirmed
-        its lease. A host that is no member any more has no work left that could be lost (``removal.py``).
-        """
-        now, members = self.runtime.boottime(), self._voter.ledger.members
-        for node in status.progress:
-            self._heard_at.setdefault(node, now)
-        self._heard_at[status.node] = now
-        return {id: self._heard_at.setdefault(record["node"], now) for id, record in members.items()}
+    def _heard(self) -> dict[str, float]:
+        nodes = {host_id: int(record["node"]) for host_id, record in self._voter.ledger.members.items()}
+        return self._heard_of.of(nodes, self._voter.node, self.runtime.boottime())
 
     async def _hosts_heard(self) -> dict[str, Any]:
         """Who was heard of when, as the leader knows it that a majority has confirmed after ``as_of``."""
@@ -357,7 +347,7 @@ class Consensus(Server):
         await self._linearizable()
         if not self._leading:
             raise _not_leader()
-        return {"as_of": as_of, "heard": self._heard(self._voter.status())}
+        return {"as_of": as_of, "heard": self._heard()}
 
     def _choose_voters(self) -> None:
         """Bring the voters into line with the members, a step at a time."""

@@ -138,6 +138,8 @@ class Attempts:
         """Carry out ``end_attempt``, of an attempt or of one member of a gang: by the id of its allocation."""
         job, attempt, rank = self._find_member(command)
         if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
+            if attempt is not None and rank is not None and command["outcome"] == LOST:
+                self._given.take_back(command["attempt_id"])  # it had ended before its host was lost
             return {"already": True, "job_state": self._jobs.state_of(job_of(command["attempt_id"]))}
         return {"already": False, "job_state": self._end(job, attempt, rank, command, at)}
 

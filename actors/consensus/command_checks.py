@@ -140,6 +140,7 @@ _HOST_MAY: dict[str, _Check] = {
     "state": lambda value: value in ("up", "down"),
     "address": _or_none(_text),
     "port": _or_none(_whole),
+    "rack": _or_none(_text),
 }
 _DEVICE: dict[str, _Check] = {"uuid": _text, "index": _whole, "memory_mib": _whole}
 _DEVICE_MAY: dict[str, _Check] = {

@@ -167,6 +167,7 @@ class GPUCoordinator(Server):
             "state": "up",
             "address": cluster.bind,
             "port": cluster.base_port or None,
+            **({"rack": cluster.rack} if cluster.rack else {}),
         }
 
     async def _until_registered(self, wait_s: float) -> None:
@@ -256,7 +257,7 @@ class GPUCoordinator(Server):
     def _load(self) -> None:
         mirror = self._mirror
         with collection_paused():
-            self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time(), mirror.quotas, mirror.members)
+            self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time(), mirror.quotas)
 
     def _leave_to_leader(self) -> None:
         self._core.forget()

@@ -82,7 +82,6 @@ class CoordinatorCore:
         self._jobs: Mapping[str, Record] = {}
         self._allocations: Mapping[str, Record] = {}
         self._quotas: Mapping[str, Record] = {}
-        self._members: Mapping[str, Record] = {}
         self._leases: dict[str, AcquireLease] = {}
         self._lease_count = 0
         self._refusals: dict[str, int] = {}
@@ -113,7 +112,6 @@ class CoordinatorCore:
         hosts: dict[str, Record],
         now: float,
         quotas: Mapping[str, Record] = MappingProxyType({}),
-        members: Mapping[str, Record] = MappingProxyType({}),
     ) -> None:
         """Start (again) from a snapshot. The mappings are kept, and expected to be kept current by their owner.
 
@@ -121,7 +119,6 @@ class CoordinatorCore:
         """
         self._now = now
         self._jobs, self._allocations, self.hosts, self._quotas = jobs, allocations, hosts, quotas
-        self._members = members
         held = {attempt_of(id) for id in allocations}
         for id in [id for id in self.in_flight if id in held]:
             del self.in_flight[id]
@@ -150,8 +147,6 @@ class CoordinatorCore:
                 self._host_changed(id, record)
             elif kind == "job":
                 self._job_changed(id, record, now)
-            elif kind == "member":
-                self._stale = True  # it may be in another rack
             elif kind == "quota":
                 self.scheduler.limit(*limits_of(self._quotas), now)
 
@@ -525,7 +520,7 @@ class CoordinatorCore:
         if self._arrivals.told:
             self._weigh_by_arrivals()
         self.scheduler.rebind(self.engine, self._now)
-        self._gaps = add_nodes(self.engine, self.hosts, self._allocations.values(), self._eligible, self._members)
+        self._gaps = add_nodes(self.engine, self.hosts, self._allocations.values(), self._eligible)
         for id, records in by_placement(self._allocations).items():
             self._adopt(id, records)
         for id, grant in self.in_flight.items():

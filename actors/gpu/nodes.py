@@ -20,12 +20,10 @@ def add_nodes(
     hosts: Mapping[str, Record],
     allocations: Iterable[Record],
     eligible: Callable[[Record], bool],
-    members: Mapping[str, Record],
 ) -> bool:
     """Add a node for each host, draining unless *eligible*; ``True`` when some have indexes without a device.
 
-    Indexes go as far as someone still holds one, so that what is held can be adopted. *members* of the cluster say
-    which rack they are in.
+    Indexes go as far as someone still holds one, so that what is held can be adopted.
     """
     gaps = False
     held: dict[str, int] = {}
@@ -47,7 +45,7 @@ def add_nodes(
                 for index in range(last + 1)
             ],
             numa=None if None in numa else tuple(numa),
-            rack=members.get(id, {}).get("rack"),
+            rack=host.get("rack"),
         )
         engine.drain(id, not eligible(host))
     return gaps

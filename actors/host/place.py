@@ -292,6 +292,7 @@ def _visit(
             (addresses[0],),
             listens(addresses[0], settings.cluster.base_port),
             actorgrid.__version__,
+            settings.cluster.rack or None,
         )
 
     welcome = join(member, token, host_id, key, capabilities, say)

@@ -55,8 +55,8 @@ def _fewest(able: Sequence[tuple[int, Node]], wanted: int) -> list[tuple[int, No
     chosen = []
     while wanted:
         # The last one is the fullest that still holds all that is left.
-        last = next((each for each in reversed(left) if each[0] >= wanted), None)
-        count, node = last or left[0]
+        enough = [each for each in left if each[0] >= wanted]
+        count, node = min(enough, key=lambda each: (each[0], each[1].free.total)) if enough else left[0]
         left.remove((count, node))
         chosen.append((min(count, wanted), node))
         wanted -= chosen[-1][0]

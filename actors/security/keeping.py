@@ -18,7 +18,7 @@ from actorgrid.supervisors.server import Server
 
 from ..consensus import commands
 from ..consensus.messages import Query
-from ..consensus.mirror import LedgerMirror
+from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..consensus.trust import holders
 from . import keeper
 from .authority import Authority, create_authority
@@ -243,7 +243,7 @@ class Keeping:
         # The key first: a bundle with an authority whose key nobody has could never be switched to.
         store_authority(self._folder, new, ensure_wrap_key(self._folder / WRAP_FILE))
         try:
-            await self._mirror.propose(commands.publish_bundle(bundle.to_plain(), now_s), COMMIT_TIMEOUT_S)
+            await self._mirror.propose(commands.publish_bundle(bundle.to_plain(), now_s), leaderless_s=LEADERLESS_S)
         except WrongState:
             forget_authority(self._folder, new.generation)
             raise
@@ -257,7 +257,7 @@ class Keeping:
         if waiting is None:
             raise WrongState("no rotation can be called off", found="no authority waits to sign")
         bundle = self.material.bundle.retire(waiting.generation)
-        await self._mirror.propose(commands.publish_bundle(bundle.to_plain(), time()), COMMIT_TIMEOUT_S)
+        await self._mirror.propose(commands.publish_bundle(bundle.to_plain(), time()), leaderless_s=LEADERLESS_S)
         return {"generation": waiting.generation, "fingerprint": waiting.fingerprint}
 
     def cannot(self, what: str) -> WrongState:

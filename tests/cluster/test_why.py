@@ -9,6 +9,8 @@ import pytest
 from actorgrid.actors.cluster.phrases import listed, nearest_has, needs
 from actorgrid.actors.cluster.room import freeing, has_room, holders, options, other_kinds, reduced, room_by
 from actorgrid.actors.cluster.why import Circumstances, explain_job
+from actorgrid.actors.scheduling.request import APART, NEAR, Request
+from actorgrid.actors.scheduling.scheduler import Scheduler
 from actorgrid.amounts import duration, mebibytes
 from actorgrid.hotpath import PlacementEngine
 
@@ -541,3 +543,42 @@ def test_amounts_and_lists_read_as_people_say_them() -> None:
     assert nearest_has(wants(2), {"gpus": 1, "gpu_milli": 500, "memory_mib": 64, "slots": 2}) == (
         "has 1 free and lacks 64 MiB of memory, 2 slots"
     )
+
+
+# -- gangs
+
+
+def gang_fit(hosts: tuple[dict[str, Any], ...], held: tuple[dict[str, Any], ...], **more: Any) -> dict[str, Any]:
+    resources = wants(2, gang=3, **more)
+    scheduler = Scheduler(cluster(*hosts, held=held))
+    request = Request("g", cpu_milli=1000, gpu_count=2, gang=3, layout=APART if resources.get("spread") else NEAR)
+    return {**scheduler.explain_need(request.need), "position": 1}
+
+
+def test_a_gang_that_waits_is_told_how_many_members_fit_and_which_host_lacks_what() -> None:
+    hosts = host("h1", "host-a", 4), host("h2", "host-b", 4), host("h3", "host-c", 1)
+    fit = gang_fit(hosts, (allocation("x", [0, 1, 2], host_id="h2"),))
+    answer = why(job(resources=wants(2, gang=3)), fit=fit, hosts={one["host_id"]: one for one in hosts})
+    assert answer["headline"] == (
+        "it is a gang of 3, each with 2 whole GPUs on one host; 2 of them fit now, and all start together"
+    )
+    assert "host-a has room for 2" in answer["reasons"]
+    assert "host-b has 1 free" in answer["reasons"]
+    assert "host-c has room for none: too few GPUs" in answer["reasons"]
+    assert answer["next_steps"][0] == "ask for less: with --gang 2 it would fit now"
+    apart = gang_fit(hosts, (), spread=True)
+    answer = why(job(resources=wants(2, gang=3, spread=True)), fit=apart)
+    assert "each on a host of its own" in answer["headline"]
+    assert "2 of them fit now" in answer["headline"]
+
+
+def test_a_gang_that_runs_names_its_hosts_and_one_that_ends_says_because_of_whom() -> None:
+    members = [
+        {"rank": rank, "host": f"h{rank % 2 + 1}", "state": state, "ended_at": NOW if state == "failed" else None}
+        for rank, state in enumerate(("running", "failed", "running"))
+    ]
+    hosts = {"h1": host(), "h2": host("h2", "beta")}
+    running = job(state="running", attempts=[attempt(members=members, ending={"rank": 1, "at": NOW})])
+    answer = why(running, hosts=hosts)
+    assert answer["headline"] == "attempt 1 has been running for 10 s with 3 members on alpha, beta"
+    assert "rank 1 ended as failed; 2 more are being stopped" in answer["notes"]

@@ -13,6 +13,7 @@ from actorgrid.actors.consensus.commands import (
     end_attempt,
     grant_attempt,
     grant_gang,
+    lose_host,
     new_term,
     preempt_attempt,
     register_host,
@@ -202,6 +203,19 @@ def test_what_a_lost_member_held_is_given_back_at_once() -> None:
     assert sorted(book.ledger.allocations) == ["a.1-0", "a.1-1"]
     assert book.last("a")["ending"]["rank"] == 2
     assert book.job("a")["state"] == "placed"
+
+
+def test_what_a_member_held_that_ended_before_its_host_was_lost_is_given_back_as_well() -> None:
+    book = Book()
+    token = book.granted("a")
+    book.end("a.1-2", token, "succeeded")
+    assert "a.1-2" in book.ledger.allocations
+    lost = lose_host("h3", 1, book.ledger.hosts["h3"]["seen_index"], AT, [("a.1-2", token)], 1, AT + 60)
+    book.do(lost)
+    assert sorted(book.ledger.allocations) == ["a.1-0", "a.1-1"]
+    assert book.last("a")["ending"] is None, "it had succeeded"
+    book.end("a.1-0", token, "succeeded")
+    assert book.end("a.1-1", token, "succeeded") == "succeeded"
 
 
 def test_cancelling_a_gang_ends_it_cancelled_whatever_its_members_say() -> None:

@@ -127,8 +127,11 @@ class Consensus(StandIn):
 
     @handles(Propose)
     def propose(self, request: Propose) -> Proposed:
-        """API keys only."""
+        """API keys, and locks that are always had."""
         command = request.command
+        if command["type"].endswith("_lock"):
+            held = {"held": True, "token": [1, 7], "position": 0, "slots": 1, "ttl_s": 5.0, "renewals": 0}
+            return Proposed(self.index, {"released": True} if command["type"] == "release_lock" else held)
         if command["type"] == "create_api_key":
             record = command["key"]
         else:
@@ -290,12 +293,6 @@ class ClusterManager(StandIn):
     def leave_host(self, request: cluster.LeaveHost) -> dict[str, Any]:
         state = "stays" if request.cancel else "draining"
         return {"host_id": request.host, "state": state, "waits_for": ["a.1"], "lost": []}
-
-    @handles(cluster.ChangeLock)
-    def change_lock(self, request: cluster.ChangeLock) -> dict[str, Any]:
-        if request.command["type"] == "release_lock":
-            return {"released": True}
-        return {"held": True, "token": [1, 7], "position": 0, "slots": 1, "ttl_s": 5.0, "renewals": 0}
 
     @handles(cluster.SetQuota)
     def set_quota(self, request: cluster.SetQuota) -> dict[str, Any]:

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from actorgrid.actors.consensus.attempt_ids import attempt_of
 from actorgrid.actors.consensus.commands import set_quota
 from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.gpu.grant import Grant
+from actorgrid.actors.gpu.held import by_placement
 from actorgrid.actors.gpu.messages import AcquireLease
 from actorgrid.actors.gpu.orders import Order
 from actorgrid.actors.scheduling.policies import SchedulingPolicy
@@ -124,8 +126,9 @@ class World:
         ]
         if asked:
             attempt = asked[which % len(asked)]
-            command = {"type": "end_attempt", "attempt_id": attempt["attempt_id"], "token": attempt["token"]}
-            self.apply({**command, "outcome": "preempted"})
+            for part in attempt.get("members", (attempt,)):
+                command = {"type": "end_attempt", "attempt_id": part["allocation_id"], "token": attempt["token"]}
+                self.apply({**command, "outcome": "preempted"})
 
     def missed(self, which: int, ends: bool) -> None:
         """A grant is committed, and may be over, before the coordinator hears of it; then it follows anew."""
@@ -135,7 +138,9 @@ class World:
         core, self.core = self.core, self.make_core_like(self.core)
         outcome = self.apply(grant.command(1))
         if ends and outcome.error is None:
-            self.end(sorted(self.ledger.allocations).index(grant.id), "failed")
+            for id in [id for id in self.ledger.allocations if attempt_of(id) == grant.id]:
+                token = list(self.ledger.allocations[id]["token"])
+                self.apply({"type": "end_attempt", "attempt_id": id, "token": token, "outcome": "failed"})
         self.core = core
         self.load(core)
         if outcome.error is None:
@@ -150,7 +155,14 @@ class World:
         return other
 
     def end(self, which: int, outcome: str) -> None:
-        held = sorted(self.ledger.allocations)
+        over = {
+            member["allocation_id"]
+            for job in self.mirror_jobs.values()
+            for attempt in job["attempts"][-1:]
+            for member in attempt.get("members", ())
+            if member["ended_at"] is not None
+        }
+        held = sorted(set(self.ledger.allocations) - over)
         if not held:
             return
         record = self.ledger.allocations[held[which % len(held)]]
@@ -175,11 +187,12 @@ class World:
         core = self.core
         if core._stale:
             core._rebuild()
-        for id, record in self.ledger.allocations.items():
+        given = by_placement(self.ledger.allocations)
+        for id, records in given.items():
             assert id in core.engine, f"{id} is given out but not held"
-            assert core.engine.placement(id).shares == (("h", tuple(record["gpu_indexes"])),)
+            assert core.engine.placement(id).shares == tuple(("h", tuple(each["gpu_indexes"])) for each in records)
         held = {id for id in core.engine.placements() if isinstance(id, str)}
-        assert held <= set(self.ledger.allocations) | set(core.in_flight)
+        assert held <= set(given) | set(core.in_flight)
         waiting = {job["job_id"] for job in self.mirror_jobs.values() if job["state"] == "queued"}
         queued = {id for id in waiting if core.waits(id) or id in core.orders.giving_up or id in core._doubtful}
         in_flight = {grant.job_id for grant in core.in_flight.values()}
@@ -197,10 +210,10 @@ class World:
             assert self.ledger.quotas.used(user)["gpu_milli"] == gpu_milli
             assert self.ledger.quotas.used(user)["cpu_milli"] == cpu_milli
         for grant in self.core.in_flight.values():
-            if grant.id in self.core.engine and grant.id not in self.ledger.allocations:
+            if grant.id in self.core.engine and grant.id not in by_placement(self.ledger.allocations):
                 one = used.setdefault(grant.user_id, [0, 0])
-                one[0] += grant.shape.gpu_milli * grant.shape.gpu_count
-                one[1] += grant.shape.cpu_milli
+                one[0] += grant.shape.gpu_milli * grant.shape.gpu_count * grant.shape.gang
+                one[1] += grant.shape.cpu_milli * grant.shape.gang
         for user in ("ann", "bob"):
             told = self.core.scheduler.allowances.used(user)
             assert [told.gpu_milli, told.cpu_milli] == used.get(user, [0, 0]), user
@@ -214,11 +227,18 @@ needs = st.builds(
     st.sampled_from((0, 300, 600)),
     st.sampled_from((0, 500, 3000)),
 )
+gangs = st.builds(
+    lambda gpus, cpu, size: {**resources(gpus, cpu_milli=cpu), "gang": size},
+    st.sampled_from((0, 0.25, 0.7, 1)),
+    st.sampled_from((0, 500, 1200)),
+    st.sampled_from((2, 3)),
+)
 users = st.sampled_from(("ann", "bob"))
 limited = st.sampled_from(("ann", "bob", "*"))
 steps = st.one_of(
     st.tuples(st.just("submit"), needs, st.booleans(), users),
     st.tuples(st.just("submit"), needs, st.just(False), users),
+    st.tuples(st.just("submit"), gangs, st.just(False), users),
     st.tuples(st.just("lease"), needs, users),
     st.tuples(
         st.just("limit"), limited, st.sampled_from((None, 0, 500, 1000, 2500)), st.sampled_from((None, 0, 1000, 3500))

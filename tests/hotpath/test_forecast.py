@@ -60,6 +60,15 @@ def test_what_fits_now_starts_now_on_the_devices_with_least_left(kind: Any) -> N
     assert forecast.earliest("b", half, 0.0, 5.0) == (0.0, (("n1", (2,)),), frozenset())
 
 
+def test_members_that_keep_apart_wait_for_a_node_each(kind: Any) -> None:
+    forecast = kind(nodes(2))
+    forecast.begin("a", FOUR, (("n0", WHOLE),), 0.0, 10.0, 1)
+    together = forecast.earliest("g", ask(gpu_count=1, gang=2), 1.0, 5.0)
+    assert together[0] == 1.0
+    start, shares, _ = forecast.earliest("g", Ask({"gpu_count": 1, "gang": 2}, apart=True), 1.0, 5.0)
+    assert (start, sorted(name for name, _ in shares)) == (10.0, ["n0", "n1"])
+
+
 def test_a_gang_starts_when_the_last_it_needs_has_ended(kind: Any) -> None:
     forecast = kind(nodes(2))
     forecast.begin("a", FOUR, (("n0", WHOLE),), 0.0, 10.0, 1)
@@ -317,7 +326,7 @@ def test_the_kernel_answers_as_its_twin_does(steps: list[Any], drained: bool) ->
 
     for number, (what, amounts, length, other, pick) in enumerate(steps):
         now += (0.0, 0.0, 0.5, 2.0, 7.0, 0.0)[pick]
-        wanted = Ask(amounts)
+        wanted = Ask(amounts, apart=pick == 3)
         found = agreed("earliest", f"x{number}", wanted, now, length)
         agreed("earliest", f"x{number}", wanted, now, length, now + other)
         agreed("earliest", f"x{number}", wanted, now, length, alone=True)

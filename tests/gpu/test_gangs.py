@@ -1,0 +1,147 @@
+"""The coordinator and gangs: one grant for all members, one placement for what the ledger holds of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from actorgrid.actors.consensus.commands import end_attempt, new_term, preempt_attempt, register_host, submit_jobs
+from actorgrid.actors.consensus.ledger import Ledger
+from actorgrid.actors.gpu.core import CoordinatorCore
+from actorgrid.actors.gpu.feasibility import check_feasible
+from actorgrid.actors.gpu.grant import Grant
+from actorgrid.actors.scheduling.queue import Shape
+from actorgrid.errors import RequestTooLarge
+from tests.consensus.rig import AT, host_record, job_record
+
+WHOLE = {"gpus": 1.0, "gpu_count": 1, "gpu_milli": 1000, "gpu_memory_mib": 0, "cpu_milli": 100}
+
+
+class World:
+    """A ledger of four hosts with two GPUs each, in two racks, and who schedules over it."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.apply(new_term(1, AT))
+        for number in range(4):
+            self.apply(register_host(host_record(f"h{number}", rack=f"r{number % 2}"), AT))
+        self.core = self.make_core()
+
+    def make_core(self) -> CoordinatorCore:
+        core = CoordinatorCore("h0", 1, "completion", 50, lambda: 0)
+        live = self.ledger.live()
+        core.load(self.ledger.jobs, self.ledger.allocations, live.hosts, AT, live.quotas)
+        return core
+
+    def apply(self, command: dict[str, Any]) -> dict[str, Any]:
+        outcome = self.ledger.apply(self.ledger.index + 1, {"v": 1, "at": AT, **command})
+        assert outcome.error is None, outcome.error
+        assert outcome.result is not None
+        if hasattr(self, "core"):
+            self.core.changed(outcome.changes, AT)
+        return outcome.result
+
+    def submit(self, job_id: str, size: int, **more: Any) -> None:
+        self.apply(submit_jobs([job_record(job_id, resources={**WHOLE, "gang": size, **more})], AT))
+
+    def grants(self) -> list[Grant]:
+        return self.core.schedule(AT, 10)
+
+    def granted(self, job_id: str, size: int) -> list[int]:
+        self.submit(job_id, size)
+        [grant] = self.grants()
+        token: list[int] = self.apply(grant.command(1))["token"]
+        return token
+
+
+def test_all_members_are_in_one_grant_and_in_one_rack() -> None:
+    world = World()
+    world.submit("a", 4)
+    [grant] = world.grants()
+    command = grant.command(1, (30_000, 30_009))
+    assert (command["type"], command["job_id"], command["ports"]) == ("grant_gang", "a", [30_000, 30_009])
+    hosts = [member["host"] for member in command["members"]]
+    assert {int(host[1]) % 2 for host in hosts} in ({0}, {1})
+    assert hosts == sorted(hosts), "neighbours in rank are neighbours in place"
+    assert world.core.waits("a.1") is False
+    world.apply(command)
+    assert not world.core.in_flight
+    assert world.core.engine.placement("a.1").shares == grant.shares
+    assert world.core.engine.allocated_gpu_milli == 4_000
+    assert world.core.allocated()[hosts[0], 0][2] == ["a"]
+
+
+def test_a_gang_that_spreads_gets_a_host_for_each_and_waits_for_the_last_one() -> None:
+    world = World()
+    token = world.granted("a", 2)
+    world.submit("b", 4, spread=True)
+    assert world.grants() == []
+    report = world.core.explain(world.ledger.jobs["b"]["resources"], "b")
+    assert (report["gang"], report["members_that_fit"], report["fits"]) == (4, 3, False)
+    for rank in range(2):
+        assert world.grants() == [], "not before the room is free whole"
+        world.apply(end_attempt(f"a.1-{rank}", token, "succeeded", AT))
+    [grant] = world.grants()
+    assert len({host for host, _ in grant.shares}) == 4
+
+
+def test_whoever_leads_next_holds_what_was_granted_member_by_member() -> None:
+    world = World()
+    world.granted("a", 3)
+    after = world.make_core()
+    after.schedule(AT, 10)
+    assert after.engine.placement("a.1").shares == world.core.engine.placement("a.1").shares
+    assert after.scheduler.running["a.1"].request.gang == 3
+    assert after.scheduler.allowances.used("local").gpu_milli == 3_000
+
+
+def test_a_lost_member_leaves_the_rest_of_the_placement_held() -> None:
+    world = World()
+    token = world.granted("a", 3)
+    world.apply(end_attempt("a.1-2", token, "lost", AT, charge=False))
+    world.grants()
+    assert len(world.core.engine.placement("a.1").shares) == 2
+    for rank in range(2):
+        world.apply(end_attempt(f"a.1-{rank}", token, "cancelled", AT, charge=False))
+    [grant] = world.grants()
+    assert (grant.id, grant.shape.gang) == ("a.2", 3)
+
+
+def test_a_grant_that_is_under_way_keeps_the_room_of_all_members() -> None:
+    world = World()
+    world.submit("a", 4)
+    [grant] = world.grants()
+    world.core.set_absent(frozenset({"h9"}))  # the engine is made anew
+    assert world.grants() == []
+    assert world.core.engine.placement("a.1").shares == grant.shares
+    world.core.refused(grant, AT)
+    assert "a.1" not in world.core.engine
+    assert world.core.waits("a")
+
+
+def test_a_gang_is_stopped_for_others_by_one_order() -> None:
+    world = World()
+    token = world.granted("a", 2)
+    world.apply(preempt_attempt("a.1", token, 1.0, "b", 1, AT))
+    assert world.core.orders.stopping("a.1")[1] == "b"
+    [job] = [world.core.scheduler.running["a.1"]]
+    assert job.request.id == "a.1"
+
+
+@pytest.mark.parametrize(
+    ("size", "more", "hint"),
+    [
+        (9, {}, "--gang 8"),
+        (5, {"spread": True}, "--gang 4"),
+        (5, {"gpus": 2.0, "gpu_count": 2}, "--gang 4"),
+        (9, {"cpu_milli": 4_000}, "--gang 8"),
+        (5, {"cpu_milli": 5_000}, "--gang 4"),
+    ],
+)
+def test_a_gang_that_the_whole_cluster_cannot_hold_is_refused(size: int, more: dict[str, Any], hint: str) -> None:
+    hosts = [host_record(f"h{number}") for number in range(4)]
+    with pytest.raises(RequestTooLarge) as caught:
+        check_feasible(Shape.of({**WHOLE, "gang": size, **more}), hosts)
+    assert hint in caught.value.hint
+    check_feasible(Shape.of({**WHOLE, "gang": 4, **more}), hosts)
