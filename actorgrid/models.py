@@ -430,7 +430,7 @@ class ClusterNode(Answer):
     draining: bool = False
     """It gets nothing new."""
     measured: dict[str, Any] | None = None
-    """Its disk and network, at most a day old: at, fdatasync_ms, write_mb_per_s, to, round_trip_ms, network_mb_per_s."""
+    """Its disk and network: at, fdatasync_ms, write_mb_per_s, to, round_trip_ms, network_mb_per_s."""
 
 
 class SchedulingDecision(Answer):

@@ -60,6 +60,7 @@ class Measuring:
                 measured.update(await self._network(other))
             except ActorGridError as error:
                 self._server.log.info("measuring the network to %s: %s", other, error)
+                measured["at"] = 0.0  # the next start tries again
         await self._mirror.propose(measure_host(host.host_id, host.incarnation, measured, time()))
         self._server.log.info("measured: %s", measured)
 
