@@ -13,7 +13,7 @@ from typing import Any
 from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
-from ..cluster.messages import LeaveStep
+from ..cluster.messages import HealthReport, LeaveStep
 from ..gpu.messages import AcquireLease, OwnReadings
 from ..work.attempt_dir import AttemptDir
 from ..work.messages import AttachLease, DetachLease, EndAllWork
@@ -43,6 +43,7 @@ class Services:
             "result": self._result,
             "blob": self._blob,
             "keep_blobs": self._keep_blobs,
+            "health": self._health,
             "readings": self._readings,
             "acquire_lease": self._acquire_lease,
             "attach_lease": self._attach_lease,
@@ -115,6 +116,11 @@ class Services:
 
     def _folder(self, fields: Fields) -> AttemptDir:
         return AttemptDir(self._server.host.paths.attempts_dir, _text(fields, "attempt_id"))
+
+    async def _health(self, _asker: str, _fields: Fields) -> Fields:
+        """How this host is: ``health`` and ``problems``."""
+        report = await self._server.call("fault_detector", HealthReport(), 2.0)
+        return {"health": str(report["health"]), "problems": list(report["problems"])}
 
     async def _readings(self, _asker: str, _fields: Fields) -> Any:
         """What this host's devices read now."""
