@@ -17,7 +17,7 @@ from ..consensus import commands
 from ..consensus.messages import Query
 from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..host.departure import mark_departed
-from ..host.supervisor import StopHost
+from ..host.messages import StopHost
 from ..links.messages import AskHost, AskLeader
 from .messages import LeaveHost, LeaveStep
 

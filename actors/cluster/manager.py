@@ -10,12 +10,15 @@ from collections import OrderedDict
 from time import time
 from typing import Any
 
+import actorgrid
 from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
 from actorgrid.models import JobState, NodeHealth
 from actorgrid.supervisors.envelope import GetStatus, SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
 
+from ..consensus.command_checks import VERSION
+from ..consensus.commands import change_member
 from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
@@ -39,6 +42,8 @@ from .messages import (
 from .room import options, other_kinds, reduced
 from .why import Circumstances, explain_job
 
+VERSION_TOLD_S = 600.0
+"""A minority waits for the others to come back."""
 RECENT_JOBS = 1000
 """Ended jobs answered from memory; older ones are read from the ledger's history."""
 LIST_LIMIT = 1000
@@ -72,6 +77,17 @@ class ClusterManager(Server):
         self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
         self._leaving = Leaving(self, self._mirror)
         await self._mirror.start()
+        self.spawn(self._tell_version())
+
+    async def _tell_version(self) -> None:
+        """Have the others know what software this host runs now, and which commands of the ledger it knows."""
+        known = self._mirror.members.get(self.host.host_id)
+        fields = {"version": actorgrid.__version__, "ledger_version": VERSION}
+        if known is not None and any(known.get(name) != value for name, value in fields.items()):
+            try:
+                await self._mirror.propose(change_member(self.host.host_id, time(), **fields), VERSION_TOLD_S)
+            except ActorGridError as error:
+                self.log.warning("the cluster does not know this host's version yet: %s", error)
 
     def peer_restarted(self, name: str) -> None:
         """A restarted server has the settings of its files; tell it what was changed since."""
@@ -112,6 +128,8 @@ class ClusterManager(Server):
                 self._feasible.clear()
             elif kind == "member":
                 self._leaving.look()
+                if identity == self.host.host_id:
+                    self.spawn(self._tell_version())
         if len(self._ended_at) > 100_000:
             del self._ended_at[:50_000]
 

@@ -11,7 +11,7 @@ the new term can be recorded); the host then stays down.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import replace
 from time import time
 from typing import Any, ClassVar
@@ -22,8 +22,9 @@ from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
 from ..security.messages import MaterialChanged
-from .command_checks import check
+from .command_checks import check, refuse_if_too_new
 from .commands import ABOUT_ACCEPTED_WORK, compare_digest, decode_entry, encode_entry, expire_lock
+from .commit_times import CommitTimes
 from .concerned import hosts_concerned
 from .departures import Departures
 from .entries import Done
@@ -31,7 +32,7 @@ from .followers import Followers
 from .heard import Heard
 from .linearizable import Reads
 from .lock_expiry import LockExpiry
-from .messages import Propose, Proposed, Query, Snapshot, Subscribe
+from .messages import HandOver, Propose, Proposed, Query, Snapshot, Subscribe
 from .outcome import Outcome
 from .queries import Queries
 from .raft.messages import NO_NODE, Dropped, Message
@@ -39,7 +40,7 @@ from .raft_links import RaftLinks
 from .reserve import free_bytes
 from .snapshot_format import FORMAT
 from .voter import Voter
-from .voter_policy import heir, next_step
+from .voter_policy import heir, next_step, successor
 
 BACKLOG_MAX = 10_000
 HOUSEKEEPING_S = 1.0
@@ -49,14 +50,13 @@ LONE_TICK_S = 1.0
 CATCH_UP_S = 8.0
 WAITS_S = 60.0
 """A proposal waits here at most; by then its caller has repeated it several times."""
-LOOK_S = 0.25
+LOOK_S, HAND_OVER_S = 0.25, 2.0
 ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
 """A voter that was not heard of for so long may lose its vote to a host that is there."""
 GOODBYE_S = 3.0
 """A member that left keeps its links so long, so that it hears of it."""
-TIMES_KEPT = 1024
 PIECES_A_TURN = 4
 """Of a snapshot, between two looks at the mailbox: 4,000 records, some 30 ms."""
 ONLY_VOTER = 1
@@ -82,7 +82,7 @@ class Consensus(Server):
         self._followers = Followers(self)
         self._commits_total = 0
         self._refused_total: Counter[str] = Counter()
-        self._commit_times: deque[float] = deque(maxlen=TIMES_KEPT)
+        self._commit_times = CommitTimes()
         self._expiry = LockExpiry()
         self._expiry_timer: Timer | None = None
         self._expiry_at = 0.0
@@ -197,7 +197,7 @@ class Consensus(Server):
         self._followers.tell(outcome, command.get("at", 0.0), command.get("type", "new_term"))
         for waiter, since in self._waiting.pop((done.session, done.seq), ()):
             self._waiting_count -= 1
-            self._commit_times.append(self.runtime.monotonic() - since)
+            self._commit_times.note(self.runtime.monotonic() - since)
             waiter.set(outcome)
         self._reads.release()
         if self._leading:
@@ -351,19 +351,31 @@ class Consensus(Server):
         if not self._leading or not members:
             return
         status = self._voter.status()
-        most = SILENT_S / TICK_S
-        silent = frozenset(node for node, progress in status.progress.items() if progress.quiet_ticks > most)
+        silent = status.silent(SILENT_S / TICK_S)
         around = (members, status.config, status.progress, status.commit, status.node, silent)
         next_leader = heir(*around)
         if next_leader is not None:
-            self.log.info("handing the leadership over to node %d: %s", next_leader, self._voter.hand_over(next_leader))
-            self._pump_soon()
+            self._give_leadership(next_leader)
             return
         changes = next_step(*around)
         if changes:
             taken = self._voter.change_members(changes)
             self.log.info("voters: %s: %s", changes, taken)
             self._pump_soon()
+
+    def _give_leadership(self, to: int) -> None:
+        self.log.info("handing the leadership over to node %d: %s", to, self._voter.hand_over(to))
+        self._pump_soon()
+
+    @handles(HandOver)
+    async def _hand_over(self, _request: HandOver) -> dict[str, Any]:
+        to = successor(self._voter.status(), ABSENT_S / TICK_S) if self._leading else None
+        if to is not None:
+            self._give_leadership(to)
+            deadline = self.runtime.monotonic() + HAND_OVER_S
+            while (self._leading or self._leader_host() is None) and self.runtime.monotonic() < deadline:
+                await self.sleep(TICK_S)
+        return {"leader": self._leader_host()}
 
     def _put(self, command: dict[str, Any]) -> None:
         """Propose for ourselves; what is lost with the leadership is not missed."""
@@ -387,6 +399,7 @@ class Consensus(Server):
         try:
             payload = encode_entry(request.command, request.session, request.seq)
             command = check(decode_entry(payload)[2])
+            refuse_if_too_new(command, self._voter.ledger.members)
             self._refuse_without_room(command["type"])
             if self._waiting_count >= BACKLOG_MAX:
                 raise MailboxFull(
@@ -505,7 +518,7 @@ class Consensus(Server):
             return self._voter.ledger.index
         answer = self._queries.answer(query.kind, query.args)
         if query.kind == "counts":
-            answer["commit_latency_ms"] = 1000 * _percentile(self._commit_times, 50) if self._commit_times else None
+            answer["commit_latency_ms"] = self._commit_times.median_ms
         return answer
 
     async def _linearizable(self) -> None:
@@ -525,14 +538,15 @@ class Consensus(Server):
         found: dict[str, float] = {
             "ledger_commits_total": self._commits_total,
             "ledger_batches_total": self._voter.batches_total,
-            "ledger_commit_seconds_p50": _percentile(self._commit_times, 50),
-            "ledger_commit_seconds_p99": _percentile(self._commit_times, 99),
+            "ledger_commit_seconds_p50": self._commit_times.percentile_s(50) or 0.0,
+            "ledger_commit_seconds_p99": self._commit_times.percentile_s(99) or 0.0,
             "ledger_last_index": self._voter.ledger.index,
             "ledger_snapshot_index": self._voter.snapshot_index,
             "ledger_term": self._voter.ledger.term,
             "ledger_bytes": self._voter.log.size_bytes,
             "ledger_segments": self._voter.log.segment_count,
             "ledger_subscribers": len(self._followers),
+            "ledger_locks": len(self._voter.ledger.locks),
             "ledger_accepts_new_work": float(self._accepts()),
             "ledger_refused_total": sum(self._refused_total.values()),
         }
@@ -565,13 +579,6 @@ class Consensus(Server):
         except DiskFull:
             return False
         return True
-
-
-def _percentile(values: deque[float], percent: int) -> float:
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
 
 
 def _not_leader(found: str = "", *, taken: bool = True) -> NotLeader:

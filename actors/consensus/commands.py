@@ -12,7 +12,7 @@ from typing import Any
 
 from actorgrid.errors import BodyTooLarge
 
-from .command_checks import VERSION, Command, refused
+from .command_checks import Command, refused, version_of
 from .records import UNKNOWN_USER
 
 MAX_COMMAND_BYTES = 16 * 2**20
@@ -414,7 +414,7 @@ def set_quota(user: str, limits: dict[str, Any] | None, by: str, at: float) -> C
 
 
 def _command(kind: str, at: float, **fields: Any) -> Command:
-    return {"type": kind, "v": VERSION, "at": at, **fields}
+    return {"type": kind, "v": version_of(kind), "at": at, **fields}
 
 
 # -- bytes

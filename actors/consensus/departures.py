@@ -9,7 +9,7 @@ from actorgrid.errors import HostRemoved
 from actorgrid.supervisors.server import Server
 
 from ..host.departure import mark_departed, removed
-from ..host.supervisor import StopHost
+from ..host.messages import StopHost
 from .member_links import REMOVED
 
 

@@ -15,6 +15,7 @@ from actorgrid.supervisors.server import Server
 
 from ..cluster.messages import HealthReport, LeaveStep
 from ..gpu.messages import AcquireLease, OwnReadings
+from ..host.messages import RestartHost
 from ..work.attempt_dir import AttemptDir
 from ..work.messages import AttachLease, DetachLease, EndAllWork
 from .pieces import Fields, Piece, check_digest, is_count, read_piece
@@ -48,6 +49,7 @@ class Services:
             "acquire_lease": self._acquire_lease,
             "attach_lease": self._attach_lease,
             "detach_lease": self._detach_lease,
+            "restart": self._restart,
             "end_all_work": self._end_all_work,
             "leave_step": self._leave_step,
         }
@@ -116,6 +118,12 @@ class Services:
 
     def _folder(self, fields: Fields) -> AttemptDir:
         return AttemptDir(self._server.host.paths.attempts_dir, _text(fields, "attempt_id"))
+
+    # -- the host
+
+    async def _restart(self, asker: str, fields: Fields) -> Any:
+        by = f"{_text(fields, 'by')}, by host {asker}"
+        return await self._server.call("host", RestartHost(by))
 
     async def _health(self, _asker: str, _fields: Fields) -> Fields:
         """How this host is: ``health`` and ``problems``."""

@@ -71,11 +71,14 @@ class WorkerManager(Server):
         self.spawn(self._keeper.run())
 
     def stop(self, reason: str) -> None:
-        """End all work, or leave it to the next start: ``work.on_stop``. Takes at most the grace and two seconds.
+        """End all work, or leave it to the next start: as ``work.on_stop`` says, and always when that comes at once.
+
+        Takes at most the grace and two seconds.
 
         What ends here is reported by the next start. To have it reported at once, ask EndAllWork before.
         """
-        if self.host.settings.work.on_stop == "end":
+        self._renew()
+        if self.host.settings.work.on_stop == "end" and not self.host.restart_mark.exists():
             grace_s = min(self.host.settings.work.kill_grace_s, STOP_MAX_S)
             folders = [attempt.directory for attempt in self._attempts.live.values()]
             folders += [AttemptDir(self.host.paths.workers_dir, worker.worker_id) for worker in self._leases.workers()]

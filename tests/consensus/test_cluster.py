@@ -11,7 +11,7 @@ import pytest
 
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.consensus.commands import add_member, found_cluster, register_host, remove_member, set_setting
-from actorgrid.actors.consensus.messages import Propose, Query, Subscribe
+from actorgrid.actors.consensus.messages import HandOver, Propose, Query, Subscribe
 from actorgrid.actors.consensus.raft_links import VoterPlan
 from actorgrid.actors.host.context import HostContext
 from actorgrid.errors import ActorGridError, CallTimeout, HostRemoved, LogFailed, NotLeader, WrongState
@@ -163,6 +163,22 @@ def test_a_lost_leader_is_replaced_and_nothing_committed_is_lost(three: Town) ->
     three.until(three.settled, "everybody up to date")
     assert three.live["a"]._voter.ledger.settings["k"] == "after"
     assert three.live["a"]._voter.ledger.term == three.live[leader]._voter.ledger.term
+
+
+def test_a_leader_that_is_about_to_stop_hands_over_to_the_one_that_has_the_most(three: Town) -> None:
+    three.network.cut(["b"], ["a", "c"])
+    for number in range(5):
+        three.propose(set_setting("k", number, "me", AT), "a")
+    answer = three.node.request("a", HandOver(), 5.0)
+    assert (answer, three.leader) == ({"leader": "c"}, "c")
+    assert three.node.request("a", HandOver(), 5.0) == {"leader": "c"}  # who does not lead has nothing to hand over
+    assert three.propose(set_setting("k", "after", "me", AT), "a")["previous"] == 4
+
+
+def test_who_has_nobody_to_hand_over_to_goes_on_leading(town: Town) -> None:
+    town.found("a")
+    assert town.node.request("a", HandOver(), 5.0) == {"leader": "a"}
+    assert town.propose(set_setting("k", 1, "me", AT), "a")["previous"] is None
 
 
 def test_a_minority_commits_nothing_and_says_why(three: Town) -> None:

@@ -39,11 +39,11 @@ def test_a_lock_outlives_the_leader_and_the_minority_grants_nothing(
 
     # Taken on one, seen on the others, waited for on a third.
     losses: list[Any] = []
-    lock = b.client().lock("release", ttl_s=6, on_lost=losses.append)
+    lock = b.client().lock("release", ttl_s=20, on_lost=losses.append)
     mine = lock.acquire()
     until(lambda: [h["owner"] for h in holders(a, "release")] == [lock.owner], "the first host shows it")
     got: list[Any] = []
-    waits = c.client().lock("release", ttl_s=6)
+    waits = c.client().lock("release", ttl_s=20)
 
     def wait() -> None:
         with waits:
@@ -92,12 +92,12 @@ def test_a_lock_outlives_the_leader_and_the_minority_grants_nothing(
 def test_holders_and_the_line_outlive_the_door_and_the_whole_agent(make_host: Callable[..., ClusterHost]) -> None:
     host = make_host("alone", 1)
     host.start()
-    lock = host.client().lock("release", ttl_s=20)
+    lock = host.client().lock("release", ttl_s=60)
     lock.acquire()
     got: list[str] = []
 
     def wait(name: str, turn: threading.Event) -> None:
-        with host.client().lock("release", ttl_s=20):
+        with host.client().lock("release", ttl_s=60):
             got.append(name)
             turn.wait(60)
 
