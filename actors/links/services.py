@@ -13,7 +13,7 @@ from typing import Any
 from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
-from ..cluster.messages import LeaveStep
+from ..cluster.messages import HealthReport, LeaveStep
 from ..gpu.messages import AcquireLease, OwnReadings
 from ..host.messages import RestartHost
 from ..work.attempt_dir import AttemptDir
@@ -45,6 +45,7 @@ class Services:
             "result": self._result,
             "blob": self._blob,
             "keep_blobs": self._keep_blobs,
+            "health": self._health,
             "readings": self._readings,
             "acquire_lease": self._acquire_lease,
             "attach_lease": self._attach_lease,
@@ -130,6 +131,11 @@ class Services:
     async def _restart(self, asker: str, fields: Fields) -> Any:
         by = f"{_text(fields, 'by')}, by host {asker}"
         return await self._server.call("host", RestartHost(by))
+
+    async def _health(self, _asker: str, _fields: Fields) -> Fields:
+        """How this host is: ``health`` and ``problems``."""
+        report = await self._server.call("fault_detector", HealthReport(), 2.0)
+        return {"health": str(report["health"]), "problems": list(report["problems"])}
 
     async def _readings(self, _asker: str, _fields: Fields) -> Any:
         """What this host's devices read now."""
