@@ -72,8 +72,12 @@ class Checked:
     problems: list[str]
 
 
-def check(folder: Path, report: Report, on_outcome: Callable[[Outcome], None] | None = None) -> Checked:
+def check(
+    folder: Path, report: Report, on_outcome: Callable[[Outcome], None] | None = None, *, whole: bool = False
+) -> Checked:
     """Look through the ledger in *folder*; each entry applied on the way is handed to *on_outcome*.
+
+    *whole*: apply what is not known to be committed as well, for a survivor: it may have been, and acknowledged.
 
     Raises DataDirUnusable when there is none, LogCorrupted when it does not make a whole, LogFailed when it cannot be
     read, and what the ledger raises for a snapshot that it does not know.
@@ -92,7 +96,7 @@ def check(folder: Path, report: Report, on_outcome: Callable[[Outcome], None] | 
         )
     state = Ledger.restore(newest.data) if newest is not None else Ledger()
     committed = log.last_index
-    if log.hard_state is not None and not _one_voter(newest, log.entries):
+    if log.hard_state is not None and not whole and not _one_voter(newest, log.entries):
         committed = max(log.hard_state.commit, index)
     entries = [entry for entry in log.entries if entry.index <= committed]
     for number, entry in enumerate(entries, 1):
