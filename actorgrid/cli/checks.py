@@ -70,7 +70,7 @@ def check_all(call: Call, config_dir: Path | None) -> Report:
     if not report.running:
         bind, port = str(report.value("cluster.bind", "127.0.0.1")), int(report.value("cluster.base_port", 7400))
         report.findings += check_port(bind, port)
-    report.findings += check_inventory(call) if report.running else []
+    report.findings += [*check_inventory(call), *check_measured(call)] if report.running else []
     report.findings += [*check_vendors(), *check_enforcement(), *check_cgroup(), *check_tenancy()]
     report.findings += [*check_clock(), *check_limits()]
     return report
@@ -289,6 +289,27 @@ def check_inventory(call: Call) -> Iterator[Finding]:
     text = ", ".join(f"{count} x {model} ({source})" for (model, source), count in kinds.items())
     level: Literal["ok", "note"] = "ok" if all(source == "probed" for _, source in kinds) else "note"
     yield Finding("gpus", level, f"the agent gives out {text or 'none'}")
+
+
+def check_measured(call: Call) -> Iterator[Finding]:
+    """What the hosts of a cluster measured of their disks and their network."""
+    try:
+        hosts = call.http.get("/api/hosts")["hosts"]
+    except ActorGridError as error:
+        yield Finding("hosts", "problem", f"the agent does not list them: {error.message}", "actorgrid inspect")
+        return
+    for host in hosts:
+        found = host.get("measured")
+        if not found:
+            continue
+        parts = []
+        if "fdatasync_ms" in found:
+            parts.append(f"fdatasync {found['fdatasync_ms']:g} ms, writes {found['write_mb_per_s']:g} MB/s")
+        if "round_trip_ms" in found:
+            parts.append(f"network {found['round_trip_ms']:g} ms, {found['network_mb_per_s']:g} MB/s")
+        slow = found.get("fdatasync_ms", 0.0) > 1000 * SLOW_SYNC_S
+        fix = "the ledger waits for this disk at every commit: put the data directory on a faster one" if slow else ""
+        yield Finding("host", "note" if slow else "ok", f"{host['hostname']}: {'; '.join(parts)}", fix)
 
 
 def check_enforcement() -> Iterator[Finding]:

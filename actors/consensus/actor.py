@@ -92,6 +92,7 @@ class Consensus(Server):
         self._links: RaftLinks | None = None
         self._heard_of = Heard()
         self._absent: dict[str, float] = {}
+        self._departures = Departures(self, self._is_led, lambda: not self._ready.done, self.failed)
         plan = self.host.voter
         with collection_paused():
             self._voter = Voter(
@@ -112,7 +113,7 @@ class Consensus(Server):
                     plan,
                     lambda: self._voter.ledger.members,
                     lambda: self._voter.ledger.removed,
-                    Departures(self, self._is_led, lambda: not self._ready.done, self.failed).refused,
+                    self._departures.refused,
                     self._step,
                     self._voter.unreachable,
                 )
@@ -135,11 +136,14 @@ class Consensus(Server):
             try:
                 await self._linearizable()
             except ActorGridError as error:
-                if self.runtime.monotonic() > deadline:
-                    self.log.warning("starting without a leader of the ledger: %s", error)
-                else:
+                if self.runtime.monotonic() <= deadline:
                     await self.sleep(TICK_S)
                     continue
+                refused = self._departures.replaced()
+                if refused is not None:
+                    self.failed(refused)
+                    return
+                self.log.warning("starting without a leader of the ledger: %s", error)
             self._ready.set(None)
 
     def stop(self, reason: str) -> None:

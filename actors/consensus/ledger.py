@@ -109,6 +109,7 @@ class Ledger:
             "confirm_host": lambda command: self._hosts.confirm(command, self.index),
             "lose_host": self._lose_host,
             "drain_host": self._hosts.drain,
+            "measure_host": self._hosts.measure,
             "submit_jobs": self._submit_jobs,
             "grant_attempt": self._grant_attempt,
             "grant_gang": self._grant_gang,

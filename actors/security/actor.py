@@ -52,7 +52,7 @@ class JoinDoorServer(Server):
             raise KeyUnusable("this host has no certificate", asked=str(folder))
         self._use(material)
         self._mirror = LedgerMirror(self, lambda _: self._keeping.look(), self._ledger_applied)
-        self._keeping = Keeping(self, self._mirror, place.address, material, self._use)
+        self._keeping = Keeping(self, self._mirror, place.listens, place.address, material, self._use)
         self._door = JoinDoor(self._find_token, self._taken, actorgrid.__version__)
         self._visitors: dict[Visitor, None] = {}
         self._listener = _listen(place.address, place.join_port)

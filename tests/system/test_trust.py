@@ -72,3 +72,30 @@ def test_hosts_leave_and_what_ran_there_runs_elsewhere(make_host: Callable[..., 
     # The last one that votes cannot leave.
     refused = stays.cli("leave", "--json", check=False)
     assert "last that may vote" in refused.stdout
+
+
+def test_one_survivor_of_three_goes_on(make_host: Callable[..., ClusterHost]) -> None:
+    a, b, c, d = (make_host(name, 1) for name in "abcd")
+    a.found()
+    token = a.token("--uses", "3")["token"]
+    b.join(a, token)
+    c.join(a, token)
+    until(lambda: holders(c) == {1, 2, 3}, "every voter has the key")
+    held = [a.submit("--gpus", "1", "--", "sleep", "60") for _ in range(3)]
+    until(lambda: [c.job(id)["state"] for id in held] == ["running"] * 3, "each runs one")
+    a.kill()
+    b.kill()
+    c.kill()
+    refused = c.cli("ledger", "recover", "--json", check=False)
+    assert refused.returncode == 2
+    done = c.cli_json("ledger", "recover", "--lone-survivor")
+    assert set(done["removed"].values()) == {1, 2} and done["has_authority_key"]
+    c.start()
+    until(lambda: c.roles() == {3: "leader"}, "it goes on alone")
+    until(lambda: [c.job(id)["state"] for id in held].count("running") == 1, "one runs, on the GPU that is left")
+    until(lambda: [c.job(id)["state"] for id in held].count("queued") == 2, "the others wait")
+    d.join(c, token)
+    until(lambda: [c.job(id)["state"] for id in held].count("running") == 2, "the new host takes one")
+    assert a.refused_up()["code"] == "HostRemoved"
+    for id in held:
+        c.cli("cancel", id)
