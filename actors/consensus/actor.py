@@ -76,6 +76,7 @@ class Consensus(Server):
         self._failed: ActorGridError | None = None
         self._waiting: dict[tuple[str, int], list[tuple[Waiter, float]]] = {}
         self._waiting_count = 0
+        self._answers: list[tuple[Waiter, Outcome]] = []
         self._gathered = 0
         self._reads = Reads(lambda context: self._voter.read_index(context), lambda: self._voter.ledger.index)
         self._pump_timer: Timer | None = None
@@ -202,12 +203,19 @@ class Consensus(Server):
         for waiter, since in self._waiting.pop((done.session, done.seq), ()):
             self._waiting_count -= 1
             self._commit_times.note(self.runtime.monotonic() - since)
-            waiter.set(outcome)
-        self._reads.release()
+            self._answers.append((waiter, outcome))
         if self._leading:
             self._put_digest(outcome.index)
         if outcome.index >= self._snapshot_due and not self._snapshot_under_way:
             self.spawn(self._snapshot())
+
+    def carried_out(self) -> None:
+        """See ``voter.Audience``: those who follow hear of it before those who proposed it."""
+        self._followers.flush()
+        answers, self._answers = self._answers, []
+        for waiter, outcome in answers:
+            waiter.set(outcome)
+        self._reads.release()
 
     def restored(self) -> None:
         """See ``voter.Audience``: whoever follows has to start over."""
