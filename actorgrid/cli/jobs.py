@@ -90,8 +90,8 @@ def _row(job: dict[str, Any], shown: str, hosts: dict[str, str]) -> list[str]:
 def _place(attempt: dict[str, Any], hosts: dict[str, str]) -> str:
     members = attempt.get("members") or []
     if members:
-        hosts = len({member["host"] for member in members})
-        return f"{hosts} host{'s' if hosts > 1 else ''}"
+        count = len({member["host"] for member in members})
+        return f"{count} host{'s' if count > 1 else ''}"
     indexes = ",".join(str(index) for index in attempt.get("gpu_indexes", []))
     parts = [hosts.get(attempt.get("host", ""), ""), f"gpu {indexes}" if indexes else ""]
     return " ".join(filter(None, parts)) or "-"
