@@ -55,8 +55,6 @@ ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
 """A voter that was not heard of for so long may lose its vote to a host that is there."""
-GOODBYE_S = 3.0
-"""A member that left keeps its links so long, so that it hears of it."""
 PIECES_A_TURN = 4
 """Of a snapshot, between two looks at the mailbox: 4,000 records, some 30 ms."""
 ONLY_VOTER = 1
@@ -199,7 +197,7 @@ class Consensus(Server):
                 self._expiry.changed(name, record, self.runtime.monotonic())
                 self._arm_expiry()
             elif kind == "member" and self._links is not None:
-                self._member_changed(name, record is None)
+                self._links.member_changed(name, record is None)
         command = done.command
         self._followers.tell(outcome, command.get("at", 0.0), command.get("type", "new_term"))
         for waiter, since in self._waiting.pop((done.session, done.seq), ()):
@@ -291,16 +289,6 @@ class Consensus(Server):
             for waiter, _ in waiters:
                 waiter.fail(error)
         self._reads.abandon(error)
-
-    # -- members that come and go
-
-    def _member_changed(self, host_id: str, gone: bool) -> None:
-        assert self._links is not None, "only a cluster has members"
-        if gone and self._voter.ledger.removed.get(host_id, {}).get("left"):
-            # It went in order: it may hear of it before its links are closed.
-            self.runtime.after(GOODBYE_S, self._links.members_changed)
-        else:
-            self._links.members_changed()
 
     # -- what only a leader does
 
