@@ -108,6 +108,7 @@ class Ledger:
             "register_host": self._register_host,
             "confirm_host": lambda command: self._hosts.confirm(command, self.index),
             "lose_host": self._lose_host,
+            "allow_absence": lambda command: self._hosts.allow_absence(command, self.index),
             "drain_host": self._hosts.drain,
             "submit_jobs": self._submit_jobs,
             "grant_attempt": self._grant_attempt,
