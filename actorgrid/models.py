@@ -429,6 +429,8 @@ class ClusterNode(Answer):
     """Where clients of other machines reach it; ``None``: nowhere."""
     draining: bool = False
     """It gets nothing new."""
+    measured: dict[str, Any] | None = None
+    """Its disk and network: at, fdatasync_ms, write_mb_per_s, to, round_trip_ms, network_mb_per_s."""
 
 
 class SchedulingDecision(Answer):

@@ -159,10 +159,15 @@ def banner(info: dict[str, Any], data_dir: Path, named: Path | None) -> str:
     from actorgrid import hotpath
 
     option = f" --data-dir {named}" if named else ""
+    cluster = []
+    if info.get("cluster_id"):
+        where = f"{info['cluster_id']}, node {info['node']}"
+        cluster.append(f"  cluster   {where}; actorgrid token create{option} lets another host join")
     url = click.style(str(info.get("url", "")), fg="green", bold=True)
     lines = [
         f"{click.style('actorgrid', bold=True)} is up at {url}",
-        f"  gpus      {gpus_line(info.get('gpus'))}",
+        f"  gpus      {gpus_line(info.get('gpus'))}{' (of the cluster)' if cluster else ''}",
+        *cluster,
         f"  data      {data_dir}",
         f"  hot path  {'compiled' if hotpath.COMPILED else 'plain Python (no compiled kernels: slower, same answers)'}",
         "",

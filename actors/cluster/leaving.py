@@ -37,6 +37,7 @@ class Leaving:
     def __init__(self, server: Server, mirror: LedgerMirror) -> None:
         self._server, self._mirror = server, mirror
         self._node: int | None = None
+        self._twin = False
 
     # -- this host
 
@@ -51,6 +52,21 @@ class Leaving:
             self._server.log.warning("this host has left the cluster; it stops")
             mark_departed(host.paths, f"it left cluster {host.place.cluster_id} as node {host.place.node}", time())
             self._server.cast_after(GOODBYE_S, "host", StopHost("it has left the cluster"))
+
+    def refuse_twin(self, host: dict[str, Any] | None) -> None:
+        """The record of a host is another: stop, when another agent has started as this one since."""
+        own = self._server.host
+        if host is None or host["host_id"] != own.host_id or host["incarnation"] <= own.incarnation or self._twin:
+            return
+        self._twin = True
+        self._server.log.critical(
+            "another agent has started as this host (incarnation %d, at %s; this is %d), from a copy of the data"
+            " directory it seems: this one stops",
+            host["incarnation"],
+            host.get("address") or host["hostname"],
+            own.incarnation,
+        )
+        self._server.cast("host", StopHost("another agent has started as this host"))
 
     # -- whoever is asked
 

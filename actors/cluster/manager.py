@@ -22,6 +22,7 @@ from ..consensus.commands import change_member
 from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
+from ..links.messages import AskHosts
 from .absence import Absence
 from .core import choose_pool
 from .leaving import Leaving
@@ -52,6 +53,7 @@ RATE_WINDOW_S = 60.0
 ROOT_DEPTH_MAX = 100
 REDUCTIONS_MAX = 3
 EXPLAIN_S = 1.5
+REPORTS_S, REPORTS_MAX = 1.0, 256
 BAD_ENDS = (JobState.FAILED, JobState.CANCELLED, JobState.LOST)
 FEASIBLE_SHAPES = 256
 """Remembered request shapes that passed the feasibility check, so that a batch of equals asks once."""
@@ -112,6 +114,7 @@ class ClusterManager(Server):
             self.spawn(self._settle_from_history(job_id))
         self._feasible.clear()
         self._leaving.look()
+        self._leaving.refuse_twin(snapshot.hosts.get(self.host.host_id))
 
     async def _settle_from_history(self, job_id: str) -> None:
         record = await self.call("consensus", Query("job", {"job_id": job_id}))
@@ -128,6 +131,7 @@ class ClusterManager(Server):
                 self._tell_setting(identity, record)
             elif kind == "host":
                 self._feasible.clear()
+                self._leaving.refuse_twin(record)
                 if identity == self.host.host_id:
                     self._absence.look(record)
             elif kind == "member":
@@ -380,27 +384,43 @@ class ClusterManager(Server):
     @handles(ListHosts)
     async def _hosts(self, request: ListHosts) -> list[dict[str, Any]]:
         await self._mirror.reached(request.seen)
-        health = await self._health()
+        reports = {self.host.host_id: await self._health(), **await self._reports_elsewhere()}
         devices = await self._devices()
         port = await self._port()
         voters = (await self.call("consensus", Query("status")))["voters"]
         return [
-            {**self._host_view(record, health, devices, port), **self._membership(host_id, voters)}
+            {**self._host_view(record, reports, devices, port), **self._membership(host_id, voters)}
             for host_id, record in sorted(self._mirror.hosts.items())
         ]
 
-    def _condition(self, record: dict[str, Any], health: dict[str, Any]) -> dict[str, Any]:
-        """How a host is, as far as this one can tell: of the others, only the leader hears."""
+    async def _reports_elsewhere(self) -> dict[str, dict[str, Any]]:
+        """How the other hosts say that they are, those that answer soon; at most 256 are asked."""
+        others = sorted(self._mirror.hosts.keys() & self._mirror.members.keys() - {self.host.host_id})
+        if self.host.place is None or not others:
+            return {}
+        try:
+            found: dict[str, dict[str, Any]] = await self.call(
+                "links", AskHosts(tuple(others[:REPORTS_MAX]), "health", {}, REPORTS_S), REPORTS_S + 1
+            )
+        except ActorGridError as error:
+            self.log.info("the other hosts' health: %s", error)
+            return {}
+        return found
+
+    def _condition(self, record: dict[str, Any], reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        """How a host is: as it says itself, else as far as this one can tell; whom it misses, the leader knows."""
         host_id, mirror = record["host_id"], self._mirror
-        here, problems, heard_at = host_id == self.host.host_id, [], None
-        if here:
-            state, problems, heard_at = health["health"], list(health["problems"]), time()
-        elif host_id in mirror.absent:
-            state, heard_at = NodeHealth.UNREACHABLE, time() - self.runtime.boottime() + mirror.absent[host_id]
+        problems: list[str] = []
+        heard_at: float | None = None
+        if host_id in mirror.absent:
+            state = NodeHealth.UNREACHABLE.value
+            heard_at = time() - self.runtime.boottime() + mirror.absent[host_id]
+        elif host_id in reports:
+            state, problems, heard_at = reports[host_id]["health"], list(reports[host_id]["problems"]), time()
         else:
-            state, heard_at = NodeHealth.UNKNOWN, time() if mirror.leads else None
+            state, heard_at = NodeHealth.UNKNOWN.value, time() if mirror.leads else None
         if record["state"] == "lost":
-            state, heard_at = NodeHealth.LOST, heard_at or record["heard_at"]
+            state, heard_at = NodeHealth.LOST.value, heard_at or record["heard_at"]
             problems.insert(0, "it was away for too long: it gets work again once nothing lives there of what it had")
         return {"health": state, "problems": problems, "last_heartbeat": heard_at}
 
@@ -432,7 +452,7 @@ class ClusterManager(Server):
         return int(str(status["url"]).rpartition(":")[2])
 
     def _host_view(
-        self, record: dict[str, Any], health: dict[str, Any], devices: list[dict[str, Any]], port: int
+        self, record: dict[str, Any], reports: dict[str, dict[str, Any]], devices: list[dict[str, Any]], port: int
     ) -> dict[str, Any]:
         held = [a for a in self._mirror.allocations.values() if a["host"] == record["host_id"]]
         return {
@@ -446,8 +466,9 @@ class ClusterManager(Server):
             "cpu_milli_allocated": sum(a["cpu_milli"] for a in held),
             "memory_mib": record["memory_mib"],
             "memory_mib_allocated": sum(a["memory_mib"] for a in held),
-            **self._condition(record, health),
+            **self._condition(record, reports),
             "draining": record.get("draining", False),
+            "measured": record.get("measured"),
         }
 
     @handles(ClusterSummary)

@@ -55,8 +55,6 @@ ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
 """A voter that was not heard of for so long may lose its vote to a host that is there."""
-GOODBYE_S = 3.0
-"""A member that left keeps its links so long, so that it hears of it."""
 PIECES_A_TURN = 4
 """Of a snapshot, between two looks at the mailbox: 4,000 records, some 30 ms."""
 ONLY_VOTER = 1
@@ -76,6 +74,7 @@ class Consensus(Server):
         self._failed: ActorGridError | None = None
         self._waiting: dict[tuple[str, int], list[tuple[Waiter, float]]] = {}
         self._waiting_count = 0
+        self._answers: list[tuple[Waiter, Outcome]] = []
         self._gathered = 0
         self._reads = Reads(lambda context: self._voter.read_index(context), lambda: self._voter.ledger.index)
         self._pump_timer: Timer | None = None
@@ -92,6 +91,7 @@ class Consensus(Server):
         self._links: RaftLinks | None = None
         self._heard_of = Heard()
         self._absent: dict[str, float] = {}
+        self._departures = Departures(self, self._is_led, lambda: not self._ready.done, self.failed)
         plan = self.host.voter
         with collection_paused():
             self._voter = Voter(
@@ -112,7 +112,7 @@ class Consensus(Server):
                     plan,
                     lambda: self._voter.ledger.members,
                     lambda: self._voter.ledger.removed,
-                    Departures(self, self._is_led, lambda: not self._ready.done, self.failed).refused,
+                    self._departures.refused,
                     self._step,
                     self._voter.unreachable,
                 )
@@ -135,11 +135,14 @@ class Consensus(Server):
             try:
                 await self._linearizable()
             except ActorGridError as error:
-                if self.runtime.monotonic() > deadline:
-                    self.log.warning("starting without a leader of the ledger: %s", error)
-                else:
+                if self.runtime.monotonic() <= deadline:
                     await self.sleep(TICK_S)
                     continue
+                refused = self._departures.replaced()
+                if refused is not None:
+                    self.failed(refused)
+                    return
+                self.log.warning("starting without a leader of the ledger: %s", error)
             self._ready.set(None)
 
     def stop(self, reason: str) -> None:
@@ -192,18 +195,25 @@ class Consensus(Server):
                 self._expiry.changed(name, record, self.runtime.monotonic())
                 self._arm_expiry()
             elif kind == "member" and self._links is not None:
-                self._member_changed(name, record is None)
+                self._links.member_changed(name, record is None)
         command = done.command
         self._followers.tell(outcome, command.get("at", 0.0), command.get("type", "new_term"))
         for waiter, since in self._waiting.pop((done.session, done.seq), ()):
             self._waiting_count -= 1
             self._commit_times.note(self.runtime.monotonic() - since)
-            waiter.set(outcome)
-        self._reads.release()
+            self._answers.append((waiter, outcome))
         if self._leading:
             self._put_digest(outcome.index)
         if outcome.index >= self._snapshot_due and not self._snapshot_under_way:
             self.spawn(self._snapshot())
+
+    def carried_out(self) -> None:
+        """See ``voter.Audience``: those who follow hear of it before those who proposed it."""
+        self._followers.flush()
+        answers, self._answers = self._answers, []
+        for waiter, outcome in answers:
+            waiter.set(outcome)
+        self._reads.release()
 
     def restored(self) -> None:
         """See ``voter.Audience``: whoever follows has to start over."""
@@ -277,16 +287,6 @@ class Consensus(Server):
             for waiter, _ in waiters:
                 waiter.fail(error)
         self._reads.abandon(error)
-
-    # -- members that come and go
-
-    def _member_changed(self, host_id: str, gone: bool) -> None:
-        assert self._links is not None, "only a cluster has members"
-        if gone and self._voter.ledger.removed.get(host_id, {}).get("left"):
-            # It went in order: it may hear of it before its links are closed.
-            self.runtime.after(GOODBYE_S, self._links.members_changed)
-        else:
-            self._links.members_changed()
 
     # -- what only a leader does
 

@@ -141,6 +141,7 @@ _HOST: dict[str, _Check] = {
 }
 _HOST_MAY: dict[str, _Check] = {
     "hostname": _text,
+    "boot_id": _text,
     "state": lambda value: value in ("up", "down"),
     "address": _or_none(_text),
     "port": _or_none(_whole),
@@ -249,6 +250,7 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
         },
         {},
     ),
+    "measure_host": ({"host": _id, "incarnation": _whole, "measured": _table}, {}),
     "drain_host": ({"host": _id, "draining": _truth}, {"by": _text}),
     "submit_jobs": ({"jobs": lambda value: isinstance(value, list) and len(value) <= MAX_JOBS}, {}),
     "grant_attempt": (

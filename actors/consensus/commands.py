@@ -113,6 +113,11 @@ def drain_host(host: str, draining: bool, by: str, at: float) -> Command:
     return _command("drain_host", at, host=host, draining=draining, by=by)
 
 
+def measure_host(host: str, incarnation: int, measured: dict[str, Any], at: float) -> Command:
+    """What a host's disk and network do: figures by name, with their units in the names."""
+    return _command("measure_host", at, host=host, incarnation=incarnation, measured=measured)
+
+
 def submit_jobs(jobs: list[dict[str, Any]], at: float) -> Command:
     """Accept jobs, all or none; a job_id already known is a duplicate and changes nothing."""
     return _command("submit_jobs", at, jobs=jobs)

@@ -50,10 +50,20 @@ class Hosts:
                 asked=f"incarnation {given['incarnation']}",
                 found=f"incarnation {known['incarnation']}",
             )
+        twin = known is not None and given["incarnation"] == known["incarnation"]
+        if known is not None and twin and given.get("boot_id") != known.get("boot_id"):
+            raise StaleIncarnation(
+                f"another agent has started as host {host_id}",
+                asked=f"incarnation {given['incarnation']} again",
+                found="another boot of it is registered",
+                hint="is this a copy of its data directory? Each host needs one of its own: stop one of the two",
+            )
         record = {**new_host(given, at), "seen_index": index}
         if known is not None:
-            # What it left running goes by that, until its shims have heard of it again.
-            record.update((name, known[name]) for name in ("draining", "absence_s", "absence_index") if name in known)
+            # What it said of itself before, and what was said of it, stays true; what it left running goes by its
+            # absence until the shims have heard of it again.
+            kept = ("draining", "measured", "absence_s", "absence_index")
+            record.update({name: known[name] for name in kept if known.get(name)})
         if known is not None and known["state"] == LOST and record["state"] == UP:
             record.update(state=LOST, lost_at=known["lost_at"], heard_at=known["heard_at"])
         self._put(record, record["state"])
@@ -98,6 +108,12 @@ class Hosts:
         """It is no host of this cluster any more; none of that id is no error."""
         if self.records.pop(host_id, None) is not None:
             self._changed(host_id, None, "removed")
+
+    def measure(self, command: Plain) -> Plain:
+        """Keep what a host has measured; it stays when the host starts again. Raises StaleIncarnation."""
+        record = self.current(command)
+        self._put({**record, "measured": command["measured"]}, "")
+        return {"host": command["host"]}
 
     def confirm(self, command: Plain, index: int) -> Plain:
         """A host says that it is there, and that of what the ledger does not know nothing lives on it.

@@ -310,6 +310,8 @@ class _Agent:
             "version": actorgrid.__version__,
             "python": ".".join(str(part) for part in sys.version_info[:3]),
         }
+        if self._taken is not None:
+            info |= {"cluster_id": self._taken[0].cluster_id, "node": self._taken[0].node}
         write_atomically(self._paths.agent_file, (json.dumps(info) + "\n").encode())
         log.info("host is %s at %s", "up" if first else "now", url or "no address")
         if first and self._on_ready is not None:

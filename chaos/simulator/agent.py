@@ -44,7 +44,7 @@ class Agent:
                 self._take(id, record)
             elif kind == "host" and id == self._node.host_id:
                 self.review()
-            elif kind == "job" and record is not None and record["cancel_requested"]:
+            elif kind == "job" and record is not None and (record["cancel_requested"] or _is_ending(record)):
                 self._stop(record)
 
     def review(self) -> None:
@@ -108,8 +108,8 @@ class Agent:
         if told.result["already"]:
             self._report(id, token, "lost", charge=False)
             return
-        if told.result["cancel_requested"]:
-            self._report(id, token, "cancelled")
+        if told.result["cancel_requested"] or told.result.get("ending"):
+            self._report(id, token, "cancelled", charge=False)
             return
         process = Process(
             host=self._node.host_id,
@@ -126,8 +126,7 @@ class Agent:
         self._node.later(self._dice.randrange(*RUNS_US), lambda: self._process_ends(process, outcome))
 
     def _stop(self, job: dict[str, Any]) -> None:
-        process = next((each for each in self._processes.values() if each.job_id == job["job_id"]), None)
-        if process is not None:
+        for process in [each for each in self._processes.values() if each.job_id == job["job_id"]]:
             self._process_ends(process, "cancelled")
 
     def _process_ends(self, process: Process, outcome: str) -> None:
@@ -148,3 +147,8 @@ class Agent:
     def _report(self, id: str, token: list[int], outcome: str, charge: bool = True) -> None:
         command = end_attempt(id, token, outcome, self._node.now, charge=charge)
         self._asker.write(command, lambda told: None)
+
+
+def _is_ending(job: dict[str, Any]) -> bool:
+    """Whether a member of the job's gang has not succeeded, so that the others are to end."""
+    return any(attempt.get("ending") and attempt["ended_at"] is None for attempt in job["attempts"][-1:])

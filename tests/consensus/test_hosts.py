@@ -62,6 +62,16 @@ def test_what_runs_on_a_draining_host_goes_on() -> None:
     assert list(book.ledger.allocations) == ["j1.1"]
 
 
+def test_a_second_agent_of_one_incarnation_is_refused() -> None:
+    book = Book()
+    book.do(register_host({**host_record(incarnation=2), "boot_id": "b1"}, AT))
+    book.do(register_host({**host_record(incarnation=2), "boot_id": "b1"}, AT))
+    with pytest.raises(StaleIncarnation, match="another agent has started") as refused:
+        book.do(register_host({**host_record(incarnation=2), "boot_id": "b2"}, AT))
+    assert "copy of its data directory" in refused.value.hint
+    book.do(register_host({**host_record(incarnation=3), "boot_id": "b2"}, AT))
+
+
 def test_nobody_drains_a_host_that_is_not_there() -> None:
     with pytest.raises(NotFound, match="not registered"):
         with_a_job().do(drain_host("h2", True, "ann", AT))
