@@ -109,6 +109,7 @@ class Ledger:
             "register_host": self._register_host,
             "confirm_host": lambda command: self._hosts.confirm(command, self.index),
             "lose_host": self._lose_host,
+            "allow_absence": lambda command: self._hosts.allow_absence(command, self.index),
             "drain_host": self._hosts.drain,
             "measure_host": self._hosts.measure,
             "submit_jobs": self._submit_jobs,
