@@ -166,7 +166,7 @@ def banner(info: dict[str, Any], data_dir: Path, named: Path | None) -> str:
     url = click.style(str(info.get("url", "")), fg="green", bold=True)
     lines = [
         f"{click.style('actorgrid', bold=True)} is up at {url}",
-        f"  gpus      {gpus_line(info.get('gpus'))}",
+        f"  gpus      {gpus_line(info.get('gpus'))}{' (of the cluster)' if cluster else ''}",
         *cluster,
         f"  data      {data_dir}",
         f"  hot path  {'compiled' if hotpath.COMPILED else 'plain Python (no compiled kernels: slower, same answers)'}",

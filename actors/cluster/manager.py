@@ -23,9 +23,11 @@ from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from ..links.messages import AskHosts
+from .absence import Absence
 from .core import choose_pool
 from .leaving import Leaving
 from .messages import (
+    AllowAbsence,
     CancelJob,
     ChangeSetting,
     ClusterSummary,
@@ -76,7 +78,9 @@ class ClusterManager(Server):
         self._ended_total = {state.value: 0 for state in JobState if state.final}
         self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
         self._leaving = Leaving(self, self._mirror)
+        self._absence = Absence(self, self._mirror)
         await self._mirror.start()
+        self._absence.look(self._mirror.hosts.get(self.host.host_id))
         self.spawn(self._tell_version())
 
     async def _tell_version(self) -> None:
@@ -128,6 +132,8 @@ class ClusterManager(Server):
             elif kind == "host":
                 self._feasible.clear()
                 self._leaving.refuse_twin(record)
+                if identity == self.host.host_id:
+                    self._absence.look(record)
             elif kind == "member":
                 self._leaving.look()
                 if identity == self.host.host_id:
@@ -211,6 +217,10 @@ class ClusterManager(Server):
     async def _commit(self, command: dict[str, Any]) -> dict[str, Any]:
         """Raises NoQuorum when nobody leads: whoever waits at a door can go to another."""
         return await self._mirror.propose(command, leaderless_s=LEADERLESS_S)
+
+    @handles(AllowAbsence)
+    async def _allow_absence(self, _request: AllowAbsence) -> int:
+        return await self._absence.allow()
 
     # -- answering
 

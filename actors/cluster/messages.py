@@ -24,6 +24,11 @@ class SubmitJobs:
 
 
 @dataclass(frozen=True, slots=True)
+class AllowAbsence:
+    """This host is about to start anew: let everybody wait for it a minute. Answer: the entry that says so."""
+
+
+@dataclass(frozen=True, slots=True)
 class CancelJob:
     """Cancel a job in any state. Answer: the job record. Raises UnknownJob."""
 

@@ -16,17 +16,18 @@ from dataclasses import replace
 from time import time
 from typing import Any, ClassVar
 
-from actorgrid.errors import ActorGridError, DiskFull, MailboxFull, NotLeader, StorageError
+from actorgrid.errors import ActorGridError, MailboxFull, NotLeader, StorageError
 from actorgrid.supervisors.collection import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
 from ..security.messages import MaterialChanged
 from .command_checks import check, refuse_if_too_new
-from .commands import ABOUT_ACCEPTED_WORK, compare_digest, decode_entry, encode_entry, expire_lock
+from .commands import compare_digest, decode_entry, encode_entry, expire_lock
 from .commit_times import CommitTimes
 from .concerned import hosts_concerned
 from .departures import Departures
+from .disk_room import DiskRoom
 from .entries import Done
 from .followers import Followers
 from .heard import Heard
@@ -37,7 +38,6 @@ from .outcome import Outcome
 from .queries import Queries
 from .raft.messages import NO_NODE, Dropped, Message
 from .raft_links import RaftLinks
-from .reserve import free_bytes
 from .snapshot_format import FORMAT
 from .voter import Voter
 from .voter_policy import heir, next_step, successor
@@ -55,8 +55,6 @@ ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
 """A voter that was not heard of for so long may lose its vote to a host that is there."""
-GOODBYE_S = 3.0
-"""A member that left keeps its links so long, so that it hears of it."""
 PIECES_A_TURN = 4
 """Of a snapshot, between two looks at the mailbox: 4,000 records, some 30 ms."""
 ONLY_VOTER = 1
@@ -105,6 +103,7 @@ class Consensus(Server):
                 self.runtime.in_place,
                 plan is None or plan.founding,
             )
+            self._room = DiskRoom(self._voter, self.host.paths, self.host.settings)
             self._queries = Queries(self._voter.ledger, self._voter.history)
             self._snapshot_due = self._voter.snapshot_index + performance.ledger_snapshot_every
             self.runtime.watch(self._voter.fileno(), self._voter.collect)
@@ -162,7 +161,8 @@ class Consensus(Server):
     def _keep_house(self) -> None:
         if self._failed is None:
             self._voter.write_history()
-            self._look_for_room()
+            if self._room.look():
+                self.log.warning("there is room on the disk again: new work is accepted")
             self._choose_voters()
             if self._links is not None and not self._is_led():
                 # Any voter may say who leads, or that this host is no member any more.
@@ -197,7 +197,7 @@ class Consensus(Server):
                 self._expiry.changed(name, record, self.runtime.monotonic())
                 self._arm_expiry()
             elif kind == "member" and self._links is not None:
-                self._member_changed(name, record is None)
+                self._links.member_changed(name, record is None)
         command = done.command
         self._followers.tell(outcome, command.get("at", 0.0), command.get("type", "new_term"))
         for waiter, since in self._waiting.pop((done.session, done.seq), ()):
@@ -289,16 +289,6 @@ class Consensus(Server):
             for waiter, _ in waiters:
                 waiter.fail(error)
         self._reads.abandon(error)
-
-    # -- members that come and go
-
-    def _member_changed(self, host_id: str, gone: bool) -> None:
-        assert self._links is not None, "only a cluster has members"
-        if gone and self._voter.ledger.removed.get(host_id, {}).get("left"):
-            # It went in order: it may hear of it before its links are closed.
-            self.runtime.after(GOODBYE_S, self._links.members_changed)
-        else:
-            self._links.members_changed()
 
     # -- what only a leader does
 
@@ -412,7 +402,7 @@ class Consensus(Server):
             payload = encode_entry(request.command, request.session, request.seq)
             command = check(decode_entry(payload)[2])
             refuse_if_too_new(command, self._voter.ledger.members)
-            self._refuse_without_room(command["type"])
+            self._room.refuse(command["type"])
             if self._waiting_count >= BACKLOG_MAX:
                 raise MailboxFull(
                     "too many commands wait for the disk", found=f"{BACKLOG_MAX} waiting", hint="propose it again"
@@ -461,36 +451,6 @@ class Consensus(Server):
             self._reads.ask(self.runtime.monotonic(), _not_leader)
             self._voter.pump()
             self._arm_expiry()
-
-    # -- room on the disk
-
-    def _refuse_without_room(self, command_type: str) -> None:
-        if self._voter.full is not None:
-            raise self._voter.full  # not even what was accepted can be recorded
-        if command_type in ABOUT_ACCEPTED_WORK:
-            return
-        if self._voter.tight is not None:
-            raise self._voter.tight
-        free = free_bytes(self.host.paths.ledger_dir)
-        wanted = self.host.settings.performance.min_free_bytes
-        if free < wanted:
-            raise DiskFull(
-                "the disk is nearly full, so no new work is accepted",
-                asked=f"{wanted} bytes free (performance.min_free_bytes)",
-                found=f"{free} bytes free under {self.host.paths.data_dir}",
-                hint="free some space; everything accepted is kept and goes on",
-                free_bytes=free,
-                min_free_bytes=wanted,
-            )
-
-    def _look_for_room(self) -> None:
-        least = self.host.settings.performance.min_free_bytes
-        reserve = self._voter.reserve
-        held = reserve.refill(least)
-        tight = self._voter.tight is not None or self._voter.full is not None
-        if tight and (held or reserve.size_bytes == 0) and free_bytes(self.host.paths.ledger_dir) >= least:
-            self.log.warning("there is room on the disk again: new work is accepted")
-            self._voter.retry()
 
     # -- snapshots
 
@@ -579,18 +539,12 @@ class Consensus(Server):
             "log_bytes": self._voter.log.size_bytes,
             "segments": self._voter.log.segment_count,
             "subscribers": self._followers.names,
-            "free_bytes": free_bytes(self.host.paths.ledger_dir),
+            "free_bytes": self._room.free_bytes,
             "accepts_new_work": self._accepts(),
         }
 
     def _accepts(self) -> bool:
-        if self._failed is not None:
-            return False
-        try:
-            self._refuse_without_room("submit_jobs")
-        except DiskFull:
-            return False
-        return True
+        return self._failed is None and self._room.accepts_new_work()
 
 
 def _not_leader(found: str = "", *, taken: bool = True) -> NotLeader:

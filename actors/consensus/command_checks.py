@@ -234,6 +234,10 @@ _ENTRY: dict[str, _Check] = {"type": _text, "v": _whole, "at": _number}
 _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "new_term": ({"term": _whole}, {"epoch": _or_none(_whole)}),
     "register_host": ({"host": _table}, {}),
+    "allow_absence": (
+        {"host": _id, "incarnation": _whole, "absence_s": lambda value: _number(value) and 0 <= value <= 3600},
+        {"began": _or_none(_whole)},
+    ),
     "confirm_host": ({"host": _id, "incarnation": _whole, "lost_at": _or_none(_whole)}, {}),
     "lose_host": (
         {

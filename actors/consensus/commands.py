@@ -25,6 +25,7 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "drain_host",
         "confirm_host",
         "lose_host",
+        "allow_absence",
         "start_attempt",
         "end_attempt",
         "preempt_attempt",
@@ -75,6 +76,11 @@ def confirm_host(host: str, incarnation: int, lost_at: int | None, at: float) ->
     Refused when the ledger has lost it, or found it, since.
     """
     return _command("confirm_host", at, host=host, incarnation=incarnation, lost_at=lost_at)
+
+
+def allow_absence(host: str, incarnation: int, absence_s: float, at: float, began: int | None = None) -> Command:
+    """Wait so long for a host that is about to start anew; 0 ends the wait that *began* at that entry."""
+    return _command("allow_absence", at, host=host, incarnation=incarnation, absence_s=absence_s, began=began)
 
 
 def lose_host(

@@ -258,7 +258,7 @@ class _Agent:
                 if not self._stopping:
                     log.info("host restarts: asked for by %s", event.message.by)
                     self._restarts, self._stopping = True, "restart"
-                    restart_mark.touch(0o600)
+                    write_atomically(restart_mark, b"%d" % event.message.absence_index)
                     deadline = monotonic() + self._stop_limit_s()
                     tree.stop(self._stopping)
             elif isinstance(event, TreeSaid) and isinstance(event.message, HostStopped):

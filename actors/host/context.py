@@ -31,5 +31,8 @@ class HostContext:
 
     @property
     def restart_mark(self) -> Path:
-        """There while the host stops only to start again at once: what runs goes on meanwhile."""
+        """There while the host stops only to start again at once: what runs goes on meanwhile.
+
+        It holds the index of the entry that allows the absence; 0: none does.
+        """
         return self.paths.boot_dir(self.boot_id) / "restarting"

@@ -32,9 +32,10 @@ class HostAddress:
 
 @dataclass(frozen=True, slots=True)
 class HostRestarts:
-    """Cast to ``main``: RestartHost was asked for."""
+    """Cast to ``main``: RestartHost was asked for. ``absence_index``: where the ledger allows the host to be away."""
 
     by: str
+    absence_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ from actorgrid.supervisors.envelope import GetStatus
 from actorgrid.supervisors.server import handles
 from actorgrid.supervisors.supervisor import Supervisor
 
+from ..cluster.messages import AllowAbsence
 from ..consensus.messages import HandOver
 from .messages import HostAddress, HostRestarts, HostStopped, RestartHost, StopHost
 
 HAND_OVER_S = 3.0
+ALLOW_S = 5.0
 
 
 class HostSupervisor(Supervisor):
@@ -53,10 +55,15 @@ class HostSupervisor(Supervisor):
         await super().stop_children(reason)
 
     @handles(RestartHost)
-    def _restart_host(self, request: RestartHost) -> dict[str, Any]:
+    async def _restart_host(self, request: RestartHost) -> dict[str, Any]:
         if self.stopping:
             raise WrongState("this host is stopping", asked="to restart it", hint="start it again with actorgrid up")
-        self.cast("main", HostRestarts(request.by))
+        absence_index = 0
+        try:
+            absence_index = await self.call("cluster_manager", AllowAbsence(), ALLOW_S)
+        except ActorGridError as error:
+            self.log.warning("the restart has to be as short as any other absence: %s", error)
+        self.cast("main", HostRestarts(request.by, absence_index))
         return {"host_id": self.host.host_id, "incarnation": self.host.incarnation}
 
     @handles(StopHost)

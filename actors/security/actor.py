@@ -231,8 +231,12 @@ class JoinDoorServer(Server):
     # -- how we are
 
     def metrics(self) -> dict[str, float]:
-        """Hosts let in, and visits refused by reason."""
-        figures = {"join_visits": float(self._door.visits), "join_welcomed_total": float(self._door.welcomed)}
+        """Hosts let in, visits refused by reason, and how much time this host's certificate has left."""
+        figures = {
+            "join_visits": float(self._door.visits),
+            "join_welcomed_total": float(self._door.welcomed),
+            "certificate_left_seconds": self._material.identity.valid_until_s - time(),
+        }
         for code, count in self._door.refused.items():
             figures[f"join_refused_{code}_total"] = float(count)
         return figures

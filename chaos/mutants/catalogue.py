@@ -64,6 +64,7 @@ MUTANTS: dict[str, Mutant] = {
     "sessions_not_in_snapshot": _host(hosts.SessionsNotInSnapshot),
     "old_term_grants": _host(hosts.OldTermGrants, "late_grants"),
     "old_incarnation_grants": _host(hosts.OldIncarnationGrants, "late_grants"),
+    "gangs_start_again_early": _host(hosts.GangsStartAgainEarly, "gangs"),
     "no_guard": _host(hosts.NoGuard, "late_grants"),
     "locks_grabbed": _host(hosts.LocksGrabbed),
     "slots_overfilled": _host(hosts.SlotsOverfilled),

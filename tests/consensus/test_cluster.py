@@ -332,3 +332,21 @@ def test_a_host_that_was_removed_hears_it_when_it_comes_back_and_stops(three: To
         three.start("c")
     assert "by ann" in refused.value.found
     assert three.contexts["c"].paths.left_file.exists()
+
+
+def test_a_dead_voter_that_is_removed_gives_its_vote_to_a_learner(three: Town) -> None:
+    three.join("d")
+    three.until(lambda: set(three.live["a"]._voter.status().config.learners) == {4}, "a learner")
+    three.kill("c")
+    three.propose(remove_member("c", "ann", AT, force=True), "a")
+    three.until(lambda: three.voters() == {1, 2, 4}, "the learner votes in its place")
+
+
+def test_a_voter_that_is_silent_for_long_gives_its_vote_to_a_learner_and_comes_back_as_one(three: Town) -> None:
+    three.join("d")
+    three.until(lambda: set(three.live["a"]._voter.status().config.learners) == {4}, "a learner")
+    three.kill("c")
+    three.until(lambda: three.voters() == {1, 2, 4}, "the learner votes in its place", within_s=90.0)
+    three.start("c")
+    three.until(lambda: set(three.live["a"]._voter.status().config.learners) == {3}, "it is a learner now")
+    three.until(three.settled, "everybody up to date")
