@@ -23,6 +23,7 @@ class Grants(Checker):
         self._next = 0
         self._incarnations: dict[str, int] = {}
         self._up: dict[str, bool] = {}
+        self._lost: set[str] = set()
         self._free: dict[tuple[str, int], int] = {}
         self._held: dict[str, tuple[str, tuple[int, ...], int]] = {}
         self._last_token = (0, 0)
@@ -40,6 +41,10 @@ class Grants(Checker):
             given = command["host"]
             self._incarnations[given["host_id"]] = given["incarnation"]
             self._up[given["host_id"]] = given.get("state", "up") == "up"
+        elif kind == "lose_host":
+            self._lost.add(command["host"])
+        elif kind == "confirm_host" and command["lost_at"] is not None:
+            self._lost.discard(command["host"])
         elif kind == "grant_attempt":
             self._granted(entry, command, outcome, state)
         for changed, id, record in outcome.changes:
@@ -51,6 +56,8 @@ class Grants(Checker):
         host, asked = command["host"], f"entry {entry.index}: {command['job_id']}.{command['number']}"
         if command["term"] != entry.term:
             self.fail("a grant of another term", asked=f"{asked}, term {command['term']}", found=f"term {entry.term}")
+        if host in self._lost:
+            self.fail("a grant to a host that is lost", asked=asked, found=f"{host} has not confirmed itself since")
         if command["incarnation"] != self._incarnations.get(host) or not self._up[host]:
             self.fail(
                 "a grant to a host that is no more",
@@ -72,10 +79,15 @@ class Grants(Checker):
 
 
 class RunningTogether(Checker):
-    """What hosts really run: never more than a whole device at once, never two attempts of one job."""
+    """What hosts really run: never more than a whole device at once, never two attempts of one job.
+
+    By true time, whatever the hosts' clocks show; what stands still with its host does not run.
+    """
 
     def __init__(self) -> None:
         self._running: dict[str, Process] = {}
+        self._still: set[str] = set()
+        self._killed: set[str] = set()
 
     def started(self, process: Process, now_us: int) -> None:
         """Look at what runs beside it."""
@@ -88,14 +100,33 @@ class RunningTogether(Checker):
                     asked=f"{process.attempt_id} (token {process.token}) on {process.host}/{index}",
                     found=f"{used} thousandths in use, with {', '.join(p.attempt_id for p in beside)}",
                 )
-        twin = next((p for p in self._running.values() if p.job_id == process.job_id), None)
+        self._refuse_twin(process)
+        self._running[process.attempt_id] = process
+
+    def suspended(self, host: str) -> None:
+        """What runs there counts again when the host goes on."""
+        self._still.add(host)
+
+    def resumed(self, host: str) -> None:
+        """Look at what runs beside what has slept."""
+        self._still.discard(host)
+        for process in list(self._running.values()):
+            if process.host == host and process.attempt_id not in self._killed:
+                self._refuse_twin(process)
+
+    def _refuse_twin(self, process: Process) -> None:
+        active = (p for p in self._running.values() if p.host not in self._still and p.attempt_id not in self._killed)
+        twin = next((p for p in active if p.job_id == process.job_id and p is not process), None)
         if twin is not None:
             self.fail(
                 "two attempts of one job run at once",
                 asked=f"{process.attempt_id} on {process.host}",
                 found=f"{twin.attempt_id} on {twin.host}",
             )
-        self._running[process.attempt_id] = process
+
+    def killed(self, process: Process) -> None:
+        """It does nothing any more, but its devices are not free."""
+        self._killed.add(process.attempt_id)
 
     def ended(self, process: Process, now_us: int) -> None:
         """It holds nothing any more."""

@@ -9,7 +9,7 @@ from actorgrid.chaos.simulator.node import Node
 from actorgrid.chaos.simulator.run import play
 from actorgrid.errors import BadRequest
 
-from . import cores, hosts
+from . import cores, hosts, leases
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,11 @@ MUTANTS: dict[str, Mutant] = {
     "old_incarnation_grants": _host(hosts.OldIncarnationGrants, "late_grants"),
     "no_guard": _host(hosts.NoGuard, "late_grants"),
     "locks_grabbed": _host(hosts.LocksGrabbed),
+    "lease_from_the_answer": _host(leases.LeaseFromTheAnswer, "hosts_away"),
+    "returns_before_it_killed": _host(leases.ReturnsBeforeItKilled, "hosts_away"),
+    "wakes_unaware": _host(leases.WakesUnaware, "hosts_away"),
+    "no_wait_after_election": _host(leases.NoWaitAfterElection, "hosts_away"),
+    "lost_by_an_old_leader": _host(leases.LostByAnOldLeader, "hosts_away"),
     "slots_overfilled": _host(hosts.SlotsOverfilled),
 }
 
