@@ -50,6 +50,7 @@
     - QuotaExceeded
     - StaleToken
     - StaleIncarnation
+    - HostsTooOld
     - WrongState
     - LockHeld
       * LockTimeout
@@ -383,6 +384,10 @@ class StaleToken(LedgerRefused):
 
 class StaleIncarnation(LedgerRefused):
     """The command names an incarnation of a host that is gone."""
+
+
+class HostsTooOld(LedgerRefused):
+    """Some hosts of the cluster run a version that does not know this command yet."""
 
 
 class WrongState(LedgerRefused):

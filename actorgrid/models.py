@@ -11,6 +11,7 @@ import re
 import uuid
 from datetime import UTC, datetime
 from enum import StrEnum
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -31,7 +32,7 @@ def parse_bytes(value: object) -> object:
         raise ValueError(f"{value!r} is not a size; write bytes, or a number with KiB, MiB, GiB, kB, MB or GB")
     number, unit, binary = found.groups()
     base = 1024 if binary else 1000
-    return round(float(number) * base ** _POWERS[unit.lower()])
+    return round(Fraction(number) * base ** _POWERS[unit.lower()])  # a float holds 2**53 bytes exactly, no more
 
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**60)]
@@ -428,6 +429,8 @@ class ClusterNode(Answer):
     """Where clients of other machines reach it; ``None``: nowhere."""
     draining: bool = False
     """It gets nothing new."""
+    measured: dict[str, Any] | None = None
+    """Its disk and network: at, fdatasync_ms, write_mb_per_s, to, round_trip_ms, network_mb_per_s."""
 
 
 class SchedulingDecision(Answer):

@@ -23,6 +23,7 @@ PREFIX = "ACTORGRID_"
 OTHER_VARIABLES = {
     "ACTORGRID_URL": "where commands and clients find the agent",
     "ACTORGRID_TOKEN": "the bearer token they show it",
+    "ACTORGRID_CA_FINGERPRINT": "by which they know a cluster behind https",
     "ACTORGRID_JOIN_TOKEN": "what up --join shows, when no --token is given",
     "ACTORGRID_DATA_DIR": "the data directory, when no --data-dir is given",
     "ACTORGRID_CONFIG": "the configuration directory, when no --config is given",

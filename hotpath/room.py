@@ -123,6 +123,7 @@ class Room:
         if ask.count == 1:
             return min(most, sum(shares))
         # m members of c different devices each fit exactly when the devices hold m * c shares, at most m of each.
+        most = min(most, sum(shares) // ask.count)
         while most and sum(min(each, most) for each in shares) < most * ask.count:
             most -= 1
         return most

@@ -26,6 +26,13 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True)
+class Several:
+    """Casts that travel as one message; they are handled one after another, as if each had come by itself."""
+
+    messages: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GetMetrics:
     """Ask any server for its figures: ``{name: number}``."""
 

@@ -213,7 +213,11 @@ class InlineNode:
         raise reply.body
 
     def step(self, wait_s: float = 0.0) -> bool:
-        """Do one thing if there is one; ``False`` when all is quiet."""
+        """Do one thing if there is one; ``False`` when all is quiet.
+
+        On the real clock descriptors have their turn after each timer, too: where timers come due faster than they
+        are called, as on a loaded machine, nothing would be heard any more.
+        """
         if self._inbox:
             to, source, data = self._inbox.popleft()
             envelope = replace(unpack(data, source.address), source=source)
@@ -222,12 +226,12 @@ class InlineNode:
             elif to in self.servers:
                 self.servers[to].deliver(envelope)
             return True
-        while self._timers and (self._timers[0][0] <= self.monotonic() or self._timers[0][2].cancelled):
-            _, _, timer = heapq.heappop(self._timers)
-            if not timer.cancelled:
-                timer.callback()
+        fired = self._fire()
+        if fired:
+            wait_s = 0.0
+            if not self.real_time:
                 return True
-        if self._timers:
+        elif self._timers:
             wait_s = min(wait_s, max(0.0, self._timers[0][0] - self.monotonic()))
         ready = self._selector.select(wait_s if self.real_time else 0) if self._selector.get_map() or wait_s else []
         for key, mask in ready:
@@ -236,7 +240,16 @@ class InlineNode:
                 on_readable()
             if mask & selectors.EVENT_WRITE and on_writable:
                 on_writable()
-        return bool(ready)
+        return fired or bool(ready)
+
+    def _fire(self) -> bool:
+        """Call the first timer that is due; whether there was one."""
+        while self._timers and (self._timers[0][0] <= self.monotonic() or self._timers[0][2].cancelled):
+            _, _, timer = heapq.heappop(self._timers)
+            if not timer.cancelled:
+                timer.callback()
+                return True
+        return False
 
     def settle(self) -> None:
         """Run until nothing is left to do now."""

@@ -18,12 +18,13 @@ import inspect
 import itertools
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from actorgrid.errors import ActorDown, ActorGridError, CallTimeout, MailboxFull, NoSuchActor, NotSupported
 
-from .envelope import CALL, CAST, ERROR, REPLY, SIGNAL, Envelope, GetMetrics, GetStatus, SettingChanged
+from .envelope import CALL, CAST, ERROR, REPLY, SIGNAL, Envelope, GetMetrics, GetStatus, SettingChanged, Several
 from .exits import NORMAL, ExitReason
 from .inspection import SYSTEM_REQUESTS, Inspector, shown_attributes
 from .ref import Ref
@@ -147,6 +148,10 @@ class Server:
         except ActorGridError:
             return False
         return True
+
+    def cast_all(self, to: str | Ref, messages: Sequence[Any]) -> bool:
+        """The same for several, which travel as one and are handled in their order; ``False``: none of them went."""
+        return self.cast(to, messages[0] if len(messages) == 1 else Several(tuple(messages)))
 
     def cast_after(self, delay_s: float, to: str | Ref, message: Any) -> Timer:
         """``erlang:send_after``: cast once *delay_s* have passed, unless the timer is cancelled before."""
@@ -375,6 +380,10 @@ class Server:
             self._handle(envelope)
 
     def _handle(self, envelope: Envelope) -> None:
+        if type(envelope.body) is Several and envelope.kind == CAST:
+            for message in envelope.body.messages:
+                self._handle(replace(envelope, body=message))
+            return
         entry = self._handlers.get(type(envelope.body))
         if entry is None:
             self.answer_call(envelope, None, NotSupported(f"{self.title} does not take {type(envelope.body).__name__}"))

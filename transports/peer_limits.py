@@ -74,6 +74,8 @@ class PeerLimits:
     waiting_max: int = 1024
     """Calls, casts and streams that wait for a link to one host; then MailboxFull."""
     waiting_bytes_max: int = 4 * 2**20
+    dials_max: int = 64
+    """Dials under way that are answered, of one net; then the next waits for one of them."""
     half_open_max: int = 128
     """Accepted connections without a proven host, of one listener; then the oldest is closed: a proof takes
     milliseconds, so that it is hardly ever an honest one."""

@@ -16,7 +16,8 @@ from typing import Any
 
 from actorgrid.errors import NotSupported, PortInUse
 
-from .peer_calls import Loop, OnCall, OnCast, OnStream
+from .peer_calls import Cancellable, Loop, OnCall, OnCast, OnStream
+from .peer_dials import SILENT_S, Dials
 from .peer_door import Door
 from .peer_end import PeerEnd
 from .peer_hosts import OnPeer, PeerHosts, PeerRoute
@@ -70,6 +71,8 @@ class PeerNet(PeerHosts):
         self._software = software
         self._half_open: dict[PeerSocket, None] = {}  # accepted, oldest first
         self._dials: dict[PeerSocket, tuple[PeerRoute, str, list[Address]]] = {}
+        self._turns: Dials[tuple[PeerRoute, str], PeerSocket] = Dials(self._limits.dials_max)
+        self._turns_timer: Cancellable | None = None
         self._door = Door(self._limits)
         self._listen_again()
 
@@ -94,12 +97,26 @@ class PeerNet(PeerHosts):
             self._loop.unwatch(self._listener.fileno())
             self._listener.close()
             self._listener = None
+        if self._turns_timer is not None:
+            self._turns_timer.cancel()
         super().close()
 
     # -- dialling
 
     def _dial(self, route: PeerRoute, lane: str) -> None:
-        self._try(route, lane, list(self._resolve(route.host_id)), "no address is known for it")
+        self._turns.ask((route, lane))
+        self._dial_next()
+
+    def _dial_next(self) -> None:
+        while not self._closed and (found := self._turns.next(self._loop.monotonic())) is not None:
+            route, lane = found
+            self._try(route, lane, list(self._resolve(route.host_id)), "no address is known for it")
+        if self._turns and self._turns_timer is None and not self._closed:
+            self._turns_timer = self._loop.after(SILENT_S, self._look_for_turns)
+
+    def _look_for_turns(self) -> None:
+        self._turns_timer = None
+        self._dial_next()
 
     def _try(self, route: PeerRoute, lane: str, addresses: list[Address], why: str) -> None:
         while addresses:
@@ -121,6 +138,7 @@ class PeerNet(PeerHosts):
             )
             peer = self._take_in(connection, link, f"{address[0]}:{address[1]}")
             self._dials[peer] = (route, lane, addresses)
+            self._turns.began(peer, self._loop.monotonic())
             return
         self._dial_failed(route, lane, why)
 
@@ -132,10 +150,12 @@ class PeerNet(PeerHosts):
     def _went_up(self, end: PeerEnd) -> None:
         if isinstance(end, PeerSocket):
             self._dials.pop(end, None)
+            self._turns.over(end)
             if end in self._half_open:
                 del self._half_open[end]
                 self._door.proven(end.address)
         super()._went_up(end)
+        self._dial_next()
 
     def _went_down(self, end: PeerEnd, event: Down) -> None:
         super()._went_down(end, event)
@@ -151,9 +171,11 @@ class PeerNet(PeerHosts):
             del self._half_open[end]
             self._door.gone(end.address)
         dial = self._dials.pop(end, None)
+        self._turns.over(end)
         if dial is not None and not self._closed:
             route, lane, addresses = dial
             self._try(route, lane, addresses, f"{end.address}: {event.error}")
+            self._dial_next()
 
     def _admit(self, host_id: str, fingerprint: str) -> str | None:
         if host_id == self.host_id:

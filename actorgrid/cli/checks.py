@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from actorgrid.configs.paths import HostPaths
-from actorgrid.errors import ActorGridError, ConfigError, HostUnreachable
+from actorgrid.errors import ActorGridError, ConfigError, HostUnreachable, WrongState
 
 from .call import Call
 from .show import size
@@ -23,6 +23,8 @@ MIN_PYTHON = (3, 11)
 MIN_OPEN_FILES = 1024
 SYNC_ROUNDS = 16
 SLOW_SYNC_S = 0.02
+LATE_S = 15 * 86_400
+"""A certificate with less left than this should have been renewed long ago."""
 VENDORS = {
     # library, device node that says there is hardware, extra that uses it
     "nvidia": ("libnvidia-ml.so.1", "/dev/nvidiactl", "actorgrid[nvidia]"),
@@ -70,7 +72,7 @@ def check_all(call: Call, config_dir: Path | None) -> Report:
     if not report.running:
         bind, port = str(report.value("cluster.bind", "127.0.0.1")), int(report.value("cluster.base_port", 7400))
         report.findings += check_port(bind, port)
-    report.findings += check_inventory(call) if report.running else []
+    report.findings += [*check_inventory(call), *check_measured(call), *check_trust(call)] if report.running else []
     report.findings += [*check_vendors(), *check_enforcement(), *check_cgroup(), *check_tenancy()]
     report.findings += [*check_clock(), *check_limits()]
     return report
@@ -289,6 +291,48 @@ def check_inventory(call: Call) -> Iterator[Finding]:
     text = ", ".join(f"{count} x {model} ({source})" for (model, source), count in kinds.items())
     level: Literal["ok", "note"] = "ok" if all(source == "probed" for _, source in kinds) else "note"
     yield Finding("gpus", level, f"the agent gives out {text or 'none'}")
+
+
+def check_measured(call: Call) -> Iterator[Finding]:
+    """What the hosts of a cluster measured of their disks and their network."""
+    try:
+        hosts = call.http.get("/api/hosts")["hosts"]
+    except ActorGridError as error:
+        yield Finding("hosts", "problem", f"the agent does not list them: {error.message}", "actorgrid inspect")
+        return
+    for host in hosts:
+        found = host.get("measured")
+        if not found:
+            continue
+        parts = []
+        if "fdatasync_ms" in found:
+            parts.append(f"fdatasync {found['fdatasync_ms']:g} ms, writes {found['write_mb_per_s']:g} MB/s")
+        if "round_trip_ms" in found:
+            parts.append(f"network {found['round_trip_ms']:g} ms, {found['network_mb_per_s']:g} MB/s")
+        slow = found.get("fdatasync_ms", 0.0) > 1000 * SLOW_SYNC_S
+        fix = "the ledger waits for this disk at every commit: put the data directory on a faster one" if slow else ""
+        yield Finding("host", "note" if slow else "ok", f"{host['hostname']}: {'; '.join(parts)}", fix)
+
+
+def check_trust(call: Call) -> Iterator[Finding]:
+    """Whether the certificates of a cluster's hosts, and its authority, have time left."""
+    try:
+        found = call.http.get("/api/ca")
+    except WrongState:
+        return  # a host that is alone has none
+    except ActorGridError as error:
+        yield Finding("certificates", "problem", f"the agent does not say: {error.message}", "actorgrid inspect")
+        return
+    now = time.time()
+    late = [host for host in found["hosts"] if host["valid_until"] and host["valid_until"] - now < LATE_S]
+    if late:
+        names = ", ".join(host["node_id"] for host in late[:3])
+        fix = "start them where they are off; else actorgrid ca renew there, and their agent.log says why it fails"
+        yield Finding("certificates", "problem", f"not renewed in time: {names} ({len(late)} hosts)", fix)
+    elif found["rotation_due"]:
+        yield Finding("certificates", "note", "the authority has less than a year left", "actorgrid ca rotate")
+    else:
+        yield Finding("certificates", "ok", f"of {len(found['hosts'])} hosts, renewed in time")
 
 
 def check_enforcement() -> Iterator[Finding]:

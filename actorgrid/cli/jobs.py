@@ -37,7 +37,7 @@ def ps(call: Call, every: bool, states: tuple[str, ...], limit: int, watch: bool
     if call.json:
         call.document(answer)
         return
-    rows = _rows(answer["jobs"])
+    rows = _rows(answer["jobs"], _host_names(call, answer["jobs"]))
     table(COLUMNS, rows, "no jobs" if every or states else "no jobs wait or run; actorgrid ps --all shows ended ones")
     if answer.get("total", 0) > len(rows) > 0:
         click.echo(f"(the newest {len(rows)} of {answer['total']}; --limit shows more)")
@@ -49,14 +49,27 @@ def _list(call: Call, states: list[str], limit: int) -> dict[str, Any]:
     return answer
 
 
-def _rows(jobs: list[dict[str, Any]]) -> list[list[str]]:
+def _rows(jobs: list[dict[str, Any]], hosts: dict[str, str]) -> list[list[str]]:
     from .lookup import short_ids
 
     names = short_ids([job["job_id"] for job in jobs])
-    return [_row(job, names[job["job_id"]]) for job in jobs]
+    return [_row(job, names[job["job_id"]], hosts) for job in jobs]
 
 
-def _row(job: dict[str, Any], shown: str) -> list[str]:
+def _host_names(call: Call, jobs: list[dict[str, Any]]) -> dict[str, str]:
+    """What people call the hosts, by id; none when there is one, or when none of *jobs* was on any."""
+    if not any(job.get("attempts") for job in jobs):
+        return {}
+    hosts = call.http.get("/api/hosts")["hosts"]
+    names = [str(host["hostname"]) for host in hosts]
+    return {
+        host["node_id"]: name if names.count(name) == 1 else f"{name}:{host['node']}"
+        for host, name in zip(hosts, names, strict=True)
+        if len(hosts) > 1
+    }
+
+
+def _row(job: dict[str, Any], shown: str, hosts: dict[str, str]) -> list[str]:
     attempts = job.get("attempts") or []
     last = attempts[-1] if attempts else {}
     started, ended = last.get("started_at"), last.get("ended_at")
@@ -66,7 +79,7 @@ def _row(job: dict[str, Any], shown: str) -> list[str]:
         str(job["name"])[:32],
         str(job["state"]),
         _gpus(job.get("resources", {})),
-        _place(last),
+        _place(last, hosts),
         ago(job["submitted_at"]),
         ran,
         str(len(attempts)),
@@ -74,13 +87,14 @@ def _row(job: dict[str, Any], shown: str) -> list[str]:
     ]
 
 
-def _place(attempt: dict[str, Any]) -> str:
+def _place(attempt: dict[str, Any], hosts: dict[str, str]) -> str:
     members = attempt.get("members") or []
     if members:
-        hosts = len({member["host"] for member in members})
-        return f"{hosts} host{'s' if hosts > 1 else ''}"
+        count = len({member["host"] for member in members})
+        return f"{count} host{'s' if count > 1 else ''}"
     indexes = ",".join(str(index) for index in attempt.get("gpu_indexes", []))
-    return f"gpu {indexes}" if indexes else "-"
+    parts = [hosts.get(attempt.get("host", ""), ""), f"gpu {indexes}" if indexes else ""]
+    return " ".join(filter(None, parts)) or "-"
 
 
 def _gpus(resources: dict[str, Any]) -> str:
@@ -121,7 +135,7 @@ def _watch(call: Call, states: list[str], limit: int, strict: bool) -> None:
         # Ended jobs are asked for too, or a job that leaves the list would leave without a word.
         jobs = _list(call, states if drawing else STATES, limit)["jobs"]
         if drawing:
-            rows = _rows(jobs)
+            rows = _rows(jobs, _host_names(call, jobs))
             click.clear()
             click.echo(f"{time.strftime('%H:%M:%S')}  Ctrl-C leaves")
             lines = aligned([[name.rstrip(">") for name in COLUMNS], *rows], COLUMNS) if rows else ["no jobs"]

@@ -141,11 +141,13 @@ def restore(call: Call, file: Path, replace: bool) -> None:
     from actorgrid.actors.consensus.ledger_backup import restore as put_back
     from actorgrid.actors.consensus.raft.messages import ConfState
     from actorgrid.actors.host.lock import AgentLock
+    from actorgrid.actors.host.place import FIRST_NODE, kept_place
     from actorgrid.configs.paths import HostPaths
 
     paths = HostPaths(call.resolved_data_dir)
     paths.make()
-    alone = ConfState(voters=(1,))
+    place = kept_place(paths)
+    alone = ConfState(voters=(FIRST_NODE if place is None else place.node,))
     with AgentLock(paths.lock_file), progress(call.json) as report:
         done = put_back(file.expanduser().absolute(), paths.ledger_dir, time.time(), alone, replace, report)
     paths.leave()
@@ -157,3 +159,45 @@ def restore(call: Call, file: Path, replace: bool) -> None:
     )
     if done["kept"]:
         click.echo(f"the ledger that was there is in {done['kept']}")
+
+
+@command.command()
+@click.option("--lone-survivor", "survivor", is_flag=True, help="Say that the other voters are gone for good.")
+@data_dir_option
+@json_option
+@pass_call
+def recover(call: Call, survivor: bool) -> None:
+    """Go on with this host alone, when a majority of the voters is gone for good; its agent must be stopped.
+
+    What only the others had is lost. They are removed with their work; who of them comes back is refused, and joins
+    anew in an empty directory. Never start a majority of them again: they would go on as the old cluster.
+    """
+    from actorgrid.actors.consensus.recovery import recover as go_on
+    from actorgrid.actors.host.identity import ensure_host_id
+    from actorgrid.actors.host.lock import AgentLock
+    from actorgrid.actors.host.place import kept_place
+    from actorgrid.configs.paths import HostPaths
+    from actorgrid.errors import WrongState
+
+    if not survivor:
+        raise click.UsageError("say that the other voters are gone for good: --lone-survivor")
+    paths = HostPaths(call.resolved_data_dir)
+    place = kept_place(paths)
+    if place is None:
+        raise WrongState("this host is a member of no cluster", asked=str(paths.data_dir), found="no cluster.json")
+    with AgentLock(paths.lock_file), progress(call.json) as report:
+        done = go_on(paths.ledger_dir, ensure_host_id(paths), place.node, time.time(), report)
+    has_key = any(paths.security_dir.glob("authority-*.key"))
+    if call.json:
+        call.document({**done, "has_authority_key": has_key})
+        return
+    click.echo(
+        f"{done['path']}: entry {done['index']}, epoch {done['epoch']}, {done['jobs']} jobs; one voter, this host"
+    )
+    click.echo(f"  removed   {', '.join(f'{id} (node {node})' for id, node in done['removed'].items()) or 'nobody'}")
+    click.echo(f"  kept      {done['unsure']} last entries that this host did not know to be committed")
+    click.echo("  lost      whatever was accepted by the others and had not come here yet")
+    if not has_key:
+        click.echo("  note      this host did not vote, so it has no key of the authority: it cannot let hosts in")
+    click.echo(f"  before    {done['kept']}")
+    click.echo("  next      actorgrid up; the others join anew, in empty directories: actorgrid token create")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from click.core import ParameterSource
 
-from actorgrid.errors import ActorGridError, InvalidSetting
+from actorgrid.errors import ActorGridError, InvalidSetting, StartFailed
 
 from .call import Call, config_option, data_dir_option, json_option, pass_call
 
@@ -58,12 +59,18 @@ def command(
     data_dir = call.resolved_data_dir
     settings = settings_read_apart(config_dir, data_dir, overrides, flag_names=flag_names)
 
-    def on_ready(info: dict[str, Any]) -> None:
+    def show(info: dict[str, Any]) -> None:
         if call.json:
             call.document({"event": "ready", "data_dir": str(data_dir), **info})
         else:
             click.echo(banner({"gpus": inventory(info, data_dir), **info}, data_dir, call.data_dir))
         sys.stdout.flush()
+
+    def on_ready(info: dict[str, Any]) -> None:
+        try:
+            show(info)
+        except BrokenPipeError:  # whoever read it has gone; the agent serves all the same
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     from actorgrid.actors.host.boot import run_host
 
@@ -74,7 +81,22 @@ def command(
         from actorgrid.actors.host.place import JoinOrder
 
         order = JoinOrder(member, token)
-    run_host(settings, data_dir, on_ready, join=order, say=lambda text: None if call.json else _say(text))
+    run_host(
+        settings, data_dir, on_ready, join=order, say=lambda text: None if call.json else _say(text), again=_start_again
+    )
+
+
+def _start_again() -> NoReturn:
+    """Become the program that this command runs now, which may be a newer one; same arguments, same process."""
+    arguments = [sys.executable, *sys.orig_argv[1:]]
+    try:
+        os.execv(arguments[0], arguments)  # nosec B606 - the command that we were started with
+    except OSError as error:
+        raise StartFailed(
+            f"the command cannot be run any more: {error.strerror}",
+            asked=" ".join(arguments)[:300],
+            hint="install actorgrid again, then actorgrid up; work that runs is adopted within its lease",
+        ) from error
 
 
 def _say(text: str) -> None:
@@ -137,10 +159,15 @@ def banner(info: dict[str, Any], data_dir: Path, named: Path | None) -> str:
     from actorgrid import hotpath
 
     option = f" --data-dir {named}" if named else ""
+    cluster = []
+    if info.get("cluster_id"):
+        where = f"{info['cluster_id']}, node {info['node']}"
+        cluster.append(f"  cluster   {where}; actorgrid token create{option} lets another host join")
     url = click.style(str(info.get("url", "")), fg="green", bold=True)
     lines = [
         f"{click.style('actorgrid', bold=True)} is up at {url}",
-        f"  gpus      {gpus_line(info.get('gpus'))}",
+        f"  gpus      {gpus_line(info.get('gpus'))}{' (of the cluster)' if cluster else ''}",
+        *cluster,
         f"  data      {data_dir}",
         f"  hot path  {'compiled' if hotpath.COMPILED else 'plain Python (no compiled kernels: slower, same answers)'}",
         "",

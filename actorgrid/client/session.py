@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import os
 import queue
 import secrets
 import socket
@@ -22,6 +23,7 @@ from actorgrid.errors import (
     BadRequest,
     HostUnreachable,
     NotFound,
+    NotSupported,
     Overloaded,
     PeerGone,
     PeerRefused,
@@ -133,7 +135,7 @@ class Session:
                     self._session_lost(session_id)
                     lease_id = self._ask_for(lease_id)
                     continue
-                except (BadRequest, WrongToken, PythonMismatch) as error:
+                except (BadRequest, WrongToken, PythonMismatch, NotSupported) as error:
                     self._dispatcher.no_lease(lane, GROWTH_QUIET_S, None if lane.links else error)
                     return
                 except Overloaded as error:
@@ -197,6 +199,14 @@ class Session:
         except OSError as error:
             sock.close()
             self.give_back(lease_id)
+            folder = os.path.dirname(str(grant["socket_path"]))
+            if isinstance(error, FileNotFoundError) and not os.path.isdir(folder):
+                raise NotSupported(
+                    "session tasks need a worker's socket, which is on no machine but the cluster's hosts",
+                    asked=self._http.url,
+                    found=f"this machine has no {folder}",
+                    hint="say durable=True, which makes it a job, or client.run(); or connect() on one of the hosts",
+                ) from error
             raise PeerGone(
                 f"cannot reach the leased worker: {error}",
                 asked=str(grant["socket_path"]),

@@ -108,7 +108,13 @@ def _open(picture: Picture) -> Iterable[tuple[str, float, Plain | None]]:
     """What is not over yet: each allocation with its patience, and each host that is up with what usual work has."""
     for allocation in picture.allocations:
         job = picture.jobs.get(allocation["owner"].get("job_id", ""), {})
-        yield allocation["host"], isolation_of(allocation, job), allocation
+        absence_s = _absence_s(picture, allocation["host"])
+        yield allocation["host"], max(isolation_of(allocation, job), absence_s), allocation
     for host_id, host in picture.hosts.items():
         if host["state"] == "up":
-            yield host_id, MAX_ISOLATION_S, None
+            yield host_id, max(MAX_ISOLATION_S, _absence_s(picture, host_id)), None
+
+
+def _absence_s(picture: Picture, host_id: str) -> float:
+    """How long it said that it would be away."""
+    return float(picture.hosts[host_id].get("absence_s", 0.0))

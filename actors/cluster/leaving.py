@@ -15,9 +15,9 @@ from actorgrid.supervisors.server import Server
 
 from ..consensus import commands
 from ..consensus.messages import Query
-from ..consensus.mirror import LedgerMirror
+from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..host.departure import mark_departed
-from ..host.supervisor import StopHost
+from ..host.messages import StopHost
 from ..links.messages import AskHost, AskLeader
 from .messages import LeaveHost, LeaveStep
 
@@ -37,6 +37,7 @@ class Leaving:
     def __init__(self, server: Server, mirror: LedgerMirror) -> None:
         self._server, self._mirror = server, mirror
         self._node: int | None = None
+        self._twin = False
 
     # -- this host
 
@@ -51,6 +52,21 @@ class Leaving:
             self._server.log.warning("this host has left the cluster; it stops")
             mark_departed(host.paths, f"it left cluster {host.place.cluster_id} as node {host.place.node}", time())
             self._server.cast_after(GOODBYE_S, "host", StopHost("it has left the cluster"))
+
+    def refuse_twin(self, host: dict[str, Any] | None) -> None:
+        """The record of a host is another: stop, when another agent has started as this one since."""
+        own = self._server.host
+        if host is None or host["host_id"] != own.host_id or host["incarnation"] <= own.incarnation or self._twin:
+            return
+        self._twin = True
+        self._server.log.critical(
+            "another agent has started as this host (incarnation %d, at %s; this is %d), from a copy of the data"
+            " directory it seems: this one stops",
+            host["incarnation"],
+            host.get("address") or host["hostname"],
+            own.incarnation,
+        )
+        self._server.cast("host", StopHost("another agent has started as this host"))
 
     # -- whoever is asked
 
@@ -126,7 +142,7 @@ class Leaving:
             )
         host = mirror.hosts.get(host_id)
         if host is not None and not host.get("draining"):
-            await mirror.propose(commands.drain_host(host_id, True, by, time()))
+            await self._commit(commands.drain_host(host_id, True, by, time()))
         held = sorted(id for id, record in mirror.allocations.items() if record["host"] == host_id)
         gone = host_id in mirror.absent or (host or {}).get("state") == "lost"
         if held:
@@ -134,11 +150,11 @@ class Leaving:
             if wait:
                 return _state(host_id, DRAINING, held)
         if member["votes"]:
-            await mirror.propose(commands.change_member(host_id, time(), votes=False))
+            await self._commit(commands.change_member(host_id, time(), votes=False))
         status = await self._server.call("consensus", Query("status"))
         if member["node"] in status["voters"]:
             return _state(host_id, HANDING_OVER)
-        done = await mirror.propose(commands.remove_member(host_id, by, time(), force=request.force and gone))
+        done = await self._commit(commands.remove_member(host_id, by, time(), force=request.force and gone))
         return {**_state(host_id, LEFT), "lost": done["lost"]}
 
     async def _let_work_end(self, host_id: str, held: list[str], gone: bool, request: LeaveStep) -> bool:
@@ -163,10 +179,13 @@ class Leaving:
             await self._server.call("links", AskHost(host_id, "end_all_work", {}, STEP_S), STEP_S + 1)
         return True
 
+    async def _commit(self, command: dict[str, Any]) -> dict[str, Any]:
+        return await self._mirror.propose(command, leaderless_s=LEADERLESS_S)
+
     async def _stay(self, host_id: str, by: str) -> dict[str, Any]:
-        await self._mirror.propose(commands.change_member(host_id, time(), votes=True))
+        await self._commit(commands.change_member(host_id, time(), votes=True))
         if host_id in self._mirror.hosts:
-            await self._mirror.propose(commands.drain_host(host_id, False, by, time()))
+            await self._commit(commands.drain_host(host_id, False, by, time()))
         return _state(host_id, STAYS)
 
 

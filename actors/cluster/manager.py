@@ -10,20 +10,25 @@ from collections import OrderedDict
 from time import time
 from typing import Any
 
+import actorgrid
 from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
 from actorgrid.models import JobState, NodeHealth
 from actorgrid.supervisors.envelope import GetStatus, SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
 
+from ..consensus.command_checks import VERSION
+from ..consensus.commands import change_member
 from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
+from ..links.messages import AskHosts
+from .absence import Absence
 from .core import choose_pool
 from .leaving import Leaving
 from .messages import (
+    AllowAbsence,
     CancelJob,
-    ChangeLock,
     ChangeSetting,
     ClusterSummary,
     GetJob,
@@ -39,6 +44,8 @@ from .messages import (
 from .room import options, other_kinds, reduced
 from .why import Circumstances, explain_job
 
+VERSION_TOLD_S = 600.0
+"""A minority waits for the others to come back."""
 RECENT_JOBS = 1000
 """Ended jobs answered from memory; older ones are read from the ledger's history."""
 LIST_LIMIT = 1000
@@ -46,6 +53,7 @@ RATE_WINDOW_S = 60.0
 ROOT_DEPTH_MAX = 100
 REDUCTIONS_MAX = 3
 EXPLAIN_S = 1.5
+REPORTS_S, REPORTS_MAX = 1.0, 256
 BAD_ENDS = (JobState.FAILED, JobState.CANCELLED, JobState.LOST)
 FEASIBLE_SHAPES = 256
 """Remembered request shapes that passed the feasibility check, so that a batch of equals asks once."""
@@ -70,7 +78,20 @@ class ClusterManager(Server):
         self._ended_total = {state.value: 0 for state in JobState if state.final}
         self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
         self._leaving = Leaving(self, self._mirror)
+        self._absence = Absence(self, self._mirror)
         await self._mirror.start()
+        self._absence.look(self._mirror.hosts.get(self.host.host_id))
+        self.spawn(self._tell_version())
+
+    async def _tell_version(self) -> None:
+        """Have the others know what software this host runs now, and which commands of the ledger it knows."""
+        known = self._mirror.members.get(self.host.host_id)
+        fields = {"version": actorgrid.__version__, "ledger_version": VERSION}
+        if known is not None and any(known.get(name) != value for name, value in fields.items()):
+            try:
+                await self._mirror.propose(change_member(self.host.host_id, time(), **fields), VERSION_TOLD_S)
+            except ActorGridError as error:
+                self.log.warning("the cluster does not know this host's version yet: %s", error)
 
     def peer_restarted(self, name: str) -> None:
         """A restarted server has the settings of its files; tell it what was changed since."""
@@ -93,6 +114,7 @@ class ClusterManager(Server):
             self.spawn(self._settle_from_history(job_id))
         self._feasible.clear()
         self._leaving.look()
+        self._leaving.refuse_twin(snapshot.hosts.get(self.host.host_id))
 
     async def _settle_from_history(self, job_id: str) -> None:
         record = await self.call("consensus", Query("job", {"job_id": job_id}))
@@ -109,8 +131,13 @@ class ClusterManager(Server):
                 self._tell_setting(identity, record)
             elif kind == "host":
                 self._feasible.clear()
+                self._leaving.refuse_twin(record)
+                if identity == self.host.host_id:
+                    self._absence.look(record)
             elif kind == "member":
                 self._leaving.look()
+                if identity == self.host.host_id:
+                    self.spawn(self._tell_version())
         if len(self._ended_at) > 100_000:
             del self._ended_at[:50_000]
 
@@ -190,6 +217,10 @@ class ClusterManager(Server):
     async def _commit(self, command: dict[str, Any]) -> dict[str, Any]:
         """Raises NoQuorum when nobody leads: whoever waits at a door can go to another."""
         return await self._mirror.propose(command, leaderless_s=LEADERLESS_S)
+
+    @handles(AllowAbsence)
+    async def _allow_absence(self, _request: AllowAbsence) -> int:
+        return await self._absence.allow()
 
     # -- answering
 
@@ -353,27 +384,43 @@ class ClusterManager(Server):
     @handles(ListHosts)
     async def _hosts(self, request: ListHosts) -> list[dict[str, Any]]:
         await self._mirror.reached(request.seen)
-        health = await self._health()
+        reports = {self.host.host_id: await self._health(), **await self._reports_elsewhere()}
         devices = await self._devices()
         port = await self._port()
         voters = (await self.call("consensus", Query("status")))["voters"]
         return [
-            {**self._host_view(record, health, devices, port), **self._membership(host_id, voters)}
+            {**self._host_view(record, reports, devices, port), **self._membership(host_id, voters)}
             for host_id, record in sorted(self._mirror.hosts.items())
         ]
 
-    def _condition(self, record: dict[str, Any], health: dict[str, Any]) -> dict[str, Any]:
-        """How a host is, as far as this one can tell: of the others, only the leader hears."""
+    async def _reports_elsewhere(self) -> dict[str, dict[str, Any]]:
+        """How the other hosts say that they are, those that answer soon; at most 256 are asked."""
+        others = sorted(self._mirror.hosts.keys() & self._mirror.members.keys() - {self.host.host_id})
+        if self.host.place is None or not others:
+            return {}
+        try:
+            found: dict[str, dict[str, Any]] = await self.call(
+                "links", AskHosts(tuple(others[:REPORTS_MAX]), "health", {}, REPORTS_S), REPORTS_S + 1
+            )
+        except ActorGridError as error:
+            self.log.info("the other hosts' health: %s", error)
+            return {}
+        return found
+
+    def _condition(self, record: dict[str, Any], reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        """How a host is: as it says itself, else as far as this one can tell; whom it misses, the leader knows."""
         host_id, mirror = record["host_id"], self._mirror
-        here, problems, heard_at = host_id == self.host.host_id, [], None
-        if here:
-            state, problems, heard_at = health["health"], list(health["problems"]), time()
-        elif host_id in mirror.absent:
-            state, heard_at = NodeHealth.UNREACHABLE, time() - self.runtime.boottime() + mirror.absent[host_id]
+        problems: list[str] = []
+        heard_at: float | None = None
+        if host_id in mirror.absent:
+            state = NodeHealth.UNREACHABLE.value
+            heard_at = time() - self.runtime.boottime() + mirror.absent[host_id]
+        elif host_id in reports:
+            state, problems, heard_at = reports[host_id]["health"], list(reports[host_id]["problems"]), time()
         else:
-            state, heard_at = NodeHealth.UNKNOWN, time() if mirror.leads else None
+            state, heard_at = NodeHealth.UNKNOWN.value, time() if mirror.leads else None
         if record["state"] == "lost":
-            state, heard_at = NodeHealth.LOST, heard_at or record["heard_at"]
+            state, heard_at = NodeHealth.LOST.value, heard_at or record["heard_at"]
             problems.insert(0, "it was away for too long: it gets work again once nothing lives there of what it had")
         return {"health": state, "problems": problems, "last_heartbeat": heard_at}
 
@@ -405,7 +452,7 @@ class ClusterManager(Server):
         return int(str(status["url"]).rpartition(":")[2])
 
     def _host_view(
-        self, record: dict[str, Any], health: dict[str, Any], devices: list[dict[str, Any]], port: int
+        self, record: dict[str, Any], reports: dict[str, dict[str, Any]], devices: list[dict[str, Any]], port: int
     ) -> dict[str, Any]:
         held = [a for a in self._mirror.allocations.values() if a["host"] == record["host_id"]]
         return {
@@ -419,8 +466,9 @@ class ClusterManager(Server):
             "cpu_milli_allocated": sum(a["cpu_milli"] for a in held),
             "memory_mib": record["memory_mib"],
             "memory_mib_allocated": sum(a["memory_mib"] for a in held),
-            **self._condition(record, health),
+            **self._condition(record, reports),
             "draining": record.get("draining", False),
+            "measured": record.get("measured"),
         }
 
     @handles(ClusterSummary)
@@ -491,10 +539,6 @@ class ClusterManager(Server):
     async def _set_quota(self, request: SetQuota) -> dict[str, Any]:
         command = {"type": "set_quota", "user": request.user, "limits": request.limits, "by": request.by}
         return await self._commit(command)
-
-    @handles(ChangeLock)
-    async def _change_lock(self, request: ChangeLock) -> dict[str, Any]:
-        return await self._commit(request.command)
 
     def metrics(self) -> dict[str, float]:
         """Jobs by state, submissions and ends."""

@@ -24,6 +24,11 @@ class SubmitJobs:
 
 
 @dataclass(frozen=True, slots=True)
+class AllowAbsence:
+    """This host is about to start anew: let everybody wait for it a minute. Answer: the entry that says so."""
+
+
+@dataclass(frozen=True, slots=True)
 class CancelJob:
     """Cancel a job in any state. Answer: the job record. Raises UnknownJob."""
 
@@ -118,13 +123,6 @@ class SetQuota:
     user: str
     limits: dict[str, Any] | None
     by: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeLock:
-    """Commit a command about a lock (see consensus/commands.py). Answer: the ledger's. Raises what it refuses with."""
-
-    command: dict[str, Any]
 
 
 # -- LoadBalancer

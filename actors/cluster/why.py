@@ -289,7 +289,8 @@ def _how_to_make_room(story: _Story, job: Record, fit: Record, around: Circumsta
     resources = job["resources"]
     nearest = fit.get("nearest") or {}
     missing = nearest.get("missing") or {}
-    host = around.hosts.get(nearest.get("node", ""))
+    # Room for one member is not yet room for a gang.
+    host = None if "gang" in resources else around.hosts.get(nearest.get("node", ""))
     victims: list[str] = []
     room_at = None
     if host is not None:

@@ -17,11 +17,13 @@ import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from actorgrid.configs.durable import sync_folder
+from actorgrid.errors import LogCorrupted
 
 from .record import SECTOR
-from .segment_files import write_all
+from .segment_files import RECOVERY_HINT, write_all
 
 MAGIC = b"AGACKED1"
 _SLOT = struct.Struct("<8sQQQI")
@@ -37,6 +39,17 @@ class Mark:
     offset: int
     last_index: int
     chain: int
+
+
+def acknowledged_lost(last_index: int, acknowledged_index: int, **where: Any) -> LogCorrupted:
+    """The error of a log that ends too early; *where* says in which segment, at which offset."""
+    return LogCorrupted(
+        "the log ends before an entry that was acknowledged",
+        found=f"last entry {last_index}, acknowledged up to {acknowledged_index}",
+        hint=RECOVERY_HINT,
+        index=last_index + 1,
+        **where,
+    )
 
 
 class AcknowledgedMark:

@@ -11,35 +11,36 @@ the new term can be recorded); the host then stays down.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import replace
 from time import time
 from typing import Any, ClassVar
 
-from actorgrid.errors import ActorGridError, DiskFull, MailboxFull, NotLeader, StorageError
+from actorgrid.errors import ActorGridError, MailboxFull, NotLeader, StorageError
 from actorgrid.supervisors.collection import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
 from ..security.messages import MaterialChanged
-from .command_checks import check
-from .commands import ABOUT_ACCEPTED_WORK, compare_digest, decode_entry, encode_entry, expire_lock
+from .command_checks import check, refuse_if_too_new
+from .commands import compare_digest, decode_entry, encode_entry, expire_lock
+from .commit_times import CommitTimes
 from .concerned import hosts_concerned
 from .departures import Departures
+from .disk_room import DiskRoom
 from .entries import Done
 from .followers import Followers
 from .heard import Heard
 from .linearizable import Reads
 from .lock_expiry import LockExpiry
-from .messages import Propose, Proposed, Query, Snapshot, Subscribe
+from .messages import HandOver, Propose, Proposed, Query, Snapshot, Subscribe
 from .outcome import Outcome
 from .queries import Queries
 from .raft.messages import NO_NODE, Dropped, Message
 from .raft_links import RaftLinks
-from .reserve import free_bytes
 from .snapshot_format import FORMAT
 from .voter import Voter
-from .voter_policy import heir, next_step
+from .voter_policy import heir, next_step, successor
 
 BACKLOG_MAX = 10_000
 HOUSEKEEPING_S = 1.0
@@ -49,14 +50,11 @@ LONE_TICK_S = 1.0
 CATCH_UP_S = 8.0
 WAITS_S = 60.0
 """A proposal waits here at most; by then its caller has repeated it several times."""
-LOOK_S = 0.25
+LOOK_S, HAND_OVER_S = 0.25, 2.0
 ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
 """A voter that was not heard of for so long may lose its vote to a host that is there."""
-GOODBYE_S = 3.0
-"""A member that left keeps its links so long, so that it hears of it."""
-TIMES_KEPT = 1024
 PIECES_A_TURN = 4
 """Of a snapshot, between two looks at the mailbox: 4,000 records, some 30 ms."""
 ONLY_VOTER = 1
@@ -76,13 +74,14 @@ class Consensus(Server):
         self._failed: ActorGridError | None = None
         self._waiting: dict[tuple[str, int], list[tuple[Waiter, float]]] = {}
         self._waiting_count = 0
+        self._answers: list[tuple[Waiter, Outcome]] = []
         self._gathered = 0
         self._reads = Reads(lambda context: self._voter.read_index(context), lambda: self._voter.ledger.index)
         self._pump_timer: Timer | None = None
         self._followers = Followers(self)
         self._commits_total = 0
         self._refused_total: Counter[str] = Counter()
-        self._commit_times: deque[float] = deque(maxlen=TIMES_KEPT)
+        self._commit_times = CommitTimes()
         self._expiry = LockExpiry()
         self._expiry_timer: Timer | None = None
         self._expiry_at = 0.0
@@ -92,6 +91,7 @@ class Consensus(Server):
         self._links: RaftLinks | None = None
         self._heard_of = Heard()
         self._absent: dict[str, float] = {}
+        self._departures = Departures(self, self._is_led, lambda: not self._ready.done, self.failed)
         plan = self.host.voter
         with collection_paused():
             self._voter = Voter(
@@ -103,6 +103,7 @@ class Consensus(Server):
                 self.runtime.in_place,
                 plan is None or plan.founding,
             )
+            self._room = DiskRoom(self._voter, self.host.paths, self.host.settings)
             self._queries = Queries(self._voter.ledger, self._voter.history)
             self._snapshot_due = self._voter.snapshot_index + performance.ledger_snapshot_every
             self.runtime.watch(self._voter.fileno(), self._voter.collect)
@@ -112,7 +113,7 @@ class Consensus(Server):
                     plan,
                     lambda: self._voter.ledger.members,
                     lambda: self._voter.ledger.removed,
-                    Departures(self, self._is_led, lambda: not self._ready.done, self.failed).refused,
+                    self._departures.refused,
                     self._step,
                     self._voter.unreachable,
                 )
@@ -135,11 +136,14 @@ class Consensus(Server):
             try:
                 await self._linearizable()
             except ActorGridError as error:
-                if self.runtime.monotonic() > deadline:
-                    self.log.warning("starting without a leader of the ledger: %s", error)
-                else:
+                if self.runtime.monotonic() <= deadline:
                     await self.sleep(TICK_S)
                     continue
+                refused = self._departures.replaced()
+                if refused is not None:
+                    self.failed(refused)
+                    return
+                self.log.warning("starting without a leader of the ledger: %s", error)
             self._ready.set(None)
 
     def stop(self, reason: str) -> None:
@@ -157,7 +161,8 @@ class Consensus(Server):
     def _keep_house(self) -> None:
         if self._failed is None:
             self._voter.write_history()
-            self._look_for_room()
+            if self._room.look():
+                self.log.warning("there is room on the disk again: new work is accepted")
             self._choose_voters()
             if self._links is not None and not self._is_led():
                 # Any voter may say who leads, or that this host is no member any more.
@@ -192,18 +197,25 @@ class Consensus(Server):
                 self._expiry.changed(name, record, self.runtime.monotonic())
                 self._arm_expiry()
             elif kind == "member" and self._links is not None:
-                self._member_changed(name, record is None)
+                self._links.member_changed(name, record is None)
         command = done.command
         self._followers.tell(outcome, command.get("at", 0.0), command.get("type", "new_term"))
         for waiter, since in self._waiting.pop((done.session, done.seq), ()):
             self._waiting_count -= 1
-            self._commit_times.append(self.runtime.monotonic() - since)
-            waiter.set(outcome)
-        self._reads.release()
+            self._commit_times.note(self.runtime.monotonic() - since)
+            self._answers.append((waiter, outcome))
         if self._leading:
             self._put_digest(outcome.index)
         if outcome.index >= self._snapshot_due and not self._snapshot_under_way:
             self.spawn(self._snapshot())
+
+    def carried_out(self) -> None:
+        """See ``voter.Audience``: those who follow hear of it before those who proposed it."""
+        self._followers.flush()
+        answers, self._answers = self._answers, []
+        for waiter, outcome in answers:
+            waiter.set(outcome)
+        self._reads.release()
 
     def restored(self) -> None:
         """See ``voter.Audience``: whoever follows has to start over."""
@@ -278,16 +290,6 @@ class Consensus(Server):
                 waiter.fail(error)
         self._reads.abandon(error)
 
-    # -- members that come and go
-
-    def _member_changed(self, host_id: str, gone: bool) -> None:
-        assert self._links is not None, "only a cluster has members"
-        if gone and self._voter.ledger.removed.get(host_id, {}).get("left"):
-            # It went in order: it may hear of it before its links are closed.
-            self.runtime.after(GOODBYE_S, self._links.members_changed)
-        else:
-            self._links.members_changed()
-
     # -- what only a leader does
 
     def _put_digest(self, index: int) -> None:
@@ -351,19 +353,31 @@ class Consensus(Server):
         if not self._leading or not members:
             return
         status = self._voter.status()
-        most = SILENT_S / TICK_S
-        silent = frozenset(node for node, progress in status.progress.items() if progress.quiet_ticks > most)
+        silent = status.silent(SILENT_S / TICK_S)
         around = (members, status.config, status.progress, status.commit, status.node, silent)
         next_leader = heir(*around)
         if next_leader is not None:
-            self.log.info("handing the leadership over to node %d: %s", next_leader, self._voter.hand_over(next_leader))
-            self._pump_soon()
+            self._give_leadership(next_leader)
             return
         changes = next_step(*around)
         if changes:
             taken = self._voter.change_members(changes)
             self.log.info("voters: %s: %s", changes, taken)
             self._pump_soon()
+
+    def _give_leadership(self, to: int) -> None:
+        self.log.info("handing the leadership over to node %d: %s", to, self._voter.hand_over(to))
+        self._pump_soon()
+
+    @handles(HandOver)
+    async def _hand_over(self, _request: HandOver) -> dict[str, Any]:
+        to = successor(self._voter.status(), ABSENT_S / TICK_S) if self._leading else None
+        if to is not None:
+            self._give_leadership(to)
+            deadline = self.runtime.monotonic() + HAND_OVER_S
+            while (self._leading or self._leader_host() is None) and self.runtime.monotonic() < deadline:
+                await self.sleep(TICK_S)
+        return {"leader": self._leader_host()}
 
     def _put(self, command: dict[str, Any]) -> None:
         """Propose for ourselves; what is lost with the leadership is not missed."""
@@ -387,7 +401,8 @@ class Consensus(Server):
         try:
             payload = encode_entry(request.command, request.session, request.seq)
             command = check(decode_entry(payload)[2])
-            self._refuse_without_room(command["type"])
+            refuse_if_too_new(command, self._voter.ledger.members)
+            self._room.refuse(command["type"])
             if self._waiting_count >= BACKLOG_MAX:
                 raise MailboxFull(
                     "too many commands wait for the disk", found=f"{BACKLOG_MAX} waiting", hint="propose it again"
@@ -437,36 +452,6 @@ class Consensus(Server):
             self._voter.pump()
             self._arm_expiry()
 
-    # -- room on the disk
-
-    def _refuse_without_room(self, command_type: str) -> None:
-        if self._voter.full is not None:
-            raise self._voter.full  # not even what was accepted can be recorded
-        if command_type in ABOUT_ACCEPTED_WORK:
-            return
-        if self._voter.tight is not None:
-            raise self._voter.tight
-        free = free_bytes(self.host.paths.ledger_dir)
-        wanted = self.host.settings.performance.min_free_bytes
-        if free < wanted:
-            raise DiskFull(
-                "the disk is nearly full, so no new work is accepted",
-                asked=f"{wanted} bytes free (performance.min_free_bytes)",
-                found=f"{free} bytes free under {self.host.paths.data_dir}",
-                hint="free some space; everything accepted is kept and goes on",
-                free_bytes=free,
-                min_free_bytes=wanted,
-            )
-
-    def _look_for_room(self) -> None:
-        least = self.host.settings.performance.min_free_bytes
-        reserve = self._voter.reserve
-        held = reserve.refill(least)
-        tight = self._voter.tight is not None or self._voter.full is not None
-        if tight and (held or reserve.size_bytes == 0) and free_bytes(self.host.paths.ledger_dir) >= least:
-            self.log.warning("there is room on the disk again: new work is accepted")
-            self._voter.retry()
-
     # -- snapshots
 
     async def _snapshot(self) -> None:
@@ -505,7 +490,7 @@ class Consensus(Server):
             return self._voter.ledger.index
         answer = self._queries.answer(query.kind, query.args)
         if query.kind == "counts":
-            answer["commit_latency_ms"] = 1000 * _percentile(self._commit_times, 50) if self._commit_times else None
+            answer["commit_latency_ms"] = self._commit_times.median_ms
         return answer
 
     async def _linearizable(self) -> None:
@@ -525,14 +510,15 @@ class Consensus(Server):
         found: dict[str, float] = {
             "ledger_commits_total": self._commits_total,
             "ledger_batches_total": self._voter.batches_total,
-            "ledger_commit_seconds_p50": _percentile(self._commit_times, 50),
-            "ledger_commit_seconds_p99": _percentile(self._commit_times, 99),
+            "ledger_commit_seconds_p50": self._commit_times.percentile_s(50) or 0.0,
+            "ledger_commit_seconds_p99": self._commit_times.percentile_s(99) or 0.0,
             "ledger_last_index": self._voter.ledger.index,
             "ledger_snapshot_index": self._voter.snapshot_index,
             "ledger_term": self._voter.ledger.term,
             "ledger_bytes": self._voter.log.size_bytes,
             "ledger_segments": self._voter.log.segment_count,
             "ledger_subscribers": len(self._followers),
+            "ledger_locks": len(self._voter.ledger.locks),
             "ledger_accepts_new_work": float(self._accepts()),
             "ledger_refused_total": sum(self._refused_total.values()),
         }
@@ -553,25 +539,12 @@ class Consensus(Server):
             "log_bytes": self._voter.log.size_bytes,
             "segments": self._voter.log.segment_count,
             "subscribers": self._followers.names,
-            "free_bytes": free_bytes(self.host.paths.ledger_dir),
+            "free_bytes": self._room.free_bytes,
             "accepts_new_work": self._accepts(),
         }
 
     def _accepts(self) -> bool:
-        if self._failed is not None:
-            return False
-        try:
-            self._refuse_without_room("submit_jobs")
-        except DiskFull:
-            return False
-        return True
-
-
-def _percentile(values: deque[float], percent: int) -> float:
-    if not values:
-        return 0.0
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+        return self._failed is None and self._room.accepts_new_work()
 
 
 def _not_leader(found: str = "", *, taken: bool = True) -> NotLeader:

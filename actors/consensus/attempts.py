@@ -150,7 +150,7 @@ class Attempts:
             if command["outcome"] == LOST:
                 # Its host may be lost as well: nothing there is held for a gang whose other members still stop.
                 self._given.take_back(attempt["members"][rank]["allocation_id"])
-            if not gangs.is_over(attempt):
+            if not self.is_over(attempt):
                 changed = self._jobs.change(job["job_id"], attempts=with_attempt(job, attempt))
                 return str(changed["state"])
             command = gangs.verdict(job, attempt, command.get("retry_at"))
@@ -165,6 +165,10 @@ class Attempts:
             error = None if state == SUCCEEDED else ended["error"]
             self._jobs.finish(job["job_id"], state, error, at, attempts=attempts)
         return state
+
+    def is_over(self, attempt: Plain) -> bool:
+        """Whether nothing of a gang's attempt runs any more, so that the next one may."""
+        return all(member["ended_at"] is not None for member in attempt["members"])
 
     # -- finding
 

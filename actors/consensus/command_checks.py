@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from actorgrid.errors import BadRequest
+from actorgrid.errors import BadRequest, HostsTooOld
 
 from .gangs import MEMBERS_MAX
 from .quotas import LIMITS
 
 VERSION = 1
+"""What this host knows. A host tells the others (``ledger_version`` of its member record)."""
+SINCE: dict[str, int] = {}
+"""The version that a kind of command came with, or its meaning changed with, where that is not 1. A command carries
+it, so that a host which is older knows that it does not know it, and hosts which are newer do not propose it before
+all are (``refuse_if_too_new``)."""
 MAX_JOBS = 10_000
 MAX_LOST = 10_000
 DEPTH_MAX = 16
@@ -136,6 +141,7 @@ _HOST: dict[str, _Check] = {
 }
 _HOST_MAY: dict[str, _Check] = {
     "hostname": _text,
+    "boot_id": _text,
     "state": lambda value: value in ("up", "down"),
     "address": _or_none(_text),
     "port": _or_none(_whole),
@@ -188,7 +194,7 @@ _JOB_MAY: dict[str, _Check] = {
     "submitted_at": _number,
 }
 _MEMBER: dict[str, _Check] = {"addresses": _env, "fingerprint": _text}
-_MEMBER_MAY: dict[str, _Check] = {"rack": _or_none(_text), "version": _text, "votes": _truth}
+_MEMBER_MAY: dict[str, _Check] = {"rack": _or_none(_text), "version": _text, "votes": _truth, "ledger_version": _whole}
 _JOIN_TOKEN: dict[str, _Check] = {
     "id": _id,
     "cluster_id": _id,
@@ -228,6 +234,10 @@ _ENTRY: dict[str, _Check] = {"type": _text, "v": _whole, "at": _number}
 _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "new_term": ({"term": _whole}, {"epoch": _or_none(_whole)}),
     "register_host": ({"host": _table}, {}),
+    "allow_absence": (
+        {"host": _id, "incarnation": _whole, "absence_s": lambda value: _number(value) and 0 <= value <= 3600},
+        {"began": _or_none(_whole)},
+    ),
     "confirm_host": ({"host": _id, "incarnation": _whole, "lost_at": _or_none(_whole)}, {}),
     "lose_host": (
         {
@@ -240,6 +250,7 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
         },
         {},
     ),
+    "measure_host": ({"host": _id, "incarnation": _whole, "measured": _table}, {}),
     "drain_host": ({"host": _id, "draining": _truth}, {"by": _text}),
     "submit_jobs": ({"jobs": lambda value: isinstance(value, list) and len(value) <= MAX_JOBS}, {}),
     "grant_attempt": (
@@ -336,6 +347,27 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "set_quota": ({"user": _user, "limits": _or_none(_table)}, {"by": _text}),
 }
 _LIMITS_MAY: dict[str, _Check] = dict.fromkeys(LIMITS, _or_none(_whole))
+
+
+def version_of(kind: str) -> int:
+    """The lowest version that knows commands of *kind*."""
+    return SINCE.get(kind, 1)
+
+
+def refuse_if_too_new(command: Command, members: Mapping[str, Any]) -> None:
+    """Raises HostsTooOld while a member does not know *command*: it would refuse what all others carry out, and its
+    state would be another from then on.
+    """
+    if command["v"] <= 1:
+        return
+    old = sorted(host_id for host_id, member in members.items() if member.get("ledger_version", 1) < command["v"])
+    if old:
+        raise HostsTooOld(
+            f"some hosts do not know {command['type']} yet",
+            asked=f"format version {command['v']}",
+            found=f"{len(old)} of {len(members)} hosts are older: {', '.join(old[:3])}" + ", ..." * (len(old) > 3),
+            hint="upgrade them: actorgrid upgrade --rolling",
+        )
 
 
 def check(command: object) -> Command:

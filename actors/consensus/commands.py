@@ -12,7 +12,7 @@ from typing import Any
 
 from actorgrid.errors import BodyTooLarge
 
-from .command_checks import VERSION, Command, refused
+from .command_checks import Command, refused, version_of
 from .records import UNKNOWN_USER
 
 MAX_COMMAND_BYTES = 16 * 2**20
@@ -25,6 +25,7 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "drain_host",
         "confirm_host",
         "lose_host",
+        "allow_absence",
         "start_attempt",
         "end_attempt",
         "preempt_attempt",
@@ -77,6 +78,11 @@ def confirm_host(host: str, incarnation: int, lost_at: int | None, at: float) ->
     return _command("confirm_host", at, host=host, incarnation=incarnation, lost_at=lost_at)
 
 
+def allow_absence(host: str, incarnation: int, absence_s: float, at: float, began: int | None = None) -> Command:
+    """Wait so long for a host that is about to start anew; 0 ends the wait that *began* at that entry."""
+    return _command("allow_absence", at, host=host, incarnation=incarnation, absence_s=absence_s, began=began)
+
+
 def lose_host(
     host: str,
     incarnation: int,
@@ -105,6 +111,11 @@ def lose_host(
 def drain_host(host: str, draining: bool, by: str, at: float) -> Command:
     """Give a host nothing new, whatever its incarnation, until it is said otherwise; what it has goes on."""
     return _command("drain_host", at, host=host, draining=draining, by=by)
+
+
+def measure_host(host: str, incarnation: int, measured: dict[str, Any], at: float) -> Command:
+    """What a host's disk and network do: figures by name, with their units in the names."""
+    return _command("measure_host", at, host=host, incarnation=incarnation, measured=measured)
 
 
 def submit_jobs(jobs: list[dict[str, Any]], at: float) -> Command:
@@ -414,7 +425,7 @@ def set_quota(user: str, limits: dict[str, Any] | None, by: str, at: float) -> C
 
 
 def _command(kind: str, at: float, **fields: Any) -> Command:
-    return {"type": kind, "v": VERSION, "at": at, **fields}
+    return {"type": kind, "v": version_of(kind), "at": at, **fields}
 
 
 # -- bytes

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import time
 
-from actorgrid.errors import HostRemoved
+from actorgrid.errors import CertificateRefused, HostRemoved
 from actorgrid.supervisors.server import Server
 
 from ..host.departure import mark_departed, removed
-from ..host.supervisor import StopHost
-from .member_links import REMOVED
+from ..host.messages import StopHost
+from .member_links import ANOTHER_KEY, REMOVED
 
 
 class Departures:
@@ -26,12 +26,27 @@ class Departures:
     ) -> None:
         self._server, self._led, self._starting, self._fail = server, led, starting, fail
         self._told = False
+        self._replaced = ""
+
+    def replaced(self) -> CertificateRefused | None:
+        """At the end of a start that found no leader: why, when members know this host by another key than it has."""
+        if not self._replaced:
+            return None
+        return CertificateRefused(
+            "the cluster knows this host by another key than the one that is here",
+            asked=str(self._server.host.host_id),
+            found=f"so says {self._replaced}",
+            hint="was its data directory copied, and started elsewhere? That one has its place now: stop it and bring"
+            " its directory back, or join with a new token in an empty one (--data-dir)",
+        )
 
     def refused(self, host_id: str, why: str) -> None:
         """Member *host_id* does not take us. Where no leader does either, and the word is that we were removed, go.
 
         A member that lags, and does not know us yet, says something else.
         """
+        if f"{self._server.host.host_id}{ANOTHER_KEY}" in why:
+            self._replaced = host_id
         own = f"{self._server.host.host_id}{REMOVED}"
         if own not in why or self._told or self._led():
             return

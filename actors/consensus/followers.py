@@ -1,11 +1,13 @@
 """Who follows the ledger on this host: each of its servers that subscribed hears of every change, in order.
 
+What becomes known together is told together: a message to each of a dozen servers costs more than all that it says.
 One that missed something is told so as soon as it takes a message again, and subscribes anew. Bound: as many as a
 host has servers.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import time
 
 from actorgrid.supervisors.server import Server
@@ -19,6 +21,8 @@ RESYNC = "resync"
 UNTOLD = ("renew_lock",)
 """Changes that nobody but the ledger counts: a lock's record may name a thousand holders, each renewing it often."""
 LEADERSHIP = "leadership"
+TOGETHER_MAX = 256
+"""Changes that are gathered before they are told."""
 
 
 class Followers:
@@ -30,6 +34,8 @@ class Followers:
         self._lagging: dict[str, int] = {}
         self._resync_planned = False
         self._index = 0
+        self._gathered: list[Applied] = []
+        self._gathered_changes = 0
 
     def __len__(self) -> int:
         return len(self._told)
@@ -45,30 +51,45 @@ class Followers:
         Gives the index to tell it: that of the last entry that changed anything. Entries that change nothing are told
         to nobody, so a follower that came after one must not seem to be further than those before it.
         """
+        self.flush()
         self._index = self._index or index
         self._told[name] = self._index
         self._lagging.pop(name, None)
         return self._index
 
     def tell(self, outcome: Outcome, at: float, kind: str) -> None:
-        """What the entry of type *kind* changed."""
+        """What the entry of type *kind* changed; heard at the next ``flush``."""
         if not outcome.changes or kind in UNTOLD:
             return
+        self._gathered.append(Applied(outcome.index, self._index, at, kind, outcome.changes))
+        self._gathered_changes += len(outcome.changes)
         self._index = outcome.index
+        if self._gathered_changes >= TOGETHER_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """Let all hear what was gathered, before anyone is answered who may have seen it elsewhere."""
+        if not self._gathered:
+            return
+        gathered, self._gathered, self._gathered_changes = self._gathered, [], 0
         for name, previous in list(self._told.items()):
-            if self._server.cast(name, Applied(outcome.index, previous, at, kind, outcome.changes)):
-                self._told[name] = outcome.index
+            first = gathered[0] if gathered[0].previous == previous else replace(gathered[0], previous=previous)
+            if self._server.cast_all(name, [first, *gathered[1:]]):
+                self._told[name] = gathered[-1].index
             else:
                 self._lose(name)
 
     def tell_between(self, change: Change) -> None:
         """What is no entry of the ledger, and is heard in order with them: who leads, who is there."""
+        self.flush()
         for name, index in list(self._told.items()):
             if not self._server.cast(name, Applied(index, index, time(), LEADERSHIP, (change,))):
                 self._lose(name)
 
     def lose_all(self, index: int) -> None:
         """The state was replaced by a snapshot's of *index*: everyone starts over."""
+        self._gathered.clear()
+        self._gathered_changes = 0
         self._index = index
         for name in list(self._told):
             self._lose(name)

@@ -133,11 +133,6 @@ def ended_member(attempt: Plain, rank: int, command: Plain, at: float) -> Plain:
     return {**attempt, "members": members, "ending": ending}
 
 
-def is_over(attempt: Plain) -> bool:
-    """Whether all members of a gang's attempt have ended."""
-    return all(member["ended_at"] is not None for member in attempt["members"])
-
-
 def verdict(job: Plain, attempt: Plain, retry_at: float | None) -> Plain:
     """What ``end_attempt`` says of an attempt as a whole whose members are all over.
 

@@ -50,9 +50,20 @@ class Hosts:
                 asked=f"incarnation {given['incarnation']}",
                 found=f"incarnation {known['incarnation']}",
             )
+        twin = known is not None and given["incarnation"] == known["incarnation"]
+        if known is not None and twin and given.get("boot_id") != known.get("boot_id"):
+            raise StaleIncarnation(
+                f"another agent has started as host {host_id}",
+                asked=f"incarnation {given['incarnation']} again",
+                found="another boot of it is registered",
+                hint="is this a copy of its data directory? Each host needs one of its own: stop one of the two",
+            )
         record = {**new_host(given, at), "seen_index": index}
-        if known is not None and known.get("draining"):
-            record["draining"] = True
+        if known is not None:
+            # What it said of itself before, and what was said of it, stays true; what it left running goes by its
+            # absence until the shims have heard of it again.
+            kept = ("draining", "measured", "absence_s", "absence_index")
+            record.update({name: known[name] for name in kept if known.get(name)})
         if known is not None and known["state"] == LOST and record["state"] == UP:
             record.update(state=LOST, lost_at=known["lost_at"], heard_at=known["heard_at"])
         self._put(record, record["state"])
@@ -73,10 +84,36 @@ class Hosts:
             self._put({**record, "draining": draining}, "draining" if draining else "taking work")
         return {"host": host_id, "draining": draining}
 
+    def allow_absence(self, command: Plain, index: int) -> Plain:
+        """A host is about to be away, and everybody waits for it longer than for others: ``absence_s``, from the last
+        word of it on. 0 ends that which began at entry ``began``; a later one stays.
+
+        Raises StaleIncarnation, or WrongState for one that is not up, or that has said so again since.
+        """
+        record = self.current(command)
+        if record["state"] != UP or command.get("began") not in (None, record.get("absence_index")):
+            raise WrongState(
+                f"host {command['host']} is not allowed to be away",
+                asked=f"{command['absence_s']:g} s",
+                found=f"it is {record['state']}; it said so last at entry {record.get('absence_index')}",
+            )
+        kept = {name: value for name, value in record.items() if name not in ("absence_s", "absence_index")}
+        if command["absence_s"]:
+            # Whoever has decided that it is lost, from what was before, decided from a lesser patience.
+            kept.update(absence_s=command["absence_s"], absence_index=index, seen_index=index)
+        self._put(kept, "")
+        return {"host": command["host"], "began": index}
+
     def remove(self, host_id: str) -> None:
         """It is no host of this cluster any more; none of that id is no error."""
         if self.records.pop(host_id, None) is not None:
             self._changed(host_id, None, "removed")
+
+    def measure(self, command: Plain) -> Plain:
+        """Keep what a host has measured; it stays when the host starts again. Raises StaleIncarnation."""
+        record = self.current(command)
+        self._put({**record, "measured": command["measured"]}, "")
+        return {"host": command["host"]}
 
     def confirm(self, command: Plain, index: int) -> Plain:
         """A host says that it is there, and that of what the ledger does not know nothing lives on it.

@@ -61,6 +61,7 @@ class Ledger:
     """The state, and the only way to change it. A record handed out stays as it is: one that changes is replaced."""
 
     allocations_class: ClassVar[type[Allocations]] = Allocations
+    attempts_class: ClassVar[type[Attempts]] = Attempts
 
     def __init__(self) -> None:
         self.index = 0
@@ -85,7 +86,7 @@ class Ledger:
         self.capacity = self._given.capacity
         self._members = Members(lambda *told: self._changed("member", *told))
         self.members = self._members.records
-        self._attempts = Attempts(self._jobs, self._given, self.members)
+        self._attempts = self.attempts_class(self._jobs, self._given, self.members)
         self._join_tokens = JoinTokens(self._members, lambda *told: self._changed("join_token", *told))
         self.join_tokens = self._join_tokens.records
         self._api_keys = ApiKeys(lambda *told: self._changed("api_key", *told))
@@ -108,7 +109,9 @@ class Ledger:
             "register_host": self._register_host,
             "confirm_host": lambda command: self._hosts.confirm(command, self.index),
             "lose_host": self._lose_host,
+            "allow_absence": lambda command: self._hosts.allow_absence(command, self.index),
             "drain_host": self._hosts.drain,
+            "measure_host": self._hosts.measure,
             "submit_jobs": self._submit_jobs,
             "grant_attempt": self._grant_attempt,
             "grant_gang": self._grant_gang,

@@ -16,7 +16,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +25,7 @@ from actorgrid.errors import BadRequest, DataDirUnusable, DiskFull, LogCorrupted
 
 from .commands import new_term
 from .history import WRITE_AT_ROWS, History
+from .ledger import Ledger
 from .ledger_check import Checked, Report, check, copy_store
 from .log import Reset, SegmentLog
 from .outcome import Outcome
@@ -49,7 +50,7 @@ def backup(folder: Path, target: Path, report: Report) -> dict[str, Any]:
         raise BadRequest("that file exists already", asked=str(target), hint="give the backup a name of its own")
     if not target.parent.is_dir():
         raise BadRequest("there is no such folder", asked=str(target.parent), hint="make it first")
-    with _our_errors(target), tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:
+    with our_errors(target), tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as name:
         staging = Path(name)
         found = _consistent_copy(folder, staging / "ledger", report)
         partial = staging / target.name
@@ -137,11 +138,11 @@ def restore(source: Path, folder: Path, at: float, members: ConfState, replace: 
             asked=str(folder),
             hint="with --replace it is put aside, as ledger.before-restore-N, and kept",
         )
-    with _our_errors(folder), tempfile.TemporaryDirectory(prefix=".restoring-", dir=folder.parent) as name:
+    with our_errors(folder), tempfile.TemporaryDirectory(prefix=".restoring-", dir=folder.parent) as name:
         staging = Path(name) / "ledger"
         _unpack(source, staging, report)
-        done = _begin_epoch(staging, at, members, report)
-        kept = _put_in_place(staging, folder)
+        done = begin_epoch(staging, at, members, report)
+        kept = put_in_place(staging, folder, "before-restore")
     return {"path": str(folder), "kept": str(kept) if kept else None, **done}
 
 
@@ -186,8 +187,17 @@ def _copy_out(file: IO[bytes], target: Path) -> str:
     return digest.hexdigest()
 
 
-def _begin_epoch(staging: Path, at: float, members: ConfState, report: Report) -> dict[str, Any]:
-    """Apply what the unpacked log holds, then an entry that begins a new term and epoch; the log starts after it."""
+def begin_epoch(
+    staging: Path,
+    at: float,
+    members: ConfState,
+    report: Report,
+    *,
+    whole: bool = False,
+    also: Callable[[Ledger], list[dict[str, Any]]] = lambda _: [],
+) -> dict[str, Any]:
+    """Apply what the log in *staging* holds (*whole*: as in ``check``), then an entry that begins a new term and epoch,
+    then those that *also* asks for; the log starts after them. Raises what the ledger refuses these with."""
     store = Store(staging / "state.db")
     try:
         history = History(store)
@@ -197,7 +207,7 @@ def _begin_epoch(staging: Path, at: float, members: ConfState, report: Report) -
             if history.waiting > WRITE_AT_ROWS:
                 history.write(outcome.index)
 
-        found = check(staging, report, keep)
+        found = check(staging, report, keep, whole=whole)
         state = found.state
         stored = found.log.hard_state.term if found.log.hard_state else 0
         term = max(state.term, found.log.last_term, stored) + 1
@@ -205,6 +215,12 @@ def _begin_epoch(staging: Path, at: float, members: ConfState, report: Report) -
         index = state.index + 1
         keep(state.apply(index, new_term(term, at, epoch)))
         assert (state.term, state.epoch) == (term, epoch), "the ledger refused the new epoch"
+        for command in also(state):
+            index += 1
+            outcome = state.apply(index, command)
+            if outcome.error is not None:
+                raise outcome.error
+            keep(outcome)
         history.write(index)
         store.save_snapshot(index, term, state.snapshot(), members_to_text(members))
     finally:
@@ -219,11 +235,12 @@ def _begin_epoch(staging: Path, at: float, members: ConfState, report: Report) -
     return {"index": index, "term": term, "epoch": epoch, "jobs": len(state.jobs), "hosts": len(state.hosts)}
 
 
-def _put_in_place(staging: Path, folder: Path) -> Path | None:
+def put_in_place(staging: Path, folder: Path, word: str) -> Path | None:
+    """Make *staging* the ledger; what was there is kept beside it under that *word*, and named."""
     kept: Path | None = None
     sync_folder(staging)
     if folder.exists() and any(folder.iterdir()):
-        kept = _free_name(folder)
+        kept = _free_name(folder, word)
         folder.rename(kept)
     elif folder.exists():
         folder.rmdir()
@@ -232,9 +249,9 @@ def _put_in_place(staging: Path, folder: Path) -> Path | None:
     return kept
 
 
-def _free_name(folder: Path) -> Path:
+def _free_name(folder: Path, word: str) -> Path:
     number = 1
-    while (name := folder.with_name(f"{folder.name}.before-restore-{number}")).exists():
+    while (name := folder.with_name(f"{folder.name}.{word}-{number}")).exists():
         number += 1
     return name
 
@@ -246,7 +263,8 @@ def _damaged(source: Path, reason: str) -> LogCorrupted:
 
 
 @contextlib.contextmanager
-def _our_errors(where: Path) -> Iterator[None]:
+def our_errors(where: Path) -> Iterator[None]:
+    """Turn what the system says about files near *where* into errors of ours."""
     try:
         yield
     except OSError as error:

@@ -15,16 +15,17 @@ from typing import Any
 
 from actorgrid.errors import DataDirUnusable, LogCorrupted, StorageError
 
-from .acknowledged import AcknowledgedMark, Mark
+from .acknowledged import AcknowledgedMark, acknowledged_lost
 from .commands import decode_entry
 from .entries import apply_entry
 from .entry_table import EntryTable, OutOfPlace
 from .ledger import Ledger
+from .log_changes import Cut, Reset, change_of, hold
 from .outcome import Outcome
 from .raft.codec import decode_conf_change
 from .raft.messages import ConfState, Entry, HardState
 from .raft_storage import members_from_text
-from .record import CUT, HARD_STATE, KIND_NAMES, RESET, Damage, entries_of, hard_state_of
+from .record import HARD_STATE, KIND_NAMES, Damage, entries_of, hard_state_of
 from .segment_files import (
     RECOVERY_HINT,
     Located,
@@ -71,8 +72,12 @@ class Checked:
     problems: list[str]
 
 
-def check(folder: Path, report: Report, on_outcome: Callable[[Outcome], None] | None = None) -> Checked:
+def check(
+    folder: Path, report: Report, on_outcome: Callable[[Outcome], None] | None = None, *, whole: bool = False
+) -> Checked:
     """Look through the ledger in *folder*; each entry applied on the way is handed to *on_outcome*.
+
+    *whole*: apply what is not known to be committed as well, for a survivor: it may have been, and acknowledged.
 
     Raises DataDirUnusable when there is none, LogCorrupted when it does not make a whole, LogFailed when it cannot be
     read, and what the ledger raises for a snapshot that it does not know.
@@ -91,7 +96,7 @@ def check(folder: Path, report: Report, on_outcome: Callable[[Outcome], None] | 
         )
     state = Ledger.restore(newest.data) if newest is not None else Ledger()
     committed = log.last_index
-    if log.hard_state is not None and not _one_voter(newest, log.entries):
+    if log.hard_state is not None and not whole and not _one_voter(newest, log.entries):
         committed = max(log.hard_state.commit, index)
     entries = [entry for entry in log.entries if entry.index <= committed]
     for number, entry in enumerate(entries, 1):
@@ -151,7 +156,7 @@ def read_log(folder: Path, after_index: int, report: Report) -> LogContents:
             ended = (ended[0], part.end)
     found.base_index, found.last_index, found.last_term = table.base_index, table.last_index, table.last_term
     if mark is not None and ended < (mark.number, mark.offset):
-        raise _lost(folder, found.last_index, mark)
+        raise acknowledged_lost(found.last_index, mark.last_index, asked=str(folder))
     return found
 
 
@@ -159,31 +164,19 @@ def _take(part: Located, table: EntryTable, found: LogContents, after_index: int
     record = part.record
     found.records[KIND_NAMES[record.kind]] += 1
     try:
-        if record.has_entries:
-            entries = entries_of(record)
-            table.add(entries, 0, part.end - part.offset)
-            found.entries += [entry for entry in entries if entry.index > after_index]
-        elif record.kind == HARD_STATE:
-            found.hard_state = hard_state_of(record)
-        elif record.kind == CUT:
-            table.cut(record.index, record.term)
-            while found.entries and found.entries[-1].index > record.index:
-                found.entries.pop()
-        else:
-            assert record.kind == RESET, f"a record of kind {record.kind}"
-            table.reset(record.index, record.term)
-            found.entries.clear()
+        change = change_of(record)
+        hold(table, change, 0, part.end - part.offset)
     except (Damage, OutOfPlace) as error:
         raise corrupted(part.path, part.offset, table.last_index + 1, str(error)) from None
-
-
-def _lost(folder: Path, last_index: int, mark: Mark) -> LogCorrupted:
-    return LogCorrupted(
-        "the log ends before an entry that was acknowledged",
-        asked=str(folder),
-        found=f"last entry {last_index}, acknowledged up to {mark.last_index}",
-        hint=RECOVERY_HINT,
-    )
+    if isinstance(change, HardState):
+        found.hard_state = change
+    elif isinstance(change, Cut):
+        while found.entries and found.entries[-1].index > change.index:
+            found.entries.pop()
+    elif isinstance(change, Reset):
+        found.entries.clear()
+    else:
+        found.entries += [entry for entry in change if entry.index > after_index]
 
 
 def _paths(folder: Path) -> list[Path]:

@@ -28,13 +28,13 @@ from pathlib import Path
 from actorgrid.configs.durable import sync_folder
 from actorgrid.errors import LogCorrupted, LogFailed
 
-from .acknowledged import AcknowledgedMark, Mark
+from .acknowledged import AcknowledgedMark, Mark, acknowledged_lost
 from .entry_table import TAIL_BYTES_MAX, EntryTable, OutOfPlace
+from .log_changes import Cut, LogChange, Reset, change_of, hold
 from .raft.messages import Entry, HardState
 from .record import (
     CUT,
     FORMAT,
-    HARD_STATE,
     RECORD_HEADER_BYTES,
     RESET,
     TRAILER_BYTES,
@@ -47,7 +47,6 @@ from .record import (
     encode_record,
     encode_segment_header,
     entries_of,
-    hard_state_of,
     record_length,
 )
 from .segment_files import (
@@ -73,22 +72,6 @@ _OFFSET_BITS = 40
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """The entries after *index* are void."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """A snapshot as of *index* and *term* stands for everything; the next entry is the one after it."""
-
-    index: int
-    term: int
-
-
-LogChange = Sequence[Entry] | HardState | Cut | Reset
 _Step = tuple[int, LogChange, int]
 
 
@@ -320,18 +303,16 @@ class SegmentLog:
 
     def _take(self, change: LogChange, position: int, size: int) -> None:
         """Hold what now lies at *position*, in *size* bytes. Raises OutOfPlace."""
+        hold(self._table, change, position, size)
         segment = self._segments[-1]
         if isinstance(change, HardState):
             self.hard_state = change
             segment.has_state = True
         elif isinstance(change, Cut):
-            self._table.cut(change.index, self._table.term(change.index) or 0)
             self._void_after(change.index)
         elif isinstance(change, Reset):
-            self._table.reset(change.index, change.term)
             self._void_after(0)
         else:
-            self._table.add(change, position, size)
             segment.last_index = change[-1].index
 
     def _void_after(self, index: int) -> None:
@@ -409,19 +390,10 @@ class SegmentLog:
         self._add_segment(_Segment(found.path, header, header.base_index))
 
     def _replay(self, found: Located) -> None:
-        record = found.record
         segment = self._segments[-1]
         position, size = (segment.header.number << _OFFSET_BITS) | found.offset, found.end - found.offset
         try:
-            if record.has_entries:
-                self._take(entries_of(record), position, size)
-            elif record.kind == HARD_STATE:
-                self._take(hard_state_of(record), position, size)
-            elif record.kind == RESET:
-                self._take(Reset(record.index, record.term), position, size)
-            else:
-                self._table.cut(record.index, record.term)
-                self._void_after(record.index)
+            self._take(change_of(found.record), position, size)
         except (Damage, OutOfPlace) as error:
             raise corrupted(found.path, found.offset, self._table.last_index + 1, str(error)) from None
 
@@ -440,14 +412,8 @@ class SegmentLog:
 
     def _lost(self, mark: Mark) -> LogCorrupted:
         end = self.end
-        return LogCorrupted(
-            "the log ends before an entry that was acknowledged",
-            found=f"last entry {self._table.last_index}, acknowledged up to {mark.last_index}",
-            hint=RECOVERY_HINT,
-            segment=str(self.folder / end.segment),
-            offset=self._offset,
-            index=self._table.last_index + 1,
-        )
+        where = {"segment": str(self.folder / end.segment), "offset": self._offset}
+        return acknowledged_lost(self._table.last_index, mark.last_index, **where)
 
     def _cut_off(self, paths: list[Path], end: EndMark) -> list[Path]:
         kept = []

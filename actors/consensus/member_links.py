@@ -20,6 +20,10 @@ REMOVED = " was removed from the cluster"
 """By these words a host that comes back knows that it is no member any more, not only unknown to a member that lags."""
 
 
+ANOTHER_KEY = " has another certificate than the ledger knows"
+"""Its key was replaced by a new one: by this very host, or by a copy of it that was started elsewhere."""
+
+
 def refusal(host_id: str, member: Member | None, fingerprint: str, removed: Member | None = None) -> str | None:
     """What there is against a host whose certificate is good and says that it is *host_id*."""
     if member is None and removed is not None:
@@ -28,5 +32,5 @@ def refusal(host_id: str, member: Member | None, fingerprint: str, removed: Memb
     if member is None:
         return f"{host_id} is no member of the cluster"
     if fingerprint and fingerprint not in member["fingerprints"]:
-        return f"{host_id} has another certificate than the ledger knows"
+        return f"{host_id}{ANOTHER_KEY}"
     return None

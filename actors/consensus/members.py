@@ -17,6 +17,8 @@ from actorgrid.errors import NotFound, WrongState
 
 MEMBERS_MAX = 10_000
 FINGERPRINTS_MAX = 8
+_OF_ITS_OWN = ("addresses", "rack", "version", "ledger_version", "votes")
+"""What a member may say anew."""
 REMOVED_MAX = 1_000
 
 Plain = dict[str, Any]
@@ -25,8 +27,8 @@ Plain = dict[str, Any]
 class Members:
     """*changed* is told of each member that is new, other or gone: the host's id, its record or ``None``, and a word.
 
-    A record is {"host_id", "node", "addresses": {"raft", "calls", "join"}, "fingerprints", "rack", "version", "votes",
-    "joined_at"}. ``votes``: whether it may become a voter.
+    A record is {"host_id", "node", "addresses": {"raft", "calls", "join"}, "fingerprints", "rack", "version",
+    "ledger_version", "votes", "joined_at"}. ``votes``: whether it may become a voter.
     """
 
     def __init__(self, changed: Callable[[str, Plain | None, str], None]) -> None:
@@ -67,6 +69,7 @@ class Members:
             "fingerprints": [command["fingerprint"]],
             "rack": command.get("rack"),
             "version": command.get("version", ""),
+            "ledger_version": command.get("ledger_version", 1),
             "votes": command.get("votes", True),
             "joined_at": at,
         }
@@ -93,7 +96,7 @@ class Members:
     def change(self, command: Plain) -> Plain:
         """What a member says of itself now: where it listens, its software, one more certificate. Raises NotFound."""
         record = self._get(command["host_id"])
-        fields: Plain = {name: command[name] for name in ("addresses", "rack", "version", "votes") if name in command}
+        fields: Plain = {name: command[name] for name in _OF_ITS_OWN if name in command}
         fingerprint = command.get("fingerprint")
         if fingerprint is not None and fingerprint not in record["fingerprints"]:
             # The oldest goes: a certificate is renewed long before eight others were.

@@ -50,6 +50,11 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """This host is about to stop: let another voter lead. Answer, once one does or there is none: {"leader": host}."""
+
+
+@dataclass(frozen=True, slots=True)
 class Subscribe:
     """Start (or start again) to be told of changes. Answer: :class:`Snapshot`; then Applied casts."""
 

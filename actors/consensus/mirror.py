@@ -21,7 +21,7 @@ from actorgrid.supervisors.envelope import SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
-from .command_checks import VERSION
+from .command_checks import version_of
 from .messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
 
 CONSENSUS = "consensus"
@@ -165,7 +165,7 @@ class LedgerMirror:
         NoQuorum is raised when nobody has led the ledger for that long. Any number may be under way at once, in no
         promised order; beyond 256 they wait here, beyond 10,000 MailboxFull is raised.
         """
-        command = {"v": VERSION, "at": time.time(), **command}
+        command = {"v": version_of(command["type"]), "at": time.time(), **command}
         deadline = self._server.runtime.monotonic() + timeout_s
         backoff_s = BACKOFF_FIRST_S
         leaderless_at: float | None = None

@@ -20,6 +20,7 @@ from .raft.messages import Message
 
 TARGET = "raft"
 SOUGHT_MAX = 5
+GOODBYE_S = 3.0
 log = logging.getLogger("actorgrid.consensus")
 
 Members = Mapping[str, Mapping[str, Any]]
@@ -65,7 +66,7 @@ class RaftLinks:
         on_message: Callable[[Message], None],
         on_unreachable: Callable[[int], None],
     ) -> None:
-        self._members, self._removed = members, removed
+        self._loop, self._members, self._removed = loop, members, removed
         self._seeds = plan.seeds
         self._node = plan.node
         self._seeded = bool(plan.seeds)
@@ -78,6 +79,13 @@ class RaftLinks:
         self._net = plan.make_net(loop, self._resolve, self._admit, self._take)
         self._net.on_refused = on_refused
         self.members_changed()
+
+    def member_changed(self, host_id: str, gone: bool) -> None:
+        """One came, went or moved. Who went in order keeps its links a little longer, so that it hears of it."""
+        if gone and self._removed().get(host_id, {}).get("left"):
+            self._loop.after(GOODBYE_S, self.members_changed)
+        else:
+            self.members_changed()
 
     def members_changed(self) -> None:
         """Somebody came, went or moved: links to those who are no members any more are closed."""

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 
 from actorgrid.errors import LogCorrupted
 
+from .acknowledged import acknowledged_lost
 from .log import Cut, LogChange, Reset, SegmentLog
 from .raft.messages import NO_NODE, ConfState, Entry, HardState, Ready, Snapshot
 from .raft.storage import Compacted, Unavailable
@@ -167,10 +168,8 @@ class RaftStorage:
             log.reset(about.index, about.term)
             return
         if log.last_index < durable:
-            raise self._corrupted(
-                "the log ends before an entry that was acknowledged",
-                f"last entry {log.last_index}, acknowledged up to {durable}",
-            )
+            where = {"segment": str(log.folder / log.end.segment), "offset": log.end.offset}
+            raise acknowledged_lost(log.last_index, durable, **where)
         if not stands:
             raise self._corrupted(
                 "the log no longer reaches back to a snapshot that is intact",

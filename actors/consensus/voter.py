@@ -51,6 +51,9 @@ class Audience(Protocol):
     def applied(self, done: Done) -> None:
         """An entry was applied to the ledger."""
 
+    def carried_out(self) -> None:
+        """That was all for now that was to be applied."""
+
     def restored(self) -> None:
         """The ledger is another one now: a snapshot of the leader's took its place."""
 
@@ -262,6 +265,7 @@ class Voter:
             try:
                 done = apply_entry(self.ledger, entry)
             except ActorGridError as error:
+                self._audience.carried_out()
                 self._fail(error)
                 return
             self.history.keep(done.outcome)
@@ -269,6 +273,8 @@ class Voter:
             if self.role == "leader" and entry.term == self.term != self._led:
                 self._led = entry.term
                 self._audience.led(entry.term)
+        if ready.committed:
+            self._audience.carried_out()
         for read in ready.read_states:
             self._audience.readable(read.context, read.index)
         self._core.advance(ready)

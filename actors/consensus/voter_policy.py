@@ -15,6 +15,7 @@ from typing import Any
 
 from .raft.messages import ConfChange, ConfState
 from .raft.progress import PeerStatus
+from .raft.status import Status
 
 VOTERS_MAX = 5
 NEAR_ENTRIES = 1_000
@@ -83,6 +84,15 @@ def next_step(
         if extra:
             return (ConfChange("add_learner", extra[-1]),)
     return ()
+
+
+def successor(status: Status, silent_ticks: float) -> int | None:
+    """Who is to lead when the leader, whose *status* it is, stops: of the voters that are there, the one that has the
+    most of the log. ``None`` where there is no other.
+    """
+    gone = {status.node, *status.silent(silent_ticks)}
+    able = [node for node in status.config.voters if node not in gone and not status.progress[node].damaged]
+    return max(able, key=lambda node: (status.progress[node].match, -node), default=None)
 
 
 def heir(

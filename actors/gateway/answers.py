@@ -467,6 +467,26 @@ class TokenRevoked(Answer):
     revoked_at: float
 
 
+class RestartAnswer(Answer):
+    """The host stops now, and starts anew: ``incarnation`` is of the start that ends."""
+
+    host_id: str
+    incarnation: int
+
+
+class DrainRequest(Request):
+    """Whether the host is to get nothing new."""
+
+    draining: bool = True
+
+
+class DrainAnswer(Answer):
+    """It is so now."""
+
+    host: str
+    draining: bool
+
+
 class KeyRequest(Request):
     """Whose an API key is, and how long it lives."""
 

@@ -28,7 +28,22 @@ from ..host.context import HostContext
 from ..telemetry.collect import collect
 from ..telemetry.processes import read_processes
 from ..telemetry.prometheus import HttpFigures, render
-from . import cluster, inspect, job_files, jobs, keys, leaving, locks, quotas, sessions, state, system, tokens, trust
+from . import (
+    cluster,
+    hosts,
+    inspect,
+    job_files,
+    jobs,
+    keys,
+    leaving,
+    locks,
+    quotas,
+    sessions,
+    state,
+    system,
+    tokens,
+    trust,
+)
 from .auth import TokenGate, allowed_names, check_host, is_here
 from .blobs import BlobStore
 from .body import JSON, MSGPACK, BodyReader, decode, encode_json, encode_msgpack, parse_query, wants_msgpack
@@ -43,6 +58,7 @@ log = logging.getLogger("actorgrid.gateway")
 ROUTES: tuple[Route, ...] = (
     *system.ROUTES,
     *cluster.ROUTES,
+    *hosts.ROUTES,
     *quotas.ROUTES,
     *tokens.ROUTES,
     *keys.ROUTES,

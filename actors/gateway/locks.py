@@ -29,7 +29,6 @@ from actorgrid.errors import (
     WrongState,
 )
 
-from ..cluster.messages import ChangeLock
 from ..consensus.command_checks import LOCK_NAME_MAX
 from ..consensus.commands import acquire_lock, break_lock, leave_line, release_lock, renew_lock
 from ..consensus.lock_expiry import WAITER_LEASE_S
@@ -39,7 +38,6 @@ from .auth import ADMIN
 from .lock_answers import LockAnswer, LockRelease, LockReleased, LockRenewal, LockRequest, LocksAnswer, LocksQuery
 from .route import Call, Route
 
-COMMIT_TIMEOUT_S = 35.0
 EPOCH_BITS = 48
 """``fence`` is (epoch << 48) + index: 64 bits hold it for 32,767 recoveries of 2.8e14 entries each."""
 RENEWS_A_LEASE = 3
@@ -200,7 +198,7 @@ def _place(record: Plain | None, owner: str) -> Plain | None:
 
 
 async def _commit(call: Call, command: Plain) -> Plain:
-    answer: Plain = await call.ask("cluster_manager", ChangeLock(command), COMMIT_TIMEOUT_S)
+    answer: Plain = await call.propose(command)
     return answer
 
 

@@ -13,6 +13,8 @@ from pydantic import BaseModel
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.ref import Ref
 
+from ..consensus.mirror import LEADERLESS_S
+
 if TYPE_CHECKING:
     from .door import Door
 
@@ -41,9 +43,13 @@ class Call:
         return await self.door.bridge.call(server, request, timeout_s)
 
     async def propose(self, command: dict[str, Any]) -> Any:
-        """The result of the ledger's *command*, once it is committed. Raises what the ledger refuses with."""
+        """The result of the ledger's *command*, once it is committed. Raises what it refuses with, and NoQuorum."""
         mirror = self.door.mirror
-        return await self.door.bridge.run(lambda: mirror.propose(command, COMMIT_S), COMMIT_S, str(command["type"]))
+
+        async def commit() -> dict[str, Any]:
+            return await mirror.propose(command, COMMIT_S, leaderless_s=LEADERLESS_S)
+
+        return await self.door.bridge.run(commit, COMMIT_S, str(command["type"]))
 
     @property
     def seen(self) -> int:

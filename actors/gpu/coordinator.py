@@ -160,6 +160,7 @@ class GPUCoordinator(Server):
             "host_id": host_id,
             "hostname": self.host.hostname,
             "incarnation": self.host.incarnation,
+            "boot_id": self.host.boot_id,
             "cpu_milli": host_cpu_milli(),
             "memory_mib": host_memory_mib(),
             "devices": device_records(devices, self._sampling.unfit()),

@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from actorgrid.errors import ActorGridError
 from actorgrid.models import DeviceSource, GPUStatus
 from actorgrid.supervisors.server import Server
 
-from ..links.messages import AskHost
+from ..links.messages import AskHosts
 from .device import Device, Readings
 
 READINGS_S = 1.0
@@ -24,20 +23,13 @@ Elsewhere = dict[str, tuple[Readings, float | None]]
 
 async def readings_elsewhere(server: Server, hosts: Iterable[str]) -> Elsewhere:
     """What other *hosts* read of their devices now, as far as they answer soon."""
-    asked = [
-        server.call("links", AskHost(host_id, "readings", {}, READINGS_S), READINGS_S + 1)
-        for host_id in islice(hosts, READINGS_HOSTS_MAX)
-    ]
-    found: Elsewhere = {}
-    for waiter in asked:
-        try:
-            answer: dict[str, dict[str, Any]] = await waiter
-        except ActorGridError as error:
-            server.log.debug("no readings of another host: %s", error)
-            continue
-        for uuid, record in answer.items():
-            found[uuid] = Readings.from_record(record), record.get("score")
-    return found
+    asked = tuple(islice(hosts, READINGS_HOSTS_MAX))
+    answers = await server.call("links", AskHosts(asked, "readings", {}, READINGS_S), READINGS_S + 1)
+    return {
+        uuid: (Readings.from_record(record), record.get("score"))
+        for answer in answers.values()
+        for uuid, record in answer.items()
+    }
 
 
 def device_row(

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from setproctitle import getproctitle, setproctitle
 
@@ -40,7 +40,7 @@ from .identity import ensure_token, next_incarnation, write_atomically
 from .idle_memory import give_back_file_pages
 from .lock import AgentLock
 from .logs import AgentLog, logging_to
-from .supervisor import HostAddress, HostStopped
+from .messages import HostAddress, HostRestarts, HostStopped
 
 if TYPE_CHECKING:
     from ..security.host_material import HostMaterial
@@ -66,8 +66,12 @@ def run_host(
     children: Sequence[ChildSpec] | None = None,
     join: JoinOrder | None = None,
     say: Callable[[str], None] = lambda _: None,
+    again: Callable[[], NoReturn] | None = None,
 ) -> None:
     """Run a host until SIGTERM, SIGINT or SIGHUP stops it in order; a second signal stops it at once.
+
+    *again* takes the place of this process when the host is to restart, with the lock on its directory held all the
+    while; without it, a restart is one of the servers only, with the code that is loaded.
 
     *on_ready* gets the content of agent.json once all servers are up. *join*: become a member of that cluster first,
     and tell *say* how far it is. *children*: other servers than a host has. Call it in the main thread, before the
@@ -83,26 +87,43 @@ def run_host(
     paths = HostPaths(Path(data_dir).absolute())
     paths.make()
     monitoring = settings.monitoring
-    with (
-        AgentLock(paths.lock_file),
-        logging_to(paths.log_file, monitoring.log_max_bytes, monitoring.log_level) as lines,
-    ):
-        taken = _take_place(paths, settings, join, say)
-        specs = check_children(children or (CHILDREN if taken is None else OF_A_CLUSTER))
-        title = getproctitle()
-        setproctitle("actorgrid: up")
-        ensure_token(paths)
-        _preload(specs)
-        gc.collect()
-        gc.freeze()
-        try:
-            _Agent(settings, paths, specs, on_ready, lines, taken).run()
-        finally:
-            for boot in paths.runtime_dir.glob("boot-*"):
-                sweep(boot)
-            paths.leave()
-            gc.unfreeze()
-            setproctitle(title)
+    with AgentLock(paths.lock_file) as lock:
+        if lock.handed_down:
+            join = None  # it was let in by the start before this one
+        with logging_to(paths.log_file, monitoring.log_max_bytes, monitoring.log_level) as lines:
+            restarts = _run(settings, paths, children, lines, on_ready, join, say, again is not None)
+        if restarts and again is not None:
+            lock.hand_down()
+            again()
+
+
+def _run(
+    settings: Settings,
+    paths: HostPaths,
+    children: Sequence[ChildSpec] | None,
+    lines: AgentLog,
+    on_ready: Callable[[dict[str, Any]], None] | None,
+    join: JoinOrder | None,
+    say: Callable[[str], None],
+    may_exec: bool,
+) -> bool:
+    """Whether it ended to start again."""
+    taken = _take_place(paths, settings, join, say)
+    specs = check_children(children or (CHILDREN if taken is None else OF_A_CLUSTER))
+    title = getproctitle()
+    setproctitle("actorgrid: up")
+    ensure_token(paths)
+    _preload(specs)
+    gc.collect()
+    gc.freeze()
+    try:
+        return _Agent(settings, paths, specs, on_ready, lines, taken, may_exec).run()
+    finally:
+        for boot in paths.runtime_dir.glob("boot-*"):
+            sweep(boot)
+        paths.leave()
+        gc.unfreeze()
+        setproctitle(title)
 
 
 def _take_place(
@@ -138,7 +159,10 @@ class _Agent:
         on_ready: Callable[[dict[str, Any]], None] | None,
         lines: AgentLog,
         taken: tuple[Place, HostMaterial] | None = None,
+        may_exec: bool = False,
     ) -> None:
+        self._may_exec = may_exec
+        self._restarts = False
         self._settings = settings
         self._paths = paths
         self._specs = specs
@@ -150,12 +174,16 @@ class _Agent:
         self._stopping = ""
         self._rotated_at = monotonic()
 
-    def run(self) -> None:
-        """Until stopped."""
+    def run(self) -> bool:
+        """Until stopped; whether that was to start again, as another process image."""
         before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         deaths: deque[float] = deque()
         try:
             while not self._one_boot():
+                if self._restarts:
+                    self._restarts, self._stopping = False, ""
+                    log.info("the servers start again")
+                    continue
                 deaths.append(monotonic())
                 while deaths[0] < monotonic() - REBUILD_PERIOD_S:
                     deaths.popleft()
@@ -169,6 +197,7 @@ class _Agent:
             for number, handler in before.items():
                 signal.signal(number, handler)
             os.close(self._wake)
+        return self._restarts
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self._signals.append(number)
@@ -197,19 +226,19 @@ class _Agent:
         try:
             tree.start("host", _SUPERVISOR, context, self._specs)
             give_back_file_pages()
-            self._follow(tree, boot_id)
+            self._follow(tree, boot_id, context.restart_mark)
         except PeerGone as error:
             log.error("the actor system died: %s", error)
         finally:
             self._paths.agent_file.unlink(missing_ok=True)
             tree.close()
-        return bool(self._stopping)
+        return bool(self._stopping) and not (self._restarts and not self._may_exec)
 
     def _tree_settings(self) -> TreeSettings:
         monitoring, performance = self._settings.monitoring, self._settings.performance
         return TreeSettings(monitoring.beat_interval_s, monitoring.hang_margin_s, performance.actors_max)
 
-    def _follow(self, tree: Tree, boot_id: str) -> None:
+    def _follow(self, tree: Tree, boot_id: str, restart_mark: Path) -> None:
         up, url = False, ""
         failure: ActorGridError | None = None
         deadline: float | None = None
@@ -225,6 +254,13 @@ class _Agent:
                 url = event.message.url
                 if up:
                     self._announce(url, boot_id, first=False)
+            elif isinstance(event, TreeSaid) and isinstance(event.message, HostRestarts):
+                if not self._stopping:
+                    log.info("host restarts: asked for by %s", event.message.by)
+                    self._restarts, self._stopping = True, "restart"
+                    write_atomically(restart_mark, b"%d" % event.message.absence_index)
+                    deadline = monotonic() + self._stop_limit_s()
+                    tree.stop(self._stopping)
             elif isinstance(event, TreeSaid) and isinstance(event.message, HostStopped):
                 self._stopping = event.message.reason
             elif isinstance(event, TreeFailed):
@@ -256,6 +292,7 @@ class _Agent:
         while self._signals:
             number = self._signals.popleft()
             count += 1
+            self._restarts = False  # who sends a signal wants it to stop
             self._stopping = self._stopping or signal.Signals(number).name
         return count
 
@@ -273,6 +310,8 @@ class _Agent:
             "version": actorgrid.__version__,
             "python": ".".join(str(part) for part in sys.version_info[:3]),
         }
+        if self._taken is not None:
+            info |= {"cluster_id": self._taken[0].cluster_id, "node": self._taken[0].node}
         write_atomically(self._paths.agent_file, (json.dumps(info) + "\n").encode())
         log.info("host is %s at %s", "up" if first else "now", url or "no address")
         if first and self._on_ready is not None:

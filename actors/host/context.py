@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from actorgrid.configs.paths import HostPaths
@@ -27,3 +28,11 @@ class HostContext:
     """What it is to the cluster's consensus; ``None``: it is alone."""
     place: Place | None = None
     """Its place among the cluster's hosts; ``None``: it is alone."""
+
+    @property
+    def restart_mark(self) -> Path:
+        """There while the host stops only to start again at once: what runs goes on meanwhile.
+
+        It holds the index of the entry that allows the absence; 0: none does.
+        """
+        return self.paths.boot_dir(self.boot_id) / "restarting"

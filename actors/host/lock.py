@@ -10,6 +10,8 @@ from types import TracebackType
 
 from actorgrid.errors import AlreadyRunning, DataDirUnusable
 
+HANDED_DOWN = "_ACTORGRID_LOCK_FD"
+"""Names the descriptor of a lock that an agent leaves to the program that takes its place."""
 _DYING_S = 10.0
 
 
@@ -24,8 +26,33 @@ class AgentLock:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = -1
+        self.handed_down = False
+        """Whether it was an agent that we take the place of who held it, without a moment in between."""
+
+    def hand_down(self) -> None:
+        """Keep it held over ``exec``, for the program that takes our place."""
+        os.set_inheritable(self._fd, True)
+        os.environ[HANDED_DOWN] = str(self._fd)
+
+    def _inherited(self) -> int:
+        """The descriptor that was handed down to us, if it is one of this very file; else -1."""
+        text = os.environ.pop(HANDED_DOWN, "")
+        if not text.isdecimal():
+            return -1
+        try:
+            found, wanted = os.fstat(int(text)), os.stat(self._path)
+        except OSError:
+            return -1
+        if (found.st_dev, found.st_ino) != (wanted.st_dev, wanted.st_ino):
+            return -1
+        os.set_inheritable(int(text), False)
+        return int(text)
 
     def __enter__(self) -> AgentLock:
+        self._fd = self._inherited()
+        if self._fd >= 0:
+            self.handed_down = True
+            return self
         try:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:

@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from time import time
 from typing import Any
 
@@ -19,7 +19,7 @@ from cryptography import x509
 import actorgrid
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
-from actorgrid.errors import DataDirUnusable, InvalidSetting, WrongState
+from actorgrid.errors import CertificateRefused, DataDirUnusable, InvalidSetting, WrongState
 
 from ..consensus.commands import found_cluster
 from ..consensus.raft_links import VoterPlan
@@ -35,9 +35,9 @@ from ..security.host_material import (
     store_material,
 )
 from ..security.join_client import Member, join, read_member
-from ..security.join_messages import Capabilities
-from ..security.join_tokens import read_token
-from ..security.keys import ensure_wrap_key, new_private_key, store_authority
+from ..security.join_messages import Capabilities, Welcome
+from ..security.join_tokens import JoinToken, read_token
+from ..security.keys import ensure_wrap_key, load_authority, new_private_key, store_authority
 from ..security.names import is_loopback
 from ..security.trust_bundle import first_bundle
 from .departure import refuse_departed
@@ -126,25 +126,20 @@ def take_place(
     what ``join`` raises, and what is wrong with its files (KeyUnusable, KeyExposed, CertificateRefused, ...).
     """
     refuse_departed(paths)
-    kept = _kept(paths)
+    kept = kept_place(paths)
     if kept is not None:
-        return _return_to(kept, paths, settings, order)
+        return _return_to(kept, paths, settings, order, say)
     if order is None and not settings.cluster.listen:
         return None
-    if not settings.cluster.base_port:
-        raise InvalidSetting(
-            "a host of a cluster has ports that the others know",
-            asked="cluster.base_port: 0",
-            hint="choose one: --port 7400",
-        )
+    _refuse_no_port(settings)
     place, material = _join(paths, settings, order, say) if order is not None else _found(paths, settings)
     store_material(paths.security_dir, material)
-    text = json.dumps(asdict(place), indent=1) + "\n"
-    write_atomically(paths.cluster_file, text.encode())
+    _keep(paths, place)
     return place, material
 
 
-def _kept(paths: HostPaths) -> Place | None:
+def kept_place(paths: HostPaths) -> Place | None:
+    """The place that this host has, from its disk. Raises DataDirUnusable."""
     try:
         return Place(**json.loads(paths.cluster_file.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -158,32 +153,60 @@ def _kept(paths: HostPaths) -> Place | None:
 
 
 def _return_to(
-    place: Place, paths: HostPaths, settings: Settings, order: JoinOrder | None
+    place: Place, paths: HostPaths, settings: Settings, order: JoinOrder | None, say: Callable[[str], None]
 ) -> tuple[Place, HostMaterial]:
-    if order is not None:
-        raise WrongState(
-            f"this host is a member of cluster {place.cluster_id} already",
-            asked=f"--join {order.member}",
-            found=str(paths.cluster_file),
-            hint="start it without --join; to join another cluster, give an empty directory with --data-dir",
-        )
-    if settings.cluster.listen not in ("", place.address):
-        raise InvalidSetting(
-            "the other hosts know this one by another address",
-            asked=f"cluster.listen: {settings.cluster.listen}",
-            found=place.address,
-            hint="leave it out; a host that moves has to leave and join again",
-        )
     if settings.origin("cluster.base_port") == "default":
         settings.cluster.base_port = place.base_port
-    material = load_material(paths.security_dir, time())
+    _refuse_no_port(settings)
+    if order is not None:
+        return _join_again(place, paths, settings, order, say)
+    moved = replace(place, address=settings.cluster.listen or place.address, base_port=settings.cluster.base_port)
+    material = _kept_material(paths, moved)
+    if moved != place:
+        # The others hear of it as soon as one of them is reached (security/keeping.py).
+        say(f"this host is at {moved.address}, ports from {moved.base_port}, and tells the others")
+        _keep(paths, moved)
+    return moved, material
+
+
+def _kept_material(paths: HostPaths, place: Place) -> HostMaterial:
+    """What the host has; a new certificate when it has run out and this host has the authority's key.
+
+    Raises CertificateRefused for one that has run out otherwise, DataDirUnusable when there is none.
+    """
+    folder, now_s = paths.security_dir, time()
+    material = load_material(folder, now_s, expired_too=True)
     if material is None:
         raise DataDirUnusable(
-            f"{paths.security_dir} holds no certificate",
+            f"{folder} holds no certificate",
             asked=place.cluster_id,
             hint="restore it from a backup; else remove the host from the cluster and join in an empty directory",
         )
-    return place, material
+    if now_s <= material.identity.valid_until_s:
+        return material
+    bundle = material.bundle
+    authority = load_authority(folder, bundle, bundle.signing.generation, ensure_wrap_key(folder / WRAP_FILE))
+    if authority is None:
+        material.check(now_s)
+        raise AssertionError("a certificate that has run out is refused")
+    host_id, serial = material.identity.host_id, x509.random_serial_number()
+    fresh = issue_own(authority, bundle, material.key, host_id, (place.address,), now_s, serial)
+    store_material(folder, fresh)
+    return fresh
+
+
+def _keep(paths: HostPaths, place: Place) -> None:
+    text = json.dumps(asdict(place), indent=1) + "\n"
+    write_atomically(paths.cluster_file, text.encode())
+
+
+def _refuse_no_port(settings: Settings) -> None:
+    if not settings.cluster.base_port:
+        raise InvalidSetting(
+            "a host of a cluster has ports that the others know",
+            asked="cluster.base_port: 0",
+            hint="choose one: --port 7400",
+        )
 
 
 def _found(paths: HostPaths, settings: Settings) -> tuple[Place, HostMaterial]:
@@ -217,6 +240,46 @@ def _join(
             found=str(paths.ledger_dir),
             hint="give an empty directory with --data-dir; the host that has the jobs can begin the cluster (--listen)",
         )
+    welcome, address, material = _visit(paths, settings, token, member, say)
+    say(f"let in to cluster {welcome.cluster_id} as node {welcome.node}")
+    base_port = settings.cluster.base_port
+    return Place(welcome.cluster_id, welcome.node, False, address, base_port, _seeds(welcome)), material
+
+
+def _join_again(
+    place: Place, paths: HostPaths, settings: Settings, order: JoinOrder, say: Callable[[str], None]
+) -> tuple[Place, HostMaterial]:
+    """A member that the others do not believe any more, because its certificate ran out, or its authority went while
+    it was away: a token gives it another, for the key that they know it by."""
+    try:
+        load_material(paths.security_dir, time())
+    except CertificateRefused as error:
+        say(f"joining again: {error.message}")
+    else:
+        raise WrongState(
+            f"this host is a member of cluster {place.cluster_id} already",
+            asked=f"--join {order.member}",
+            found=str(paths.cluster_file),
+            hint="start it without --join; to join another cluster, give an empty directory with --data-dir",
+        )
+    welcome, address, material = _visit(paths, settings, read_token(order.token), read_member(order.member), say)
+    if (welcome.cluster_id, welcome.node) != (place.cluster_id, place.node):
+        raise WrongState(
+            "the cluster takes this host for a new one, and its data is that of another",
+            asked=f"node {place.node} of {place.cluster_id}",
+            found=f"node {welcome.node} of {welcome.cluster_id}",
+            hint="join in an empty directory (--data-dir)",
+        )
+    again = replace(place, address=address, base_port=settings.cluster.base_port, seeds=_seeds(welcome))
+    store_material(paths.security_dir, material)
+    _keep(paths, again)
+    return again, material
+
+
+def _visit(
+    paths: HostPaths, settings: Settings, token: JoinToken, member: Member, say: Callable[[str], None]
+) -> tuple[Welcome, str, HostMaterial]:
+    """Go to a member and be let in; gives its welcome, and the address of this host."""
     host_id, key = ensure_host_id(paths), ensure_host_key(paths.security_dir)
     addresses: list[str] = []
 
@@ -233,8 +296,11 @@ def _join(
         )
 
     welcome = join(member, token, host_id, key, capabilities, say)
-    say(f"let in to cluster {welcome.cluster_id} as node {welcome.node}")
-    seeds = {
+    return welcome, addresses[0], HostMaterial(key, welcome.certificate, welcome.bundle)
+
+
+def _seeds(welcome: Welcome) -> dict[str, dict[str, Any]]:
+    return {
         voter.host_id: {
             "node": voter.node,
             "addresses": {"raft": voter.raft, "calls": voter.calls},
@@ -242,5 +308,3 @@ def _join(
         }
         for voter in welcome.voters
     }
-    material = HostMaterial(key, welcome.certificate, welcome.bundle)
-    return Place(welcome.cluster_id, welcome.node, False, addresses[0], settings.cluster.base_port, seeds), material

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from actorgrid.errors import ActorGridError
+from actorgrid.errors import ActorGridError, WrongState
 from actorgrid.supervisors.child import SupervisorFlags
 from actorgrid.supervisors.envelope import GetStatus
 from actorgrid.supervisors.server import handles
 from actorgrid.supervisors.supervisor import Supervisor
 
+from ..cluster.messages import AllowAbsence
+from ..consensus.messages import HandOver
+from .messages import HostAddress, HostRestarts, HostStopped, RestartHost, StopHost
 
-@dataclass(frozen=True, slots=True)
-class StopHost:
-    """Stop all servers in reverse order, then the host's actor system. Answered when all servers have stopped."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class HostAddress:
-    """Cast to ``main`` at the start and when the gateway came back: where HTTP is served now."""
-
-    url: str
-
-
-@dataclass(frozen=True, slots=True)
-class HostStopped:
-    """Cast to ``main`` before the host's actor system leaves because StopHost asked for it."""
-
-    reason: str
+HAND_OVER_S = 3.0
+ALLOW_S = 5.0
 
 
 class HostSupervisor(Supervisor):
@@ -59,6 +44,27 @@ class HostSupervisor(Supervisor):
             status: dict[str, Any] = await self.call("gateway", GetStatus(), 10.0)
             url = str(status.get("url", ""))
         self.cast("main", HostAddress(url))
+
+    async def stop_children(self, reason: str) -> None:
+        """Hand the ledger's leadership over first, so that nobody waits for an election."""
+        if not self.stopping:
+            try:
+                await self.call("consensus", HandOver(), HAND_OVER_S)
+            except ActorGridError as error:
+                self.log.info("the leadership is not handed over: %s", error)
+        await super().stop_children(reason)
+
+    @handles(RestartHost)
+    async def _restart_host(self, request: RestartHost) -> dict[str, Any]:
+        if self.stopping:
+            raise WrongState("this host is stopping", asked="to restart it", hint="start it again with actorgrid up")
+        absence_index = 0
+        try:
+            absence_index = await self.call("cluster_manager", AllowAbsence(), ALLOW_S)
+        except ActorGridError as error:
+            self.log.warning("the restart has to be as short as any other absence: %s", error)
+        self.cast("main", HostRestarts(request.by, absence_index))
+        return {"host_id": self.host.host_id, "incarnation": self.host.incarnation}
 
     @handles(StopHost)
     async def _stop_host(self, request: StopHost) -> None:

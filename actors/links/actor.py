@@ -21,7 +21,8 @@ from ..consensus.mirror import LedgerMirror
 from ..security.messages import MaterialChanged
 from ..security.peer_identity import peer_identity
 from .fetching import Fetching
-from .messages import AskHost, AskLeader, CloseRelay, FetchBlobs, FetchResult, OpenRelay, SpreadBlobs
+from .measuring import Measuring
+from .messages import AskHost, AskHosts, AskLeader, CloseRelay, FetchBlobs, FetchResult, OpenRelay, SpreadBlobs
 from .payloads import FIELDS, Payloads
 from .pieces import Fields, check_digest, pack, unpack, unpack_fields
 from .relays import WORKER, Relays
@@ -92,6 +93,7 @@ class Links(Server):
             limits=LIMITS,
         )
         self.spawn(self._mirror.start())
+        self.spawn(Measuring(self, self._mirror, self._net.call).run())
         self.every(REPAIR_S, self._repair)
 
     def stop(self, reason: str) -> None:
@@ -158,6 +160,22 @@ class Links(Server):
     @handles(AskHost)
     async def _ask_host(self, request: AskHost) -> Any:
         return await self._ask(request.host_id, request.service, request.fields, request.timeout_s)
+
+    @handles(AskHosts)
+    async def _ask_hosts(self, request: AskHosts) -> dict[str, Any]:
+        body = pack(request.fields)
+        answers = {
+            host_id: self._net.call(host_id, request.service, body, request.timeout_s)
+            for host_id in request.host_ids
+            if host_id != self.host.host_id
+        }
+        found = {}
+        for host_id, answer in answers.items():
+            try:
+                found[host_id] = unpack(await answer)
+            except ActorGridError as error:
+                self.log.debug("%s of %s: %s", request.service, host_id, error)
+        return found
 
     @handles(AskLeader)
     async def _ask_leader(self, request: AskLeader) -> Any:

@@ -21,6 +21,16 @@ class AskHost:
 
 
 @dataclass(frozen=True, slots=True)
+class AskHosts:
+    """``AskHost`` of several at once. Answer: {host id: answer} of those that answered in time without an error."""
+
+    host_ids: tuple[str, ...]
+    service: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    timeout_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class AskLeader:
     """``AskHost`` of whoever leads the ledger, also when that changes meanwhile. Raises NotLeader after *timeout_s*."""
 

@@ -13,10 +13,12 @@ from typing import Any
 from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
-from ..cluster.messages import LeaveStep
+from ..cluster.messages import HealthReport, LeaveStep
 from ..gpu.messages import AcquireLease, OwnReadings
+from ..host.messages import RestartHost
 from ..work.attempt_dir import AttemptDir
 from ..work.messages import AttachLease, DetachLease, EndAllWork
+from .measuring import SERVICE
 from .pieces import Fields, Piece, check_digest, is_count, read_piece
 from .relays import Relays
 
@@ -43,12 +45,15 @@ class Services:
             "result": self._result,
             "blob": self._blob,
             "keep_blobs": self._keep_blobs,
+            "health": self._health,
             "readings": self._readings,
             "acquire_lease": self._acquire_lease,
             "attach_lease": self._attach_lease,
             "detach_lease": self._detach_lease,
+            "restart": self._restart,
             "end_all_work": self._end_all_work,
             "leave_step": self._leave_step,
+            SERVICE: self._measure,
         }
 
     async def answer(self, asker: str, service: str, fields: Fields) -> Any:
@@ -62,6 +67,11 @@ class Services:
                 hint="hosts of a cluster should run the same version, or neighbouring ones",
             )
         return await found(asker, fields)
+
+    async def _measure(self, _asker: str, fields: Fields) -> int:
+        """How much came: for a host that measures its network."""
+        data = fields.get("data", b"")
+        return len(data) if isinstance(data, bytes) else 0
 
     # -- hosts that leave
 
@@ -115,6 +125,17 @@ class Services:
 
     def _folder(self, fields: Fields) -> AttemptDir:
         return AttemptDir(self._server.host.paths.attempts_dir, _text(fields, "attempt_id"))
+
+    # -- the host
+
+    async def _restart(self, asker: str, fields: Fields) -> Any:
+        by = f"{_text(fields, 'by')}, by host {asker}"
+        return await self._server.call("host", RestartHost(by))
+
+    async def _health(self, _asker: str, _fields: Fields) -> Fields:
+        """How this host is: ``health`` and ``problems``."""
+        report = await self._server.call("fault_detector", HealthReport(), 2.0)
+        return {"health": str(report["health"]), "problems": list(report["problems"])}
 
     async def _readings(self, _asker: str, _fields: Fields) -> Any:
         """What this host's devices read now."""

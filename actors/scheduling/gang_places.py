@@ -7,6 +7,7 @@ holds goes to the racks with most room, so that as few as possible are used.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
@@ -49,15 +50,16 @@ def choose_places(nodes: Iterable[Node], ask: Ask, closed: Container[str] = ()) 
     return tuple(shares)
 
 
-def _fewest(able: Sequence[tuple[int, Node]], wanted: int) -> list[tuple[int, Node]]:
+def _fewest(able: Iterable[tuple[int, Node]], wanted: int) -> list[tuple[int, Node]]:
     """The fewest of *able* that hold so many members, with how many each is to have."""
-    left = sorted(able, key=lambda each: (-each[0], each[1].free.total, each[1].number))
+    left = sorted((count, node.free.total, node.number, node) for count, node in able)
     chosen = []
     while wanted:
-        # The last one is the fullest that still holds all that is left.
-        enough = [each for each in left if each[0] >= wanted]
-        count, node = min(enough, key=lambda each: (each[0], each[1].free.total)) if enough else left[0]
-        left.remove((count, node))
+        # The fullest that holds all that is left, or else one that holds most.
+        at = bisect_left(left, (wanted,))
+        if at == len(left):
+            at = bisect_left(left, (left[-1][0],))
+        count, _, _, node = left.pop(at)
         chosen.append((min(count, wanted), node))
         wanted -= chosen[-1][0]
     return chosen

@@ -52,7 +52,7 @@ class JoinDoorServer(Server):
             raise KeyUnusable("this host has no certificate", asked=str(folder))
         self._use(material)
         self._mirror = LedgerMirror(self, lambda _: self._keeping.look(), self._ledger_applied)
-        self._keeping = Keeping(self, self._mirror, place.address, material, self._use)
+        self._keeping = Keeping(self, self._mirror, place.listens, place.address, material, self._use)
         self._door = JoinDoor(self._find_token, self._taken, actorgrid.__version__)
         self._visitors: dict[Visitor, None] = {}
         self._listener = _listen(place.address, place.join_port)
@@ -231,8 +231,12 @@ class JoinDoorServer(Server):
     # -- how we are
 
     def metrics(self) -> dict[str, float]:
-        """Hosts let in, and visits refused by reason."""
-        figures = {"join_visits": float(self._door.visits), "join_welcomed_total": float(self._door.welcomed)}
+        """Hosts let in, visits refused by reason, and how much time this host's certificate has left."""
+        figures = {
+            "join_visits": float(self._door.visits),
+            "join_welcomed_total": float(self._door.welcomed),
+            "certificate_left_seconds": self._material.identity.valid_until_s - time(),
+        }
         for code, count in self._door.refused.items():
             figures[f"join_refused_{code}_total"] = float(count)
         return figures

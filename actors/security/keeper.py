@@ -32,12 +32,14 @@ Plain = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is to be looked at. *authorities*: those whose key this host has, by generation. *addresses*: what this
-    host's certificate should name. *voters*: host ids. *spare_key*: a key of its own whose certificate has not come."""
+    """What is to be looked at. *authorities*: those whose key this host has, by generation. *listens*: where it is
+    reached, by service; *addresses*: what its certificate should name. *voters*: host ids. *spare_key*: a key of its
+    own whose certificate has not come."""
 
     host_id: str
     material: HostMaterial
     authorities: Mapping[int, Authority]
+    listens: Mapping[str, str]
     addresses: tuple[str, ...]
     members: Mapping[str, Plain]
     trust: Mapping[str, Plain]
@@ -88,6 +90,13 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """Tell the others where this host is reached now."""
+
+    listens: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """Ask for a certificate."""
 
@@ -130,7 +139,7 @@ class Complain:
     error: ActorGridError
 
 
-OwnStep = TakeMaterial | TakeKey | ForgetKey | Report | Ask | Complain
+OwnStep = TakeMaterial | TakeKey | ForgetKey | Move | Report | Ask | Complain
 HolderStep = Issue | Seal | Publish | Complain
 
 
@@ -148,6 +157,8 @@ def own_steps(view: View) -> list[OwnStep]:
     forget = _needless_key(view)
     if forget is not None:
         return [*complaints, ForgetKey(forget)]
+    if view.members[view.host_id]["addresses"] != view.listens:
+        return [*complaints, Move(dict(view.listens))]
     told, record = facts(view), view.own
     if record is None or any(record[name] != value for name, value in told.items()):
         return [*complaints, Report(told)]

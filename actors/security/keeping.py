@@ -7,7 +7,7 @@ so that usually one does, and somebody does when it cannot.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import time
 from typing import Any
 
@@ -18,7 +18,7 @@ from actorgrid.supervisors.server import Server
 
 from ..consensus import commands
 from ..consensus.messages import Query
-from ..consensus.mirror import LedgerMirror
+from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..consensus.trust import holders
 from . import keeper
 from .authority import Authority, create_authority
@@ -43,13 +43,15 @@ class Keeping:
         self,
         server: Server,
         mirror: LedgerMirror,
+        listens: Mapping[str, str],
         address: str,
         material: HostMaterial,
         changed: Callable[[HostMaterial], None],
     ) -> None:
         self.material = material
         self.authorities: dict[int, Authority] = {}
-        self._server, self._mirror, self._address, self._changed = server, mirror, address, changed
+        self._server, self._mirror, self._changed = server, mirror, changed
+        self._listens, self._address = listens, address
         self._folder = server.host.paths.security_dir
         self._host_id = str(server.host.host_id)
         self._voters: frozenset[str] = frozenset()
@@ -125,6 +127,7 @@ class Keeping:
             self._host_id,
             self.material,
             self.authorities,
+            self._listens,
             (self._address,),
             self._mirror.members,
             self._mirror.trust,
@@ -161,6 +164,12 @@ class Keeping:
             log.info("the key of the authority's generation %d is forgotten", step.generation)
         elif isinstance(step, keeper.Report):
             await self._mirror.propose(commands.report_trust(**step.fields, at=now_s), COMMIT_TIMEOUT_S)
+        elif isinstance(step, keeper.Move):
+            log.info("telling the others where this host is reached: %s", step.listens)
+            # Under a new key: a data directory that was left behind, or copied, is believed no more.
+            ensure_host_key(self._folder, anew=True)
+            moved = commands.change_member(self._host_id, now_s, addresses=step.listens)
+            await self._mirror.propose(moved, COMMIT_TIMEOUT_S)
         elif isinstance(step, keeper.Ask):
             log.info("asking for a certificate: %s", step.why)
             addresses = list(self.view().addresses)
@@ -234,7 +243,7 @@ class Keeping:
         # The key first: a bundle with an authority whose key nobody has could never be switched to.
         store_authority(self._folder, new, ensure_wrap_key(self._folder / WRAP_FILE))
         try:
-            await self._mirror.propose(commands.publish_bundle(bundle.to_plain(), now_s), COMMIT_TIMEOUT_S)
+            await self._mirror.propose(commands.publish_bundle(bundle.to_plain(), now_s), leaderless_s=LEADERLESS_S)
         except WrongState:
             forget_authority(self._folder, new.generation)
             raise
@@ -248,7 +257,7 @@ class Keeping:
         if waiting is None:
             raise WrongState("no rotation can be called off", found="no authority waits to sign")
         bundle = self.material.bundle.retire(waiting.generation)
-        await self._mirror.propose(commands.publish_bundle(bundle.to_plain(), time()), COMMIT_TIMEOUT_S)
+        await self._mirror.propose(commands.publish_bundle(bundle.to_plain(), time()), leaderless_s=LEADERLESS_S)
         return {"generation": waiting.generation, "fingerprint": waiting.fingerprint}
 
     def cannot(self, what: str) -> WrongState:

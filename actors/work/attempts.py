@@ -167,14 +167,14 @@ class Attempts:
         if attempt_id in self._waiting:
             self._waiting.remove(attempt_id)
 
-    def renew(self) -> None:
-        """Let all shims live as long as the host's lease lets them."""
+    def renew(self, absence_s: float = 0.0) -> None:
+        """Let all shims live as long as the host's lease lets them; or *absence_s*, which the ledger has to allow."""
         for attempt in list(self.live.values()):
-            self._renew(attempt)
+            self._renew(attempt, absence_s)
 
-    def _renew(self, attempt: LiveAttempt) -> None:
+    def _renew(self, attempt: LiveAttempt, absence_s: float = 0.0) -> None:
         if attempt.link is not None and self._keeper.lease.renewed_at is not None:
-            attempt.link.renew(self._keeper.lease.deadline(attempt.isolation_s))
+            attempt.link.renew(self._keeper.lease.deadline(max(attempt.isolation_s, absence_s)))
 
     def strays(self) -> list[str]:
         """Attempts that live, or may live, and that the ledger holds no allocation for."""

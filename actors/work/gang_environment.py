@@ -1,8 +1,8 @@
 """What a member of a gang finds in its environment: which one it is, of how many, and where they meet.
 
-Each member is a node of its own to the frameworks, as a pod is on Kubernetes: it sees its own devices only, counted from
-0, so that LOCAL_RANK is 0 and ``torch.cuda.set_device(LOCAL_RANK)`` is right however many members share a host. Which
-of them do is said in variables of ours.
+Each member is a node of its own to the frameworks, as a pod is on Kubernetes: it sees its own devices only, counted
+from 0, so that LOCAL_RANK is 0 and ``torch.cuda.set_device(LOCAL_RANK)`` is right however many members share a host.
+Which of them do is said in variables of ours.
 """
 
 from __future__ import annotations

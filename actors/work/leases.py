@@ -125,19 +125,22 @@ class Leases:
         """Leases served or waiting."""
         return list(self._pools.leases())
 
-    def renew(self) -> None:
-        """Let all shims live as long as the host's lease lets them; those nobody has used yet live as long as we do."""
-        for worker_id in list(self._links):
-            self._renew(worker_id)
+    def renew(self, absence_s: float = 0.0) -> None:
+        """Let all shims live as long as the host's lease lets them, or *absence_s*, which the ledger has to allow.
 
-    def _renew(self, worker_id: str) -> None:
+        Those nobody has used yet live as long as we do.
+        """
+        for worker_id in list(self._links):
+            self._renew(worker_id, absence_s)
+
+    def _renew(self, worker_id: str, absence_s: float = 0.0) -> None:
         worker, link = self._pools.workers.get(worker_id), self._links.get(worker_id)
         if worker is None or link is None:
             return
         if worker.key is None:
             link.renew(self._unused_until())
         elif self._keeper.lease.renewed_at is not None:
-            link.renew(self._keeper.lease.deadline(self._isolation_s(worker.lease_id)))
+            link.renew(self._keeper.lease.deadline(max(self._isolation_s(worker.lease_id), absence_s)))
 
     def _unused_until(self) -> float:
         return self._server.runtime.boottime() + float(self._server.host.settings.work.max_isolation_s)

@@ -71,11 +71,16 @@ class WorkerManager(Server):
         self.spawn(self._keeper.run())
 
     def stop(self, reason: str) -> None:
-        """End all work, or leave it to the next start: ``work.on_stop``. Takes at most the grace and two seconds.
+        """End all work, or leave it to the next start: as ``work.on_stop`` says, and always when that comes at once.
+
+        Takes at most the grace and two seconds.
 
         What ends here is reported by the next start. To have it reported at once, ask EndAllWork before.
         """
-        if self.host.settings.work.on_stop == "end":
+        mark = self.host.restart_mark
+        if mark.exists():
+            self._prolong(int(mark.read_text()))
+        elif self.host.settings.work.on_stop == "end":
             grace_s = min(self.host.settings.work.kill_grace_s, STOP_MAX_S)
             folders = [attempt.directory for attempt in self._attempts.live.values()]
             folders += [AttemptDir(self.host.paths.workers_dir, worker.worker_id) for worker in self._leases.workers()]
@@ -94,6 +99,15 @@ class WorkerManager(Server):
         self._attempts.leave()
         self._leases.leave()
         self._zygote.stop()
+
+    def _prolong(self, absence_index: int) -> None:
+        """Let what runs go on for as long as the ledger has everybody wait for us."""
+        own = self._mirror.hosts.get(self.host.host_id, {})
+        if absence_index and own.get("absence_index") == absence_index and own["incarnation"] == self.host.incarnation:
+            self._attempts.renew(own["absence_s"])
+            self._leases.renew(own["absence_s"])
+        else:
+            self.log.warning("what runs is given no more time than usual for this restart")
 
     def peer_restarted(self, name: str) -> None:
         """Consensus came back: subscribe again."""

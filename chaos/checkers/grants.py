@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from actorgrid.actors.consensus.attempt_ids import attempt_of
 from actorgrid.actors.consensus.commands import decode_entry
 from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.actors.consensus.raft.messages import Entry
@@ -46,41 +47,61 @@ class Grants(Checker):
         elif kind == "confirm_host" and command["lost_at"] is not None:
             self._lost.discard(command["host"])
         elif kind == "grant_attempt":
-            self._granted(entry, command, outcome, state)
+            self._granted(entry, command, [command], outcome, state)
+        elif kind == "grant_gang":
+            self._granted(entry, command, command["members"], outcome, state)
         for changed, id, record in outcome.changes:
             if changed == "allocation" and record is None and (held := self._held.pop(id, None)) is not None:
                 for index in held[1]:
                     self._free[held[0], index] = self._free.get((held[0], index), DEVICE_MILLI) + held[2]
 
-    def _granted(self, entry: Entry, command: dict[str, Any], outcome: Outcome, state: Any) -> None:
-        host, asked = command["host"], f"entry {entry.index}: {command['job_id']}.{command['number']}"
+    def _granted(
+        self, entry: Entry, command: dict[str, Any], places: list[dict[str, Any]], outcome: Outcome, state: Any
+    ) -> None:
+        """All *places* of one grant: a single attempt has one, a gang as many as members."""
+        asked = f"entry {entry.index}: {command['job_id']}.{command['number']}"
         if command["term"] != entry.term:
             self.fail("a grant of another term", asked=f"{asked}, term {command['term']}", found=f"term {entry.term}")
-        if host in self._lost:
-            self.fail("a grant to a host that is lost", asked=asked, found=f"{host} has not confirmed itself since")
-        if command["incarnation"] != self._incarnations.get(host) or not self._up[host]:
-            self.fail(
-                "a grant to a host that is no more",
-                asked=f"{asked}, {host} incarnation {command['incarnation']}",
-                found=f"incarnation {self._incarnations.get(host)}",
-            )
         assert outcome.result is not None, "a grant without a result"
         token = (outcome.result["token"][0], outcome.result["token"][1])
         if token <= self._last_token:
             self.fail("a token that does not grow", asked=f"{asked}: {token}", found=f"{self._last_token} before")
         self._last_token = token
-        milli = state.jobs[command["job_id"]]["resources"]["gpu_milli"]
-        for index in command["gpu_indexes"]:
+        given = [(id, record) for changed, id, record in outcome.changes if changed == "allocation" and record]
+        resources = state.jobs[command["job_id"]]["resources"]
+        if len(given) != len(places) or len(places) != resources.get("gang", 1):
+            found = f"{len(given)} allocations for {resources.get('gang', 1)} members"
+            self.fail("a gang that was granted in part", asked=f"{asked}, {len(places)} places", found=found)
+        for place, (id, record) in zip(places, given, strict=True):
+            if place["host"] in self._lost:
+                found = f"{place['host']} has not confirmed itself since"
+                self.fail("a grant to a host that is lost", asked=asked, found=found)
+            if (
+                place["host"] != record["host"]
+                or place["incarnation"] != self._incarnations.get(place["host"])
+                or (not self._up[place["host"]])
+            ):
+                self.fail(
+                    "a grant to a host that is no more",
+                    asked=f"{asked}, {place['host']} incarnation {place['incarnation']}",
+                    found=f"incarnation {self._incarnations.get(place['host'])}",
+                )
+            self._take(f"{asked} ({id})", id, place, resources["gpu_milli"])
+
+    def _take(self, asked: str, id: str, place: dict[str, Any], milli: int) -> None:
+        host = place["host"]
+        for index in place["gpu_indexes"]:
             left = self._free.get((host, index), DEVICE_MILLI) - milli
             if left < 0:
                 self.fail("a device is given out twice", asked=f"{asked}: {milli} of {host}/{index}", found=f"{left}")
             self._free[host, index] = left
-        self._held[f"{command['job_id']}.{command['number']}"] = (host, tuple(command["gpu_indexes"]), milli)
+        self._held[id] = (host, tuple(place["gpu_indexes"]), milli)
 
 
 class RunningTogether(Checker):
     """What hosts really run: never more than a whole device at once, never two attempts of one job.
 
+    Members of a gang run beside each other, as long as they are of one attempt and each runs once.
     By true time, whatever the hosts' clocks show; what stands still with its host does not run.
     """
 
@@ -116,7 +137,8 @@ class RunningTogether(Checker):
 
     def _refuse_twin(self, process: Process) -> None:
         active = (p for p in self._running.values() if p.host not in self._still and p.attempt_id not in self._killed)
-        twin = next((p for p in active if p.job_id == process.job_id and p is not process), None)
+        others = (p for p in active if p is not process and not _beside(p, process))
+        twin = next((p for p in others if p.job_id == process.job_id), None)
         if twin is not None:
             self.fail(
                 "two attempts of one job run at once",
@@ -131,3 +153,8 @@ class RunningTogether(Checker):
     def ended(self, process: Process, now_us: int) -> None:
         """It holds nothing any more."""
         self._running.pop(process.attempt_id, None)
+
+
+def _beside(one: Process, other: Process) -> bool:
+    """Whether they are different members of one attempt."""
+    return one.attempt_id != other.attempt_id and attempt_of(one.attempt_id) == attempt_of(other.attempt_id)

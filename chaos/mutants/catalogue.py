@@ -64,13 +64,11 @@ MUTANTS: dict[str, Mutant] = {
     "sessions_not_in_snapshot": _host(hosts.SessionsNotInSnapshot),
     "old_term_grants": _host(hosts.OldTermGrants, "late_grants"),
     "old_incarnation_grants": _host(hosts.OldIncarnationGrants, "late_grants"),
+    "gangs_start_again_early": _host(hosts.GangsStartAgainEarly, "gangs"),
     "no_guard": _host(hosts.NoGuard, "late_grants"),
     "locks_grabbed": _host(hosts.LocksGrabbed),
     "lease_from_the_answer": _host(leases.LeaseFromTheAnswer, "hosts_away"),
-    "returns_before_it_killed": _host(leases.ReturnsBeforeItKilled, "hosts_away"),
-    "wakes_unaware": _host(leases.WakesUnaware, "hosts_away"),
     "no_wait_after_election": _host(leases.NoWaitAfterElection, "hosts_away"),
-    "lost_by_an_old_leader": _host(leases.LostByAnOldLeader, "hosts_away"),
     "slots_overfilled": _host(hosts.SlotsOverfilled),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from actorgrid.actors.consensus.allocations import Allocations
+from actorgrid.actors.consensus.attempts import Attempts
 from actorgrid.actors.consensus.capacity import Capacity
 from actorgrid.actors.consensus.core import RaftCore
 from actorgrid.actors.consensus.ledger import Ledger
@@ -149,6 +150,21 @@ class OldIncarnationGrants(Node):
     """Grants to a host's earlier life are taken."""
 
     ledger_class = _AnyIncarnation
+
+
+class _Hasty(Attempts):
+    def is_over(self, attempt: dict[str, Any]) -> bool:
+        return attempt["ending"] is not None or super().is_over(attempt)
+
+
+class _HastyGangs(Ledger):
+    attempts_class = _Hasty
+
+
+class GangsStartAgainEarly(Node):
+    """A gang is tried again as soon as one member has failed, while others still run."""
+
+    ledger_class = _HastyGangs
 
 
 class _Endless(Capacity):

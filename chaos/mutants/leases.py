@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from actorgrid.actors.consensus.heard import Heard
-from actorgrid.actors.consensus.ledger import Ledger
-from actorgrid.actors.consensus.raft.messages import ReadState
 from actorgrid.actors.work.host_lease import HostLease
 from actorgrid.chaos.simulator.agent import Agent
 from actorgrid.chaos.simulator.leading import Leading
@@ -31,28 +28,6 @@ class LeaseFromTheAnswer(Node):
     agent_class = _CountsFromTheAnswer
 
 
-class _SaysEmpty(Agent):
-    def strays(self) -> list[str]:
-        return []
-
-
-class ReturnsBeforeItKilled(Node):
-    """A lost host says that it is empty while what it had still dies."""
-
-    agent_class = _SaysEmpty
-
-
-class _LooksLate(Agent):
-    def woke(self) -> None:
-        return
-
-
-class WakesUnaware(Node):
-    """After a pause a host goes on with what has waited before it looks at the clock."""
-
-    agent_class = _LooksLate
-
-
 # -- leaders
 
 
@@ -71,21 +46,3 @@ class NoWaitAfterElection(Node):
     """A new leader takes a host that it has not heard of yet for one that was never there."""
 
     leading_class = _WaitsForNobody
-
-
-class _SureOfItself(Leading):
-    def ask(self, context: bytes) -> None:
-        self.read_ready(ReadState(0, context))
-
-
-class _LosesForAnyLeader(Ledger):
-    def _check_term(self, command: dict[str, Any]) -> None:
-        if command["type"] != "lose_host":
-            super()._check_term(command)
-
-
-class LostByAnOldLeader(Node):
-    """A leader decides without asking whether it still leads, and the ledger takes the word of any leader."""
-
-    leading_class = _SureOfItself
-    ledger_class = _LosesForAnyLeader

@@ -74,7 +74,7 @@ class Agent:
                     self._take(id, record)
             elif kind == "host" and id == self._node.host_id:
                 self.review()
-            elif kind == "job" and record is not None and record["cancel_requested"]:
+            elif kind == "job" and record is not None and (record["cancel_requested"] or _is_ending(record)):
                 self._stop(record)
 
     def review(self) -> None:
@@ -224,8 +224,8 @@ class Agent:
     def _begin(self, id: str, record: dict[str, Any]) -> None:
         job = self._node.ledger.jobs[record["owner"]["job_id"]]
         token = (record["token"][0], record["token"][1])
-        if job["cancel_requested"]:
-            self._report(id, list(token), "cancelled")
+        if job["cancel_requested"] or _is_ending(job):
+            self._report(id, list(token), "cancelled", charge=False)
             return
         process = Process(
             host=self._node.host_id,
@@ -249,7 +249,7 @@ class Agent:
     def _is_started(self, process: Process, told: Told) -> None:
         if told.error is not None:
             self._disowned(process.attempt_id)
-        elif told.result["cancel_requested"]:
+        elif told.result["cancel_requested"] or told.result.get("ending"):
             self._process_ends(process, "cancelled")
 
     def _set_deadline(self, id: str) -> None:
@@ -283,8 +283,7 @@ class Agent:
             self._look()
 
     def _stop(self, job: dict[str, Any]) -> None:
-        process = next((each for each in self._processes.values() if each.job_id == job["job_id"]), None)
-        if process is not None:
+        for process in [each for each in self._processes.values() if each.job_id == job["job_id"]]:
             self._process_ends(process, "cancelled")
 
     def _process_ends(self, process: Process, outcome: str, charge: bool = True) -> None:
@@ -306,3 +305,8 @@ class Agent:
     def _report(self, id: str, token: list[int], outcome: str, charge: bool = True) -> None:
         command = end_attempt(id, token, outcome, self._node.now, charge=charge)
         self._asker.write(command, lambda told: None)
+
+
+def _is_ending(job: dict[str, Any]) -> bool:
+    """Whether a member of the job's gang has not succeeded, so that the others are to end."""
+    return any(attempt.get("ending") and attempt["ended_at"] is None for attempt in job["attempts"][-1:])

@@ -113,10 +113,6 @@ class Leading:
         self._asked += 1
         context = b"judge %d.%d.%d" % (self._node.id, self._node.boots, self._asked)
         self._asking = (context, now, picture)
-        self.ask(context)
-
-    def ask(self, context: bytes) -> None:
-        """Have a majority confirm that we lead."""
         if isinstance(self._node.core.read_index(context), Dropped):
             self._asking = None
 

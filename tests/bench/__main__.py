@@ -30,6 +30,7 @@ MODULES = (
     "jobs",
     "ledger",
     "ledger_log",
+    "locks",
     "many_links",
     "memory_pool",
     "peer_links",

@@ -218,3 +218,14 @@ def test_a_share_given_to_two_and_two_attempts_of_a_job_are_noticed() -> None:
 )
 def test_a_lock_has_as_many_holders_as_slots(state: str, call: Any, answer: Any, expected: tuple[bool, str]) -> None:
     assert apply_slots(frozenset(state), call, answer) == (expected[0], frozenset(expected[1]))
+
+
+def test_members_of_a_gang_may_run_together_but_not_with_those_of_another_attempt() -> None:
+    checker = RunningTogether()
+    checker.started(process("a.1-0", 1000), 1)
+    checker.started(process("a.1-1", 1000, host="h2"), 1)
+    with pytest.raises(SafetyViolated, match="two attempts"):
+        checker.started(process("a.1-1", 100, host="h3"), 2)
+    checker.ended(process("a.1-0", 1000), 3)
+    with pytest.raises(SafetyViolated, match="two attempts"):
+        checker.started(process("a.2-0", 1000), 4)

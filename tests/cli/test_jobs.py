@@ -27,6 +27,7 @@ def with_jobs(door: Door, *jobs: dict[str, Any]) -> None:
     for record in jobs:
         door.on(f"GET /api/jobs/{record['job_id']}", record)
     door.on("GET /api/jobs", {"jobs": list(jobs), "total": len(jobs)})
+    door.on("GET /api/hosts", {"hosts": [{"node_id": "h1", "hostname": "alpha", "node": None}]})
 
 
 def test_ps_shows_what_waits_and_runs(call: Invoke, door: Door) -> None:
@@ -36,7 +37,17 @@ def test_ps_shows_what_waits_and_runs(call: Invoke, door: Door) -> None:
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["JOB", "NAME", "STATE", "GPUS", "ON", "AGE", "RAN", "TRY", "NOTE"]
     assert "abc111  train  running  0.25 (2 GiB)  gpu 2" in lines[1]
-    assert door.asked[-1][1] == {"state": "queued,placed,running", "limit": "100"}
+    assert door.asked[0][1] == {"state": "queued,placed,running", "limit": "100"}
+
+
+def test_ps_names_the_host_where_there_are_several(call: Invoke, door: Door) -> None:
+    attempt = {"number": 1, "started_at": 1.0, "gpu_indexes": [2]}
+    with_jobs(door, job(ONE, attempts=[attempt | {"host": "h1"}]), job(TWO, attempts=[attempt | {"host": "h3"}]))
+    names = {"h1": "alpha", "h2": "beta", "h3": "beta"}
+    hosts = [{"node_id": id, "hostname": name, "node": n} for n, (id, name) in enumerate(names.items(), 1)]
+    door.on("GET /api/hosts", {"hosts": hosts})
+    lines = call("ps").stdout.splitlines()
+    assert "alpha gpu 2" in lines[1] and "beta:3 gpu 2" in lines[2]
 
 
 def test_ps_all_asks_for_every_state(call: Invoke, door: Door) -> None:

@@ -134,7 +134,7 @@ def test_a_broken_lock_ends_the_command_and_what_it_started(
     local: actorgrid.LocalCluster, client: actorgrid.Client, tmp_path: Path
 ) -> None:
     script = f"trap '' TERM; sleep 60 & echo $! > {tmp_path}/child; echo ready; wait; sleep 60"
-    options = ("--ttl", "0.9", "--grace", "0.2")
+    options = ("--ttl", "3", "--grace", "0.2")
     with running(local, "run", "broken", *options, "--", "sh", "-c", script) as process:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         (holder,) = holders(client, "broken")

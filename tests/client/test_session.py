@@ -16,6 +16,7 @@ from actorgrid.errors import (
     ActorDown,
     BadRequest,
     HostUnreachable,
+    NotSupported,
     TaskCancelled,
     TaskFailed,
     TaskTimedOut,
@@ -354,3 +355,11 @@ def test_a_wrong_option_is_named_with_the_right_one(client: Client) -> None:
         client.submit(abs, -1, gpu=1)
     with pytest.raises(BadRequest, match="priority"):
         client.submit(abs, -1, priority=101)
+
+
+def test_a_session_on_a_machine_that_is_no_host_says_what_to_do_instead(host: StandIn, client: Client) -> None:
+    lease = host._lease
+    host._lease = lambda session_id, body: {**lease(session_id, body), "socket_path": "/no/such/machine/w1"}  # type: ignore[method-assign]
+    with pytest.raises(NotSupported, match="durable=True"):
+        client.submit(refuse_odd, 2).result(30)
+    wait_until(lambda: not host.leases)

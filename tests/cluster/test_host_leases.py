@@ -77,3 +77,12 @@ def test_an_allocation_of_before_this_version_has_the_patience_of_its_job() -> N
 def test_what_was_heard_after_the_question_counts() -> None:
     held = picture(allocation("j.1", "b", 4.0))
     assert losses(held, {"b": HEARD + 20.0}, HEARD + 19.9) == []
+
+
+def test_a_host_that_said_it_would_be_away_is_waited_for_and_work_of_more_patience_no_less() -> None:
+    held = picture(allocation("j.1", "b", 4.0), allocation("k.1", "b", 600.0))
+    held.hosts["b"]["absence_s"] = 60.0
+    assert next_at(held, {"b": HEARD}) == HEARD + over_after_s(60.0)
+    assert losses(held, {"b": HEARD}, HEARD + 61.0) == []
+    assert named(losses(held, {"b": HEARD}, HEARD + 61.2)) == [["j.1"]]
+    assert named(losses(held, {"b": HEARD}, HEARD + 607.0)) == [["j.1", "k.1"]]

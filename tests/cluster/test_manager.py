@@ -8,6 +8,7 @@ import pytest
 
 from actorgrid.actors.cluster.manager import ClusterManager
 from actorgrid.actors.cluster.messages import (
+    AllowAbsence,
     CancelJob,
     ChangeSetting,
     ClusterSummary,
@@ -17,7 +18,7 @@ from actorgrid.actors.cluster.messages import (
     SubmitJobs,
     Why,
 )
-from actorgrid.actors.consensus.messages import Applied
+from actorgrid.actors.consensus.messages import Applied, Query
 from actorgrid.errors import (
     CallTimeout,
     DependencyFailed,
@@ -215,3 +216,20 @@ def test_metrics_count_jobs_by_state(rig: Rig, manager: ClusterManager) -> None:
     rig.until_state("b", "placed")
     counts = manager.metrics()
     assert (counts["jobs_submitted_total"], counts["jobs_succeeded_total"], counts["jobs_queued"]) == (3, 1, 1)
+
+
+def test_an_absence_of_the_life_before_ends_when_nothing_it_left_can_live(rig: Rig) -> None:
+    def own() -> dict[str, Any]:
+        found: dict[str, Any] = rig.node.request("consensus", Query("hosts"))["hosts"][0]
+        return found
+
+    began = rig.manager(AllowAbsence())
+    assert (own()["absence_s"], own()["absence_index"]) == (60.0, began)
+    rig.node.advance(120.0)
+    assert own()["absence_index"] == began, "it is the next life that ends it"
+    rig.node.remove("cluster_manager")
+    rig.add(ClusterManager)
+    rig.node.advance(60.0)
+    assert own()["absence_index"] == began
+    rig.node.advance(2.0)
+    assert "absence_index" not in own()

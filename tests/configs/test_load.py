@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from actorgrid.configs.load import find_config_dir, load_settings
@@ -152,6 +152,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 @given(st.fixed_dictionaries({}, optional=VALUES))
+@example({"work.max_output_bytes": 2**53 + 1})
 def test_what_is_written_is_what_is_read_by_every_way(written: dict[str, Any]) -> None:
     trees: dict[str, dict[str, Any]] = {}
     for key, value in written.items():

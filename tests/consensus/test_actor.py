@@ -314,6 +314,26 @@ def test_many_proposals_of_one_server_are_under_way_at_once(make_host: MakeHost)
     assert host.query("jobs", limit=1)["total"] == 200
 
 
+def test_what_is_committed_together_is_told_together_before_it_is_answered(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    follower = host.node.add(Follower, host.context)
+    assert isinstance(follower, Follower)
+    seen: list[int] = []
+
+    async def work(number: int) -> None:
+        await follower.mirror.propose(submit_jobs([job_record(f"j{number}")], AT))
+        seen.append(len(follower.mirror.jobs))
+
+    handled = follower.handled
+    for number in range(50):
+        follower.spawn(work(number))
+    host.node.run_until(lambda: len(seen) == 50)
+    assert seen == [50] * 50
+    assert follower.handled - handled == 50 + 1  # an answer to each, and one message for all that changed
+    assert [message.index - message.previous for message in follower.heard[-49:]] == [1] * 49
+
+
 def test_mirror_gives_the_ledgers_refusal_to_its_caller(make_host: MakeHost) -> None:
     host = make_host()
     host.start()

@@ -11,7 +11,7 @@ import pytest
 
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.consensus.commands import add_member, found_cluster, register_host, remove_member, set_setting
-from actorgrid.actors.consensus.messages import Propose, Query, Subscribe
+from actorgrid.actors.consensus.messages import HandOver, Propose, Query, Subscribe
 from actorgrid.actors.consensus.raft_links import VoterPlan
 from actorgrid.actors.host.context import HostContext
 from actorgrid.errors import ActorGridError, CallTimeout, HostRemoved, LogFailed, NotLeader, WrongState
@@ -165,6 +165,22 @@ def test_a_lost_leader_is_replaced_and_nothing_committed_is_lost(three: Town) ->
     assert three.live["a"]._voter.ledger.term == three.live[leader]._voter.ledger.term
 
 
+def test_a_leader_that_is_about_to_stop_hands_over_to_the_one_that_has_the_most(three: Town) -> None:
+    three.network.cut(["b"], ["a", "c"])
+    for number in range(5):
+        three.propose(set_setting("k", number, "me", AT), "a")
+    answer = three.node.request("a", HandOver(), 5.0)
+    assert (answer, three.leader) == ({"leader": "c"}, "c")
+    assert three.node.request("a", HandOver(), 5.0) == {"leader": "c"}  # who does not lead has nothing to hand over
+    assert three.propose(set_setting("k", "after", "me", AT), "a")["previous"] == 4
+
+
+def test_who_has_nobody_to_hand_over_to_goes_on_leading(town: Town) -> None:
+    town.found("a")
+    assert town.node.request("a", HandOver(), 5.0) == {"leader": "a"}
+    assert town.propose(set_setting("k", 1, "me", AT), "a")["previous"] is None
+
+
 def test_a_minority_commits_nothing_and_says_why(three: Town) -> None:
     three.network.cut(["a"], ["b", "c"])
     three.until(lambda: three.leader in ("b", "c"), "a new leader")
@@ -316,3 +332,21 @@ def test_a_host_that_was_removed_hears_it_when_it_comes_back_and_stops(three: To
         three.start("c")
     assert "by ann" in refused.value.found
     assert three.contexts["c"].paths.left_file.exists()
+
+
+def test_a_dead_voter_that_is_removed_gives_its_vote_to_a_learner(three: Town) -> None:
+    three.join("d")
+    three.until(lambda: set(three.live["a"]._voter.status().config.learners) == {4}, "a learner")
+    three.kill("c")
+    three.propose(remove_member("c", "ann", AT, force=True), "a")
+    three.until(lambda: three.voters() == {1, 2, 4}, "the learner votes in its place")
+
+
+def test_a_voter_that_is_silent_for_long_gives_its_vote_to_a_learner_and_comes_back_as_one(three: Town) -> None:
+    three.join("d")
+    three.until(lambda: set(three.live["a"]._voter.status().config.learners) == {4}, "a learner")
+    three.kill("c")
+    three.until(lambda: three.voters() == {1, 2, 4}, "the learner votes in its place", within_s=90.0)
+    three.start("c")
+    three.until(lambda: set(three.live["a"]._voter.status().config.learners) == {3}, "it is a learner now")
+    three.until(three.settled, "everybody up to date")

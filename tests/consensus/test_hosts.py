@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.consensus.commands import (
+    allow_absence,
     confirm_host,
     drain_host,
     end_attempt,
@@ -59,6 +60,16 @@ def test_what_runs_on_a_draining_host_goes_on() -> None:
     grant(book)
     book.do(drain_host("h1", True, "ann", AT))
     assert list(book.ledger.allocations) == ["j1.1"]
+
+
+def test_a_second_agent_of_one_incarnation_is_refused() -> None:
+    book = Book()
+    book.do(register_host({**host_record(incarnation=2), "boot_id": "b1"}, AT))
+    book.do(register_host({**host_record(incarnation=2), "boot_id": "b1"}, AT))
+    with pytest.raises(StaleIncarnation, match="another agent has started") as refused:
+        book.do(register_host({**host_record(incarnation=2), "boot_id": "b2"}, AT))
+    assert "copy of its data directory" in refused.value.hint
+    book.do(register_host({**host_record(incarnation=3), "boot_id": "b2"}, AT))
 
 
 def test_nobody_drains_a_host_that_is_not_there() -> None:
@@ -166,3 +177,33 @@ def test_the_word_of_a_lost_attempt_is_not_taken() -> None:
     with pytest.raises(StaleToken):
         book.do(end_attempt("j1.2", of_j1, "succeeded", AT))
     assert book.ledger.jobs["j1"]["state"] == "placed"
+
+
+def test_a_host_that_said_it_would_be_away_cannot_be_lost_by_who_did_not_know() -> None:
+    book = with_a_job()
+    grant(book)
+    before = book.ledger.hosts["h1"]["seen_index"]
+    (held,) = book.ledger.allocations.values()
+    allocations = [[held["allocation_id"], held["token"]]]
+    began = book.do(allow_absence("h1", 1, 60.0, AT))["began"]
+    assert (book.ledger.hosts["h1"]["absence_s"], book.ledger.hosts["h1"]["absence_index"]) == (60.0, began)
+    with pytest.raises(WrongState, match="heard of since"):
+        book.do(lose_host("h1", 1, before, AT, allocations, book.ledger.term, AT))
+    assert book.ledger.jobs["j1"]["state"] == "placed"
+    book.do(lose_host("h1", 1, began, AT, allocations, book.ledger.term, AT))  # it did not come back in that time
+    with pytest.raises(WrongState, match="it is lost"):
+        book.do(allow_absence("h1", 1, 60.0, AT))
+
+
+def test_an_absence_goes_on_when_the_host_is_back_and_ends_only_by_its_own_word() -> None:
+    book = with_a_job()
+    began = book.do(allow_absence("h1", 1, 60.0, AT))["began"]
+    book.do(register_host(host_record(incarnation=2), AT))
+    assert book.ledger.hosts["h1"]["absence_s"] == 60.0
+    with pytest.raises(StaleIncarnation):
+        book.do(allow_absence("h1", 1, 0.0, AT, began))
+    again = book.do(allow_absence("h1", 2, 60.0, AT))["began"]
+    with pytest.raises(WrongState, match="not allowed"):
+        book.do(allow_absence("h1", 2, 0.0, AT, began))  # a late word about the one before
+    book.do(allow_absence("h1", 2, 0.0, AT, again))
+    assert not {"absence_s", "absence_index"} & book.ledger.hosts["h1"].keys()

@@ -27,6 +27,7 @@ from actorgrid.actors.gateway.actor import Gateway
 from actorgrid.actors.gpu.coordinator import GPUCoordinator as RealGPUCoordinator
 from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.host.messages import RestartHost
 from actorgrid.actors.host.place import Place
 from actorgrid.actors.links import messages as links
 from actorgrid.actors.replication import messages as replication
@@ -127,8 +128,13 @@ class Consensus(StandIn):
 
     @handles(Propose)
     def propose(self, request: Propose) -> Proposed:
-        """API keys only."""
+        """API keys, locks that are always had, and a host that drains."""
         command = request.command
+        if command["type"] == "drain_host":
+            return Proposed(self.index, {"host": command["host"], "draining": command["draining"]})
+        if command["type"].endswith("_lock"):
+            held = {"held": True, "token": [1, 7], "position": 0, "slots": 1, "ttl_s": 5.0, "renewals": 0}
+            return Proposed(self.index, {"released": True} if command["type"] == "release_lock" else held)
         if command["type"] == "create_api_key":
             record = command["key"]
         else:
@@ -290,12 +296,6 @@ class ClusterManager(StandIn):
     def leave_host(self, request: cluster.LeaveHost) -> dict[str, Any]:
         state = "stays" if request.cancel else "draining"
         return {"host_id": request.host, "state": state, "waits_for": ["a.1"], "lost": []}
-
-    @handles(cluster.ChangeLock)
-    def change_lock(self, request: cluster.ChangeLock) -> dict[str, Any]:
-        if request.command["type"] == "release_lock":
-            return {"released": True}
-        return {"held": True, "token": [1, 7], "position": 0, "slots": 1, "ttl_s": 5.0, "renewals": 0}
 
     @handles(cluster.SetQuota)
     def set_quota(self, request: cluster.SetQuota) -> dict[str, Any]:
@@ -489,6 +489,11 @@ class FaultDetector(StandIn):
 
 class Host(StandIn):
     name = "host"
+
+    @handles(RestartHost)
+    def restart(self, request: RestartHost) -> dict[str, Any]:
+        self.restarted_by = request.by
+        return {"host_id": "h1", "incarnation": 1}
 
     def status(self) -> dict[str, Any]:
         return {"children": 8}

@@ -24,6 +24,7 @@ BODIES: dict[str, Any] = {
     "post_token": {"ttl_s": 600, "uses": 2},
     "post_key": {"value": 1},
     "post_api_key": {"user_id": "ann"},
+    "post_drain": {"draining": True},
     "post_acquire": {"owner": "me", "ttl_s": 5},
     "post_renew": {"owner": "me", "token": [1, 7]},
     "post_release": {"owner": "me", "token": [1, 7]},
@@ -35,6 +36,7 @@ BODIES: dict[str, Any] = {
 PARTS = {
     "job_id": "a",
     "id": "t1",
+    "host_id": "h1",
     "key": "work.kill_grace_s",
     "session_id": "s1",
     "lease_id": "l1",

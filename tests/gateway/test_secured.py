@@ -138,3 +138,19 @@ def test_who_does_not_shake_hands_costs_a_bounded_amount(town: Any, monkeypatch:
         garbage.sendall(b"GET / HTTP/1.1\r\n" + os.urandom(4000))
         town.until(lambda: door.refused_total == 21)
     assert shown_by(town)
+
+
+def test_a_restart_of_this_host_goes_to_its_supervisor_and_of_another_over_the_link(town: Any, afar: Any) -> None:
+    key = new_key(town, user_id="ann")
+    answer = afar(key["key"], lambda http: http.post("/api/hosts/h1/restart", {}))
+    assert answer == {"host_id": "h1", "incarnation": 1}
+    assert town.servers["host"].restarted_by == f"ann (key {key['id']})"
+    with pytest.raises(NotFound, match="actorgrid hosts"):
+        afar(key["key"], lambda http: http.post("/api/hosts/nobody/restart", {}))
+    member = {"host_id": "h2", "node": 2, "addresses": {"https": "10.0.0.2:7400"}, "version": "", "joined_at": 1.0}
+    town.servers["consensus"].apply("member", "h2", member)
+    town.until(lambda: "h2" in town.gateway._mirror.members)
+    with pytest.raises(ActorGridError, match="h2 cannot be reached; asked: restart"):
+        afar(key["key"], lambda http: http.post("/api/hosts/h2/restart", {}))
+    (shown,) = afar(key["key"], lambda http: http.get("/api/members"))["members"]
+    assert (shown["url"], shown["present"]) == ("https://10.0.0.2:7400", True)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from actorgrid.actors.host.supervisor import StopHost
+from actorgrid.actors.host.messages import RestartHost, StopHost
 from actorgrid.errors import ActorDown, CallTimeout, NoSuchActor, WrongState
 from tests.host.conftest import DOOR, ECHO, Host, spec, wait_for
 from tests.processes import is_alive
@@ -43,6 +43,32 @@ def test_an_order_to_stop_from_within_ends_the_host(start_host: StartHost) -> No
         host.call("host", StopHost("asked by a test"))
     assert host.process.wait(30) == 0
     assert "gateway stop asked by a test" in host.notes()
+
+
+def test_an_order_to_restart_starts_all_servers_anew_in_the_same_process(start_host: StartHost) -> None:
+    host = start_host().ready()
+    before, agent = host.tree(), host.agent()
+    assert agent is not None
+    assert host.call("host", RestartHost("a test"))["incarnation"] == 1
+
+    def is_new() -> bool:
+        found = host.agent()
+        return found is not None and found["boot_id"] != agent["boot_id"]
+
+    wait_for(is_new, "the second start")
+    again = host.agent()
+    assert again is not None and again["pid"] == agent["pid"] == host.process.pid
+    after = host.tree()
+    assert set(after) == set(before) and not set(after.values()) & set(before.values())
+    assert host.notes()[3:] == [
+        "gateway stop restart",
+        "second stop restart",
+        "echo stop restart",
+        "echo start",
+        "second start",
+        "gateway start",
+    ]
+    assert host.stop() == 0
 
 
 @pytest.mark.parametrize("victim", ["echo", "second"])

@@ -10,12 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from actorgrid.actors.host.departure import mark_departed
 from actorgrid.actors.host.place import JoinOrder, take_place
-from actorgrid.actors.security.host_material import load_material
+from actorgrid.actors.security.authority import HOST_LIFE_S, create_authority
+from actorgrid.actors.security.host_material import WRAP_FILE, issue_own, load_material, store_material
 from actorgrid.actors.security.join_tokens import make_token
+from actorgrid.actors.security.keys import authority_file, ensure_wrap_key, load_authority
+from actorgrid.actors.security.trust_bundle import first_bundle
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
-from actorgrid.errors import DataDirUnusable, InvalidSetting, MalformedJoinToken, WrongState
+from actorgrid.errors import (
+    CertificateRefused,
+    DataDirUnusable,
+    HostRemoved,
+    InvalidSetting,
+    MalformedJoinToken,
+    WrongState,
+)
 
 
 @pytest.fixture
@@ -80,11 +91,63 @@ def test_what_does_not_fit_the_place_is_refused(paths: HostPaths) -> None:
     take_place(paths, listening(), None, quiet)
     with pytest.raises(WrongState, match="member of cluster"):
         take_place(paths, Settings(), JoinOrder("gpu-1", "agj1.x"), quiet)
-    with pytest.raises(InvalidSetting, match="by another address"):
-        take_place(paths, listening("127.0.0.2"), None, quiet)
     paths.cluster_file.write_text("{}")
     with pytest.raises(DataDirUnusable, match="cannot be read"):
         take_place(paths, listening(), None, quiet)
+
+
+def test_a_host_that_is_started_at_another_address_moves_there(paths: HostPaths) -> None:
+    take_place(paths, listening(), None, quiet)
+    said: list[str] = []
+    taken = take_place(paths, listening("127.0.0.2", 9100), None, said.append)
+    assert taken is not None
+    assert taken[0].listens["raft"] == "127.0.0.2:9102" and "tells the others" in said[0]
+    again = take_place(paths, Settings(), None, quiet)
+    assert again is not None and again[0] == taken[0]
+
+
+def run_out(paths: HostPaths) -> None:
+    """Give the host a certificate whose time is over, of its own authority."""
+    material = load_material(paths.security_dir, time.time())
+    assert material is not None
+    authority = load_authority(paths.security_dir, material.bundle, 1, ensure_wrap_key(paths.security_dir / WRAP_FILE))
+    assert authority is not None
+    long_ago = time.time() - HOST_LIFE_S - 3600
+    old = create_authority(authority.cluster_id, authority.key, long_ago - 3600, 1)
+    identity, addresses = material.identity, material.addresses
+    bundle = first_bundle(old.certificate, identity.cluster_id)
+    store_material(paths.security_dir, issue_own(old, bundle, material.key, identity.host_id, addresses, long_ago, 2))
+
+
+def test_a_voter_whose_certificate_ran_out_issues_itself_another(paths: HostPaths) -> None:
+    take_place(paths, listening(), None, quiet)
+    run_out(paths)
+    with pytest.raises(CertificateRefused, match="expired"):
+        load_material(paths.security_dir, time.time())
+    taken = take_place(paths, Settings(), None, quiet)
+    assert taken is not None
+    kept = load_material(paths.security_dir, time.time())
+    assert kept is not None and kept.identity == taken[1].identity
+
+
+def test_any_other_host_whose_certificate_ran_out_is_told_to_join_again(paths: HostPaths) -> None:
+    take_place(paths, listening(), None, quiet)
+    run_out(paths)
+    authority_file(paths.security_dir, 1).unlink()
+    with pytest.raises(CertificateRefused, match="expired") as refused:
+        take_place(paths, Settings(), None, quiet)
+    assert "joins again with a new token" in refused.value.hint
+    with pytest.raises(MalformedJoinToken):  # it may: only this token is none
+        take_place(paths, listening(), JoinOrder("gpu-1", "what is this"), quiet)
+
+
+def test_a_host_that_left_comes_back_to_nothing_and_hears_what_to_do(paths: HostPaths) -> None:
+    take_place(paths, listening(), None, quiet)
+    mark_departed(paths, "it left", 1.0)
+    for order in (None, JoinOrder("gpu-1", "agj1.x")):
+        with pytest.raises(HostRemoved, match="it left") as refused:
+            take_place(paths, Settings(), order, quiet)
+        assert "--data-dir" in refused.value.hint
 
 
 def test_a_host_with_a_ledger_of_its_own_joins_nobody(paths: HostPaths) -> None:

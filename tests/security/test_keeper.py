@@ -32,6 +32,10 @@ class Keeper:
     away: bool = False
     complaints: list[str] = field(default_factory=list)
 
+    @property
+    def listens(self) -> dict[str, str]:
+        return {"raft": f"{self.address}:7402"}
+
 
 class Rig:
     """Hosts h1, h2, ... that keep one ledger's trust; the first has the authority's key."""
@@ -71,6 +75,7 @@ class Rig:
             host.host_id,
             host.material,
             host.authorities,
+            host.listens,
             (host.address,),
             ledger.members,
             ledger.trust,
@@ -110,6 +115,8 @@ class Rig:
             host.authorities[step.authority.generation] = step.authority
         elif isinstance(step, keeper.ForgetKey):
             del host.authorities[step.generation]
+        elif isinstance(step, keeper.Move):
+            self.do(commands.change_member(host.host_id, self.now_s, addresses=step.listens))
         elif isinstance(step, keeper.Report):
             self.do(commands.report_trust(**step.fields, at=self.now_s))
         else:
@@ -225,12 +232,14 @@ def test_a_host_that_moved_gets_a_certificate_for_its_new_address() -> None:
     rig = Rig(2, voters=1)
     rig.settle()
     host = rig.hosts["h2"]
+    csr = host.material.renewal_request(("10.0.9.9",)).hex()
+    rig.do(commands.request_certificate("h2", csr, ["10.0.9.9"], NOW_S))
+    rig.settle()
+    assert host.material.addresses == ("10.0.0.2",)  # the others do not know the address
+    assert any("has not told" in text for text in rig.hosts["h1"].complaints)
     host.address = "10.0.9.9"
     rig.settle()
-    assert host.material.addresses == ("10.0.0.2",)  # the others do not know the address yet
-    assert any("has not told" in text for text in rig.hosts["h1"].complaints)
-    rig.do(commands.change_member("h2", NOW_S, addresses={"raft": "10.0.9.9:7402"}))
-    rig.settle()
+    assert rig.ledger.members["h2"]["addresses"] == {"raft": "10.0.9.9:7402"}
     assert host.material.addresses == ("10.0.9.9",)
 
 
@@ -239,7 +248,6 @@ def test_nobody_gets_a_certificate_for_the_address_of_another() -> None:
     rig.settle()
     host = rig.hosts["h2"]
     host.address = "10.0.0.1"
-    rig.do(commands.change_member("h2", NOW_S, addresses={"raft": "10.0.0.1:7402"}))
     rig.settle()
     assert any("another host's" in text for text in rig.hosts["h1"].complaints)
     assert host.material.addresses == ("10.0.0.2",)

@@ -197,6 +197,16 @@ class Caller(Server):
         self.answers.append(said)
 
 
+def test_casts_that_travel_as_one_are_handled_one_after_another() -> None:
+    node = InlineNode()
+    caller = node.add(Caller, None)
+    assert caller.cast_all("caller", ["first", "second", 3, "last"])
+    node.settle()
+    assert node.request("caller", Do("answers")) == ["first", "second", "last"]  # what is not taken stops no other
+    assert caller.handled == 2
+    assert not caller.cast_all("nobody", ["first", "second"])
+
+
 class Slow(Server):
     """Answers after as many seconds as there are letters, with how many questions there were."""
 

@@ -17,11 +17,12 @@ from actorgrid.chaos.checkers.answers import ExactlyOnce
 from actorgrid.chaos.checkers.checker import Checker
 from actorgrid.chaos.checkers.grants import Grants
 from actorgrid.chaos.checkers.jobs import LostJobs
-from actorgrid.chaos.checkers.linearizability import UNKNOWN, Operation, apply_register, check
-from actorgrid.chaos.checkers.locks import LockGrants
+from actorgrid.chaos.checkers.linearizability import UNKNOWN, apply_register, check
+from actorgrid.chaos.checkers.locks import LockGrants, apply_slots
 from actorgrid.configs.paths import HostPaths
 from tests.system import hold
 from tests.system.net_hosts import NetHost
+from tests.system.net_work import Told
 
 LEADS = "leads the ledger in term"
 
@@ -33,17 +34,18 @@ class LogOnly:
         self.id = number
 
 
-def explain(history: list[Operation]) -> bool:
+def explain(told: Told) -> bool:
     """Whether some order of the calls explains the answers; false when the search was given up. Fails where none."""
     # A swap of unknown end whose value nobody saw need not have happened: without those the search is short.
-    seen = {operation.answer for operation in history}
-    known = [each for each in history if each.answer is not UNKNOWN or each.call[1] in seen]
-    verdict = check(known, None, apply_register)
-    stuck = "\n".join(map(str, verdict.stuck))
-    assert verdict.linearizable is not False, (
-        f"{verdict.key}: {verdict.explained} calls explained, then none of\n{stuck}"
-    )
-    return verdict.linearizable is True
+    seen = {operation.answer for operation in told.swaps}
+    swaps = [each for each in told.swaps if each.answer is not UNKNOWN or each.call[1] in seen]
+    decided = True
+    for verdict in (check(swaps, None, apply_register), check(told.locks, frozenset(), apply_slots)):
+        stuck = "\n".join(map(str, verdict.stuck))
+        where = f"{verdict.key}: {verdict.explained} calls explained, then none of"
+        assert verdict.linearizable is not False, f"{where}\n{stuck}"
+        decided = decided and verdict.linearizable is True
+    return decided
 
 
 def no_violation(folder: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ from tests.system.net_wires import Wires, enter
 T = TypeVar("T")
 BASE_PORT = 7400
 ANSWER_S = 60.0
+SMALL_DISK = "64m"
 
 
 class NetHost(Agent):
@@ -33,6 +36,8 @@ class NetHost(Agent):
         self.number = number
         self.namespace = wires.namespace(number)
         self.running = False
+        self.disk: Path | None = None
+        self._clock: Path | None = None
         self._first: list[str] = []
         self._inside = ThreadPoolExecutor(4, f"in-{self.namespace}", enter, (self.namespace,))
 
@@ -41,7 +46,36 @@ class NetHost(Agent):
         where = ["--data-dir", str(self.data_dir), "--port", str(BASE_PORT), "--gpus", self.gpus]
         first, self._first = self._first, []
         agent = [sys.executable, "-m", "actorgrid", "up", "--json", *where, *flags, *first, *extra]
-        return ["ip", "netns", "exec", self.namespace, *agent]
+        return ["ip", "netns", "exec", self.namespace, *self._clock_to_step(), *agent]
+
+    # -- what it stands on
+
+    def give_disk(self, size: str) -> None:
+        """A file system of its own, of that size, for all that it keeps."""
+        self.disk = self.data_dir.parent / f"{self.data_dir.name}-disk"
+        self.disk.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(self.disk)], capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"no tmpfs can be mounted: {done.stderr}"
+        self.data_dir = self.disk / self.data_dir.name
+
+    def give_clock(self, library: Path) -> None:
+        """A wall clock that ``step_clock`` moves; *library* is what ``stepped_clock`` made."""
+        self._library = library
+        self._clock = self.data_dir.parent / f"{self.namespace}.clock"
+        self._clock.write_bytes(struct.pack("q", 0))
+
+    def _clock_to_step(self) -> list[str]:
+        if self._clock is None:
+            return []
+        return ["env", f"LD_PRELOAD={self._library}", f"STEPPED_CLOCK={self._clock}"]
+
+    def step_clock(self, by_s: float) -> None:
+        """Put the wall clock of all its processes so far from the true time, at once."""
+        assert self._clock is not None, "it has no clock of its own"
+        with self._clock.open("r+b") as file:
+            file.write(struct.pack("q", int(by_s * 1e9)))
 
     # -- life
 
@@ -83,6 +117,8 @@ class NetHost(Agent):
         if self.process is not None and self.process.poll() is None:
             self.crash()
         self._inside.shutdown(wait=True, cancel_futures=True)
+        if self.disk is not None:
+            subprocess.run(["umount", "-l", str(self.disk)], check=True)
 
     # -- asking it
 
@@ -136,13 +172,33 @@ class NetHost(Agent):
         return "".join(path.read_text() for path in [*older, self.data_dir / "agent.log"] if path.exists())
 
 
+def stepped_clock(folder: Path) -> Path | None:
+    """The library that moves a process's wall clock, made in *folder*; nothing without a C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return None
+    made = folder / "stepped_clock.so"
+    source = Path(__file__).with_name("stepped_clock.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", str(made), str(source), "-ldl"], check=True)
+    return made
+
+
 class NetCluster:
-    """A cluster of such hosts, formed by tokens; hosts are numbered as the cluster numbers them."""
+    """A cluster of such hosts, formed by tokens; hosts are numbered as the cluster numbers them.
+
+    The last has a small disk of its own. All have clocks that can be stepped where there is a compiler (``clocks``).
+    """
 
     def __init__(self, folder: Path, hosts: int, settings: Sequence[str] = (), gpus: int = 1) -> None:
         self.wires = Wires(hosts)
         self.folder = folder
         self.hosts = {n: NetHost(self.wires, n, folder / f"h{n}", settings, gpus) for n in self.wires.hosts}
+        library = stepped_clock(folder)
+        self.clocks = library is not None
+        for host in self.hosts.values():
+            if library is not None:
+                host.give_clock(library)
+        host.give_disk(SMALL_DISK)
 
     def form(self) -> NetCluster:
         """All of them up and of one mind."""
@@ -153,6 +209,12 @@ class NetCluster:
             host.join(first, token)
         self.whole()
         return self
+
+    def start(self, numbers: Sequence[int]) -> None:
+        """Start these at the same time: a majority may be needed before one of them is ready."""
+        with ThreadPoolExecutor(len(numbers)) as pool:
+            for done in [pool.submit(self.hosts[number].up) for number in numbers]:
+                done.result()
 
     def close(self) -> None:
         for host in self.hosts.values():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from pathlib import Path
 
-from actorgrid.errors import ActorGridError, CallTimeout
+from actorgrid.errors import ActorGridError, CallTimeout, DiskFull, NoQuorum
 from tests.processes import until
 from tests.system.net_hosts import NetCluster, NetHost
 
@@ -33,12 +35,18 @@ def runs(host: NetHost, name: str) -> None:
 
 
 def refuses(host: NetHost) -> None:
-    """*host* accepts nothing new. What it was asked may still be accepted once it is in touch again."""
-    try:
-        host.submit(f"refused-{next(_serial)}", "true", within_s=2.0)
-    except CallTimeout:
-        return
-    raise AssertionError(f"host {host.number} accepted a job without a majority")
+    """*host* accepts nothing new, and says why and what to do."""
+
+    def told() -> NoQuorum | None:
+        try:
+            host.submit(f"refused-{next(_serial)}", "true", within_s=20.0)
+        except NoQuorum as error:
+            return error
+        except CallTimeout:
+            return None  # asked while it still believed that somebody leads
+        raise AssertionError(f"host {host.number} accepted a job without a majority")
+
+    assert "majority" in until(told, f"host {host.number} says NoQuorum", within_s=30.0).hint
 
 
 @contextmanager
@@ -94,3 +102,129 @@ def host_stands_still(cluster: NetCluster, dice: random.Random) -> None:
     cluster[leader].go_on()
     runs(cluster[leader], "awake")
     cluster.whole()
+
+
+def one_is_alone(cluster: NetCluster, dice: random.Random) -> None:
+    """A host that follows is cut off from all others: it refuses, the rest goes on, what runs on it too."""
+    alone = dice.choice([number for number in cluster.hosts if number != cluster.leader()])
+    with work_on_every_host(cluster):
+        cluster.wires.part({alone})
+        refuses(cluster[alone])
+        runs(cluster[next(number for number in cluster.hosts if number != alone)], "rest")
+        cluster.wires.heal()
+        cluster.whole()
+
+
+def leader_is_mute(cluster: NetCluster, dice: random.Random) -> None:
+    """Nothing that the leader says arrives, and it hears all: the others choose a new one."""
+    leader = cluster.leader()
+    others = [number for number in cluster.hosts if number != leader]
+    cluster.wires.drop({leader}, others)
+    until(lambda: cluster.leader() != leader, "another leads", within_s=30.0)
+    runs(cluster[dice.choice(others)], "mute")
+    cluster.wires.heal()
+    cluster.whole()
+
+
+def leader_is_deaf(cluster: NetCluster, dice: random.Random) -> None:
+    """Nothing reaches the leader, and all hear it: it must notice that nobody answers, and make room."""
+    leader = cluster.leader()
+    others = [number for number in cluster.hosts if number != leader]
+    cluster.wires.drop(others, {leader})
+    until(lambda: cluster.leader() != leader, "another leads", within_s=30.0)
+    runs(cluster[dice.choice(others)], "deaf")
+    cluster.wires.heal()
+    cluster.whole()
+
+
+def a_third_is_lost(cluster: NetCluster, dice: random.Random) -> None:
+    """Of every frame between any two hosts, three in ten are lost; jobs are still accepted and run."""
+    cluster.wires.drop(cluster.hosts, cluster.hosts, percent=30)
+    for number in dice.sample(sorted(cluster.hosts), 2):
+        runs(cluster[number], "lossy")
+    cluster.wires.heal()
+    cluster.whole()
+
+
+def all_lose_power(cluster: NetCluster, dice: random.Random) -> None:
+    """Every host crashes at once, and all come back, in any order."""
+    numbers = dice.sample(sorted(cluster.hosts), len(cluster.hosts))
+    for number in numbers:
+        cluster[number].crash()
+    cluster.start(numbers)
+    cluster.whole()
+    runs(cluster[numbers[0]], "power")
+
+
+def disk_is_full(cluster: NetCluster, dice: random.Random) -> None:
+    """The small disk of the last host is filled to its end: it takes no new work, and the others go on."""
+    small = cluster[max(cluster.hosts)]
+    assert small.disk is not None, "the last host has a disk of its own"
+    filler = small.disk / "filler"
+    fill(filler)
+
+    def full() -> bool:
+        try:
+            small.submit(f"full-{next(_serial)}", "true")
+        except DiskFull:
+            return True
+        except ActorGridError:
+            return False
+        return False
+
+    until(full, "it refuses with DiskFull", within_s=30.0)
+    runs(dice.choice([host for host in cluster.hosts.values() if host is not small]), "beside")
+    filler.unlink()
+    runs(small, "room")
+    cluster.whole()
+
+
+def fill(path: Path) -> None:
+    """Write until there is no room."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 65536)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC, error
+
+
+def clocks_step(cluster: NetCluster, dice: random.Random) -> None:
+    """The wall clocks of two hosts jump, the leader's by an hour ahead, another's by two minutes back, and return."""
+    leader = cluster.leader()
+    other = dice.choice([number for number in cluster.hosts if number != leader])
+    with work_on_every_host(cluster):
+        cluster[leader].step_clock(3600.0)
+        cluster[other].step_clock(-120.0)
+        for number in (leader, other):
+            runs(cluster[number], "clock")
+        assert cluster.leader() == leader, "nobody campaigns because of a wall clock"
+        cluster[leader].step_clock(0.0)
+        cluster[other].step_clock(0.0)
+        runs(cluster[leader], "back")
+        cluster.whole()
+
+
+QUICK: tuple[Scenario, ...] = (
+    halves,
+    leader_is_mute,
+    a_third_is_lost,
+    leader_crashes,
+    host_stands_still,
+    disk_is_full,
+    clocks_step,
+)
+"""One of each kind of fault; the others are played with the long ones."""
+SIMULATED: dict[Scenario, str] = {
+    halves: "partitions",
+    one_is_alone: "partitions",
+    leader_is_mute: "partitions",
+    leader_is_deaf: "partitions",
+    a_third_is_lost: "partitions",
+    leader_crashes: "contested_elections",
+    all_lose_power: "power_cuts",
+    host_stands_still: "old_leaders",
+    disk_is_full: "power_cuts",
+    clocks_step: "wrong_clocks",
+}
+"""All, with the scenario of the simulator that plays the same."""

@@ -1,8 +1,9 @@
 """What clients do with a cluster of hosts while it suffers, and what they were told.
 
 Registers: a user's quota is swapped by several clients at once, each value used once; a swap answers the value it
-replaced. So the answers are a history of one register, to be explained by an order of the calls. Jobs: each holds its
-devices in a way the kernel accounts for (``hold.py``), in a folder that all hosts share.
+replaced. So the answers are a history of one register, to be explained by an order of the calls. Locks: acquired and
+given back by the same clients, and forgotten by some, so that their leases end. Jobs: each holds its devices in a way
+the kernel accounts for (``hold.py``), in a folder that all hosts share.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from actorgrid.chaos.checkers.linearizability import UNKNOWN, Operation
-from actorgrid.errors import ActorGridError, NotFound
+from actorgrid.errors import ActorGridError, LockHeld, NotFound
 from tests.system import hold
 from tests.system.net_hosts import Clients, NetHost
 
@@ -32,15 +33,16 @@ class Told:
     """What all clients together were told; for threads."""
 
     def __init__(self) -> None:
-        self.history: list[Operation] = []
+        self.swaps: list[Operation] = []
+        self.locks: list[Operation] = []
         self.accepted: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
-    def note(self, operation: Operation) -> None:
-        """One call on a register."""
+    def note(self, history: list[Operation], operation: Operation) -> None:
+        """One call of ``swaps`` or ``locks``."""
         with self._lock:
-            self.history.append(operation)
+            history.append(operation)
 
     def accept(self, job_id: str, host: int) -> None:
         """A host said that it has the job."""
@@ -69,6 +71,7 @@ class Work:
         folder.mkdir(exist_ok=True)
         for host in hosts:
             self._clients.begin(host.namespace, lambda host=host: self._swap(host))
+            self._clients.begin(host.namespace, lambda host=host: self._lock(host))
             self._clients.begin(host.namespace, lambda host=host: self._submit(host))
 
     def end(self) -> None:
@@ -97,9 +100,61 @@ class Work:
         except ActorGridError as error:
             self.told.count(f"swap {error.code}")
         returned_us = None if answer is UNKNOWN else _now_us()
-        self.told.note(Operation(key, ("swap", value), answer, called_us, returned_us, str(host.number)))
+        swap = Operation(key, ("swap", value), answer, called_us, returned_us, str(host.number))
+        self.told.note(self.told.swaps, swap)
         if answer is UNKNOWN:
             self._clients.over.wait(0.5)  # calls that may have taken effect at any time make the search long
+
+    # -- locks
+
+    def _lock(self, host: NetHost) -> None:
+        dice = random.Random(f"{self._seed}-locks-{host.number}")
+        while not self._clients.over.is_set():
+            # Another lock every two seconds: calls of unknown end stay few for each.
+            name = f"{self.folder.name}.{time.monotonic_ns() // 2_000_000_000}"
+            held = self._lock_once(host, name, "acquire")
+            self._clients.over.wait(dice.uniform(0.01, 0.1))
+            if held is not False:
+                self._lock_once(host, name, "release")
+            if dice.random() < 0.1:
+                self._forget(host, f"{self.folder.name}.forgotten")
+            self._clients.over.wait(dice.uniform(0.01, 0.1))
+
+    def _lock_once(self, host: NetHost, name: str, verb: str) -> bool | None:
+        owner = f"h{host.number}"
+        called_us = _now_us()
+        answer: Any = UNKNOWN
+        body = {"owner": owner, **({"ttl_s": 600} if verb == "acquire" else {})}
+        try:
+            with closing(host.http(ASK_S, 0.0)) as door:
+                said = door.post(f"/api/locks/{name}/{verb}", body)
+            answer = bool(said["held" if verb == "acquire" else "released"])
+        except LockHeld:
+            answer = False
+        except ActorGridError as error:
+            self.told.count(f"lock {error.code}")
+        else:
+            self.told.count("locks")
+        returned_us = None if answer is UNKNOWN else _now_us()
+        self.told.note(
+            self.told.locks, Operation(name, (f"{verb}_lock", owner, 1), answer, called_us, returned_us, owner)
+        )
+        if answer is not UNKNOWN:
+            return bool(answer)
+        if verb == "acquire":
+            # A host that finds its client gone gives up for it.
+            gave_up = Operation(name, ("release_lock", owner, 1), UNKNOWN, called_us, None, owner)
+            self.told.note(self.told.locks, gave_up)
+        self._clients.over.wait(0.5)
+        return None
+
+    def _forget(self, host: NetHost, name: str) -> None:
+        """Take a short lease, or a place in line for a moment, and never come back to it."""
+        try:
+            with closing(host.http(ASK_S, 0.0)) as door:
+                door.post(f"/api/locks/{name}/acquire", {"owner": f"h{host.number}", "ttl_s": 1.0, "wait_s": 0.2})
+        except ActorGridError as error:
+            self.told.count(f"forget {error.code}")
 
     # -- jobs
 

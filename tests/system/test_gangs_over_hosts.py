@@ -22,7 +22,7 @@ number, rank = os.environ["ACTORGRID_ATTEMPT_NUMBER"], os.environ["RANK"]
 here = pathlib.Path(sys.argv[1])
 (here / f"pid.{number}.{rank}.tmp").write_text(str(os.getpid()))
 (here / f"pid.{number}.{rank}.tmp").rename(here / f"pid.{number}.{rank}")
-while number == "1":
+while number == "1" and not (here / "go").exists():
     time.sleep(0.05)
 """
 SPREAD = {"gpus": 1, "gang": 3, "spread": True, "cpus": 0.1}
@@ -115,6 +115,28 @@ def test_a_gang_waits_whole_until_the_last_host_has_room(three: Three, tmp_path:
     held(tmp_path, 1)
     client.cancel(job_id)
     assert client.wait(job_id)["state"] == "cancelled"
+
+
+def test_a_leader_that_is_killed_costs_a_gang_nothing(three: Three, tmp_path: Path) -> None:
+    first, second, _ = three
+    until(lambda: sorted(second.roles().values()) == ["leader", "voter", "voter"], "all three vote")
+    before = next(node for node, role in second.roles().items() if role == "leader")
+    leader, other = three[before - 1], first if before != 1 else second
+    patient: dict[str, Any] = {**SPREAD, "max_isolation_s": 60}
+    job_id = other.client().submit_job(command=[sys.executable, "-c", HOLD, str(tmp_path)], **patient)["job_id"]
+    pids = held(tmp_path, 1)
+    leader.kill()
+
+    def leads_another() -> bool:
+        return any(role == "leader" and node != before for node, role in other.roles().items())
+
+    until(leads_another, "another host leads")
+    leader.start()
+    (tmp_path / "go").touch()
+    job = other.client().wait(job_id)
+    assert job["state"] == "succeeded", job
+    assert len(job["attempts"]) == 1, job["attempts"][0]["error"]
+    assert not any(is_alive(pid) for pid in pids.values())
 
 
 def test_a_host_that_dies_takes_its_gang_along_and_all_start_again(three: Three, tmp_path: Path) -> None:

@@ -16,6 +16,11 @@ def holders(host: ClusterHost) -> set[int]:
     return {member["node"] for member in found["hosts"] if signing in member["keys"]}
 
 
+def rotation(host: ClusterHost) -> Any:
+    """Where a rotation of the authority stands."""
+    return host.cli_json("ca", "show")["rotation"]
+
+
 def test_any_voter_lets_hosts_in_and_the_first_one_is_not_needed(make_host: Callable[..., ClusterHost]) -> None:
     a, b, c, d = (make_host(name, 1) for name in "abcd")
     a.found()
@@ -29,6 +34,21 @@ def test_any_voter_lets_hosts_in_and_the_first_one_is_not_needed(make_host: Call
     until(lambda: 4 in d.hosts(), "the fourth is a member")
     job = d.ended("--gpus", "1", "--", "sh", "-c", "exit 0")
     assert job["state"] == "succeeded" and ran_on(job)
+
+    # The authority is rotated by one that is not the first; it waits for the host that is away, until that is removed.
+    b.cli("ca", "rotate", "--detach")
+    gone = b.hosts()[1]["node_id"]
+    until(lambda: rotation(c) == {"next": "switch", "waits_for": [gone]}, "the others are ready")
+    b.cli("leave", "--host", "1", "--force")
+    until(lambda: rotation(c)["next"] == "", "the old authority is retired")
+    shown = d.cli_json("ca", "show")
+    assert [each["generation"] for each in shown["authorities"]] == [2]
+    assert {member["generation"] for member in shown["hosts"]} == {2}
+    assert c.ended("--gpus", "1", "--", "true")["state"] == "succeeded"
+    # Links made anew believe the new one; a host that starts again does so with what it has on its disk.
+    c.stop()
+    c.start()
+    until(lambda: c.roles() == d.roles() and "leader" in d.roles().values(), "it is back among the others")
 
 
 def test_hosts_leave_and_what_ran_there_runs_elsewhere(make_host: Callable[..., ClusterHost]) -> None:
@@ -72,3 +92,30 @@ def test_hosts_leave_and_what_ran_there_runs_elsewhere(make_host: Callable[..., 
     # The last one that votes cannot leave.
     refused = stays.cli("leave", "--json", check=False)
     assert "last that may vote" in refused.stdout
+
+
+def test_one_survivor_of_three_goes_on(make_host: Callable[..., ClusterHost]) -> None:
+    a, b, c, d = (make_host(name, 1) for name in "abcd")
+    a.found()
+    token = a.token("--uses", "3")["token"]
+    b.join(a, token)
+    c.join(a, token)
+    until(lambda: holders(c) == {1, 2, 3}, "every voter has the key")
+    held = [a.submit("--gpus", "1", "--", "sleep", "60") for _ in range(3)]
+    until(lambda: [c.job(id)["state"] for id in held] == ["running"] * 3, "each runs one")
+    a.kill()
+    b.kill()
+    c.kill()
+    refused = c.cli("ledger", "recover", "--json", check=False)
+    assert refused.returncode == 2
+    done = c.cli_json("ledger", "recover", "--lone-survivor")
+    assert set(done["removed"].values()) == {1, 2} and done["has_authority_key"]
+    c.start()
+    until(lambda: c.roles() == {3: "leader"}, "it goes on alone")
+    until(lambda: [c.job(id)["state"] for id in held].count("running") == 1, "one runs, on the GPU that is left")
+    until(lambda: [c.job(id)["state"] for id in held].count("queued") == 2, "the others wait")
+    d.join(c, token)
+    until(lambda: [c.job(id)["state"] for id in held].count("running") == 2, "the new host takes one")
+    assert a.refused_up()["code"] == "HostRemoved"
+    for id in held:
+        c.cli("cancel", id)

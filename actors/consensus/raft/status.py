@@ -29,3 +29,7 @@ class Status:
     progress: dict[int, PeerStatus]
     transferee: int
     damaged: bool
+
+    def silent(self, ticks: float) -> frozenset[int]:
+        """The nodes that a leader has not heard of for more than so many ticks."""
+        return frozenset(node for node, progress in self.progress.items() if progress.quiet_ticks > ticks)

@@ -1,0 +1,73 @@
+"""``drain``: give a host nothing new, and see it empty."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from actorgrid.errors import CallTimeout
+
+from .call import Call, host_options, pass_call
+from .host_names import find_host, title
+from .show import progress
+from .token import left, seconds
+
+LOOK_S = 0.5
+
+
+@click.command()
+@click.argument("host", metavar="HOST")
+@click.option("--wait", is_flag=True, help="Wait until nothing runs there.")
+@click.option("--timeout", "within_s", default="1d", show_default=True, callback=seconds, help="With --wait: how long.")
+@click.option("--undo", is_flag=True, help="Let it take work again.")
+@host_options
+@pass_call
+def command(call: Call, host: str, wait: bool, within_s: float, undo: bool) -> None:
+    """Give a host nothing new, so that it can be serviced.
+
+    What runs there goes on; sessions keep the workers they have. It stays so over restarts, until --undo. HOST is a
+    number, name or address of actorgrid hosts.
+    """
+    from actorgrid.client.http import segment
+
+    if undo and wait:
+        raise click.UsageError("--undo and --wait do not go together")
+    meant = find_host(call.http.get("/api/hosts")["hosts"], host)
+    path = f"/api/hosts/{segment(meant['node_id'])}/drain"
+    answer = call.http.post(path, {"draining": not undo}, repeat=True)
+    held = [] if undo else _held(call, meant["node_id"])
+    if wait:
+        _wait(call, meant, len(held), within_s)
+        held = []
+    if call.json:
+        call.document({**answer, "running": len(held)})
+    elif undo:
+        click.echo(f"host {title(meant)} takes work again")
+    elif wait:
+        click.echo(f"host {title(meant)} is empty, and gets nothing new until: actorgrid drain {host} --undo")
+    else:
+        runs = f"{len(held)} allocation(s) go on there" if held else "nothing runs there"
+        click.echo(f"host {title(meant)} gets nothing new; {runs}")
+
+
+def _held(call: Call, host_id: str) -> list[dict[str, Any]]:
+    return [each for each in call.http.get("/api/allocations")["allocations"] if each["host"] == host_id]
+
+
+def _wait(call: Call, host: dict[str, Any], before: int, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    with progress(call.json) as report:
+        while held := _held(call, host["node_id"]):
+            before = max(before, len(held))
+            report(f"{len(held)} left on host {title(host)}", float(before - len(held)), float(before))
+            if time.monotonic() > deadline:
+                whose = sorted({str(each["owner"].get("job_id") or "a session") for each in held})
+                raise CallTimeout(
+                    f"work still runs on host {title(host)}",
+                    asked=f"that it ends within {left(within_s)}",
+                    found=", ".join(whose[:5]),
+                    hint="wait longer, or cancel it: actorgrid cancel JOB. The host gets nothing new meanwhile",
+                )
+            time.sleep(LOOK_S)

@@ -1,0 +1,44 @@
+"""Which host a person means: its number, its name, its address, or the beginning of its id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.errors import BadRequest, NotFound
+
+SHOWN = 5
+Host = dict[str, Any]
+
+
+def find_host(hosts: list[Host], text: str) -> Host:
+    """The one of *hosts* that is meant. Raises NotFound, or BadRequest when several could be."""
+    by_number = [host for host in hosts if text.isdecimal() and host.get("node") == int(text)]
+    exact = [host for host in hosts if text in (host["node_id"], host["hostname"], host["ip_address"], address(host))]
+    begun = [host for host in hosts if len(text) >= 4 and str(host["node_id"]).startswith(text)]
+    for found in (by_number, exact, begun):
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise BadRequest(
+                f"{len(found)} hosts are called {text!r}",
+                asked=text,
+                found=", ".join(title(host) for host in found[:SHOWN]),
+                hint="say which by its number: the NODE of actorgrid hosts",
+            )
+    raise NotFound(
+        f"no host is called {text!r}",
+        asked=text,
+        found=", ".join(title(host) for host in hosts[:SHOWN]) + (", ..." if len(hosts) > SHOWN else ""),
+        hint="actorgrid hosts lists them: by NODE, HOST or ADDRESS",
+    )
+
+
+def address(host: Host) -> str:
+    """Where it is, as ``hosts`` shows it."""
+    return f"{host['ip_address']}:{host['port']}"
+
+
+def title(host: Host) -> str:
+    """One host among several, which may have one name."""
+    number = host.get("node")
+    return str(host["hostname"]) if number is None else f"{number} ({host['hostname']}, {address(host)})"
