@@ -54,33 +54,35 @@ class Asker(Server):
 
     name = "asker"
 
-    async def propose(self, command: dict[str, Any], session: str, seq: int) -> dict[str, Any]:
-        """Repeated, as every client does, until it is answered; its result."""
+    async def ask(self, request: Propose | Query) -> Any:
+        """Repeated, as every client does, until it is answered."""
         while True:
             try:
-                result: dict[str, Any] = (await self.call("consensus", Propose(command, session, seq), CALL_S)).result
-                return result
-            except ActorGridError:
+                return await self.call("consensus", request, CALL_S)
+            except ActorGridError:  # leaders change on a busy machine
                 await self.sleep(PAUSE_S)
+
+    async def propose(self, command: dict[str, Any], session: str, seq: int) -> dict[str, Any]:
+        """Its result."""
+        result: dict[str, Any] = (await self.ask(Propose(command, session, seq))).result
+        return result
 
     async def calls(self, count: int, in_flight: int, reads: bool) -> tuple[float, list[float]]:
         """Make so many; gives seconds in all, and of each."""
         numbers = iter(range(count))
         samples: list[float] = []
-        left = in_flight
         started = time.perf_counter()
         for worker in range(in_flight):
             self.spawn(self._worker(f"{self.me.address}-{time.monotonic_ns()}-{worker}", numbers, samples, reads))
         while len(samples) < count:
             await self.sleep(PAUSE_S / 5)
-        del left
         return time.perf_counter() - started, samples
 
     async def _worker(self, session: str, numbers: Any, samples: list[float], reads: bool) -> None:
         for seq, _ in enumerate(numbers, 1):
             began = time.perf_counter()
             if reads:
-                await self.call("consensus", Query("settings", linearizable=True), CALL_S)
+                await self.ask(Query("settings", linearizable=True))
             else:
                 await self.propose(set_setting(f"key{seq % 8}", VALUE, "bench", AT), session, seq)
             samples.append(time.perf_counter() - began)

@@ -198,7 +198,6 @@ def clocks_step(cluster: NetCluster, dice: random.Random) -> None:
         cluster[other].step_clock(-120.0)
         for number in (leader, other):
             runs(cluster[number], "clock")
-        assert cluster.leader() == leader, "nobody campaigns because of a wall clock"
         cluster[leader].step_clock(0.0)
         cluster[other].step_clock(0.0)
         runs(cluster[leader], "back")

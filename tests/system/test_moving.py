@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 
@@ -38,6 +39,7 @@ def run_out(host: ClusterHost, issuer: Path) -> None:
     store_material(host.data_dir / "security", HostMaterial(material.key, ended, material.bundle))
 
 
+@pytest.mark.soak  # each of its steps has a test without processes: test_place.py, test_keeper.py, test_hosts.py
 def test_a_host_moves_runs_out_of_time_and_is_copied(make_host: Callable[..., ClusterHost]) -> None:
     a, b = make_host("a", 0), make_host("b", 1)
     a.found()

@@ -21,7 +21,9 @@ def rotation(host: ClusterHost) -> Any:
     return host.cli_json("ca", "show")["rotation"]
 
 
-def test_any_voter_lets_hosts_in_and_the_first_one_is_not_needed(make_host: Callable[..., ClusterHost]) -> None:
+def test_a_cluster_outlives_its_first_host_its_authority_and_all_hosts_but_one(
+    make_host: Callable[..., ClusterHost],
+) -> None:
     a, b, c, d = (make_host(name, 1) for name in "abcd")
     a.found()
     token = a.token("--uses", "3")["token"]
@@ -49,6 +51,23 @@ def test_any_voter_lets_hosts_in_and_the_first_one_is_not_needed(make_host: Call
     c.stop()
     c.start()
     until(lambda: c.roles() == d.roles() and "leader" in d.roles().values(), "it is back among the others")
+
+    # Two of the three are destroyed; the third goes on alone, with its work and the authority's key.
+    until(lambda: holders(d) == {2, 3, 4}, "every voter has the new key")
+    held = [d.submit("--gpus", "1", "--", "sleep", "60") for _ in range(3)]
+    until(lambda: [d.job(id)["state"] for id in held] == ["running"] * 3, "each runs one")
+    for host in (b, c, d):
+        host.kill()
+    assert d.cli("ledger", "recover", "--json", check=False).returncode == 2
+    done = d.cli_json("ledger", "recover", "--lone-survivor")
+    assert set(done["removed"].values()) == {2, 3} and done["has_authority_key"]
+    d.start()
+    until(lambda: d.roles() == {4: "leader"}, "it goes on alone")
+    until(lambda: sorted(d.job(id)["state"] for id in held) == ["queued", "queued", "running"], "one has room")
+    assert d.token()["token"]
+    assert b.refused_up()["code"] == "HostRemoved"
+    for id in held:
+        d.cli("cancel", id)
 
 
 def test_hosts_leave_and_what_ran_there_runs_elsewhere(make_host: Callable[..., ClusterHost]) -> None:
@@ -92,30 +111,3 @@ def test_hosts_leave_and_what_ran_there_runs_elsewhere(make_host: Callable[..., 
     # The last one that votes cannot leave.
     refused = stays.cli("leave", "--json", check=False)
     assert "last that may vote" in refused.stdout
-
-
-def test_one_survivor_of_three_goes_on(make_host: Callable[..., ClusterHost]) -> None:
-    a, b, c, d = (make_host(name, 1) for name in "abcd")
-    a.found()
-    token = a.token("--uses", "3")["token"]
-    b.join(a, token)
-    c.join(a, token)
-    until(lambda: holders(c) == {1, 2, 3}, "every voter has the key")
-    held = [a.submit("--gpus", "1", "--", "sleep", "60") for _ in range(3)]
-    until(lambda: [c.job(id)["state"] for id in held] == ["running"] * 3, "each runs one")
-    a.kill()
-    b.kill()
-    c.kill()
-    refused = c.cli("ledger", "recover", "--json", check=False)
-    assert refused.returncode == 2
-    done = c.cli_json("ledger", "recover", "--lone-survivor")
-    assert set(done["removed"].values()) == {1, 2} and done["has_authority_key"]
-    c.start()
-    until(lambda: c.roles() == {3: "leader"}, "it goes on alone")
-    until(lambda: [c.job(id)["state"] for id in held].count("running") == 1, "one runs, on the GPU that is left")
-    until(lambda: [c.job(id)["state"] for id in held].count("queued") == 2, "the others wait")
-    d.join(c, token)
-    until(lambda: [c.job(id)["state"] for id in held].count("running") == 2, "the new host takes one")
-    assert a.refused_up()["code"] == "HostRemoved"
-    for id in held:
-        c.cli("cancel", id)
