@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from actorgrid.errors import ActorGridError
 from actorgrid.models import DeviceSource, GPUStatus
 from actorgrid.supervisors.server import Server
 
@@ -24,7 +25,11 @@ Elsewhere = dict[str, tuple[Readings, float | None]]
 async def readings_elsewhere(server: Server, hosts: Iterable[str]) -> Elsewhere:
     """What other *hosts* read of their devices now, as far as they answer soon."""
     asked = tuple(islice(hosts, READINGS_HOSTS_MAX))
-    answers = await server.call("links", AskHosts(asked, "readings", {}, READINGS_S), READINGS_S + 1)
+    try:
+        answers = await server.call("links", AskHosts(asked, "readings", {}, READINGS_S), READINGS_S + 1)
+    except ActorGridError as error:
+        server.log.info("the other hosts' readings: %s", error)
+        return {}
     return {
         uuid: (Readings.from_record(record), record.get("score"))
         for answer in answers.values()

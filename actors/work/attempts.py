@@ -208,6 +208,7 @@ class Attempts:
         directory = AttemptDir(self._server.host.paths.attempts_dir, attempt_id)
         attempt = self.live[attempt_id] = LiveAttempt(directory, token, isolation_s)
         attempt.stop_reason = stop_reason
+        self._keeper.hurry()
         self._server.spawn(self._follow(attempt_id))
 
     async def _follow(self, attempt_id: str) -> None:
@@ -293,7 +294,7 @@ class Attempts:
     async def _start(self, attempt: LiveAttempt) -> bool:
         """Set up the folder and have the shim forked; ``False`` when it should not run at all."""
         attempt_id = attempt.directory.attempt_id
-        while not self._stopping and not self._may_begin(attempt_id):
+        while not self._stopping and not self._may_begin(attempt):
             await self._keeper.news()
         if attempt.stop_reason in (PREEMPTED, GANG) and not attempt.directory.exists():
             return True  # it does not begin, which is told where that is looked at
@@ -307,7 +308,7 @@ class Attempts:
             if attempt_id not in self._mirror.allocations or self._stopping:
                 return False  # taken back meanwhile
             attempt.directory.create(self._spec(job, allocation, inputs))
-        if not self._keeper.may_start():
+        if not self._keeper.may_start(attempt.isolation_s):
             return True  # what it needs took its time
         deadline = self._keeper.lease.deadline(attempt.isolation_s)
         attempt.shim_pid = await self._zygote.fork(str(attempt.directory.path), deadline)
@@ -316,11 +317,12 @@ class Attempts:
         self._note_started(attempt)
         return True
 
-    def _may_begin(self, attempt_id: str) -> bool:
+    def _may_begin(self, attempt: LiveAttempt) -> bool:
         """Whether what is to be done with one that has not begun can be done now: to start it, or to let it be."""
         if not self.ledger_known:
             return False  # from before our start: whether it is still wanted, the ledger says
-        return self._keeper.may_start() or attempt_id not in self._mirror.allocations
+        wanted = attempt.directory.attempt_id in self._mirror.allocations
+        return self._keeper.may_start(attempt.isolation_s) or not wanted
 
     def _note_started(self, attempt: LiveAttempt) -> None:
         if not attempt.start_told:

@@ -6,6 +6,8 @@ docs/leases.md says why no two attempts of a job ever run at once then.
 
 from __future__ import annotations
 
+import math
+
 LEASE_MAX_S = 3.0
 """A host without renewal for so long starts nothing. The leader relies on it (``cluster/host_leases.py``)."""
 
@@ -31,9 +33,12 @@ class HostLease:
             self.resumed_index = index
         self.renewed_at = asked_at if self.renewed_at is None else max(self.renewed_at, asked_at)
 
-    def valid(self, now: float) -> bool:
-        """Whether this host may start something, as far as time goes."""
-        return self.renewed_at is not None and now < self.renewed_at + self.lease_s
+    def valid(self, now: float, max_isolation_s: float = math.inf) -> bool:
+        """Whether this host may start something, as far as time goes.
+
+        Of little patience, nothing is started that would have to go before the lease is renewed again.
+        """
+        return self.renewed_at is not None and now < self.renewed_at + min(self.lease_s, max_isolation_s / 2)
 
     def confirmed(self, seen_index: int) -> bool:
         """Whether the host has said that it is there since its lease began or came back; *seen_index*: where it did."""

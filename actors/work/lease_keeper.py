@@ -5,6 +5,7 @@ One read at a time. Every second, or more often while something runs here that m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,7 @@ class LeaseKeeper:
         self._patience = patience
         self._strays = strays
         self._waiting: list[Waiter] = []
+        self._pause = Waiter()
         self._was_open = False
         self._confirming = False
 
@@ -55,30 +57,38 @@ class LeaseKeeper:
         """Ask, again and again."""
         runtime = self._server.runtime
         while True:
-            every_s = min(RENEW_S, self._patience() / READS_IN_PATIENCE)
-            asked_at = runtime.boottime()
+            asked_at, renewed = runtime.boottime(), True
             try:
                 query = Query("index", linearizable=True)
-                index: int = await self._mirror.ask(query, timeout_s=max(TRY_MIN_S, 2 * every_s))
+                index: int = await self._mirror.ask(query, timeout_s=max(TRY_MIN_S, 2 * self._every_s()))
+                self.lease.renewed(asked_at, index, runtime.boottime())
             except ActorGridError as error:
                 self._server.log.debug("the lease is not renewed: %s", error)
-                pause_s = min(AGAIN_S, every_s)
-            else:
-                self.lease.renewed(asked_at, index, runtime.boottime())
-                pause_s = max(0.0, asked_at + every_s - runtime.boottime())
+                asked_at, renewed = runtime.boottime(), False
             self._on_turn()
             self.look()
-            await self._server.sleep(pause_s)
+            while (left_s := asked_at + (self._every_s() if renewed else AGAIN_S) - runtime.boottime()) > 0:
+                self._pause = Waiter()
+                timer = runtime.after(left_s, lambda pause=self._pause: pause.set(None))  # type: ignore[misc]
+                await self._pause
+                timer.cancel()
 
-    def may_start(self) -> bool:
-        """Whether something new may be started now."""
+    def _every_s(self) -> float:
+        return min(RENEW_S, self._patience() / READS_IN_PATIENCE)
+
+    def hurry(self) -> None:
+        """Something of another patience is to be started: renew when that wants it."""
+        self._pause.set(None)
+
+    def may_start(self, max_isolation_s: float = math.inf) -> bool:
+        """Whether something new, that may go on alone for so long, may be started now."""
         record = self._mirror.hosts.get(self._server.host.host_id)
         return (
             record is not None
             and record["incarnation"] == self._server.host.incarnation
             and record["state"] == "up"
             and self.lease.confirmed(record.get("seen_index", 0))
-            and self.lease.valid(self._server.runtime.boottime())
+            and self.lease.valid(self._server.runtime.boottime(), max_isolation_s)
         )
 
     def look(self) -> None:

@@ -90,8 +90,17 @@ class Checker:
     def started(self, process: Process, now_us: int) -> None:
         """A host starts an attempt's process."""
 
+    def killed(self, process: Process) -> None:
+        """A process is being killed: it does nothing any more, and holds what it has until it is gone."""
+
     def ended(self, process: Process, now_us: int) -> None:
         """A process is gone."""
+
+    def suspended(self, host: str) -> None:
+        """*host* stands still: nothing that runs there does anything."""
+
+    def resumed(self, host: str) -> None:
+        """*host* goes on, after its shims have looked at the clock."""
 
     def finish(self, states: Mapping[int, Any], now_us: int) -> None:
         """The run is over and the cluster has recovered; *states* are the voters' ledgers."""

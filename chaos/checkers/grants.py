@@ -24,6 +24,7 @@ class Grants(Checker):
         self._next = 0
         self._incarnations: dict[str, int] = {}
         self._up: dict[str, bool] = {}
+        self._lost: set[str] = set()
         self._free: dict[tuple[str, int], int] = {}
         self._held: dict[str, tuple[str, tuple[int, ...], int]] = {}
         self._last_token = (0, 0)
@@ -41,6 +42,10 @@ class Grants(Checker):
             given = command["host"]
             self._incarnations[given["host_id"]] = given["incarnation"]
             self._up[given["host_id"]] = given.get("state", "up") == "up"
+        elif kind == "lose_host":
+            self._lost.add(command["host"])
+        elif kind == "confirm_host" and command["lost_at"] is not None:
+            self._lost.discard(command["host"])
         elif kind == "grant_attempt":
             self._granted(entry, command, [command], outcome, state)
         elif kind == "grant_gang":
@@ -68,6 +73,9 @@ class Grants(Checker):
             found = f"{len(given)} allocations for {resources.get('gang', 1)} members"
             self.fail("a gang that was granted in part", asked=f"{asked}, {len(places)} places", found=found)
         for place, (id, record) in zip(places, given, strict=True):
+            if place["host"] in self._lost:
+                found = f"{place['host']} has not confirmed itself since"
+                self.fail("a grant to a host that is lost", asked=asked, found=found)
             if (
                 place["host"] != record["host"]
                 or place["incarnation"] != self._incarnations.get(place["host"])
@@ -94,10 +102,13 @@ class RunningTogether(Checker):
     """What hosts really run: never more than a whole device at once, never two attempts of one job.
 
     Members of a gang run beside each other, as long as they are of one attempt and each runs once.
+    By true time, whatever the hosts' clocks show; what stands still with its host does not run.
     """
 
     def __init__(self) -> None:
         self._running: dict[str, Process] = {}
+        self._still: set[str] = set()
+        self._killed: set[str] = set()
 
     def started(self, process: Process, now_us: int) -> None:
         """Look at what runs beside it."""
@@ -110,14 +121,34 @@ class RunningTogether(Checker):
                     asked=f"{process.attempt_id} (token {process.token}) on {process.host}/{index}",
                     found=f"{used} thousandths in use, with {', '.join(p.attempt_id for p in beside)}",
                 )
-        twin = next((p for p in self._running.values() if p.job_id == process.job_id and not _beside(p, process)), None)
+        self._refuse_twin(process)
+        self._running[process.attempt_id] = process
+
+    def suspended(self, host: str) -> None:
+        """What runs there counts again when the host goes on."""
+        self._still.add(host)
+
+    def resumed(self, host: str) -> None:
+        """Look at what runs beside what has slept."""
+        self._still.discard(host)
+        for process in list(self._running.values()):
+            if process.host == host and process.attempt_id not in self._killed:
+                self._refuse_twin(process)
+
+    def _refuse_twin(self, process: Process) -> None:
+        active = (p for p in self._running.values() if p.host not in self._still and p.attempt_id not in self._killed)
+        others = (p for p in active if p is not process and not _beside(p, process))
+        twin = next((p for p in others if p.job_id == process.job_id), None)
         if twin is not None:
             self.fail(
                 "two attempts of one job run at once",
                 asked=f"{process.attempt_id} on {process.host}",
                 found=f"{twin.attempt_id} on {twin.host}",
             )
-        self._running[process.attempt_id] = process
+
+    def killed(self, process: Process) -> None:
+        """It does nothing any more, but its devices are not free."""
+        self._killed.add(process.attempt_id)
 
     def ended(self, process: Process, now_us: int) -> None:
         """It holds nothing any more."""

@@ -9,7 +9,7 @@ from actorgrid.chaos.simulator.node import Node
 from actorgrid.chaos.simulator.run import play
 from actorgrid.errors import BadRequest
 
-from . import cores, hosts
+from . import cores, hosts, leases
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,8 @@ MUTANTS: dict[str, Mutant] = {
     "gangs_start_again_early": _host(hosts.GangsStartAgainEarly, "gangs"),
     "no_guard": _host(hosts.NoGuard, "late_grants"),
     "locks_grabbed": _host(hosts.LocksGrabbed),
+    "lease_from_the_answer": _host(leases.LeaseFromTheAnswer, "hosts_away"),
+    "no_wait_after_election": _host(leases.NoWaitAfterElection, "hosts_away"),
     "slots_overfilled": _host(hosts.SlotsOverfilled),
 }
 

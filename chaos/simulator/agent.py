@@ -1,14 +1,19 @@
-"""The worker side of a simulated host: registers it, runs the attempts granted to it, reports their ends.
+"""The worker side of a simulated host: keeps its lease, runs the attempts granted to it, reports their ends.
 
-Reports come late or twice. A crash of the host ends its processes; the next life says so, as a live host does.
+As on a live host it starts what is granted without asking, while its lease lasts, and each process has a deadline after
+the lease's last renewal. Reports come late or twice. A crash of the host ends its processes; the next life says so.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from actorgrid.actors.consensus.commands import end_attempt, register_host, start_attempt
+from actorgrid.actors.consensus.commands import confirm_host, end_attempt, register_host, start_attempt
 from actorgrid.actors.consensus.outcome import Outcome
+from actorgrid.actors.consensus.raft.messages import Dropped, ReadState
+from actorgrid.actors.work.host_lease import LEASE_MAX_S, HostLease
 from actorgrid.chaos.checkers.checker import Process
 
 from .asking import Asker, Told
@@ -23,25 +28,50 @@ MEMORY_MIB = 64_000
 GPU_MEMORY_MIB = 80_000
 RUNS_US = (20 * MS, 900 * MS)
 LATE_US = (100 * MS, 2_000 * MS)
+DIES_US = (1 * MS, 300 * MS)
+"""What is stopped because the ledger holds it no more takes so long to die; at its deadline it is killed at once."""
+HANGS = 0.15
+HANGS_US = (500 * MS, 4_000 * MS)
+"""So many of those that are killed hang in a driver: they do nothing any more, but hold their devices so long."""
+RENEW_S = 1.0
+RENEWALS_IN_PATIENCE = 4
+RUNS_FOR = "RUNS_MS"
+"""A variable of a job that says how long it runs."""
 
 
 class Agent:
     """One life of a host's workers. It acts on the ledger as this host has applied it, which may be behind."""
 
+    lease_class: ClassVar[type[HostLease]] = HostLease
+
     def __init__(self, node: Node) -> None:
         self._node = node
         self._dice = node.dice
         self._asker = Asker(node.world, f"{node.name}/agent{node.boots}", node.hosts, node.dice)
+        self._lease = self.lease_class(LEASE_MAX_S)
+        self._read: tuple[bytes, float, int | None] | None = None  # under way: context, when asked, the index to reach
+        self._reads = 0
+        self._next_at = 0.0
+        self._confirming = False
+        self._granted: dict[str, dict[str, Any]] = {}  # not begun
         self._seen: set[str] = set()
         self._processes: dict[str, Process] = {}
+        self._patience: dict[str, float] = {}
+        self._deadlines: dict[str, float] = {}
         self._registered = self._asked = False
         self.review()
+        node.later(self._dice.randrange(200 * MS), self._renew_when_due)
+
+    # -- events
 
     def changed(self, outcome: Outcome) -> None:
         """An entry changed something; look whether it is about this host."""
         for kind, id, record in outcome.changes:
-            if kind == "allocation" and record is not None and record["host"] == self._node.host_id:
-                self._take(id, record)
+            if kind == "allocation":
+                if record is None:
+                    self._disowned(id)
+                elif record["host"] == self._node.host_id:
+                    self._take(id, record)
             elif kind == "host" and id == self._node.host_id:
                 self.review()
             elif kind == "job" and record is not None and (record["cancel_requested"] or _is_ending(record)):
@@ -53,9 +83,13 @@ class Agent:
         if not self._asked and self._node.ledger.index:
             self._asked = True
             self._asker.write(register_host(self._record(), self._node.now), self._is_registered)
-        for id, record in list(self._node.ledger.allocations.items()):
+        held = self._node.ledger.allocations
+        for id in [id for id in (*self._processes, *self._granted) if id not in held]:
+            self._disowned(id)
+        for id, record in list(held.items()):
             if record["host"] == self._node.host_id:
                 self._take(id, record)
+        self._look()
 
     def host_down(self) -> None:
         """Power off: every process ends with the host."""
@@ -63,10 +97,96 @@ class Agent:
         for process in list(self._processes.values()):
             self._gone(process)
 
+    def woke(self) -> None:
+        """The host stood still and goes on: its shims look at the clock before anything else happens."""
+        self._look_at_deadlines()
+
     @property
     def idle(self) -> bool:
         """Whether nothing runs and nothing waits to be reported."""
         return self._registered == self._asked and self._asker.idle and not self._processes
+
+    # -- the lease
+
+    def _renew_when_due(self) -> None:
+        if self._node.boottime >= self._next_at:
+            self._renew()
+
+    def _renew(self) -> None:
+        """Ask the leader again, and drop what it has not answered."""
+        self._reads += 1
+        context = b"lease %d.%d.%d" % (self._node.id, self._node.boots, self._reads)
+        self._read = (context, self._node.boottime, None)
+        if isinstance(self._node.core.read_index(context), Dropped):
+            self._read = None
+        self._node.pump()
+        self._node.world.on_lease(self._node.id)
+        self._next_at = self._node.boottime + RENEW_S
+        self._plan([*self._patience.values(), *(record["max_isolation_s"] for record in self._granted.values())])
+        self._look()
+
+    def _plan(self, patiences: list[float]) -> None:
+        """Renew often enough for these."""
+        every_s = min([RENEW_S, *(patience / RENEWALS_IN_PATIENCE for patience in patiences)])
+        self._next_at = min(self._next_at, self._node.boottime + every_s)
+        self._node.later(self._node.until_us(self._next_at), self._renew_when_due)
+
+    def read_ready(self, state: ReadState) -> None:
+        """A read may be answered once its index is applied."""
+        if self._read is not None and self._read[0] == state.context:
+            self._read = (*self._read[:2], state.index)
+            self.applied()
+
+    def applied(self) -> None:
+        """The state moved on, perhaps as far as the read of the lease has to see."""
+        if self._read is None or self._read[2] is None or self._read[2] > self._node.ledger.index:
+            return
+        asked_at, self._read = self._read[1], None
+        self._look_at_deadlines()
+        self._lease.renewed(asked_at, self._node.ledger.index, self._node.boottime)
+        for id in self._processes:
+            if self._deadlines[id] != math.inf:
+                self._set_deadline(id)
+        self._look()
+
+    def _may_start(self) -> bool:
+        record = self._node.ledger.hosts.get(self._node.host_id)
+        return (
+            record is not None
+            and record["incarnation"] == self._node.boots
+            and record["state"] == "up"
+            and self._lease.confirmed(record["seen_index"])
+            and self._lease.valid(self._node.boottime)
+        )
+
+    def _look(self) -> None:
+        """Begin what may begin; say that we are there when that is wanted."""
+        if self._may_start():
+            for id, record in list(self._granted.items()):
+                if self._lease.valid(self._node.boottime, record["max_isolation_s"]):
+                    del self._granted[id]
+                    self._begin(id, record)
+            return
+        known = self._node.ledger.hosts.get(self._node.host_id)
+        if known is None or known["incarnation"] != self._node.boots or known["state"] == "down":
+            return
+        if self._confirming or not self._lease.valid(self._node.boottime):
+            return
+        if known["state"] == "lost" and self.strays():
+            return
+        self._confirming = True
+        command = confirm_host(self._node.host_id, self._node.boots, known.get("lost_at"), self._node.now)
+        self._asker.write(command, self._confirmed)
+
+    def strays(self) -> list[str]:
+        """What lives here and is not in the ledger."""
+        return [id for id in self._processes if id not in self._node.ledger.allocations]
+
+    def _confirmed(self, _told: Told) -> None:
+        self._confirming = False
+        self._node.later(self._dice.randrange(*DIES_US), self._look)
+
+    # -- attempts
 
     def _record(self) -> dict[str, Any]:
         host = self._node.host_id
@@ -93,55 +213,93 @@ class Agent:
         self._seen.add(id)
         if record["owner"]["kind"] != "attempt":
             return
-        token = list(record["token"])
         if record["incarnation"] != self._node.boots:
             # Of an earlier life: its process ended with the host.
-            self._report(id, token, "lost", charge=False)
+            self._report(id, list(record["token"]), "lost", charge=False)
             return
-        command = start_attempt(id, token, self._node.now)
-        self._asker.write(command, lambda told: self._may_start(id, record, told))
+        self._granted[id] = record
+        self._plan([record["max_isolation_s"]])
+        self._look()
 
-    def _may_start(self, id: str, record: dict[str, Any], told: Told) -> None:
-        if told.error is not None:
-            return
-        token = list(record["token"])
-        if told.result["already"]:
-            self._report(id, token, "lost", charge=False)
-            return
-        if told.result["cancel_requested"] or told.result.get("ending"):
-            self._report(id, token, "cancelled", charge=False)
+    def _begin(self, id: str, record: dict[str, Any]) -> None:
+        job = self._node.ledger.jobs[record["owner"]["job_id"]]
+        token = (record["token"][0], record["token"][1])
+        if job["cancel_requested"] or _is_ending(job):
+            self._report(id, list(token), "cancelled", charge=False)
             return
         process = Process(
             host=self._node.host_id,
             attempt_id=id,
             job_id=record["owner"]["job_id"],
-            token=(token[0], token[1]),
+            token=token,
             gpus=tuple(record["gpu_indexes"]),
             gpu_milli=record["gpu_milli"],
         )
         self._processes[id] = process
+        self._patience[id] = record["max_isolation_s"]
         self._node.world.trace.add(self._node.name, f"runs {id}")
         self._node.world.tell(lambda checker: checker.started(process, self._node.world.now_us))
+        self._set_deadline(id)
+        command = start_attempt(id, list(token), self._node.now)
+        self._asker.write(command, lambda told: self._is_started(process, told))
         outcome = "failed" if self._dice.random() < 0.1 else "succeeded"
-        self._node.later(self._dice.randrange(*RUNS_US), lambda: self._process_ends(process, outcome))
+        runs_us = int(job["env"].get(RUNS_FOR, 0)) * MS or self._dice.randrange(*RUNS_US)
+        self._node.later(runs_us, lambda: self._process_ends(process, outcome))
+
+    def _is_started(self, process: Process, told: Told) -> None:
+        if told.error is not None:
+            self._disowned(process.attempt_id)
+        elif told.result["cancel_requested"] or told.result.get("ending"):
+            self._process_ends(process, "cancelled")
+
+    def _set_deadline(self, id: str) -> None:
+        """Let a process live as long as the lease lets it; called again, the later deadline counts."""
+        at = self._deadlines[id] = self._lease.deadline(self._patience[id])
+        self._node.later(self._node.until_us(at), self._look_at_deadlines)
+
+    def _look_at_deadlines(self) -> None:
+        """What a shim does: kill what has been without renewal for too long."""
+        for id, process in list(self._processes.items()):
+            if self._node.boottime >= self._deadlines[id]:
+                self._node.world.trace.add(self._node.name, f"isolated: {id}")
+                self._deadlines[id] = math.inf  # it is being killed
+                self._node.world.tell(lambda checker, process=process: checker.killed(process))  # type: ignore[misc]
+                if self._dice.random() < HANGS:
+                    later_us = self._dice.randrange(*HANGS_US)
+                    self._node.later(later_us, partial(self._process_ends, process, "lost", charge=False))
+                else:
+                    self._process_ends(process, "lost", charge=False)
+
+    def _disowned(self, id: str) -> None:
+        """The ledger holds it no more: it must not run."""
+        self._granted.pop(id, None)
+        process = self._processes.get(id)
+        if process is not None:
+            self._node.later(self._dice.randrange(*DIES_US), partial(self._dies, process))
+
+    def _dies(self, process: Process) -> None:
+        if process.attempt_id in self._processes:
+            self._gone(process)
+            self._look()
 
     def _stop(self, job: dict[str, Any]) -> None:
         for process in [each for each in self._processes.values() if each.job_id == job["job_id"]]:
             self._process_ends(process, "cancelled")
 
-    def _process_ends(self, process: Process, outcome: str) -> None:
+    def _process_ends(self, process: Process, outcome: str, charge: bool = True) -> None:
         if process.attempt_id not in self._processes:
             return
         self._gone(process)
-        self._report(process.attempt_id, list(process.token), outcome)
+        self._report(process.attempt_id, list(process.token), outcome, charge)
         if self._dice.random() < 0.2:
             self._node.later(
                 self._dice.randrange(*LATE_US),
-                lambda: self._report(process.attempt_id, list(process.token), outcome),
+                lambda: self._report(process.attempt_id, list(process.token), outcome, charge),
             )
 
     def _gone(self, process: Process) -> None:
-        del self._processes[process.attempt_id]
+        for table in (self._processes, self._patience, self._deadlines):
+            del table[process.attempt_id]
         self._node.world.tell(lambda checker: checker.ended(process, self._node.world.now_us))
 
     def _report(self, id: str, token: list[int], outcome: str, charge: bool = True) -> None:

@@ -14,7 +14,8 @@ from .node import Node
 from .world import World
 
 Trap = Callable[[Node], None]
-"""Springs for the host that did what it waits for: began to lead, voted, or committed as a leader."""
+"""Springs for the host that did what it waits for: began to lead, voted, committed as a leader, asked for its lease, or
+was given up by the leader."""
 
 NODES_MAX = 12
 OPERATOR_US = 250 * MS
@@ -33,6 +34,8 @@ class Cluster:
         self.leader_hooks: list[Trap] = []
         self.vote_hooks: list[Trap] = []
         self.commit_hooks: list[Trap] = []
+        self.lease_hooks: list[Trap] = []
+        self.loss_hooks: list[Trap] = []
         self._node_class = node_class
         founders = tuple(range(1, voters + learners + 1))
         state = node_class.ledger_class()
@@ -43,6 +46,8 @@ class Cluster:
         world.on_leader = lambda id: self._spring(self.leader_hooks, id)
         world.on_vote = lambda id: self._spring(self.vote_hooks, id)
         world.on_commit = lambda id: self._spring(self.commit_hooks, id)
+        world.on_lease = lambda id: self._spring(self.lease_hooks, id)
+        world.on_loss = lambda id: self._spring(self.loss_hooks, id)
         for id in founders:
             self._add(id, self._founding)
         for node in self.nodes.values():
@@ -99,9 +104,8 @@ class Cluster:
     def calm(self) -> None:
         """No faults from here on: what stopped starts, and an operator mends what does not by itself."""
         self.world.trace.add("operator", "calm: no more faults")
-        self.leader_hooks.clear()
-        self.vote_hooks.clear()
-        self.commit_hooks.clear()
+        for hooks in (self.leader_hooks, self.vote_hooks, self.commit_hooks, self.lease_hooks, self.loss_hooks):
+            hooks.clear()
         self.world.network.calm()
         for node in self.nodes.values():
             node.rate, node.skew_us = 1.0, 0
@@ -194,6 +198,10 @@ class Cluster:
             return f"the leader has applied {leader.ledger.index} of {leader.durable.last_index}"
         if not self._operator.idle:
             return "the operator waits"
+        for id in (*config.voters, *config.learners):
+            state = leader.ledger.hosts[self.nodes[id].host_id]["state"]
+            if state == "lost":
+                return f"host{id} is {state}"
         left = [name for name, lock in leader.ledger.locks.items() if lock["holders"][0]["ttl_s"] < SHORT_LEASE_S]
         if left:
             return f"the lease of lock {left[0]} does not run out"
@@ -206,7 +214,7 @@ class Cluster:
         return [self.nodes[id] for id in (*config.voters, *config.learners)]
 
     def _spring(self, hooks: list[Trap], id: int) -> None:
-        """A host began to lead, voted, or committed as a leader: the traps that wait for that."""
+        """A host did something, or something was decided about it: the traps that wait for that."""
         for hook in list(hooks):
             hook(self.nodes[id])
 

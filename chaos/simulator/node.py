@@ -23,7 +23,7 @@ from actorgrid.errors import LogCorrupted, LogFailed, StorageError
 
 from .agent import Agent
 from .asking import Ask
-from .clock import SECOND
+from .clock import MS, SECOND
 from .disk import Compaction, Disk, Image, Record
 from .gateway import Gateway
 from .leading import Leading
@@ -42,6 +42,7 @@ class Node:
     disk_class: ClassVar[type[Disk]] = Disk
     gateway_class: ClassVar[type[Gateway]] = Gateway
     agent_class: ClassVar[type[Agent]] = Agent
+    leading_class: ClassVar[type[Leading]] = Leading
 
     core: RaftCore
     ledger: Ledger
@@ -62,6 +63,8 @@ class Node:
         self.leading: Leading | None = None
         self.rate = 1.0
         self.skew_us = 0
+        drift = world.timing.drift
+        self.pace = 1.0 + (world.dice(f"{self.name}/pace").uniform(-drift, drift) if drift else 0.0)
         self.why_down = ""
         self.role = "follower"
         self.leader = 0
@@ -108,6 +111,15 @@ class Node:
     def monotonic(self) -> float:
         """Its monotonic clock, seconds: as many ticks as it has counted in this life."""
         return self._ticks * self.world.timing.tick_us / SECOND
+
+    @property
+    def boottime(self) -> float:
+        """Its CLOCK_BOOTTIME, seconds: it goes on while the host stands still, at a pace of its own."""
+        return self.world.now_us * self.pace / SECOND
+
+    def until_us(self, boottime: float) -> int:
+        """How long until its CLOCK_BOOTTIME has passed that."""
+        return max(0, int((boottime - self.boottime) * SECOND / self.pace)) + MS
 
     # -- life and death
 
@@ -175,6 +187,7 @@ class Node:
         self.role = "follower"
         self._mail.clear()
         self.agent.host_down()
+        self.world.tell(lambda checker: checker.resumed(self.host_id))
         for leading in self._leaderships:
             leading.host_down()
         self._leaderships.clear()
@@ -182,10 +195,15 @@ class Node:
     def pause(self) -> None:
         """Nothing runs here until ``resume``; what arrives waits, at most 10,000 messages."""
         self.paused = self.up
+        if self.up:
+            self.world.tell(lambda checker: checker.suspended(self.host_id))
 
     def resume(self) -> None:
-        """Go on, first with what has waited."""
+        """Go on, first with what has waited. Before anything, who watches a deadline looks at the clock."""
         self.paused = False
+        if self.up:
+            self.agent.woke()
+            self.world.tell(lambda checker: checker.resumed(self.host_id))
         while self._mail and self.up and not self.paused:
             self._mail.popleft()()
 
@@ -227,6 +245,8 @@ class Node:
         if isinstance(message, bytes):
             message = decode_message(message)
         if isinstance(message, Message):
+            if self.leading is not None:
+                self.leading.hears(message.kind, message.sender)
             self.core.step(message)
         elif isinstance(message, Ask):
             self.gateway.ask(sender, message)
@@ -268,6 +288,9 @@ class Node:
         self.send(ready.messages)
         for read in ready.read_states:
             self.gateway.read_ready(read)
+            self.agent.read_ready(read)
+            if self.leading is not None:
+                self.leading.read_ready(read)
         if ready.must_sync:
             self._storing = ready
             self.later(self.disk.sync_time_us(), self._sync)
@@ -308,6 +331,7 @@ class Node:
         self._keep_snapshot()
         if ready.committed:
             self.gateway.applied()
+            self.agent.applied()
             if self.leading is not None:
                 self.leading.applied()
 
@@ -336,7 +360,7 @@ class Node:
         if self.leading is not None:
             self.leading.outcome(outcome)
         elif self.role == "leader" and entry.term == self.term and not entry.data:
-            self.leading = Leading(self, entry.term)
+            self.leading = self.leading_class(self, entry.term)
             self._leaderships.append(self.leading)
         if outcome.changes:
             self.agent.changed(outcome)

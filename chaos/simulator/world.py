@@ -25,7 +25,8 @@ EPOCH_S = 1_700_000_000.0
 class Timing:
     """How a cluster is tuned, the same on all its hosts. Small limits make rare paths common.
 
-    ``in_bytes``: messages between cores travel as the codec's bytes, at some cost; else as they are.
+    ``drift``: by so much the clocks that leases are counted on may be fast or slow. ``in_bytes``: messages between
+    cores travel as the codec's bytes, at some cost; else as they are.
     """
 
     tick_us: int = 50 * MS
@@ -39,6 +40,7 @@ class Timing:
     snapshot_chunk_bytes: int = 4_096
     learners_a_tick: int = 64
     in_bytes: bool = False
+    drift: float = 0.0
 
 
 @dataclass
@@ -58,6 +60,8 @@ class World:
         self.on_leader: Callable[[int], None] = lambda id: None
         self.on_vote: Callable[[int], None] = lambda id: None
         self.on_commit: Callable[[int], None] = lambda id: None
+        self.on_lease: Callable[[int], None] = lambda id: None
+        self.on_loss: Callable[[int], None] = lambda id: None
         self._print = blake2b(digest_size=8)
         self._led: set[tuple[int, int]] = set()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from actorgrid.actors.consensus.commands import cancel_job, submit_jobs
+from actorgrid.chaos.simulator.agent import RUNS_FOR
 
 from .workload import Client, Workload
 
 SHARES = (1000, 1000, 500, 250, 600)
+PATIENCES_S = (1.0, 2.0, 3.0, 4.0)
 
 
 class JobsClient(Client):
@@ -32,9 +34,15 @@ class JobsClient(Client):
             share = SHARES[self.dice.randrange(len(SHARES))]
             count = 2 if share == 1000 and self.dice.random() < 0.3 else 1
             resources = {"gpus": count * share / 1000, "gpu_count": count, "gpu_milli": share, "cpu_milli": 500}
-            jobs.append({"job_id": job_id, "resources": resources, "retries_left": 3, "depends_on": after})
+            jobs.append(
+                {"job_id": job_id, "resources": resources, "retries_left": 3, "depends_on": after, **self.terms()}
+            )
             self._last = job_id
         self.write(jobs[0]["job_id"], submit_jobs(jobs, at))
+
+    def terms(self) -> dict[str, Any]:
+        """What else a job asks for."""
+        return {}
 
     def thinking_us(self) -> int:
         """Jobs come slower than settings are read."""
@@ -45,3 +53,22 @@ class Jobs(Workload):
     """Clients that submit jobs."""
 
     client_class = JobsClient
+
+
+class LongJobsClient(JobsClient):
+    """Its jobs run for seconds, and may go on alone for more or less time."""
+
+    def terms(self) -> dict[str, Any]:
+        """How long it runs, and how patient it is."""
+        runs_ms = self.dice.randrange(1_000, 12_000)
+        return {"max_isolation_s": self.dice.choice(PATIENCES_S), "env": {RUNS_FOR: str(runs_ms)}}
+
+    def thinking_us(self) -> int:
+        """As many as the hosts can run."""
+        return self.dice.randrange(500_000, 2_000_000)
+
+
+class LongJobs(Workload):
+    """Clients that submit jobs which hosts may be lost under."""
+
+    client_class = LongJobsClient

@@ -736,6 +736,7 @@ def town(host: HostContext, client: ClientThread) -> Iterator[Town]:
 def real_town(host: HostContext, client: ClientThread) -> Iterator[Town]:
     """The gateway among the real servers, but for the one that would start processes."""
     host.settings.gpus.source = "simulated:2xH100-80GB"
+    host.place = None  # alone: what only hosts of a cluster have is not among these
     kinds = (
         RealConsensus,
         RealDistributedState,

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from actorgrid.actors.gateway.door import ROUTES
 from actorgrid.actors.gateway.route import Route
+from actorgrid.errors import WrongState
 
 READS = [
     route for route in ROUTES if route.method == "GET" and isinstance(route.answer, type) and "{key" not in route.path
@@ -26,6 +27,9 @@ def submit(town: Any, **job: Any) -> Any:
 def test_every_read_answers_as_its_schema_says(real_town: Any, route: Route) -> None:
     assert submit(real_town, task_id="j", gpus=0.5).status == 201
     reply = real_town.http("GET", route.documented_path.replace("{job_id}", "j").replace("{name}", "consensus"))
+    if WrongState in route.errors and reply.status == WrongState.http_status:
+        assert reply.error["code"] == "WrongState" and reply.error["hint"], "this host is alone"
+        return
     assert reply.status in (200, *route.other), reply.body
     assert isinstance(route.answer, type) and issubclass(route.answer, BaseModel)
     route.answer.model_validate(reply.json)

@@ -1,0 +1,111 @@
+"""Hosts that are away for about as long as their work may go on alone, and come back at the worst moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from actorgrid.chaos.simulator.clock import MS
+from actorgrid.chaos.simulator.cluster import Cluster, Trap
+from actorgrid.chaos.simulator.node import Node
+
+from .fault import Fault, pick
+
+STILL, ASKS = "stands still", "stands still as it asks, then is cut off"
+WAYS = ("cut off", "deaf", "mute", STILL, STILL, ASKS, ASKS)
+
+
+class HostAway(Fault):
+    """A host is cut off, one way or both, or stands still; one time in two it is back as the leader gives it up."""
+
+    def strike(self, cluster: Cluster, dice: Random) -> str:
+        """Away now, back later."""
+        node, way, lasts_us = _pick(cluster, dice), dice.choice(WAYS), self.duration_us(dice)
+        back_when_lost, late_us, still_us = (
+            dice.random() < 0.5,
+            dice.randrange(30 * MS),
+            dice.randrange(600, 2_500) * MS,
+        )
+        if node is None or node.paused:
+            return ""
+        back = _pause(node) if way == STILL else None
+        if way in ("cut off", "deaf", "mute"):
+            back = _cut(cluster, node, hears=way == "mute", is_heard=way == "deaf")
+        if back is None:
+            _trap(cluster, cluster.lease_hooks, node, lambda: _asks(cluster, node, still_us, lasts_us))
+            return f"{node.name} {way}"
+        if back_when_lost:
+            known = back
+            _trap(cluster, cluster.loss_hooks, node, lambda: _later(cluster, late_us, known))
+        _later(cluster, lasts_us, back)
+        return f"{node.name} {way}"
+
+
+def _pick(cluster: Cluster, dice: Random) -> Node | None:
+    """A host that only runs work and is there, nine times in ten: were it a voter, often nobody could decide."""
+    voter, which = dice.random() < 0.1, dice.random()
+    leader, config = cluster.leader, cluster.config
+    passes = cluster.world.network.passes
+    here = [node for node in cluster.up if leader is not None and passes(node.name, leader.name)]
+    learners = [node for node in here if node.id in config.learners and not node.paused]
+    return pick(cluster, dice, 0.0) if voter or not learners else learners[int(which * len(learners))]
+
+
+def _asks(cluster: Cluster, node: Node, still_us: int, lasts_us: int) -> None:
+    """It has asked to have its lease renewed: the answer waits, and when it is read, nobody hears the host any more."""
+
+    def stand_still() -> None:
+        goes_on = _pause(node)
+
+        def cut_off() -> None:
+            back = _cut(cluster, node, hears=False, is_heard=False)
+            goes_on()
+            _later(cluster, lasts_us, back)
+
+        _later(cluster, still_us, cut_off)
+
+    _later(cluster, 2 * MS, stand_still)
+
+
+def _later(cluster: Cluster, delay_us: int, action: Callable[[], None]) -> None:
+    cluster.world.clock.after(delay_us, action)
+
+
+def _trap(cluster: Cluster, traps: list[Trap], node: Node, action: Callable[[], None]) -> None:
+    """Do it the first time that it is *node* which the traps spring for."""
+
+    def spring(who: Node) -> None:
+        if who is node:
+            traps.remove(spring)
+            action()
+
+    traps.append(spring)
+
+
+def _pause(node: Node) -> Callable[[], None]:
+    """Have it stand still; gives how to end that."""
+    node.pause()
+    life = node.boots
+
+    def resume() -> None:
+        if node.up and node.boots == life and node.paused:
+            node.resume()
+
+    return resume
+
+
+def _cut(cluster: Cluster, node: Node, *, hears: bool, is_heard: bool) -> Callable[[], None]:
+    """Let it hear nobody, be heard by nobody, or both; gives how to end that, once."""
+    others = [f"n{id}" for id in cluster.nodes if id != node.id]
+    pairs = [] if hears else [(other, node.name) for other in others]
+    pairs += [] if is_heard else [(node.name, other) for other in others]
+    network = cluster.world.network
+    for a, b in pairs:
+        network.cut(a, b)
+
+    def mend() -> None:
+        for a, b in pairs:
+            network.mend(a, b)
+        pairs.clear()
+
+    return mend

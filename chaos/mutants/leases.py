@@ -1,0 +1,48 @@
+"""Mutants of the leases of hosts: what a host or its leader counts wrong, decides too early or says too soon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from actorgrid.actors.consensus.heard import Heard
+from actorgrid.actors.work.host_lease import HostLease
+from actorgrid.chaos.simulator.agent import Agent
+from actorgrid.chaos.simulator.leading import Leading
+from actorgrid.chaos.simulator.node import Node
+
+# -- hosts
+
+
+class _FromTheAnswer(HostLease):
+    def renewed(self, asked_at: float, index: int, now: float) -> None:
+        super().renewed(now, index, now)
+
+
+class _CountsFromTheAnswer(Agent):
+    lease_class = _FromTheAnswer
+
+
+class LeaseFromTheAnswer(Node):
+    """A host counts its lease from the answer, not from before it asked."""
+
+    agent_class = _CountsFromTheAnswer
+
+
+# -- leaders
+
+
+class _HeardLongAgo(Heard):
+    def of(self, nodes: Mapping[str, int], own: int, now: float) -> dict[str, float]:
+        for node in nodes.values():
+            self._nodes.setdefault(node, now - 60.0)
+        return super().of(nodes, own, now)
+
+
+class _WaitsForNobody(Leading):
+    heard_class = _HeardLongAgo
+
+
+class NoWaitAfterElection(Node):
+    """A new leader takes a host that it has not heard of yet for one that was never there."""
+
+    leading_class = _WaitsForNobody
