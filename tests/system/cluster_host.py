@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,16 @@ PORTS = 5
 
 
 def free_base_port() -> int:
-    """A port with four free ones behind it."""
+    """A port with four free ones behind it, below those that the kernel gives to connections that go out."""
     for _ in range(100):
-        with socket.create_server((ADDRESS, 0)) as first:
-            base = int(first.getsockname()[1])
-            others: list[socket.socket] = []
+        base = random.randrange(10_000, 32_000)
+        with ExitStack() as held:
             try:
-                others.extend(socket.create_server((ADDRESS, base + offset)) for offset in range(1, PORTS))
-                return base
-            except (OSError, OverflowError):
+                for offset in range(PORTS):
+                    held.enter_context(socket.create_server((ADDRESS, base + offset)))
+            except OSError:
                 continue
-            finally:
-                for other in others:
-                    other.close()
+            return base
     raise AssertionError("no five free ports in a row")
 
 
