@@ -38,7 +38,7 @@ run: $(READY)
 venv: $(READY)
 
 test: $(TESTING)
-	$(BIN)/python -m pytest -m 'not soak' -n 2 --dist loadfile  # most of the time goes by in waiting for processes
+	$(BIN)/python -m pytest -m 'not soak' -n 2 --dist loadfile --no-loadscope-reorder  # most of the time goes by in waiting for processes
 
 coverage: $(TESTING)
 	$(BIN)/python -m tests.measure -m 'not soak'
