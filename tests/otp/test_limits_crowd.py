@@ -145,7 +145,8 @@ def test_a_supervisor_whose_forks_fail_refuses_and_loses_nothing(tmp_path: Path,
         assert lives(tree) == before and root(tree) == pid
         assert sockets_of(boot) == sockets
         (pids_group / "pids.max").write_text("max")
-        assert descriptors(pid) == open_ones, "each failed fork leaves descriptors open"
+        # Links of the start may have been closed meanwhile; twenty failures would leave at least twenty open.
+        assert descriptors(pid) <= open_ones, "each failed fork leaves descriptors open"
         assert ask(tree, tree.call("root", StartChild(worker("more"))).ref, "pid")
 
 
