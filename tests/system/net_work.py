@@ -171,7 +171,13 @@ class Work:
                 "fails": 0,
             }
             command = [sys.executable, "-I", "-S", str(HOLD), str(self.folder), json.dumps(plan)]
-            request = {"task_id": f"h{host.number}-{number}", "gpus": gpus, "cpus": 0.05, "retries": 20}
+            # Of this folder: a job of an earlier scenario must not be taken for a repeated one of this.
+            request = {
+                "task_id": f"{self.folder.name}-h{host.number}-{number}",
+                "gpus": gpus,
+                "cpus": 0.05,
+                "retries": 20,
+            }
             self._accepted(host, {**request, "command": command, "cwd": str(self.folder)})
             self._clients.over.wait(dice.uniform(0.2, 0.8))
 
