@@ -22,7 +22,7 @@ from ..security.messages import MaterialChanged
 from ..security.peer_identity import peer_identity
 from .fetching import Fetching
 from .measuring import Measuring
-from .messages import AskHost, AskHosts, AskLeader, CloseRelay, FetchBlobs, FetchResult, OpenRelay, SpreadBlobs
+from .messages import AskHost, AskHosts, AskLeader, FetchBlobs, FetchResult, OpenRelay, SpreadBlobs
 from .payloads import FIELDS, Payloads
 from .pieces import Fields, check_digest, pack, unpack, unpack_fields
 from .relays import WORKER, Relays
@@ -118,13 +118,12 @@ class Links(Server):
             elif kind == "job" and record is not None and not record["attempts"]:
                 self._payloads.job(record)
             elif kind == "allocation" and record is None:
-                self._relays.close(identity)
                 self._relays.ended(identity)
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         self._net.drop_refused()
         self._payloads.restart()
-        for lease_id in self._relays.served:
+        for lease_id in self._relays.leases:
             if lease_id not in snapshot.allocations:
                 self._relays.ended(lease_id)
 
@@ -183,10 +182,8 @@ class Links(Server):
         while True:
             leader, left_s = self._mirror.leader, deadline - self.runtime.monotonic()
             try:
-                if leader is not None and leader != self.host.host_id:
-                    return await self._ask(leader, request.service, request.fields, max(left_s, AGAIN_S))
                 if leader is not None:
-                    return await self._services.answer(leader, request.service, request.fields)
+                    return await self._ask(leader, request.service, request.fields, max(left_s, AGAIN_S))
             except (NotLeader, HostUnreachable) as error:
                 self.log.debug("asking for the leader again: %s", error)
             if self.runtime.monotonic() >= deadline:
@@ -207,13 +204,15 @@ class Links(Server):
 
     @handles(FetchBlobs)
     async def _fetch_blobs(self, request: FetchBlobs) -> None:
-        hosts = await self._likely_hosts()
-        for digest in request.digests:
-            await self._fetch_blob(check_digest(digest), hosts)
+        digests = tuple(check_digest(digest) for digest in request.digests)
+        await self._fetch_from(self._likely_hosts(await self._voters()), digests)
 
     async def _keep(self, asker: str, digests: tuple[str, ...]) -> None:
+        await self._fetch_from([asker], digests)
+
+    async def _fetch_from(self, hosts: list[str], digests: tuple[str, ...]) -> None:
         for digest in digests:
-            await self._fetch_blob(digest, [asker])
+            await self._fetch_blob(digest, hosts)
 
     async def _fetch_blob(self, digest: str, hosts: list[str]) -> None:
         path = self.host.paths.blobs_dir / digest
@@ -253,15 +252,13 @@ class Links(Server):
 
     async def _repair(self) -> None:
         """Bring the payloads that this host, as a voter, should have and has not."""
-        status = await self.call("consensus", Query("status"))
-        own = self._mirror.members.get(self.host.host_id)
-        votes = own is not None and own["node"] in status["voters"]
-        self._payloads.role(votes, self._mirror.jobs.values())
+        voters = await self._voters()
+        self._payloads.role(self.host.host_id in voters, self._mirror.jobs.values())
         blobs_dir = self.host.paths.blobs_dir
         missing = [digest for digest in self._payloads.next_round() if not (blobs_dir / digest).exists()]
         if not missing:
             return
-        hosts = await self._likely_hosts()
+        hosts = self._likely_hosts(voters)
         wanted = {job.get(field) for job in self._mirror.jobs.values() for field in FIELDS}
         for digest in missing:
             if digest in wanted:  # its job may have ended meanwhile
@@ -278,9 +275,8 @@ class Links(Server):
         voters = [host_id for host_id, member in members.items() if member["node"] in status["voters"]]
         return sorted(voters, key=lambda host_id: not self._net.reachable(host_id))
 
-    async def _likely_hosts(self) -> list[str]:
+    def _likely_hosts(self, voters: list[str]) -> list[str]:
         """Where a payload may be: the voters have it, and who took the job."""
-        voters = await self._voters()
         others = [host_id for host_id in self._mirror.members if host_id not in voters]
         return [host_id for host_id in (*voters, *others) if host_id != self.host.host_id]
 
@@ -299,10 +295,6 @@ class Links(Server):
     @handles(OpenRelay)
     def _open_relay(self, request: OpenRelay) -> str:
         return self._relays.open(request.host_id, request.lease_id)
-
-    @handles(CloseRelay)
-    def _close_relay(self, request: CloseRelay) -> None:
-        self._relays.close(request.lease_id)
 
     def _open_stream(self, host_id: str, target: str, head: bytes) -> Stream:
         return self._net.open_stream(host_id, target, head)

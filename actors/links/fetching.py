@@ -20,8 +20,11 @@ from actorgrid.supervisors.runtime import Waiter
 from .pieces import PIECE_BYTES_MAX, Fields, Piece
 
 FETCHES_MAX = 16
-INCOMING = ".incoming-"
-"""Prefix of what does not have its name yet, as the gateway's blob store has it."""
+FETCHING = ".fetching-"
+"""Prefix of what does not have its name yet. Not the gateway's: it clears its own away when it starts, while we write.
+
+What a killed process leaves is swept with the payloads that no job names.
+"""
 
 Ask = Callable[[str, str, Fields], Awaitable[object]]
 
@@ -76,7 +79,7 @@ class Fetching:
             self._line.popleft().set(None)
 
     async def _fetch(self, path: Path, host_id: str, service: str, fields: Fields, digest: str) -> None:
-        draft = path.with_name(f"{INCOMING}{secrets.token_hex(8)}")
+        draft = path.with_name(f"{FETCHING}{secrets.token_hex(8)}")
         found = hashlib.sha256()
         try:
             with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:

@@ -69,10 +69,3 @@ class OpenRelay:
 
     host_id: str
     lease_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class CloseRelay:
-    """That lease is over. Answer: None; harmless when there is no relay for it."""
-
-    lease_id: str

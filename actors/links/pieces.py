@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgpack
 
@@ -35,7 +35,7 @@ class Piece:
     def of_plain(cls, fields: Any) -> Piece:
         """From the wire. Raises MalformedMessage."""
         data, size = (fields.get("data"), fields.get("size")) if isinstance(fields, dict) else (None, None)
-        if not isinstance(data, bytes) or not isinstance(size, int) or not is_count(size):
+        if not isinstance(data, bytes) or not is_count(size):
             raise MalformedMessage("a piece of a file has data and a size", found=str(fields)[:100])
         return cls(data, size)
 
@@ -52,7 +52,7 @@ def read_piece(path: Path, offset: int, size: int) -> Piece | None:
         os.close(descriptor)
 
 
-def is_count(value: Any) -> bool:
+def is_count(value: Any) -> TypeGuard[int]:
     """Whether it is a whole number that can count bytes."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 

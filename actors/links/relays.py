@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from actorgrid.errors import ActorGridError, Overloaded, PeerGone, StartFailed, UnknownAllocation
+from actorgrid.errors import Overloaded, PeerGone, StartFailed, UnknownAllocation
 from actorgrid.transports.peer_calls import Loop, Stream
 
 from .pieces import pack
@@ -63,16 +63,6 @@ class Relays:
         self._loop.watch(listener.fileno(), lambda: self._accept(host_id, lease_id))
         return str(path)
 
-    def close(self, lease_id: str) -> None:
-        """The lease is over: its socket and connections go."""
-        found = self._listeners.pop(lease_id, None)
-        if found is not None:
-            listener, path = found
-            self._loop.unwatch(listener.fileno())
-            listener.close()
-            path.unlink(missing_ok=True)
-        self._end_pipes(lease_id)
-
     def _accept(self, host_id: str, lease_id: str) -> None:
         listener = self._listeners[lease_id][0]
         try:
@@ -90,16 +80,6 @@ class Relays:
     def serves(self, lease_id: str, path: str) -> None:
         """The lease's worker listens at *path*."""
         self._workers[lease_id] = path
-
-    def ended(self, lease_id: str) -> None:
-        """The lease is over here."""
-        self._workers.pop(lease_id, None)
-        self._end_pipes(lease_id)
-
-    @property
-    def served(self) -> list[str]:
-        """Leases whose worker is here and whose client came by another host."""
-        return list(self._workers)
 
     def take(self, stream: Stream, lease_id: str) -> None:
         """Another host's client comes to its worker. Raises UnknownAllocation, Overloaded, PeerGone."""
@@ -122,12 +102,30 @@ class Relays:
 
     # -- both
 
+    @property
+    def leases(self) -> set[str]:
+        """Those with a client here and the worker elsewhere, or the other way round."""
+        return self._listeners.keys() | self._workers.keys()
+
+    def ended(self, lease_id: str) -> None:
+        """The lease is over: its socket and connections go. Harmless when there are none."""
+        self._workers.pop(lease_id, None)
+        found = self._listeners.pop(lease_id, None)
+        if found is not None:
+            listener, path = found
+            self._loop.unwatch(listener.fileno())
+            listener.close()
+            path.unlink(missing_ok=True)
+        for pipe, lease in list(self._pipes.items()):
+            if lease == lease_id:
+                pipe.close(PeerGone("the lease is over", asked=lease_id))
+
     def close_all(self) -> None:
         """This server stops."""
-        for lease_id in list(self._listeners):
-            self.close(lease_id)
         for pipe in list(self._pipes):
-            pipe.close(_stopping())
+            pipe.close(PeerGone("the links of this host are stopping"))
+        for lease_id in self.leases:
+            self.ended(lease_id)
 
     def _join(self, local: socket.socket, stream: Stream, lease_id: str) -> None:
         self.opened_total += 1
@@ -136,12 +134,3 @@ class Relays:
 
     def _forget(self, pipe: Pipe) -> None:
         self._pipes.pop(pipe, None)
-
-    def _end_pipes(self, lease_id: str) -> None:
-        for pipe, lease in list(self._pipes.items()):
-            if lease == lease_id:
-                pipe.close(PeerGone("the lease is over", asked=lease_id))
-
-
-def _stopping() -> ActorGridError:
-    return PeerGone("the links of this host are stopping")

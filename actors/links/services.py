@@ -8,6 +8,7 @@ given to run anyway (docs/trust.md). Nothing here is unpickled.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from actorgrid.errors import BadRequest, NotFound, NotSupported
@@ -104,18 +105,12 @@ class Services:
 
     async def _result(self, _asker: str, fields: Fields) -> Fields:
         folder = self._folder(fields)
-        piece = read_piece(folder.result, _count(fields, "offset"), _count(fields, "size"))
-        if piece is None:
-            raise NotFound("the result is not kept here", asked=folder.attempt_id)
-        return piece.to_plain()
+        return _piece_of(folder.result, fields, NotFound("the result is not kept here", asked=folder.attempt_id))
 
     async def _blob(self, _asker: str, fields: Fields) -> Fields:
         digest = check_digest(fields.get("digest"))
         path = self._server.host.paths.blobs_dir / digest
-        piece = read_piece(path, _count(fields, "offset"), _count(fields, "size"))
-        if piece is None:
-            raise NotFound("the payload is not here", asked=digest)
-        return piece.to_plain()
+        return _piece_of(path, fields, NotFound("the payload is not here", asked=digest))
 
     async def _keep_blobs(self, asker: str, fields: Fields) -> None:
         digests = fields.get("digests")
@@ -163,6 +158,13 @@ class Services:
         self._relays.ended(lease_id)
 
 
+def _piece_of(path: Path, fields: Fields, missing: NotFound) -> Fields:
+    piece = read_piece(path, _count(fields, "offset"), _count(fields, "size"))
+    if piece is None:
+        raise missing
+    return piece.to_plain()
+
+
 def _text(fields: Fields, name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str) or len(value) > 1000:
@@ -174,7 +176,7 @@ def _count(fields: Fields, name: str) -> int:
     value = fields.get(name)
     if not is_count(value):
         raise BadRequest(f"{name} is a number of bytes", asked=str(value)[:80])
-    return int(value)  # type: ignore[arg-type]
+    return value
 
 
 def _number(fields: Fields, name: str) -> float:

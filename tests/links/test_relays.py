@@ -143,13 +143,15 @@ def test_a_client_that_does_not_read_stops_the_worker_and_holds_a_window_at_most
 
 def test_a_lease_that_is_over_ends_its_connections_and_its_socket(rig: Rig) -> None:
     with closing(rig.connect()) as client, closing(rig.accepted()) as worker:
-        rig.near.close("l1")
+        rig.near.ended("l1")
         rig.until(lambda: rig.ends(worker) and rig.ends(client))
     path = rig.near.open("far", "l1")
     assert path == rig.near.open("far", "l1")
-    rig.near.close("l1")
+    assert (rig.near.leases, rig.far.leases) == ({"l1"}, {"l1"})
+    rig.near.ended("l1")
     assert not Path(path).exists()
-    rig.near.close("l1")
+    rig.near.ended("l1")
+    assert rig.near.leases == set()
 
 
 def test_a_worker_that_is_not_there_ends_the_clients_connection(rig: Rig) -> None:
