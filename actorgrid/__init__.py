@@ -16,16 +16,33 @@ if TYPE_CHECKING:
     from actorgrid.client.local_cluster import LocalCluster as LocalCluster
     from actorgrid.client.task import task as task
     from actorgrid.errors import ActorGridError as ActorGridError
+    from actorgrid.fencing import FencingToken as FencingToken
+    from actorgrid.task_context import CurrentTask as CurrentTask
+    from actorgrid.task_context import current_task as current_task
 
 _HOME = {
     "ActorGridError": "actorgrid.errors",
     "AsyncClient": "actorgrid.client.async_client",
     "Client": "actorgrid.client.client",
+    "CurrentTask": "actorgrid.task_context",
+    "FencingToken": "actorgrid.fencing",
     "LocalCluster": "actorgrid.client.local_cluster",
     "connect": "actorgrid.client.client",
+    "current_task": "actorgrid.task_context",
     "task": "actorgrid.client.task",
 }
-__all__ = ["ActorGridError", "AsyncClient", "Client", "LocalCluster", "__version__", "connect", "task"]
+__all__ = [
+    "ActorGridError",
+    "AsyncClient",
+    "Client",
+    "CurrentTask",
+    "FencingToken",
+    "LocalCluster",
+    "__version__",
+    "connect",
+    "current_task",
+    "task",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -97,6 +97,7 @@
     - UnpicklableResult
     - PythonMismatch
     - DependencyFailed
+    - OutsideTask
 
 Each error says what was asked, what was found and what to try (``asked``, ``found``, ``hint``); all
 three cross HTTP and the command line unchanged. ``http_status`` and ``exit_code`` are stable.
@@ -616,6 +617,10 @@ class PythonMismatch(TaskError):
 
 class DependencyFailed(TaskError):
     """Work this work depends on did not succeed."""
+
+
+class OutsideTask(TaskError):
+    """What only a running job or task knows of itself was asked for in a process that is none."""
 
 
 def _tree(root: type[ActorGridError]) -> dict[str, type[ActorGridError]]:

@@ -22,7 +22,7 @@ PREFIX = "ACTORGRID_"
 
 OTHER_VARIABLES = {
     "ACTORGRID_URL": "where commands and clients find the agent",
-    "ACTORGRID_TOKEN": "the bearer token they show it",
+    "ACTORGRID_TOKEN": "the bearer token they show it; in the environment of work, the fencing token of its grant",
     "ACTORGRID_CA_FINGERPRINT": "by which they know a cluster behind https",
     "ACTORGRID_JOIN_TOKEN": "what up --join shows, when no --token is given",
     "ACTORGRID_DATA_DIR": "the data directory, when no --data-dir is given",
@@ -33,8 +33,19 @@ OTHER_VARIABLES = {
     "ACTORGRID_NVML_LIBRARY": "another libnvidia-ml to load",
     "ACTORGRID_HOST": "set by the agent for work: the host's id",
     "ACTORGRID_ATTEMPT": "set by the agent for work: the attempt's id",
+    "ACTORGRID_ATTEMPT_NUMBER": "set by the agent for work: the attempt's number, from 1",
     "ACTORGRID_JOB_ID": "set by the agent for work: the job's id",
+    "ACTORGRID_LEASE_ID": "set by the agent for tasks of a session: the lease of their worker",
     "ACTORGRID_DEVICES": "set by the agent for work: the GPUs it may use",
+    "ACTORGRID_GRACE_S": "set by the agent for work that may be preempted: seconds between SIGTERM and SIGKILL",
+    "ACTORGRID_RANK": "set by the agent for members of a gang: its rank, from 0",
+    "ACTORGRID_WORLD_SIZE": "set by the agent for members of a gang: how many there are",
+    "ACTORGRID_LOCAL_RANK": "set by the agent for members of a gang: its rank on its host",
+    "ACTORGRID_LOCAL_SIZE": "set by the agent for members of a gang: how many are on its host",
+    "ACTORGRID_HOST_RANK": "set by the agent for members of a gang: which of the gang's hosts this is",
+    "ACTORGRID_HOST_COUNT": "set by the agent for members of a gang: on how many hosts it is",
+    "ACTORGRID_HOSTS": "set by the agent for members of a gang: a host file",
+    "ACTORGRID_LOCK_TOKEN": "set by lock run for its command: the lock's fencing token as a number",
 }
 
 

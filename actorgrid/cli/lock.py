@@ -14,8 +14,9 @@ from typing import Any
 import click
 
 from actorgrid.client.http import segment
-from actorgrid.client.lock_hold import LockHold, LockToken
+from actorgrid.client.lock_hold import LockHold
 from actorgrid.errors import ActorGridError, LockLost, NotFound
+from actorgrid.fencing import FencingToken
 
 from .call import Call, host_options, pass_call
 from .show import ago, table
@@ -222,7 +223,7 @@ def release(call: Call, /, name: str, owner: str, token: int | None, force: bool
         raise click.UsageError("give the holder's --token, or --force to take the lock from it")
     body: dict[str, Any] = {"owner": owner, "force": force, "user_id": user_name()}
     if token is not None:
-        body["token"] = list(LockToken.of(token))
+        body["token"] = list(FencingToken.of(token))
     answer = call.http.post(f"/api/locks/{segment(name)}/release", body)
     if not answer["released"]:
         raise NotFound(f"{owner} does not hold lock {name}", asked=owner, hint="actorgrid lock list shows who does")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from actorgrid.configs.paths import HostPaths, default_data_dir
 from actorgrid.errors import HostUnreachable
+from actorgrid.fencing import is_fencing_token
 
 
 def locate(
@@ -23,7 +25,7 @@ def locate(
     if url is None and data_dir is None:
         url = os.environ.get("ACTORGRID_URL") or None
     if token is None and data_dir is None:
-        token = os.environ.get("ACTORGRID_TOKEN") or None
+        token = bearer_token_in(os.environ)
     paths = HostPaths(Path(data_dir) if data_dir is not None else default_data_dir())
     if url is None:
         url = str(_running_agent(paths)["url"])
@@ -31,6 +33,12 @@ def locate(
     if token is None:
         token = _token_of(url, paths)
     return url, token
+
+
+def bearer_token_in(environ: Mapping[str, str]) -> str | None:
+    """What ``ACTORGRID_TOKEN`` says to show the agent; None where it holds nothing, or the fencing token of work."""
+    text = environ.get("ACTORGRID_TOKEN", "")
+    return text if text and not is_fencing_token(text) else None
 
 
 def fingerprint(given: str | None = None) -> str | None:

@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from actorgrid.errors import (
     ActorDown,
@@ -27,6 +27,7 @@ from actorgrid.errors import (
     NotLeader,
     StaleToken,
 )
+from actorgrid.fencing import FencingToken
 
 from .http import AdminHttp, segment
 
@@ -40,25 +41,13 @@ AWAY_S = 30.0
 """How long no host may answer before a wait is given up."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 1.0
 LEAVE_S = 3.0
-_EPOCH_BITS = 48
 # For people who look at who holds it.
 _HOST = re.sub(r"[^A-Za-z0-9_.-]|^[^A-Za-z0-9]", "x", socket.gethostname())[:64] or "host"
 _AWAY = (HostUnreachable, CallTimeout, NotLeader, ActorDown, NoSuchActor)
 
 
-class LockToken(NamedTuple):
-    """A fencing token. Of two of one lock, the one granted later is greater; ``int()`` of it compares alike."""
-
-    epoch: int
-    log_index: int
-
-    def __int__(self) -> int:
-        return (self.epoch << _EPOCH_BITS) + self.log_index
-
-    @classmethod
-    def of(cls, number: int) -> LockToken:
-        """The token whose ``int()`` is *number*."""
-        return cls(number >> _EPOCH_BITS, number & ((1 << _EPOCH_BITS) - 1))
+LockToken = FencingToken
+"""The name it had when only locks had tokens."""
 
 
 def clock_s() -> float:
@@ -86,7 +75,7 @@ class LockHold:
     ) -> None:
         self.name = name
         self.owner = f"{_HOST}:{os.getpid()}:{uuid.uuid4().hex[:16]}"
-        self.token: LockToken | None = None
+        self.token: FencingToken | None = None
         self._http = http
         self._path = f"/api/locks/{segment(name)}"
         self._ttl_s = ttl_s
@@ -105,7 +94,7 @@ class LockHold:
 
     # -- getting it
 
-    def acquire(self, wait_s: float | None) -> LockToken:
+    def acquire(self, wait_s: float | None) -> FencingToken:
         """Hold it, within *wait_s* (``None``: whenever). Raises LockHeld (with 0), LockTimeout, and what the host says.
 
         When no host answers for 30 s, what the last try failed with. Interrupted, it leaves the line.
@@ -161,8 +150,8 @@ class LockHold:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
-    def _holds(self, answer: dict[str, Any], asked_s: float) -> LockToken:
-        self.token = LockToken(*answer["token"])
+    def _holds(self, answer: dict[str, Any], asked_s: float) -> FencingToken:
+        self.token = FencingToken(*answer["token"])
         self._sent_s = asked_s
         self._deadline_s = asked_s + answer["ttl_s"] * (1 - DRIFT)
         for work in (self._keep_renewing, self._watch_the_clock):

@@ -15,9 +15,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actorgrid.errors import ActorGridError, BadRequest, HostUnreachable, LockLost, WrongState
+from actorgrid.fencing import FencingToken
 
 from .http import AdminHttp
-from .lock_hold import LockHold, LockToken
+from .lock_hold import LockHold
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -119,7 +120,7 @@ class Lock:
         return self._terms.name
 
     @property
-    def token(self) -> LockToken:
+    def token(self) -> FencingToken:
         """The fencing token of this thread's holding. Raises LockLost when it has none."""
         token = self._held().token
         assert token is not None, "a holding that was acquired has its token"
@@ -142,7 +143,7 @@ class Lock:
         hold = self._hold
         return hold is not None and hold.lost
 
-    def acquire(self, wait_s: float | None = _ITS_OWN) -> LockToken:
+    def acquire(self, wait_s: float | None = _ITS_OWN) -> FencingToken:
         """Hold it, within *wait_s* (0: at once or not at all; ``None``: whenever), by default the lock's own.
 
         Raises LockHeld (0) or LockTimeout, LockSlotsDiffer, QueueFull, NoQuorum, HostUnreachable.
@@ -210,7 +211,7 @@ class AsyncLock:
         return self._terms.name
 
     @property
-    def token(self) -> LockToken:
+    def token(self) -> FencingToken:
         """The fencing token of this task's holding. Raises LockLost when it has none."""
         token = self._held().token
         assert token is not None, "a holding that was acquired has its token"
@@ -228,7 +229,7 @@ class AsyncLock:
         hold = self._mine.get(_task())
         return hold is not None and hold.lost
 
-    async def acquire(self, wait_s: float | None = _ITS_OWN) -> LockToken:
+    async def acquire(self, wait_s: float | None = _ITS_OWN) -> FencingToken:
         """As Lock.acquire()."""
         task = _task()
         before = self._mine.get(task)

@@ -415,6 +415,8 @@ class Attempts:
                 fixed,
                 host_tag=self._tag,
                 work_id=attempt_id,
+                token=allocation["token"],
+                attempt_number=number_of(attempt_id) or 1,
                 job_id=job["job_id"],
                 cpu_milli=resources.get("cpu_milli", 0),
                 grace_s=float(job.get("grace_s") or 0.0) if job.get("preemptible") else None,

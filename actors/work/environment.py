@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from actorgrid.fencing import FencingToken
+from actorgrid.task_context import ATTEMPT_NUMBER, JOB_ID, LEASE_ID, TOKEN
 
 from .linux import MARK_ATTEMPT, MARK_HOST
 
@@ -21,6 +24,8 @@ _PASSED_ON = frozenset(
     | {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "http_proxy", "https_proxy", "no_proxy"}
     | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}
 )
+
+OF_GRANT = (TOKEN, ATTEMPT_NUMBER, JOB_ID, LEASE_ID)
 
 # The variable by which each vendor's runtime is told its devices.
 VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
@@ -63,13 +68,17 @@ def work_environment(
     *,
     host_tag: str,
     work_id: str,
+    token: Sequence[int] = (),
+    attempt_number: int = 1,
     job_id: str = "",
+    lease_id: str = "",
     cpu_milli: int = 0,
     grace_s: float | None = None,
 ) -> dict[str, str]:
     """Everything a process of users' work sees. The user's values win over the agent's, ours over both.
 
-    *grace_s* is how long it has between SIGTERM and SIGKILL when it is preempted; ``None``: it is not.
+    *token* is that of the grant it runs under; a worker that nobody has leased yet has none. *grace_s* is how long it
+    has between SIGTERM and SIGKILL when it is preempted; ``None``: it is not.
     """
     variables = passed_on(agent)
     variables["PYTHONUNBUFFERED"] = "1"  # output is a pipe: without it, lines of a Python program arrive late
@@ -79,8 +88,15 @@ def work_environment(
     variables.update(devices)
     variables[MARK_ATTEMPT] = work_id
     variables[MARK_HOST] = host_tag
+    for name in OF_GRANT:
+        variables.pop(name, None)  # a job submitted from within a job may bring its submitter's along
+    if token:
+        variables[TOKEN] = str(FencingToken(*token))
+        variables[ATTEMPT_NUMBER] = str(attempt_number)
     if job_id:
-        variables["ACTORGRID_JOB_ID"] = job_id
+        variables[JOB_ID] = job_id
+    if lease_id:
+        variables[LEASE_ID] = lease_id
     if grace_s is not None:
         variables["ACTORGRID_GRACE_S"] = f"{grace_s:g}"
     return variables

@@ -368,22 +368,25 @@ class Leases:
         user: dict[str, str],
         devices: list[dict[str, Any]],
         granted: tuple[str, ...],
-        cpus: int = 0,
+        allocation: dict[str, Any] | None = None,
     ) -> dict[str, str]:
+        grant = allocation or {}
         return work_environment(
             os.environ,
             user,
             device_variables(devices, granted),
             host_tag=self._tag,
             work_id=worker_id,
-            cpu_milli=cpus,
+            token=grant.get("token", ()),
+            lease_id=grant.get("allocation_id", ""),
+            cpu_milli=int(grant.get("cpu_milli", 0)),
         )
 
     def _open(self, worker_id: str, lease_id: str) -> None:
         allocation = self._mirror.allocations.get(lease_id, {})
         devices = self._mirror.hosts.get(str(allocation.get("host")), {}).get("devices", [])
         key = self._pools.key_of(lease_id)
-        env = self._environment(worker_id, dict(key.env), devices, key.gpu_uuids, int(allocation.get("cpu_milli", 0)))
+        env = self._environment(worker_id, dict(key.env), devices, key.gpu_uuids, allocation)
         secret = secrets.token_urlsafe(32)
         self._secrets[worker_id] = secret
         self._given.discard(worker_id)

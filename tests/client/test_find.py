@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from actorgrid.client.find import locate
+from actorgrid.client.find import bearer_token_in, locate
 from actorgrid.errors import HostUnreachable
 
 
@@ -31,6 +31,24 @@ def test_the_environment_counts_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACTORGRID_URL", "http://127.0.0.1:2")
     monkeypatch.setenv("ACTORGRID_TOKEN", "secret")
     assert locate() == ("http://127.0.0.1:2", "secret")
+
+
+def test_the_fencing_token_of_work_is_not_shown_to_an_agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Inside of work ACTORGRID_TOKEN says what was granted to it, which opens nothing."""
+    monkeypatch.setenv("ACTORGRID_TOKEN", "0000000001-000000000000042")
+    monkeypatch.setenv("ACTORGRID_URL", "http://127.0.0.1:2")
+    assert locate() == ("http://127.0.0.1:2", "")
+    agent(tmp_path / "default", os.getpid())
+    monkeypatch.delenv("ACTORGRID_URL")
+    assert locate() == ("http://127.0.0.1:7400", "from-file")
+
+
+@pytest.mark.parametrize(
+    "text", ["agk1.wnpx6xcu.jzmk", "x" * 26, "0000000001-00000000000004", "00000000010-000000000000042"]
+)
+def test_what_has_another_form_is_a_bearer_token(text: str) -> None:
+    assert bearer_token_in({"ACTORGRID_TOKEN": text}) == text
+    assert bearer_token_in({"ACTORGRID_TOKEN": ""}) is bearer_token_in({}) is None
 
 
 def test_a_data_directory_beats_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from actorgrid.errors import TaskFailed
+from actorgrid.fencing import FencingToken
 from actorgrid.transports.task_frames import decode_result
 from tests.work.rig import Input, Rig
 
@@ -137,7 +138,7 @@ def test_a_function_sees_its_devices_and_nothing_of_the_agent(make_rig, monkeypa
     env, fds, first, title = value_of(rig, "f.1")
     assert env["CUDA_VISIBLE_DEVICES"] == env["ACTORGRID_DEVICES"] == "GPU-sim-2"
     assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    assert "ACTORGRID_TOKEN" not in env
+    assert env["ACTORGRID_TOKEN"] == str(FencingToken(*rig.job("f")["attempts"][0]["token"]))
     assert b"secret-of-the-agent" not in first
     assert b"ACTORGRID_ATTEMPT=f.1\0" in first  # so that it is found even when only forked
     assert fds == []
