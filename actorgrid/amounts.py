@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+_MIB = 2**20
+
 
 def duration(seconds: float) -> str:
     """A length of time: ``0.4 s``, ``3 min 5 s``, ``2 h 4 min``."""
@@ -22,3 +26,18 @@ def counted(number: int, noun: str) -> str:
 def mebibytes(amount: int) -> str:
     """An amount given in MiB: ``512 MiB``, ``1.5 GiB``."""
     return f"{amount} MiB" if amount < 1024 else f"{amount / 1024:.4g} GiB"
+
+
+def unclear_memory(amount: object) -> str:
+    """Why an amount of memory that somebody asks for says too little, with what to write; empty when it is clear.
+
+    ``"64"`` means bytes to one and GiB to another, and no work fits into 64 bytes: a text names its unit, and a number
+    (of bytes) is a MiB at least. 0 asks for none.
+    """
+    if isinstance(amount, str):
+        bare = amount.strip()
+        if re.fullmatch(r"\d+(\.\d+)?", bare) and float(bare) > 0:
+            return f"{bare!r} has no unit; write {bare}GiB or {bare}MiB ({bare}B for bytes)"
+    elif isinstance(amount, int | float) and not isinstance(amount, bool) and 0 < amount < _MIB:
+        return f"{amount:g} bytes are less than a MiB; write '{amount:g}GiB' or '{amount:g}MiB'"
+    return ""

@@ -16,6 +16,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from actorgrid.amounts import unclear_memory
+
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*$", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
@@ -35,7 +37,18 @@ def parse_bytes(value: object) -> object:
     return round(Fraction(number) * base ** _POWERS[unit.lower()])  # a float holds 2**53 bytes exactly, no more
 
 
-Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**60)]
+def parse_memory(value: object) -> object:
+    """An amount of memory that somebody asks for: a text with its unit (``"64GiB"``), or a number of bytes.
+
+    Texts without a unit and numbers below a MiB (0 is none) are refused with what was probably meant.
+    """
+    unclear = unclear_memory(value)
+    if unclear:
+        raise ValueError(unclear)
+    return parse_bytes(value)
+
+
+Bytes = Annotated[int, BeforeValidator(parse_memory), Field(ge=0, le=2**60)]
 
 
 def utc_now() -> datetime:
@@ -176,8 +189,12 @@ class Resources(Request):
             raise ValueError(f"gpus={self.gpus:g}: ask for a share of one GPU (below 1) or a whole number of GPUs")
         if 0 < self.gpus < 0.001:
             raise ValueError(f"gpus={self.gpus:g}: the smallest share is 0.001")
-        if self.gpus == 0 and self.gpu_memory_bytes:
-            raise ValueError("gpu_memory without gpus: say how much of a GPU, for example gpus=0.25")
+        if self.gpus == 0:
+            # A wish about a GPU that nobody asked for would be dropped in silence, and the work run without one.
+            for name in ("gpu_memory_bytes", "gpu_models", "gpu_affinity"):
+                if getattr(self, name):
+                    asked = name.removesuffix("_bytes")
+                    raise ValueError(f"{asked} without gpus: say how much of a GPU, for example gpus=0.25 or gpus=1")
         return self
 
     @property

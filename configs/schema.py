@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from actorgrid.errors import InvalidSetting, SettingNotLive, UnknownSetting
-from actorgrid.models import GPUVendor, parse_bytes
+from actorgrid.models import Bytes, GPUVendor, parse_bytes
 
 from .placement_policy import PlacementPolicy
 
@@ -125,7 +125,7 @@ class DeclaredGpus(Section):
 
     vendor: GPUVendor
     model: str = Field(min_length=1, max_length=64)
-    memory: ByteCount
+    memory: Bytes
     count: int = Field(default=1, ge=1, le=1024)
 
 

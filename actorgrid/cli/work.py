@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from actorgrid.amounts import unclear_memory
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SIZE = re.compile(r"^\d+(\.\d+)?\s*[kmgtp]?i?b?$", re.IGNORECASE)
@@ -18,9 +20,12 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def size_text(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    """Bytes, as text: the host converts it."""
+    """An amount of memory with its unit, as text: the host converts it."""
     if value is not None and not _SIZE.match(value.strip()):
         raise click.BadParameter(f"{value!r} is not a size; write for example 512MiB, 2GiB or 80GB")
+    unclear = unclear_memory(value)
+    if unclear:
+        raise click.BadParameter(unclear)
     return value.strip() if value else None
 
 
@@ -153,6 +158,10 @@ def request(http: Any, command: list[str], stdin: bytes | None = None, **options
         "depends_on": [find_job(http, text)["job_id"] for text in options["after"]],
         "user_id": _user(),
     }
+    if options["gpus"] == 0:
+        for name, given in (("--gpu-model", options["gpu_models"]), ("--gpu-memory", options["gpu_memory"])):
+            if given:
+                raise click.UsageError(f"{name} without --gpus: say how much of a GPU, as in --gpus 0.25 or --gpus 1")
     if options["spread"] and options["gang"] == 1:
         raise click.UsageError("--spread is about the members of a gang: say how many with --gang N")
     if options["gang"] > 1:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from actorgrid.amounts import unclear_memory
 from actorgrid.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Shape(NamedTuple):
 class TaskOptions:
     """How a function is run.
 
-    * ``gpus``: a share of one GPU (below 1) or a whole number; ``gpu_memory``: on each, bytes or ``"2GiB"``;
+    * ``gpus``: a share of one GPU (below 1) or a whole number; ``gpu_memory``: on each, ``"2GiB"`` or bytes;
       ``gpu_models``, ``gpu_affinity``: acceptable models, acceptable device UUIDs
     * ``cpus``, ``memory``: of the host
     * ``priority``: 0 to 100, higher first (among this client's session tasks, or among all jobs)
@@ -96,6 +97,10 @@ class TaskOptions:
         if self.retries is not None and not 0 <= self.retries <= 100:
             raise BadRequest("retries are from 0 to 100", asked=str(self.retries))
         self._check_times()
+        for name in ("gpu_memory", "memory"):
+            unclear = unclear_memory(getattr(self, name))
+            if unclear:
+                raise BadRequest(f"{name}: {unclear}", asked=f"{name}={getattr(self, name)!r}")
         if self.depends_on and not self.durable:
             raise BadRequest(
                 "a session task cannot wait for jobs", asked="depends_on=", hint="say durable=True as well"

@@ -191,6 +191,10 @@ def test_run_sends_standard_input_when_asked(call: Invoke, door: Door) -> None:
     ("options", "says"),
     [
         (["--gpu-memory", "lots"], "2GiB"),
+        (["--gpus", "1", "--gpu-memory", "10"], "write 10GiB or 10MiB"),
+        (["--memory", "64"], "write 64GiB or 64MiB"),
+        (["--gpu-model", "H100"], "without --gpus"),
+        (["--gpu-memory", "10GiB"], "without --gpus"),
         (["--timeout", "soon"], "90s"),
         (["--timeout", "0"], "90s"),
         (["--deadline", "tomorrow"], "2030-01-31T18:00"),

@@ -72,6 +72,7 @@ def test_remove_names_the_user_in_full_and_a_misspelt_one_is_guessed(call: Invok
         (["set", "ann", "--gpu", "1"], "--gpus"),
         (["set", "ann", "--gpus", "-1"], "-1"),
         (["set", "ann", "--gpu-memory", "2 apples"], "not a size"),
+        (["set", "ann", "--memory", "64"], "64GiB"),
     ],
 )
 def test_wrong_use_is_refused_here(call: Invoke, door: Door, words: list[str], says: str) -> None:

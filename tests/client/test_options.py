@@ -24,3 +24,15 @@ def test_a_deadline_and_a_grace_become_fields_of_a_job_request() -> None:
 def test_times_that_are_none_are_refused_at_once(wrong: dict[str, object]) -> None:
     with pytest.raises(BadRequest):
         options_of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "instead"),
+    [({"gpus": 1, "gpu_memory": 10}, "'10GiB'"), ({"memory": "64"}, "64GiB"), ({"memory": 1.5}, "'1.5GiB'")],
+)
+def test_an_amount_of_memory_without_a_unit_is_refused_with_what_was_meant(
+    wrong: dict[str, object], instead: str
+) -> None:
+    with pytest.raises(BadRequest, match=instead):
+        options_of(wrong)
+    assert options_of({"memory": 64 * 2**20}).memory == 64 * 2**20 and options_of({"memory": "0"}).memory == "0"

@@ -46,6 +46,8 @@ def test_any_name_a_user_can_have_can_have_a_quota(town: Any, name: str) -> None
         ({"gpus": -1}, "gpus"),
         ({"gpus": "many"}, "gpus"),
         ({"gpu_memory": "2 apples"}, "gpu_memory"),
+        ({"memory": "64"}, "memory"),
+        ({"memory": 64}, "memory"),
         ({"jobs_waiting": 1.5}, "jobs_waiting"),
         ({"gpu": 1}, "gpu"),
     ],
