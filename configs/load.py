@@ -1,7 +1,7 @@
 """Puts a host's settings together from their sources, and remembers where each value came from.
 
-Later ones win: defaults, the YAML files, ``.env`` beside them, the environment, flags. What was changed live
-is stored in the ledger and applied on top by the running agent.
+Later ones win: defaults, flags of earlier starts (``start_options.py``), the YAML files, ``.env`` beside them, the
+environment, flags. What was changed live is stored in the ledger and applied on top by the running agent.
 
 The files are looked for in the directory given with ``--config`` (or ``ACTORGRID_CONFIG``), else in
 ``DATA_DIR/config`` where that exists, else nothing is read and the defaults hold: the shipped files state them.
@@ -24,6 +24,7 @@ from .files import read_files
 from .origins import DEFAULT, Layer, Origin
 from .paths import default_data_dir
 from .schema import Settings, unknown_setting
+from .start_options import last_start, origin_of
 from .variables import parse, read_dotenv, read_environment
 
 SHIPPED_DIR = Path(__file__).resolve().parent
@@ -44,10 +45,12 @@ def load_settings(
     overrides: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
     flag_names: Mapping[str, str] | None = None,
+    forget: bool = False,
 ) -> LoadedSettings:
     """Read all sources and check every value.
 
     *overrides* are flags, by dotted key; *flag_names* says how the person wrote one when that was not ``--set``.
+    *forget*: without the flags of earlier starts.
     Raises MalformedConfig, UnknownSetting or InvalidSetting with file and line (or variable or flag) in the message
     and, where it is known, ``file``, ``line`` and ``key`` in ``details``. Nothing is changed anywhere.
     """
@@ -62,6 +65,8 @@ def load_settings(
     ]
     if directory is not None:
         layers += [read_dotenv(directory / ".env", known, structured), read_files(directory, known)]
+    if not forget:
+        layers.append(_read_earlier(Path(data_dir) if data_dir else default_data_dir(), known, structured))
     settings = _merge(layers)
     origins = {key: next((layer.origins[key] for layer in layers if key in layer.origins), DEFAULT) for key in known}
     settings.set_origins({key: str(origin) for key, origin in origins.items() if origin.kind != "default"})
@@ -96,6 +101,16 @@ def _read_flags(
             raise unknown_setting(key, known)
         origin = Origin("flag", name=flag_names.get(key, f"--set {key}"))
         layer.put(key, parse(key, text, origin, structured), origin)
+    return layer
+
+
+def _read_earlier(data_dir: Path, known: list[str], structured: list[str]) -> Layer:
+    """Flags of earlier starts. One that this version does not know was known to another: it says nothing here."""
+    layer = Layer()
+    for key, flag in last_start(data_dir).flags.items():
+        if key in known:
+            origin = Origin("remembered", name=origin_of(flag))
+            layer.put(key, parse(key, flag.text, origin, structured), origin)
     return layer
 
 

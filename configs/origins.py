@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["default", "file", "dotenv", "environment", "flag", "live"]
+Kind = Literal["default", "file", "dotenv", "environment", "flag", "remembered", "live"]
 
 
 @dataclass(frozen=True, slots=True)

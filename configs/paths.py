@@ -5,6 +5,7 @@ DATA_DIR/                 0700, one host, one agent at a time
   agent.json              written when ready: url, pid, boot_id, version; removed by an orderly stop
   host.json               host_id and incarnation (counts starts)
   cluster.json            its place in a cluster, when it has one
+  start.json              the flags of its starts, and its settings at the last one
   left.json               there only when it left that cluster, or was removed
   security/               0700: key, certificate, authorities (see actors/security)
   admin.token             0600, the bearer token
@@ -75,6 +76,11 @@ class HostPaths:
     def cluster_file(self) -> Path:
         """The host's place in a cluster."""
         return self.data_dir / "cluster.json"
+
+    @property
+    def start_file(self) -> Path:
+        """The flags of its starts."""
+        return self.data_dir / "start.json"
 
     @property
     def left_file(self) -> Path:

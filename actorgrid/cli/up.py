@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from click.core import ParameterSource
 
-from actorgrid.errors import ActorGridError, InvalidSetting, StartFailed
+from actorgrid.errors import ActorGridError, InvalidSetting, MalformedConfig, StartFailed
 
 from .call import Call, config_option, data_dir_option, json_option, pass_call
+
+if TYPE_CHECKING:
+    from actorgrid.configs.schema import Settings
+    from actorgrid.configs.start_options import Held, StartOptions
 
 
 @click.command()
@@ -32,6 +37,7 @@ from .call import Call, config_option, data_dir_option, json_option, pass_call
 )
 @click.option("--gpus", metavar="SPEC", help="auto, nvidia, none, or simulated ones: 8 or 4xA100-40GB (gpus.source).")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Any setting; may be repeated.")
+@click.option("--forget", is_flag=True, help="Do not take over the flags of earlier starts on this directory.")
 @json_option
 @pass_call
 def command(
@@ -43,25 +49,34 @@ def command(
     token: str | None,
     gpus: str | None,
     assignments: tuple[str, ...],
+    forget: bool,
 ) -> None:
     """Run this machine's agent, in the foreground.
 
     Ctrl-C or SIGTERM stops it in order. With --json one line {"event": "ready", "url": …, "pid": …} is printed
     when it takes work. A host is alone unless it begins a cluster (--listen) or joins one (--join, once; later starts
-    are without it).
+    are without it). --port, --gpus and --set are kept with the data directory, and hold at later starts where nothing
+    else is said.
     """
     from actorgrid.configs.apart import settings_read_apart
+    from actorgrid.configs.start_options import Flag
 
     given = click.get_current_context().get_parameter_source("token") is ParameterSource.COMMANDLINE
     if (member is not None and token is None) or (member is None and given):
         raise click.UsageError("--join and --token go together")
     overrides, flag_names = flags(port, gpus, assignments, listen)
     data_dir = call.resolved_data_dir
-    settings = settings_read_apart(config_dir, data_dir, overrides, flag_names=flag_names)
+    before = _last_start(data_dir, forget)
+    settings = settings_read_apart(config_dir, data_dir, overrides, flag_names=flag_names, forget=forget)
+    held = _held(settings)
+    told = {key: Flag(text, _written(flag_names[key], text, gpus)) for key, text in overrides.items()}
+    taken_over = before.taken_over(set(told), held)
+    different = before.differences(set(told), held)
 
     def show(info: dict[str, Any]) -> None:
         if call.json:
-            call.document({"event": "ready", "data_dir": str(data_dir), **info})
+            said = {"taken_over": taken_over, "different": different} if taken_over or different else {}
+            call.document({"event": "ready", "data_dir": str(data_dir), **info, **said})
         else:
             click.echo(banner({"gpus": inventory(info, data_dir), **info}, data_dir, call.data_dir))
         sys.stdout.flush()
@@ -76,14 +91,54 @@ def command(
 
     if not call.json:
         click.echo(f"starting on {data_dir} …", err=True)
+        if taken_over:
+            _say(f"as at an earlier start: {' '.join(taken_over)} (--forget starts without)")
+        for sentence in different:
+            _say(sentence)
     order = None
     if member is not None and token is not None:
         from actorgrid.actors.host.place import JoinOrder
 
         order = JoinOrder(member, token)
     run_host(
-        settings, data_dir, on_ready, join=order, say=lambda text: None if call.json else _say(text), again=_start_again
+        settings,
+        data_dir,
+        on_ready,
+        join=order,
+        say=lambda text: None if call.json else _say(text),
+        again=_start_again,
+        options=before.followed_by(told, held, forget),
     )
+
+
+def _last_start(data_dir: Path, forget: bool) -> StartOptions:
+    from actorgrid.configs.start_options import StartOptions, last_start
+
+    try:
+        return last_start(data_dir)
+    except MalformedConfig:
+        if not forget:
+            raise
+        return StartOptions()  # it is written anew
+
+
+def _held(settings: Settings) -> dict[str, Held]:
+    """Every setting that is not at its default, as start.json keeps it."""
+    from actorgrid.configs.start_options import Held
+
+    found = {}
+    for key in settings.keys():  # noqa: SIM118 - a method of ours, not a mapping's
+        if (origin := settings.origin(key)) != "default":
+            plain = json.dumps(settings.get(key), default=lambda value: value.model_dump(mode="json"))
+            found[key] = Held(json.loads(plain), origin)
+    return found
+
+
+def _written(name: str, text: str, gpus: str | None) -> str:
+    """A flag as the person wrote it: ``--gpus 4``, ``--set work.kill_grace_s=3``."""
+    if name == "--gpus":
+        return f"--gpus {gpus}"
+    return f"{name}={text}" if name.startswith("--set ") else f"{name} {text}"
 
 
 def _start_again() -> NoReturn:

@@ -69,7 +69,8 @@ class LocalCluster:
         self._error: ActorGridError | None = None
         self._started: queue.Queue[dict[str, Any] | ActorGridError] = queue.Queue()
         self._exited = threading.Event()
-        command = ["up", "--json", "--port", "0", "--data-dir", str(self.data_dir)]
+        # What it is like is said here, each time: nothing is taken from what a start before was told.
+        command = ["up", "--json", "--forget", "--port", "0", "--data-dir", str(self.data_dir)]
         if gpus is not None:
             command += ["--gpus", f"simulated:{gpus}x{gpu_model}" if gpus else "none"]
         for key, value in (settings or {}).items():

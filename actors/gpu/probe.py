@@ -231,6 +231,39 @@ class DeviceProbe:
         self._surroundings.after(delay_s, self.start)
 
 
+def look_once(vendor: str, timeout_s: float) -> ProbeReport:
+    """What a child of *vendor*'s library finds now; waits for it, and ends it. Never raises: trouble is an outcome."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        argv = [sys.executable, "-P", "-m", __name__, vendor, str(theirs.fileno()), str(os.getpid())]
+        with theirs:
+            try:
+                child = subprocess.Popen(  # nosec B603
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    env=_environment(),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                return ProbeReport(vendor, "no_library", f"cannot look: {error}")
+        ours.settimeout(timeout_s)
+        try:
+            with ours.makefile("rb") as lines:
+                return _report_from(json.loads(lines.readline(MAX_LINE))["report"])
+        except TimeoutError:
+            return ProbeReport(vendor, "no_driver", f"the library did not answer within {timeout_s:g} s")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return ProbeReport(vendor, "no_driver", f"the library's process ended: {_status_text(child.wait())}")
+        finally:
+            child.kill()
+            # Stuck inside the driver, it is gone only when the kernel lets go of it; it is not waited for then.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=1.0)
+
+
 def _environment() -> dict[str, str]:
     """Ours, with the package findable however we found it: ``-P`` keeps the working directory out."""
     root = str(Path(actorgrid.__file__).resolve().parent.parent)

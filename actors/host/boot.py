@@ -28,6 +28,7 @@ from setproctitle import getproctitle, setproctitle
 import actorgrid
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
+from actorgrid.configs.start_options import StartOptions
 from actorgrid.errors import ActorGridError, PeerGone, StartFailed
 from actorgrid.supervisors.child import ChildSpec, check_children
 from actorgrid.supervisors.tree import DescriptorReady, Tree, TreeFailed, TreeGone, TreeSaid, TreeStarted
@@ -38,9 +39,10 @@ from .children import CHILDREN, OF_A_CLUSTER
 from .context import HostContext
 from .identity import ensure_token, next_incarnation, write_atomically
 from .idle_memory import give_back_file_pages
-from .lock import AgentLock
+from .lock import AgentLock, handed_down
 from .logs import AgentLog, logging_to
 from .messages import HostAddress, HostRestarts, HostStopped
+from .start_checks import refuse_what_is_not_here
 
 if TYPE_CHECKING:
     from ..security.host_material import HostMaterial
@@ -67,6 +69,7 @@ def run_host(
     join: JoinOrder | None = None,
     say: Callable[[str], None] = lambda _: None,
     again: Callable[[], NoReturn] | None = None,
+    options: StartOptions | None = None,
 ) -> None:
     """Run a host until SIGTERM, SIGINT or SIGHUP stops it in order; a second signal stops it at once.
 
@@ -74,9 +77,10 @@ def run_host(
     while; without it, a restart is one of the servers only, with the code that is loaded.
 
     *on_ready* gets the content of agent.json once all servers are up. *join*: become a member of that cluster first,
-    and tell *say* how far it is. *children*: other servers than a host has. Call it in the main thread, before the
-    process has other threads. Raises AlreadyRunning, DataDirUnusable, what a server's first start raised (PortInUse,
-    LogCorrupted, ...), what a join was refused for, RestartIntensityExceeded, or StartFailed.
+    and tell *say* how far it is. *options*: what it was told, kept for its next start. *children*: other servers than a
+    host has. Call it in the main thread, before the process has other threads. Raises AlreadyRunning, DataDirUnusable,
+    what a server's first start raised (PortInUse, LogCorrupted, ...), what a join was refused for,
+    RestartIntensityExceeded, or StartFailed.
     """
     if threading.current_thread() is not threading.main_thread():
         raise StartFailed(
@@ -85,13 +89,15 @@ def run_host(
             hint="its processes die with the thread that made them; use a process of its own",
         )
     paths = HostPaths(Path(data_dir).absolute())
+    if not handed_down():  # a restart in place has been through this, and stopping here would end what it is to keep
+        refuse_what_is_not_here(settings, paths)
     paths.make()
     monitoring = settings.monitoring
     with AgentLock(paths.lock_file) as lock:
         if lock.handed_down:
             join = None  # it was let in by the start before this one
         with logging_to(paths.log_file, monitoring.log_max_bytes, monitoring.log_level) as lines:
-            restarts = _run(settings, paths, children, lines, on_ready, join, say, again is not None)
+            restarts = _run(settings, paths, children, lines, on_ready, join, say, again is not None, options)
         if restarts and again is not None:
             lock.hand_down()
             again()
@@ -106,9 +112,12 @@ def _run(
     join: JoinOrder | None,
     say: Callable[[str], None],
     may_exec: bool,
+    options: StartOptions | None,
 ) -> bool:
     """Whether it ended to start again."""
     taken = _take_place(paths, settings, join, say)
+    if options is not None:
+        write_atomically(paths.start_file, options.encoded())
     specs = check_children(children or (CHILDREN if taken is None else OF_A_CLUSTER))
     title = getproctitle()
     setproctitle("actorgrid: up")

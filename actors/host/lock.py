@@ -99,6 +99,11 @@ class AgentLock:
         self._fd = -1
 
 
+def handed_down() -> bool:
+    """Whether the agent that this process takes the place of left it its lock."""
+    return HANDED_DOWN in os.environ
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process of that number runs; one that ended and was not waited for does not."""
     try:

@@ -42,6 +42,7 @@ from ..security.names import is_loopback
 from ..security.trust_bundle import first_bundle
 from .departure import refuse_departed
 from .identity import ensure_host_id, write_atomically
+from .start_checks import refuse_foreign_address
 
 FIRST_NODE = 1
 CALLS_OFFSET, RAFT_OFFSET, JOIN_OFFSET = 1, 2, 3
@@ -161,6 +162,7 @@ def _return_to(
     if order is not None:
         return _join_again(place, paths, settings, order, say)
     moved = replace(place, address=settings.cluster.listen or place.address, base_port=settings.cluster.base_port)
+    refuse_foreign_address(moved.address, "if this host has another address now, actorgrid up --listen")
     material = _kept_material(paths, moved)
     if moved != place:
         # The others hear of it as soon as one of them is reached (security/keeping.py).
