@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,6 +39,21 @@ class Call:
 
         url, token = locate(self.data_dir, self.url)
         return AdminHttp(url, token, ca_fingerprint=fingerprint(self.ca_fingerprint))
+
+    @property
+    def speaks_to_this_machine_alone(self) -> bool:
+        """Whether the host was found by its data directory, and is in no cluster: what runs there runs here."""
+        import json
+
+        from actorgrid.configs.paths import HostPaths
+
+        if self.url or (self.data_dir is None and os.environ.get("ACTORGRID_URL")):
+            return False
+        try:
+            agent = json.loads(HostPaths(self.resolved_data_dir).agent_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return isinstance(agent, dict) and "cluster_id" not in agent
 
     @property
     def resolved_data_dir(self) -> Path:

@@ -44,7 +44,7 @@ def command(call: Call, /, words: tuple[str, ...], send_stdin: bool, detach: boo
     is the document on stdout.
     """
     stdin = _read_stdin() if send_stdin else None
-    wanted = request(call.http, list(words), stdin, **options)
+    wanted = request(call, list(words), stdin, **options)
     # Sent twice it is still one job: the id is ours.
     accepted = call.http.post("/api/jobs", wanted, repeat=True)
     job_id = accepted["job_id"]

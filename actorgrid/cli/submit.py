@@ -14,7 +14,7 @@ from .work import request, work_options
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @work_options
-@click.option("--python", "interpreter", metavar="PATH", help="Another Python than the one running this.")
+@click.option("--python", "interpreter", metavar="PATH", help="Another Python than that of the active venv, else ours.")
 @host_options
 @click.argument("file", metavar="FILE.py", type=click.Path(exists=True, dir_okay=False, readable=True))
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1)
@@ -26,7 +26,7 @@ def command(call: Call, /, file: str, arguments: tuple[str, ...], interpreter: s
     """
     path = os.path.abspath(file)
     options["name"] = options["name"] or os.path.basename(path)
-    wanted = request(call.http, [interpreter or sys.executable, path, *arguments], **options)
+    wanted = request(call, [interpreter or _python(), path, *arguments], **options)
     accepted = call.http.post("/api/jobs", wanted, repeat=True)
     if call.json:
         call.document(accepted)
@@ -34,3 +34,10 @@ def command(call: Call, /, file: str, arguments: tuple[str, ...], interpreter: s
     click.echo(accepted["job_id"])
     if sys.stderr.isatty():
         click.echo(f"follow it: actorgrid logs -f {accepted['job_id'][:8]}", err=True)
+
+
+def _python() -> str:
+    """That of the venv which is active here, which need not be the one that this command is installed in; else ours."""
+    venv = os.environ.get("VIRTUAL_ENV")
+    found = os.path.join(venv, "bin", "python") if venv else ""
+    return found if os.access(found, os.X_OK) else sys.executable

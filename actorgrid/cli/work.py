@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import uuid
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from actorgrid.amounts import unclear_memory
+
+if TYPE_CHECKING:
+    from .call import Call
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -123,6 +127,12 @@ _OPTIONS = [
     click.option(
         "--env", "env", callback=_variables, multiple=True, metavar="K=V", help="A variable; K alone: as it is here."
     ),
+    click.option(
+        "--env-from-me/--no-env-from-me",
+        "env_from_me",
+        default=None,
+        help="Send the environment of here: PATH, VIRTUAL_ENV, ... but no secrets. Default: on a host that is alone.",
+    ),
     click.option("--cwd", type=click.Path(), metavar="DIR", help="Run there; else in the current directory."),
     click.option("--name", default="", metavar="NAME", help="A name to show."),
     click.option("--after", "after", multiple=True, metavar="JOB", help="Start when this job has succeeded; repeat."),
@@ -136,8 +146,9 @@ def work_options(function: F) -> F:
     return function
 
 
-def request(http: Any, command: list[str], stdin: bytes | None = None, **options: Any) -> dict[str, Any]:
-    """The job to submit, as the HTTP API takes it. Raises UnknownJob for an ``--after`` nobody knows.
+def request(call: Call, command: list[str], stdin: bytes | None = None, **options: Any) -> dict[str, Any]:
+    """The job to submit, as the HTTP API takes it. Raises UnknownJob for an ``--after`` nobody knows, BodyTooLarge
+    for an environment that is too large to travel.
 
     The id is made here, so that sending it twice makes one job.
     """
@@ -153,9 +164,9 @@ def request(http: Any, command: list[str], stdin: bytes | None = None, **options
         "cpus": options["cpus"],
         "priority": options["priority"],
         "retries": options["retries"],
-        "env": options["env"],
+        "env": _environment(call, options["env"], options["env_from_me"]),
         "cwd": os.path.abspath(options["cwd"] or os.getcwd()),
-        "depends_on": [find_job(http, text)["job_id"] for text in options["after"]],
+        "depends_on": [find_job(call.http, text)["job_id"] for text in options["after"]],
         "user_id": _user(),
     }
     if options["gpus"] == 0:
@@ -183,6 +194,19 @@ def request(http: Any, command: list[str], stdin: bytes | None = None, **options
     if stdin is not None:
         wanted["stdin"] = stdin
     return wanted
+
+
+def _environment(call: Call, named: dict[str, str], wanted: bool | None) -> dict[str, str]:
+    """What the job gets of ours: what was named, and the rest that travels where that is wanted."""
+    if wanted is False or (wanted is None and not call.speaks_to_this_machine_alone):
+        return named
+    from .submitter_environment import taken_from
+
+    taken = taken_from(os.environ, named)
+    if taken.secrets and sys.stderr.isatty():
+        names = ", ".join(taken.secrets)
+        click.echo(f"actorgrid: not sent, as they may be secrets: {names}; --env NAME sends one", err=True)
+    return {**taken.variables, **named}
 
 
 def _user() -> str:

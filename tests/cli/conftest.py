@@ -135,13 +135,15 @@ class Host:
     ready: dict[str, Any]
     data_dir: Path
 
-    def call(self, *arguments: str, timeout_s: float = 60.0, **extra: Any) -> subprocess.CompletedProcess[str]:
+    def call(
+        self, *arguments: str, timeout_s: float = 60.0, variables: dict[str, str] | None = None, **extra: Any
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "actorgrid", *arguments],
             capture_output=True,
             text=True,
             timeout=timeout_s,
-            env=self.environment(),
+            env={**self.environment(), **(variables or {})},
             **extra,
         )
 
