@@ -36,7 +36,7 @@ from .lock_expiry import LockExpiry
 from .messages import HandOver, Propose, Proposed, Query, Snapshot, Subscribe
 from .outcome import Outcome
 from .queries import Queries
-from .raft.messages import NO_NODE, Dropped, Message
+from .raft.messages import NO_NODE, Dropped, DroppedLater, Message
 from .raft_links import RaftLinks
 from .snapshot_format import FORMAT
 from .voter import Voter
@@ -410,7 +410,7 @@ class Consensus(Server):
             key = request.session, request.seq
             # In our own log one entry answers both; what went to another host may be lost, and twice does no harm.
             if key not in self._waiting or not self._leading:
-                self._into_the_log(payload)
+                self._into_the_log(payload, key)
         except ActorGridError as error:
             self._refused_total[error.code] += 1
             raise
@@ -425,12 +425,10 @@ class Consensus(Server):
             self._pump_soon()
         return self._proposed(await waiter)
 
-    def _into_the_log(self, payload: bytes) -> None:
-        taken = self._voter.propose(payload)
+    def _into_the_log(self, payload: bytes, key: tuple[str, int]) -> None:
+        taken = self._voter.propose(payload, b"%d %b" % (key[1], key[0].encode()))
         if isinstance(taken, Dropped):
-            if taken.reason == "too_many_uncommitted_bytes":
-                raise MailboxFull("too much waits for the disk", found=taken.reason, hint="propose it again")
-            raise _not_leader(taken.reason, taken=False)
+            raise _refused(taken.reason, taken=False)
 
     def _proposed(self, outcome: Outcome) -> Proposed:
         if outcome.error is not None:
@@ -505,6 +503,18 @@ class Consensus(Server):
         """See ``voter.Audience``."""
         self._reads.confirmed(context, index)
 
+    def dropped(self, request: DroppedLater) -> None:
+        """See ``voter.Audience``: reads are asked anew, who proposed is told to ask again."""
+        if request.kind == "read":
+            self._reads.dropped(request.context, request.reason, self.runtime.monotonic(), _not_leader)
+            return
+        seq, _, session = request.context.partition(b" ")
+        key = session.decode(errors="replace"), int(seq) if seq.isdigit() and len(seq) < 20 else -1
+        for waiter, _ in self._waiting.pop(key, ()):
+            self._waiting_count -= 1
+            # An earlier try, or a later one, may have been taken all the same.
+            waiter.fail(_refused(request.reason, taken=True))
+
     def metrics(self) -> dict[str, float]:
         """Commits, batches, refusals by reason, how long the last 1,024 proposals from here waited, sizes."""
         found: dict[str, float] = {
@@ -545,6 +555,13 @@ class Consensus(Server):
 
     def _accepts(self) -> bool:
         return self._failed is None and self._room.accepts_new_work()
+
+
+def _refused(reason: str, *, taken: bool) -> ActorGridError:
+    """Why the core, here or on the leader, did not take a proposal; *taken* as below."""
+    if reason != "too_many_uncommitted_bytes":
+        return _not_leader(reason, taken=taken)
+    return MailboxFull("too much waits for the disk", found=reason, hint="propose it again", taken=taken)
 
 
 def _not_leader(found: str = "", *, taken: bool = True) -> NotLeader:

@@ -18,11 +18,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
-from actorgrid.errors import MalformedMessage
-
 from .raft.codec import decode_conf_change, encode_conf_change
-from .raft.configuration import Configuration, InvalidConfChange
+from .raft.configuration import Configuration
 from .raft.follower import Follower
+from .raft.forwarding import Forwarding
 from .raft.leadership import Leadership
 from .raft.log import RaftLog
 from .raft.messages import (
@@ -31,6 +30,7 @@ from .raft.messages import (
     ConfChange,
     ConfState,
     Dropped,
+    DroppedReason,
     Entry,
     EntryKind,
     HardState,
@@ -46,6 +46,7 @@ from .raft.messages import (
 )
 from .raft.status import Status
 from .raft.storage import Storage
+from .raft.votes import vote_reply, vote_request
 
 __all__ = ["Dice", "RaftCore"]
 
@@ -90,6 +91,7 @@ class RaftCore:
         self._messages: list[Message] = []
         self._persisted_messages: list[Message] = []
         self._read_states: list[ReadState] = []
+        self._forwarding = Forwarding(cfg, self._messages.append)
         self._stored = hard_state  # what storage holds for certain
         self._soft = self._soft_state()  # what the caller knows
         self._under_way: Ready | None = None
@@ -110,6 +112,7 @@ class RaftCore:
             "propose": self._on_propose,
             "timeout_now": self._on_timeout_now,
             "damaged": self._on_damaged,
+            "propose_reply": self._on_propose_reply,
         }
         self._follow(self._term, NO_NODE)
 
@@ -132,18 +135,27 @@ class RaftCore:
             self._leadership.tick()
             if self._elapsed >= self._config.election_ticks:
                 self._elapsed = 0
-                self._leadership.transferee = NO_NODE  # it did not take over in this time
                 if not self._leadership.has_quorum():
                     self._follow(self._term, NO_NODE)
-        elif self._elapsed >= self._timeout:
+            return
+        self._forwarding.tick()
+        if self._elapsed >= self._timeout:
             self.campaign()
             if self._role == "follower" and self._leader != NO_NODE:
                 self._follow(self._term, NO_NODE)  # what it sends on would say that it hears its leader
 
-    def campaign(self) -> None:
-        """Ask for votes as if the leader were silent; no effect on a leader, or on who cannot be elected now."""
-        if self._role != "leader" and self._electable():
+    def campaign(self, pre_vote: bool = True) -> bool:
+        """Ask for votes as if the leader were silent; false for a leader, and for who cannot be elected now.
+
+        Without *pre_vote* in a new term at once, whether or not anybody would vote: for tests and tools.
+        """
+        if self._role == "leader" or not self._electable():
+            return False
+        if pre_vote:
             self._begin_pre_vote()
+        else:
+            self._begin_vote(force=False)
+        return True
 
     def _electable(self) -> bool:
         """A voter that knows its configuration: no unapplied change of it, no snapshot half taken."""
@@ -185,7 +197,7 @@ class RaftCore:
         if msg.kind in ("append", "heartbeat", "snapshot"):
             self._send("append_reply", msg.sender, reject=True)
         elif msg.kind in ("vote", "pre_vote"):
-            self._messages.append(self._vote_reply(msg, self._term, granted=False))
+            self._messages.append(vote_reply(msg, self._term, self._log, granted=False))
 
     def _from_leader(self, msg: Message) -> None:
         assert self._role != "leader", f"two leaders in term {self._term}: {self._node} and {msg.sender}"
@@ -266,17 +278,7 @@ class RaftCore:
 
     def _ask_votes(self, kind: MessageKind, term: int, force: bool) -> None:
         for node in sorted(self._configuration.all_voters - {self._node}):
-            request = Message(
-                kind,
-                node,
-                self._node,
-                term,
-                index=self._log.last_index,
-                log_term=self._log.last_term,
-                commit=self._log.commit,
-                hint=self._log.term(self._log.commit),
-                force=force,
-            )
+            request = vote_request(kind, node, self._node, term, self._log, force)
             if kind == "vote":
                 self._send_persisted(request)
             else:
@@ -289,24 +291,13 @@ class RaftCore:
             granted = msg.term > self._term and self.would_vote(msg)
             # A refusal is in the asker's own term, unless this node knows a later one.
             term = msg.term if granted else max(self._term, msg.term - 1)
-            self._messages.append(self._vote_reply(msg, term, granted))
+            self._messages.append(vote_reply(msg, term, self._log, granted))
             return
         granted = self.has_vote_for(msg.sender) and self.would_vote(msg)
         if granted:
             self._vote = msg.sender
             self._elapsed = 0
-        self._send_persisted(self._vote_reply(msg, self._term, granted))
-
-    def _vote_reply(self, msg: Message, term: int, granted: bool) -> Message:
-        return Message(
-            "vote_reply" if msg.kind == "vote" else "pre_vote_reply",
-            msg.sender,
-            self._node,
-            term,
-            commit=self._log.commit,
-            hint=self._log.term(self._log.commit),
-            reject=not granted,
-        )
+        self._send_persisted(vote_reply(msg, self._term, self._log, granted))
 
     def _learn_commit(self, msg: Message) -> None:
         """Take a commit index from whoever asks for a vote or answers, where the own log holds that entry.
@@ -348,6 +339,10 @@ class RaftCore:
     def _follow(self, term: int, leader: int) -> None:
         """Become a follower in *term*."""
         assert term >= self._term, f"terms only grow: {term} after {self._term}"
+        if self._leadership is not None:
+            self._forwarding.drop_reads(self._leadership.reads.of(self._node), "not_leader")
+        if (term, leader) != (self._term, self._leader):
+            self._forwarding.leader_changed()
         if term > self._term:
             self._term, self._vote = term, NO_NODE
         self._role, self._leader = "follower", leader
@@ -365,56 +360,53 @@ class RaftCore:
 
     # Requests
 
-    def propose(self, data: bytes) -> Accepted | Dropped:
-        """Add a command to the log; a follower sends it to the leader, where it may be lost without a word."""
-        return self._propose("command", data)
+    def propose(self, data: bytes, context: bytes = b"") -> Accepted | Dropped:
+        """Add a command to the log; a follower sends it to the leader.
 
-    def propose_conf_change(self, changes: Sequence[ConfChange], transition: Transition = "auto") -> Accepted | Dropped:
+        What is sent may be lost with the message or the leader, and then nobody can say whether it was committed. If
+        the leader refuses it, and *context* is not empty, a later Ready says so under *context*.
+        """
+        return self._propose("command", data, context)
+
+    def propose_conf_change(
+        self, changes: Sequence[ConfChange], transition: Transition = "auto", context: bytes = b""
+    ) -> Accepted | Dropped:
         """Change the members; no changes leave a joint configuration.
 
         ``auto``: one change takes effect by itself, several go through a joint configuration that the leader leaves
         by itself. ``implicit``, ``explicit``: joint in any case, left by itself or by a request without changes.
         """
-        return self._propose("conf_change", encode_conf_change(changes, transition))
+        return self._propose("conf_change", encode_conf_change(changes, transition), context)
 
-    def _propose(self, kind: EntryKind, data: bytes) -> Accepted | Dropped:
+    def _propose(self, kind: EntryKind, data: bytes, context: bytes) -> Accepted | Dropped:
         if self._leadership is not None:
-            return self._propose_here(self._leadership, kind, data)
+            return self._leadership.propose(kind, data)
         if self._leader == NO_NODE:
             return Dropped("no_leader")
-        self._messages.append(
-            Message("propose", self._leader, self._node, self._term, entries=(Entry(0, 0, kind, data),))
-        )
-        return Accepted()
-
-    def _propose_here(self, leadership: Leadership, kind: EntryKind, data: bytes) -> Accepted | Dropped:
-        reason = leadership.refusal(kind, data)
-        if reason is None and kind == "conf_change" and not self._fits(data):
-            reason = "invalid_conf_change"
-        return Dropped(reason) if reason else Accepted(leadership.append(kind, data))
-
-    def _fits(self, data: bytes) -> bool:
-        """Whether *data* is a change that the present members allow; they are the same when it is applied."""
-        try:
-            request = decode_conf_change(data)
-            if not isinstance(request, ConfState):
-                self._configuration.changed(*request)
-                return True
-        except (InvalidConfChange, MalformedMessage):
-            return False
-        return False  # only the first entry of a log may say who the members are
+        return self._forwarding.propose(self._leader, self._term, kind, data, context)
 
     def _on_propose(self, msg: Message) -> None:
-        if self._leadership is not None:
-            for entry in msg.entries:
-                taken = self._propose_here(self._leadership, entry.kind, entry.data)
-                if isinstance(taken, Accepted):
-                    self._leadership.hurry(msg.sender, taken.index)
+        for entry in msg.entries:
+            taken = self._leadership.propose(entry.kind, entry.data) if self._leadership else Dropped("not_leader")
+            if isinstance(taken, Dropped):
+                self._refuse(msg, taken.reason)
+            elif self._leadership is not None:
+                self._leadership.hurry(msg.sender, taken.index)
+
+    def _on_propose_reply(self, msg: Message) -> None:
+        if msg.sender == self._leader:
+            self._forwarding.proposal_refused(msg)
+
+    def _refuse(self, request: Message, reason: DroppedReason) -> None:
+        refusal = self._forwarding.refusal(request, reason, self._term)
+        if refusal is not None:
+            self._messages.append(refusal)
 
     def read_index(self, ctx: bytes) -> Accepted | Dropped:
         """Ask for the index from which on a read is linearizable: a ReadState with *ctx* in some later Ready.
 
-        A follower asks its leader. The answer may be lost with a leader or a message: ask again with another *ctx*.
+        A follower asks its leader. When no answer can come any more, a Ready says that *ctx* is dropped, at the latest
+        ``2 * election_ticks`` after a follower asked: ask again with another *ctx*.
         """
         if self._leadership is not None:
             reason = self._leadership.read(self._node, ctx)
@@ -422,16 +414,18 @@ class RaftCore:
             return Dropped(reason) if reason else Accepted()
         if self._leader == NO_NODE:
             return Dropped("no_leader")
-        self._send("read_index", self._leader, context=ctx)
-        return Accepted()
+        return self._forwarding.read(self._leader, self._term, ctx)
 
     def _on_read_index(self, msg: Message) -> None:
-        if self._leadership is not None:
-            self._leadership.read(msg.sender, msg.context)
-            self._release_reads()
+        reason = self._leadership.read(msg.sender, msg.context) if self._leadership else "not_leader"
+        if reason is not None:
+            self._refuse(msg, reason)
+        self._release_reads()
 
     def _on_read_index_reply(self, msg: Message) -> None:
-        self._read_states.append(ReadState(msg.index, msg.context))
+        answer = self._forwarding.read_answered(msg)
+        if answer is not None:
+            self._read_states.append(answer)
 
     def _release_reads(self) -> None:
         for read in () if self._leadership is None else self._leadership.confirmed_reads():
@@ -441,16 +435,14 @@ class RaftCore:
                 self._send("read_index_reply", read.node, index=read.index, context=read.context)
 
     def transfer_leader(self, to: int) -> Accepted | Dropped:
-        """Hand over to the voter *to*; given up after ``election_ticks``. Proposals are dropped meanwhile."""
+        """Hand over to the voter *to*; given up after ``election_ticks``. Proposals are dropped meanwhile.
+
+        To ask again, also for another voter, gives the one that is under way no more time.
+        """
         if self._leadership is None:
             return Dropped("not_leader")
-        if to == self._node:
-            return Accepted()
-        reason = self._leadership.transfer(to)
-        if reason:
-            return Dropped(reason)
-        self._elapsed = 0
-        return Accepted()
+        reason = None if to == self._node else self._leadership.transfer(to)
+        return Dropped(reason) if reason else Accepted()
 
     def report_unreachable(self, peer: int) -> None:
         """Messages to *peer* may have been lost: the leader asks it what it has before it sends on."""
@@ -478,6 +470,7 @@ class RaftCore:
             self._messages
             or self._persisted_messages
             or self._read_states
+            or self._forwarding.dropped
             or log.has_unstable
             or log.restoring is not None
             or log.has_committed
@@ -509,10 +502,12 @@ class RaftCore:
             must_sync=bool(entries)
             or log.restoring is not None
             or (hard.term, hard.vote) != (self._stored.term, self._stored.vote),
+            dropped=tuple(self._forwarding.dropped),
         )
         self._messages.clear()
         self._persisted_messages.clear()
         self._read_states.clear()
+        self._forwarding.dropped.clear()
         self._soft = soft
         self._unapplied.extend(entry for entry in committed if entry.kind == "conf_change")
         self._under_way = ready
@@ -562,11 +557,13 @@ class RaftCore:
         if self._leadership is not None:
             self._leadership.released(ready.committed)
             self._leadership.count()
-            self._leave_joint(self._leadership)
+            self._after_ready(self._leadership)
 
-    def _leave_joint(self, leadership: Leadership) -> None:
+    def _after_ready(self, leadership: Leadership) -> None:
         if self._configuration.auto_leave and leadership.conf_change_refusal() is None:
             leadership.append("conf_change", encode_conf_change((), "auto"))
+        # Without an answer from anybody: its own disk or a smaller quorum may be all that a read waited for.
+        self._release_reads()
 
     def status(self) -> Status:
         """A copy of what this node knows, for people and tests."""

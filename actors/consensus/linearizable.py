@@ -54,13 +54,16 @@ class Reads:
         if not self._gathered:
             return
         waiters, self._gathered = self._gathered, []
+        self._ask_for(waiters, now_s, refused)
+
+    def _ask_for(self, waiters: list[Waiter], since_s: float, refused: Callable[[str], ActorGridError]) -> None:
         self._total += 1
         context = self._total.to_bytes(8, "big")
         taken = self._ask(context)
         if isinstance(taken, Dropped):
             self._fail(waiters, refused(taken.reason))
         else:
-            self._asked[context] = waiters, now_s
+            self._asked[context] = waiters, since_s
 
     def confirmed(self, context: bytes, index: int) -> None:
         """The leader's answer."""
@@ -68,6 +71,17 @@ class Reads:
         if waiters:
             heapq.heappush(self._readable, (index, int.from_bytes(context, "big"), waiters))
             self.release()
+
+    def dropped(self, context: bytes, reason: str, now_s: float, refused: Callable[[str], ActorGridError]) -> None:
+        """No answer to this comes any more: it is asked anew, which a leader that is there answers then.
+
+        One that the leader had no room for fails with *refused* of the reason: to ask again makes that worse.
+        """
+        waiters, since_s = self._asked.pop(context, ([], now_s))
+        if waiters and reason == "too_many_reads":
+            self._fail(waiters, refused(reason))
+        elif waiters:
+            self._ask_for(waiters, since_s, refused)
 
     def release(self) -> None:
         """Something was applied."""

@@ -183,7 +183,7 @@ class LedgerMirror:
                     answer: Proposed = await self.ask(Propose(command, lane, seq), min(left_s, TRY_TIMEOUT_S))
                 except (ActorError, MailboxFull) as error:
                     self._server.log.debug("proposing again: %s", error)
-                    perhaps = perhaps or (not isinstance(error, MailboxFull) and bool(error.details.get("taken", True)))
+                    perhaps = perhaps or bool(error.details.get("taken", not isinstance(error, MailboxFull)))
                     now = self._server.runtime.monotonic()
                     if not isinstance(error, NotLeader):
                         leaderless_at = None

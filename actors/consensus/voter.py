@@ -29,6 +29,7 @@ from .raft.messages import (
     ConfChange,
     ConfState,
     Dropped,
+    DroppedLater,
     Message,
     RaftConfig,
     Ready,
@@ -68,6 +69,9 @@ class Audience(Protocol):
 
     def readable(self, context: bytes, index: int) -> None:
         """What ``read_index`` asked for under *context* may be read once *index* is applied; it may be already."""
+
+    def dropped(self, request: DroppedLater) -> None:
+        """What was asked under a context of ``read_index`` or ``propose`` is not carried out."""
 
     def not_leading(self) -> None:
         """This host leads no more, or not yet."""
@@ -163,9 +167,9 @@ class Voter:
         self._core.tick()
         self.pump()
 
-    def propose(self, payload: bytes) -> Accepted | Dropped:
+    def propose(self, payload: bytes, context: bytes = b"") -> Accepted | Dropped:
         """Add a command to the log; ``pump`` sets it going, so that several go together."""
-        return self._core.propose(payload)
+        return self._core.propose(payload, context)
 
     def step(self, message: Message) -> None:
         """Take a message of another node."""
@@ -277,6 +281,8 @@ class Voter:
             self._audience.carried_out()
         for read in ready.read_states:
             self._audience.readable(read.context, read.index)
+        for request in ready.dropped:
+            self._audience.dropped(request)
         self._core.advance(ready)
         if self.history.waiting > WRITE_AT_ROWS:
             self.write_history()

@@ -194,6 +194,8 @@ class Cluster:
                 return f"{node.name} has applied {node.ledger.index}, the leader {leader.ledger.index}"
             if not node.agent.idle:
                 return f"{node.name}'s agent is busy"
+            if not node.gateway.idle:
+                return f"{node.name} owes reads their answers"
         if leader.ledger.index != leader.durable.last_index:
             return f"the leader has applied {leader.ledger.index} of {leader.durable.last_index}"
         if not self._operator.idle:

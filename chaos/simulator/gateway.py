@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from actorgrid.actors.consensus.commands import encode_entry
 from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.messages import Dropped, ReadState
+from actorgrid.actors.consensus.raft.messages import Dropped, DroppedLater, ReadState
 
 from .asking import Ask, Told
 
@@ -50,7 +50,8 @@ class Gateway:
             self._later(sender, ask)
             return
         assert ask.command is not None, "a write without a command"
-        answer = node.core.propose(encode_entry(ask.command, ask.session, ask.seq))
+        context = f"{ask.seq} {ask.session}".encode()
+        answer = node.core.propose(encode_entry(ask.command, ask.session, ask.seq), context)
         if isinstance(answer, Dropped):
             self._later(sender, ask)
             return
@@ -66,6 +67,22 @@ class Gateway:
             self._later(sender, ask)
             return
         self._reads[context] = _Read(sender, ask)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no read waits: each that the core accepted has ended."""
+        return not self._reads
+
+    def dropped(self, request: DroppedLater) -> None:
+        """The core says that this is not carried out: whoever asked is to ask again."""
+        if request.kind == "read":
+            read = self._reads.pop(request.context, None)
+            if read is not None:
+                self._later(read.sender, read.ask)
+            return
+        seq, _, session = request.context.decode().partition(" ")
+        for sender, number in self._writes.pop((session, int(seq)), ()):
+            self._tell(sender, Told(number, retry=True))
 
     def read_ready(self, state: ReadState) -> None:
         """A read may be answered once its index is applied."""

@@ -291,6 +291,8 @@ class Node:
             self.agent.read_ready(read)
             if self.leading is not None:
                 self.leading.read_ready(read)
+        for request in ready.dropped:
+            self.gateway.dropped(request)
         if ready.must_sync:
             self._storing = ready
             self.later(self.disk.sync_time_us(), self._sync)

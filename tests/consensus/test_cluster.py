@@ -12,6 +12,7 @@ import pytest
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.consensus.commands import add_member, found_cluster, register_host, remove_member, set_setting
 from actorgrid.actors.consensus.messages import HandOver, Propose, Query, Subscribe
+from actorgrid.actors.consensus.raft.messages import Accepted
 from actorgrid.actors.consensus.raft_links import VoterPlan
 from actorgrid.actors.host.context import HostContext
 from actorgrid.errors import ActorGridError, CallTimeout, HostRemoved, LogFailed, NotLeader, WrongState
@@ -215,6 +216,26 @@ def test_a_proposal_lost_on_its_way_to_the_leader_is_committed_when_it_is_repeat
     three.until(three.settled, "everybody up to date")
     three.node.advance(70.0)
     assert all(server._waiting == {} and server._waiting_count == 0 for server in three.live.values())
+
+
+def test_who_proposed_through_another_host_hears_at_once_that_its_leader_refused(three: Town) -> None:
+    three.network.cut(["c"], ["a", "b"])
+    leader = three.live["a"]
+    assert isinstance(leader._voter.hand_over(3), Accepted)
+    with pytest.raises(NotLeader, match="transferring") as refused:
+        three.propose(set_setting("k", 1, "me", AT), "b", timeout_s=0.3)
+    assert refused.value.details["taken"], "an earlier try of it may be in the log"
+    assert three.live["b"]._waiting == {} and three.live["b"]._waiting_count == 0
+    three.node.advance(1.0)
+    assert three.propose(set_setting("k", 1, "me", AT), "b")["previous"] is None
+
+
+def test_a_read_that_was_lost_on_its_way_is_asked_anew_while_its_caller_waits(three: Town) -> None:
+    three.propose(set_setting("k", 1, "me", AT), "a")
+    three.network.set_faults(Faults(loss=1.0), "b", "a")
+    three.node.after(0.2, lambda: three.network.set_faults(Faults(), "b", "a"))
+    assert three.node.request("b", Query("settings", linearizable=True), 3.0) == {"settings": {"k": 1}}
+    assert three.live["b"]._reads.waiting == 0
 
 
 def test_a_removed_host_is_refused_and_the_others_go_on(three: Town) -> None:

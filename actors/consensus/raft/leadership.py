@@ -14,11 +14,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 
-from .codec import encode_members
-from .configuration import Configuration
+from actorgrid.errors import MalformedMessage
+
+from .codec import decode_conf_change, encode_members
+from .configuration import Configuration, InvalidConfChange
 from .log import RaftLog
 from .messages import (
     NO_NODE,
+    Accepted,
+    ConfState,
+    Dropped,
     DroppedReason,
     Entry,
     EntryKind,
@@ -64,6 +69,7 @@ class Leadership:
         self.pending_conf_index = log.last_index  # no change of the members before this one is applied
         self.uncommitted_bytes = 0
         self.transferee = NO_NODE
+        self._transfer_ends = 0  # the tick at which it is given up
         self.removed_at = 0  # the index at which this leader stopped being a voter
         self._news = True  # flush may have something for every voter
         self._due: dict[int, None] = {}  # ... and for these
@@ -89,6 +95,11 @@ class Leadership:
 
     # Proposals
 
+    def propose(self, kind: EntryKind, data: bytes) -> Accepted | Dropped:
+        """Append it, or say why not."""
+        reason = self.refusal(kind, data)
+        return Dropped(reason) if reason else Accepted(self.append(kind, data), self.term)
+
     def refusal(self, kind: EntryKind, data: bytes) -> DroppedReason | None:
         """Why this cannot be proposed now. An entry alone may be larger than the bound."""
         if self.removed_at:
@@ -98,7 +109,20 @@ class Leadership:
         bytes_after = self.uncommitted_bytes + len(data)
         if self.uncommitted_bytes and bytes_after > self._config.uncommitted_bytes_max:
             return "too_many_uncommitted_bytes"
-        return self.conf_change_refusal() if kind == "conf_change" else None
+        if kind == "command":
+            return None
+        return self.conf_change_refusal() or (None if self._fits(data) else "invalid_conf_change")
+
+    def _fits(self, data: bytes) -> bool:
+        """Whether *data* is a change that the present members allow; they are the same when it is applied."""
+        try:
+            request = decode_conf_change(data)
+            if not isinstance(request, ConfState):
+                self._configuration.changed(*request)
+                return True
+        except (InvalidConfChange, MalformedMessage):
+            return False
+        return False  # only the first entry of a log may say who the members are
 
     def conf_change_refusal(self) -> DroppedReason | None:
         """Why the members cannot be changed now.
@@ -136,6 +160,7 @@ class Leadership:
             if not self.established:
                 self.established = True
                 self.reads.committed_in_term(self._log.commit, self.sequence)
+                self._reads_due = self._reads_due or self.reads.waiting
 
     def countable(self, index: int) -> bool:
         """Only entries of the leader's own term are committed by counting (Raft paper, section 5.4.2, figure 8)."""
@@ -207,6 +232,8 @@ class Leadership:
     def tick(self) -> None:
         """One tick passed."""
         self._ticks += 1
+        if self._ticks >= self._transfer_ends:
+            self.transferee = NO_NODE  # it did not take over in its time
         self._turns.tick()
         self._heartbeat_elapsed += 1
         if self._heartbeat_elapsed >= self._config.heartbeat_ticks:
@@ -511,6 +538,7 @@ class Leadership:
             self.transferee = NO_NODE
         self._turns.reset(self._learners())
         self._news = True
+        self._reads_due = self._reads_due or self.reads.waiting  # who votes since then was not asked
         self.count()  # a smaller quorum may hold more
 
     def may_leave(self) -> bool:
@@ -525,7 +553,11 @@ class Leadership:
         return self._configuration.reached(known) >= self.removed_at
 
     def transfer(self, to: int) -> DroppedReason | None:
-        """Begin to hand over to *to*; no proposal is taken until that is done or given up."""
+        """Hand over to *to* instead of whom it was; no proposal is taken until that is done or given up.
+
+        Its end is counted from when the first was asked: a caller that asks all the time must not keep this leader from
+        proposals for ever. What is asked again is sent again, since it may be lost.
+        """
         progress = self.progress.get(to)
         if progress is None:
             return "unknown_node"
@@ -533,6 +565,8 @@ class Leadership:
             return "damaged"
         if to not in self._configuration.all_voters:
             return "not_a_voter"
+        if self.transferee == NO_NODE:
+            self._transfer_ends = self._ticks + self._config.election_ticks
         self.transferee = to
         self._due[to] = None
         self.hand_over()

@@ -29,6 +29,7 @@ MessageKind = Literal[
     "propose",
     "timeout_now",
     "damaged",
+    "propose_reply",
 ]
 DroppedReason = Literal[
     "no_leader",
@@ -42,7 +43,10 @@ DroppedReason = Literal[
     "invalid_conf_change",
     "unknown_node",
     "damaged",
+    "leader_changed",
+    "no_answer",
 ]
+RequestKind = Literal["proposal", "read"]
 
 NO_NODE = 0
 
@@ -126,8 +130,10 @@ class Message:
     * heartbeat_reply: ``last_index``; ``commit`` of the sender; ``sequence``
     * snapshot: ``chunk``; ``sequence``
     * snapshot_reply: ``index`` of the snapshot, ``hint``: bytes received so far; ``last_index``; ``sequence``
-    * read_index: ``context``; read_index_reply: ``context``, ``index``
-    * propose: ``entries`` without index and term
+    * read_index: ``context``; ``force``: the sender understands a refusal
+    * read_index_reply: ``context``, ``index``; ``reject`` with the number of the reason in ``hint``
+    * propose: ``entries`` without index and term; ``context`` where a refusal is to be told
+    * propose_reply: ``context``, ``reject`` with the number of the reason in ``hint``
     * timeout_now: campaign at once
     * damaged: the receiver's log is shorter than what it acknowledged; it must neither vote nor campaign
     """
@@ -177,7 +183,7 @@ class Ready:
        each entry of that kind. Entries given here are durable on this node already.
     5. ``advance(ready)``.
 
-    ``hard_state`` and ``soft_state`` are None where nothing changed.
+    ``hard_state`` and ``soft_state`` are None where nothing changed. ``dropped``: what was accepted, and ended.
     """
 
     hard_state: HardState | None
@@ -189,19 +195,40 @@ class Ready:
     committed: tuple[Entry, ...]
     read_states: tuple[ReadState, ...]
     must_sync: bool
+    dropped: tuple[DroppedLater, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Taken. ``index`` is where the entry was appended, 0 where it was only sent to the leader and may be lost."""
+    """Taken. ``forwarded``: it was only sent to the leader, and may be lost on the way.
+
+    A proposal that was appended here is the entry of ``index`` and ``term``; one that is forwarded, and what is no
+    proposal, has neither (0). The entry is committed when that index is with that term, and lost for ever when that
+    index is committed with another term.
+    """
 
     index: int = 0
+    term: int = 0
+    forwarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
     """Not taken, and nothing changed."""
 
+    reason: DroppedReason
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedLater:
+    """A request that was accepted under ``context`` is not carried out.
+
+    A read never is then: ask again under another context. A proposal was refused by the leader that it was forwarded
+    to; no earlier one under the same context is meant, so it is safe to repeat only where a repetition does no harm.
+    """
+
+    kind: RequestKind
+    context: bytes
     reason: DroppedReason
 
 

@@ -20,6 +20,7 @@ ProgressState = Literal["probe", "replicate", "snapshot"]
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
     """A member as its leader sees it. ``damaged``: its log is shorter than what it acknowledged; it is refused.
+    ``paused``: a probe is on its way, or nobody is there to take a snapshot: nothing more is sent before an answer.
     ``quiet_ticks``: how long it was not heard of."""
 
     match: int
@@ -29,6 +30,7 @@ class PeerStatus:
     damaged: bool
     inflight: int
     quiet_ticks: int
+    paused: bool = False
 
 
 class Progress:
@@ -142,4 +144,5 @@ class Progress:
             self.damaged,
             len(self._inflight),
             self.quiet_ticks(now_tick),
+            self.paused,
         )

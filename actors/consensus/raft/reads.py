@@ -59,6 +59,11 @@ class Reads:
             self.ask(node, context, commit, sequence)
         self._early.clear()
 
+    def of(self, node: int) -> list[bytes]:
+        """The contexts of the reads that *node* has asked for."""
+        early = [context for asker, context in self._early if asker == node]
+        return early + [read.context for read in self._waiting if read.node == node]
+
     def confirmed(self, sequence: int) -> list[Read]:
         """The reads that a quorum's answers to number *sequence* release, in the order they were asked."""
         released = []

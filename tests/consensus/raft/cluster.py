@@ -16,6 +16,7 @@ from actorgrid.actors.consensus.raft.messages import (
     ConfChange,
     ConfState,
     Dropped,
+    DroppedLater,
     Entry,
     HardState,
     Message,
@@ -47,6 +48,8 @@ class Node:
     under_way: Ready | None = None
     before: Status | None = None
     read_states: list[ReadState] = field(default_factory=list)
+    dropped: list[DroppedLater] = field(default_factory=list)
+    open_reads: set[bytes] = field(default_factory=set)  # accepted, and neither answered nor dropped
 
     def snapshot_data(self) -> bytes:
         return STATE.pack(self.index, self.state) * STATE_COPIES
@@ -158,6 +161,10 @@ class Cluster:
             if answer.context in self.laws.reads:
                 self.laws.answered(answer.context, answer.index)
             node.read_states.append(answer)
+            node.open_reads.discard(answer.context)
+        for request in node.under_way.dropped:
+            node.dropped.append(request)
+            node.open_reads.discard(request.context)
         return True
 
     def store(self, number: int) -> None:
@@ -212,6 +219,10 @@ class Cluster:
         self.laws.wrote(log)
         self.laws.looked(status, log, node.before)
         node.before = status
+        config = status.config
+        alone = status.role == "leader" and config.voters == (number,) and not config.voters_outgoing
+        if alone and node.under_way is None and not node.core.has_ready():
+            assert not node.open_reads, f"node {number} needs nobody's answer and owes reads theirs: {node.open_reads}"
         if node.under_way is None and not node.core._log.has_unstable and node.core._log.restoring is None:
             stored = node.storage.entries(node.storage.first_index(), node.storage.last_index() + 1, 2**40)
             assert list(stored) == log, f"what node {number} believes to be durable is not what is"
@@ -289,15 +300,18 @@ class Cluster:
                 self.tick(number)
             self.stabilize()
 
-    def propose(self, number: int, data: bytes | str = b"x") -> Accepted | Dropped:
-        return self[number].propose(data.encode() if isinstance(data, str) else data)
+    def propose(self, number: int, data: bytes | str = b"x", context: bytes = b"") -> Accepted | Dropped:
+        return self[number].propose(data.encode() if isinstance(data, str) else data, context)
 
     def change(self, number: int, *changes: tuple[Any, int], transition: Transition = "auto") -> Accepted | Dropped:
         return self[number].propose_conf_change([ConfChange(*change) for change in changes], transition)
 
     def read(self, number: int, context: bytes) -> Accepted | Dropped:
         self.laws.asked(context)
-        return self[number].read_index(context)
+        taken = self[number].read_index(context)
+        if isinstance(taken, Accepted):
+            self.nodes[number].open_reads.add(context)
+        return taken
 
     def leader(self) -> int:
         """The leader of the highest term, or 0."""

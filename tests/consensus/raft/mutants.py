@@ -1,6 +1,7 @@
 """Known bugs of Raft implementations, each put back by changing one decision; never anything but test material.
 
-A mutant is named for the bug and patches one method. ``CAUGHT_BY`` says which tests of test_safety must fail.
+A mutant is named for the bug and patches one method. ``CAUGHT_BY`` says which tests of test_safety and test_requests
+must fail.
 """
 
 from __future__ import annotations
@@ -12,13 +13,25 @@ import pytest
 
 from actorgrid.actors.consensus.core import RaftCore
 from actorgrid.actors.consensus.raft import snapshots
-from actorgrid.actors.consensus.raft.codec import decode_conf_change
+from actorgrid.actors.consensus.raft.codec import decode_conf_change, encode_conf_change
 from actorgrid.actors.consensus.raft.configuration import Configuration
 from actorgrid.actors.consensus.raft.follower import Follower
+from actorgrid.actors.consensus.raft.forwarding import Forwarding
 from actorgrid.actors.consensus.raft.leadership import Leadership
 from actorgrid.actors.consensus.raft.log import RaftLog
-from actorgrid.actors.consensus.raft.messages import NO_NODE, ConfState, HardState, Message, Snapshot
+from actorgrid.actors.consensus.raft.messages import (
+    NO_NODE,
+    Accepted,
+    ConfState,
+    Dropped,
+    DroppedReason,
+    HardState,
+    Message,
+    ReadState,
+    Snapshot,
+)
 from actorgrid.actors.consensus.raft.quorum import EVERYTHING
+from actorgrid.actors.consensus.raft.reads import Reads
 from actorgrid.actors.consensus.raft.storage import MemoryStorage
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -123,6 +136,31 @@ def applied_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RaftLog, "__init__", start)
 
 
+def only_answers_release_reads(self: RaftCore, leadership: Leadership) -> None:
+    if self._configuration.auto_leave and leadership.conf_change_refusal() is None:
+        leadership.append("conf_change", encode_conf_change((), "auto"))
+
+
+def each_transfer_has_a_clock(patch: pytest.MonkeyPatch) -> None:
+    original = Leadership.transfer
+
+    def transfer(self: Leadership, to: int) -> DroppedReason | None:
+        self.transferee = NO_NODE
+        return original(self, to)
+
+    patch.setattr(Leadership, "transfer", transfer)
+
+
+def each_transfer_puts_the_quorum_off(patch: pytest.MonkeyPatch) -> None:
+    original = RaftCore.transfer_leader
+
+    def transfer_leader(self: RaftCore, to: int) -> Accepted | Dropped:
+        self._elapsed = 0
+        return original(self, to)
+
+    patch.setattr(RaftCore, "transfer_leader", transfer_leader)
+
+
 def committed_is_enough(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RaftLog, "has_committed", property(lambda self: not self.restoring and self.applied < self.commit))
     patch.setattr(RaftLog, "committed", lambda self, most: self.entries(self.applied + 1, self.commit + 1, most))
@@ -176,6 +214,19 @@ MUTANTS: dict[str, Mutant] = {
     "a follower that lost its log is refilled": always(Leadership, "lost_its_log", False),
     "any shorter answer is damage": replaced(
         Leadership, "lost_its_log", lambda self, progress, message: message.last_index < progress.match
+    ),
+    "only answers release reads": replaced(RaftCore, "_after_ready", only_answers_release_reads),
+    "a transfer that is asked again begins anew": each_transfer_has_a_clock,
+    "a transfer puts off the check of the quorum": each_transfer_puts_the_quorum_off,
+    "a transfer that is asked again is not sent again": replaced(
+        Leadership, "hand_over", lambda self: self._ticks and None
+    ),
+    "a read that is lost is waited for": always(Forwarding, "tick", None),
+    "reads of the leader before are waited for": always(Forwarding, "leader_changed", None),
+    "reads that end with the leadership are not told": always(Reads, "of", ()),
+    "nobody is told what the leader refused": always(Forwarding, "refusal", None),
+    "any node's answer to a read counts": replaced(
+        Forwarding, "read_answered", lambda self, message: ReadState(message.index, message.context)
     ),
 }
 
@@ -242,5 +293,24 @@ CAUGHT_BY: dict[str, tuple[str, ...]] = {
         "test_a_late_word_from_the_disk_does_not_vouch_for_entries_replaced_since",
     ),
     "a follower that lost its log is refilled": ("test_a_follower_that_lost_what_it_acknowledged_is_refused",),
+    "only answers release reads": (
+        "test_a_lone_voter_answers_what_was_asked_before_its_first_commit",
+        "test_a_read_is_answered_when_the_quorum_that_is_left_needs_nobody",
+    ),
+    "a transfer that is asked again begins anew": (
+        "test_a_transfer_that_is_asked_for_all_the_time_is_given_up_in_time",
+    ),
+    "a transfer puts off the check of the quorum": (
+        "test_a_leader_that_is_cut_off_steps_down_whatever_transfers_are_asked",
+    ),
+    "a transfer that is asked again is not sent again": ("test_a_transfer_that_was_lost_is_sent_again",),
+    "a read that is lost is waited for": ("test_a_read_that_is_lost_on_its_way_is_given_up",),
+    "reads of the leader before are waited for": ("test_reads_that_the_leader_before_was_asked_are_given_up",),
+    "reads that end with the leadership are not told": ("test_a_leader_that_steps_down_says_which_reads_it_drops",),
+    "nobody is told what the leader refused": (
+        "test_who_forwarded_a_proposal_hears_that_it_was_refused",
+        "test_who_forwarded_a_read_hears_that_it_was_refused",
+    ),
+    "any node's answer to a read counts": ("test_only_the_leader_that_was_asked_answers_a_read",),
     "any shorter answer is damage": ("test_answers_that_arrive_late_are_no_damage",),
 }

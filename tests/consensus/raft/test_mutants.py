@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.consensus.raft import test_safety
+from tests.consensus.raft import test_requests, test_safety
 from tests.consensus.raft.mutants import CAUGHT_BY, MUTANTS
+
+TESTS = {name: test for module in (test_safety, test_requests) for name, test in vars(module).items()}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -11,7 +13,7 @@ def test_each_known_bug_put_back_is_caught(name: str, monkeypatch: pytest.Monkey
     MUTANTS[name](monkeypatch)
     for test in CAUGHT_BY[name]:
         with pytest.raises(AssertionError):
-            getattr(test_safety, test)()
+            TESTS[test]()
 
 
 def test_every_safety_test_catches_some_bug() -> None:

@@ -5,9 +5,11 @@ What they say is what a node is, never which messages brought it there. Commands
 
     nodes 1 2 3 [learners=4,5] [SETTING=N]   begin, with these voters
     add 4                                     one more node, without data
-    campaign N · propose N WORD · read N WORD · transfer N TO · unreachable N PEER · report-snapshot N PEER ok|failed
+    campaign N [pre_vote=no] · propose N WORD [as=CONTEXT]
+    read N WORD · transfer N TO · unreachable N PEER · report-snapshot N PEER ok|failed
     change N [add_voter=M] [add_learner=M] [remove=M] [transition=T]
     tick N [TICKS] · tick-all TICKS           the latter lets happen what comes of each tick
+    show-paused                               from here on, say which followers are sent nothing before they answer
     process N · begin N · finish N            a whole Ready; take it; store and confirm it
     deliver [to=N] [from=N] [kind=K] · drop ...    what is on its way now, and what is sent later not
     stabilize [N ...]                         process and deliver until nothing is left to do
@@ -34,11 +36,16 @@ class Transcript:
     def __init__(self) -> None:
         self.cluster = Cluster([])
         self.shown: dict[int, str] = {}
+        self.paused = False  # whether a probe that is on its way is shown
         self.commands: dict[str, Callable[[list[str], dict[str, str]], object]] = {
             "nodes": self.nodes,
             "add": lambda words, _: self.cluster.add(int(words[0])) and None,
-            "campaign": lambda words, _: self.cluster[int(words[0])].campaign(),
-            "propose": lambda words, _: self.cluster.propose(int(words[0]), words[1]),
+            "campaign": lambda words, options: (
+                self.cluster[int(words[0])].campaign(pre_vote=options.get("pre_vote") != "no") and None
+            ),
+            "propose": lambda words, options: self.cluster.propose(
+                int(words[0]), words[1], options.get("as", "").encode()
+            ),
             "read": lambda words, _: self.cluster.read(int(words[0]), words[1].encode()),
             "transfer": lambda words, _: self.cluster[int(words[0])].transfer_leader(int(words[1])),
             "unreachable": lambda words, _: self.cluster[int(words[0])].report_unreachable(int(words[1])),
@@ -46,6 +53,7 @@ class Transcript:
                 int(words[1]), words[2] == "ok"
             ),
             "change": self.change,
+            "show-paused": lambda *_: self.show_paused(),
             "tick": lambda words, _: self.cluster.tick(int(words[0]), int(words[1]) if words[1:] else 1),
             "tick-all": lambda words, _: self.cluster.tick_all(int(words[0])),
             "process": lambda words, _: self.cluster.process(int(words[0])) and None,
@@ -78,7 +86,8 @@ class Transcript:
         found = self.commands[words[0]](plain, options)
         answer = []
         if isinstance(found, Accepted):
-            answer = [f"  accepted {found.index}" if found.index else "  accepted"]
+            where = f" {found.index}" if found.index else ", sent to the leader" if found.forwarded else ""
+            answer = [f"  accepted{where}"]
         elif isinstance(found, Dropped):
             answer = [f"  dropped: {found.reason}"]
         now = {number: self.state(number) for number in {*self.cluster.nodes, *self.cluster.down}}
@@ -95,6 +104,9 @@ class Transcript:
         transition = options.pop("transition", "auto")
         changes = [(kind, int(node)) for kind, nodes in options.items() for node in nodes.split(",")]
         return self.cluster.change(int(words[0]), *changes, transition=transition)  # type: ignore[arg-type]
+
+    def show_paused(self) -> None:
+        self.paused = True
 
     def cut(self, words: list[str], _: dict[str, str]) -> None:
         for word in words:
@@ -130,6 +142,7 @@ class Transcript:
         if status.progress:
             peers = (
                 f"{peer}:{'damaged' if known.damaged else known.match}{' snapshot' * (known.state == 'snapshot')}"
+                f"{' paused' * (self.paused and known.paused)}"
                 for peer, known in sorted(status.progress.items())
             )
             parts.append(f"followers {' '.join(peers)}")
@@ -139,6 +152,8 @@ class Transcript:
             parts.append("damaged")
         if node.read_states:
             parts.append("reads " + " ".join(f"{read.context.decode()}@{read.index}" for read in node.read_states))
+        for request in node.dropped:
+            parts.append(f"{request.kind} {request.context.decode()} dropped: {request.reason}")
         return ", ".join(parts)
 
     def terms(self, number: int) -> str:

@@ -1,0 +1,107 @@
+"""What a node asked its leader for: proposals and reads on their way, and what became of them.
+
+A read that was accepted always ends: with an answer, or with a word that none will come. It is given up when another
+leads, when the leader refuses it, and after ``2 * election_ticks`` without an answer, since a message may be lost.
+A proposal ends where the log says so; only a refusal of the leader is told here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import get_args
+
+from .messages import (
+    Accepted,
+    Dropped,
+    DroppedLater,
+    DroppedReason,
+    Entry,
+    EntryKind,
+    Message,
+    RaftConfig,
+    ReadState,
+)
+
+# The position in these is what is sent: append to the type, never reorder.
+REASONS: tuple[DroppedReason, ...] = get_args(DroppedReason)
+
+
+class Forwarding:
+    """Bounded: ``reads_max`` reads without an answer."""
+
+    __slots__ = ("_asked", "_config", "_send", "_ticks", "dropped")
+
+    def __init__(self, config: RaftConfig, send: Callable[[Message], None]) -> None:
+        self._config = config
+        self._send = send
+        self._ticks = 0
+        self._asked: dict[bytes, tuple[int, int]] = {}  # by context: whom, and in which tick; oldest first
+        self.dropped: list[DroppedLater] = []
+
+    def propose(self, leader: int, term: int, kind: EntryKind, data: bytes, context: bytes) -> Accepted:
+        """Send a proposal to *leader*."""
+        entries = (Entry(0, 0, kind, data),)
+        self._send(Message("propose", leader, self._config.node, term, entries=entries, context=context))
+        return Accepted(forwarded=True)
+
+    def read(self, leader: int, term: int, context: bytes) -> Accepted | Dropped:
+        """Ask *leader* for a read."""
+        if len(self._asked) >= self._config.reads_max:
+            return Dropped("too_many_reads")
+        self._asked.pop(context, None)  # asked anew, it is the youngest
+        self._asked[context] = leader, self._ticks
+        self._send(Message("read_index", leader, self._config.node, term, context=context, force=True))
+        return Accepted(forwarded=True)
+
+    def refusal(self, request: Message, reason: DroppedReason, term: int) -> Message | None:
+        """What tells the sender of *request* that it is dropped; None for one who would not understand it."""
+        known = bool(request.context) if request.kind == "propose" else request.force
+        if not known:
+            return None
+        return Message(
+            "propose_reply" if request.kind == "propose" else "read_index_reply",
+            request.sender,
+            self._config.node,
+            term,
+            reject=True,
+            hint=REASONS.index(reason),
+            context=request.context,
+        )
+
+    def proposal_refused(self, message: Message) -> None:
+        """The leader took none of it."""
+        self.dropped.append(DroppedLater("proposal", message.context, _reason(message)))
+
+    def read_answered(self, message: Message) -> ReadState | None:
+        """The answer to a read that was asked of the sender; None for any other, and for a refusal."""
+        if self._asked.get(message.context, (0, 0))[0] != message.sender:
+            return None
+        del self._asked[message.context]
+        if message.reject:
+            self.drop_reads((message.context,), _reason(message))
+            return None
+        return ReadState(message.index, message.context)
+
+    def tick(self) -> None:
+        """One tick passed: what has waited for too long was lost."""
+        self._ticks += 1
+        while self._asked:
+            context, (_, since) = next(iter(self._asked.items()))
+            if self._ticks - since < 2 * self._config.election_ticks:
+                return
+            del self._asked[context]
+            self.drop_reads((context,), "no_answer")
+
+    def leader_changed(self) -> None:
+        """Nobody answers what the leader before was asked."""
+        asked, self._asked = self._asked, {}
+        self.drop_reads(asked, "leader_changed")
+
+    def drop_reads(self, contexts: Iterable[bytes], reason: DroppedReason) -> None:
+        """Say that these reads are not answered."""
+        self.dropped += [DroppedLater("read", context, reason) for context in contexts]
+
+
+def _reason(message: Message) -> DroppedReason:
+    """A newer leader may have reasons that are not known here."""
+    return REASONS[message.hint] if message.hint < len(REASONS) else "not_leader"
