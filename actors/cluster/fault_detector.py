@@ -50,7 +50,7 @@ class FaultDetector(Server):
 
     async def start(self) -> None:
         """Nobody is judged before a full patience has passed."""
-        self._mirror = LedgerMirror(self, lambda _snapshot: self._plan(), self._on_applied)
+        self._mirror = LedgerMirror(self, lambda _snapshot: self._plan(), self._on_applied, jobs="begun")
         self._plan_timer: Timer | None = None
         self._judging = False
         self._heard: dict[str, float] = {}

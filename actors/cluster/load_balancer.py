@@ -60,7 +60,7 @@ class LoadBalancer(Server):
         self._expired_total = 0
         self._granted_total = 0
         self._gone_since: dict[str, float] = {}  # hosts with sessions that are not heard of
-        self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
+        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="none")
         await self._mirror.start()
         self.every(CHECK_INTERVAL_S, self._close_expired)
 

@@ -7,6 +7,7 @@ server commands nobody: it checks, proposes, and reads.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from time import time
 from typing import Any
 
@@ -42,6 +43,7 @@ from .messages import (
     Why,
 )
 from .room import options, other_kinds, reduced
+from .submissions import Submissions
 from .why import Circumstances, explain_job
 
 VERSION_TOLD_S = 600.0
@@ -53,6 +55,7 @@ RATE_WINDOW_S = 60.0
 ROOT_DEPTH_MAX = 100
 REDUCTIONS_MAX = 3
 EXPLAIN_S = 1.5
+STATES_MAX = 1_000
 REPORTS_S, REPORTS_MAX = 1.0, 256
 BAD_ENDS = (JobState.FAILED, JobState.CANCELLED, JobState.LOST)
 FEASIBLE_SHAPES = 256
@@ -76,7 +79,8 @@ class ClusterManager(Server):
         self._ended_at: list[float] = []
         self._submitted_total = 0
         self._ended_total = {state.value: 0 for state in JobState if state.final}
-        self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
+        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="told")
+        self._submissions = Submissions(self, self._commit)
         self._leaving = Leaving(self, self._mirror)
         self._absence = Absence(self, self._mirror)
         await self._mirror.start()
@@ -157,7 +161,7 @@ class ClusterManager(Server):
 
     @handles(SubmitJobs)
     async def _submit(self, request: SubmitJobs) -> list[dict[str, Any]]:
-        waiting = sum(1 for job in self._mirror.jobs.values() if job["state"] == JobState.QUEUED)
+        waiting = self._mirror.job_counts.get(JobState.QUEUED, 0)
         limit = self.host.settings.scheduling.queue_max
         if waiting + len(request.jobs) > limit:
             raise QueueFull(
@@ -174,14 +178,14 @@ class ClusterManager(Server):
                 await self.call("gpu_coordinator", asked, timeout_s=10.0)
             else:
                 await self._check_feasible(job["resources"])
-        in_batch = {job["job_id"] for job in request.jobs}
+        settled = await self._settled_dependencies(request.jobs)
         jobs = []
         for job in request.jobs:
             pool = choose_pool(job["resources"], job["pool"])
-            jobs.append({**job, "pool": pool, "depends_on": await self._open_dependencies(job, in_batch)})
-        result = await self._commit({"type": "submit_jobs", "jobs": jobs})
+            depends_on = [name for name in job["depends_on"] if name not in settled]
+            jobs.append({**job, "pool": pool, "depends_on": depends_on})
+        accepted = await self._submissions.accept(jobs)
         self._submitted_total += len(jobs)
-        accepted: list[dict[str, Any]] = result["jobs"]
         return accepted
 
     async def _check_feasible(self, resources: dict[str, Any]) -> None:
@@ -195,24 +199,32 @@ class ClusterManager(Server):
         if len(self._feasible) > FEASIBLE_SHAPES:
             self._feasible.popitem(last=False)
 
-    async def _open_dependencies(self, job: dict[str, Any], in_batch: set[str]) -> list[str]:
-        """The dependencies the ledger has still to watch; those that succeeded long ago are settled here."""
-        still_open = []
-        for name in job["depends_on"]:
-            if name in in_batch or name in self._mirror.jobs:
-                still_open.append(name)
-                continue
-            record = await self._record(name)
-            if record["state"] == JobState.SUCCEEDED:
-                if name in self._recent:
-                    still_open.append(name)
-                continue
-            raise DependencyFailed(
-                f"job {name} {record['state']}, so what depends on it cannot run",
-                asked=f"job {job['job_id']} after {name}",
-                hint=f"actorgrid why {name}",
-            )
-        return still_open
+    async def _settled_dependencies(self, jobs: Sequence[dict[str, Any]]) -> set[str]:
+        """What *jobs* depend on that succeeded long ago: the ledger has not to watch it any more.
+
+        Raises DependencyFailed for what ended badly, UnknownJob.
+        """
+        near = {job["job_id"] for job in jobs} | self._mirror.jobs.keys()
+        far = {name: job["job_id"] for job in jobs for name in job["depends_on"] if name not in near}
+        if not far:
+            return set()
+        states: dict[str, str] = {}
+        names = [name for name in far if name not in self._recent]
+        for first in range(0, len(names), STATES_MAX):
+            asked = Query("job_states", {"job_ids": names[first : first + STATES_MAX]})
+            states.update((await self.call("consensus", asked))["states"])
+        settled = set()
+        for name, asked_by in far.items():
+            state = states.get(name) or (await self._record(name))["state"]
+            if state in BAD_ENDS:
+                raise DependencyFailed(
+                    f"job {name} {state}, so what depends on it cannot run",
+                    asked=f"job {asked_by} after {name}",
+                    hint=f"actorgrid why {name}",
+                )
+            if state == JobState.SUCCEEDED and name not in self._recent:
+                settled.add(name)
+        return settled
 
     async def _commit(self, command: dict[str, Any]) -> dict[str, Any]:
         """Raises NoQuorum when nobody leads: whoever waits at a door can go to another."""
@@ -240,19 +252,24 @@ class ClusterManager(Server):
     @handles(GetJob)
     async def _get(self, request: GetJob) -> dict[str, Any]:
         await self._mirror.reached(request.seen)
-        record = await self._record(request.job_id)
-        if JobState(record["state"]).final or request.wait_s <= 0:
-            return record
+        if request.wait_s <= 0:
+            return await self._record(request.job_id)
+        # We listen before we look: the record may have to be asked for, and the job end meanwhile.
         waiter = Waiter()
         waiting = self._waiters.setdefault(request.job_id, [])
         waiting.append(waiter)
-        timer = self.runtime.after(request.wait_s, lambda: waiter.set(None))
-        await waiter
-        timer.cancel()
-        if waiter in waiting:
-            waiting.remove(waiter)
-        if not self._waiters.get(request.job_id):
-            self._waiters.pop(request.job_id, None)
+        try:
+            record = await self._record(request.job_id)
+            if JobState(record["state"]).final:
+                return record
+            timer = self.runtime.after(request.wait_s, lambda: waiter.set(None))
+            await waiter
+            timer.cancel()
+        finally:
+            if waiter in waiting:
+                waiting.remove(waiter)
+            if not self._waiters.get(request.job_id):
+                self._waiters.pop(request.job_id, None)
         return await self._record(request.job_id)
 
     @handles(ListJobs)
@@ -297,7 +314,7 @@ class ClusterManager(Server):
             allocations=tuple(self._mirror.allocations.values()),
             jobs=self._mirror.jobs,
             openings=tuple(openings),
-            waiting=self._waiting_count(),
+            waiting=int((fit or {}).get("waiting") or 0),
             root=await self._root_of_failure(job),
             quotas=self._mirror.quotas,
             away={host: self.runtime.boottime() - at for host, at in self._mirror.absent.items()},
@@ -330,17 +347,6 @@ class ClusterManager(Server):
             if answer is not None and answer.get("fits"):
                 openings.append(options(asked, other))
         return openings
-
-    def _waiting_count(self) -> int:
-        """Jobs in the line: queued ones that wait neither for a time nor for another job."""
-        now, jobs = time(), self._mirror.jobs
-        return sum(
-            1
-            for job in jobs.values()
-            if job["state"] == JobState.QUEUED
-            and job["not_before"] <= now
-            and not any(name in jobs for name in job["depends_on"])
-        )
 
     async def _root_of_failure(self, job: dict[str, Any]) -> dict[str, Any] | None:
         """The job whose end took *job* along, through at most 100 others; ``None`` when it ended by itself."""
@@ -505,10 +511,8 @@ class ClusterManager(Server):
                 "gpu_allocated_percent": allocated / (10 * len(devices)) if devices else None,
                 "gpu_utilization_percent": sum(readings) / len(readings) if readings else None,
                 "cluster_throughput_tasks_per_second": len(self._ended_at) / RATE_WINDOW_S,
-                "active_tasks": sum(
-                    1 for job in self._mirror.jobs.values() if job["state"] in (JobState.PLACED, JobState.RUNNING)
-                ),
-                "queued_tasks": sum(1 for job in self._mirror.jobs.values() if job["state"] == JobState.QUEUED),
+                "active_tasks": len(self._mirror.jobs),
+                "queued_tasks": self._mirror.job_counts.get(JobState.QUEUED, 0),
             },
         }
 
@@ -542,17 +546,21 @@ class ClusterManager(Server):
 
     def metrics(self) -> dict[str, float]:
         """Jobs by state, submissions and ends."""
-        states: dict[str, float] = {f"jobs_{state.value}": 0 for state in JobState if not state.final}
-        for job in self._mirror.jobs.values():
-            states[f"jobs_{job['state']}"] = states.get(f"jobs_{job['state']}", 0) + 1
+        counts = self._mirror.job_counts
+        states: dict[str, float] = {
+            f"jobs_{state.value}": counts.get(state, 0) for state in JobState if not state.final
+        }
         states["jobs_submitted_total"] = self._submitted_total
         for state, count in self._ended_total.items():
             states[f"jobs_{state}_total"] = count
         return states
 
+    def _live_count(self) -> int:
+        return sum(count for state, count in self._mirror.job_counts.items() if not JobState(state).final)
+
     def status(self) -> dict[str, Any]:
         """How far it follows the ledger."""
-        return {"index": self._mirror.index, "jobs": len(self._mirror.jobs), "waiting_calls": len(self._waiters)}
+        return {"index": self._mirror.index, "jobs": self._live_count(), "waiting_calls": len(self._waiters)}
 
 
 def _url_of(addresses: dict[str, str]) -> dict[str, Any]:

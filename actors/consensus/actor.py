@@ -78,7 +78,7 @@ class Consensus(Server):
         self._gathered = 0
         self._reads = Reads(lambda context: self._voter.read_index(context), lambda: self._voter.ledger.index)
         self._pump_timer: Timer | None = None
-        self._followers = Followers(self)
+        self._followers = Followers(self, lambda: self._voter.ledger.counts)
         self._commits_total = 0
         self._refused_total: Counter[str] = Counter()
         self._commit_times = CommitTimes()
@@ -469,9 +469,9 @@ class Consensus(Server):
     # -- subscribers
 
     @handles(Subscribe)
-    def _subscribe(self, _request: Subscribe, sender: str) -> Snapshot:
-        live = self._voter.ledger.live()
-        index = self._followers.subscribed(sender, live.index)
+    def _subscribe(self, request: Subscribe, sender: str) -> Snapshot:
+        live = self._voter.ledger.live(request.jobs)
+        index = self._followers.subscribed(sender, live.index, request.jobs)
         return replace(live, index=index, leader=self._leader_host(), leads=self._leading, absent=self._absent)
 
     # -- reading
@@ -486,10 +486,21 @@ class Consensus(Server):
             return self.status()
         if query.kind == "index":
             return self._voter.ledger.index
+        if query.kind == "files_in_use":
+            return await self._files_in_use(query.args)
         answer = self._queries.answer(query.kind, query.args)
         if query.kind == "counts":
             answer["commit_latency_ms"] = self._commit_times.median_ms
         return answer
+
+    async def _files_in_use(self, args: dict[str, Any]) -> dict[str, Any]:
+        """A look through all jobs, piece by piece between other work."""
+        queries = self._queries
+        for answer in queries.files_in_use(args):
+            if answer is not None and queries is self._queries:
+                return answer
+            await self.sleep(0.0)
+        raise _not_leader("another state took this one's place meanwhile")
 
     async def _linearizable(self) -> None:
         """Return when this ledger holds whatever was committed when this was called. Raises NotLeader."""

@@ -7,12 +7,15 @@ host has servers.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import time
+from typing import Any
 
 from actorgrid.supervisors.server import Server
 
-from .messages import Applied
+from .jobs import QUEUED
+from .messages import Applied, JobsWanted
 from .outcome import Change, Outcome
 
 RESYNC_S = 0.5
@@ -26,11 +29,13 @@ TOGETHER_MAX = 256
 
 
 class Followers:
-    """See the module."""
+    """See the module. *counts*: how many jobs are in each state by now."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, counts: Callable[[], Mapping[str, int]]) -> None:
         self._server = server
+        self._counts = counts
         self._told: dict[str, int] = {}  # up to which index
+        self._wanted: dict[str, JobsWanted] = {}
         self._lagging: dict[str, int] = {}
         self._resync_planned = False
         self._index = 0
@@ -45,8 +50,8 @@ class Followers:
         """Who follows now."""
         return sorted(self._told)
 
-    def subscribed(self, name: str, index: int) -> int:
-        """*name* holds the state of *index*, the ledger's last, and hears of what comes after.
+    def subscribed(self, name: str, index: int, jobs: JobsWanted = "all") -> int:
+        """*name* holds the state of *index*, the ledger's last, and hears of what comes after, of *jobs* as it asked.
 
         Gives the index to tell it: that of the last entry that changed anything. Entries that change nothing are told
         to nobody, so a follower that came after one must not seem to be further than those before it.
@@ -54,6 +59,7 @@ class Followers:
         self.flush()
         self._index = self._index or index
         self._told[name] = self._index
+        self._wanted[name] = jobs
         self._lagging.pop(name, None)
         return self._index
 
@@ -72,10 +78,15 @@ class Followers:
         if not self._gathered:
             return
         gathered, self._gathered, self._gathered_changes = self._gathered, [], 0
+        gathered[-1] = replace(gathered[-1], job_counts=dict(self._counts()))
+        by_wish = {wish: concerning(gathered, wish) for wish in set(self._wanted.values())}
         for name, previous in list(self._told.items()):
-            first = gathered[0] if gathered[0].previous == previous else replace(gathered[0], previous=previous)
-            if self._server.cast_all(name, [first, *gathered[1:]]):
-                self._told[name] = gathered[-1].index
+            told = by_wish[self._wanted[name]]
+            if not told:
+                continue  # nothing of it concerns this one; what it hears of next follows on what it heard of last
+            first = told[0] if told[0].previous == previous else replace(told[0], previous=previous)
+            if self._server.cast_all(name, [first, *told[1:]]):
+                self._told[name] = told[-1].index
             else:
                 self._lose(name)
 
@@ -96,7 +107,7 @@ class Followers:
 
     def _lose(self, name: str) -> None:
         """It missed something: it has to start over."""
-        del self._told[name]
+        del self._told[name], self._wanted[name]
         self._lagging[name] = 0
         self._plan_resync()
 
@@ -113,3 +124,20 @@ class Followers:
         if self._lagging and not self._resync_planned:
             self._resync_planned = True
             self._server.runtime.after(RESYNC_S, self._tell_lagging)
+
+
+def concerning(gathered: Sequence[Applied], jobs: JobsWanted) -> list[Applied]:
+    """Of what was *gathered*, what one hears of who has to know these *jobs*; each follows on the one before."""
+    if jobs in ("told", "all"):
+        return list(gathered)
+    found: list[Applied] = []
+    for message in gathered:
+        changes = tuple(change for change in message.changes if change[0] != "job" or _concerns(change[2], jobs))
+        if changes:
+            previous = found[-1].index if found else message.previous
+            found.append(replace(message, changes=changes, previous=previous))
+    return found
+
+
+def _concerns(job: Any, jobs: JobsWanted) -> bool:
+    return jobs == "begun" and (job is None or job["state"] != QUEUED or bool(job["attempts"]))

@@ -9,6 +9,8 @@ from typing import Any
 from actorgrid.models import JobState
 
 from .dependencies import Dependencies
+from .job_table import JobTable
+from .messages import JobsWanted
 from .records import dependency_failed
 
 ENDED_MAX = 1_000
@@ -17,6 +19,7 @@ REMEMBERED_MAX = 100_000
 QUEUED, PLACED, RUNNING = JobState.QUEUED.value, JobState.PLACED.value, JobState.RUNNING.value
 SUCCEEDED, FAILED = JobState.SUCCEEDED.value, JobState.FAILED.value
 CANCELLED, LOST = JobState.CANCELLED.value, JobState.LOST.value
+BEGUN = (PLACED, RUNNING)
 FINAL = (SUCCEEDED, FAILED, CANCELLED, LOST)
 
 Plain = dict[str, Any]
@@ -33,7 +36,7 @@ class Jobs:
 
     def __init__(self, changed: Callable[[str, Plain, str], None], touched: Callable[[str, str], None]) -> None:
         self._touched = touched
-        self.records: dict[str, Plain] = {}
+        self.records = JobTable()
         self.counts: dict[str, int] = {state.value: 0 for state in JobState}
         self.waiting: dict[str, int] = {}
         """Queued jobs by user; users without any are not in it."""
@@ -60,12 +63,22 @@ class Jobs:
 
     def state_of(self, job_id: str) -> str:
         """The state of a known job. One remembered no more has succeeded: its failure would have ended who asks."""
+        if self.records.waits(job_id):
+            return QUEUED
         job = self.records.get(job_id)
-        return job["state"] if job is not None else self.remembered.get(job_id, SUCCEEDED)
+        return str(job["state"]) if job is not None else self.remembered.get(job_id, SUCCEEDED)
 
     def unmet(self, job_id: str) -> list[str]:
         """The jobs a queued one still waits for."""
         return self._dependencies.unmet(job_id)
+
+    def wanted(self, which: JobsWanted) -> JobTable:
+        """A table of its own for whoever has to know these."""
+        if which == "none":
+            return JobTable()
+        if which == "all":
+            return self.records.copy(lambda job: job["state"] not in FINAL)
+        return self.records.copy(lambda job: job["state"] in BEGUN, waiting=False)
 
     def accept(self, jobs: list[Plain], at: float) -> None:
         """Take in new records, already numbered; those that can never run end at once."""
@@ -77,6 +90,8 @@ class Jobs:
         for job in jobs:
             self._await_dependencies(job)
         for job in jobs:
+            if not job["depends_on"]:
+                continue
             broken = next((name for name in job["depends_on"] if self.state_of(name) in FINAL[1:]), None)
             if broken is not None and self.state_of(job["job_id"]) == QUEUED:
                 failed = dependency_failed(job["job_id"], broken, self.state_of(broken))
@@ -88,7 +103,8 @@ class Jobs:
         state = state or before["state"]
         self._count(before, before["state"], -1)
         self._count(before, state, 1)
-        job = self.records[job_id] = {**before, **fields, "state": state}
+        job = {**before, **fields, "state": state}
+        self.records[job_id] = job
         self._changed(job_id, job, state)
         return job
 
@@ -130,10 +146,10 @@ class Jobs:
         """How many were ever accepted, and how many retired."""
         return [self._total, self._retired_total]
 
-    def dump(self) -> dict[str, list[Any]]:
-        """Plain values, all of the state but the totals."""
+    def dump(self) -> dict[str, Iterable[Any]]:
+        """Plain values, all of the state but the totals: as it is at this call, whenever they are taken."""
         return {
-            "jobs": list(self.records.values()),
+            "jobs": self.records.at_once(),
             "ended": list(self._ended),
             "remembered": list(self.remembered.items()),
         }
@@ -146,7 +162,7 @@ class Jobs:
         self._total, self._retired_total = totals
         for job in self.records.values():
             self._count(job, job["state"], 1)
-            if job["state"] == QUEUED:
+            if job["state"] == QUEUED and job["depends_on"]:
                 self._await_dependencies(job)
 
     def _count(self, job: Plain, state: str, by: int) -> None:

@@ -12,7 +12,7 @@ whole, 100,000 more by id and state; 1,000 attempts per job, of which the first 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 from actorgrid.errors import (
@@ -36,7 +36,7 @@ from .jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, Jobs
 from .join_tokens import JoinTokens
 from .locks import Locks
 from .members import Members
-from .messages import Snapshot
+from .messages import JobsWanted, Snapshot
 from .outcome import Change, Event, Outcome
 from .quotas import Quotas
 from .records import (
@@ -225,7 +225,7 @@ class Ledger:
 
         Records are never written into, so a copy of the tables is a copy of the state.
         """
-        sections: dict[str, list[Any]] = {
+        sections: dict[str, Iterable[Any]] = {
             **self._jobs.dump(),
             "allocations": list(self.allocations.values()),
             "hosts": list(self.hosts.values()),
@@ -296,13 +296,14 @@ class Ledger:
         ledger._digest = ledger._new_digest()
         return ledger
 
-    def live(self) -> Snapshot:
-        """What a subscriber starts from."""
+    def live(self, jobs: JobsWanted = "all") -> Snapshot:
+        """What a subscriber starts from, who has to know these *jobs*."""
         return Snapshot(
             index=self.index,
             term=self.term,
             epoch=self.epoch,
-            jobs={job_id: job for job_id, job in self.jobs.items() if job["state"] not in FINAL},
+            jobs=self._jobs.wanted(jobs),
+            job_counts=dict(self.counts),
             allocations=dict(self.allocations),
             hosts=dict(self.hosts),
             settings=dict(self.settings),

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+from .job_table import JobTable
+
+JobsWanted = Literal["none", "begun", "told", "all"]
+"""Which jobs a server that follows the ledger has to know. A queue of 20,000 costs whoever keeps it some megabytes.
+
+``none``: no job at all. ``begun``: it keeps those that are placed or running, and is told what happens to a job from
+its first attempt, or its end, on. ``told``: it keeps the same, and is told of every change. ``all``: it keeps all that
+are not final.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +42,10 @@ class Proposed:
 class Query:
     """Read what is committed. Answer: plain values, by kind:
 
-    job {job_id}: the record, live or ended, or None · jobs {states, limit, before}: {"jobs", "total"}, newest first;
+    job {job_id}: the record, live or ended, or None · job_states {job_ids}: {"states": {id: state}} of those known ·
+    payloads {behind, limit}: {"digests", "next"}, of live jobs, newest first; ``next`` is the ``behind`` of the page
+    that follows, or None · files_in_use {digests, job_ids}: the same, less those that no live job names as a payload,
+    or waits for · jobs {states, limit, before}: {"jobs", "total"}, newest first;
     ``before`` is the job_id the page before ended with, or a time · allocations, hosts, settings: {kind: ...} ·
     quotas: {"quotas": [{"user", "limits", "default", "used"}]} (see quotas.py) · locks: {"locks": by name}
     · lock {name}: the record, or None ·
@@ -58,19 +72,22 @@ class HandOver:
 class Subscribe:
     """Start (or start again) to be told of changes. Answer: :class:`Snapshot`; then Applied casts."""
 
+    jobs: JobsWanted = "all"
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything live at ``index``: jobs that are not final, allocations, hosts, settings, locks, quotas, members,
+    """Everything live at ``index``: the jobs that were asked for, allocations, hosts, settings, locks, quotas, members,
     join tokens, API keys, and of their trust.
 
-    ``leader``: the host that leads, if it is known; ``leads``: it is this one. ``absent``: as in Applied.
+    ``leader``: the host that leads, if it is known; ``leads``: it is this one. ``absent``, ``job_counts``: as in
+    Applied.
     """
 
     index: int
     term: int
     epoch: int
-    jobs: dict[str, dict[str, Any]]
+    jobs: JobTable
     allocations: dict[str, dict[str, Any]]
     hosts: dict[str, dict[str, Any]]
     settings: dict[str, Any]
@@ -83,6 +100,7 @@ class Snapshot:
     leader: str | None = None
     absent: dict[str, float] = field(default_factory=dict)
     leads: bool = True
+    job_counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +112,7 @@ class Applied:
     is this host)) and absent (record: hosts that this one, which leads, has not heard of for a while, each with when
     it was, on CLOCK_BOOTTIME), both told between entries.
     ``previous`` is the index of the Applied sent before this one: a receiver that sees a gap subscribes again.
+    ``job_counts``: how many jobs are in each state, as of the last of those that are told together; else ``None``.
     """
 
     index: int
@@ -101,3 +120,4 @@ class Applied:
     at: float
     command_type: str
     changes: tuple[tuple[str, str, Any], ...]
+    job_counts: Mapping[str, int] | None = None

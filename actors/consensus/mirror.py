@@ -12,17 +12,18 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from actorgrid.errors import ActorDown, ActorError, ActorGridError, CallTimeout, MailboxFull, NoQuorum, NotLeader
-from actorgrid.models import JobState
 from actorgrid.supervisors.envelope import SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
 from .command_checks import version_of
-from .messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
+from .job_table import JobTable
+from .jobs import BEGUN, QUEUED
+from .messages import Applied, JobsWanted, Propose, Proposed, Query, Snapshot, Subscribe
 
 CONSENSUS = "consensus"
 TRY_TIMEOUT_S = 10.0
@@ -39,7 +40,9 @@ REACH_S = 5.0
 class LedgerMirror:
     """Follows the ledger for one server and proposes for it.
 
-    ``jobs`` holds those that are not final; ``allocations``, ``hosts``, ``settings`` and ``quotas`` all there are, by
+    ``jobs`` holds those that *jobs* asks for (see ``JobsWanted``): say the least that the server can do with, since a
+    queue may be long and every server that keeps it pays for it. ``job_counts`` says how many there are of each state,
+    whatever is kept. ``allocations``, ``hosts``, ``settings`` and ``quotas`` all there are, by
     id. They are empty until ``start`` ends. The records are to be read, not written.
     """
 
@@ -48,6 +51,7 @@ class LedgerMirror:
         server: Server,
         on_snapshot: Callable[[Snapshot], None] | None = None,
         on_applied: Callable[[Applied], None] | None = None,
+        jobs: JobsWanted = "all",
     ) -> None:
         self._server = server
         self._on_snapshot = on_snapshot
@@ -57,7 +61,9 @@ class LedgerMirror:
         self._lanes = _Lanes(server.name)
         self._calls: dict[int, Waiter] = {}
         self._behind: list[tuple[int, Waiter]] = []
-        self.jobs: dict[str, dict[str, Any]] = {}
+        self._wanted: JobsWanted = jobs
+        self.jobs = JobTable()
+        self.job_counts: Mapping[str, int] = {}
         self.allocations: dict[str, dict[str, Any]] = {}
         self.hosts: dict[str, dict[str, Any]] = {}
         self.settings: dict[str, Any] = {}
@@ -96,7 +102,7 @@ class LedgerMirror:
         homes = self._homes
         for kind, identity, record in message.changes:
             if kind == "job":
-                if record is None or JobState(record["state"]).final:
+                if record is None or not self._keeps(record["state"]):
                     self.jobs.pop(identity, None)
                 else:
                     self.jobs[identity] = record
@@ -112,12 +118,17 @@ class LedgerMirror:
                 else:
                     homes[kind][identity] = record
         self.index = message.index
+        if message.job_counts is not None:
+            self.job_counts = message.job_counts
         for kind, identity, record in message.changes:
             if kind == "setting" and record is not None:
                 self._server.change_setting(SettingChanged(identity, record))
         if self._on_applied is not None:
             self._on_applied(message)
         self._wake_readers()
+
+    def _keeps(self, state: str) -> bool:
+        return state in BEGUN or (self._wanted == "all" and state == QUEUED)
 
     def _by_kind(self) -> dict[str, dict[str, Any]]:
         return {
@@ -132,7 +143,10 @@ class LedgerMirror:
         }
 
     async def reached(self, index: int, within_s: float = REACH_S) -> None:
-        """Return when the mirror holds all that the ledger held at *index*. Raises CallTimeout after *within_s*."""
+        """Return when the mirror holds all that the ledger held at *index*. Raises CallTimeout after *within_s*.
+
+        For servers that are told of all jobs: others are not told of entries that do not concern them.
+        """
         if self.index >= index:
             return
         waiter = Waiter()
@@ -233,13 +247,13 @@ class LedgerMirror:
         backoff_s = BACKOFF_FIRST_S
         while True:
             try:
-                snapshot: Snapshot = await self.ask(Subscribe(), TRY_TIMEOUT_S)
+                snapshot: Snapshot = await self.ask(Subscribe(self._wanted), TRY_TIMEOUT_S)
                 break
             except ActorGridError as error:
                 self._server.log.debug("subscribing again: %s", error)
             await self._server.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
-        self.jobs = snapshot.jobs
+        self.jobs, self.job_counts = snapshot.jobs, snapshot.job_counts
         self.allocations = snapshot.allocations
         self.hosts = snapshot.hosts
         self.settings = snapshot.settings

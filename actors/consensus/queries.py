@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 from actorgrid.errors import BadRequest
 
 from .history import History
-from .jobs import FINAL
+from .jobs import FINAL, QUEUED
 from .ledger import Ledger
 
 LIST_MAX = 10_000
 LIST_DEFAULT = 100
 EVENTS_DEFAULT = 1_000
+PAYLOADS = ("payload_digest", "stdin_digest")
+NAMES_MAX = 1_000
+SLICE = 1_000
+
+
+def is_live(job: dict[str, Any]) -> bool:
+    """Whether it has not ended."""
+    return job["state"] not in FINAL
 
 
 class Queries:
@@ -26,6 +34,8 @@ class Queries:
         self._history = history
         self._kinds: dict[str, Callable[[dict[str, Any]], Any]] = {
             "job": self._job,
+            "job_states": self._job_states,
+            "payloads": self._payloads,
             "jobs": self._jobs,
             "allocations": lambda _: {"allocations": list(ledger.allocations.values())},
             "hosts": lambda _: {"hosts": [host for _, host in sorted(ledger.hosts.items())]},
@@ -53,6 +63,42 @@ class Queries:
         job_id = str(args["job_id"])
         return self._ledger.jobs.get(job_id) or self._history.job(job_id)
 
+    def _job_states(self, args: dict[str, Any]) -> dict[str, Any]:
+        found = {}
+        for job_id in map(str, args["job_ids"][:LIST_MAX]):
+            record = self._job({"job_id": job_id})
+            if record is not None:
+                found[job_id] = record["state"]
+        return {"states": found}
+
+    def _payloads(self, args: dict[str, Any]) -> dict[str, Any]:
+        limit = max(1, min(int(args.get("limit") or EVENTS_DEFAULT), LIST_MAX))
+        digests: dict[str, None] = {}
+        last = None
+        for count, (job_id, named) in enumerate(self._ledger.jobs.own_fields(PAYLOADS, is_live, args.get("behind"))):
+            if count == limit:
+                return {"digests": list(digests), "next": last}
+            last = job_id
+            digests.update(dict.fromkeys(digest for digest in named if digest))
+        return {"digests": list(digests), "next": None}
+
+    def files_in_use(self, args: dict[str, Any]) -> Iterator[dict[str, Any] | None]:
+        """The answer to ``files_in_use``, after a ``None`` for each 1,000 jobs that were looked through.
+
+        Raises BadRequest for more than 1,000 names of a kind.
+        """
+        wanted = {kind: {str(name) for name in args.get(kind) or ()} for kind in ("digests", "job_ids")}
+        if max(map(len, wanted.values())) > NAMES_MAX:
+            raise BadRequest("too many names at once", asked=str(max(map(len, wanted.values()))), found=f"{NAMES_MAX}")
+        used: dict[str, set[str]] = {kind: set() for kind in wanted}
+        names = ("depends_on", *PAYLOADS)
+        for count, (_, (depends_on, *named)) in enumerate(self._ledger.jobs.own_fields(names, is_live)):
+            used["digests"].update(wanted["digests"].intersection(named))
+            used["job_ids"].update(wanted["job_ids"].intersection(depends_on or ()))
+            if count % SLICE == SLICE - 1:
+                yield None
+        yield {kind: sorted(names) for kind, names in used.items()}
+
     def _jobs(self, args: dict[str, Any]) -> dict[str, Any]:
         states = tuple(str(state) for state in args.get("states") or ())
         limit = max(1, min(int(args.get("limit") or LIST_DEFAULT), LIST_MAX))
@@ -62,14 +108,16 @@ class Queries:
         if isinstance(before, str):
             last = self._job({"job_id": before})
             before_ordinal = int(last["ordinal"]) if last is not None else 0
-        in_memory = (
-            job
-            # In order of acceptance, so backwards the newest comes first.
-            for job in reversed(self._ledger.jobs.values())
-            if (not states or job["state"] in states)
-            and (before_ordinal is None or job["ordinal"] < before_ordinal)
-            and (before_at is None or job["submitted_at"] < before_at)
-        )
+
+        def wanted(job: dict[str, Any]) -> bool:
+            return (
+                (not states or job["state"] in states)
+                and (before_ordinal is None or job["ordinal"] < before_ordinal)
+                and (before_at is None or job["submitted_at"] < before_at)
+            )
+
+        behind = before if isinstance(before, str) else None
+        in_memory = self._ledger.jobs.newest(wanted, not states or QUEUED in states, behind)
         gone: list[dict[str, Any]] = []
         if not states or any(state in FINAL for state in states):
             gone = self._history.jobs(states, limit, before_ordinal, before_at)

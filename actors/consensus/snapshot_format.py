@@ -60,6 +60,11 @@ def pack(value: Any) -> bytes:
     return data
 
 
+def unpack(data: bytes) -> Any:
+    """The value that ``pack`` made these bytes of."""
+    return msgpack.unpackb(data, ext_hook=_big, unicode_errors="surrogatepass", strict_map_key=False)
+
+
 def decode(data: bytes) -> tuple[Plain, dict[str, list[Any]]]:
     """The header, and the items of each section, of any format up to ours. Raises LedgerRefused for anything else."""
     if data[:1] == b"{":

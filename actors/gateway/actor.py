@@ -52,7 +52,7 @@ class Gateway(Server):
         self._adjusting = False
         self._unadjusted = False
         self._await_adjusted: list[Waiter] = []
-        self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
+        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="told")
         self._gate = TokenGate(
             read_token(paths.token_file), paths.token_file, lambda key_id: self._mirror.api_keys.get(key_id)
         )

@@ -23,7 +23,7 @@ from ..security.peer_identity import peer_identity
 from .fetching import Fetching
 from .measuring import Measuring
 from .messages import AskHost, AskHosts, AskLeader, FetchBlobs, FetchResult, OpenRelay, SpreadBlobs
-from .payloads import FIELDS, Payloads
+from .payloads import Payloads
 from .pieces import Fields, check_digest, pack, unpack, unpack_fields
 from .relays import WORKER, Relays
 from .services import Services
@@ -33,6 +33,7 @@ FETCH_S = 30.0
 SPREAD_S = 30.0
 AGAIN_S = 0.1
 REPAIR_S = 2.0
+LOOK_S = 20.0
 CALLS = "calls"
 LIMITS = PeerLimits(streams_max=512, stream_window_bytes=256 * 2**10, stream_unsent_bytes=256 * 2**10)
 """A stream for each worker that a client of another host uses: many, of small windows."""
@@ -68,7 +69,7 @@ class Links(Server):
 
     def __init__(self, host: Any, runtime: Runtime) -> None:
         super().__init__(host, runtime)
-        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied)
+        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="told")
         self._fetching = Fetching(self._ask)
         self._relays = Relays(runtime, host.paths.work_sockets_dir, self._open_stream)
         self._services = Services(self, self._relays, self._keep)
@@ -253,13 +254,18 @@ class Links(Server):
     async def _repair(self) -> None:
         """Bring the payloads that this host, as a voter, should have and has not."""
         voters = await self._voters()
-        self._payloads.role(self.host.host_id in voters, self._mirror.jobs.values())
+        if self._payloads.role(self.host.host_id in voters):
+            await self._look_at_all_payloads()
         blobs_dir = self.host.paths.blobs_dir
         missing = [digest for digest in self._payloads.next_round() if not (blobs_dir / digest).exists()]
         if not missing:
             return
         hosts = self._likely_hosts(voters)
-        wanted = {job.get(field) for job in self._mirror.jobs.values() for field in FIELDS}
+        try:
+            wanted = (await self.call("consensus", Query("files_in_use", {"digests": missing}), LOOK_S))["digests"]
+        except ActorGridError:
+            self._payloads.named(missing)
+            raise
         for digest in missing:
             if digest in wanted:  # its job may have ended meanwhile
                 try:
@@ -267,6 +273,20 @@ class Links(Server):
                 except ActorGridError as error:
                     self.log.info("payload %s cannot be kept here yet: %s", digest, error)
                     self._payloads.again(digest)
+
+    async def _look_at_all_payloads(self) -> None:
+        """Page by page, so that neither side is held up. Raises what Consensus raises; then all are looked at again."""
+        behind = None
+        try:
+            while True:
+                page = await self.call("consensus", Query("payloads", {"behind": behind}), LOOK_S)
+                self._payloads.named(page["digests"])
+                behind = page["next"]
+                if behind is None:
+                    return
+        except ActorGridError:
+            self._payloads.restart()
+            raise
 
     async def _voters(self) -> list[str]:
         """Those that vote, whoever answers soonest first."""

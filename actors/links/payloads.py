@@ -25,17 +25,23 @@ class Payloads:
     def __len__(self) -> int:
         return len(self._due)
 
-    def role(self, votes: bool, jobs: Iterable[Mapping[str, Any]]) -> None:
-        """Whether this host votes now; who does not keeps nothing for others."""
-        if votes and not self._votes:
-            for job in jobs:
-                self.job(job)
-        elif not votes:
+    def role(self, votes: bool) -> bool:
+        """Whether this host votes now; who does not keeps nothing for others.
+
+        ``True``: it has begun to, so what all live jobs name is to be given to ``named``.
+        """
+        begun = votes and not self._votes
+        if not votes:
             self._due.clear()
         self._votes = votes
+        return begun
+
+    def named(self, digests: Iterable[str]) -> None:
+        """Live jobs name these."""
+        self._due.update(dict.fromkeys(digests))
 
     def job(self, job: Mapping[str, Any]) -> None:
-        """A job was accepted, or is live at a snapshot."""
+        """A job was accepted."""
         for field in FIELDS:
             if job.get(field):
                 self._due[str(job[field])] = None

@@ -285,9 +285,10 @@ class Scheduler:
     def explain(self, id: str, now: float) -> dict[str, Any]:
         """Why *id* waits: the engine's ``explain`` for it, and
 
-        ``position``; ``waited_s``; ``depends_on`` and ``not_before``; ``reservation`` (``start``, ``None`` when nobody
-        knows it, ``nodes``, and ``stopping``, who is being stopped for it); ``held_up_by``, who has reservations in its
-        way; ``stands_aside``, whether its tenant's limits keep it out. Raises BadRequest when it does not wait.
+        ``position``, of how many ``waiting`` in lines; ``waited_s``; ``depends_on`` and ``not_before``;
+        ``reservation`` (``start``, ``None`` when nobody knows it, ``nodes``, and ``stopping``, who is being stopped for
+        it); ``held_up_by``, who has reservations in its way; ``stands_aside``, whether its tenant's limits keep it out.
+        Raises BadRequest when it does not wait.
         """
         job = self.waiting.get(id)
         if job is None:
@@ -297,6 +298,7 @@ class Scheduler:
         ready = job.timers.get("ready")
         report |= {
             "position": self.position(id),
+            "waiting": sum(other.line is not None for other in self.waiting.values()),
             "waited_s": job.waited_s(now),
             "depends_on": sorted(job.unmet),
             "not_before": None if ready is None else job.not_before,

@@ -51,7 +51,7 @@ class JoinDoorServer(Server):
         if material is None:
             raise KeyUnusable("this host has no certificate", asked=str(folder))
         self._use(material)
-        self._mirror = LedgerMirror(self, lambda _: self._keeping.look(), self._ledger_applied)
+        self._mirror = LedgerMirror(self, lambda _: self._keeping.look(), self._ledger_applied, jobs="none")
         self._keeping = Keeping(self, self._mirror, place.listens, place.address, material, self._use)
         self._door = JoinDoor(self._find_token, self._taken, actorgrid.__version__)
         self._visitors: dict[Visitor, None] = {}

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import time
-from collections.abc import Collection
+from bisect import bisect_right
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from actorgrid.supervisors.server import Server
 
+from ..consensus.attempt_ids import job_of
 from .attempt_dir import AttemptDir, is_id
 from .process_tree import find_marked, living, send
 
@@ -59,8 +62,8 @@ def remove_dead_sockets(folder: Path, now: float | None = None) -> int:
     return removed
 
 
-def remove_old_attempts(attempts_dir: Path, keep: int, needed_jobs: Collection[str]) -> int:
-    """Remove reported attempts beyond the *keep* newest, but none whose job is needed as an input; gives how many."""
+def old_attempts(attempts_dir: Path, keep: int) -> list[Path]:
+    """The folders of reported attempts beyond the *keep* newest, the newest first."""
     reported: list[tuple[float, Path]] = []
     for folder in attempts_dir.iterdir():
         try:
@@ -68,15 +71,15 @@ def remove_old_attempts(attempts_dir: Path, keep: int, needed_jobs: Collection[s
         except OSError:
             continue  # not reported yet
     reported.sort(reverse=True)
-    removed = 0
-    for _, folder in reported[keep:]:
-        if folder.name.rpartition(".")[0] in needed_jobs:
-            continue
+    return [folder for _, folder in reported[keep:]]
+
+
+def remove_attempts(folders: Iterable[Path], needed_jobs: Collection[str]) -> int:
+    """Remove those whose job is not needed as an input; gives how many."""
+    found = [folder for folder in folders if job_of(folder.name) not in needed_jobs][:MAX_REMOVED]
+    for folder in found:
         AttemptDir(folder.parent, folder.name).remove()
-        removed += 1
-        if removed >= MAX_REMOVED:
-            break
-    return removed
+    return len(found)
 
 
 def remove_old_workers(workers_dir: Path, alive: Collection[str]) -> int:
@@ -98,21 +101,46 @@ def remove_old_workers(workers_dir: Path, alive: Collection[str]) -> int:
     return min(MAX_REMOVED, max(0, len(ended) - KEPT_WORKERS))
 
 
-def remove_unnamed_blobs(blobs_dir: Path, named: Collection[str], now: float | None = None) -> int:
-    """Remove blobs no live job names, unless they are young; gives how many."""
+def old_blobs(blobs_dir: Path, now: float | None = None) -> list[str]:
+    """The names of blobs that are not young, in order."""
+    now = time.time() if now is None else now
+    with os.scandir(blobs_dir) as entries:
+        return sorted(entry.name for entry in entries if _is_old(entry, now))
+
+
+def remove_blobs(blobs_dir: Path, names: Iterable[str], now: float | None = None) -> int:
+    """Remove these, unless they are young, as one is that a new job has named again; gives how many."""
     now = time.time() if now is None else now
     removed = 0
-    with os.scandir(blobs_dir) as entries:
-        for entry in entries:
-            if entry.name in named or removed >= MAX_REMOVED:
-                continue
-            try:
-                if entry.is_file(follow_symlinks=False) and now - entry.stat().st_mtime > BLOB_AGE_S:
-                    os.unlink(entry.path)
-                    removed += 1
-            except FileNotFoundError:
-                continue
+    for name in names:
+        if removed < MAX_REMOVED and _is_old(blobs_dir / name, now):
+            (blobs_dir / name).unlink(missing_ok=True)
+            removed += 1
     return removed
+
+
+def _is_old(file: Path | os.DirEntry[str], now: float) -> bool:
+    try:
+        found = os.lstat(file)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and now - found.st_mtime > BLOB_AGE_S
+
+
+class InTurn:
+    """Names looked at so many at a time, each as often as any other, however they come and go. Bound: none is kept."""
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._last = ""
+
+    def next(self, names: Iterable[str]) -> list[str]:
+        """Those of *names* whose turn it is."""
+        ordered = sorted(set(names))
+        first = bisect_right(ordered, self._last)
+        found = (ordered[first:] + ordered[:first])[: self._at_once]
+        self._last = found[-1] if found else ""
+        return found
 
 
 def kill_escaped(host_tag: str, attempts_dir: Path, workers_dir: Path) -> list[int]:

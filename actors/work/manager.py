@@ -12,8 +12,10 @@ import signal
 import time
 from typing import Any, ClassVar
 
-from actorgrid.actors.consensus.messages import Applied, Snapshot
+from actorgrid.actors.consensus.attempt_ids import job_of
+from actorgrid.actors.consensus.messages import Applied, Query, Snapshot
 from actorgrid.actors.consensus.mirror import LedgerMirror
+from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.runtime import Runtime
 from actorgrid.supervisors.server import Server, handles
 
@@ -21,11 +23,14 @@ from .attempt_dir import AttemptDir
 from .attempts import Attempts
 from .environment import host_tag
 from .housekeeping import (
+    InTurn,
     kill_escaped,
+    old_attempts,
+    old_blobs,
+    remove_attempts,
+    remove_blobs,
     remove_dead_sockets,
-    remove_old_attempts,
     remove_old_workers,
-    remove_unnamed_blobs,
 )
 from .lease_keeper import LeaseKeeper
 from .leases import TICK_S, Leases
@@ -34,6 +39,9 @@ from .process_tree import send
 from .zygote_link import ZygoteLink
 
 CLEAN_S = 30.0
+IN_USE_S = 20.0
+LOOKS_MAX = 1_000
+"""Folders and blobs asked about in one round."""
 STOP_MARGIN_S = 2.0
 STOP_MAX_S = 30.0
 
@@ -48,12 +56,13 @@ class WorkerManager(Server):
         super().__init__(host, runtime)
         self._tag = host_tag(host.paths.data_dir)
         self._zygote = ZygoteLink(runtime, self.log.warning)
-        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied)
+        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="begun")
         self._keeper = LeaseKeeper(self, self._mirror, self._renew, self._take_up_all, self._patience, self._strays)
         self._attempts = Attempts(self, self._mirror, self._zygote, self._keeper)
         self._leases = Leases(self, self._mirror, self._zygote, self._keeper)
         self._follows = False
         self._killed_escaped = 0
+        self._attempts_in_turn, self._blobs_in_turn = InTurn(LOOKS_MAX), InTurn(LOOKS_MAX)
 
     # -- life
 
@@ -218,16 +227,29 @@ class WorkerManager(Server):
         """What lives here without the ledger's knowing, what escaped its shims included."""
         return [*self._attempts.strays(), *self._leases.strays(), *map(str, self._kill_escaped())]
 
-    def _clean(self) -> None:
+    async def _clean(self) -> None:
         if not self._follows:
             return
         self._kill_escaped()
-        jobs = self._mirror.jobs.values()
-        needed = {name for job in jobs for name in job.get("depends_on") or ()}
-        remove_old_attempts(self.host.paths.attempts_dir, self.host.settings.work.keep_finished_jobs, needed)
         remove_old_workers(self.host.paths.workers_dir, {worker.worker_id for worker in self._leases.workers()})
-        named = {str(job.get(field)) for job in jobs for field in ("payload_digest", "stdin_digest") if job.get(field)}
-        remove_unnamed_blobs(self.host.paths.blobs_dir, named)
+        paths = self.host.paths
+        attempts = {folder.name: folder for folder in old_attempts(paths.attempts_dir, self._kept())}
+        folders = [attempts[name] for name in self._attempts_in_turn.next(attempts)]
+        blobs = self._blobs_in_turn.next(old_blobs(paths.blobs_dir))
+        if not folders and not blobs:
+            return
+        # Which of them jobs still want, the ledger says: a long queue is not kept here for that.
+        asked = {"digests": blobs, "job_ids": sorted({job_of(folder.name) for folder in folders})}
+        try:
+            used = await self.call("consensus", Query("files_in_use", asked), timeout_s=IN_USE_S)
+        except ActorGridError as error:
+            self.log.info("which files are still wanted: %s", error)
+            return
+        remove_attempts(folders, set(used["job_ids"]))
+        remove_blobs(paths.blobs_dir, [name for name in blobs if name not in used["digests"]])
+
+    def _kept(self) -> int:
+        return int(self.host.settings.work.keep_finished_jobs)
 
     def _kill_escaped(self) -> list[int]:
         killed = kill_escaped(self._tag, self.host.paths.attempts_dir, self.host.paths.workers_dir)

@@ -36,6 +36,7 @@ MODULES = (
     "peer_links",
     "peers",
     "placement",
+    "queued_jobs",
     "raft_core",
     "replay",
     "scale",

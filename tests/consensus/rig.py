@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from actorgrid.actors.consensus.actor import Consensus
-from actorgrid.actors.consensus.messages import Applied, Propose, Query
+from actorgrid.actors.consensus.messages import Applied, JobsWanted, Propose, Query
 from actorgrid.actors.consensus.mirror import LedgerMirror
 from actorgrid.actors.host.context import HostContext
 from actorgrid.configs.paths import HostPaths
@@ -55,11 +55,12 @@ class Follower(Server):
     """Any server that follows the ledger."""
 
     name = "follower"
+    jobs: ClassVar[JobsWanted] = "all"
 
     async def start(self) -> None:
         self.heard: list[Applied] = []
         self.snapshots = 0
-        self.mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self.heard.append)
+        self.mirror = LedgerMirror(self, self._on_snapshot, self.heard.append, jobs=self.jobs)
         await self.mirror.start()
 
     def _on_snapshot(self, _snapshot: Any) -> None:

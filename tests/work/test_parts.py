@@ -11,7 +11,7 @@ import pytest
 
 from actorgrid.actors.work.attempt_dir import AttemptDir
 from actorgrid.actors.work.environment import device_variables, enforcement, passed_on, work_environment
-from actorgrid.actors.work.housekeeping import remove_old_attempts, remove_unnamed_blobs
+from actorgrid.actors.work.housekeeping import InTurn, old_attempts, old_blobs, remove_attempts, remove_blobs
 from actorgrid.actors.work.limits import MemoryGroup, writable_cgroup
 from actorgrid.actors.work.outcomes import outcome_of, retry_delay_s
 from actorgrid.actors.work.output import OutputStream
@@ -153,7 +153,7 @@ def test_only_the_newest_reported_attempts_are_kept_and_inputs_of_waiting_jobs(t
         if number != 4:
             directory.mark_reported()
             os.utime(directory.path / "reported", (number, number))
-    assert remove_old_attempts(tmp_path, 1, {"job0"}) == 2
+    assert remove_attempts(old_attempts(tmp_path, 1), {"job0"}) == 2
     assert sorted(folder.name for folder in tmp_path.iterdir()) == ["job0.1", "job3.1", "job4.1"]
 
 
@@ -162,8 +162,16 @@ def test_blobs_nobody_names_go_once_they_are_old(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
     os.utime(tmp_path / "old", (0, 0))
     os.utime(tmp_path / "named", (0, 0))
-    assert remove_unnamed_blobs(tmp_path, {"named"}, time.time()) == 1
+    assert old_blobs(tmp_path, time.time()) == ["named", "old"]
+    assert remove_blobs(tmp_path, ["old", "young", "gone"], time.time()) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["named", "young"]
+
+
+def test_files_are_looked_at_in_turn_however_many_there_are() -> None:
+    turn, names = InTurn(3), [f"f{number}" for number in range(7)]
+    seen = [turn.next(names) for _ in range(3)]
+    assert seen == [["f0", "f1", "f2"], ["f3", "f4", "f5"], ["f6", "f0", "f1"]]
+    assert turn.next(["f0", "f1"]) == ["f0", "f1"] and turn.next([]) == []
 
 
 def cgroup_root(tmp_path: Path, controllers: str) -> tuple[Path, Path]:

@@ -1,0 +1,109 @@
+"""A long queue: what it costs to wait in it, in time for who queues and in memory for every host.
+
+Three agents on one machine, all GPUs taken; what is queued then waits. Memory is the growth of PSS, process by process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from tests.processes import until
+from tests.system.cluster_host import ClusterHost
+
+from .cluster_agents import GPUS, HOSTS, Hosts, job, patiently, running
+from .figures import Figure, latency, registry
+
+QUEUED = 20_000
+SINGLES = 2_000
+IN_FLIGHT = 64
+BATCH = 1_000
+LISTS = 20
+SETTLE_S = 3.0
+
+
+def _pss_by_title(host: ClusterHost) -> dict[str, int]:
+    """Bytes of each of the agent's processes, by what it is; those of work left out."""
+    found: dict[str, int] = {}
+    for process in host.processes():
+        try:
+            title = " ".join(process.cmdline()).strip() or process.name()
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+        except OSError:
+            continue  # it ended meanwhile
+        if "shim" not in title and "worker" not in title.replace("worker_manager", ""):
+            found[title] = found.get(title, 0) + sum(
+                1024 * int(each.split()[1]) for each in lines if each[:4] == "Pss:"
+            )
+    return found
+
+
+def _queue(cluster: Hosts, leader: int) -> tuple[float, float]:
+    """Queue all but the last 2,000 in batches, and those singly; gives jobs a second of each."""
+    with closing(cluster.door(leader)) as door:
+        started = time.perf_counter()
+        for _ in range((QUEUED - SINGLES) // BATCH):
+            door.post("/api/jobs/batch", {"jobs": [job() for _ in range(BATCH)]})
+        batches = (QUEUED - SINGLES) / (time.perf_counter() - started)
+    numbers, lock = iter(range(SINGLES)), threading.Lock()
+
+    def work() -> None:
+        with closing(cluster.door(leader)) as door:
+            while True:
+                with lock:
+                    if next(numbers, None) is None:
+                        return
+                door.post("/api/jobs", job())
+
+    threads = [threading.Thread(target=work) for _ in range(IN_FLIGHT)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return batches, SINGLES / (time.perf_counter() - started)
+
+
+@registry.add("queue")
+def queue(_runs: int) -> Iterator[Figure]:
+    """20,000 jobs that wait, on three hosts: queued, kept, listed, and there again after the leader was killed."""
+    with running() as cluster:
+        leader = cluster.whole()
+        with closing(cluster.door(leader)) as door:
+            door.post("/api/jobs/batch", {"jobs": [job() for _ in range(HOSTS * GPUS)]})
+            until(lambda: door.get("/api/jobs", state="queued", limit=1)["total"] == 0, "all GPUs are taken", 60.0)
+        time.sleep(SETTLE_S)
+        before = {number: _pss_by_title(host) for number, host in cluster.hosts.items()}
+        batches, singles = _queue(cluster, leader)
+        time.sleep(SETTLE_S)
+        after = {number: _pss_by_title(host) for number, host in cluster.hosts.items()}
+        grown = {n: {title: size - before[n].get(title, 0) for title, size in after[n].items()} for n in after}
+        lists = []
+        with closing(cluster.door(leader)) as door:
+            for _ in range(LISTS):
+                started = time.perf_counter()
+                door.get("/api/jobs", state="queued,placed,running", limit=100)
+                lists.append(time.perf_counter() - started)
+        cluster.hosts[leader].kill()
+        other = next(number for number in cluster.hosts if number != leader)
+        patiently(lambda: cluster.ask(other, "GET", "/api/hosts"))
+        started = time.perf_counter()
+        cluster.hosts[leader].start()
+        ready = time.perf_counter() - started
+        patiently(lambda: cluster.ask(leader, "GET", "/api/jobs"))
+        listed = time.perf_counter() - started
+    note = f"{QUEUED:,} jobs wait, 3 agents on one machine"
+    yield Figure("jobs queued in batches of 1,000", "jobs/s", [batches], True, must=1_000, stretch=2_000, note=note)
+    yield Figure(f"jobs queued one by one, {IN_FLIGHT} in flight", "jobs/s", [singles], True, note=note)
+    for number, sizes in grown.items():
+        role = "the leader's host" if number == leader else "another host"
+        total = sum(sizes.values()) / 2**20
+        yield Figure(f"memory, {role}", "MiB", [total], False, must=60, stretch=30, note=note)
+    for title, size in sorted(grown[leader].items(), key=lambda entry: -entry[1]):
+        yield Figure(f"a queued job in {title[-40:]}", "bytes", [size / QUEUED], False, note="on the leader's host")
+    yield latency("ps: the newest 100 of them", [lists], "ms", 1e3, note=note)
+    yield Figure("the leader killed: its agent ready again", "s", [ready], False, must=10, note=note)
+    yield Figure("the same: until it lists jobs", "s", [listed], False, note=note)
