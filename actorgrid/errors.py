@@ -21,6 +21,7 @@
     - UnknownAllocation
     - UnknownSession
     - ResultGone
+    - NotARegularFile
     - NoSuchChild
   + WrongToken
   + TrustError
@@ -249,6 +250,12 @@ class ResultGone(NotFound):
     """The job ended, but its result is past the retention limit."""
 
     http_status = 410
+
+
+class NotARegularFile(NotFound):
+    """Where a file of an attempt belongs, its work has put something else: a FIFO, a link, a directory, a device."""
+
+    http_status = 409
 
 
 class NoSuchChild(NotFound):

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any, BinaryIO
 
 from actorgrid.client.http import AdminHttp, segment
-from actorgrid.errors import ActorGridError, CallTimeout, HostError, HostUnreachable, NotFound
+from actorgrid.errors import ActorGridError, CallTimeout, HostError, HostUnreachable, NotARegularFile, NotFound
 
 from .ranks import Labelled, Ranks
 
@@ -135,24 +135,33 @@ class JobFollower:
         return job
 
     def _carry(self, stream: str, target: BinaryIO | Labelled, rank: int) -> None:
-        number, offset = self._attempt or 1, 0
+        number, offset, unreadable = self._attempt or 1, 0, 0
+
+        def pieces(door: AdminHttp) -> None:
+            nonlocal offset, unreadable
+            if number == unreadable:  # it was said already, and does not become a file again
+                return
+            query = {"stream": stream, "follow": True, "offset": offset, "attempt": number}
+            if rank:
+                query["rank"] = rank
+            try:
+                with door.stream(f"/api/jobs/{segment(self.job_id)}/logs", **query) as response:
+                    self._answered()
+                    while piece := _piece(response):
+                        offset += len(piece)
+                        self._before_output()
+                        target.write(piece)
+                        target.flush()
+            except NotARegularFile as error:
+                unreadable = number
+                self._notice(f"no {stream} of attempt {number}: {error.message}: {error.found}")
+            except NotFound as error:
+                self._notice(f"no {stream} of attempt {number}: {error.message}")
 
         def read(door: AdminHttp) -> None:
             nonlocal number, offset
             while True:
-                query = {"stream": stream, "follow": True, "offset": offset, "attempt": number}
-                if rank:
-                    query["rank"] = rank
-                try:
-                    with door.stream(f"/api/jobs/{segment(self.job_id)}/logs", **query) as response:
-                        self._answered()
-                        while piece := _piece(response):
-                            offset += len(piece)
-                            self._before_output()
-                            target.write(piece)
-                            target.flush()
-                except NotFound as error:
-                    self._notice(f"no {stream} of attempt {number}: {error.message}")
+                pieces(door)
                 # A stream also ends when the agent stops in order: only the job says whether that was all.
                 job = self._look(door)
                 ended = {attempt["number"] for attempt in job["attempts"] if attempt.get("ended_at")}

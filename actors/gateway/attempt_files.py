@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from actorgrid.errors import HostUnreachable, NotFound
 
 from ..links.messages import AskHost
-from ..links.pieces import Piece, read_piece
+from ..links.pieces import Piece, read_result_piece
 from ..work.attempt_dir import AttemptDir
 from .route import Call
 
@@ -53,10 +53,10 @@ class _Here:
             exists = folder.path.exists()
             return Piece(folder.read_output(stream, offset, size), folder.output_size(stream)), exists
 
-        return await self._door.in_pool(read)
+        return await self._door.in_file_pool(read)
 
     async def result(self, offset: int) -> Piece | None:
-        return await self._door.in_pool(partial(read_piece, self._folder.result, offset, RESULT_BYTES))
+        return await self._door.in_file_pool(partial(read_result_piece, self._folder, offset, RESULT_BYTES))
 
 
 class _There:

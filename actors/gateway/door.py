@@ -74,7 +74,10 @@ ROUTES: tuple[Route, ...] = (
 """All that is served, and all that is documented."""
 
 POOL_THREADS = 4
-"""Threads that write blobs and read attempts' files."""
+"""Threads that write blobs, and read what the system says of processes."""
+FILE_THREADS = 4
+"""Threads that read what users' work has left. They are others: where such a file lies on a disk that hangs, those who
+read it wait, and nobody else."""
 SECURITY_HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -125,6 +128,7 @@ class Door:
         self.idle.set()
         self.connections: Callable[[], int] = lambda: 0
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="gateway-files")
+        self._file_pool = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="gateway-output")
         self._scrape: asyncio.Task[bytes] | None = None
         place = host.place
         self._names = allowed_names(host.settings.cluster.bind, *(() if place is None else (place.address,)))
@@ -146,8 +150,12 @@ class Door:
         return self.host.settings
 
     async def in_pool(self, work: Callable[[], T]) -> T:
-        """Run what blocks on files in the pool."""
+        """Run what blocks on our own files in the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def in_file_pool(self, work: Callable[[], T]) -> T:
+        """Run what reads users' files in the threads that are for that."""
+        return await asyncio.get_running_loop().run_in_executor(self._file_pool, work)
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Go on with *work* for a client that has gone; at most one piece for each connection that was open."""
@@ -156,8 +164,9 @@ class Door:
         task.add_done_callback(self._background.discard)
 
     def close(self) -> None:
-        """Let go of the pool; nothing may be asked of the door afterwards."""
+        """Let go of the pools; nothing may be asked of the door afterwards."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._file_pool.shutdown(wait=False, cancel_futures=True)  # a disk that hangs does not keep us
 
     # -- figures
 

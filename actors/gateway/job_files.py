@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
@@ -12,6 +13,7 @@ from actorgrid.errors import (
     ActorError,
     CallTimeout,
     HostUnreachable,
+    NotARegularFile,
     NotFound,
     Overloaded,
     PeerGone,
@@ -90,6 +92,10 @@ async def get_logs(call: Call) -> Any:
             raise Overloaded(
                 "the host serves its maximum of followed outputs", found=f"{MAX_FOLLOWERS}", hint="close some"
             )
+        if attempt is not None:
+            # What is no file is a named error before the answer begins; a host that is away may come back.
+            with suppress(*NOT_THERE):
+                await files_of(call, attempt).output(query.stream, 0, 0, follow=False)
         pieces = _follow(call, query, job)
     elif attempt is None:
         pieces = _nothing()
@@ -250,7 +256,7 @@ ROUTES = (
         "application/octet-stream",
         "jobs",
         query=LogsQuery,
-        errors=(UnknownJob, NotFound, ResultGone),
+        errors=(UnknownJob, NotFound, ResultGone, NotARegularFile),
     ),
     Route(
         "GET",
@@ -259,6 +265,6 @@ ROUTES = (
         get_result,
         "application/octet-stream",
         "jobs",
-        errors=(UnknownJob, WrongState, ResultGone, TaskFailed, TaskCancelled),
+        errors=(UnknownJob, WrongState, ResultGone, NotARegularFile, TaskFailed, TaskCancelled),
     ),
 )

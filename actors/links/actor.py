@@ -20,6 +20,7 @@ from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LedgerMirror
 from ..security.messages import MaterialChanged
 from ..security.peer_identity import peer_identity
+from ..work.attempt_dir import RESULT_FILE_BYTES_MAX
 from .fetching import Fetching
 from .measuring import Measuring
 from .messages import AskHost, AskHosts, AskLeader, FetchBlobs, FetchResult, OpenRelay, SpreadBlobs
@@ -306,7 +307,7 @@ class Links(Server):
         path = self.host.paths.blobs_dir / f"result-{request.attempt_id}"
         if not path.exists():
             fields: Fields = {"attempt_id": request.attempt_id}
-            await self._fetching.fetch(path, [request.host_id], "result", fields)
+            await self._fetching.fetch(path, [request.host_id], "result", fields, bytes_max=RESULT_FILE_BYTES_MAX)
         path.touch()
         return str(path)
 

@@ -20,6 +20,8 @@ from actorgrid.supervisors.runtime import Waiter
 from .pieces import PIECE_BYTES_MAX, Fields, Piece
 
 FETCHES_MAX = 16
+FILE_BYTES_MAX = 2**30
+"""Of one file; a payload came in one HTTP body (``security.max_body_bytes`` is at most this)."""
 FETCHING = ".fetching-"
 """Prefix of what does not have its name yet. Not the gateway's: it clears its own away when it starts, while we write.
 
@@ -39,7 +41,15 @@ class Fetching:
         self.fetched_total = 0
         self.fetched_bytes_total = 0
 
-    async def fetch(self, path: Path, hosts: list[str], service: str, fields: Fields, digest: str = "") -> None:
+    async def fetch(
+        self,
+        path: Path,
+        hosts: list[str],
+        service: str,
+        fields: Fields,
+        digest: str = "",
+        bytes_max: int = FILE_BYTES_MAX,
+    ) -> None:
         """Have the file at *path*, from the first of *hosts* that gives it whole and with this SHA-256.
 
         Raises what the last of them failed with: NotFound, HostUnreachable, ...; DiskFull, StorageError.
@@ -60,7 +70,7 @@ class Fetching:
         error: ActorGridError | None = NotFound("no host is known that could have it", asked=path.name)
         for host_id in hosts:
             try:
-                await self._fetch(path, host_id, service, fields, digest)
+                await self._fetch(path, host_id, service, fields, digest, bytes_max)
                 error = None
                 break
             except ActorGridError as failure:
@@ -78,7 +88,7 @@ class Fetching:
         if self._line:
             self._line.popleft().set(None)
 
-    async def _fetch(self, path: Path, host_id: str, service: str, fields: Fields, digest: str) -> None:
+    async def _fetch(self, path: Path, host_id: str, service: str, fields: Fields, digest: str, bytes_max: int) -> None:
         draft = path.with_name(f"{FETCHING}{secrets.token_hex(8)}")
         found = hashlib.sha256()
         try:
@@ -87,6 +97,12 @@ class Fetching:
                 while offset < size:
                     asked = {**fields, "offset": offset, "size": PIECE_BYTES_MAX}
                     piece = Piece.of_plain(await self._ask(host_id, service, asked))
+                    if max(piece.size, offset + len(piece.data)) > bytes_max:
+                        raise MalformedMessage(
+                            f"host {host_id} offers a file that is too large",
+                            asked=f"{path.name}, at most {bytes_max} bytes",
+                            found=f"{piece.size} bytes",
+                        )
                     if not piece.data and offset < piece.size:
                         raise MalformedMessage(f"host {host_id} gives less of a file than it says it has")
                     file.write(piece.data)

@@ -10,7 +10,10 @@ from typing import Any, TypeGuard
 
 import msgpack
 
-from actorgrid.errors import BadRequest, MalformedMessage
+from actorgrid.errors import BadRequest, MalformedMessage, ResultGone
+
+from ..work.attempt_dir import RESULT_FILE_BYTES_MAX, AttemptDir
+from ..work.untrusted_files import open_to_read
 
 PIECE_BYTES_MAX = 768 * 2**10
 """Of one piece; with what surrounds it, it has to fit into one call's answer."""
@@ -40,16 +43,32 @@ class Piece:
         return cls(data, size)
 
 
+def read_result_piece(folder: AttemptDir, offset: int, size: int) -> Piece | None:
+    """A piece of an attempt's result; ``None`` when it left none.
+
+    Raises NotARegularFile, or ResultGone for a file that is longer than any result.
+    """
+    piece = read_piece(folder.result, offset, size)
+    if piece is not None and piece.size > RESULT_FILE_BYTES_MAX:
+        raise ResultGone(
+            f"what lies where the result of {folder.attempt_id} belongs is none",
+            asked=f"at most {RESULT_FILE_BYTES_MAX} bytes",
+            found=f"a file of {piece.size}",
+            hint="the work itself must have written it: only a function's value is a result",
+        )
+    return piece
+
+
 def read_piece(path: Path, offset: int, size: int) -> Piece | None:
-    """At most *size* bytes of a file from *offset* on; ``None`` when there is no such file."""
+    """At most *size* bytes of a file from *offset* on; ``None`` when there is no such file.
+
+    Raises NotARegularFile: users' work can write where results lie.
+    """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open_to_read(path.parent, path.name) as descriptor:
+            return Piece(os.pread(descriptor, min(size, PIECE_BYTES_MAX), offset), os.fstat(descriptor).st_size)
     except FileNotFoundError:
         return None
-    try:
-        return Piece(os.pread(descriptor, min(size, PIECE_BYTES_MAX), offset), os.fstat(descriptor).st_size)
-    finally:
-        os.close(descriptor)
 
 
 def is_count(value: Any) -> TypeGuard[int]:

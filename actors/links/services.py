@@ -8,7 +8,6 @@ given to run anyway (docs/trust.md). Nothing here is unpickled.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from actorgrid.errors import BadRequest, NotFound, NotSupported
@@ -20,7 +19,7 @@ from ..host.messages import RestartHost
 from ..work.attempt_dir import AttemptDir
 from ..work.messages import AttachLease, DetachLease, EndAllWork
 from .measuring import SERVICE
-from .pieces import Fields, Piece, check_digest, is_count, read_piece
+from .pieces import Fields, Piece, check_digest, is_count, read_piece, read_result_piece
 from .relays import Relays
 
 WAIT_S_MAX = 10.0
@@ -105,12 +104,18 @@ class Services:
 
     async def _result(self, _asker: str, fields: Fields) -> Fields:
         folder = self._folder(fields)
-        return _piece_of(folder.result, fields, NotFound("the result is not kept here", asked=folder.attempt_id))
+        piece = read_result_piece(folder, _count(fields, "offset"), _count(fields, "size"))
+        if piece is None:
+            raise NotFound("the result is not kept here", asked=folder.attempt_id)
+        return piece.to_plain()
 
     async def _blob(self, _asker: str, fields: Fields) -> Fields:
         digest = check_digest(fields.get("digest"))
         path = self._server.host.paths.blobs_dir / digest
-        return _piece_of(path, fields, NotFound("the payload is not here", asked=digest))
+        piece = read_piece(path, _count(fields, "offset"), _count(fields, "size"))
+        if piece is None:
+            raise NotFound("the payload is not here", asked=digest)
+        return piece.to_plain()
 
     async def _keep_blobs(self, asker: str, fields: Fields) -> None:
         digests = fields.get("digests")
@@ -156,13 +161,6 @@ class Services:
         lease_id = _text(fields, "lease_id")
         await self._server.call("worker_manager", DetachLease(lease_id), DETACH_S)
         self._relays.ended(lease_id)
-
-
-def _piece_of(path: Path, fields: Fields, missing: NotFound) -> Fields:
-    piece = read_piece(path, _count(fields, "offset"), _count(fields, "size"))
-    if piece is None:
-        raise missing
-    return piece.to_plain()
 
 
 def _text(fields: Fields, name: str) -> str:

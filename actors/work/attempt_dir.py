@@ -17,7 +17,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,22 @@ from typing import Any
 import msgpack
 
 from actorgrid.configs.durable import sync_folder
-from actorgrid.errors import BadRequest, DiskFull
+from actorgrid.errors import BadRequest, DiskFull, NotARegularFile
+
+from .untrusted_files import open_to_read, open_to_write, read_whole, remove_tree, size_of
 
 RESERVED_BYTES = 4096
 MAX_STATUS_BYTES = 1 << 20
+RESULT_FILE_BYTES_MAX = 65 * 2**20
+"""The largest value of a function (``work.max_result_bytes`` is at most 64 MiB) with what surrounds it. A result file
+that is longer was not written by a worker: a sparse one may seem to hold exabytes."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 def write_durably(path: Path, data: bytes) -> None:
     """Replace *path* with *data*, all or nothing, on disk when this returns. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = open_to_write(path.parent, temporary.name, os.O_TRUNC)
     try:
         view = memoryview(data)
         while view:
@@ -89,7 +93,7 @@ class AttemptDir:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._reserve()
             for stream in (self.stdout, self.stderr):
-                os.close(os.open(stream, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+                os.close(open_to_write(self.path, stream.name))
             write_durably(self.path / "spec.msgpack", msgpack.packb(spec, use_bin_type=True))
         except OSError as error:
             raise DiskFull(
@@ -97,7 +101,7 @@ class AttemptDir:
             ) from error
 
     def _reserve(self) -> None:
-        fd = os.open(self.path / "status.tmp", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_to_write(self.path, "status.tmp")
         try:
             os.posix_fallocate(fd, 0, RESERVED_BYTES)
         finally:
@@ -106,13 +110,13 @@ class AttemptDir:
     def mark_reported(self) -> None:
         """The ledger knows the end: this folder is only kept for its readers."""
         try:
-            os.close(os.open(self.path / "reported", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        except FileNotFoundError:
-            return
+            os.close(open_to_write(self.path, "reported"))
+        except (FileNotFoundError, NotARegularFile):
+            return  # there is no folder any more, or its work has made a directory of that name
 
     def remove(self) -> None:
         """Delete all of it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)
 
     # -- written by the shim
 
@@ -121,7 +125,7 @@ class AttemptDir:
 
         Never runs twice: a second caller gets None even after the first was killed.
         """
-        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self.status_file.exists():
@@ -140,7 +144,7 @@ class AttemptDir:
         """Write how it ended into the reserved room, then give it its name. Raises OSError."""
         data = msgpack.packb(status, use_bin_type=True)
         reserved = self.path / "status.tmp"
-        fd = os.open(reserved, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_to_write(self.path, reserved.name)
         try:
             os.pwrite(fd, data, 0)
             os.fsync(fd)
@@ -159,17 +163,17 @@ class AttemptDir:
 
     def read_spec(self) -> dict[str, Any] | None:
         """What to run, or None."""
-        return _read_map(self.path / "spec.msgpack")
+        return self._read_map("spec.msgpack")
 
     def read_status(self) -> dict[str, Any] | None:
         """How it ended, or None while it has not."""
-        return _read_map(self.status_file)
+        return self._read_map("status.msgpack")
 
     def read_started(self) -> dict[str, Any] | None:
         """Its shim's pid and the machine's boot id, or None when no shim ever took it."""
         if not (self.path / "started").exists():
             return None
-        return _read_map(self.path / "started") or {}
+        return self._read_map("started") or {}
 
     def ended(self) -> bool:
         """Whether nothing will be added to the output any more."""
@@ -185,7 +189,8 @@ class AttemptDir:
         Never ask from the shim's own process: closing the file would drop its lock.
         """
         try:
-            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+            # Not through a link: closing a file drops every lock that this process has on it.
+            fd = os.open(self.path / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
         try:
@@ -198,36 +203,37 @@ class AttemptDir:
 
     def output_size(self, stream: str) -> int:
         """Bytes kept so far of ``stdout`` or ``stderr``."""
-        try:
-            return self._stream(stream).stat().st_size
-        except OSError:
-            return 0
+        return size_of(self.path, _stream(stream)) or 0
 
     def read_output(self, stream: str, offset: int = 0, max_bytes: int = 1 << 20) -> bytes:
         """At most *max_bytes* of ``stdout`` or ``stderr`` from *offset*; empty at the (present) end.
 
-        To follow: read until empty; when :meth:`ended` was true before an empty read, that was all.
+        To follow: read until empty; when :meth:`ended` was true before an empty read, that was all. Raises
+        NotARegularFile when the work has put something else in its place.
         """
         try:
-            fd = os.open(self._stream(stream), os.O_RDONLY | os.O_CLOEXEC)
+            with open_to_read(self.path, _stream(stream)) as fd:
+                return os.pread(fd, max_bytes, offset)
         except OSError:
             return b""
+
+    def read_result(self, bytes_max: int) -> bytes | None:
+        """The result file; ``None`` when there is none that is a regular file of at most so many bytes."""
         try:
-            return os.pread(fd, max_bytes, offset)
-        finally:
-            os.close(fd)
-
-    def _stream(self, stream: str) -> Path:
-        if stream not in ("stdout", "stderr"):
-            raise BadRequest("an attempt has two streams", asked=stream[:40], hint="stdout or stderr")
-        return self.path / stream
-
-
-def _read_map(path: Path) -> dict[str, Any] | None:
-    try:
-        if path.stat().st_size > 64 * MAX_STATUS_BYTES:
+            return read_whole(self.path, "result.bin", bytes_max)
+        except (OSError, NotARegularFile):
             return None
-        fields = msgpack.unpackb(path.read_bytes(), raw=False)
-    except (OSError, ValueError, msgpack.UnpackException):
-        return None
-    return fields if isinstance(fields, dict) else None
+
+    def _read_map(self, name: str) -> dict[str, Any] | None:
+        try:
+            data = read_whole(self.path, name, 64 * MAX_STATUS_BYTES)
+            fields = None if data is None else msgpack.unpackb(data, raw=False)
+        except (OSError, ValueError, msgpack.UnpackException, NotARegularFile):
+            return None
+        return fields if isinstance(fields, dict) else None
+
+
+def _stream(stream: str) -> str:
+    if stream not in ("stdout", "stderr"):
+        raise BadRequest("an attempt has two streams", asked=stream[:40], hint="stdout or stderr")
+    return stream

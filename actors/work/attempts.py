@@ -19,7 +19,15 @@ from typing import Any
 from actorgrid.actors.consensus.attempt_ids import number_of
 from actorgrid.actors.consensus.mirror import LedgerMirror
 from actorgrid.actors.consensus.records import isolation_of
-from actorgrid.errors import ActorGridError, DependencyFailed, DiskFull, LedgerRefused, MalformedBody, WorkerLost
+from actorgrid.errors import (
+    ActorGridError,
+    DependencyFailed,
+    DiskFull,
+    LedgerRefused,
+    MalformedBody,
+    NotARegularFile,
+    WorkerLost,
+)
 from actorgrid.supervisors.server import Server
 from actorgrid.transports.task_frames import JobResult, decode_result
 
@@ -41,6 +49,7 @@ from .outcomes import (
 )
 from .process_tree import send
 from .shim_link import SPEC_VERSION, ShimLink
+from .untrusted_files import size_of
 from .zygote_link import ZygoteLink
 
 MAX_ERROR_RESULT_BYTES = 4 * 2**20  # a result file larger than that is not read by the agent
@@ -349,19 +358,21 @@ class Attempts:
         directory = attempt.directory
         spec = directory.read_spec() or {"id": directory.attempt_id, "kind": "command", "job_id": "", "timeout_s": 0}
         size = directory.output_size("stderr")
-        tail = directory.read_output("stderr", max(0, size - STDERR_TAIL_BYTES), STDERR_TAIL_BYTES)
+        try:
+            tail = directory.read_output("stderr", max(0, size - STDERR_TAIL_BYTES), STDERR_TAIL_BYTES)
+        except NotARegularFile as error:
+            tail = f"[actorgrid: {error}]".encode()
         result = self._read_result(directory, status) if spec["kind"] == "function" else None
         return outcome_of(spec, status, tail, result)
 
     def _read_result(self, directory: AttemptDir, status: dict[str, Any]) -> JobResult | None:
         if status.get("exit_code") == 0:
             # Its value is for the client alone; that it was renamed into place says that it is complete.
-            return JobResult(True, b"", None, None) if directory.result.exists() else None
+            return None if size_of(directory.path, directory.result.name) is None else JobResult(True, b"", None, None)
         try:
-            if directory.result.stat().st_size > MAX_ERROR_RESULT_BYTES:
-                return None
-            return decode_result(directory.result.read_bytes())
-        except (OSError, MalformedBody):
+            data = directory.read_result(MAX_ERROR_RESULT_BYTES)
+            return None if data is None else decode_result(data)
+        except MalformedBody:
             return None
 
     async def _report(self, attempt: LiveAttempt, facts: dict[str, Any]) -> None:

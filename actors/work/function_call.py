@@ -15,8 +15,18 @@ from typing import Any
 
 import cloudpickle
 
-from actorgrid.errors import ActorGridError, DependencyFailed, TaskFailed, TaskTimedOut, UnpicklableResult
+from actorgrid.errors import (
+    ActorGridError,
+    DependencyFailed,
+    NotARegularFile,
+    TaskFailed,
+    TaskTimedOut,
+    UnpicklableResult,
+)
 from actorgrid.transports.task_frames import decode_result
+
+from .attempt_dir import RESULT_FILE_BYTES_MAX
+from .untrusted_files import read_whole
 
 MAX_TRACEBACK_CHARS = 64 * 1024
 MAX_EXCEPTION_BYTES = 1 << 20
@@ -97,7 +107,16 @@ class _PayloadUnpickler(pickle.Unpickler):
 def load_result(job_id: str, path: Path) -> Any:
     """The value a job left. Raises DependencyFailed."""
     try:
-        result = decode_result(path.read_bytes())
+        data = read_whole(path.parent, path.name, RESULT_FILE_BYTES_MAX)
+        if data is None:
+            raise DependencyFailed(
+                f"the result of job {job_id} is too large", asked=job_id, found=f"over {RESULT_FILE_BYTES_MAX} bytes"
+            )
+        result = decode_result(data)
+    except NotARegularFile as error:
+        raise DependencyFailed(
+            f"job {job_id} left no result: {error.message}", asked=job_id, found=error.found
+        ) from None
     except OSError as error:
         raise DependencyFailed(f"the result of job {job_id} is gone: {error.strerror}", asked=job_id) from None
     if result.value is None:

@@ -12,7 +12,15 @@ import msgpack
 
 from actorgrid.actors.consensus.mirror import LedgerMirror
 from actorgrid.actors.consensus.records import isolation_of
-from actorgrid.errors import ActorGridError, DiskFull, LedgerRefused, Overloaded, UnknownAllocation, WorkerLost
+from actorgrid.errors import (
+    ActorGridError,
+    DiskFull,
+    LedgerRefused,
+    NotARegularFile,
+    Overloaded,
+    UnknownAllocation,
+    WorkerLost,
+)
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
@@ -35,11 +43,13 @@ from .environment import PYTHON, device_variables, enforcement, host_tag, work_e
 from .housekeeping import end_marked
 from .lease_keeper import LeaseKeeper
 from .shim_link import SPEC_VERSION, ShimLink
+from .untrusted_files import open_to_write, read_whole
 from .zygote_link import ZygoteLink
 
 ATTACH_WAIT_S = 15.0
 TICK_S = 0.5
 START_BACKOFF_MAX_S = 5.0
+LEASE_BYTES_MAX = 2**20
 
 
 class Leases:
@@ -455,19 +465,19 @@ def _write_lease(folder: Path, lease: dict[str, Any]) -> bool:
 
     ``False`` on a full disk, or when the worker is gone.
     """
-    temporary = folder / "lease.tmp"
     try:
-        temporary.touch(mode=0o600)
-        temporary.write_bytes(msgpack.packb(lease))
-        temporary.rename(folder / "lease.msgpack")
-    except OSError:
+        with os.fdopen(open_to_write(folder, "lease.tmp", os.O_TRUNC), "wb") as file:
+            file.write(msgpack.packb(lease))
+        (folder / "lease.tmp").rename(folder / "lease.msgpack")
+    except (OSError, NotARegularFile):
         return False
     return True
 
 
 def _read_lease(folder: Path) -> dict[str, Any] | None:
     try:
-        lease = msgpack.unpackb((folder / "lease.msgpack").read_bytes())
-    except (OSError, ValueError):
+        data = read_whole(folder, "lease.msgpack", LEASE_BYTES_MAX)
+        lease = None if data is None else msgpack.unpackb(data)
+    except (OSError, ValueError, msgpack.UnpackException, NotARegularFile):
         return None
     return lease if isinstance(lease, dict) else None

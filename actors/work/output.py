@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 
 READ_BYTES = 64 * 1024
 FULL_DISK_RETRY_S = 0.5
 
 
 class OutputStream:
-    """One output pipe and its bounded file. ``dropped`` counts the bytes that were not kept."""
+    """A pipe and its bounded file, by descriptors that are closed here. ``dropped`` counts what was not kept."""
 
-    def __init__(self, pipe: int, path: Path, max_bytes: int) -> None:
+    def __init__(self, pipe: int, file: int, max_bytes: int) -> None:
         self.pipe: int | None = pipe
         self.dropped = 0
         self.blocked_until = 0.0
         self._room = max_bytes
         self._max = max_bytes
         self._pending = b""
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._file = file
         os.set_blocking(pipe, False)
 
     def drain(self, now: float) -> bool:

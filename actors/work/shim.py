@@ -47,6 +47,7 @@ from .limits import MemoryGroup, limit_process, writable_cgroup
 from .linux import MARK_HOST, adopt_orphans, boot_seconds, close_all_but, die_with_parent, mark
 from .output import FULL_DISK_RETRY_S, OutputStream
 from .process_tree import children_of, descendants, kill_descendants, living, send, tree_rss_bytes
+from .untrusted_files import open_to_write
 
 READ_BYTES = 64 * 1024
 MAX_CONTROLLERS = 4
@@ -131,6 +132,8 @@ class Shim:
         if self._spec["kind"] == "worker":
             self._worker, child_control = socket.socketpair()
             inherited = [*inherited, child_control]
+        # Before the work runs, which could put something else there. It gets neither: both are closed when it starts.
+        files = [open_to_write(self._dir.path, path.name, os.O_APPEND) for path in (self._dir.stdout, self._dir.stderr)]
         shim_pid = os.getpid()
         self._child = os.fork()
         if self._child == 0:
@@ -141,8 +144,7 @@ class Shim:
             end.close()
         limit = self._spec["max_output_bytes"]
         self._streams = [
-            OutputStream(out_read, self._dir.stdout, limit),
-            OutputStream(err_read, self._dir.stderr, limit),
+            OutputStream(pipe, file, limit) for pipe, file in zip((out_read, err_read), files, strict=True)
         ]
         for stream in self._streams:
             self._poll.register(stream.pipe or 0, select.POLLIN)

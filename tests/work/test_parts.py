@@ -66,7 +66,7 @@ def test_an_attempt_is_taken_once(tmp_path: Path) -> None:
 
 def test_a_full_disk_holds_the_writer_back_and_counts_what_is_lost() -> None:
     reader, writer = os.pipe()
-    stream = OutputStream(reader, Path("/dev/full"), 1000)
+    stream = OutputStream(reader, os.open("/dev/full", os.O_WRONLY), 1000)
     os.write(writer, b"hello")
     assert not stream.drain(0.0)
     assert stream.blocked_until > 0
