@@ -116,6 +116,34 @@ class NodeHealth(StrEnum):
     UNKNOWN = "unknown"
 
 
+class ClusterHealth(StrEnum):
+    """Health of the cluster as one host knows it. Work is accepted there while it is healthy or degraded."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    """Work is accepted; a host, a device, a disk or a certificate needs somebody to look at it."""
+    NOT_READY = "not_ready"
+    """A process of the host that was asked is not up."""
+    STALLED = "stalled"
+    """There is a leader, and commits do not come through."""
+    ELECTING = "electing"
+    """Nobody leads just now; an election takes about a second."""
+    NO_QUORUM = "no_quorum"
+    """Nobody can lead as far as this host knows: it hears no majority of the voters."""
+
+
+class HostPresence(StrEnum):
+    """Whether a host is there, as another one knows it."""
+
+    PRESENT = "present"
+    AWAY = "away"
+    """Not heard of for a while; its work goes on, or is over, by its own patience."""
+    LOST = "lost"
+    """Away for so long that its work was given up."""
+    UNKNOWN = "unknown"
+    """Only whoever leads could say, and nobody is known to."""
+
+
 class Pool(StrEnum):
     """Kinds of warm workers."""
 
@@ -395,6 +423,8 @@ class Job(Answer):
     depends_on: list[str] = []
     error: dict[str, Any] | None = None
     attempts: list[Attempt] = []
+    unconfirmed: str | None = None
+    """Why its state is only what was last known: its host is away or lost, or cannot be asked about."""
 
 
 class GPUDevice(Answer):
@@ -419,6 +449,8 @@ class GPUDevice(Answer):
     status: GPUStatus = GPUStatus.AVAILABLE
     unfit: str | None = None
     """Why it takes nothing new, on whichever host it is; ``None``: it does."""
+    presence: HostPresence = HostPresence.PRESENT
+    """Whether its host is there."""
     jobs: list[str] = []
 
 
@@ -436,6 +468,7 @@ class ClusterNode(Answer):
     memory_mib: int
     memory_mib_allocated: int = 0
     health: NodeHealth = NodeHealth.HEALTHY
+    presence: HostPresence = HostPresence.PRESENT
     problems: list[str] = []
     last_heartbeat: float | None = None
     node: int | None = None

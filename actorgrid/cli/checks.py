@@ -117,16 +117,16 @@ def check_agent(call: Call, report: Report) -> Iterator[Finding]:
         yield Finding("agent", "note", f"none runs: {error.message}", error.hint if gone else "actorgrid up starts one")
         return
     try:
-        ready = call.http.request("GET", "/readyz", timeout_s=5.0)
+        health = call.http.request("GET", "/api/cluster", timeout_s=20.0)
         report.settings = call.http.get("/api/config")["settings"]
         report.running = True
     except ActorGridError as error:
         yield Finding("agent", "problem", f"{url}: {error.message}", error.hint or "actorgrid up")
         return
-    problems = ready.get("problems") or []
-    yield Finding("agent", "ok", f"answers at {url}, {ready.get('health', 'ready')}")
-    for problem in problems:
-        yield Finding("agent", "problem", str(problem), "actorgrid inspect shows each process; the log is agent.log")
+    yield Finding("agent", "ok", f"answers at {url}, {health.get('health', 'ready')}")
+    for each in health.get("findings", ()):
+        level: Literal["note", "problem"] = "note" if each["level"] == "note" else "problem"
+        yield Finding("cluster", level, f"{each['what']}: {each['found']}", str(each["try"]))
 
 
 def check_configuration(call: Call, config_dir: Path | None, report: Report) -> Iterator[Finding]:

@@ -7,28 +7,32 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
-from .show import coloured, number, share, size, table
+from .show import ago, clock, coloured, last_known, number, share, size, table
 
 
 @click.command()
+@click.option("--strict", is_flag=True, help="Exit with 1 when the cluster is degraded, too.")
 @host_options
 @pass_call
-def status(call: Call) -> int:
+def status(call: Call, strict: bool) -> int:
     """One screen: health, GPUs, jobs.
 
-    Exits with 0 when the host is ready, 1 when it answers but is not.
+    Of the cluster as the host that answers knows it. Exits with 0 while work is accepted there (healthy, degraded),
+    else with 1: not_ready, stalled, electing, no_quorum.
     """
     summary = call.http.get("/api/cluster")
     ready = bool(summary.get("ready", True))
+    health = str(summary.get("health", "unknown"))
+    code = 0 if ready and (health == "healthy" or not strict) else 1
     if call.json:
         call.document({**summary, "url": call.http.url})
-        return 0 if ready else 1
+        return code
     name = summary.get("name", "actorgrid")
-    health = str(summary.get("health", "unknown"))
     click.echo(f"{click.style(name, bold=True)} at {call.http.url}: {coloured(health)}{'' if ready else ', not ready'}")
-    for problem in summary.get("problems", []):
-        click.echo(f"  problem: {problem}")
-    click.echo(f"  hosts  {summary.get('hosts', 0)}")
+    last_known(summary, err=False)
+    for finding in summary.get("findings") or [{"what": text} for text in summary.get("problems", [])]:
+        _finding(finding)
+    click.echo(f"  hosts  {_part(summary.get('hosts_present'), summary.get('hosts', 0))}")
     click.echo(f"  gpus   {_gpus_line(summary)}")
     jobs = {state: count for state, count in summary.get("jobs", {}).items() if isinstance(count, int) and count}
     click.echo("  jobs   " + (", ".join(f"{count} {coloured(state)}" for state, count in jobs.items()) or "none yet"))
@@ -41,18 +45,36 @@ def status(call: Call) -> int:
         click.echo("  next   actorgrid doctor")
     elif not jobs:
         click.echo("  next   actorgrid run --gpus 0.25 -- env")
-    return 0 if ready else 1
+    return code
+
+
+def _finding(finding: dict[str, Any]) -> None:
+    """One thing that is wrong: what, since when, and what to do."""
+    word = "note" if finding.get("level") == "note" else "problem"
+    since = f" (since {clock(finding['since'])})" if finding.get("since") else ""
+    click.echo(f"  {word}: {finding['what']}{since}")
+    if finding.get("found"):
+        click.echo(f"    found: {finding['found']}")
+    if finding.get("try"):
+        click.echo(f"    try: {finding['try']}")
+
+
+def _part(present: int | None, count: int) -> str:
+    """How many of them are there; the whole alone when all are."""
+    return str(count) if present is None or present == count else f"{present} of {count}"
 
 
 def _gpus_line(summary: dict[str, Any]) -> str:
     count = summary.get("gpus", 0)
     if not count:
         return "none"
+    present = summary.get("gpus_present")
+    away = "" if present is None or present == count else f", {count - present} away"
     models = ", ".join(summary.get("gpu_models", []))
     used, total = summary.get("gpu_allocated_milli", 0), summary.get("gpu_capacity_milli", 1000 * count)
     simulated = "\n         simulated: placement is real, the devices are not"
     note = simulated if summary.get("gpu_sources") == ["simulated"] else ""
-    return f"{count} x {models}, {share(used)} of {share(total)} allocated{note}"
+    return f"{_part(present, count)} x {models}{away}, {share(used)} of {share(total)} allocated{note}"
 
 
 def _performance_line(figures: dict[str, Any]) -> str:
@@ -75,10 +97,11 @@ def hosts(call: Call) -> None:
     if call.json:
         call.document(answer)
         return
+    last_known(answer)
     rows = [
         [
             str(host["hostname"]),
-            str(host["health"]) + (", draining" if host.get("draining") else ""),
+            _health(host) + (", draining" if host.get("draining") else ""),
             "-" if host.get("node") is None else str(host["node"]),
             str(host.get("raft_role", "-")),
             f"{host['ip_address']}:{host['port']}",
@@ -97,6 +120,14 @@ def hosts(call: Call) -> None:
     )
 
 
+def _health(host: dict[str, Any]) -> str:
+    """A word, and for a host that is not there, for how long it was not heard of."""
+    heard = host.get("last_heartbeat")
+    if host.get("presence", "present") == "present" or not heard:
+        return str(host["health"])
+    return f"{host['health']} for {ago(heard)}"
+
+
 def _problems(problems: list[str]) -> str:
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return problems[0] + more if problems else "-"
@@ -112,12 +143,13 @@ def gpus(call: Call) -> None:
         call.document(answer)
         return
     names = {host["node_id"]: host["hostname"] for host in call.http.get("/api/hosts")["hosts"]}
+    last_known(answer)
     rows = [
         [
             str(names.get(gpu["host"], gpu["host"])),
             str(gpu["index"]),
             str(gpu["model"]),
-            str(gpu["status"]) + (" (unfit)" if gpu.get("unfit") else ""),
+            _device_status(gpu),
             share(gpu.get("allocated_milli", 0)),
             _of(gpu.get("memory_allocated_bytes", 0), gpu["memory_total_bytes"]),
             number(gpu.get("utilization_percent"), "%"),
@@ -134,6 +166,13 @@ def gpus(call: Call) -> None:
         counts[str(gpu["source"])] += 1
     if set(counts) - {"probed"}:
         click.echo("(" + ", ".join(f"{count} {source}" for source, count in counts.items()) + ")")
+
+
+def _device_status(gpu: dict[str, Any]) -> str:
+    """Of a device whose host is not there, nothing is known but that."""
+    if gpu.get("presence", "present") != "present":
+        return f"host {gpu['presence']}"
+    return str(gpu["status"]) + (" (unfit)" if gpu.get("unfit") else "")
 
 
 def _of(part_bytes: int, total_bytes: int) -> str:

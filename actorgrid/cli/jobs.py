@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
-from .show import ago, aligned, coloured, on_terminal, share, size, span, table
+from .show import ago, aligned, coloured, last_known, on_terminal, share, size, span, table
 
 STATES = ["queued", "placed", "running", "succeeded", "failed", "cancelled", "lost"]
 LIVE = ["queued", "placed", "running"]
@@ -38,6 +38,7 @@ def ps(call: Call, every: bool, states: tuple[str, ...], limit: int, watch: bool
         call.document(answer)
         return
     rows = _rows(answer["jobs"], _host_names(call, answer["jobs"]))
+    last_known(answer)
     table(COLUMNS, rows, "no jobs" if every or states else "no jobs wait or run; actorgrid ps --all shows ended ones")
     if answer.get("total", 0) > len(rows) > 0:
         click.echo(f"(the newest {len(rows)} of {answer['total']}; --limit shows more)")
@@ -77,7 +78,8 @@ def _row(job: dict[str, Any], shown: str, hosts: dict[str, str]) -> list[str]:
     return [
         shown,
         str(job["name"])[:32],
-        str(job["state"]),
+        # Not plainly: what it is now, only its host could say.
+        str(job["state"]) + ("?" if job.get("unconfirmed") else ""),
         _gpus(job.get("resources", {})),
         _place(last, hosts),
         ago(job["submitted_at"]),
@@ -110,6 +112,8 @@ def note(job: dict[str, Any]) -> str:
     """What one should know of a job beside its state."""
     if job.get("cancel_requested") and job["state"] in LIVE:
         return "stopping"
+    if job.get("unconfirmed"):
+        return str(job["unconfirmed"])
     attempts = job.get("attempts") or []
     last = attempts[-1] if attempts else {}
     if last.get("preemption") and job["state"] in ("placed", "running"):
@@ -133,11 +137,13 @@ def _watch(call: Call, states: list[str], limit: int, strict: bool) -> None:
     drawing = on_terminal() and not call.json
     while True:
         # Ended jobs are asked for too, or a job that leaves the list would leave without a word.
-        jobs = _list(call, states if drawing else STATES, limit)["jobs"]
+        answer = _list(call, states if drawing else STATES, limit)
+        jobs = answer["jobs"]
         if drawing:
             rows = _rows(jobs, _host_names(call, jobs))
             click.clear()
             click.echo(f"{time.strftime('%H:%M:%S')}  Ctrl-C leaves")
+            last_known(answer)
             lines = aligned([[name.rstrip(">") for name in COLUMNS], *rows], COLUMNS) if rows else ["no jobs"]
             click.echo("\n".join(lines))
         for job in reversed([] if drawing else jobs):

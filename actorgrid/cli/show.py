@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import click
 
@@ -23,6 +24,10 @@ STATE_COLOURS = {
     "available": "green",
     "allocated": "blue",
     "degraded": "yellow",
+    "not_ready": "red",
+    "stalled": "red",
+    "electing": "yellow",
+    "no_quorum": "red",
     "unreachable": "red",
     "error": "red",
 }
@@ -121,6 +126,20 @@ def span(seconds: float | None) -> str:
 def ago(at: float | None) -> str:
     """How long ago, for a table."""
     return span(None if at is None else time.time() - at)
+
+
+def clock(at: float) -> str:
+    """A time of day; with its date when it is not of today or so."""
+    day = "" if abs(at - time.time()) < 43_200 else "%Y-%m-%d "
+    return time.strftime(f"{day}%H:%M:%S", time.localtime(at))
+
+
+def last_known(answer: Mapping[str, Any], *, err: bool = True) -> None:
+    """Say that an answer is not of now, on stderr unless *err* is off; nothing for one that is of now."""
+    known = answer.get("last_known")
+    if known:
+        why = f": {known['why']}" if known.get("why") else ""
+        click.echo(click.style(f"last known {span(known['age_s'])} ago{why}", fg="yellow"), err=err)
 
 
 def number(value: float | None, unit: str = "", digits: int = 0) -> str:

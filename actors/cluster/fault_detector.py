@@ -1,6 +1,8 @@
 """FaultDetector: hears every server's beats, reads the host's disk and memory, and says how it is.
 
-Health goes to the shared state under ``health/HOST_ID`` when it changes, so that every host may read it.
+Health goes to the shared state under ``health/HOST_ID`` when it changes, so that every host may read it. How the
+cluster is, as this host knows it, is judged in ``health.py``: readiness, ``status``, ``doctor`` and figures follow from
+that one verdict.
 
 Where the ledger is led it also says which hosts are lost, once what runs there has had to stop (``host_leases.py``).
 """
@@ -14,6 +16,7 @@ from typing import Any
 import psutil
 
 from actorgrid.errors import ActorGridError
+from actorgrid.models import ClusterHealth
 from actorgrid.supervisors.envelope import Beat
 from actorgrid.supervisors.runtime import Timer
 from actorgrid.supervisors.server import Server, handles
@@ -22,8 +25,10 @@ from ..consensus.messages import Applied, Query
 from ..consensus.mirror import LedgerMirror
 from ..replication.messages import Mutate
 from .core import Vitals
+from .health import Verdict
+from .health_watch import HealthWatch
 from .host_leases import Loss, Picture, losses, next_at, picture_of
-from .messages import HealthReport
+from .messages import ClusterHealthReport, HealthReport, HostsAway
 
 EXPECTED = (
     "consensus",
@@ -50,7 +55,8 @@ class FaultDetector(Server):
 
     async def start(self) -> None:
         """Nobody is judged before a full patience has passed."""
-        self._mirror = LedgerMirror(self, lambda _snapshot: self._plan(), self._on_applied, jobs="begun")
+        self._mirror = LedgerMirror(self, lambda _snapshot: self._on_snapshot(), self._on_applied, jobs="begun")
+        self._watch = HealthWatch(self, self._mirror)
         self._plan_timer: Timer | None = None
         self._judging = False
         self._heard: dict[str, float] = {}
@@ -81,7 +87,22 @@ class FaultDetector(Server):
     @handles(HealthReport)
     def _report(self, _request: HealthReport) -> dict[str, Any]:
         self._vitals.beat(self.name, os.getpid(), self.handled, self.runtime.monotonic())
-        return self._vitals.report(self.runtime.monotonic())
+        verdict = self._verdict()
+        report = self._vitals.report(self.runtime.monotonic())
+        return {**report, "ready": verdict.ready, "cluster": verdict.to_plain()}
+
+    @handles(ClusterHealthReport)
+    async def _cluster_report(self, _request: ClusterHealthReport) -> dict[str, Any]:
+        await self._watch.ask_leader()
+        return self._verdict().to_plain()
+
+    @handles(HostsAway)
+    def _hosts_away(self, _request: HostsAway) -> dict[str, Any]:
+        return {"quiet_s": self._watch.quiet_s()}
+
+    def _verdict(self) -> Verdict:
+        silent = tuple(self._vitals.silent(self.runtime.monotonic()))
+        return self._watch.verdict(silent, tuple(self._vitals.host_problems))
 
     async def _check(self) -> None:
         now_s = self.runtime.monotonic()
@@ -91,6 +112,7 @@ class FaultDetector(Server):
         self._last_check_s = now_s
         self._vitals.beat(self.name, os.getpid(), self.handled, now_s)
         self._vitals.host_problems = self._read_host()
+        self.spawn(self._watch.look())
         report = self._vitals.report(now_s)
         shown = (report["health"], tuple(report["problems"]))
         if shown == self._published:
@@ -113,7 +135,12 @@ class FaultDetector(Server):
 
     # -- hosts that are away
 
+    def _on_snapshot(self) -> None:
+        self._watch.leader_changed()
+        self._plan()
+
     def _on_applied(self, message: Applied) -> None:
+        self._watch.leader_changed()
         if any(kind in ("absent", "leader") for kind, _, _ in message.changes):
             self._plan()
 
@@ -163,8 +190,17 @@ class FaultDetector(Server):
         )
 
     def metrics(self) -> dict[str, float]:
-        """Counts of silent servers, restarts seen, and pauses of the host."""
+        """Counts of silent servers, restarts seen, pauses of the host; and the cluster as this host knows it."""
+        verdict = self._verdict()
+        states = {f"cluster_{state.value}": float(verdict.health is state) for state in ClusterHealth}
         return {
+            **states,
+            "cluster_can_commit": float(verdict.can_commit),
+            "cluster_problems": float(sum(problem.level != "note" for problem in verdict.problems)),
+            "cluster_hosts": float(len(verdict.hosts)),
+            "cluster_hosts_present": float(verdict.hosts_present),
+            "cluster_gpus": float(verdict.gpus),
+            "cluster_gpus_present": float(verdict.gpus_present),
             "silent_servers": len(self._vitals.silent(self.runtime.monotonic())),
             "server_restarts_total": sum(vital.restarts for vital in self._vitals.servers.values()),
             "host_pauses_total": self._pauses,
@@ -174,5 +210,5 @@ class FaultDetector(Server):
         }
 
     def status(self) -> dict[str, Any]:
-        """The health report."""
-        return self._vitals.report(self.runtime.monotonic())
+        """The health report, and the verdict on the cluster."""
+        return {**self._vitals.report(self.runtime.monotonic()), "cluster": self._verdict().to_plain()}

@@ -13,7 +13,7 @@ from typing import Any
 
 import actorgrid
 from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
-from actorgrid.models import JobState, NodeHealth
+from actorgrid.models import JobState
 from actorgrid.supervisors.envelope import GetStatus, SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
@@ -25,12 +25,14 @@ from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from ..links.messages import AskHosts
 from .absence import Absence
+from .condition import away_s, condition_of, keeping_back, not_told, summary_of, unsure_note
 from .core import choose_pool
 from .leaving import Leaving
 from .messages import (
     AllowAbsence,
     CancelJob,
     ChangeSetting,
+    ClusterHealthReport,
     ClusterSummary,
     GetJob,
     HealthReport,
@@ -305,11 +307,12 @@ class ClusterManager(Server):
             fit = await self._explain(job["resources"], job["job_id"])
             if fit is not None and not fit.get("fits") and not fit.get("stands_aside"):
                 openings = await self._openings(job["resources"], fit)
+        health = await self._health()
         around = Circumstances(
             now=time(),
             dependencies=states,
             fit=fit,
-            problems=tuple((await self._health())["problems"]),
+            problems=keeping_back(health),
             hosts=self._mirror.hosts,
             allocations=tuple(self._mirror.allocations.values()),
             jobs=self._mirror.jobs,
@@ -317,7 +320,8 @@ class ClusterManager(Server):
             waiting=int((fit or {}).get("waiting") or 0),
             root=await self._root_of_failure(job),
             quotas=self._mirror.quotas,
-            away={host: self.runtime.boottime() - at for host, at in self._mirror.absent.items()},
+            away=away_s(health, time()),
+            unsure=unsure_note(health, self.host.host_id, job, time()),
         )
         return explain_job(job, around)
 
@@ -369,12 +373,15 @@ class ClusterManager(Server):
         try:
             report: dict[str, Any] = await self.call("fault_detector", HealthReport(), timeout_s=2.0)
         except ActorGridError as error:
-            return {
-                "health": "degraded",
-                "ready": False,
-                "problems": [f"fault_detector: {error.message}"],
-                "servers": {},
-            }
+            return not_told(error.message)
+        return report
+
+    async def _cluster_health(self) -> dict[str, Any]:
+        """The verdict on the cluster, with whom the host that leads misses."""
+        try:
+            report: dict[str, Any] = await self.call("fault_detector", ClusterHealthReport(), timeout_s=3.0)
+        except ActorGridError as error:
+            return dict(not_told(error.message)["cluster"])
         return report
 
     async def _devices(self) -> list[dict[str, Any]]:
@@ -391,11 +398,12 @@ class ClusterManager(Server):
     async def _hosts(self, request: ListHosts) -> list[dict[str, Any]]:
         await self._mirror.reached(request.seen)
         reports = {self.host.host_id: await self._health(), **await self._reports_elsewhere()}
+        known = await self._cluster_health()
         devices = await self._devices()
         port = await self._port()
         voters = (await self.call("consensus", Query("status")))["voters"]
         return [
-            {**self._host_view(record, reports, devices, port), **self._membership(host_id, voters)}
+            {**self._host_view(record, reports, known, devices, port), **self._membership(host_id, voters)}
             for host_id, record in sorted(self._mirror.hosts.items())
         ]
 
@@ -412,23 +420,6 @@ class ClusterManager(Server):
             self.log.info("the other hosts' health: %s", error)
             return {}
         return found
-
-    def _condition(self, record: dict[str, Any], reports: dict[str, dict[str, Any]]) -> dict[str, Any]:
-        """How a host is: as it says itself, else as far as this one can tell; whom it misses, the leader knows."""
-        host_id, mirror = record["host_id"], self._mirror
-        problems: list[str] = []
-        heard_at: float | None = None
-        if host_id in mirror.absent:
-            state = NodeHealth.UNREACHABLE.value
-            heard_at = time() - self.runtime.boottime() + mirror.absent[host_id]
-        elif host_id in reports:
-            state, problems, heard_at = reports[host_id]["health"], list(reports[host_id]["problems"]), time()
-        else:
-            state, heard_at = NodeHealth.UNKNOWN.value, time() if mirror.leads else None
-        if record["state"] == "lost":
-            state, heard_at = NodeHealth.LOST.value, heard_at or record["heard_at"]
-            problems.insert(0, "it was away for too long: it gets work again once nothing lives there of what it had")
-        return {"health": state, "problems": problems, "last_heartbeat": heard_at}
 
     def _membership(self, host_id: str, voters: list[int]) -> dict[str, Any]:
         """What a host is to the cluster; all that there is when it is alone."""
@@ -458,7 +449,12 @@ class ClusterManager(Server):
         return int(str(status["url"]).rpartition(":")[2])
 
     def _host_view(
-        self, record: dict[str, Any], reports: dict[str, dict[str, Any]], devices: list[dict[str, Any]], port: int
+        self,
+        record: dict[str, Any],
+        reports: dict[str, dict[str, Any]],
+        known: dict[str, Any],
+        devices: list[dict[str, Any]],
+        port: int,
     ) -> dict[str, Any]:
         held = [a for a in self._mirror.allocations.values() if a["host"] == record["host_id"]]
         return {
@@ -472,7 +468,7 @@ class ClusterManager(Server):
             "cpu_milli_allocated": sum(a["cpu_milli"] for a in held),
             "memory_mib": record["memory_mib"],
             "memory_mib_allocated": sum(a["memory_mib"] for a in held),
-            **self._condition(record, reports),
+            **condition_of(record, reports, known, time()),
             "draining": record.get("draining", False),
             "measured": record.get("measured"),
         }
@@ -480,6 +476,7 @@ class ClusterManager(Server):
     @handles(ClusterSummary)
     async def _summary(self, request: ClusterSummary) -> dict[str, Any]:
         await self._mirror.reached(request.seen)
+        known = await self._cluster_health()
         health = await self._health()
         devices = await self._devices()
         counts = await self.call("consensus", Query("counts"))
@@ -491,9 +488,7 @@ class ClusterManager(Server):
         jobs = counts.get("jobs", counts)
         return {
             "name": self.host.settings.cluster.name,
-            "health": health["health"],
-            "ready": health["ready"],
-            "problems": health["problems"],
+            **summary_of(known),
             "servers": health["servers"],
             "hosts": len(self._mirror.hosts),
             "gpus": len(devices),

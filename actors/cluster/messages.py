@@ -178,4 +178,18 @@ class ReturnWorker:
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """Answer: {"health": NodeHealth, "ready": bool, "problems": [...], "servers": {name: {...}}}."""
+    """How this host is. Answer: {"health": NodeHealth, "problems": [...], "servers": {name: {...}}, "ready": bool,
+    "cluster": as for ClusterHealthReport}, of what is known already: nobody else is asked.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterHealthReport:
+    """How the cluster is, as this host knows it (``health.Verdict.to_plain``). The host that leads is asked whom it
+    misses, for a second at most.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class HostsAway:
+    """For the host that leads. Answer: {"quiet_s": {host: for how long it was not heard of}}. Raises NotLeader."""

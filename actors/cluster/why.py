@@ -38,7 +38,7 @@ class Circumstances:
 
     *dependencies*: the states of the jobs it depends on; *openings*: what could be asked for instead and would fit
     now; *waiting*: how many jobs wait; *root*: for one that failed with a job it depends on, the job it began with;
-    *away*: hosts that are not heard of, and for how many seconds.
+    *away*: hosts that are not heard of, and for how many seconds; *unsure*: why all this is only what was last known.
     """
 
     now: float
@@ -53,6 +53,7 @@ class Circumstances:
     root: Record | None = None
     quotas: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     away: Mapping[str, float] = field(default_factory=dict)
+    unsure: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -418,7 +419,9 @@ def _running(job: Record, around: Circumstances) -> _Story:
 
 def _stopping(story: _Story, job: Record, around: Circumstances) -> _Story:
     host = job["attempts"][-1].get("host") or ""
-    story.notes.extend([*lost_note(job), *away_note(job, _name(host, around), around.away.get(host))])
+    story.notes.extend([*lost_note(job), *around.unsure])
+    if not around.unsure:
+        story.notes.extend(away_note(job, _name(host, around), around.away.get(host)))
     now = around.now
     if job["cancel_requested"]:
         story.notes.append("it was asked to stop; it is killed when its grace is over")

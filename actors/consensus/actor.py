@@ -90,6 +90,7 @@ class Consensus(Server):
         self._snapshot_under_way = False
         self._links: RaftLinks | None = None
         self._heard_of = Heard()
+        self._contacts: dict[int, float] = {}  # by node: when anything of it came, whoever leads
         self._absent: dict[str, float] = {}
         self._departures = Departures(self, self._is_led, lambda: not self._ready.done, self.failed)
         plan = self.host.voter
@@ -317,8 +318,10 @@ class Consensus(Server):
 
     def _step(self, message: Message) -> None:
         """Take a message of another host."""
+        now = self.runtime.boottime()
+        self._contacts[message.sender] = now
         if self._leading:
-            self._heard_of.message(message.kind, message.sender, self.runtime.boottime())
+            self._heard_of.message(message.kind, message.sender, now)
         self._voter.step(message)
 
     def _look_around(self) -> None:
@@ -553,6 +556,7 @@ class Consensus(Server):
             "role": self._voter.role,
             "leader": self._leader_host(),
             "voters": list(self._voter.members.voters),
+            "contact_s": self._contact_s(),
             "term": self._voter.ledger.term,
             "index": self._voter.ledger.index,
             "epoch": self._voter.ledger.epoch,
@@ -563,6 +567,12 @@ class Consensus(Server):
             "free_bytes": self._room.free_bytes,
             "accepts_new_work": self._accepts(),
         }
+
+    def _contact_s(self) -> dict[str, float]:
+        """By host: how long ago anything of it came. At most as many as there are members."""
+        now, members = self.runtime.boottime(), self._voter.ledger.members
+        nodes = {int(record["node"]): str(host_id) for host_id, record in members.items()}
+        return {nodes[node]: round(now - at, 3) for node, at in self._contacts.items() if node in nodes}
 
     def _accepts(self) -> bool:
         return self._failed is None and self._room.accepts_new_work()

@@ -12,6 +12,7 @@ from pydantic import AliasChoices, Field
 from actorgrid.models import (
     Answer,
     Bytes,
+    ClusterHealth,
     ClusterNode,
     GPUDevice,
     Job,
@@ -33,22 +34,57 @@ class Health(Answer):
 
 
 class Readiness(Answer):
-    """Whether work is accepted; ``problems`` says why not."""
+    """Whether work is accepted; ``problems`` says why not: to clients of other machines by name only."""
 
     ready: bool
-    health: str
+    health: ClusterHealth
     problems: list[str]
+
+
+class HealthProblem(Answer):
+    """Something that is wrong with the cluster, as the host that answers knows it.
+
+    ``level``: note (worth knowing), degraded, or critical (new work is not accepted). ``read_at``: when this was
+    known; ``since``: since when it is so. Times are seconds since the epoch.
+    """
+
+    name: str
+    level: Literal["note", "degraded", "critical"]
+    what: str
+    found: str
+    try_: str = Field(alias="try")
+    read_at: float
+    since: float | None
+    hosts: list[str]
+
+
+class LastKnown(Answer):
+    """That an answer is not of now, because nobody is known to lead: of when it is, and why."""
+
+    at: float
+    age_s: float
+    why: str
 
 
 class ClusterAnswer(Answer):
-    """The cluster in figures."""
+    """The cluster in figures. ``problems`` are the sentences of ``findings``, but for notes.
+
+    ``hosts`` and ``gpus`` count all there are, ``hosts_present`` and ``gpus_present`` those of them that are there as
+    far as the host that answers knows. ``can_commit``: whether anything new can be accepted. ``last_known``: null
+    unless this is not of now.
+    """
 
     name: str
-    health: str
+    health: ClusterHealth
     ready: bool
+    can_commit: bool = True
     problems: list[str]
+    findings: list[HealthProblem] = []
+    last_known: LastKnown | None = None
     hosts: int
+    hosts_present: int | None = None
     gpus: int
+    gpus_present: int | None = None
     gpu_allocated_milli: int
     gpu_capacity_milli: int
     jobs: dict[str, Any]
@@ -80,12 +116,14 @@ class HostsAnswer(Answer):
     """All hosts."""
 
     hosts: list[ClusterNode]
+    last_known: LastKnown | None = None
 
 
 class GpusAnswer(Answer):
     """All devices."""
 
     gpus: list[GPUDevice]
+    last_known: LastKnown | None = None
 
 
 class Allocation(Answer):
@@ -108,6 +146,7 @@ class AllocationsAnswer(Answer):
     """All live allocations."""
 
     allocations: list[Allocation]
+    last_known: LastKnown | None = None
 
 
 class DecisionsQuery(Request):
@@ -251,6 +290,7 @@ class JobsAnswer(Answer):
 
     jobs: list[Job]
     total: int
+    last_known: LastKnown | None = None
 
 
 class WaitQuery(Request):

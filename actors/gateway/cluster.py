@@ -22,6 +22,7 @@ from .answers import (
     SettingChanged,
     SettingsAnswer,
 )
+from .last_known import cluster_known, last_known, presence
 from .route import Call, Route
 
 SUMMARY_TIMEOUT_S = 15.0
@@ -31,7 +32,8 @@ SUMMARY_TIMEOUT_S = 15.0
 async def get_cluster(call: Call) -> Any:
     """Counts and figures of the cluster."""
     summary = await call.ask("cluster_manager", ClusterSummary(call.seen), SUMMARY_TIMEOUT_S)
-    return {**summary, "ca_fingerprint": call.door.authority}
+    age = last_known({"known_at": summary.get("known_at"), "problems": summary.get("findings", [])})
+    return {**summary, "last_known": age, "ca_fingerprint": call.door.authority}
 
 
 async def get_members(call: Call) -> Any:
@@ -59,18 +61,27 @@ async def get_members(call: Call) -> Any:
 
 async def get_hosts(call: Call) -> Any:
     """All hosts."""
-    return {"hosts": await call.ask("cluster_manager", ListHosts(call.seen), SUMMARY_TIMEOUT_S)}
+    listed = await call.ask("cluster_manager", ListHosts(call.seen), SUMMARY_TIMEOUT_S)
+    return {"hosts": listed, "last_known": last_known(await cluster_known(call, fresh=False))}
 
 
 async def get_gpus(call: Call) -> Any:
     """All devices."""
-    return {"gpus": await call.ask("gpu_coordinator", Inventory(call.seen, everywhere=True))}
+    known = await cluster_known(call)
+    devices = await call.ask("gpu_coordinator", Inventory(call.seen, everywhere=True))
+    return {
+        "gpus": [{**device, "presence": presence(known, str(device["host"]))} for device in devices],
+        "last_known": last_known(known),
+    }
 
 
 async def get_allocations(call: Call) -> Any:
     """All live allocations."""
     found = await call.ask("consensus", Query("allocations"))
-    return {"allocations": sorted(found["allocations"], key=lambda record: str(record["allocation_id"]))}
+    return {
+        "allocations": sorted(found["allocations"], key=lambda record: str(record["allocation_id"])),
+        "last_known": last_known(await cluster_known(call, fresh=False)),
+    }
 
 
 async def get_decisions(call: Call) -> Any:

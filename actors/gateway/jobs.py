@@ -24,6 +24,7 @@ from actorgrid.models import Job, JobState, TaskRequest
 from ..cluster.messages import CancelJob, GetJob, ListJobs, SubmitJobs, Why
 from ..links.messages import SpreadBlobs
 from .answers import Accepted, BatchAccepted, BatchRequest, JobsAnswer, JobsQuery, WaitQuery, WhyAnswer
+from .last_known import ON_A_HOST, cluster_known, last_known, marked
 from .records import job_checks, job_record
 from .route import Call, Route
 
@@ -89,19 +90,24 @@ async def get_jobs(call: Call) -> Any:
     """List jobs."""
     query = call.query_as(JobsQuery)
     states = tuple(part.strip() for part in query.state.split(",") if part.strip())
-    known = [state.value for state in JobState]
+    words = [state.value for state in JobState]
     for state in states:
-        if state not in known:
+        if state not in words:
             raise BadRequest(
-                f"there is no job state {state[:40]!r}", asked=state[:40], hint=f"one of {', '.join(known)}"
+                f"there is no job state {state[:40]!r}", asked=state[:40], hint=f"one of {', '.join(words)}"
             )
-    return await call.ask("cluster_manager", ListJobs(states, query.limit, query.before), ANSWER_S)
+    known = await cluster_known(call)
+    answer = await call.ask("cluster_manager", ListJobs(states, query.limit, query.before), ANSWER_S)
+    hosts = call.door.mirror.hosts
+    return {**answer, "jobs": marked(answer["jobs"], known, hosts), "last_known": last_known(known)}
 
 
 async def get_job(call: Call) -> Any:
     """One job; with ``wait_s``, when it is final or that time is over."""
     wait_s = call.query_as(WaitQuery).wait_s
-    return await call.ask("cluster_manager", GetJob(call.part("job_id"), wait_s, call.seen), wait_s + ANSWER_S)
+    job = await call.ask("cluster_manager", GetJob(call.part("job_id"), wait_s, call.seen), wait_s + ANSWER_S)
+    known = await cluster_known(call, fresh=False) if job["state"] in ON_A_HOST else None
+    return marked([job], known, call.door.mirror.hosts)[0]
 
 
 async def cancel_job(call: Call) -> Any:

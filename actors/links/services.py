@@ -13,7 +13,7 @@ from typing import Any
 from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
-from ..cluster.messages import HealthReport, LeaveStep
+from ..cluster.messages import HealthReport, HostsAway, LeaveStep
 from ..gpu.messages import AcquireLease, OwnReadings
 from ..host.messages import RestartHost
 from ..work.attempt_dir import AttemptDir
@@ -46,6 +46,7 @@ class Services:
             "blob": self._blob,
             "keep_blobs": self._keep_blobs,
             "health": self._health,
+            "hosts_away": self._hosts_away,
             "readings": self._readings,
             "acquire_lease": self._acquire_lease,
             "attach_lease": self._attach_lease,
@@ -136,6 +137,10 @@ class Services:
         """How this host is: ``health`` and ``problems``."""
         report = await self._server.call("fault_detector", HealthReport(), 2.0)
         return {"health": str(report["health"]), "problems": list(report["problems"])}
+
+    async def _hosts_away(self, _asker: str, _fields: Fields) -> Any:
+        """Whom this host misses: for the host that leads."""
+        return await self._server.call("fault_detector", HostsAway(), 2.0)
 
     async def _readings(self, _asker: str, _fields: Fields) -> Any:
         """What this host's devices read now."""

@@ -19,6 +19,7 @@ import pytest
 
 from actorgrid.actors.cluster import messages as cluster
 from actorgrid.actors.cluster.fault_detector import FaultDetector as RealFaultDetector
+from actorgrid.actors.cluster.health import Facts, HostFact, LedgerFact, verdict
 from actorgrid.actors.cluster.load_balancer import LoadBalancer as RealLoadBalancer
 from actorgrid.actors.cluster.manager import ClusterManager as RealClusterManager
 from actorgrid.actors.consensus.actor import Consensus as RealConsensus
@@ -484,7 +485,14 @@ class FaultDetector(StandIn):
             "ready": self.ready,
             "problems": [] if self.ready else ["consensus is silent"],
             "servers": {"consensus": {"pid": os.getpid(), "handled": 3, "silent_s": 0.1, "restarts": 1}},
+            "cluster": self.cluster_report(cluster.ClusterHealthReport()),
         }
+
+    @handles(cluster.ClusterHealthReport)
+    def cluster_report(self, _request: cluster.ClusterHealthReport) -> dict[str, Any]:
+        ledger = LedgerFact(1.0, ("h1",), {})
+        silent = () if self.ready else ("consensus",)
+        return verdict(Facts("h1", 1.0, (HostFact("h1", "box", 1),), "h1", 0.0, ledger, silent)).to_plain()
 
 
 class Host(StandIn):

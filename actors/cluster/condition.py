@@ -1,0 +1,105 @@
+"""From reports of health to what is listed of a host, of the cluster, and of a job that waits; decisions only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actorgrid.amounts import duration
+from actorgrid.models import ClusterHealth, HostPresence, NodeHealth
+
+Plain = dict[str, Any]
+Record = Mapping[str, Any]
+
+
+def not_told(why: str) -> Plain:
+    """A report in place of that of a FaultDetector that does not answer."""
+    silent = {
+        "name": "server_silent",
+        "level": "critical",
+        "what": f"fault_detector: {why}",
+        "found": "how this host and the cluster are is not known",
+        "try": "ask again in a moment; actorgrid inspect shows each process",
+        "read_at": 0.0,
+        "since": None,
+        "hosts": [],
+    }
+    cluster = {
+        "health": ClusterHealth.NOT_READY.value,
+        "ready": False,
+        "can_commit": True,
+        "problems": [silent],
+        "hosts": {},
+        "hosts_present": None,
+        "gpus": 0,
+        "gpus_present": None,
+        "known_at": None,
+    }
+    return {
+        "health": NodeHealth.DEGRADED.value,
+        "ready": False,
+        "problems": [silent["what"]],
+        "servers": {},
+        "cluster": cluster,
+    }
+
+
+def summary_of(known: Record) -> Plain:
+    """What ``status`` shows of the verdict: the fields of ClusterAnswer that come from it."""
+    findings = list(known["problems"])
+    return {
+        "health": known["health"],
+        "ready": known["ready"],
+        "can_commit": known["can_commit"],
+        "problems": [each["what"] for each in findings if each["level"] != "note"],
+        "findings": findings,
+        "known_at": known["known_at"],
+        "hosts_present": known["hosts_present"],
+        "gpus_present": known["gpus_present"],
+    }
+
+
+def keeping_back(report: Record) -> tuple[str, ...]:
+    """What keeps jobs from starting: what is wrong with the host that was asked, or with the cluster as a whole."""
+    critical = [each["what"] for each in report["cluster"]["problems"] if each["level"] == "critical"]
+    return tuple(dict.fromkeys([*report["problems"], *critical]))
+
+
+def away_s(report: Record, now: float) -> dict[str, float]:
+    """For how long each host that is not there has not been heard of, where that is known."""
+    views = report["cluster"]["hosts"].items()
+    return {
+        host_id: now - view["heard_at"]
+        for host_id, view in views
+        if view["presence"] != HostPresence.PRESENT and view["heard_at"] is not None
+    }
+
+
+def unsure_note(report: Record, here: str, job: Record, now: float) -> tuple[str, ...]:
+    """That what is said of a job that runs elsewhere is old: nobody leads, so nobody here can know."""
+    known_at = report["cluster"]["known_at"]
+    if known_at is None or all(attempt["host"] == here for attempt in job["attempts"][-1:]):
+        return ()
+    why = [each["what"] for each in report["cluster"]["problems"] if each["name"] in ("no_quorum", "no_leader")]
+    return (f"last known {duration(now - known_at)} ago, it may have ended or moved: {why[0] if why else ''}",)
+
+
+def condition_of(record: Record, reports: Mapping[str, Record], known: Record, now: float) -> Plain:
+    """How a host is: as it says itself; else as the host that is asked knows it."""
+    host_id = str(record["host_id"])
+    view = known["hosts"].get(host_id, {"presence": HostPresence.UNKNOWN.value, "heard_at": None})
+    presence, heard_at = HostPresence(view["presence"]), view["heard_at"]
+    problems: list[str] = []
+    if presence is HostPresence.AWAY:
+        health = NodeHealth.UNREACHABLE
+    elif host_id in reports:
+        health, heard_at = NodeHealth(reports[host_id]["health"]), now
+        problems = list(reports[host_id]["problems"])
+        presence = HostPresence.PRESENT if presence is HostPresence.UNKNOWN else presence
+    else:
+        health = NodeHealth.UNKNOWN
+        heard_at = now if presence is HostPresence.PRESENT else heard_at
+    if record["state"] == "lost":
+        health, heard_at = NodeHealth.LOST, view["heard_at"] or record["heard_at"]
+        problems.insert(0, "it was away for too long: it gets work again once nothing lives there of what it had")
+    return {"health": health.value, "presence": presence.value, "problems": problems, "last_heartbeat": heard_at}

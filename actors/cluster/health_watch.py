@@ -1,0 +1,141 @@
+"""Gathers what ``health.py`` judges by: what this host's Consensus says, and whom the host that leads misses."""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any
+
+from actorgrid.errors import ActorGridError, NotLeader
+from actorgrid.supervisors.server import Server
+
+from ..consensus.messages import Query
+from ..consensus.mirror import LedgerMirror
+from ..consensus.trust import BUNDLE
+from ..gpu.unfit import told
+from ..links.messages import AskLeader
+from .health import AWAY_KNOWN_S, Facts, HostFact, LedgerFact, Verdict, verdict
+
+STATUS_S = 2.0
+AWAY_S = 1.0
+"""Patience for the leader when somebody asks how the cluster is: a leader that does not answer is a finding."""
+AWAY_FRESH_S = 1.0
+"""Several who ask within this time share one question to the leader."""
+AWAY_EVERY_S = 2.0
+"""How often a voter asks without being asked; there are few. The others ask when somebody wants to know."""
+
+
+class HealthWatch:
+    """Of one host. ``now`` values are seconds since the epoch; ages are counted on CLOCK_BOOTTIME."""
+
+    def __init__(self, server: Server, mirror: LedgerMirror) -> None:
+        self._server = server
+        self._mirror = mirror
+        self._leaderless_at: float | None = server.runtime.boottime()
+        self._ledger: LedgerFact | None = None
+        self._reading = False
+        self._away: dict[str, float] = {}  # when each was last heard of, as the leader said
+        self._away_at: float | None = None
+        self._asking = False
+
+    def leader_changed(self) -> None:
+        """The mirror may know another leader, or none."""
+        if self._mirror.leader is not None:
+            self._leaderless_at = None
+        elif self._leaderless_at is None:
+            self._leaderless_at = self._server.runtime.boottime()
+
+    async def look(self) -> None:
+        """Read what Consensus says now, and, on a voter, whom the leader misses."""
+        if self._reading:
+            return
+        self._reading = True
+        try:
+            status = await self._server.call("consensus", Query("status"), STATUS_S)
+            nodes = {int(member["node"]): host_id for host_id, member in self._mirror.members.items()}
+            self._ledger = LedgerFact(
+                time(),
+                tuple(nodes[node] for node in status["voters"] if node in nodes) or (self._server.host.host_id,),
+                dict(status["contact_s"]),
+                bool(status["accepts_new_work"]),
+                status.get("commits_stalled_s"),
+            )
+        except ActorGridError as error:
+            self._server.log.info("the ledger's status: %s", error)
+        finally:
+            self._reading = False
+        if self._ledger is not None and self._server.host.host_id in self._ledger.voters:
+            await self.ask_leader(AWAY_EVERY_S)
+
+    async def ask_leader(self, fresh_s: float = AWAY_FRESH_S) -> None:
+        """Whom the host that leads misses, unless that was asked within *fresh_s*."""
+        now_s = self._server.runtime.boottime()
+        alone = self._server.host.place is None or self._mirror.leads or self._mirror.leader is None
+        if alone or self._asking or (self._away_at is not None and now_s - self._away_at < fresh_s):
+            return
+        self._asking = True
+        try:
+            answer = await self._server.call("links", AskLeader("hosts_away", {}, AWAY_S), AWAY_S + 1)
+            now = self._server.runtime.boottime()
+            self._away = {str(host_id): now - float(ago_s) for host_id, ago_s in answer["quiet_s"].items()}
+            self._away_at = now
+        except (ActorGridError, ValueError, TypeError, KeyError, AttributeError) as error:
+            # One of an earlier version does not know the question; one that is just lost does not answer.
+            self._server.log.info("whom the leader misses is not known: %s", error)
+        finally:
+            self._asking = False
+
+    def quiet_s(self) -> dict[str, float]:
+        """For how long each host that is away has not been heard of. Raises NotLeader where another leads."""
+        if not self._mirror.leads:
+            raise NotLeader("this host does not lead", found=self._mirror.leader or "nobody is known to lead")
+        now = self._server.runtime.boottime()
+        return {host_id: now - at for host_id, at in self._mirror.absent.items()}
+
+    def verdict(self, silent: tuple[str, ...], own_problems: tuple[str, ...]) -> Verdict:
+        """How the cluster is, by what is known now."""
+        now, clock = time(), self._server.runtime.boottime()
+        leaderless_s = 0.0 if self._leaderless_at is None else max(0.0, clock - self._leaderless_at)
+        away = self._known_away(clock)
+        hosts = tuple(
+            self._host_fact(host_id, record, now, clock, away) for host_id, record in sorted(self._mirror.hosts.items())
+        )
+        return verdict(
+            Facts(
+                self._server.host.host_id,
+                now,
+                hosts,
+                self._mirror.leader,
+                leaderless_s,
+                self._ledger,
+                silent,
+                own_problems,
+                now,
+            )
+        )
+
+    def _known_away(self, clock: float) -> dict[str, float]:
+        if self._mirror.leads:
+            return self._mirror.absent
+        fresh = self._away_at is not None and clock - self._away_at < AWAY_KNOWN_S
+        # Without a leader it is the last that was known: nobody can say that they are back.
+        return self._away if fresh or self._mirror.leader is None else {}
+
+    def _host_fact(
+        self, host_id: str, record: dict[str, Any], now: float, clock: float, away: dict[str, float]
+    ) -> HostFact:
+        lost = record["state"] == "lost"
+        heard_at = record.get("heard_at") if lost else None
+        if host_id in away:
+            heard_at = now - (clock - away[host_id])
+        unfit = told(record)
+        trust = self._mirror.trust.get(host_id) if host_id != BUNDLE else None
+        return HostFact(
+            host_id,
+            str(record["hostname"]),
+            len(record["devices"]),
+            lost,
+            bool(record.get("draining", False)),
+            heard_at,
+            tuple((int(each["index"]), unfit[each["uuid"]]) for each in record["devices"] if each["uuid"] in unfit),
+            (trust or {}).get("valid_until") or None,
+        )
