@@ -285,7 +285,10 @@ class TaskRequest(Resources):
     pool: Pool | None = Field(default=None, description="None: chosen by what is asked for")
     depends_on: list[str] = Field(default_factory=list, max_length=1000, description="jobs that must succeed first")
     max_isolation_s: float | None = Field(
-        default=None, ge=1, le=86400, description="how long an attempt goes on without its agent"
+        default=None,
+        ge=3,
+        le=86400,
+        description="how long an attempt goes on without its agent; less than 3 s gains nothing",
     )
     deadline_s: float | None = Field(
         default=None, gt=0, le=1e9, description="it is to be done so many seconds after it was accepted"
@@ -351,6 +354,13 @@ class Preemption(Answer):
     for_job: str
 
 
+class Superseded(Answer):
+    """An attempt is stopped, as attempt number *by*, which was taken for lost, had done the work before."""
+
+    by: int
+    at: float
+
+
 class Member(Answer):
     """One member of a gang's attempt, by its rank from 0: where it is, and how it goes."""
 
@@ -394,6 +404,9 @@ class Attempt(Answer):
     signal: int | None = None
     error: dict[str, Any] | None = None
     preemption: Preemption | None = None
+    superseded: Superseded | None = None
+    late_success_at: float | None = None
+    """When its host, which had been lost, told that it had succeeded; ``taken`` of the job says whether that counts."""
     placement_latency_us: float | None = None
     max_rss_bytes: int | None = None
     cpu_s: float | None = None
@@ -425,6 +438,8 @@ class Job(Answer):
     attempts: list[Attempt] = []
     unconfirmed: str | None = None
     """Why its state is only what was last known: its host is away or lost, or cannot be asked about."""
+    taken: int | None = None
+    """The number of the attempt whose outcome is the job's, where that is not the last."""
 
 
 class GPUDevice(Answer):

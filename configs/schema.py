@@ -195,8 +195,15 @@ class WorkSection(Section):
         10.0,
         "how long an attempt goes on without its agent or the cluster; a job may set its own",
         live=True,
-        ge=1,
+        ge=3,
         le=86400,
+    )
+    start_timeout_s: float = setting(
+        30.0,
+        "an attempt that its host cannot start for so long is given back, and placed again, free of charge",
+        live=True,
+        ge=1,
+        le=3600,
     )
     lease_s: float = setting(
         3.0, "without a word of the cluster's leader for so long, this host starts nothing new", ge=0.5, le=3

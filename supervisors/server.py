@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
-from actorgrid.errors import ActorDown, ActorGridError, CallTimeout, MailboxFull, NoSuchActor, NotSupported
+from actorgrid.errors import ActorDown, ActorGridError, CallTimeout, ConfigError, MailboxFull, NoSuchActor, NotSupported
 
 from .envelope import CALL, CAST, ERROR, REPLY, SIGNAL, Envelope, GetMetrics, GetStatus, SettingChanged, Several
 from .exits import NORMAL, ExitReason
@@ -481,8 +481,16 @@ class Server:
 
     @handles(SettingChanged)
     def change_setting(self, change: SettingChanged) -> None:
-        """Take over a committed value; told by the ledger's followers and by ClusterManager."""
-        if self.host.settings.get(change.key) == change.value:
+        """Take over a committed value; told by the ledger's followers and by ClusterManager.
+
+        One that this version does not take (it knows no such setting, or bounds it otherwise than the version that
+        committed it) is passed over, with a warning: it stands in the ledger, and would end this server at every start.
+        """
+        try:
+            if self.host.settings.get(change.key) == change.value:
+                return
+            self.host.settings.set_live(change.key, change.value)
+        except ConfigError as refused:
+            self.log.warning("a committed setting is not taken over: %s", refused)
             return
-        self.host.settings.set_live(change.key, change.value)
         self.setting_changed(change.key)

@@ -55,10 +55,12 @@ def _grace(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 
 
 def _isolation(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
-    """A length of time of a second to a day."""
+    """A length of time of three seconds to a day."""
     seconds = _seconds(_ctx, _parameter, value)
-    if seconds is not None and not 1 <= seconds <= 86_400:
-        raise click.BadParameter(f"{value!r} is not between one second and one day")
+    if seconds is not None and not 3 <= seconds <= 86_400:
+        raise click.BadParameter(
+            f"{value!r} is not between 3 seconds and one day; less gains nothing, as the cluster waits 3 s at least"
+        )
     return seconds
 
 

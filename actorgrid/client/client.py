@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from actorgrid.errors import BadRequest, HostUnreachable, ResultGone, WrongState
+from actorgrid.job_outcome import deciding_attempt
 
 from .find import fingerprint, locate
 from .http import AdminHttp, segment
@@ -175,7 +176,7 @@ class Client:
             from .durable import failure_of
 
             raise failure_of(job)
-        last = (job.get("attempts") or [{}])[-1]
+        last = deciding_attempt(job)
         return CommandResult(
             job_id,
             job["state"],

@@ -122,8 +122,12 @@ class TaskOptions:
     def _check_times(self) -> None:
         if self.grace_s is not None and not 0 <= self.grace_s <= 3600:
             raise BadRequest("a grace is from 0 to 3600 seconds", asked=str(self.grace_s))
-        if self.max_isolation_s is not None and not 1 <= self.max_isolation_s <= 86_400:
-            raise BadRequest("max_isolation_s is from 1 to 86400 seconds", asked=str(self.max_isolation_s))
+        if self.max_isolation_s is not None and not 3 <= self.max_isolation_s <= 86_400:
+            raise BadRequest(
+                "max_isolation_s is from 3 to 86400 seconds",
+                asked=str(self.max_isolation_s),
+                hint="less gains nothing: a host renews its lease once a second, and the leader waits 3 s at least",
+            )
         if isinstance(self.deadline, (int, float)) and not 0 < self.deadline <= 1e9:
             raise BadRequest("a deadline is a number of seconds from now, above 0", asked=str(self.deadline))
         if self.deadline is not None and hasattr(self.deadline, "utcoffset") and self.deadline.utcoffset() is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from actorgrid.amounts import duration
 from actorgrid.errors import HostLost
+from actorgrid.job_outcome import decided_by
 
 from ..consensus.records import isolation_of
 from .host_leases import over_after_s
@@ -23,6 +24,25 @@ def lost_note(job: Record) -> list[str]:
         if attempt.get("ended_at") is not None:
             break
     return []
+
+
+def late_notes(job: Record) -> list[str]:
+    """Which attempt of a job that succeeded was taken, where one had been given up for lost and succeeded as well."""
+    notes = []
+    for attempt in job["attempts"]:
+        if attempt.get("late_success_at") is None:
+            continue
+        if attempt["number"] == job.get("taken"):
+            notes.append(
+                f"attempt {attempt['number']} had succeeded on a host that was away; its result was taken when that "
+                "came back, and what ran instead was stopped"
+            )
+        else:
+            notes.append(
+                f"attempt {attempt['number']} had succeeded as well, on a host that was away; "
+                f"attempt {decided_by(job)} was taken, as it was heard of first"
+            )
+    return notes
 
 
 def away_note(job: Record, name: str, quiet_s: float | None) -> list[str]:

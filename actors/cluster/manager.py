@@ -13,7 +13,7 @@ from typing import Any
 
 import actorgrid
 from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
-from actorgrid.models import JobState
+from actorgrid.models import AttemptState, JobState
 from actorgrid.supervisors.envelope import GetStatus, SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
@@ -23,7 +23,8 @@ from ..consensus.commands import change_member
 from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
-from ..links.messages import AskHosts
+from ..links.messages import AskHost, AskHosts
+from ..work.messages import StartDelay
 from .absence import Absence
 from .condition import away_s, condition_of, keeping_back, not_told, summary_of, unsure_note
 from .core import choose_pool
@@ -322,8 +323,26 @@ class ClusterManager(Server):
             quotas=self._mirror.quotas,
             away=away_s(health, time()),
             unsure=unsure_note(health, self.host.host_id, job, time()),
+            start_delay=await self._start_delay(job) if job["state"] == JobState.PLACED else None,
         )
         return explain_job(job, around)
+
+    async def _start_delay(self, job: dict[str, Any]) -> dict[str, Any] | None:
+        """What the host of a placed attempt says it waits for; of a gang, the first member that has not begun."""
+        attempt = job["attempts"][-1]
+        parts = attempt.get("members") or [attempt]
+        part = next((each for each in parts if each["state"] == AttemptState.PLACED), parts[0])
+        host_id, attempt_id = part["host"], part["allocation_id"]
+        try:
+            if host_id == self.host.host_id:
+                answer: dict[str, Any] = await self.call("worker_manager", StartDelay(attempt_id), EXPLAIN_S)
+            else:
+                ask = AskHost(host_id, "start_delay", {"attempt_id": attempt_id}, EXPLAIN_S)
+                answer = await self.call("links", ask, EXPLAIN_S + 1)
+        except ActorGridError as error:
+            self.log.info("start of %s: %s", attempt_id, error)
+            return None
+        return answer
 
     async def _explain(self, resources: dict[str, Any], job_id: str | None) -> dict[str, Any] | None:
         try:

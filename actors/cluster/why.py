@@ -14,7 +14,7 @@ from actorgrid.amounts import counted, duration, mebibytes
 from actorgrid.models import JobState
 
 from ..consensus.quotas import Shortage, amount_text, amounts_held, shortage
-from .away import away_note, lost_note
+from .away import away_note, late_notes, lost_note
 from .phrases import gang_ending, gang_hosts, gang_lacks, listed, nearest_has, needs
 from .preempted import deadline_note, stopped_for_another, waiting_notes
 from .room import freeing, holders, holders_of_user, may_go, room_by
@@ -38,7 +38,8 @@ class Circumstances:
 
     *dependencies*: the states of the jobs it depends on; *openings*: what could be asked for instead and would fit
     now; *waiting*: how many jobs wait; *root*: for one that failed with a job it depends on, the job it began with;
-    *away*: hosts that are not heard of, and for how many seconds; *unsure*: why all this is only what was last known.
+    *away*: hosts that are not heard of, and for how many seconds; *unsure*: why all this is only what was last known;
+    *start_delay*: of a placed one, what its host says it waits for, and how long it has left to start.
     """
 
     now: float
@@ -54,6 +55,7 @@ class Circumstances:
     quotas: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     away: Mapping[str, float] = field(default_factory=dict)
     unsure: tuple[str, ...] = ()
+    start_delay: Record | None = None
 
 
 @dataclass(slots=True)
@@ -397,8 +399,17 @@ def _placed(job: Record, around: Circumstances) -> _Story:
         [f"placed {duration(since)} ago"],
         [f"actorgrid logs -f {job['job_id']}"],
     )
-    if since > _SOON_S:
-        story.steps.insert(0, "actorgrid status: starting a worker should not take this long")
+    delay = around.start_delay or {}
+    if since > _SOON_S or delay.get("waits_for"):
+        if delay.get("waits_for"):
+            story.notes.append(f"its host waits for {delay['waits_for']}")
+        left_s = delay.get("left_s")
+        if left_s is not None:
+            story.notes.append(
+                f"if it has not started {f'in {duration(left_s)}' if left_s > 0 else 'now'}, its host gives it back "
+                "(work.start_timeout_s), and it is placed again, free of charge"
+            )
+        story.steps.insert(0, "wait: it starts, or is placed again by itself; actorgrid hosts shows how its host is")
     story.notes.extend(f"host: {problem}" for problem in around.problems)
     return _stopping(story, job, around)
 
@@ -471,6 +482,7 @@ def _succeeded(job: Record, around: Circumstances) -> _Story:
     made = len(job["attempts"])
     if made > 1:
         story.notes.append(f"{made} attempts were made")
+    story.notes.extend(late_notes(job))
     return story
 
 

@@ -31,11 +31,12 @@ def ended_attempt(attempt: Plain, command: Plain, at: float) -> Plain:
 def after_attempt(job: Plain, number: int, command: Plain, at: float) -> tuple[str, Plain]:
     """The state of *job* after its attempt *number* ended, and the fields that change when it waits again.
 
-    Success counts, whatever was asked meanwhile. What was preempted, or came to grief by no fault of its own, is not
-    charged a retry; a preempted job waits for nothing before it may start again.
+    Success counts, whatever was asked meanwhile; so does that of an earlier attempt, whose host came back with it. What
+    was preempted, or came to grief by no fault of its own, is not charged a retry; a preempted job waits for nothing
+    before it may start again.
     """
     outcome, charge = command["outcome"], command.get("charge", True)
-    if outcome == SUCCEEDED:
+    if outcome == SUCCEEDED or job.get("taken") is not None:
         return SUCCEEDED, {}
     if outcome == CANCELLED or job["cancel_requested"]:
         return CANCELLED, {}

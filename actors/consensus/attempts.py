@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from actorgrid.errors import StaleToken, WrongState
+from actorgrid.job_outcome import decided_by
 
 from . import gangs, preemption
 from .allocations import Allocations
 from .attempt_end import after_attempt, ended_attempt
 from .attempt_ids import attempt_id as id_of_attempt
 from .attempt_ids import attempt_of, job_of, number_of, rank_of
-from .jobs import LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
+from .jobs import FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
+from .late_success import superseded, with_success
 from .records import last_number, new_attempt, with_attempt
 
 ATTEMPTS_KEPT = 50
@@ -109,7 +111,11 @@ class Attempts:
         job, attempt, rank = self._find_member(command)
         if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
             raise WrongState(f"attempt {command['attempt_id']} is over", asked="start it")
-        wishes = {"cancel_requested": job["cancel_requested"], "preemption": attempt.get("preemption")}
+        wishes = {
+            "cancel_requested": job["cancel_requested"],
+            "preemption": attempt.get("preemption"),
+            "superseded": attempt.get("superseded"),
+        }
         if rank is not None:
             wishes["ending"] = attempt["ending"]
         if _part(attempt, rank)["state"] == RUNNING:
@@ -126,7 +132,7 @@ class Attempts:
         job, attempt = self._find(command)
         if job is None or attempt is None or attempt["ended_at"] is not None:
             raise WrongState(f"attempt {command['attempt_id']} is over", asked="end it for another")
-        if attempt.get("preemption") is not None:
+        if attempt.get("preemption") is not None or attempt.get("superseded") is not None:
             return {"already": True}
         asked = {**attempt, "preemption": preemption.asked(job, attempt, command, at)}
         self._jobs.change(job["job_id"], attempts=with_attempt(job, asked))
@@ -165,6 +171,41 @@ class Attempts:
             error = None if state == SUCCEEDED else ended["error"]
             self._jobs.finish(job["job_id"], state, error, at, attempts=attempts)
         return state
+
+    def take_success(self, command: Plain, at: float) -> Plain:
+        """Carry out ``take_success``: an attempt that was lost with its host had succeeded there (``late_success.py``).
+
+        ``taken`` of the answer is the number of the attempt whose outcome is the job's; ``None`` when there is none
+        yet, or it is not known any more. Raises WrongState for an attempt that is not over.
+        """
+        job, attempt, rank = self._find_member(command)
+        if job is None or attempt is None:
+            return {"taken": None, "job_state": self._jobs.state_of(job_of(command["attempt_id"]))}
+        if _part(attempt, rank)["ended_at"] is None:
+            raise WrongState(
+                f"attempt {command['attempt_id']} is not over",
+                asked="take its success late",
+                found=_part(attempt, rank)["state"],
+                hint="end it: end_attempt",
+            )
+        if attempt["state"] == LOST and _part(attempt, rank)["state"] == LOST:
+            job = self._take(job, attempt, rank, command, at)
+        decided = job["state"] in FINAL or job.get("taken") is not None
+        return {"taken": decided_by(job) if decided else None, "job_state": job["state"]}
+
+    def _take(self, job: Plain, lost: Plain, rank: int | None, command: Plain, at: float) -> Plain:
+        """Note the success of an attempt that was *lost*, and let it be the job's unless that is decided."""
+        if job["state"] in FINAL or job.get("taken") is not None:
+            return self._jobs.change(job["job_id"], attempts=with_attempt(job, {**lost, "late_success_at": at}))
+        told = with_success(lost, rank, command, at)
+        attempts, number = with_attempt(job, told), told["number"]
+        if told["state"] != SUCCEEDED:
+            return self._jobs.change(job["job_id"], attempts=attempts)
+        if job["state"] == QUEUED:
+            return self._jobs.finish(job["job_id"], SUCCEEDED, None, at, attempts=attempts, taken=number)
+        # What runs keeps its room until its host has ended it: nothing else may be given it before.
+        attempts[-1] = superseded(attempts[-1], number, at)
+        return self._jobs.change(job["job_id"], attempts=attempts, taken=number)
 
     def is_over(self, attempt: Plain) -> bool:
         """Whether nothing of a gang's attempt runs any more, so that the next one may."""

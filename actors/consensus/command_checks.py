@@ -15,9 +15,9 @@ from actorgrid.errors import BadRequest, HostsTooOld
 from .gangs import MEMBERS_MAX
 from .quotas import LIMITS
 
-VERSION = 1
+VERSION = 2
 """What this host knows. A host tells the others (``ledger_version`` of its member record)."""
-SINCE: dict[str, int] = {}
+SINCE: dict[str, int] = {"take_success": 2}
 """The version that a kind of command came with, or its meaning changed with, where that is not 1. A command carries
 it, so that a host which is older knows that it does not know it, and hosts which are newer do not propose it before
 all are (``refuse_if_too_new``)."""
@@ -230,6 +230,13 @@ _LOCK: dict[str, _Check] = {
     "owner": _id,
 }
 _ENTRY: dict[str, _Check] = {"type": _text, "v": _whole, "at": _number}
+_END_FACTS: dict[str, _Check] = {
+    "exit_code": _or_none(_signed),
+    "signal": _or_none(_signed),
+    "max_rss_bytes": _or_none(_whole),
+    "cpu_s": _or_none(_number),
+    "result_bytes": _or_none(_whole),
+}
 # type -> (fields that must be there, fields that may be)
 _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "new_term": ({"term": _whole}, {"epoch": _or_none(_whole)}),
@@ -271,17 +278,9 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "start_attempt": ({"attempt_id": _text, "token": _token}, {}),
     "end_attempt": (
         {"attempt_id": _text, "token": _token, "outcome": lambda value: value in OUTCOMES},
-        {
-            "charge": _truth,
-            "exit_code": _or_none(_signed),
-            "signal": _or_none(_signed),
-            "error": _or_none(_table),
-            "max_rss_bytes": _or_none(_whole),
-            "cpu_s": _or_none(_number),
-            "result_bytes": _or_none(_whole),
-            "retry_at": _or_none(_number),
-        },
+        {"charge": _truth, "error": _or_none(_table), "retry_at": _or_none(_number), **_END_FACTS},
     ),
+    "take_success": ({"attempt_id": _text, "token": _token}, _END_FACTS),
     "preempt_attempt": (
         {"attempt_id": _text, "token": _token, "grace_s": _grace, "for_job": _text, "term": _whole},
         {},

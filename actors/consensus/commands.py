@@ -28,6 +28,7 @@ ABOUT_ACCEPTED_WORK = frozenset(
         "allow_absence",
         "start_attempt",
         "end_attempt",
+        "take_success",
         "preempt_attempt",
         "cancel_job",
         "fail_job",
@@ -198,6 +199,11 @@ def end_attempt(
         retry_at=retry_at,
         **facts,
     )
+
+
+def take_success(attempt_id: str, token: list[int], at: float, **facts: Any) -> Command:
+    """An attempt that the leader ended as lost had succeeded on its host before that. *facts* as in ``end_attempt``."""
+    return _command("take_success", at, attempt_id=attempt_id, token=token, **facts)
 
 
 def preempt_attempt(attempt_id: str, token: list[int], grace_s: float, for_job: str, term: int, at: float) -> Command:

@@ -133,6 +133,12 @@ def ended_member(attempt: Plain, rank: int, command: Plain, at: float) -> Plain:
     return {**attempt, "members": members, "ending": ending}
 
 
+def succeeded_member(attempt: Plain, rank: int, command: Plain) -> Plain:
+    """*attempt* once it is known that the member of that rank, which was lost, had succeeded."""
+    facts = {name: command.get(name) for name in END_FACTS}
+    return {**attempt, "members": _with(attempt, rank, state=SUCCEEDED, charged=False, error=None, **facts)}
+
+
 def verdict(job: Plain, attempt: Plain, retry_at: float | None) -> Plain:
     """What ``end_attempt`` says of an attempt as a whole whose members are all over.
 

@@ -117,6 +117,7 @@ class Ledger:
             "grant_gang": self._grant_gang,
             "start_attempt": lambda command: self._attempts.start(command, self._at),
             "end_attempt": lambda command: self._attempts.end(command, self._at),
+            "take_success": lambda command: self._attempts.take_success(command, self._at),
             "preempt_attempt": self._preempt_attempt,
             "cancel_job": self._cancel_job,
             "fail_job": self._fail_job,

@@ -12,6 +12,10 @@ END_FACTS = ("exit_code", "signal", "max_rss_bytes", "cpu_s", "result_bytes")
 NEVER_BEFORE = 0.0
 MAX_ISOLATION_S = 10.0
 """How long work goes on alone when nobody said."""
+MIN_ISOLATION_S = 3.0
+"""Less is no patience: a leader waits for so long at least (``LEASE_MAX_S``), so that less would only end work sooner
+than it can begin elsewhere, and a host renews once a second, which a busy machine makes slower. What an earlier version
+took as less counts as that."""
 UNKNOWN_USER = "local"
 """Whose work it is when nobody said."""
 
@@ -120,7 +124,7 @@ def new_allocation(allocation_id: str, owner: Plain, where: Plain, devices: list
 def isolation_of(allocation: Plain, job: Plain) -> float:
     """How long what holds *allocation* may go on alone. The leader and the host must go by the same."""
     given = allocation if "max_isolation_s" in allocation else job
-    return float(given.get("max_isolation_s") or MAX_ISOLATION_S)
+    return max(MIN_ISOLATION_S, float(given.get("max_isolation_s") or MAX_ISOLATION_S))
 
 
 def new_host(given: Plain, at: float) -> Plain:

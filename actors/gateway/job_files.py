@@ -24,6 +24,7 @@ from actorgrid.errors import (
     WrongState,
     error_from_dict,
 )
+from actorgrid.job_outcome import decided_by
 from actorgrid.models import JobState
 
 from ..cluster.messages import GetJob
@@ -47,12 +48,14 @@ async def _job(call: Call) -> dict[str, Any]:
 
 
 def _pick(job: dict[str, Any], number: int | None, rank: int = 0) -> dict[str, Any] | None:
-    """The attempt asked for, or the latest, of a gang that member of it; None when the job has none yet.
+    """The attempt asked for, or the one that decided, else the latest; of a gang that member of it. ``None`` when the
+    job has none yet.
 
     Raises NotFound for a rank that there is not.
     """
     attempts: list[dict[str, Any]] = job["attempts"]
-    found = next((each for each in reversed(attempts) if number in (None, each["number"])), None)
+    wanted = decided_by(job) if number is None else number
+    found = next((each for each in reversed(attempts) if each["number"] == wanted), None)
     if found is None or (not rank and "members" not in found):
         return found
     members = found.get("members", ())

@@ -17,7 +17,7 @@ from ..cluster.messages import HealthReport, HostsAway, LeaveStep
 from ..gpu.messages import AcquireLease, OwnReadings
 from ..host.messages import RestartHost
 from ..work.attempt_dir import AttemptDir
-from ..work.messages import AttachLease, DetachLease, EndAllWork
+from ..work.messages import AttachLease, DetachLease, EndAllWork, StartDelay
 from .measuring import SERVICE
 from .pieces import Fields, Piece, check_digest, is_count, read_piece, read_result_piece
 from .relays import Relays
@@ -51,6 +51,7 @@ class Services:
             "acquire_lease": self._acquire_lease,
             "attach_lease": self._attach_lease,
             "detach_lease": self._detach_lease,
+            "start_delay": self._start_delay,
             "restart": self._restart,
             "end_all_work": self._end_all_work,
             "leave_step": self._leave_step,
@@ -155,6 +156,10 @@ class Services:
         texts = {name: _text(fields, name) for name in names}
         request = AcquireLease(resources=_map(fields, "resources"), env=_map(fields, "env"), wait_s=wait_s, **texts)
         return await self._server.call("gpu_coordinator", request, wait_s + LEASE_MARGIN_S)
+
+    async def _start_delay(self, _asker: str, fields: Fields) -> Any:
+        """What an attempt that is placed here waits for."""
+        return await self._server.call("worker_manager", StartDelay(_text(fields, "attempt_id")), 2.0)
 
     async def _attach_lease(self, _asker: str, fields: Fields) -> Fields:
         lease_id = _text(fields, "lease_id")

@@ -7,22 +7,24 @@ restart and collecting what ended meanwhile are one and the same path.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import secrets
 import signal
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from actorgrid.actors.consensus.attempt_ids import number_of
+from actorgrid.actors.consensus.commands import take_success
 from actorgrid.actors.consensus.mirror import LedgerMirror
-from actorgrid.actors.consensus.records import isolation_of
+from actorgrid.actors.consensus.records import END_FACTS, isolation_of
 from actorgrid.errors import (
     ActorGridError,
     DependencyFailed,
     DiskFull,
+    HostsTooOld,
     LedgerRefused,
     MalformedBody,
     NotARegularFile,
@@ -39,12 +41,15 @@ from .inputs import NOT_BROUGHT, Inputs
 from .lease_keeper import LeaseKeeper
 from .linux import boot_id
 from .outcomes import (
+    ASKED_TO_END,
     GANG,
     PREEMPTED,
     STDERR_TAIL_BYTES,
+    SUPERSEDED,
     outcome_of,
     outcome_of_lost,
     outcome_of_not_begun,
+    outcome_of_not_started,
     retry_delay_s,
 )
 from .process_tree import send
@@ -72,6 +77,8 @@ class LiveAttempt:
         self.stop_grace_s = 0.0
         self.start_told = False
         self.alive_here = False  # our own life has seen its shim
+        self.start_by = math.inf  # on CLOCK_BOOTTIME: given back when it has no shim by then
+        self.waits_for = ""
 
     def stop(self, reason: str, grace_s: float) -> None:
         """End it; what has no shim yet is told so as soon as it has one. The first reason stays."""
@@ -96,7 +103,7 @@ class Attempts:
         self._tag = host_tag(server.host.paths.data_dir)
         self._boot = boot_id()
         self._inputs = Inputs(server)
-        self._waiting: deque[str] = deque()
+        self._waiting: dict[str, float] = {}  # beyond the most that may run, in order; by when each is to begin
         self._stopping = False
         self._left = False
         self.ledger_known = False  # set by the manager once the mirror is filled
@@ -130,7 +137,7 @@ class Attempts:
             if reason := reason_to_end(job):
                 self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), reason)
             elif len(self.live) >= self._server.host.settings.work.max_attempts:
-                self._waiting.append(attempt_id)
+                self._waiting[attempt_id] = self._start_by()
             else:
                 self._begin(attempt_id, allocation["token"], isolation_of(allocation, job))
         self.follow_wishes(job)
@@ -145,10 +152,10 @@ class Attempts:
             for id in ids_of(attempt) if reason else ():
                 if reason == "cancelled":
                     self.cancel(id)
-                elif reason == GANG:
-                    self.end_early(id, GANG, self._server.host.settings.work.kill_grace_s)
-                else:
+                elif reason == PREEMPTED:
                     self.preempt(id, attempt["preemption"]["grace_s"])
+                else:
+                    self.end_early(id, reason, self._server.host.settings.work.kill_grace_s)
 
     def preempt(self, attempt_id: str, grace_s: float) -> None:
         """Another is to have its room."""
@@ -157,12 +164,36 @@ class Attempts:
     def end_early(self, attempt_id: str, reason: str, grace_s: float) -> None:
         """What has not begun yet does not begin; what was told before keeps that grace."""
         if attempt_id in self._waiting:
-            self._waiting.remove(attempt_id)
+            del self._waiting[attempt_id]
             allocation = self._mirror.allocations[attempt_id]
             job = self._mirror.jobs.get(allocation["owner"]["job_id"]) or {}
             self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), reason)
         elif attempt_id in self.live and not self.live[attempt_id].stop_reason:
             self.live[attempt_id].stop(reason, grace_s)
+
+    def give_back_late(self) -> None:
+        """Those that have waited for too long for others here to end: give them back, for another host perhaps."""
+        now, most = self._server.runtime.boottime(), self._server.host.settings.work.max_attempts
+        for attempt_id, start_by in list(self._waiting.items()):
+            if now < start_by:
+                break  # they are in order
+            del self._waiting[attempt_id]
+            allocation = self._mirror.allocations.get(attempt_id)
+            if allocation is not None:
+                job = self._mirror.jobs.get(allocation["owner"]["job_id"]) or {}
+                waited_for = f"one of {most} attempts here (work.max_attempts) to end"
+                self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), late=(start_by, waited_for))
+
+    def start_delay(self, attempt_id: str) -> dict[str, Any]:
+        """What an attempt that has not begun waits for, for people, and for how many more seconds it does."""
+        now = self._server.runtime.boottime()
+        if attempt_id in self._waiting:
+            return {"waits_for": "others here to end (work.max_attempts)", "left_s": self._waiting[attempt_id] - now}
+        attempt = self.live.get(attempt_id)
+        if attempt is None or attempt.state != "starting":
+            return {"waits_for": "", "left_s": None}
+        left_s = None if attempt.start_by == math.inf else attempt.start_by - now
+        return {"waits_for": attempt.waits_for, "left_s": left_s}
 
     def cancel(self, attempt_id: str) -> None:
         """The job's owner wants it ended."""
@@ -173,8 +204,7 @@ class Attempts:
         """The ledger holds no allocation for it (any more): it must not run."""
         if attempt_id in self.live and self.live[attempt_id].state != "reporting":
             self.live[attempt_id].stop("stopped", 0.0)
-        if attempt_id in self._waiting:
-            self._waiting.remove(attempt_id)
+        self._waiting.pop(attempt_id, None)
 
     def renew(self, absence_s: float = 0.0) -> None:
         """Let all shims live as long as the host's lease lets them; or *absence_s*, which the ledger has to allow."""
@@ -212,11 +242,21 @@ class Attempts:
 
     # -- one attempt
 
-    def _begin(self, attempt_id: str, token: list[int], isolation_s: float, stop_reason: str = "") -> None:
-        """Follow it; with a *stop_reason*, see only that it does not run."""
+    def _begin(
+        self,
+        attempt_id: str,
+        token: list[int],
+        isolation_s: float,
+        stop_reason: str = "",
+        late: tuple[float, str] | None = None,
+    ) -> None:
+        """Follow it; with a *stop_reason*, see only that it does not run. *late*: by when it was to begin, and why it
+        has not."""
         directory = AttemptDir(self._server.host.paths.attempts_dir, attempt_id)
         attempt = self.live[attempt_id] = LiveAttempt(directory, token, isolation_s)
         attempt.stop_reason = stop_reason
+        if late is not None:
+            attempt.start_by, attempt.waits_for = late
         self._keeper.hurry()
         self._server.spawn(self._follow(attempt_id))
 
@@ -231,7 +271,9 @@ class Attempts:
             attempt.directory.mark_reported()
             self.on_reported(attempt.directory)
         while self._waiting and len(self.live) < self._server.host.settings.work.max_attempts:
-            allocation = self._mirror.allocations.get(self._waiting.popleft())
+            attempt_id = next(iter(self._waiting))
+            del self._waiting[attempt_id]
+            allocation = self._mirror.allocations.get(attempt_id)
             if allocation is not None:
                 self.ensure(allocation)
 
@@ -248,10 +290,16 @@ class Attempts:
                 return await self._ended(attempt, status)
             started = directory.read_started()
             if started is None:
-                if attempt.stop_reason in (PREEMPTED, GANG) and not directory.exists():
+                if attempt.stop_reason in ASKED_TO_END and not directory.exists():
                     return outcome_of_not_begun(directory.attempt_id, attempt.stop_reason)
                 tries += 1
                 try:
+                    if self._is_given_back(attempt):
+                        return outcome_of_not_started(
+                            directory.attempt_id,
+                            self._server.host.settings.work.start_timeout_s,
+                            attempt.waits_for,
+                        )
                     if not await self._start(attempt):
                         return None
                 except (DiskFull, WorkerLost, DependencyFailed, *NOT_BROUGHT) as error:
@@ -304,8 +352,11 @@ class Attempts:
         """Set up the folder and have the shim forked; ``False`` when it should not run at all."""
         attempt_id = attempt.directory.attempt_id
         while not self._stopping and not self._may_begin(attempt):
+            attempt.waits_for = self._keeper.lacks(attempt.isolation_s) if self.ledger_known else "the ledger"
             await self._keeper.news()
-        if attempt.stop_reason in (PREEMPTED, GANG) and not attempt.directory.exists():
+            if self._server.runtime.boottime() >= attempt.start_by:
+                return True
+        if attempt.stop_reason in ASKED_TO_END and not attempt.directory.exists():
             return True  # it does not begin, which is told where that is looked at
         allocation = self._mirror.allocations.get(attempt_id)
         job = self._mirror.jobs.get(allocation["owner"]["job_id"]) if allocation else None
@@ -313,17 +364,43 @@ class Attempts:
             attempt.directory.remove()
             return False
         if not attempt.directory.exists():
+            attempt.waits_for = "what it needs from other hosts"
             inputs = await self._inputs.bring(job)
             if attempt_id not in self._mirror.allocations or self._stopping:
                 return False  # taken back meanwhile
+            # Bringing them has a limit of its own, and may rightly take long: the time to start begins after it.
+            attempt.start_by = self._start_by()
             attempt.directory.create(self._spec(job, allocation, inputs))
         if not self._keeper.may_start(attempt.isolation_s):
             return True  # what it needs took its time
         deadline = self._keeper.lease.deadline(attempt.isolation_s)
+        attempt.waits_for = "its process to be forked"
         attempt.shim_pid = await self._zygote.fork(str(attempt.directory.path), deadline)
         self.started_total += not attempt.alive_here
         attempt.alive_here = True
         self._note_started(attempt)
+        return True
+
+    def _start_by(self) -> float:
+        limit_s: float = self._server.host.settings.work.start_timeout_s
+        return self._server.runtime.boottime() + limit_s
+
+    def _is_given_back(self, attempt: LiveAttempt) -> bool:
+        """Whether it has not begun in time; then it never does here: whoever takes its folder after us finds it taken.
+
+        Only what the ledger still has given to us: what it has not ends in another way.
+        """
+        if attempt.start_by == math.inf and self.ledger_known:
+            attempt.start_by = self._start_by()
+        late = self._server.runtime.boottime() >= attempt.start_by
+        if not late or attempt.directory.attempt_id not in self._mirror.allocations or attempt.stop_reason:
+            return False
+        if not attempt.directory.exists():
+            return True
+        lock = attempt.directory.take()
+        if lock is None:
+            return False  # it has just begun
+        os.close(lock)
         return True
 
     def _may_begin(self, attempt: LiveAttempt) -> bool:
@@ -351,8 +428,9 @@ class Attempts:
             self.cancel(attempt.directory.attempt_id)
         elif answer.get("preemption") is not None:
             self.preempt(attempt.directory.attempt_id, answer["preemption"]["grace_s"])
-        elif answer.get("ending") is not None:
-            self.end_early(attempt.directory.attempt_id, GANG, self._server.host.settings.work.kill_grace_s)
+        for wish, reason in (("ending", GANG), ("superseded", SUPERSEDED)):
+            if answer.get(wish) is not None:
+                self.end_early(attempt.directory.attempt_id, reason, self._server.host.settings.work.kill_grace_s)
 
     async def _ended(self, attempt: LiveAttempt, status: dict[str, Any]) -> dict[str, Any]:
         directory = attempt.directory
@@ -385,17 +463,33 @@ class Attempts:
             "token": attempt.token,
             **facts,
         }
+        answer = await self._commit(command, retry_in_s=delay_s)
+        if answer is not None and answer["already"] and facts["outcome"] == "succeeded":
+            await self._tell_late(attempt, facts)
+
+    async def _tell_late(self, attempt: LiveAttempt, facts: dict[str, Any]) -> None:
+        """The ledger had ended it as lost by the time that its success could be told."""
+        attempt_id = attempt.directory.attempt_id
+        known = {name: facts[name] for name in END_FACTS if name in facts}
+        answer = await self._commit(take_success(attempt_id, attempt.token, time.time(), **known))
+        if answer is not None:
+            number = answer["taken"]
+            taken = "of no attempt yet" if number is None else f"that of attempt {number}"
+            self._server.log.info("%s had succeeded here; the job's outcome is %s", attempt_id, taken)
+
+    async def _commit(self, command: dict[str, Any], retry_in_s: float | None = None) -> dict[str, Any] | None:
+        """Have it committed, however long that takes; gives the answer, or ``None`` when it was refused for good."""
         while True:
             command["at"] = time.time()
-            command["retry_at"] = command["at"] + delay_s
+            if retry_in_s is not None:
+                command["retry_at"] = command["at"] + retry_in_s
             try:
-                await self._mirror.propose(command)
-                return
-            except LedgerRefused as refused:
-                self._server.log.info("the end of %s is no news: %s", attempt.directory.attempt_id, refused)
-                return
+                return await self._mirror.propose(command)
+            except (LedgerRefused, HostsTooOld) as refused:
+                self._server.log.info("the end of %s is no news: %s", command["attempt_id"], refused)
+                return None
             except ActorGridError as error:
-                self._server.log.warning("the end of %s is not recorded yet: %s", attempt.directory.attempt_id, error)
+                self._server.log.warning("the end of %s is not recorded yet: %s", command["attempt_id"], error)
             await self._server.sleep(COMMIT_AGAIN_S)
 
     # -- specs
@@ -467,6 +561,8 @@ def is_over(job: dict[str, Any], member_id: str) -> bool:
 def reason_to_end(job: dict[str, Any]) -> str:
     """Why the job's present attempt is to end, apart from its owner's wish; empty when it is not."""
     for attempt in job.get("attempts", ())[-1:]:
+        if attempt["ended_at"] is None and attempt.get("superseded") is not None:
+            return SUPERSEDED
         if attempt["ended_at"] is None and attempt.get("preemption") is not None:
             return PREEMPTED
         if attempt["ended_at"] is None and attempt.get("ending") is not None:

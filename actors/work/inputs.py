@@ -17,6 +17,7 @@ from actorgrid.errors import (
     NotFound,
     PeerGone,
 )
+from actorgrid.job_outcome import deciding_attempt
 from actorgrid.supervisors.server import Server
 
 from ..consensus.attempt_ids import job_of, number_of, rank_of
@@ -51,15 +52,18 @@ class Inputs:
         return {name: await self._result_of(name) for name in job.get("depends_on") or ()}
 
     async def _result_of(self, job_id: str) -> str:
-        """The result file of a dependency's last attempt that left one (a command leaves none)."""
+        """The result file of the attempt that decided a dependency (a command leaves none)."""
         here = self._here(job_id)
-        if here.exists() or self._server.host.place is None:
+        if self._server.host.place is None:
             return str(here)
+        # Asked also when there is a result here: it may be that of an attempt which was not the one that counted.
         record = await self._server.call("consensus", Query("job", {"job_id": job_id}))
-        ended = [each for each in (record or {}).get("attempts", ()) if each.get("result_bytes") is not None]
-        if not ended or ended[-1]["host"] == self._server.host.host_id:
+        decided = {} if record is None else deciding_attempt(record)
+        if decided.get("result_bytes") is None:
             return str(here)
-        host_id, attempt_id = ended[-1]["host"], ended[-1]["allocation_id"]  # of a gang: rank 0's
+        host_id, attempt_id = decided["host"], decided["allocation_id"]  # of a gang: rank 0's
+        if host_id == self._server.host.host_id:
+            return str(AttemptDir(self._server.host.paths.attempts_dir, attempt_id).result)
         try:
             return str(await self._server.call("links", FetchResult(host_id, attempt_id), BRING_S))
         except NotFound as error:

@@ -34,7 +34,7 @@ from .housekeeping import (
 )
 from .lease_keeper import LeaseKeeper
 from .leases import TICK_S, Leases
-from .messages import AttachLease, DetachLease, EndAllWork, ListAttempts
+from .messages import AttachLease, DetachLease, EndAllWork, ListAttempts, StartDelay
 from .process_tree import send
 from .zygote_link import ZygoteLink
 
@@ -74,6 +74,7 @@ class WorkerManager(Server):
         self._leases.recover()
         self._killed_escaped = len(self._kill_escaped())
         self.every(TICK_S, self._leases.tick)
+        self.every(TICK_S, self._attempts.give_back_late)
         self.every(CLEAN_S, self._clean)
         self._leases.tick()
         self.spawn(self._mirror.start())
@@ -205,6 +206,10 @@ class WorkerManager(Server):
             )
         return found
 
+    @handles(StartDelay)
+    def _start_delay(self, request: StartDelay) -> dict[str, Any]:
+        return self._attempts.start_delay(request.attempt_id)
+
     @handles(EndAllWork)
     async def _end_all_work(self, request: EndAllWork) -> int:
         count = self._attempts.stop_all(request.grace_s) + self._leases.stop_all()
@@ -272,6 +277,7 @@ class WorkerManager(Server):
         age_s = self._keeper.age_s()
         if age_s is not None:
             figures["lease_age_seconds"] = age_s
+            figures["lease_age_max_seconds"] = self._keeper.age_max_s() or 0.0
         figures["lease_lapses_total"] = float(self._keeper.lease.lapses)
         for outcome, count in self._attempts.ended_total.items():
             figures[f"attempts_ended_{outcome}_total"] = float(count)
@@ -291,6 +297,7 @@ class WorkerManager(Server):
             "zygote_pid": self._zygote.pid,
             "follows_ledger": self._follows,
             "lease_age_s": self._keeper.age_s(),
+            "lease_age_max_s": self._keeper.age_max_s(),
             "may_start": self._keeper.may_start(),
             "killed_escaped_at_start": self._killed_escaped,
         }

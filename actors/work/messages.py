@@ -28,6 +28,16 @@ class ListAttempts:
 
 
 @dataclass(frozen=True, slots=True)
+class StartDelay:
+    """What an attempt that is placed here and has not begun waits for.
+
+    Answer: {waits_for: a text for people, empty when nothing is known; left_s: until it is given back, or None}.
+    """
+
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class EndAllWork:
     """Stop every attempt and worker in order (SIGTERM, grace, SIGKILL). Answer: how many were stopped."""
 

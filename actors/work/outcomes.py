@@ -9,8 +9,11 @@ from actorgrid.transports.task_frames import JobResult
 
 RETRY_MAX_S = 60.0
 STDERR_TAIL_BYTES = 2048
-PREEMPTED, GANG = "preempted", "gang"
-"""Why an attempt is told to end: another is to have its room; another member of its gang has not succeeded."""
+PREEMPTED, GANG, SUPERSEDED = "preempted", "gang", "superseded"
+"""Why an attempt is told to end: another is to have its room; another member of its gang has not succeeded; an earlier
+attempt had done the work, and its host is back."""
+ASKED_TO_END = (PREEMPTED, GANG, SUPERSEDED)
+"""What keeps an attempt from being begun, and is told when that was in time."""
 
 
 def retry_delay_s(backoff_s: float, number: int) -> float:
@@ -56,13 +59,30 @@ def outcome_of_lost(attempt_id: str, went_with: str | None) -> dict[str, Any]:
 
 def outcome_of_not_begun(attempt_id: str, reason: str) -> dict[str, Any]:
     """The fields of ``end_attempt`` for an attempt that was asked to end, by that *reason*, before it was begun."""
-    if reason == GANG:
-        return {"outcome": "cancelled", "charge": False, "error": _ended_with_gang(attempt_id).to_dict()}
+    if reason in _NOT_NEEDED:
+        return {"outcome": "cancelled", "charge": False, "error": _not_needed(attempt_id, reason).to_dict()}
     return {"outcome": PREEMPTED, "charge": False, "error": None}
 
 
-def _ended_with_gang(attempt_id: str) -> TaskCancelled:
-    return TaskCancelled(f"{attempt_id} was ended because another member of its gang did not succeed")
+def outcome_of_not_started(attempt_id: str, limit_s: float, waited_for: str) -> dict[str, Any]:
+    """The fields of ``end_attempt`` for an attempt that its host gives back, not having started it within *limit_s*."""
+    error = WorkerLost(
+        f"attempt {attempt_id} was given back: its host could not start it within {limit_s:g} s",
+        asked=f"work.start_timeout_s = {limit_s:g}",
+        found=f"it waited for {waited_for}" if waited_for else "",
+        hint="it is placed again, and costs no retry; actorgrid hosts and actorgrid doctor show how the host is",
+    )
+    return {"outcome": "lost", "charge": False, "error": error.to_dict()}
+
+
+_NOT_NEEDED = {
+    GANG: "another member of its gang did not succeed",
+    SUPERSEDED: "an earlier attempt had succeeded on a host that was away and came back",
+}
+
+
+def _not_needed(attempt_id: str, reason: str) -> TaskCancelled:
+    return TaskCancelled(f"{attempt_id} was ended because {_NOT_NEEDED[reason]}")
 
 
 def _judge(
@@ -80,8 +100,8 @@ def _judge(
     if reason == PREEMPTED and not (result is not None and result.ok and status.get("exit_code") == 0):
         # Told to stop, a command that saves its work leaves with 0 as well: that does not mean that it is done.
         return PREEMPTED, False, None
-    if reason == GANG:
-        return "cancelled", False, _ended_with_gang(attempt_id)
+    if reason in _NOT_NEEDED:
+        return "cancelled", False, _not_needed(attempt_id, reason)
     if reason == "cancelled":
         return "cancelled", False, TaskCancelled(f"attempt {attempt_id} was cancelled while it ran")
     if reason == "memory":

@@ -20,6 +20,9 @@ from .linux import MARK_ATTEMPT, room_for_mark
 RESTART_FIRST_S = 0.05
 RESTART_MAX_S = 5.0
 MAX_WAITING = 20_000
+FORK_PATIENCE_S = 20.0
+"""A zygote that has carried nothing out for so long, and was asked to, hangs: it is ended, and another asked again.
+Forks take milliseconds, and a second or so on a machine with far too much to do."""
 
 # The title of a process is written over its arguments, so these have to be long enough (SPT_NOENV leaves the
 # environment, where the marks are, alone).
@@ -52,6 +55,8 @@ class ZygoteLink:
         self._outgoing = bytearray()
         self._backoff_s = RESTART_FIRST_S
         self._stopped = False
+        self._heard_at = 0.0
+        self._watching = False
 
     @property
     def pid(self) -> int | None:
@@ -89,7 +94,10 @@ class ZygoteLink:
         if len(self._waiting) >= MAX_WAITING or self._stopped:
             waiter.fail(WorkerLost("no process can be started now", hint="the host has too many starts waiting"))
             return waiter
+        if not self._waiting:
+            self._heard_at = self._runtime.monotonic()
         self._waiting[folder] = waiter
+        self._watch()
         self._outgoing += encode_frame(["fork", folder, deadline])
         self._flush()
         return waiter
@@ -106,6 +114,22 @@ class ZygoteLink:
                 process.kill()
                 process.wait()
         self._fail_waiting("the host is stopping")
+
+    def _watch(self) -> None:
+        """Look whether it hangs, as long as something waits."""
+        if not self._watching and self._waiting and not self._stopped:
+            self._watching = True
+            left_s = self._heard_at + FORK_PATIENCE_S - self._runtime.monotonic()
+            self._runtime.after(max(0.01, left_s), self._look)
+
+    def _look(self) -> None:
+        self._watching = False
+        silent_s = self._runtime.monotonic() - self._heard_at
+        if self._waiting and self._process is not None and silent_s >= FORK_PATIENCE_S:
+            self._warn("the zygote has not answered for %.0f s: ending it", silent_s)
+            self._heard_at = self._runtime.monotonic()
+            self._process.kill()  # its socket closes, which is where its end is dealt with
+        self._watch()
 
     def _flush(self) -> None:
         if self._socket is None:
@@ -133,6 +157,7 @@ class ZygoteLink:
         if not data:
             self._died()
             return
+        self._heard_at = self._runtime.monotonic()
         for frame in frames:
             match frame:
                 case ["ready", int()]:

@@ -18,6 +18,7 @@ from tests.system.cluster_host import ClusterHost, ran_on
 
 PATIENCE_S = 4
 """Of the work here; with less, a machine under load would end it by being slow."""
+ONCE = 'case $ACTORGRID_ATTEMPT in *.1) until [ -e "$0" ]; do sleep 0.02; done; echo done;; *) exec sleep 600;; esac'
 LOST_AFTER_S = PATIENCE_S * 1.01 + 0.5
 BEAT = 'while :; do echo "$ACTORGRID_ATTEMPT $(date +%s.%N)" >> "$0"; sleep 0.02; done'
 
@@ -129,12 +130,27 @@ def test_work_of_a_host_that_is_gone_runs_elsewhere_and_never_twice_at_once(
     until(lambda: trio.health(home) not in ("lost", "unreachable"), "the host is back")
     (attempt,) = trio.first.job(patient)["attempts"]
     assert attempt["state"] == "running"
+    trio.first.cli("cancel", patient)
+    until(lambda: trio.first.job(patient)["state"] == "cancelled", "there is room elsewhere")
+
+    # Its agent alone is killed, the work ends well without it, and it comes back when the work was begun elsewhere.
+    gate = tmp_path / "gate"
+    job_id = trio.first.submit("--gpus", "1", "--max-isolation", str(PATIENCE_S), "--", "sh", "-c", ONCE, str(gate))
+    until(lambda: trio.first.job(job_id)["state"] == "running", "it runs")
+    home = trio.names[ran_on(trio.first.job(job_id))]
+    home.kill()
+    gate.touch()
+    trio.moved(job_id)
+    home.start()
+    done = until(lambda: (job := trio.first.job(job_id))["state"] == "succeeded" and job, "its success counts")
+    assert (done["taken"], [each["state"] for each in done["attempts"]]) == (1, ["succeeded", "cancelled"])
+    assert trio.first.cli("logs", job_id).stdout == "done\n"
+    assert "its result was taken when that came back" in trio.first.cli("why", job_id).stdout
+    until(lambda: trio.health(home) not in ("lost", "unreachable"), "the host is back")
 
     # A host is gone for good.
     path = tmp_path / "more beats"
     job_id, home = trio.beat(path)
-    trio.first.cli("cancel", patient)
-    until(lambda: trio.first.job(patient)["state"] == "cancelled", "there is room elsewhere")
     doomed = everything(home)
     signal_all(doomed, signal.SIGKILL)
     killed_at = time.time()
