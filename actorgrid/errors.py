@@ -598,12 +598,15 @@ class TaskCancelled(TaskError):
     """The work was cancelled before it gave a value."""
 
 
-class TaskTimedOut(TaskError):
-    """The work ran past its time limit and was stopped."""
+class TaskTimedOut(TaskError, TimeoutError):
+    """The work ran past its time limit and was stopped. A TimeoutError, as Python's own pools raise."""
 
 
 class WorkerLost(TaskError):
-    """The worker process died under the work, as often as retries allowed."""
+    """The worker process died under the work, as often as retries allowed.
+
+    ``details`` hold ``exit_code`` or ``signal``, and the last of its ``stderr``, where the host could still read them.
+    """
 
 
 class HostLost(WorkerLost):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from actorgrid.endings import how_it_ended
 from actorgrid.errors import BodyTooLarge, HostUnreachable
 
 from .call import Call, host_options, pass_call
@@ -94,7 +95,7 @@ def ending(job: dict[str, Any]) -> str:
     tries = f" after {len(job['attempts'])} attempts" if len(job.get("attempts", [])) > 1 else ""
     reason = str(error.get("message") or "")
     if last.get("signal") and not reason:
-        reason = f"killed by signal {last['signal']}"
+        reason = how_it_ended(None, last["signal"])
     elif last.get("exit_code") and not reason:
         reason = f"exit status {last['exit_code']}"
     text = f"{job['job_id']} {job['state']}{tries}" + (f": {reason}" if reason else "")

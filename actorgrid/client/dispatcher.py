@@ -11,6 +11,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from actorgrid.errors import (
@@ -46,13 +47,16 @@ _READ_BYTES = 256 * 1024
 
 
 class LeaseSource(Protocol):
-    """Where workers come from. Neither method blocks."""
+    """Where workers come from. No method blocks."""
 
     def want(self, lane: Lane, first: bool) -> None:
         """Ask for a worker; ends in ``Dispatcher.add`` or ``Dispatcher.no_lease``."""
 
     def give_back(self, lease_id: str) -> None:
         """The worker is not used any more, or must die."""
+
+    def tell_loss(self, lease_id: str, error: WorkerLost, settle: Callable[[ActorGridError], None]) -> None:
+        """Have *settle* called with *error*, once it says how the worker ended; soon, whether that is known or not."""
 
 
 class Dispatcher:
@@ -500,9 +504,12 @@ class Dispatcher:
                 self._flush(other)
             self._tick_soon()
         link.sock.close()
-        self._source.give_back(link.lease_id)
         for call, error in ended:
-            call.future.set_exception(error)
+            if isinstance(error, WorkerLost):
+                self._source.tell_loss(link.lease_id, error, call.future.set_exception)
+            else:
+                call.future.set_exception(error)
+        self._source.give_back(link.lease_id)
         return bool(ended)
 
 
@@ -510,7 +517,8 @@ def _lost(link: Link, found: str) -> WorkerLost:
     return WorkerLost(
         "the worker died under the task, and no retry is left",
         found=f"worker {link.worker_id}: {found or 'gone'}",
-        hint="see the worker's output with `actorgrid inspect`; does the task crash Python, or need more memory?",
+        hint="does the task crash Python, end it (os._exit), or need more memory than there is? retries= sets how often"
+        " it is tried again",
     )
 
 

@@ -12,11 +12,15 @@ import getpass
 import os
 import queue
 import secrets
+import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from actorgrid.endings import how_it_ended, last_lines
 from actorgrid.errors import (
     ActorError,
     ActorGridError,
@@ -30,6 +34,7 @@ from actorgrid.errors import (
     PythonMismatch,
     TransportError,
     UnknownSession,
+    WorkerLost,
     WrongToken,
 )
 from actorgrid.transports.frames import FrameDecoder
@@ -51,6 +56,7 @@ MAX_FAILED_LEASES = 5
 WELCOME_TIMEOUT_S = 30.0
 KEEP_ALIVE_S = 1.0
 LOOK_S = 0.25
+LOSS_ASK_S = 5.0
 
 
 class Session:
@@ -65,7 +71,7 @@ class Session:
         self._stop = threading.Event()
         self._orphans = False
         self._asking: set[str] = set()
-        self._returns: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
+        self._returns: queue.SimpleQueue[tuple[str, str] | _Loss | None] = queue.SimpleQueue()
         self._printer = OutputPrinter() if stream_output else None
         self._dispatcher = Dispatcher(self, self._printer)
         self._keeper = threading.Thread(target=self._keep, name="actorgrid-session", daemon=True)
@@ -112,6 +118,10 @@ class Session:
     def give_back(self, lease_id: str) -> None:
         """Release a lease in the background."""
         self._returns.put((self._id, lease_id))
+
+    def tell_loss(self, lease_id: str, error: WorkerLost, settle: Callable[[ActorGridError], None]) -> None:
+        """Ask the host how the worker ended, then settle; in the background."""
+        self._returns.put(_Loss(self._id, lease_id, error, settle))
 
     # -- leases
 
@@ -220,6 +230,9 @@ class Session:
 
     def _return_leases(self) -> None:
         while (given_back := self._returns.get()) is not None:
+            if isinstance(given_back, _Loss):
+                given_back.settle(self._explained(given_back))
+                continue
             session_id, lease_id = given_back
             if not session_id or session_id != self._id:
                 continue  # its session is gone, and the lease with it
@@ -229,6 +242,17 @@ class Session:
                 continue
             except ActorGridError:
                 self._orphans = True
+
+    def _explained(self, loss: _Loss) -> WorkerLost:
+        """The same error, with how the worker ended where the host knows."""
+        path = f"/api/sessions/{segment(loss.session_id)}/leases/{segment(loss.lease_id)}/end"
+        try:
+            ending = self._http.get(path, timeout_s=LOSS_ASK_S)
+        except ActorGridError:
+            return loss.error  # the host is gone as well, or older than this client
+        if not ending.get("ended"):
+            return loss.error
+        return _with_ending(loss.error, ending)
 
     # -- the session
 
@@ -281,6 +305,34 @@ class Session:
             owner = allocation.get("owner") or {}
             if owner.get("session_id") == session_id and owner.get("lease_id") not in known:
                 self.give_back(str(owner["lease_id"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """A task that died with its worker."""
+
+    session_id: str
+    lease_id: str
+    error: WorkerLost
+    settle: Callable[[ActorGridError], None]
+
+
+def _with_ending(error: WorkerLost, ending: dict[str, Any]) -> WorkerLost:
+    """The loss with signal or exit code, and the last that the worker said."""
+    code, number, stderr = ending.get("exit_code"), ending.get("signal"), str(ending.get("stderr") or "")
+    how = "killed together with its shim" if ending.get("reason") == "shim" else how_it_ended(code, number)
+    said = last_lines(stderr)
+    hint = error.hint
+    if number == signal.SIGKILL or ending.get("reason") in ("shim", "memory"):
+        hint = "if nobody killed it, the host ran out of memory (dmesg tells); ask for enough with memory="
+    return WorkerLost(
+        f"{error.message}: {how}",
+        found=f"{error.found}" + (f"; its last words: {said}" if said else "; it said nothing on stderr"),
+        hint=hint,
+        exit_code=code,
+        signal=number,
+        stderr=stderr,
+    )
 
 
 def user_name() -> str:

@@ -22,25 +22,33 @@ from ..consensus.mirror import LedgerMirror
 from ..consensus.records import UNKNOWN_USER
 from ..gpu.messages import AcquireLease
 from ..links.messages import AskHost, AskLeader, OpenRelay
-from ..work.messages import AttachLease, DetachLease
+from ..work.messages import AttachLease, DetachLease, TellWorkerEnd
+from ..work.worker_end import UNKNOWN, WorkerEnding
 from .core import choose_pool
-from .messages import AcquireWorker, CloseSession, OpenSession, RenewSession, ReturnWorker
+from .messages import AcquireWorker, CloseSession, LeaseEnd, OpenSession, RenewSession, ReturnWorker
 
 ATTACH_TIMEOUT_S = 30.0
 PLACE_MARGIN_S = 10.0
 DETACH_TIMEOUT_S = 60.0
 DETACH_AGAIN_S = 0.2
 CHECK_INTERVAL_S = 0.5
+ENDING_TIMEOUT_S = 10.0
+WORKERS_KNOWN = 256
 
 
 @dataclass(slots=True)
 class Session:
-    """A client that is there; ``expires_s`` is on the runtime's clock. ``pending`` leases are being granted."""
+    """A client that is there; ``expires_s`` is on the runtime's clock. ``pending`` leases are being granted.
+
+    ``workers``: host and worker of the leases it was granted last, ``WORKERS_KNOWN`` of them: of those that died the
+    client may ask how.
+    """
 
     expires_s: float
     leases: set[str] = field(default_factory=set)
     pending: set[str] = field(default_factory=set)
     user_id: str = UNKNOWN_USER
+    workers: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def python_version() -> str:
@@ -169,7 +177,8 @@ class LoadBalancer(Server):
         ask = AcquireLease(lease_id, request.session_id, *wanted, session.user_id)
         session.pending.add(lease_id)
         try:
-            grant = await self._attach(lease_id, str((await self._place(ask))["host"]))
+            host_id = str((await self._place(ask))["host"])
+            grant = await self._attach(lease_id, host_id)
         except ActorGridError:
             # The grant may be committed though its answer was lost: releasing what is not there is harmless.
             self._release({lease_id})
@@ -180,6 +189,9 @@ class LoadBalancer(Server):
             self._release({lease_id})
             self._session(request.session_id)
         session.leases.add(lease_id)
+        session.workers[lease_id] = host_id, str(grant["worker_id"])
+        while len(session.workers) > WORKERS_KNOWN:
+            del session.workers[next(iter(session.workers))]
         session.expires_s = max(session.expires_s, self._deadline())
         self._granted_total += 1
         return grant
@@ -218,6 +230,18 @@ class LoadBalancer(Server):
         if session is not None and request.lease_id in session.leases:
             session.leases.discard(request.lease_id)
             self._release({request.lease_id})
+
+    @handles(LeaseEnd)
+    async def _lease_end(self, request: LeaseEnd) -> WorkerEnding:
+        host_id, worker_id = self._session(request.session_id).workers.get(request.lease_id, ("", ""))
+        if not worker_id:
+            return UNKNOWN
+        if host_id == self.host.host_id:
+            ask = TellWorkerEnd(worker_id, request.lease_id)
+            ending: WorkerEnding = await self.call("worker_manager", ask, ENDING_TIMEOUT_S)
+            return ending
+        fields = {"worker_id": worker_id, "lease_id": request.lease_id}
+        return {**UNKNOWN, **await self.call("links", AskHost(host_id, "worker_end", fields, ENDING_TIMEOUT_S), 11.0)}
 
     def _close_expired(self) -> None:
         now_s = self.runtime.monotonic()

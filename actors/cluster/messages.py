@@ -173,6 +173,14 @@ class ReturnWorker:
     lease_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseEnd:
+    """How the worker of a lease of that session ended. Answer: a work.worker_end.WorkerEnding."""
+
+    session_id: str
+    lease_id: str
+
+
 # -- FaultDetector
 
 

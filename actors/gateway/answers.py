@@ -581,14 +581,6 @@ class SessionRequest(Request):
     python: str = Field(default="", max_length=32, description="major.minor of the client")
 
 
-class SessionAnswer(Answer):
-    """An open session: renew it every ``renew_s``; after ``expires_s`` without that it is closed."""
-
-    session_id: str
-    renew_s: float
-    expires_s: float
-
-
 class Done(Answer):
     """It is so now."""
 

@@ -16,11 +16,12 @@ from actorgrid.errors import (
 )
 from actorgrid.models import LeaseGrant, LeaseRequest
 
-from ..cluster.messages import AcquireWorker, CloseSession, OpenSession, RenewSession, ReturnWorker
+from ..cluster.messages import AcquireWorker, CloseSession, LeaseEnd, OpenSession, RenewSession, ReturnWorker
 from ..consensus.records import UNKNOWN_USER
-from .answers import Done, SessionAnswer, SessionRequest
+from .answers import Done, SessionRequest
 from .records import check_env, check_python, resources_record
 from .route import Call, Route
+from .session_answers import LeaseEndAnswer, SessionAnswer
 
 ATTACH_S = 60.0
 """Given to a lease beyond its own wait: commit, start of a worker, and their restarts."""
@@ -65,6 +66,11 @@ async def return_lease(call: Call) -> Any:
     """Give a lease back."""
     await call.ask("load_balancer", ReturnWorker(call.part("session_id"), call.part("lease_id")), 35.0)
     return {"done": True}
+
+
+async def lease_end(call: Call) -> Any:
+    """How a lease's worker ended."""
+    return await call.ask("load_balancer", LeaseEnd(call.part("session_id"), call.part("lease_id")), 12.0)
 
 
 ROUTES = (
@@ -114,5 +120,14 @@ ROUTES = (
         return_lease,
         Done,
         "sessions",
+    ),
+    Route(
+        "GET",
+        "/api/sessions/{session_id}/leases/{lease_id}/end",
+        "How the worker of a lease ended",
+        lease_end,
+        LeaseEndAnswer,
+        "sessions",
+        errors=(UnknownSession,),
     ),
 )

@@ -17,7 +17,7 @@ from ..cluster.messages import HealthReport, HostsAway, LeaveStep
 from ..gpu.messages import AcquireLease, OwnReadings
 from ..host.messages import RestartHost
 from ..work.attempt_dir import AttemptDir
-from ..work.messages import AttachLease, DetachLease, EndAllWork, StartDelay
+from ..work.messages import AttachLease, DetachLease, EndAllWork, StartDelay, TellWorkerEnd
 from .measuring import SERVICE
 from .pieces import Fields, Piece, check_digest, is_count, read_piece, read_result_piece
 from .relays import Relays
@@ -27,6 +27,7 @@ LOOK_S = 0.05
 LEASE_WAIT_S_MAX = 300.0
 LEASE_MARGIN_S = 10.0
 ATTACH_S, DETACH_S = 30.0, 60.0
+WORKER_END_S = 8.0
 END_MARGIN_S = 10.0
 LEAVE_STEP_S = 30.0
 
@@ -52,6 +53,7 @@ class Services:
             "attach_lease": self._attach_lease,
             "detach_lease": self._detach_lease,
             "start_delay": self._start_delay,
+            "worker_end": self._worker_end,
             "restart": self._restart,
             "end_all_work": self._end_all_work,
             "leave_step": self._leave_step,
@@ -171,6 +173,10 @@ class Services:
         lease_id = _text(fields, "lease_id")
         await self._server.call("worker_manager", DetachLease(lease_id), DETACH_S)
         self._relays.ended(lease_id)
+
+    async def _worker_end(self, _asker: str, fields: Fields) -> Any:
+        ask = TellWorkerEnd(_text(fields, "worker_id"), _text(fields, "lease_id"))
+        return await self._server.call("worker_manager", ask, WORKER_END_S)
 
 
 def _text(fields: Fields, name: str) -> str:

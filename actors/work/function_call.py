@@ -62,7 +62,7 @@ def describe_failure(error: BaseException, timeout_s: float | None = None) -> tu
     """The named error for what a call raised, and the pickled exception where it survives the journey."""
     if isinstance(error, TimeIsUp):
         limit = f"{timeout_s:g} s" if timeout_s else "its time limit"
-        return TaskTimedOut(f"the task ran past {limit}", hint="raise timeout_s, or split the work"), None
+        return TaskTimedOut(f"the task ran past {limit}", hint="ask for a longer timeout=, or split the work"), None
     if isinstance(error, UnpicklableResult | DependencyFailed):
         return error, None
     frames = error.__traceback__

@@ -8,15 +8,12 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-import msgpack
-
 from actorgrid.actors.consensus.mirror import LedgerMirror
 from actorgrid.actors.consensus.records import isolation_of
 from actorgrid.errors import (
     ActorGridError,
     DiskFull,
     LedgerRefused,
-    NotARegularFile,
     Overloaded,
     UnknownAllocation,
     WorkerLost,
@@ -43,13 +40,14 @@ from .environment import PYTHON, device_variables, enforcement, host_tag, work_e
 from .housekeeping import end_marked
 from .lease_keeper import LeaseKeeper
 from .shim_link import SPEC_VERSION, ShimLink
-from .untrusted_files import open_to_write, read_whole
+from .worker_end import WorkerEnding, ending_of, read_lease, write_lease
 from .zygote_link import ZygoteLink
 
 ATTACH_WAIT_S = 15.0
 TICK_S = 0.5
 START_BACKOFF_MAX_S = 5.0
-LEASE_BYTES_MAX = 2**20
+ENDING_WAIT_S = 2.0
+ENDING_LOOK_S = 0.02
 
 
 class Leases:
@@ -90,7 +88,7 @@ class Leases:
             spec = directory.read_spec()
             if spec is None or directory.read_status() is not None:
                 continue
-            lease = _read_lease(folder)
+            lease: dict[str, Any] | None = read_lease(folder)
             if directory.shim_pid() is None:
                 if lease is not None:
                     orphaned[lease["lease_id"]] = folder.name
@@ -242,6 +240,17 @@ class Leases:
     def _let_go(self, worker_id: str) -> None:
         for waiter in self._letting_go.pop(worker_id, []):
             waiter.set(None)
+
+    async def ending(self, worker_id: str, lease_id: str) -> WorkerEnding:
+        """How the worker of a lease ended; waits a little for one that is about to be found dead."""
+        deadline = self._server.runtime.monotonic() + ENDING_WAIT_S
+        while True:
+            found = ending_of(self._server.host.paths.workers_dir, worker_id, lease_id)
+            if found["ended"] or self._server.runtime.monotonic() > deadline:
+                return found
+            if not (self._server.host.paths.workers_dir / worker_id).is_dir():
+                return found
+            await self._server.sleep(ENDING_LOOK_S)
 
     def _no_worker(self, lease_id: str) -> Overloaded | UnknownAllocation:
         if lease_id not in self._mirror.allocations:
@@ -401,7 +410,7 @@ class Leases:
         self._secrets[worker_id] = secret
         self._given.discard(worker_id)
         self._opening.setdefault(worker_id, [])
-        remembered = _write_lease(
+        remembered = write_lease(
             self._server.host.paths.workers_dir / worker_id,
             {
                 "lease_id": lease_id,
@@ -409,6 +418,7 @@ class Leases:
                 "gpu_uuids": list(key.gpu_uuids),
                 "env": list(key.env),
                 "secret": secret,
+                "stderr_from": AttemptDir(self._server.host.paths.workers_dir, worker_id).output_size("stderr"),
             },
         )
         session = {"secret": secret, "session": lease_id, "env": env, "gpu_uuids": list(key.gpu_uuids)}
@@ -458,26 +468,3 @@ class Leases:
             except ActorGridError as error:
                 self._server.log.warning("lease %s is not released yet: %s", lease_id, error)
             await self._server.sleep(COMMIT_AGAIN_S)
-
-
-def _write_lease(folder: Path, lease: dict[str, Any]) -> bool:
-    """Remember whom a worker serves, for our own restart (not for the machine's: no fsync).
-
-    ``False`` on a full disk, or when the worker is gone.
-    """
-    try:
-        with os.fdopen(open_to_write(folder, "lease.tmp", os.O_TRUNC), "wb") as file:
-            file.write(msgpack.packb(lease))
-        (folder / "lease.tmp").rename(folder / "lease.msgpack")
-    except (OSError, NotARegularFile):
-        return False
-    return True
-
-
-def _read_lease(folder: Path) -> dict[str, Any] | None:
-    try:
-        data = read_whole(folder, "lease.msgpack", LEASE_BYTES_MAX)
-        lease = None if data is None else msgpack.unpackb(data)
-    except (OSError, ValueError, msgpack.UnpackException, NotARegularFile):
-        return None
-    return lease if isinstance(lease, dict) else None

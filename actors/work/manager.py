@@ -34,8 +34,9 @@ from .housekeeping import (
 )
 from .lease_keeper import LeaseKeeper
 from .leases import TICK_S, Leases
-from .messages import AttachLease, DetachLease, EndAllWork, ListAttempts, StartDelay
+from .messages import AttachLease, DetachLease, EndAllWork, ListAttempts, StartDelay, TellWorkerEnd
 from .process_tree import send
+from .worker_end import WorkerEnding
 from .zygote_link import ZygoteLink
 
 CLEAN_S = 30.0
@@ -175,6 +176,10 @@ class WorkerManager(Server):
     @handles(DetachLease)
     async def _detach_lease(self, request: DetachLease) -> None:
         await self._leases.detach(request.lease_id)
+
+    @handles(TellWorkerEnd)
+    async def _tell_worker_end(self, request: TellWorkerEnd) -> WorkerEnding:
+        return await self._leases.ending(request.worker_id, request.lease_id)
 
     @handles(ListAttempts)
     def _list_attempts(self, _request: ListAttempts) -> list[dict[str, Any]]:

@@ -23,6 +23,14 @@ class DetachLease:
 
 
 @dataclass(frozen=True, slots=True)
+class TellWorkerEnd:
+    """How the worker that served a lease ended. Answer: a WorkerEnding."""
+
+    worker_id: str
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ListAttempts:
     """Attempts and workers on this host. Answer: list of dicts (id, kind, state, pid, shim_pid, pool, gpus)."""
 

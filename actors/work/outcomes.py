@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from actorgrid.endings import how_it_ended, last_lines
 from actorgrid.errors import ActorGridError, MemoryLimitExceeded, TaskCancelled, TaskFailed, TaskTimedOut, WorkerLost
 from actorgrid.transports.task_frames import JobResult
 
@@ -92,11 +93,8 @@ def _judge(
     reason = status.get("reason")
     if reason == "timed_out":
         limit = f"{spec['timeout_s']:g} s"
-        return (
-            "timed_out",
-            True,
-            TaskTimedOut(f"attempt {attempt_id} ran past {limit}", hint="raise max_execution_time"),
-        )
+        hint = "ask for more with --timeout (timeout= in Python), or split the work"
+        return "timed_out", True, TaskTimedOut(f"attempt {attempt_id} ran past {limit}", hint=hint)
     if reason == PREEMPTED and not (result is not None and result.ok and status.get("exit_code") == 0):
         # Told to stop, a command that saves its work leaves with 0 as well: that does not mean that it is done.
         return PREEMPTED, False, None
@@ -109,7 +107,7 @@ def _judge(
             f"attempt {attempt_id} used more host memory than it asked for",
             asked=f"{spec['memory_bytes']} bytes",
             found=f"{status.get('max_rss_bytes')} bytes",
-            hint="ask for more with memory=",
+            hint="ask for more with --memory (memory= in Python)",
         )
         return "failed", True, error
     if reason == "isolated":
@@ -137,15 +135,16 @@ def _judge_exit(
     elif spec["kind"] == "command" and code == 0:
         return "succeeded", True, None
     what = "the worker" if spec["kind"] == "function" else "the command"
-    how = f"was ended by signal {number}" if number is not None else f"left with status {code}"
+    how = f"was {how_it_ended(None, number)}" if number is not None else f"left with status {code}"
     missing = " without a result" if spec["kind"] == "function" else ""
+    stderr = stderr_tail[-STDERR_TAIL_BYTES:].decode("utf-8", "replace")
     error = TaskFailed(
         f"{what} {how}{missing}",
-        found="",
+        found=f"the last on stderr: {last_lines(stderr)}" if stderr.strip() else "",
         hint=f"actorgrid logs {spec['job_id']}",
         exit_code=code,
         signal=number,
-        stderr=stderr_tail[-STDERR_TAIL_BYTES:].decode("utf-8", "replace"),
+        stderr=stderr,
     )
     return "failed", True, error
 

@@ -86,6 +86,7 @@ def use_environment(environment: dict[str, str]) -> None:
 
 def run_job(spec: dict[str, Any]) -> int:
     """Run the one call of a function job and leave its result file; gives the exit code."""
+    faulthandler.enable(file=2)
     function = spec["function"]
     result_path = Path(function["result_path"])
     try:
@@ -480,4 +481,5 @@ class Worker:
 
 def serve(worker_id: str, listener: socket.socket, control: socket.socket) -> NoReturn:
     """Be a pool worker."""
+    faulthandler.enable(file=2)  # what a task was doing when it crashed Python is the last that its worker says
     Worker(worker_id, listener, control).run()

@@ -394,6 +394,10 @@ class LoadBalancer(StandIn):
             "python": "3.11",
         }
 
+    @handles(cluster.LeaseEnd)
+    def lease_end(self, _request: cluster.LeaseEnd) -> dict[str, Any]:
+        return {"ended": True, "reason": "exited", "exit_code": None, "signal": 11, "stderr": "Fatal"}
+
     @handles(cluster.ReturnWorker)
     def give_back(self, _request: cluster.ReturnWorker) -> None:
         return None

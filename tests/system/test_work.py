@@ -216,8 +216,31 @@ def test_a_worker_that_dies_under_a_task_is_replaced_and_the_task_is_sent_again(
 
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(errors.WorkerLost):
+    with pytest.raises(errors.WorkerLost, match="killed by SIGKILL"):
         client.submit(die_always, cpus=0.1, retries=1).result(60)
+
+    def leave(code: int) -> None:
+        import os
+
+        os.write(2, b"about to leave\n")
+        os._exit(code)
+
+    with pytest.raises(errors.WorkerLost, match="exit status 7") as left:
+        client.submit(leave, 7, cpus=0.1, retries=0).result(60)
+    assert left.value.details["exit_code"] == 7 and "about to leave" in left.value.found
+
+    def crash() -> None:
+        import ctypes
+
+        ctypes.string_at(0)
+
+    with pytest.raises(errors.WorkerLost, match="SIGSEGV") as crashed:
+        client.submit(crash, cpus=0.1, retries=0).result(60)
+    assert "Segmentation fault" in crashed.value.found and "in crash" in crashed.value.details["stderr"]
+    job = client.submit(crash, cpus=0.1, durable=True)
+    with pytest.raises(errors.TaskFailed, match="SIGSEGV") as failed:
+        job.result(60)
+    assert "Segmentation fault" in failed.value.found
 
 
 def test_memory_limits_are_kept(shared_agent: Agent) -> None:

@@ -1,0 +1,23 @@
+"""Answers of the routes of sessions."""
+
+from __future__ import annotations
+
+from actorgrid.models import Answer
+
+
+class SessionAnswer(Answer):
+    """An open session: renew it every ``renew_s``; after ``expires_s`` without that it is closed."""
+
+    session_id: str
+    renew_s: float
+    expires_s: float
+
+
+class LeaseEndAnswer(Answer):
+    """How a worker ended; ``ended`` is false while it runs, and when nothing is known of it any more."""
+
+    ended: bool
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    stderr: str = ""
