@@ -4,6 +4,7 @@
   + BadRequest (also a ValueError)
     - MalformedBody
     - BodyTooLarge
+    - CommandTooLarge
     - UnknownGpuModel
     - TooManyGpus
     - RequestTooLarge
@@ -172,6 +173,10 @@ class BodyTooLarge(BadRequest):
     """The body is over the configured limit."""
 
     http_status = 413
+
+
+class CommandTooLarge(BadRequest):
+    """The command, or its environment, is larger than the system can give to a process."""
 
 
 class UnknownGpuModel(BadRequest):

@@ -20,6 +20,7 @@ from actorgrid.supervisors.server import Server, handles
 
 from ..consensus.command_checks import VERSION
 from ..consensus.commands import change_member
+from ..consensus.exec_limits import check_exec
 from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
@@ -164,6 +165,8 @@ class ClusterManager(Server):
 
     @handles(SubmitJobs)
     async def _submit(self, request: SubmitJobs) -> list[dict[str, Any]]:
+        for job in request.jobs:
+            check_exec(job.get("command") or (), job.get("env") or {})
         waiting = self._mirror.job_counts.get(JobState.QUEUED, 0)
         limit = self.host.settings.scheduling.queue_max
         if waiting + len(request.jobs) > limit:

@@ -39,6 +39,7 @@ from .queries import Queries
 from .raft.messages import NO_NODE, Dropped, DroppedLater, Message
 from .raft_links import RaftLinks
 from .snapshot_format import FORMAT
+from .stalls import Stalls
 from .voter import Voter
 from .voter_policy import heir, next_step, successor
 
@@ -90,6 +91,7 @@ class Consensus(Server):
         self._snapshot_under_way = False
         self._links: RaftLinks | None = None
         self._heard_of = Heard()
+        self._stalls = Stalls()
         self._contacts: dict[int, float] = {}  # by node: when anything of it came, whoever leads
         self._absent: dict[str, float] = {}
         self._departures = Departures(self, self._is_led, lambda: not self._ready.done, self.failed)
@@ -165,6 +167,7 @@ class Consensus(Server):
             if self._room.look():
                 self.log.warning("there is room on the disk again: new work is accepted")
             self._choose_voters()
+            self._stalls.look(self.runtime.monotonic(), self._voter.status())
             if self._links is not None and not self._is_led():
                 # Any voter may say who leads, or that this host is no member any more.
                 self._links.seek(self._voter.members.voters)
@@ -552,11 +555,13 @@ class Consensus(Server):
 
     def status(self) -> dict[str, Any]:
         """Where the ledger stands."""
+        now = self.runtime.monotonic()
         return {
             "role": self._voter.role,
             "leader": self._leader_host(),
             "voters": list(self._voter.members.voters),
             "contact_s": self._contact_s(),
+            **self._stalls.report(now, self._voter.status(), self._waiting.values(), self._voter.ledger.members),
             "term": self._voter.ledger.term,
             "index": self._voter.ledger.index,
             "epoch": self._voter.ledger.epoch,

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from actorgrid.configs.sizes import ENTRY_BYTES_MAX
 from actorgrid.errors import BodyTooLarge
 
 from .command_checks import Command, refused, version_of
 from .records import UNKNOWN_USER
 
-MAX_COMMAND_BYTES = 16 * 2**20
+MAX_COMMAND_BYTES = ENTRY_BYTES_MAX
 
 # What is still recorded when the disk has no room for new work: it is about work already accepted, or about us.
 ABOUT_ACCEPTED_WORK = frozenset(

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from actorgrid.errors import FrameTooLarge, MailboxFull, MalformedMessage
-from actorgrid.transports.peer_calls import Loop, OnCast
+from actorgrid.transports.peer_calls import Loop, OnCast, OnStream
+from actorgrid.transports.peer_frames import PAYLOAD_BYTES_MAX
 from actorgrid.transports.peer_hosts import PeerHosts
 from actorgrid.transports.peer_link import Admit
 from actorgrid.transports.peer_net import Resolve
 
+from .large_messages import LargeMessages
 from .member_links import addresses_of, refusal
 from .raft.codec import MessageEncoder, decode_message
 from .raft.messages import Message
@@ -29,7 +31,7 @@ Members = Mapping[str, Mapping[str, Any]]
 class MakeNet(Protocol):
     """Makes the net of this host, over sockets or in memory."""
 
-    def __call__(self, loop: Loop, resolve: Resolve, admit: Admit, on_cast: OnCast) -> PeerHosts:
+    def __call__(self, loop: Loop, resolve: Resolve, admit: Admit, on_cast: OnCast, on_stream: OnStream) -> PeerHosts:
         """The net; it listens when this returns."""
 
 
@@ -76,7 +78,10 @@ class RaftLinks:
         self._hosts: dict[int, str] = {}
         self._encoder = MessageEncoder()
         self._renew = plan.renew
-        self._net = plan.make_net(loop, self._resolve, self._admit, self._take)
+        self._large = LargeMessages(
+            lambda host_id, target, head: self._net.open_stream(host_id, target, head), self._take_body, self._lost
+        )
+        self._net = plan.make_net(loop, self._resolve, self._admit, self._take, self._large.take)
         self._net.on_refused = on_refused
         self.members_changed()
 
@@ -108,7 +113,11 @@ class RaftLinks:
                 self.refused["to a node that is no member"] += 1
                 continue
             try:
-                self._net.cast(host_id, TARGET, self._encoder.encode(message))
+                body = self._encoder.encode(message)
+                if len(body) > PAYLOAD_BYTES_MAX:
+                    self._large.send(host_id, message.kind, body)
+                else:
+                    self._net.cast(host_id, TARGET, body)
             except (MailboxFull, FrameTooLarge) as error:
                 log.debug("to %s: %s", host_id, error)
                 self.refused[error.code] += 1
@@ -121,7 +130,15 @@ class RaftLinks:
 
     def stats(self) -> dict[str, Any]:
         """Of the net below, and what was refused here."""
-        return {**self._net.stats(), "refused_messages": dict(self.refused)}
+        return {
+            **self._net.stats(),
+            "refused_messages": dict(self.refused),
+            "large_messages": {
+                "sent": self._large.sent_total,
+                "received": self._large.received_total,
+                "lost": self._large.lost_total,
+            },
+        }
 
     def close(self) -> None:
         """Close all links."""
@@ -148,6 +165,16 @@ class RaftLinks:
         if target != TARGET:
             self.refused["to another target"] += 1
             return
+        self._take_body(host_id, body)
+
+    def _lost(self, host_id: str) -> None:
+        node = next((node for node, name in self._hosts.items() if name == host_id), None)
+        if node is None:
+            return
+        self.refused["a large message was lost"] += 1
+        self._on_unreachable(node)
+
+    def _take_body(self, host_id: str, body: bytes) -> None:
         try:
             message = decode_message(body)
         except MalformedMessage as error:

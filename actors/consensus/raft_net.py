@@ -7,7 +7,7 @@ from pathlib import Path
 
 import actorgrid
 from actorgrid.errors import NotSupported
-from actorgrid.transports.peer_calls import IncomingCall, Loop, OnCast, Stream
+from actorgrid.transports.peer_calls import IncomingCall, Loop, OnCast, OnStream
 from actorgrid.transports.peer_hosts import PeerHosts
 from actorgrid.transports.peer_link import Admit
 from actorgrid.transports.peer_net import PeerNet, Resolve
@@ -23,7 +23,7 @@ class RaftNet:
     address: str
     port: int
 
-    def __call__(self, loop: Loop, resolve: Resolve, admit: Admit, on_cast: OnCast) -> PeerNet:
+    def __call__(self, loop: Loop, resolve: Resolve, admit: Admit, on_cast: OnCast, on_stream: OnStream) -> PeerNet:
         """See ``raft_links.MakeNet``. Raises PortInUse, and as ``peer_identity``."""
         return PeerNet(
             loop,
@@ -33,7 +33,7 @@ class RaftNet:
             admit=admit,
             on_call=_refuse_call,
             on_cast=on_cast,
-            on_stream=_refuse_stream,
+            on_stream=on_stream,
             software=actorgrid.__version__,
         )
 
@@ -45,7 +45,3 @@ class RaftNet:
 
 def _refuse_call(call: IncomingCall) -> None:
     raise NotSupported("the port of Raft takes messages of Raft only", asked=call.target)
-
-
-def _refuse_stream(_stream: Stream) -> None:
-    raise NotSupported("the port of Raft takes messages of Raft only", asked="a stream")

@@ -8,6 +8,7 @@ from typing import Any
 from actorgrid.errors import (
     AdmissionRefused,
     BadRequest,
+    CommandTooLarge,
     DependencyFailed,
     DiskFull,
     PythonMismatch,
@@ -125,6 +126,7 @@ _ADMISSION = (
     UnknownGpuModel,
     TooManyGpus,
     RequestTooLarge,
+    CommandTooLarge,
     QuotaExceeded,
     UnknownPolicy,
     PythonMismatch,

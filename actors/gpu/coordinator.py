@@ -27,6 +27,7 @@ from actorgrid.supervisors.collection import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
+from ..consensus.exec_limits import check_exec
 from ..consensus.messages import Applied, Snapshot
 from ..consensus.mirror import LedgerMirror
 from ..consensus.quotas import shortage
@@ -418,6 +419,7 @@ class GPUCoordinator(Server):
     async def _acquire_lease(self, request: AcquireLease) -> dict[str, Any]:
         if request.lease_id in self._mirror.allocations:
             return self._mirror.allocations[request.lease_id]
+        check_exec((), request.env)
         deadline = self.runtime.monotonic() + request.wait_s
         await self._until_registered(max(request.wait_s, REGISTER_WAIT_S))
         if not self._mirror.leads:

@@ -116,14 +116,14 @@ class Station:
         self.loop.watch(self.control.fileno(), self._asked)
         self.loop.run_until(lambda: self.over, 3600.0)
 
-    def _net(self, loop: Any, resolve: Any, admit: Any, on_cast: Any) -> PeerNet:
+    def _net(self, loop: Any, resolve: Any, admit: Any, on_cast: Any, on_stream: Any) -> PeerNet:
         def refuse(*_: Any) -> None:
-            raise AssertionError("nobody calls or opens streams here")
+            raise AssertionError("nobody calls here")
 
         listen = (ADDRESS, self.ports[self.node])
         return PeerNet(
             loop, self.identity, listen, resolve=resolve, admit=admit, on_call=refuse, on_cast=on_cast,
-            on_stream=refuse,
+            on_stream=on_stream,
         )  # fmt: skip
 
     def _asked(self) -> None:

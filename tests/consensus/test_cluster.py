@@ -34,11 +34,11 @@ class Town:
         self._seq = itertools.count(1)
 
     def _net(self, host_id: str) -> Callable[..., FaultyNet]:
-        def make(loop: Any, resolve: Any, admit: Any, on_cast: Any) -> FaultyNet:
+        def make(loop: Any, resolve: Any, admit: Any, on_cast: Any, on_stream: Any) -> FaultyNet:
             def refuse(*_: Any) -> None:
-                raise AssertionError("nobody calls or opens streams here")
+                raise AssertionError("nobody calls here")
 
-            return FaultyNet(self.network, host_id, on_call=refuse, on_cast=on_cast, on_stream=refuse, admit=admit)
+            return FaultyNet(self.network, host_id, on_call=refuse, on_cast=on_cast, on_stream=on_stream, admit=admit)
 
         return make
 
