@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from .raft.messages import Entry
 
-TAIL_BYTES_MAX = 8 * 2**20
+TAIL_BYTES_MAX = 4 * 2**20
 ENTRY_COST_BYTES = 120
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from time import time
-from typing import Any
 
 from actorgrid.supervisors.server import Server
 
@@ -24,6 +23,18 @@ RESYNC = "resync"
 UNTOLD = ("renew_lock",)
 """Changes that nobody but the ledger counts: a lock's record may name a thousand holders, each renewing it often."""
 LEADERSHIP = "leadership"
+TOLD_OF_WAITING = (
+    "job_id",
+    "state",
+    "name",
+    "user_id",
+    "cancel_requested",
+    "error",
+    "attempts",
+    "payload_digest",
+    "stdin_digest",
+)
+"""Of a job that waits for its first attempt, told to who keeps no queue: a batch of 1,000 whole ones is megabytes."""
 TOGETHER_MAX = 256
 """Changes that are gathered before they are told."""
 
@@ -128,16 +139,21 @@ class Followers:
 
 def concerning(gathered: Sequence[Applied], jobs: JobsWanted) -> list[Applied]:
     """Of what was *gathered*, what one hears of who has to know these *jobs*; each follows on the one before."""
-    if jobs in ("told", "all"):
+    if jobs == "all":
         return list(gathered)
     found: list[Applied] = []
     for message in gathered:
-        changes = tuple(change for change in message.changes if change[0] != "job" or _concerns(change[2], jobs))
+        changes = tuple(change for each in message.changes if (change := _as_wanted(each, jobs)) is not None)
         if changes:
             previous = found[-1].index if found else message.previous
             found.append(replace(message, changes=changes, previous=previous))
     return found
 
 
-def _concerns(job: Any, jobs: JobsWanted) -> bool:
-    return jobs == "begun" and (job is None or job["state"] != QUEUED or bool(job["attempts"]))
+def _as_wanted(change: Change, jobs: JobsWanted) -> Change | None:
+    kind, identity, job = change
+    if kind != "job" or job is None or job["state"] != QUEUED or job["attempts"]:
+        return None if kind == "job" and jobs == "none" else change
+    if jobs != "told":
+        return None
+    return kind, identity, {name: job.get(name) for name in TOLD_OF_WAITING}

@@ -12,8 +12,8 @@ JobsWanted = Literal["none", "begun", "told", "all"]
 """Which jobs a server that follows the ledger has to know. A queue of 20,000 costs whoever keeps it some megabytes.
 
 ``none``: no job at all. ``begun``: it keeps those that are placed or running, and is told what happens to a job from
-its first attempt, or its end, on. ``told``: it keeps the same, and is told of every change. ``all``: it keeps all that
-are not final.
+its first attempt, or its end, on. ``told``: it keeps the same, and is told of every change; of a job that waits for its
+first attempt only what ``followers.TOLD_OF_WAITING`` names. ``all``: it keeps all that are not final.
 """
 
 

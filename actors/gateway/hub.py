@@ -20,7 +20,7 @@ MAX_LISTENERS = 256
 MAX_WAITING = 1024
 """Events one listener may be behind; a slower one is cut off, and told so."""
 RING_EVENTS = 4096
-RING_BYTES = 8 * 2**20
+RING_BYTES = 2 * 2**20
 """Of the latest events, kept to resume from; older ones are read from the ledger's history."""
 
 

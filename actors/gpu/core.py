@@ -18,7 +18,7 @@ from actorgrid.hotpath import Placement, PlacementEngine
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 from actorgrid.models import JobState
 
-from ..consensus.attempt_ids import attempt_of, job_of
+from ..consensus.attempt_ids import attempt_of, job_of, number_of
 from ..consensus.quotas import quota_of, refuse_over_whole
 from ..scheduling.arrivals import Arrivals
 from ..scheduling.policies import SchedulingPolicy
@@ -35,7 +35,6 @@ from .orders import GivenUp, Order, Orders, Preemption
 from .requests import (
     STOPPED_S,
     EngineWords,
-    attempt_number,
     limits_of,
     request_of,
     request_of_job,
@@ -96,8 +95,7 @@ class CoordinatorCore:
         self._queue = queue
         self._doubtful: dict[str, None] = {}  # jobs that were refused by a state that may have been incomplete
         self._resolved: list[str] = []
-        self._queued: dict[str, tuple[str, int]] = {}  # by job: the id its next attempt waits under, and its number
-        self._asked_by: dict[str, str] = {}  # and the other way round
+        self._queued: dict[str, str] = {}  # by job: the id its next attempt waits under
         self._arrivals = Arrivals()
         self.engine = PlacementEngine(policy, rng)
         self._words = EngineWords(())
@@ -128,7 +126,6 @@ class CoordinatorCore:
         self._doubtful.clear()
         self._resolved.clear()
         self._queued.clear()
-        self._asked_by.clear()
         self.scheduler = self._new_scheduler(self.scheduler.queue_max)
         self.scheduler.limit(*limits_of(quotas), now)
         self._rebuild()
@@ -166,7 +163,7 @@ class CoordinatorCore:
         elif record is None:
             self._stale = True  # a member of a gang is lost, and what it held is gone
         else:
-            self._dequeue(self._asked_by.get(id, id))
+            self._dequeue(self._asked_by(id) or id)
             self.orders.attempt_granted(id, record)
             if id in self.engine:
                 if self.engine.placement(id).shares == shares_of(records):
@@ -347,8 +344,8 @@ class CoordinatorCore:
         if self._stale:
             self._rebuild()
         if job_id in self._queued:
-            report = self.scheduler.explain(self._queued[job_id][0], self._now)
-            held_up_by = [self._asked_by.get(id, id) for id in report["held_up_by"]]
+            report = self.scheduler.explain(self._queued[job_id], self._now)
+            held_up_by = [self._asked_by(id) or id for id in report["held_up_by"]]
             if report["reservation"] is not None:
                 report["reservation"]["stopping"] = [job_of(id) for id in report["reservation"]["stopping"]]
             return {"total_nodes": len(self.hosts), **report, "held_up_by": held_up_by}
@@ -378,13 +375,15 @@ class CoordinatorCore:
         self._overflow = False
         taken = {grant.job_id for grant in self.in_flight.values()} | self.orders.giving_up.keys()
         waiting = [
-            job
+            (job.get("deadline") or math.inf, id)
             for id, job in self._jobs.items()
             if job["state"] == JobState.QUEUED and id not in taken and id not in self._queued
         ]
-        # The earliest deadline first, or a promise made before could fail for one made in another order.
-        for job in sorted(waiting, key=lambda job: job.get("deadline") or math.inf):
-            self._queue_job(job, now)
+        # The earliest deadline first, or a promise made before could fail for one made in another order. Records are
+        # made as they are asked for: a long queue is never in memory whole.
+        waiting.sort(key=lambda found: found[0])
+        for _, id in waiting:
+            self._queue_job(self._jobs[id], now)
 
     def _queue_job(self, job: Record, now: float) -> None:
         """Let *job* wait; one that the policy refuses is asked for again, at the next ``schedule``."""
@@ -405,8 +404,8 @@ class CoordinatorCore:
             self._refuse_job(job, error, error.message)
 
     def _submit(self, job: Record, now: float) -> None:
-        job_id, number, id = job["job_id"], attempt_number(job), waiting_id(job)
-        if job_id in self._queued and self._queued[job_id][0] != id:
+        job_id, id = job["job_id"], waiting_id(job)
+        if job_id in self._queued and self._queued[job_id] != id:
             self._dequeue(job_id)
         if id in self.engine:
             self._release(id)  # an attempt that nobody knows of any more
@@ -424,15 +423,17 @@ class CoordinatorCore:
         except (BadRequest, QueueFull):
             self._dequeue(job_id)
             raise
-        self._queued[job_id] = id, number
-        self._asked_by[id] = job_id
+        self._queued[job_id] = id
         self._arrivals.saw(Shape.of(job["resources"]))
 
     def _dequeue(self, id: str) -> None:
         """A job or lease waits no longer."""
-        asked = self._queued.pop(id, (id, 0))[0]
-        self._asked_by.pop(asked, None)
-        self.scheduler.withdraw(asked)
+        self.scheduler.withdraw(self._queued.pop(id, id))
+
+    def _asked_by(self, id: str) -> str:
+        """The job that waits under *id*; ``""`` for a lease, and for what does not wait."""
+        job_id = job_of(id)
+        return job_id if self._queued.get(job_id) == id else ""
 
     def _queue_lease(self, lease: AcquireLease, not_before: float, now: float) -> None:
         self._lease_count += 1
@@ -457,8 +458,8 @@ class CoordinatorCore:
     def _grant(self, start: Start) -> Grant:
         id = start.request.id
         lease = self._leases.get(id)
-        job_id = self._asked_by.pop(id, "")
-        _, number = self._queued.pop(job_id, ("", 0))
+        job_id = self._asked_by(id)
+        self._queued.pop(job_id, None)
         shares = start.placement.shares
         grant = Grant(
             id=id,
@@ -467,7 +468,7 @@ class CoordinatorCore:
             latency_us=start.latency_us,
             shape=Shape.of(lease.resources if lease is not None else self._jobs[job_id]["resources"]),
             job_id=job_id,
-            number=number,
+            number=number_of(id) or 0 if job_id else 0,
             lease=lease,
             user_id=start.request.tenant,
         )
@@ -479,12 +480,12 @@ class CoordinatorCore:
         records = records_of(decision.id, self._allocations, self._jobs)
         token = tuple(records[0]["token"]) if records else None
         grace_s = max(0.0, decision.grace_s - STOPPED_S)
-        for_job = self._asked_by.get(decision.for_id, decision.for_id)
+        for_job = self._asked_by(decision.for_id) or decision.for_id
         self.orders.give(Preemption(decision.id, grace_s, for_job, self._now, token))
 
     def _give_up(self, decision: Refuse) -> None:
         """The policy lets one wait no longer: its job is to fail, its lease is answered."""
-        job_id = self._asked_by.get(decision.id, "")
+        job_id = self._asked_by(decision.id)
         self._dequeue(job_id or decision.id)
         if decision.id in self._leases:
             del self._leases[decision.id]

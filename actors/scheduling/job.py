@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .reservation import Reservation
 
 
+NO_TIMER = -1
+NOBODY: frozenset[str] = frozenset()
 _ROUNDING_S = 1e-6
 
 
@@ -42,7 +44,9 @@ class Job:
         "sequence",
         "started_at",
         "stopping_at",
-        "timers",
+        "timer_change",
+        "timer_give_up",
+        "timer_ready",
         "unmet",
         "waiting_since",
     )
@@ -57,16 +61,17 @@ class Job:
         self.started_at = now
         self.placement: Placement | None = None
         self.ran_s = request.ran_s
-        self._attained_gpu_s = request.ran_s * request.total_gpu_milli / 1000
+        self._attained_gpu_s = request.ran_s * request.total_gpu_milli / 1000 if request.ran_s else 0.0
         self.stopping_at: float | None = None
         """When it will have stopped: set once it was asked to."""
         self.line: Line | None = None
         self.handle = -1
         self.ask: Ask | None = None
         self.reservation: Reservation | None = None
-        self.timers: dict[str, int] = {}
+        # Of many thousands that wait, most have one timer and wait for nobody: no dict and no set for each of them.
+        self.timer_ready = self.timer_change = self.timer_give_up = NO_TIMER
         self.not_before = 0.0
-        self.unmet: set[str] = set()
+        self.unmet = NOBODY
 
     @property
     def id(self) -> str:

@@ -87,6 +87,7 @@ class Lines:
         if line is None:
             line = self._lines[key] = Line(key, self._levels, arguments)
         job.line = line
+        job.need = line.need  # equal, and one object for all of them
         job.ask = line.ask
         # Orders of equals are told apart by the sequence, which grows as they come.
         job.handle = line.jobs.insert(job.level, job.order, job)

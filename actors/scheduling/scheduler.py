@@ -18,7 +18,7 @@ from actorgrid.hotpath.room import Ask
 from .allowance import Allowances, Limits
 from .dispatch import Dispatch
 from .gang_places import explain_places
-from .job import Job
+from .job import NO_TIMER, Job
 from .line import Key, Lines, length_class
 from .planner import Planner
 from .policies import SchedulingPolicy, find_policy
@@ -29,6 +29,7 @@ QUEUE_MAX = 100_000
 TICK_S = 0.001
 """What timers are rounded up to."""
 Translate = Callable[[Need], dict[str, Any] | None]
+_TIMERS = {"ready": "timer_ready", "change": "timer_change", "give_up": "timer_give_up"}
 _REFUSALS = (BadRequest, QueueFull)
 """What a policy's ``admit`` refuses with."""
 
@@ -100,7 +101,7 @@ class Scheduler:
         sequence = self._sequence if before is None else before.sequence
         since = request.submitted_at if 0 < request.submitted_at <= now else now
         job = Job(request, sequence, sequence if order is None else order, since)
-        job.unmet.update(unmet)
+        job.unmet = frozenset(unmet) or job.unmet
         if before is not None:
             self._forget(before)
         self.waiting[request.id] = job
@@ -129,7 +130,7 @@ class Scheduler:
         """Nothing waits for *dependency* any more."""
         for id in self._dependents.pop(dependency, ()):
             job = self.waiting[id]
-            job.unmet.discard(dependency)
+            job.unmet -= {dependency}
             self._or_refuse(self._enter, job, now)
 
     def withdraw(self, id: str) -> bool:
@@ -295,13 +296,12 @@ class Scheduler:
             raise BadRequest("it does not wait", asked=id, found="it runs" if id in self.running else "it is not known")
         report = self.explain_need(job.need)
         reservation = job.reservation
-        ready = job.timers.get("ready")
         report |= {
             "position": self.position(id),
             "waiting": sum(other.line is not None for other in self.waiting.values()),
             "waited_s": job.waited_s(now),
             "depends_on": sorted(job.unmet),
-            "not_before": None if ready is None else job.not_before,
+            "not_before": None if job.timer_ready == NO_TIMER else job.not_before,
             "reservation": None,
             "held_up_by": [],
             "stands_aside": job.line is not None and job.line.held,
@@ -341,7 +341,7 @@ class Scheduler:
 
     def _enter(self, job: Job, now: float) -> None:
         """Let *job* stand in its line, if nothing else is to come first. Raises what ``admit`` raises."""
-        if job.unmet or "ready" in job.timers:
+        if job.unmet or job.timer_ready != NO_TIMER:
             return
         policy = self.policy
         job.level = policy.level(job, now)
@@ -356,7 +356,7 @@ class Scheduler:
         self._watch(job, now)
         gives_up_at = policy.gives_up_at(job)
         if gives_up_at is not None:
-            self._arm(job, "give up", gives_up_at + TICK_S, now)
+            self._arm(job, "give_up", gives_up_at + TICK_S, now)
 
     def _key(self, job: Job) -> Key:
         tenant, length = job.request.tenant, length_class(job.request.expected_s) if self.policy.uses_estimates else 0
@@ -433,17 +433,21 @@ class Scheduler:
     def _arm(self, job: Job, kind: str, at: float, now: float) -> None:
         if self._wheel is None:
             self._wheel = TimerWheel(max(0, math.floor(now / TICK_S)))
-        if kind in job.timers:
-            self._wheel.cancel(job.timers[kind])
-        job.timers[kind] = self._wheel.add(max(0, math.ceil(at / TICK_S - TICK_S)), (job, kind))
+        before: int = getattr(job, _TIMERS[kind])
+        if before != NO_TIMER:
+            self._wheel.cancel(before)
+        due = job if kind == "change" else (job, kind)  # nearly all are of this kind: no tuple for each
+        setattr(job, _TIMERS[kind], self._wheel.add(max(0, math.ceil(at / TICK_S - TICK_S)), due))
         if kind == "ready":
             job.not_before = at
 
     def _cancel(self, job: Job) -> None:
-        if self._wheel is not None:
-            for handle in job.timers.values():
+        for name in _TIMERS.values():
+            handle: int = getattr(job, name)
+            if handle != NO_TIMER:
+                assert self._wheel is not None, "a timer has a wheel"
                 self._wheel.cancel(handle)
-        job.timers.clear()
+                setattr(job, name, NO_TIMER)
 
     def _watch(self, job: Job, now: float) -> None:
         at = self.policy.next_change(job, now)
@@ -453,11 +457,12 @@ class Scheduler:
     def _expire(self, now: float) -> None:
         if self._wheel is None:
             return
-        for job, kind in self._wheel.advance(math.floor(now / TICK_S + TICK_S)):
-            job.timers.pop(kind, None)
+        for due in self._wheel.advance(math.floor(now / TICK_S + TICK_S)):
+            job, kind = due if isinstance(due, tuple) else (due, "change")
+            setattr(job, _TIMERS[kind], NO_TIMER)
             if kind == "ready":
                 self._or_refuse(self._enter, job, now)
-            elif kind == "give up":
+            elif kind == "give_up":
                 self._forget(job)
                 self._refusals.append(Refuse(job.id, "its deadline cannot be kept any more"))
             else:

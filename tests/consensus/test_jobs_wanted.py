@@ -16,6 +16,7 @@ from actorgrid.actors.consensus.commands import (
     start_attempt,
     submit_jobs,
 )
+from actorgrid.actors.consensus.followers import TOLD_OF_WAITING
 from actorgrid.actors.consensus.messages import JobsWanted, Query
 from actorgrid.actors.consensus.queries import NAMES_MAX
 from actorgrid.errors import BadRequest
@@ -90,6 +91,8 @@ def test_each_keeps_and_hears_what_it_asked_for_and_misses_nothing(host: Host) -
     everything = ["a queued", "b queued", "a placed", "a running", "a queued", "b cancelled"]
     assert told_of_jobs(followers) == [[], everything[2:], everything, everything]
     assert all("a.1" not in each.mirror.allocations for each in followers)
+    queued = [job for each in followers[2:] for _, id, job in each.heard[0].changes if id == "b"]
+    assert [sorted(job) == sorted(TOLD_OF_WAITING) for job in queued] == [True, False], "in short, and whole"
     assert [each.snapshots for each in followers] == [1] * len(followers), "what is left out is no gap"
 
 
