@@ -8,6 +8,7 @@ from actorgrid.actors.consensus.allocations import Allocations
 from actorgrid.actors.consensus.attempts import Attempts
 from actorgrid.actors.consensus.capacity import Capacity
 from actorgrid.actors.consensus.core import RaftCore
+from actorgrid.actors.consensus.jobs import SUCCEEDED
 from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.actors.consensus.raft.messages import HardState, Ready, Snapshot
@@ -165,6 +166,29 @@ class GangsStartAgainEarly(Node):
     """A gang is tried again as soon as one member has failed, while others still run."""
 
     ledger_class = _HastyGangs
+
+
+class _FreesAtOnce(Attempts):
+    def _take(
+        self, job: dict[str, Any], lost: dict[str, Any], rank: int | None, command: dict[str, Any], at: float
+    ) -> dict[str, Any]:
+        before = job["attempts"][-1]
+        taken = super()._take(job, lost, rank, command, at)
+        if before["ended_at"] is None and taken.get("taken") is not None:
+            for member in before.get("members", (before,)):
+                self._given.take_back(member["allocation_id"])
+            return self._jobs.finish(job["job_id"], SUCCEEDED, None, at)
+        return taken
+
+
+class _HastySuccess(Ledger):
+    attempts_class = _FreesAtOnce
+
+
+class FreesWhatIsSuperseded(Node):
+    """A success that comes late ends its job at once, and frees the devices on which it still runs elsewhere."""
+
+    ledger_class = _HastySuccess
 
 
 class _Endless(Capacity):

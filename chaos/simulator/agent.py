@@ -10,9 +10,10 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actorgrid.actors.consensus.commands import confirm_host, end_attempt, register_host, start_attempt
+from actorgrid.actors.consensus.commands import confirm_host, end_attempt, register_host, start_attempt, take_success
 from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.actors.consensus.raft.messages import Dropped, ReadState
+from actorgrid.actors.consensus.records import isolation_of
 from actorgrid.actors.work.host_lease import LEASE_MAX_S, HostLease
 from actorgrid.chaos.checkers.checker import Process
 
@@ -122,7 +123,7 @@ class Agent:
         self._node.pump()
         self._node.world.on_lease(self._node.id)
         self._next_at = self._node.boottime + RENEW_S
-        self._plan([*self._patience.values(), *(record["max_isolation_s"] for record in self._granted.values())])
+        self._plan([*self._patience.values(), *(isolation_of(record, {}) for record in self._granted.values())])
         self._look()
 
     def _plan(self, patiences: list[float]) -> None:
@@ -163,7 +164,7 @@ class Agent:
         """Begin what may begin; say that we are there when that is wanted."""
         if self._may_start():
             for id, record in list(self._granted.items()):
-                if self._lease.valid(self._node.boottime, record["max_isolation_s"]):
+                if self._lease.valid(self._node.boottime, isolation_of(record, {})):
                     del self._granted[id]
                     self._begin(id, record)
             return
@@ -218,7 +219,7 @@ class Agent:
             self._report(id, list(record["token"]), "lost", charge=False)
             return
         self._granted[id] = record
-        self._plan([record["max_isolation_s"]])
+        self._plan([isolation_of(record, {})])
         self._look()
 
     def _begin(self, id: str, record: dict[str, Any]) -> None:
@@ -236,7 +237,7 @@ class Agent:
             gpu_milli=record["gpu_milli"],
         )
         self._processes[id] = process
-        self._patience[id] = record["max_isolation_s"]
+        self._patience[id] = isolation_of(record, {})
         self._node.world.trace.add(self._node.name, f"runs {id}")
         self._node.world.tell(lambda checker: checker.started(process, self._node.world.now_us))
         self._set_deadline(id)
@@ -249,7 +250,7 @@ class Agent:
     def _is_started(self, process: Process, told: Told) -> None:
         if told.error is not None:
             self._disowned(process.attempt_id)
-        elif told.result["cancel_requested"] or told.result.get("ending"):
+        elif told.result["cancel_requested"] or told.result.get("ending") or told.result.get("superseded"):
             self._process_ends(process, "cancelled")
 
     def _set_deadline(self, id: str) -> None:
@@ -304,9 +305,17 @@ class Agent:
 
     def _report(self, id: str, token: list[int], outcome: str, charge: bool = True) -> None:
         command = end_attempt(id, token, outcome, self._node.now, charge=charge)
-        self._asker.write(command, lambda told: None)
+        self._asker.write(command, lambda told: self._is_told(id, token, outcome, told))
+
+    def _is_told(self, id: str, token: list[int], outcome: str, told: Told) -> None:
+        """A success that the ledger did not wait for: it may count all the same."""
+        if outcome == "succeeded" and told.error is None and told.result["already"]:
+            self._asker.write(take_success(id, token, self._node.now), lambda told: None)
 
 
 def _is_ending(job: dict[str, Any]) -> bool:
-    """Whether a member of the job's gang has not succeeded, so that the others are to end."""
-    return any(attempt.get("ending") and attempt["ended_at"] is None for attempt in job["attempts"][-1:])
+    """Whether a member of the job's gang has not succeeded, or an earlier attempt has, so that what runs is to end."""
+    return any(
+        (attempt.get("ending") or attempt.get("superseded")) and attempt["ended_at"] is None
+        for attempt in job["attempts"][-1:]
+    )
