@@ -156,6 +156,14 @@ class SchedulingSection(Section):
         pattern=r"^[A-Za-z0-9_.-]{1,64}$",
     )
     queue_max: int = setting(100_000, "jobs that may wait; more are refused", live=True, ge=1, le=10_000_000)
+    waiting_bytes_max: ByteCount = setting(
+        512 * 2**20,
+        "commands and environments of all jobs that wait, with 1 KiB for each job; more are refused",
+        live=True,
+        ge=2**20,
+        le=2**40,
+    )
+    user_waiting_bytes_max: ByteCount = setting(256 * 2**20, "the same, of each user's", live=True, ge=2**20, le=2**40)
     retry_backoff_s: float = setting(
         0.5, "wait before attempt n+1 is this times 2**(n-1), at most 60 s", live=True, ge=0, le=60
     )

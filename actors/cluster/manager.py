@@ -23,6 +23,7 @@ from ..consensus.commands import change_member
 from ..consensus.exec_limits import check_exec
 from ..consensus.messages import Applied, Query, Snapshot
 from ..consensus.mirror import LEADERLESS_S, LedgerMirror
+from ..consensus.waiting_bytes import LIMITS_SINCE
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from ..links.messages import AskHost, AskHosts
 from ..work.messages import StartDelay
@@ -234,7 +235,14 @@ class ClusterManager(Server):
 
     async def _commit(self, command: dict[str, Any]) -> dict[str, Any]:
         """Raises NoQuorum when nobody leads: whoever waits at a door can go to another."""
+        if command["type"] == "submit_jobs" and self._all_know(LIMITS_SINCE):
+            limits = self.host.settings.scheduling
+            bytes_max = {"user": limits.user_waiting_bytes_max, "all": limits.waiting_bytes_max}
+            command = {**command, "v": LIMITS_SINCE, "waiting_bytes": bytes_max}
         return await self._mirror.propose(command, leaderless_s=LEADERLESS_S)
+
+    def _all_know(self, version: int) -> bool:
+        return all(member.get("ledger_version", 1) >= version for member in self._mirror.members.values())
 
     @handles(AllowAbsence)
     async def _allow_absence(self, _request: AllowAbsence) -> int:

@@ -546,12 +546,11 @@ class Consensus(Server):
             "ledger_segments": self._voter.log.segment_count,
             "ledger_subscribers": len(self._followers),
             "ledger_locks": len(self._voter.ledger.locks),
+            "ledger_waiting_job_bytes": self._voter.ledger.waiting_bytes,
             "ledger_accepts_new_work": float(self._accepts()),
             "ledger_refused_total": sum(self._refused_total.values()),
         }
-        for code, count in self._refused_total.items():
-            found[f"ledger_refused_{code}_total"] = count
-        return found
+        return found | {f"ledger_refused_{code}_total": count for code, count in self._refused_total.items()}
 
     def status(self) -> dict[str, Any]:
         """Where the ledger stands."""
@@ -571,6 +570,7 @@ class Consensus(Server):
             "subscribers": self._followers.names,
             "free_bytes": self._room.free_bytes,
             "accepts_new_work": self._accepts(),
+            "waiting_job_bytes": self._voter.ledger.waiting_bytes,
         }
 
     def _contact_s(self) -> dict[str, float]:

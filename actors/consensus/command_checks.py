@@ -115,6 +115,10 @@ def _places(value: Any) -> bool:
     return isinstance(value, list) and 2 <= len(value) <= MEMBERS_MAX and all(isinstance(part, dict) for part in value)
 
 
+def _waiting_bytes(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"user", "all"} and all(_whole(part) for part in value.values())
+
+
 def _shallow(value: Any, depth: int = DEPTH_MAX) -> bool:
     """Plain, and nested no deeper than every later reader can follow."""
     if isinstance(value, dict):
@@ -259,7 +263,10 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     ),
     "measure_host": ({"host": _id, "incarnation": _whole, "measured": _table}, {}),
     "drain_host": ({"host": _id, "draining": _truth}, {"by": _text}),
-    "submit_jobs": ({"jobs": lambda value: isinstance(value, list) and len(value) <= MAX_JOBS}, {}),
+    "submit_jobs": (
+        {"jobs": lambda value: isinstance(value, list) and len(value) <= MAX_JOBS},
+        {"waiting_bytes": _waiting_bytes},
+    ),
     "grant_attempt": (
         {
             "job_id": _text,

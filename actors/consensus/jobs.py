@@ -12,6 +12,7 @@ from .dependencies import Dependencies
 from .job_table import JobTable
 from .messages import JobsWanted
 from .records import dependency_failed
+from .waiting_bytes import WaitingBytes
 
 ENDED_MAX = 1_000
 REMEMBERED_MAX = 100_000
@@ -40,6 +41,7 @@ class Jobs:
         self.counts: dict[str, int] = {state.value: 0 for state in JobState}
         self.waiting: dict[str, int] = {}
         """Queued jobs by user; users without any are not in it."""
+        self.waiting_bytes = WaitingBytes()
         self._changed = changed
         self._ended: OrderedDict[str, None] = OrderedDict()
         self.remembered: OrderedDict[str, str] = OrderedDict()
@@ -169,6 +171,7 @@ class Jobs:
         self.counts[state] += by
         if state != QUEUED:
             return
+        self.waiting_bytes.count(job, by)
         user = job["user_id"]
         count = self.waiting.pop(user, 0) + by
         if count:

@@ -380,6 +380,9 @@ class Ledger:
                         hint="submit it first, or in the same batch",
                     )
         self.quotas.check_submit(fresh.values())
+        limits = command.get("waiting_bytes")
+        if limits is not None:
+            self._jobs.waiting_bytes.refuse_over(fresh.values(), limits["user"], limits["all"])
         refuse_circles({job_id: given.get("depends_on", ()) for job_id, given in fresh.items()})
         first = self._jobs.next_ordinal
         self._jobs.accept(
@@ -492,6 +495,11 @@ class Ledger:
             end = {"attempt_id": name, "token": token, "outcome": LOST, "charge": False, "error": error}
             self._attempts.end(end, self._at)
         return {"ended": ended, "lost_at": self.hosts[command["host"]].get("lost_at")}
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What the waiting jobs of all users take (see ``waiting_bytes.py``)."""
+        return self._jobs.waiting_bytes.total
 
     # -- what an entry did
 

@@ -1,0 +1,77 @@
+"""How many bytes jobs that wait take, for each user and in all; and that they are not more than allowed.
+
+Part of the replicated state, derived from its records: every host counts the same. How many may wait is said by who
+proposes the jobs (``scheduling.waiting_bytes_max``, ``scheduling.user_waiting_bytes_max``) in the command itself, so
+that hosts whose settings differ decide alike, and so does a replay of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from actorgrid.amounts import counted
+from actorgrid.errors import QueueFull
+
+JOB_BYTES = 1024
+"""Of a job beside its texts: some thirty numbers and short words."""
+_TEXTS = ("command", "depends_on")
+LIMITS_SINCE = 2
+"""The version of ``submit_jobs`` that carries limits: hosts before it would not hold to them."""
+
+Plain = Mapping[str, Any]
+
+
+def job_bytes(job: Plain) -> int:
+    """What a job counts with, as given and as kept: what its owner wrote, and a part that is the same for all."""
+    size = JOB_BYTES + _bytes(job.get("name") or "") + _bytes(job.get("cwd") or "")
+    for name in _TEXTS:
+        size += sum(map(_bytes, job.get(name) or ()))
+    for name, value in (job.get("env") or {}).items():
+        size += _bytes(name) + _bytes(value)
+    return size
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+class WaitingBytes:
+    """The sums. ``of`` has users with waiting jobs only."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, int] = {}
+        self.total = 0
+
+    def count(self, job: Plain, by: int) -> None:
+        """*job* waits from now on (1), or no more (-1)."""
+        size, user = by * job_bytes(job), job["user_id"]
+        self.total += size
+        left = self.of.pop(user, 0) + size
+        if left:
+            self.of[user] = left
+
+    def refuse_over(self, jobs: Iterable[Plain], user_max: int, all_max: int) -> None:
+        """Raises QueueFull when *jobs* would take a user, or all together, over these."""
+        more: dict[str, int] = {}
+        count = 0
+        for job in jobs:
+            user = job.get("user_id", "local")
+            more[user] = more.get(user, 0) + job_bytes(job)
+            count += 1
+        for user, size in more.items():
+            if self.of.get(user, 0) + size > user_max:
+                raise QueueFull(
+                    f"the waiting jobs of user {user} take too much memory",
+                    asked=f"{size} bytes more, in {counted(count, 'job')}",
+                    found=f"{self.of.get(user, 0)} waiting of {user_max} bytes",
+                    hint="wait for some to start or cancel some; give jobs smaller environments, or have "
+                    "scheduling.user_waiting_bytes_max raised",
+                )
+        if self.total + sum(more.values()) > all_max:
+            raise QueueFull(
+                "the waiting jobs of all users take too much memory",
+                asked=f"{sum(more.values())} bytes more, in {counted(count, 'job')}",
+                found=f"{self.total} waiting of {all_max} bytes",
+                hint="wait for some to start or cancel some; or have scheduling.waiting_bytes_max raised",
+            )
