@@ -234,6 +234,10 @@ class WorkSection(Section):
         "where rank 0 of a gang may listen for the other members: the first and the last port; one for each gang",
         live=True,
     )
+    containment: Literal["auto", "cgroup", "freezer", "pid_namespace", "none"] = setting(
+        "auto",
+        "what work is kept in, so that nothing it forks escapes its end: the strongest there is, or that kind alone",
+    )
     on_stop: Literal["end", "leave"] = setting(
         "end",
         "an orderly stop ends running attempts (their jobs wait for the next start) or leaves them to it",

@@ -317,7 +317,7 @@ class Attempts:
                 status = directory.read_status()
                 if status is not None:
                     return await self._ended(attempt, status)
-                await end_marked(self._server, self._tag, directory.attempt_id)
+                await end_marked(self._server, self._tag, directory)
                 if started.get("boot_id") != self._boot:
                     return outcome_of_lost(directory.attempt_id, "host")
                 return outcome_of_lost(directory.attempt_id, None if attempt.alive_here else "agent")
@@ -534,6 +534,7 @@ class Attempts:
             "memory_bytes": resources.get("memory_mib", 0) * 2**20,
             "isolation_s": isolation_of(allocation, job),
             "control_path": str(socket_path(paths.work_sockets_dir, f"{self._tag}/{attempt_id}", "s")),
+            "guard_path": str(guard_path(paths.work_sockets_dir, self._tag)),
         }
         if kind == "function":
             spec["function"] = {
@@ -573,6 +574,11 @@ def reason_to_end(job: dict[str, Any]) -> str:
 def socket_path(folder: Path, name: str, kind: str) -> Path:
     """A short path for a socket (an AF_UNIX path holds 107 bytes), the same for the same name."""
     return folder / f"{kind}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def guard_path(folder: Path, host_tag: str) -> Path:
+    """The socket of the guard of that data directory."""
+    return socket_path(folder, f"{host_tag}/guard", "g")
 
 
 def default_folder() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import stat
 import time
@@ -15,7 +14,9 @@ from actorgrid.supervisors.server import Server
 
 from ..consensus.attempt_ids import job_of
 from .attempt_dir import AttemptDir, is_id
-from .process_tree import find_marked, living, send
+from .containment import RECORD, end_left, read_record, remove_record, unrecorded
+from .groups import groups_of
+from .process_tree import find_marked
 
 SAY_AGAIN_S = 5.0
 LOOK_AGAIN_S = 0.02
@@ -25,7 +26,7 @@ MAX_REMOVED = 200  # per round: a large clearing must not hold up the server
 KEPT_WORKERS = 32
 
 
-async def end_marked(server: Server, host_tag: str, work_id: str) -> None:
+async def end_marked(server: Server, host_tag: str, directory: AttemptDir) -> None:
     """End what a killed shim left behind, wherever it hides by now; returns when nothing of it lives.
 
     It waits as long as that takes: a process that hangs in a driver still holds its device, which must not be
@@ -33,13 +34,13 @@ async def end_marked(server: Server, host_tag: str, work_id: str) -> None:
     """
     say_at_s = server.runtime.monotonic() + SAY_AGAIN_S
     while True:
-        found = living([pid for pid, marked in find_marked(host_tag).items() if marked == work_id])
+        found = end_left(read_record(directory.path) or unrecorded(host_tag, directory.attempt_id))
         if not found:
+            remove_record(directory.path)
             return
-        for pid in found:
-            send(pid, signal.SIGKILL)
         if server.runtime.monotonic() > say_at_s:
-            server.log.error("processes %s of %s do not die; what they hold stays allocated", found, work_id)
+            name = directory.attempt_id
+            server.log.error("processes %s of %s do not die; what they hold stays allocated", found, name)
             say_at_s += SAY_AGAIN_S
         await server.sleep(LOOK_AGAIN_S)
 
@@ -143,17 +144,36 @@ class InTurn:
         return found
 
 
-def kill_escaped(host_tag: str, attempts_dir: Path, workers_dir: Path) -> list[int]:
-    """SIGKILL processes marked as this host's work whose shim is gone; gives their pids."""
-    killed = []
+def kill_escaped(host_tag: str, attempts_dir: Path, workers_dir: Path, groups_dir: Path | None) -> list[int]:
+    """SIGKILL what is left of this host's work whose shim is gone; gives the pids that were found alive.
+
+    It is found by what its shim noted, by the names of cgroups in *groups_dir*, and by marks. One call may not be
+    enough for a crowd that keeps forking where nothing holds it.
+    """
+    killed: list[int] = []
     alive: dict[str, bool] = {}
-    for pid, work_id in find_marked(host_tag).items():
-        if not is_id(work_id):
-            continue
+
+    def orphaned(work_id: str) -> bool:
         if work_id not in alive:
             folders = (attempts_dir, workers_dir)
             alive[work_id] = any(AttemptDir(folder, work_id).shim_pid() is not None for folder in folders)
-        if not alive[work_id] and living([pid]):
-            send(pid, signal.SIGKILL)
-            killed.append(pid)
-    return killed
+        return not alive[work_id]
+
+    for record_file in (*attempts_dir.glob(f"*/{RECORD}"), *workers_dir.glob(f"*/{RECORD}")):
+        folder = record_file.parent
+        record = read_record(folder)
+        if record is not None and is_id(folder.name) and orphaned(folder.name):
+            left = end_left(record)
+            killed += left
+            if not left:
+                remove_record(folder)
+    for work_id, group in groups_of(groups_dir, host_tag) if groups_dir is not None else ():
+        if is_id(work_id) and orphaned(work_id):
+            if group.populated():
+                killed += group.members()
+                group.kill()
+            else:
+                group.remove()
+    for work_id in {work_id for work_id in find_marked(host_tag).values() if is_id(work_id) and orphaned(work_id)}:
+        killed += end_left(unrecorded(host_tag, work_id))
+    return sorted({pid for pid in killed if pid})

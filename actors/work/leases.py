@@ -22,7 +22,7 @@ from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
 from .attempt_dir import AttemptDir, is_id
-from .attempts import COMMIT_AGAIN_S, LOOK_AGAIN_S, default_folder, socket_path
+from .attempts import COMMIT_AGAIN_S, LOOK_AGAIN_S, default_folder, guard_path, socket_path
 from .core import (
     CLOSING,
     RETIRING,
@@ -302,7 +302,7 @@ class Leases:
                     self._server.spawn(self._release_lost(lease_id, worker_id))
 
     async def _release_lost(self, lease_id: str, worker_id: str) -> None:
-        await end_marked(self._server, self._tag, worker_id)
+        await end_marked(self._server, self._tag, AttemptDir(self._server.host.paths.workers_dir, worker_id))
         while not self.ledger_known:
             await self._server.sleep(LOOK_AGAIN_S)
         await self._release(lease_id)
@@ -333,6 +333,7 @@ class Leases:
             "memory_bytes": 0,
             "isolation_s": settings.work.max_isolation_s,
             "control_path": str(socket_path(paths.work_sockets_dir, f"{self._tag}/{worker_id}", "s")),
+            "guard_path": str(guard_path(paths.work_sockets_dir, self._tag)),
             "worker": {
                 "worker_id": worker_id,
                 "pool": pool,
@@ -367,7 +368,7 @@ class Leases:
             await link.closed
         if not self._left and AttemptDir(self._server.host.paths.workers_dir, worker_id).read_status() is None:
             # Its shim was killed, and could not clear up: what its tasks started may still use its devices.
-            await end_marked(self._server, self._tag, worker_id)
+            await end_marked(self._server, self._tag, AttemptDir(self._server.host.paths.workers_dir, worker_id))
         self._ended(worker_id)
 
     def _ended(self, worker_id: str) -> None:

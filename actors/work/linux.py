@@ -16,6 +16,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
 _libc.prctl.restype = ctypes.c_int
 
+_libc.unshare.argtypes = [ctypes.c_int]
+_libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
+_libc.capset.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+_libc.timerfd_create.argtypes = [ctypes.c_int, ctypes.c_int]
+_libc.timerfd_settime.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x0002_0000, 0x1000_0000, 0x2000_0000
+MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_SLAVE = 2, 4, 8, 1 << 14, 1 << 19
+_CAP_VERSION_3 = 0x2008_0522
+_TFD_TIMER_ABSTIME = 1
+
 MARK_ATTEMPT = "ACTORGRID_ATTEMPT"
 MARK_HOST = "ACTORGRID_HOST"
 MARK_ROOM = 160
@@ -34,6 +44,11 @@ def die_with_parent(parent_pid: int, with_signal: int = signal.SIGKILL) -> None:
         os._exit(1)
 
 
+def end_with_parent(with_signal: int = signal.SIGKILL) -> None:
+    """As :func:`die_with_parent`, for one that cannot see its parent's pid and learns of its end in another way too."""
+    _prctl(_PR_SET_PDEATHSIG, with_signal)
+
+
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent dies (a child subreaper)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -42,6 +57,68 @@ def adopt_orphans() -> None:
 def boot_seconds() -> float:
     """Seconds since boot, suspended time included: what leases are counted on."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _checked(answer: int) -> int:
+    if answer < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return answer
+
+
+def unshare(flags: int) -> None:
+    """Leave namespaces; for CLONE_NEWPID, our children will be in the new one. Raises OSError."""
+    _checked(_libc.unshare(flags))
+
+
+def mount(source: str, target: str, kind: str | None, flags: int) -> None:
+    """mount(2). Raises OSError."""
+    fs = None if kind is None else kind.encode()
+    _checked(_libc.mount(source.encode(), os.fsencode(target), fs, flags, None))
+
+
+def drop_capabilities() -> None:
+    """Be without any right that our uid does not have by itself. Raises OSError."""
+    header = (ctypes.c_uint32 * 2)(_CAP_VERSION_3, 0)
+    _checked(_libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
+
+
+class BootTimer:
+    """A descriptor that becomes readable at a time on CLOCK_BOOTTIME, and at once after a suspension that went past it.
+
+    A wait with a timeout is no substitute: that is counted on CLOCK_MONOTONIC, which stands still while the machine
+    is suspended, so that what was to be done in 9 s is done 9 s after it woke.
+    """
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        self.fd = _checked(_libc.timerfd_create(time.CLOCK_BOOTTIME, os.O_CLOEXEC | os.O_NONBLOCK))
+        self._at = float("inf")
+
+    def set(self, at: float) -> None:
+        """Become readable at *at* (``inf``: never), instead of at the time set before."""
+        if at == self._at:
+            return
+        self._at = at
+        if at == float("inf"):
+            seconds, nanoseconds = 0, 0
+        else:
+            nanoseconds = max(1, int(at * 1e9))  # 0 would disarm it
+            seconds, nanoseconds = divmod(nanoseconds, 10**9)
+        value = (ctypes.c_long * 4)(0, 0, seconds, nanoseconds)
+        _checked(_libc.timerfd_settime(self.fd, _TFD_TIMER_ABSTIME, ctypes.byref(value), None))
+
+    def read(self) -> None:
+        """Make it unreadable until the next time is set."""
+        try:
+            os.read(self.fd, 8)
+        except BlockingIOError:
+            return
+        self._at = float("inf")
+
+    def close(self) -> None:
+        """Let go of the descriptor."""
+        os.close(self.fd)
 
 
 def boot_id() -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import signal
 import time
+from pathlib import Path
 from typing import Any, ClassVar
 
 from actorgrid.actors.consensus.attempt_ids import job_of
@@ -20,7 +21,7 @@ from actorgrid.supervisors.runtime import Runtime
 from actorgrid.supervisors.server import Server, handles
 
 from .attempt_dir import AttemptDir
-from .attempts import Attempts
+from .attempts import Attempts, guard_path
 from .environment import host_tag
 from .housekeeping import (
     InTurn,
@@ -56,7 +57,8 @@ class WorkerManager(Server):
     def __init__(self, host: Any, runtime: Runtime) -> None:
         super().__init__(host, runtime)
         self._tag = host_tag(host.paths.data_dir)
-        self._zygote = ZygoteLink(runtime, self.log.warning)
+        guard = guard_path(host.paths.work_sockets_dir, self._tag)
+        self._zygote = ZygoteLink(runtime, self.log.warning, host.settings.work.containment, str(guard))
         self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="begun")
         self._keeper = LeaseKeeper(self, self._mirror, self._renew, self._take_up_all, self._patience, self._strays)
         self._attempts = Attempts(self, self._mirror, self._zygote, self._keeper)
@@ -70,6 +72,7 @@ class WorkerManager(Server):
     def start(self) -> None:
         """Start the zygote and take up what lives. The ledger is followed as soon as it answers."""
         remove_dead_sockets(self.host.paths.work_sockets_dir)
+        self._zygote.on_ready = lambda _containment: self._note_containment()
         self._zygote.start()
         self._attempts.recover()
         self._leases.recover()
@@ -261,8 +264,17 @@ class WorkerManager(Server):
     def _kept(self) -> int:
         return int(self.host.settings.work.keep_finished_jobs)
 
+    def _note_containment(self) -> None:
+        """It is known where groups are made: what earlier starts left there ends now."""
+        kept = self._zygote.containment
+        if kept is not None and not kept.holds:
+            self.log.warning("%s (%s)", kept.text, kept.why)
+        self._kill_escaped()
+
     def _kill_escaped(self) -> list[int]:
-        killed = kill_escaped(self._tag, self.host.paths.attempts_dir, self.host.paths.workers_dir)
+        kept = self._zygote.containment
+        groups_dir = Path(kept.folder) if kept is not None and kept.folder else None
+        killed = kill_escaped(self._tag, self.host.paths.attempts_dir, self.host.paths.workers_dir, groups_dir)
         if killed:
             self.log.warning("killed processes that had escaped their attempts: %s", killed)
         return killed

@@ -43,6 +43,22 @@ class OutputStream:
         self._pending = kept
         return self._write(now)
 
+    def discard(self) -> bool:
+        """Read and keep nothing of it; ``False`` when there is nothing to read now."""
+        self.dropped += len(self._pending)
+        self._pending, self.blocked_until = b"", 0.0
+        if self.pipe is None:
+            return False
+        try:
+            data = os.read(self.pipe, READ_BYTES)
+        except BlockingIOError:
+            return False
+        self.dropped += len(data)
+        if not data:
+            os.close(self.pipe)
+            self.pipe = None
+        return bool(data)
+
     def _write(self, now: float) -> bool:
         while self._pending:
             try:

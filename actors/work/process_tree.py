@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .linux import MARK_ATTEMPT, MARK_HOST
@@ -86,20 +87,39 @@ def send(pid: int, number: int) -> None:
         return
 
 
+def start_ticks(pid: int) -> int | None:
+    """When the process was started, in clock ticks since boot: with its pid, this tells it from any other. Or None.
+
+    A zombie counts as gone.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return int(fields[19]) if len(fields) > 19 and fields[0] not in (b"Z", b"X") else None
+
+
+def stop_until_still(members: Callable[[], list[int]]) -> set[int]:
+    """SIGSTOP what *members* finds, again until it finds nobody new; gives all that were stopped."""
+    stopped: set[int] = set()
+    for _ in range(_MAX_ROUNDS):
+        fresh = [pid for pid in members() if pid not in stopped]
+        if not fresh:
+            break
+        for pid in fresh:
+            send(pid, signal.SIGSTOP)
+            stopped.add(pid)
+    return stopped
+
+
 def kill_descendants(pid: int) -> None:
     """SIGKILL everything below *pid*. The tree is stopped first, so that it cannot fork faster than we look.
 
     Zombies are left for their parents to reap. Call it again until :func:`descendants` shows nobody living:
     where *pid* is a subreaper, orphans of those killed move up to it.
     """
-    stopped: set[int] = set()
-    for _ in range(_MAX_ROUNDS):
-        fresh = [child for child in living(descendants(pid)) if child not in stopped]
-        if not fresh:
-            break
-        for child in fresh:
-            send(child, signal.SIGSTOP)
-            stopped.add(child)
+    stop_until_still(lambda: living(descendants(pid)))
     for child in living(descendants(pid)):
         send(child, signal.SIGKILL)
 

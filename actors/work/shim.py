@@ -23,7 +23,6 @@ The agent learns of the end by the socket closing, and then reads the status.
 from __future__ import annotations
 
 import gc
-import hmac
 import os
 import resource
 import select
@@ -33,52 +32,77 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgpack
 from setproctitle import setproctitle
 
-from actorgrid.errors import ActorGridError
-from actorgrid.transports.frames import FrameDecoder, encode_frame
+from actorgrid.errors import ActorGridError, NotARegularFile
+from actorgrid.transports.frames import encode_frame
 
 from .attempt_dir import AttemptDir
-from .limits import MemoryGroup, limit_process, writable_cgroup
-from .linux import MARK_HOST, adopt_orphans, boot_seconds, close_all_but, die_with_parent, mark
+from .containment import (
+    Containment,
+    Enclosure,
+    GroupEnclosure,
+    InitEnclosure,
+    TreeEnclosure,
+    remove_record,
+    unrecorded,
+    write_record,
+)
+from .groups import FreezerGroup, KillGroup, group_name
+from .guard import GuardLink, SharedDeadline
+from .limits import limit_process, writable_cgroup
+from .linux import MARK_HOST, BootTimer, adopt_orphans, boot_seconds, close_all_but, die_with_parent, mark
 from .output import FULL_DISK_RETRY_S, OutputStream
-from .process_tree import children_of, descendants, kill_descendants, living, send, tree_rss_bytes
+from .pid_namespace import Init
+from .pid_namespace import enter as enter_pid_namespace
+from .process_tree import children_of, descendants, kill_descendants, living, send, start_ticks, tree_rss_bytes
+from .shim_sockets import AgentSockets, WorkerSocket, listen
 from .untrusted_files import open_to_write
 
-READ_BYTES = 64 * 1024
-MAX_CONTROLLERS = 4
-MAX_CONTROL_FRAME = 4 * 2**20
 MEMORY_CHECK_S = 0.25
 KILL_AGAIN_S = 0.01
 DRAIN_PATIENCE_S = 10.0  # how long output of a dead tree waits for room on a full disk
 EXIT_NOT_STARTED = 127
 EXIT_CRASHED = 70
 
-Body = Callable[[dict[str, Any], list[socket.socket]], int]
+GUARD_AGAIN_S = 1.0
+INIT_PID = 1  # inside of its namespace
 
-
-class _Controller:
-    """One connection from an agent."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.socket = connection
-        self.decoder = FrameDecoder(MAX_CONTROL_FRAME)
-        self.known = False
+Body = Callable[[dict[str, Any], list[socket.socket], Callable[[], bool]], int]
+"""What a worker does: its spec, its sockets, and a question whether its time is over; gives the exit code."""
 
 
 class Shim:
     """The loop of one shim."""
 
-    def __init__(self, directory: AttemptDir, spec: dict[str, Any], listener: socket.socket, deadline: float) -> None:
+    def __init__(
+        self,
+        directory: AttemptDir,
+        spec: dict[str, Any],
+        listener: socket.socket,
+        deadline: float,
+        containment: Containment,
+    ) -> None:
         self._dir = directory
         self._spec = spec
-        self._listener = listener
-        self._controllers: dict[int, _Controller] = {}
+        self._containment = containment
+        self._tag = str(spec["env"].get(MARK_HOST, ""))
+        self._enclosure: Enclosure = TreeEnclosure(os.getpid())
+        self._init: Init | None = None
+        self._timer = BootTimer()
+        self._late = False  # the deadline has passed: nothing the work says counts any more
+        self._for_guard = SharedDeadline()
+        self._for_worker = None if spec["kind"] == "command" else SharedDeadline(inherited=True)
+        self._guard: GuardLink | None = None
+        self._guard_again_at = 0.0
         self._poll = select.poll()
+        self._child = 0
+        self._agents = AgentSockets(listener, self._poll, spec["token"], self._state, self._obey)
         self._deadline = deadline
         self._timeout_at = float("inf")
         self._memory_bytes: int = spec["memory_bytes"]
@@ -87,13 +111,10 @@ class Shim:
         self._reason = ""
         self._status: int | None = None
         self._usage: Any = None
-        self._child = 0
         self._error = ""
-        self._group: MemoryGroup | None = None
+        self._group: KillGroup | FreezerGroup | None = None
         self._streams: list[OutputStream] = []
-        self._worker: socket.socket | None = None
-        self._worker_decoder = FrameDecoder(MAX_CONTROL_FRAME)
-        self._to_worker = bytearray()
+        self._worker: WorkerSocket | None = None
         self._started_at = time.time()
         self._max_tree_rss = 0
 
@@ -105,11 +126,12 @@ class Shim:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self._stop("stopped", self._spec["grace_s"]))
+        self._renew(self._deadline)
         self._make_group()
         self._start(body, inherited)
         self._poll.register(self._wake, select.POLLIN)
-        self._listener.setblocking(False)
-        self._poll.register(self._listener, select.POLLIN)
+        self._poll.register(self._timer.fd, select.POLLIN)
+        self._agents.listen()
         if self._spec["timeout_s"] is not None:
             self._timeout_at = time.monotonic() + self._spec["timeout_s"]
         while not self._finished():
@@ -117,28 +139,56 @@ class Shim:
         self._finish()
 
     def _make_group(self) -> None:
-        folder = writable_cgroup() if self._memory_bytes else None
-        if folder is not None:
-            try:
-                self._group = MemoryGroup(folder, self._dir.attempt_id, self._memory_bytes)
-            except OSError:
-                self._group = None  # sampling does it
+        """A cgroup to keep the work in, or at least to hold its memory; where it fails, sampling does that."""
+        kind = FreezerGroup if self._containment.kind == "freezer" else KillGroup
+        contained = self._containment.kind in ("cgroup", "freezer")
+        folder = Path(self._containment.folder) if contained else writable_cgroup() if self._memory_bytes else None
+        if folder is None:
+            return
+        group = kind(folder / group_name(self._tag, self._dir.attempt_id))
+        try:
+            group.make(self._memory_bytes)
+        except OSError:
+            return
+        self._group = group
+        if contained:
+            self._enclosure = GroupEnclosure(group)
+            self._make_known()  # before anything is inside: there is no moment at which nobody would end it
+
+    def _make_known(self) -> None:
+        """Leave word of what is to be ended should we be killed: on disk, and with the guard."""
+        with suppress(OSError, NotARegularFile):  # on a full disk the guard knows, and the marks are there
+            write_record(self._dir.path, self._tag, self._enclosure)
+        path = self._spec.get("guard_path")
+        if path:
+            record = unrecorded(self._tag, self._dir.attempt_id) | self._enclosure.record()
+            self._guard = GuardLink(path, {"record": record, "folder": str(self._dir.path)}, self._for_guard)
+            self._tell_guard(time.monotonic())
+
+    def _tell_guard(self, now: float) -> None:
+        self._guard_again_at = now + GUARD_AGAIN_S
+        if self._guard is not None and self._guard.socket is None and self._guard.connect():
+            self._poll.register(self._guard.socket or 0, select.POLLIN)
 
     def _start(self, body: Body, inherited: list[socket.socket]) -> None:
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
         fault_read, fault_write = os.pipe2(os.O_CLOEXEC)
-        child_control: socket.socket | None = None
         if self._spec["kind"] == "worker":
-            self._worker, child_control = socket.socketpair()
+            control, child_control = socket.socketpair()
+            self._worker = WorkerSocket(control, self._poll)
             inherited = [*inherited, child_control]
         # Before the work runs, which could put something else there. It gets neither: both are closed when it starts.
         files = [open_to_write(self._dir.path, path.name, os.O_APPEND) for path in (self._dir.stdout, self._dir.stderr)]
-        shim_pid = os.getpid()
-        self._child = os.fork()
-        if self._child == 0:
-            self._be_child(body, shim_pid, (out_write, err_write, fault_write), inherited)
-        for fd in (out_write, err_write, fault_write):
+        pipes = (out_write, err_write, fault_write)
+        if self._containment.kind == "pid_namespace":
+            self._start_in_namespace(body, pipes, inherited)
+        if self._init is None:
+            shim_pid = os.getpid()
+            self._child = os.fork()
+            if self._child == 0:
+                self._be_child(body, shim_pid, pipes, inherited)
+        for fd in pipes:
             os.close(fd)
         for end in inherited:
             end.close()
@@ -150,13 +200,28 @@ class Shim:
             self._poll.register(stream.pipe or 0, select.POLLIN)
         with open(fault_read, "rb") as faults:
             self._error = faults.read(4096).decode("utf-8", "replace")
+        if self._init is not None:
+            self._child = next(iter(children_of(self._init.pid)), 0)  # its pid as everybody outside sees it
         if self._worker is not None:
-            self._poll.register(self._worker, select.POLLIN)
+            self._worker.listen()
+        if self._guard is None:
+            self._make_known()
+
+    def _start_in_namespace(self, body: Body, pipes: tuple[int, int, int], inherited: list[socket.socket]) -> None:
+        """Where the kernel refuses after all what it allowed at the agent's start, the work runs without."""
+        title = f"actorgrid: init of {self._dir.attempt_id}"
+        try:
+            self._init = enter_pid_namespace(lambda: self._be_child(body, INIT_PID, pipes, inherited), title)
+        except OSError as error:
+            self._containment = Containment("none", why=f"pid_namespace: {error.strerror}")
+            return
+        self._enclosure = InitEnclosure(self._init.pid, start_ticks(self._init.pid) or 0)
+        self._poll.register(self._init.reports, select.POLLIN)
 
     def _be_child(
         self,
         body: Body,
-        shim_pid: int,
+        parent_pid: int,
         pipes: tuple[int, int, int],
         inherited: list[socket.socket],
     ) -> NoReturn:
@@ -164,7 +229,7 @@ class Shim:
         spec = self._spec
         step = "set up"
         try:
-            die_with_parent(shim_pid)
+            die_with_parent(parent_pid)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
                 signal.signal(number, signal.SIG_DFL)
@@ -193,7 +258,7 @@ class Shim:
         try:
             setproctitle(spec["title"])
             mark(spec["env"].get(MARK_HOST, ""), self._dir.attempt_id)
-            os._exit(body(spec, inherited))
+            os._exit(body(spec, inherited, self._is_over_for_worker))
         except BaseException:  # noqa: BLE001 - the outermost loop of a worker process
             traceback.print_exc()
             os._exit(EXIT_CRASHED)
@@ -201,24 +266,26 @@ class Shim:
     # -- running
 
     def _turn(self) -> None:
+        if not self._late:
+            self._timer.set(self._deadline)
         ready = self._poll.poll(self._wait_ms(time.monotonic()))
-        # The deadline is looked at first after every pause, before anything that could move it.
-        if boot_seconds() >= self._deadline:
-            self._isolate()
+        # The deadline is looked at first after every pause, before anything that could move it, and again before each
+        # thing that is passed on: between two of them we may be paused, too.
+        self._look_at_clock()
         for fd, _ in ready:
             self._ready(fd)
         now = time.monotonic()
         if now >= self._timeout_at and not self._reason:
             self._stop("timed_out", self._spec["grace_s"])
         if now >= self._kill_at:
-            kill_descendants(os.getpid())
-            if self._group is not None:
-                self._group.kill()
+            self._kill()
+        if now >= self._guard_again_at:
+            self._tell_guard(now)
         if self._memory_bytes and now >= self._memory_check_at:
             self._check_memory(now)
         for stream in self._streams:
-            if stream.blocked_until and now >= stream.blocked_until:
-                stream.drain(now)
+            if stream.blocked_until and (self._late or now >= stream.blocked_until):
+                self._carry(stream)
                 if stream.pipe is not None and not stream.blocked_until:
                     self._poll.register(stream.pipe, select.POLLIN)
         self._reap()
@@ -228,28 +295,38 @@ class Shim:
         if self._kill_at <= now or self._status is not None:
             until = KILL_AGAIN_S
         else:
-            until = min(until, self._deadline - boot_seconds(), self._kill_at - now)
+            until = min(until, self._kill_at - now)
             if not self._reason:
                 until = min(until, self._timeout_at - now)
         if self._memory_bytes:
             until = min(until, self._memory_check_at - now)
         if any(stream.blocked_until for stream in self._streams):
             until = min(until, FULL_DISK_RETRY_S)
+        if self._guard is not None and self._guard.socket is None:
+            until = min(until, GUARD_AGAIN_S)
         return max(0, int(until * 1000) + 1)
 
     def _ready(self, fd: int) -> None:
         if fd == self._wake:
             os.read(self._wake, 512)
-        elif fd == self._listener.fileno():
-            self._accept()
-        elif fd in self._controllers:
-            self._read_controller(self._controllers[fd])
+        elif fd == self._timer.fd:
+            self._timer.read()
+        elif self._init is not None and fd == self._init.reports:
+            self._poll.unregister(fd)
+            status = self._init.status()
+            if status is not None:
+                self._first_ended(status)
+        elif self._guard is not None and self._guard.socket is not None and fd == self._guard.socket.fileno():
+            self._poll.unregister(fd)
+            self._guard.lost()
+        elif self._agents.ready(fd):
+            return
         elif self._worker is not None and fd == self._worker.fileno():
-            self._read_worker()
+            self._read_worker(self._worker)
         else:
             for stream in self._streams:
                 if stream.pipe == fd:
-                    stream.drain(time.monotonic())
+                    self._carry(stream)
                     if stream.pipe is None or stream.blocked_until:
                         self._poll.unregister(fd)
 
@@ -261,18 +338,34 @@ class Shim:
                 return
             if pid == 0:
                 return
-            if pid == self._child:
-                self._status, self._usage = status, usage
-                if not self._reason:
-                    self._reason = "exited"
-                # What it left running goes too: an attempt that ended holds nothing.
-                if children_of(os.getpid()):
-                    self._terminate(min(self._spec["grace_s"], 1.0))
+            if self._init is not None and pid == self._init.pid:
+                self._usage = usage
+                if self._status is None:
+                    self._first_ended(signal.SIGKILL)  # it was killed, and everything with it
+            elif pid == self._child and self._init is None:
+                self._usage = usage
+                self._first_ended(status)
+
+    def _first_ended(self, status: int) -> None:
+        """The command or worker itself has ended."""
+        self._look_at_clock()
+        self._status = status
+        if not self._reason:
+            self._reason = "exited"
+        # What it left running goes too: an attempt that ended holds nothing.
+        if self._anything_lives():
+            self._terminate(min(self._spec["grace_s"], 1.0))
+
+    def _anything_lives(self) -> bool:
+        if self._enclosure.populated():
+            return True
+        # What root moved elsewhere is still below us, its subreaper.
+        return self._init is None and bool(living(descendants(os.getpid())))
 
     def _finished(self) -> bool:
         if self._status is None:
             return False
-        if living(descendants(os.getpid())):
+        if self._anything_lives():
             if self._kill_at == float("inf"):
                 self._terminate(0.0)
             return False
@@ -286,14 +379,29 @@ class Shim:
             self._reason = reason
         self._terminate(grace_s)
 
-    def _isolate(self) -> None:
-        if not self._reason:
-            self._reason = "isolated"
-        self._kill_at = 0.0  # the lease is over: no grace
+    def _look_at_clock(self) -> None:
+        """Once the deadline has passed: kill, and take nothing more of what the work says or left."""
+        if not self._late and boot_seconds() >= self._deadline:
+            self._late = True
+            if not self._reason:
+                self._reason = "isolated"
+            self._kill_at = 0.0  # the lease is over: no grace
+            self._kill()
+
+    def _is_over_for_worker(self) -> bool:
+        """In the worker: whether it would write after its deadline."""
+        return self._for_worker is not None and boot_seconds() >= self._for_worker.get()
+
+    def _kill(self) -> None:
+        self._enclosure.kill()
+        if self._group is not None:
+            self._group.kill()  # one that only limits memory
+        if self._init is None and not self._enclosure.populated():
+            kill_descendants(os.getpid())
 
     def _terminate(self, grace_s: float) -> None:
         if self._kill_at == float("inf"):
-            for pid in living(descendants(os.getpid())):
+            for pid in {*self._enclosure.members(), *([] if self._init else living(descendants(os.getpid())))}:
                 send(pid, signal.SIGTERM)
                 send(pid, signal.SIGCONT)
         self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
@@ -310,7 +418,7 @@ class Shim:
     def _finish(self) -> None:
         patience = time.monotonic() + DRAIN_PATIENCE_S
         for stream in self._streams:
-            while stream.drain(time.monotonic()) or (stream.blocked_until and time.monotonic() < patience):
+            while self._carry(stream) or (stream.blocked_until and time.monotonic() < patience):
                 if stream.blocked_until:
                     time.sleep(0.05)
             stream.close()
@@ -318,6 +426,8 @@ class Shim:
             if self._group.was_exceeded() and self._reason == "exited":
                 self._reason = "memory"
             self._group.remove()
+        if not self._late and self._draft.exists():
+            self._draft.rename(self._dir.result)
         code = signal_number = None
         status = self._status or 0
         if os.WIFSIGNALED(status):
@@ -339,8 +449,21 @@ class Shim:
                 "cpu_s": round(tree.ru_utime + tree.ru_stime, 4),
                 "dropped": {"stdout": self._streams[0].dropped, "stderr": self._streams[1].dropped},
                 "result_bytes": self._result_bytes(),
+                "containment": self._containment.kind,
             }
         )
+        remove_record(self._dir.path)
+        if self._guard is not None:
+            self._guard.done()
+
+    @property
+    def _draft(self) -> Path:
+        return worker_draft(self._dir.result)
+
+    def _carry(self, stream: OutputStream) -> bool:
+        """Pass on some of what the work wrote, or let go of it when it wrote too late."""
+        self._look_at_clock()
+        return stream.discard() if self._late else stream.drain(time.monotonic())
 
     def _result_bytes(self) -> int | None:
         try:
@@ -350,47 +473,10 @@ class Shim:
 
     # -- the agent and the worker
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        if len(self._controllers) >= MAX_CONTROLLERS:
-            connection.close()
-            return
-        connection.setblocking(False)
-        self._controllers[connection.fileno()] = _Controller(connection)
-        self._poll.register(connection, select.POLLIN)
+    def _state(self) -> list[Any]:
+        return ["state", {"pid": self._child}]
 
-    def _drop(self, controller: _Controller) -> None:
-        if self._controllers.pop(controller.socket.fileno(), None) is None:
-            return  # dropped before, when it could not be told something
-        self._poll.unregister(controller.socket)
-        controller.socket.close()
-
-    def _read_controller(self, controller: _Controller) -> None:
-        try:
-            data = controller.socket.recv(READ_BYTES)
-            if not data:
-                self._drop(controller)
-                return
-            for frame in controller.decoder.feed(data):
-                if not self._obey(controller, frame):
-                    self._drop(controller)
-                    return
-        except BlockingIOError:
-            return
-        except (OSError, ActorGridError):
-            self._drop(controller)  # it broke the protocol or left; the lease goes on counting
-
-    def _obey(self, controller: _Controller, frame: list[Any]) -> bool:
-        if not controller.known:
-            match frame:
-                case ["hello", str(token)] if hmac.compare_digest(token.encode(), self._spec["token"].encode()):
-                    controller.known = True
-                    self._tell(controller, ["state", {"pid": self._child}])
-                    return True
-            return False
+    def _obey(self, frame: list[Any]) -> bool:
         match frame:
             case ["renew", float(deadline)]:
                 self._renew(deadline)
@@ -398,80 +484,39 @@ class Shim:
                 self._stop(reason, float(grace_s))
             case ["limits", int(memory_bytes)]:
                 self._memory_bytes = memory_bytes
+                if isinstance(self._group, KillGroup) and memory_bytes:
+                    self._group.limit_memory(memory_bytes)
             case ["worker", list(inner)] if self._worker is not None:
-                self._tell_worker(encode_frame(inner))
+                self._look_at_clock()
+                if not self._late and not self._worker.tell(encode_frame(inner)):
+                    self._stop("stopped", 0.0)  # it has not read for very long
             case _:
                 return False
         return True
 
     def _renew(self, deadline: float) -> None:
-        if self._kill_at != 0.0:  # what is being killed stays so
-            self._deadline = deadline
+        if self._late or self._kill_at == 0.0:
+            return  # what is being killed stays so
+        self._deadline = deadline
+        self._for_guard.set(deadline)
+        if self._for_worker is not None:
+            self._for_worker.set(deadline)
 
-    def _tell(self, controller: _Controller, frame: list[Any]) -> None:
-        try:
-            controller.socket.sendall(encode_frame(frame))
-        except OSError:
-            self._drop(controller)  # it does not read: it has to come back
-
-    def _tell_worker(self, data: bytes) -> None:
-        """Queue *data*: we may not wait for a worker that is busy, the lease goes on counting."""
-        if len(self._to_worker) > MAX_CONTROL_FRAME:
-            self._stop("stopped", 0.0)  # it has not read for very long
-            return
-        self._to_worker += data
-        self._flush_worker()
-
-    def _flush_worker(self) -> None:
-        if self._worker is None:
-            return
-        try:
-            while self._to_worker:
-                del self._to_worker[: self._worker.send(self._to_worker, socket.MSG_DONTWAIT)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._to_worker.clear()  # it is ending: its exit tells us
-        self._poll.modify(self._worker, select.POLLIN | (select.POLLOUT if self._to_worker else 0))
-
-    def _read_worker(self) -> None:
-        worker = self._worker
-        if worker is None:
-            return
-        self._flush_worker()
-        try:
-            data = worker.recv(READ_BYTES, socket.MSG_DONTWAIT)
-            frames = self._worker_decoder.feed(data)
-        except BlockingIOError:
-            return  # there was only room
-        except (OSError, ActorGridError):
-            data, frames = b"", []
-        if not data:
-            self._poll.unregister(worker)
-            worker.close()
+    def _read_worker(self, worker: WorkerSocket) -> None:
+        frames = worker.read()
+        self._look_at_clock()
+        for frame in [] if self._late else frames:
+            self._agents.tell_all(["worker", frame])
+        if worker.closed:
             self._worker = None
-            return
-        for frame in frames:
-            for controller in [each for each in self._controllers.values() if each.known]:
-                self._tell(controller, ["worker", frame])
 
 
-def listen(path: str) -> socket.socket:
-    """An AF_UNIX listener only our user may connect to. Raises OSError."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if os.path.exists(path):
-            os.unlink(path)
-        listener.bind(path)
-        os.chmod(path, 0o600)
-        listener.listen(16)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+def worker_draft(result: Path) -> Path:
+    """Where a worker leaves its result; the shim gives it its name, unless it came too late."""
+    return result.with_name(f"{result.name}.draft")
 
 
-def worker_body(spec: dict[str, Any], inherited: list[socket.socket]) -> int:
+def worker_body(spec: dict[str, Any], inherited: list[socket.socket], is_over: Callable[[], bool]) -> int:
     """What the child of a function job or pool worker does after its fork; gives the exit code."""
     from . import worker
 
@@ -483,12 +528,12 @@ def worker_body(spec: dict[str, Any], inherited: list[socket.socket]) -> int:
     gc.enable()
     worker.use_environment(spec["env"])
     if spec["kind"] == "function":
-        return worker.run_job(spec)
+        return worker.run_job(spec, worker_draft(Path(spec["function"]["result_path"])))
     listener, control = inherited
-    worker.serve(spec["worker"]["worker_id"], listener, control)
+    worker.serve(spec["worker"]["worker_id"], listener, control, is_over)
 
 
-def run_shim(folder: str, ready: int, deadline: float) -> None:
+def run_shim(folder: str, ready: int, deadline: float, containment: Containment) -> None:
     """Be the shim of the attempt in *folder*: called in a fresh process of its own session.
 
     Writes its pid to descriptor *ready* once it listens; writes nothing there when the attempt has had a shim, or when
@@ -510,7 +555,7 @@ def run_shim(folder: str, ready: int, deadline: float) -> None:
         sockets.append(spec["worker"]["socket_path"])
     os.write(ready, msgpack.packb(os.getpid()))
     os.close(ready)
-    shim = Shim(directory, spec, listener, deadline)
+    shim = Shim(directory, spec, listener, deadline, containment)
     shim.run(worker_body, inherited)
     for name in sockets:
         try:

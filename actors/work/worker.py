@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
 from types import FrameType
@@ -61,6 +62,7 @@ from .environment import PYTHON
 from .function_call import TimeIsUp, describe_failure, dump_value, load_payload
 
 EXIT_TASK_FAILED = 1
+EXIT_TOO_LATE = 75
 READ_BYTES = 256 * 1024
 MAX_WAITING = 10_000  # tasks read ahead; more stay in the socket, and so with the client
 FULL_DISK_RETRY_S = 0.5
@@ -84,11 +86,10 @@ def use_environment(environment: dict[str, str]) -> None:
 # -- function jobs
 
 
-def run_job(spec: dict[str, Any]) -> int:
-    """Run the one call of a function job and leave its result file; gives the exit code."""
+def run_job(spec: dict[str, Any], result_path: Path) -> int:
+    """Run the one call of a function job and leave its result there; gives the exit code."""
     faulthandler.enable(file=2)
     function = spec["function"]
-    result_path = Path(function["result_path"])
     try:
         if function["python"] and function["python"] != PYTHON:
             raise PythonMismatch(
@@ -196,8 +197,11 @@ class _Tee(io.TextIOBase):
 class Worker:
     """The loop of a pool worker. One client at a time; each new client needs a new secret from the agent."""
 
-    def __init__(self, worker_id: str, listener: socket.socket, control: socket.socket) -> None:
+    def __init__(
+        self, worker_id: str, listener: socket.socket, control: socket.socket, is_over: Callable[[], bool]
+    ) -> None:
         self.worker_id = worker_id
+        self._is_over = is_over
         self.last_flush = 0.0
         self._listener = listener
         self._control = control
@@ -454,6 +458,8 @@ class Worker:
         client = self._client
         if client is None or not client.replies:
             return
+        if self._is_over():
+            os._exit(EXIT_TOO_LATE)  # we were paused past our deadline: others may have begun what we did
         data, client.replies, client.replies_bytes = b"".join(client.replies), [], 0
         try:
             self._send(client, memoryview(data))
@@ -479,7 +485,9 @@ class Worker:
                     return
 
 
-def serve(worker_id: str, listener: socket.socket, control: socket.socket) -> NoReturn:
-    """Be a pool worker."""
+def serve(
+    worker_id: str, listener: socket.socket, control: socket.socket, is_over: Callable[[], bool] = lambda: False
+) -> NoReturn:
+    """Be a pool worker. *is_over*: whether its deadline has passed, so that nothing it says counts any more."""
     faulthandler.enable(file=2)  # what a task was doing when it crashed Python is the last that its worker says
-    Worker(worker_id, listener, control).run()
+    Worker(worker_id, listener, control, is_over).run()

@@ -4,14 +4,18 @@ It is started fresh (exec) by WorkerManager with a bare environment, so that no 
 is in what it forks. It speaks frames on one socket pair, and ends when the other side does:
 
     ["fork", folder, deadline]  ->  ["forked", folder, shim pid] | ["failed", folder, why]
+
+Before it says ["ready", pid, containment], it tries out what work can be kept in on this host, and starts the guard.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 # Only for their side effect: forked children find them loaded.
@@ -23,14 +27,17 @@ from actorgrid.errors import ActorGridError
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
 from . import function_call, worker  # noqa: F401
+from .containment import Containment, choose
+from .guard import GuardLink, start_guard
 from .linux import close_all_but, die_with_parent
 from .shim import run_shim
 
 
 def main(arguments: str) -> None:
     """Run until the other side closes."""
-    fd, parent_pid = map(int, arguments.split(","))
-    die_with_parent(parent_pid)
+    first, second, wanted, guard_path = arguments.split(",", 3)
+    fd = int(first)
+    die_with_parent(int(second))
     close_all_but([0, 1, 2, fd])
     setproctitle("actorgrid: zygote")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -40,18 +47,47 @@ def main(arguments: str) -> None:
     gc.collect()
     gc.disable()
     gc.freeze()
+    containment = choose(wanted)
+    guard = GuardLink(guard_path, {"keep": True})
+    _keep_guard(guard, guard_path)
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
     try:
-        control.sendall(encode_frame(["ready", os.getpid()]))
-        while data := control.recv(65536):
-            for frame in decoder.feed(data):
-                match frame:
-                    case ["fork", str(folder), float(deadline)]:
-                        control.sendall(encode_frame(_fork(folder, deadline)))
+        control.sendall(encode_frame(["ready", os.getpid(), containment.to_plain()]))
+        while True:
+            watched = guard.socket
+            if watched is not None:
+                poll.register(watched, select.POLLIN)
+            ready = [found for found, _ in poll.poll()]
+            if watched is not None and watched.fileno() in ready:
+                poll.unregister(watched)
+                guard.lost()
+                _keep_guard(guard, guard_path)
+            if fd in ready:
+                data = control.recv(65536)
+                if not data:
+                    return
+                for frame in decoder.feed(data):
+                    match frame:
+                        case ["fork", str(folder), float(deadline)]:
+                            control.sendall(encode_frame(_fork(folder, deadline, containment)))
     except ConnectionError:
         return  # the agent is gone
 
 
-def _fork(folder: str, deadline: float) -> list[object]:
+def _keep_guard(guard: GuardLink, path: str) -> None:
+    """Be known to the guard, so that it stays; start one where there is none.
+
+    Where that fails, shims go on without one: what they keep their work in is still ended by them, and by the next
+    start.
+    """
+    if path and not guard.connect():
+        with suppress(OSError):
+            start_guard(path)
+        guard.connect()
+
+
+def _fork(folder: str, deadline: float, containment: Containment) -> list[object]:
     """Fork twice, so that the shim is nobody's child in the agent's tree and no zombie is left."""
     ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
     try:
@@ -61,7 +97,7 @@ def _fork(folder: str, deadline: float) -> list[object]:
         os.close(ready_write)
         return ["failed", folder, f"cannot fork: {error.strerror}"]
     if middle == 0:
-        _become_shim(folder, ready_write, deadline)
+        _become_shim(folder, ready_write, deadline, containment)
     os.close(ready_write)
     os.waitpid(middle, 0)
     with open(ready_read, "rb") as pipe:
@@ -71,7 +107,7 @@ def _fork(folder: str, deadline: float) -> list[object]:
     return ["forked", folder, msgpack.unpackb(answer)]
 
 
-def _become_shim(folder: str, ready: int, deadline: float) -> None:
+def _become_shim(folder: str, ready: int, deadline: float, containment: Containment) -> None:
     code = 1
     try:
         os.setsid()
@@ -82,7 +118,7 @@ def _become_shim(folder: str, ready: int, deadline: float) -> None:
             os.dup2(null, target)
         close_all_but([0, 1, 2, ready])
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        run_shim(folder, ready, deadline)
+        run_shim(folder, ready, deadline, containment)
         code = 0
     except (OSError, ActorGridError, KeyError) as error:
         (Path(folder) / "shim.log").write_text(f"{type(error).__name__}: {error}\n")

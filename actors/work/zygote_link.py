@@ -14,6 +14,7 @@ from actorgrid.errors import ActorGridError, WorkerLost
 from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 
+from .containment import Containment, containment_from
 from .environment import passed_on
 from .linux import MARK_ATTEMPT, room_for_mark
 
@@ -30,10 +31,10 @@ _ROOM_FOR_TITLE = "." * 160
 _BOOT = "import sys; sys.path.append(sys.argv[1]); from actorgrid.actors.work.zygote import main; main(sys.argv[2])"
 
 
-def command_line(fd: int, parent_pid: int) -> list[str]:
-    """How to exec a zygote that talks on descriptor *fd*."""
+def command_line(fd: int, parent_pid: int, containment: str = "auto", guard_path: str = "") -> list[str]:
+    """How to exec a zygote that talks on descriptor *fd*; *containment*: the setting, or the kind to keep work in."""
     root = str(Path(actorgrid.__file__).resolve().parent.parent)
-    return [sys.executable, "-I", "-c", _BOOT, root, f"{fd},{parent_pid}", _ROOM_FOR_TITLE]
+    return [sys.executable, "-I", "-c", _BOOT, root, f"{fd},{parent_pid},{containment},{guard_path}", _ROOM_FOR_TITLE]
 
 
 def bare_environment(passed_on: dict[str, str]) -> dict[str, str]:
@@ -44,8 +45,13 @@ def bare_environment(passed_on: dict[str, str]) -> dict[str, str]:
 class ZygoteLink:
     """The one zygote of a host. ``fork`` may be called before it is up; requests are carried out in order."""
 
-    def __init__(self, runtime: Runtime, warn: Callable[..., None]) -> None:
+    def __init__(
+        self, runtime: Runtime, warn: Callable[..., None], containment: str = "auto", guard_path: str = ""
+    ) -> None:
         self.restarts = 0
+        self.containment: Containment | None = None
+        self._wanted = containment
+        self._guard_path = guard_path
         self._runtime = runtime
         self._warn = warn
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,6 +63,7 @@ class ZygoteLink:
         self._stopped = False
         self._heard_at = 0.0
         self._watching = False
+        self.on_ready: Callable[[Containment], None] = lambda _containment: None
 
     @property
     def pid(self) -> int | None:
@@ -68,7 +75,7 @@ class ZygoteLink:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # nosec B603 - no shell, our own interpreter
-                command_line(theirs.fileno(), os.getpid()),
+                command_line(theirs.fileno(), os.getpid(), self._wanted, self._guard_path),
                 env=bare_environment(passed_on(os.environ)),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -160,8 +167,11 @@ class ZygoteLink:
         self._heard_at = self._runtime.monotonic()
         for frame in frames:
             match frame:
-                case ["ready", int()]:
+                case ["ready", int(), containment]:
                     self._backoff_s = RESTART_FIRST_S
+                    if self.containment is None:
+                        self.containment = containment_from(containment)
+                        self.on_ready(self.containment)
                 case ["forked", str(folder), int(pid)]:
                     self._settle(folder, pid, "")
                 case ["failed", str(folder), str(why)]:

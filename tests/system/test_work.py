@@ -14,6 +14,7 @@ import pytest
 
 import actorgrid
 from actorgrid import errors
+from actorgrid.fencing import is_fencing_token
 from tests.processes import is_alive, until
 from tests.system.agent import Agent, write_when_told
 
@@ -268,6 +269,7 @@ def test_workers_hold_no_socket_and_no_key_of_the_agent(shared_agent: Agent) -> 
     descriptors, environment = client.submit(holdings, cpus=0.1).result(30)
     token = (shared_agent.data_dir / "admin.token").read_text().strip()
     assert token not in json.dumps(environment)
+    assert is_fencing_token(environment.pop("ACTORGRID_TOKEN"))  # which opens nothing
     assert not [name for name in environment if "TOKEN" in name or "KEY" in name or "SECRET" in name]
     assert not [name for name in descriptors if "agent.log" in name or "ledger" in name or "lock" in name]
     # Its standard streams (pipes to the shim), its own listener and its client's connection.

@@ -153,6 +153,7 @@ def test_an_orderly_stop_ends_work_or_leaves_it(make_rig, tmp_path: Path, on_sto
     rig.submit("a", command=["sh", "-c", f"echo up; read line < {go}; echo done"])
     attempt_id = rig.grant("a")
     rig.running(attempt_id)
+    rig.node.run_until(lambda: rig.output(attempt_id) == "up\n", what="the command")  # not its shim alone
     rig.manager.stop("test")
     rig.node.remove("worker_manager")
     assert (rig.marked(attempt_id) == []) == (on_stop == "end")

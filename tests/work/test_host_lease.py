@@ -10,6 +10,7 @@ import pytest
 
 from actorgrid.actors.work import leases
 from actorgrid.actors.work.attempt_dir import AttemptDir
+from actorgrid.actors.work.containment import Containment
 from actorgrid.actors.work.host_lease import HostLease
 from actorgrid.actors.work.linux import boot_seconds
 from actorgrid.actors.work.shim import run_shim
@@ -153,7 +154,7 @@ def test_a_shim_starts_nothing_after_its_deadline_and_leaves_the_attempt_to_be_s
     rig.submit("a", command=["true"])
     directory = AttemptDir(rig.paths.attempts_dir, "x.1")
     directory.create({"v": 2, "kind": "command", "control_path": str(rig.paths.work_sockets_dir / "x")})
-    run_shim(str(directory.path), -1, boot_seconds())
+    run_shim(str(directory.path), -1, boot_seconds(), Containment("none"))
     assert directory.read_started() is None
 
 

@@ -16,7 +16,7 @@ def test_an_attempt_runs_on_without_its_agent_and_is_adopted(rig: Rig) -> None:
     rig.node.run_until(lambda: rig.output(attempt_id) == "up\n", what="started")
     pids = wait_for(lambda: rig.marked(attempt_id), what="its processes")
     rig.kill_manager()
-    assert rig.marked(attempt_id) == pids
+    assert set(pids) <= set(rig.marked(attempt_id))
     rig.start_manager()
     job = rig.ended(attempt_id)
     assert job["attempts"][0]["exit_code"] == 4
@@ -67,15 +67,14 @@ def test_a_shim_killed_while_the_agent_was_away_is_found(rig: Rig, tmp_path: Pat
     assert shim is not None
     os.kill(shim, signal.SIGKILL)
     wait_for(lambda: rig.dir(attempt_id).shim_pid() is None, what="shim gone")
-    assert any(map(alive, pids))
+    wait_for(lambda: not any(map(alive, pids)), what="its processes ended by the guard")
     rig.start_manager()
     # It went together with its agent: that is not the job's fault, so it is tried again.
     job = rig.ended(attempt_id)
     assert (job["state"], job["attempts"][0]["state"]) == ("queued", "lost")
-    assert not any(map(alive, pids))
 
 
-def test_a_shim_that_was_suspended_past_its_lease_ends_at_once(rig: Rig, tmp_path: Path) -> None:
+def test_a_shim_that_is_suspended_past_its_lease_keeps_nothing_alive(rig: Rig, tmp_path: Path) -> None:
     rig.submit("a", command=family(tmp_path / "pids"), max_isolation_s=1.0)
     attempt_id = rig.grant("a")
     rig.running(attempt_id)
@@ -84,12 +83,10 @@ def test_a_shim_that_was_suspended_past_its_lease_ends_at_once(rig: Rig, tmp_pat
     assert shim is not None
     os.kill(shim, signal.SIGSTOP)
     rig.kill_manager()
-    lease_over = rig.node.monotonic() + 1.2
-    wait_for(lambda: rig.node.monotonic() > lease_over)
-    assert any(map(alive, pids))
+    wait_for(lambda: not any(map(alive, pids)), what="their end by the guard")
     os.kill(shim, signal.SIGCONT)
-    wait_for(lambda: rig.dir(attempt_id).read_status(), what="end after the pause")
-    assert not any(map(alive, pids))
+    status = wait_for(lambda: rig.dir(attempt_id).read_status(), what="end after the pause")
+    assert status["reason"] == "isolated"
 
 
 def test_an_attempt_never_runs_twice(rig: Rig, tmp_path: Path) -> None:

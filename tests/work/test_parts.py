@@ -11,8 +11,9 @@ import pytest
 
 from actorgrid.actors.work.attempt_dir import AttemptDir
 from actorgrid.actors.work.environment import device_variables, enforcement, passed_on, work_environment
+from actorgrid.actors.work.groups import KillGroup
 from actorgrid.actors.work.housekeeping import InTurn, old_attempts, old_blobs, remove_attempts, remove_blobs
-from actorgrid.actors.work.limits import MemoryGroup, writable_cgroup
+from actorgrid.actors.work.limits import writable_cgroup
 from actorgrid.actors.work.outcomes import outcome_of, retry_delay_s
 from actorgrid.actors.work.output import OutputStream
 from actorgrid.errors import BadRequest, TaskFailed
@@ -187,7 +188,10 @@ def cgroup_root(tmp_path: Path, controllers: str) -> tuple[Path, Path]:
 def test_a_memory_group_is_made_where_the_kernel_hands_the_controller_down(tmp_path: Path) -> None:
     proc, parent = cgroup_root(tmp_path, "cpu memory\n")
     assert writable_cgroup(proc) == parent
-    group = MemoryGroup(parent, "a.1", 1 << 20)
+    group = KillGroup(parent / "a.1")
+    group.path.mkdir()
+    (group.path / "memory.max").write_text("max")
+    assert group.make(1 << 20)
     assert (group.path / "memory.max").read_text() == str(1 << 20)
     assert not group.was_exceeded()
     (group.path / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")

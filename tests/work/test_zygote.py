@@ -113,12 +113,14 @@ def test_the_zygote_holds_nothing_of_its_maker_but_one_socket(monkeypatch: pytes
     ours, theirs = socket.socketpair()
     with ours, theirs, socket.create_server(("127.0.0.1", 0)) as extra:
         fds = [theirs.fileno(), extra.fileno()]
-        process = subprocess.Popen(command_line(fds[0], os.getpid()), env=bare_environment({}), pass_fds=fds)
+        process = subprocess.Popen(command_line(fds[0], os.getpid(), "none"), env=bare_environment({}), pass_fds=fds)
         try:
             theirs.close()
             ours.settimeout(30)
             decoder = FrameDecoder()
-            assert decoder.feed(ours.recv(4096)) == [["ready", process.pid]]
+            assert decoder.feed(ours.recv(4096)) == [
+                ["ready", process.pid, {"kind": "none", "folder": "", "why": "work.containment is none"}]
+            ]
             zygote = psutil.Process(process.pid)
             assert "secret" not in str(zygote.environ())
             assert zygote.num_fds() <= 4
