@@ -14,26 +14,32 @@ STATES = ["queued", "placed", "running", "succeeded", "failed", "cancelled", "lo
 LIVE = ["queued", "placed", "running"]
 COLUMNS = ["JOB", "NAME", "STATE", "GPUS>", "ON", "AGE>", "RAN>", "TRY>", "NOTE"]
 WATCH_INTERVAL_S = 1.0
+PAGE = 1_000
+"""As many as a host lists at once."""
 
 
 @click.command()
 @click.option("--all", "every", is_flag=True, help="Ended jobs too.")
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only these; may be repeated.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="List at most so many.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="List at most so many.")
+@click.option("--after", metavar="JOB", help="Go on after that one, the last of the page before.")
 @click.option("--watch", is_flag=True, help="Go on, once a second, until interrupted.")
 @host_options
 @pass_call
-def ps(call: Call, every: bool, states: tuple[str, ...], limit: int, watch: bool) -> None:
+def ps(call: Call, every: bool, states: tuple[str, ...], limit: int, after: str | None, watch: bool) -> None:
     """List jobs.
 
-    Waiting and running ones, newest first; --all adds those that ended. With --watch on a terminal the list is
+    Waiting and running ones, newest first; --all adds those that ended. Where there are more than are listed, the last
+    line says how to go on (with --json: "next" is the job to name with --after). With --watch on a terminal the list is
     redrawn; elsewhere each change is a line (with --json: a document a line).
     """
     wanted = list(states) or (STATES if every else LIVE)
     if watch:
-        _watch(call, wanted, limit, strict=bool(states))
+        if after is not None:
+            raise click.UsageError("--watch shows the newest jobs: leave --after out")
+        _watch(call, wanted, min(limit, PAGE), strict=bool(states))
         return
-    answer = _list(call, wanted, limit)
+    answer = _list(call, wanted, limit, after)
     if call.json:
         call.document(answer)
         return
@@ -41,12 +47,30 @@ def ps(call: Call, every: bool, states: tuple[str, ...], limit: int, watch: bool
     last_known(answer)
     table(COLUMNS, rows, "no jobs" if every or states else "no jobs wait or run; actorgrid ps --all shows ended ones")
     if answer.get("total", 0) > len(rows) > 0:
-        click.echo(f"(the newest {len(rows)} of {answer['total']}; --limit shows more)")
+        click.echo(_more(answer, len(rows), every, states, after))
 
 
-def _list(call: Call, states: list[str], limit: int) -> dict[str, Any]:
+def _more(answer: dict[str, Any], shown: int, every: bool, states: tuple[str, ...], after: str | None) -> str:
+    """How many there are beside those listed, and how to see them."""
+    which = "" if after else "the newest "
+    if answer.get("next") is None:
+        return f"({shown} of {answer['total']:,}; there are none after these)"
+    again = " ".join(["actorgrid ps", *["--all"][: int(every)], *(f"--state {state}" for state in states)])
+    return f"({which}{shown} of {answer['total']:,}; {again} --after {answer['next']} goes on; --limit lists more)"
+
+
+def _list(call: Call, states: list[str], limit: int, after: str | None = None) -> dict[str, Any]:
+    """At most *limit* jobs, in as many requests as it takes; ``next`` is where the list goes on."""
+    from .lookup import find_job
+
     query = None if len(states) == len(STATES) else ",".join(states)
-    answer: dict[str, Any] = call.http.get("/api/jobs", state=query, limit=limit)
+    cursor = find_job(call.http, after)["job_id"] if after is not None else None
+    answer: dict[str, Any] = call.http.get("/api/jobs", state=query, limit=min(limit, PAGE), cursor=cursor)
+    jobs = answer["jobs"]
+    while answer.get("next") is not None and len(jobs) < limit:
+        page = call.http.get("/api/jobs", state=query, limit=min(limit - len(jobs), PAGE), cursor=answer["next"])
+        jobs.extend(page["jobs"])
+        answer["next"] = page.get("next")
     return answer
 
 

@@ -12,7 +12,7 @@ SHOWN = 5
 
 
 def find_job(http: AdminHttp, text: str) -> dict[str, Any]:
-    """The job with that id, else the only one whose id begins so, among the newest 1,000.
+    """The job with that id, else the only one whose id begins so.
 
     Raises UnknownJob (with the nearest ids) or BadRequest when several begin so.
     """
@@ -21,17 +21,20 @@ def find_job(http: AdminHttp, text: str) -> dict[str, Any]:
         return job
     except UnknownJob as error:
         missing = error
-    jobs = http.get("/api/jobs", limit=MAX_LISTED)["jobs"]
-    matches = [job for job in jobs if job["job_id"].startswith(text)] if text else []
+    found: dict[str, Any] = {"jobs": [], "total": 0}
+    if text:
+        found = http.get("/api/jobs", prefix=text, limit=SHOWN)
+    matches, count = found["jobs"], found["total"]
     if len(matches) == 1:
         job = matches[0]
         return job
     if matches:
         shown = ", ".join(f"{job['job_id']} ({job['name']}, {job['state']})" for job in matches[:SHOWN])
-        more = f" and {len(matches) - SHOWN} more" if len(matches) > SHOWN else ""
+        more = f" and {count - SHOWN} more" if count > SHOWN else ""
         raise BadRequest(
-            f"{len(matches)} jobs begin with {text!r}", asked=text, found=shown + more, hint="write more of the id"
+            f"{count} jobs begin with {text!r}", asked=text, found=shown + more, hint="write more of the id"
         )
+    jobs = http.get("/api/jobs", limit=MAX_LISTED)["jobs"]
     raise UnknownJob(missing.message, asked=text, found=missing.found, hint=_nearest(text, jobs))
 
 

@@ -292,6 +292,7 @@ class ClusterManager(Server):
             "states": list(request.states),
             "limit": max(1, min(request.limit, LIST_LIMIT)),
             "before": request.before,
+            "prefix": request.prefix,
         }
         answer: dict[str, Any] = await self.call("consensus", Query("jobs", args))
         return answer

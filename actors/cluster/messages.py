@@ -47,11 +47,13 @@ class GetJob:
 
 @dataclass(frozen=True, slots=True)
 class ListJobs:
-    """Answer: {"jobs": [records, newest first], "total": n}."""
+    """Answer: {"jobs": [records, newest first], "total": n, "next": id}. *before*: a time, or the ``next`` of the page
+    before. *prefix*: what the ids begin with. Raises UnknownJob for a page after a job that is not known any more."""
 
     states: tuple[str, ...] = ()
     limit: int = 100
-    before: float | None = None
+    before: float | str | None = None
+    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from actorgrid.errors import LogCorrupted, LogFailed, StorageError
 
+from .job_filter import JobFilter
 from .outcome import Event, Outcome
 from .store import Store
 
@@ -63,18 +64,10 @@ class History:
         waiting = self._retired.get(job_id)
         return waiting[1] if waiting is not None else self._store.job(job_id)
 
-    def jobs(
-        self, states: tuple[str, ...], limit: int, before_ordinal: int | None, before_at: float | None
-    ) -> list[dict[str, Any]]:
+    def jobs(self, wanted: JobFilter, limit: int) -> list[dict[str, Any]]:
         """Jobs that left memory, newest submitted first."""
-        waiting = [
-            job
-            for _, job in self._retired.values()
-            if (not states or job["state"] in states)
-            and (before_ordinal is None or job["ordinal"] < before_ordinal)
-            and (before_at is None or job["submitted_at"] < before_at)
-        ]
-        found = [*waiting, *self._store.jobs(states, limit, before_ordinal, before_at)]
+        waiting = [job for _, job in self._retired.values() if wanted.passes(job)]
+        found = [*waiting, *self._store.jobs(wanted, limit)]
         found.sort(key=lambda job: -int(job["ordinal"]))
         return found[:limit]
 

@@ -92,16 +92,19 @@ class JobTable(MutableMapping[str, Plain]):
         """Whether it is a job that waits for its first attempt; nothing is unpacked for that."""
         return type(self._entries.get(job_id)) is not dict and job_id in self._entries
 
-    def newest(self, keep: Callable[[Plain], bool], waiting: bool = True, behind: str | None = None) -> Iterator[Plain]:
+    def newest(
+        self, keep: Callable[[Plain], bool], waiting: bool = True, behind: str | None = None, prefix: str = ""
+    ) -> Iterator[Plain]:
         """The records that pass *keep*, newest first; those that wait for their first attempt only if *waiting*.
 
-        *behind*, where it is in the table: only those older than that one. What is passed by is not unpacked.
+        *behind*, where it is in the table: only those older than that one. *prefix*: only ids that begin so. What is
+        passed by for one of these is not unpacked.
         """
         entries = reversed(self._entries.items())
         if behind in self._entries:
             next((True for job_id, _ in entries if job_id == behind), None)
         for job_id, entry in entries:
-            if waiting or type(entry) is dict:
+            if (waiting or type(entry) is dict) and job_id.startswith(prefix):
                 record = _record(job_id, entry)
                 if keep(record):
                     yield record

@@ -45,10 +45,12 @@ class Query:
     job {job_id}: the record, live or ended, or None · job_states {job_ids}: {"states": {id: state}} of those known ·
     payloads {behind, limit}: {"digests", "next"}, of live jobs, newest first; ``next`` is the ``behind`` of the page
     that follows, or None · files_in_use {digests, job_ids}: the same, less those that no live job names as a payload,
-    or waits for · jobs {states, limit, before}: {"jobs", "total"}, newest first;
-    ``before`` is the job_id the page before ended with, or a time · allocations, hosts, settings: {kind: ...} ·
-    quotas: {"quotas": [{"user", "limits", "default", "used"}]} (see quotas.py) · locks: {"locks": by name}
-    · lock {name}: the record, or None ·
+    or waits for · jobs {states, limit, before, prefix}: {"jobs", "total", "next"}, newest
+    first; ``before`` is the job_id the page before ended with (its ``next``: None where no page follows), or a time;
+    ``prefix`` is what the ids begin with (then ``total`` counts no more than 1,000) ·
+    allocations, hosts, settings: {kind: ...} ·
+    quotas: {"quotas": [{"user", "limits", "default", "used"}]} (see quotas.py) · locks: {"locks": by name} ·
+    lock {name}: the record, or None ·
     events {from, limit}: {"events", "index"}, oldest first, from a log index on, the last index given whole ·
     counts: {"jobs": by state, "allocations", "hosts", "commit_latency_ms"} · status ·
     index: of the last entry applied · hosts_heard: {"as_of", "heard": {host: when}} on the CLOCK_BOOTTIME of the

@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from actorgrid.errors import BadRequest
+from actorgrid.errors import BadRequest, UnknownJob
 
 from .history import History
+from .job_filter import JobFilter
 from .jobs import FINAL, QUEUED
 from .ledger import Ledger
 
 LIST_MAX = 10_000
 LIST_DEFAULT = 100
 EVENTS_DEFAULT = 1_000
+COUNTED_MAX = 1_000
 PAYLOADS = ("payload_digest", "stdin_digest")
 NAMES_MAX = 1_000
 SLICE = 1_000
@@ -100,30 +102,37 @@ class Queries:
         yield {kind: sorted(names) for kind, names in used.items()}
 
     def _jobs(self, args: dict[str, Any]) -> dict[str, Any]:
-        states = tuple(str(state) for state in args.get("states") or ())
         limit = max(1, min(int(args.get("limit") or LIST_DEFAULT), LIST_MAX))
+        prefix = str(args.get("prefix") or "")
         before = args.get("before")
-        before_at = float(before) if isinstance(before, (int, float)) else None
         before_ordinal = None
         if isinstance(before, str):
             last = self._job({"job_id": before})
-            before_ordinal = int(last["ordinal"]) if last is not None else 0
-
-        def wanted(job: dict[str, Any]) -> bool:
-            return (
-                (not states or job["state"] in states)
-                and (before_ordinal is None or job["ordinal"] < before_ordinal)
-                and (before_at is None or job["submitted_at"] < before_at)
-            )
-
+            if last is None:
+                raise UnknownJob(f"there is no job {before}, to go on after", asked=before, hint="begin anew")
+            before_ordinal = int(last["ordinal"])
+        wanted = JobFilter(
+            states=tuple(str(state) for state in args.get("states") or ()),
+            before_ordinal=before_ordinal,
+            before_at=float(before) if isinstance(before, (int, float)) else None,
+            prefix=prefix,
+        )
+        # One more than the page holds, to know whether another follows; with a prefix, as many as are counted.
+        most = limit + 1 if not prefix else max(limit + 1, COUNTED_MAX)
+        waiting = not wanted.states or QUEUED in wanted.states
         behind = before if isinstance(before, str) else None
-        in_memory = self._ledger.jobs.newest(wanted, not states or QUEUED in states, behind)
+        in_memory = self._ledger.jobs.newest(wanted.passes, waiting, behind, prefix)
         gone: list[dict[str, Any]] = []
-        if not states or any(state in FINAL for state in states):
-            gone = self._history.jobs(states, limit, before_ordinal, before_at)
-        merged = heapq.merge(in_memory, gone, key=lambda job: -int(job["ordinal"]))
+        if not wanted.states or any(state in FINAL for state in wanted.states):
+            gone = self._history.jobs(wanted, most)
+        found = list(islice(heapq.merge(in_memory, gone, key=lambda job: -int(job["ordinal"])), most))
+        states = wanted.states
         total = sum(count for state, count in self.job_counts().items() if not states or state in states)
-        return {"jobs": list(islice(merged, limit)), "total": total}
+        return {
+            "jobs": found[:limit],
+            "total": len(found) if prefix else total,
+            "next": found[limit - 1]["job_id"] if len(found) > limit else None,
+        }
 
     def job_counts(self) -> dict[str, int]:
         """All jobs by state, those that left memory too."""

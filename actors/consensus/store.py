@@ -21,6 +21,7 @@ from typing import Any
 
 from actorgrid.errors import DiskFull, LogCorrupted, StorageError
 
+from .job_filter import JobFilter
 from .outcome import Event
 
 HISTORY_MAX = 100_000
@@ -170,17 +171,15 @@ class Store:
             row = self._db.execute("SELECT crc, record FROM history WHERE job_id = ?", (job_id,)).fetchone()
         return _job(*row) if row else None
 
-    def jobs(
-        self, states: Iterable[str], limit: int, before_ordinal: int | None, before_at: float | None
-    ) -> list[dict[str, Any]]:
-        """Ended jobs, newest submitted first; no *states*: all."""
-        wanted = json.dumps(list(states))
+    def jobs(self, wanted: JobFilter, limit: int) -> list[dict[str, Any]]:
+        """Ended jobs, newest submitted first."""
+        states = json.dumps(wanted.states)
         with self._named():
             rows = self._db.execute(
                 "SELECT crc, record FROM history WHERE (?1 = '[]' OR state IN (SELECT value FROM json_each(?1)))"
                 " AND (?2 IS NULL OR ordinal < ?2) AND (?3 IS NULL OR submitted_at < ?3)"
-                " ORDER BY ordinal DESC LIMIT ?4",
-                (wanted, before_ordinal, before_at, limit),
+                " AND substr(job_id, 1, ?5) = ?4 ORDER BY ordinal DESC LIMIT ?6",
+                (states, wanted.before_ordinal, wanted.before_at, wanted.prefix, len(wanted.prefix), limit),
             ).fetchall()
         return [_job(*row) for row in rows]
 

@@ -283,13 +283,22 @@ class JobsQuery(Request):
     before: float | None = Field(
         default=None, description="only jobs submitted before this time (seconds since the epoch)"
     )
+    cursor: str | None = Field(
+        default=None, min_length=1, max_length=256, description="the next page: `next` of the one before"
+    )
+    prefix: str = Field(default="", max_length=256, description="only jobs whose ids begin so")
 
 
 class JobsAnswer(Answer):
-    """Jobs, newest first; ``total`` counts those that match, listed or not."""
+    """Jobs, newest first; ``total`` counts those that match, listed or not (with a prefix: up to 1,000).
+
+    ``next`` is the cursor of the page that follows, or null. Between two pages jobs come and go: one that was there
+    all the time, in a state that was asked for, is on one of them, and none is on two.
+    """
 
     jobs: list[Job]
     total: int
+    next: str | None = None
     last_known: LastKnown | None = None
 
 

@@ -90,6 +90,8 @@ async def _accept(call: Call, requests: list[TaskRequest]) -> list[dict[str, Any
 async def get_jobs(call: Call) -> Any:
     """List jobs."""
     query = call.query_as(JobsQuery)
+    if query.cursor is not None and query.before is not None:
+        raise BadRequest("both cursor and before", asked=query.cursor, hint="one of them: a page goes on, or a time")
     states = tuple(part.strip() for part in query.state.split(",") if part.strip())
     words = [state.value for state in JobState]
     for state in states:
@@ -98,7 +100,8 @@ async def get_jobs(call: Call) -> Any:
                 f"there is no job state {state[:40]!r}", asked=state[:40], hint=f"one of {', '.join(words)}"
             )
     known = await cluster_known(call)
-    answer = await call.ask("cluster_manager", ListJobs(states, query.limit, query.before), ANSWER_S)
+    wanted = ListJobs(states, query.limit, query.cursor or query.before, query.prefix)
+    answer = await call.ask("cluster_manager", wanted, ANSWER_S)
     hosts = call.door.mirror.hosts
     return {**answer, "jobs": marked(answer["jobs"], known, hosts), "last_known": last_known(known)}
 

@@ -26,8 +26,19 @@ ONE, TWO = "abc111", "abd222"
 def with_jobs(door: Door, *jobs: dict[str, Any]) -> None:
     for record in jobs:
         door.on(f"GET /api/jobs/{record['job_id']}", record)
-    door.on("GET /api/jobs", {"jobs": list(jobs), "total": len(jobs)})
+    door.on("GET /api/jobs", lambda query, _body: listed(jobs, **query))
     door.on("GET /api/hosts", {"hosts": [{"node_id": "h1", "hostname": "alpha", "node": None}]})
+
+
+def listed(
+    jobs: tuple[dict[str, Any], ...], limit: str = "100", prefix: str = "", cursor: str = "", **_: str
+) -> dict[str, Any]:
+    """As a host lists jobs."""
+    names = [record["job_id"] for record in jobs]
+    found = [each for each in jobs[names.index(cursor) + 1 if cursor else 0 :] if each["job_id"].startswith(prefix)]
+    page = found[: int(limit)]
+    total = len(found) if prefix else len(jobs)
+    return {"jobs": page, "total": total, "next": page[-1]["job_id"] if len(found) > len(page) else None}
 
 
 def test_ps_shows_what_waits_and_runs(call: Invoke, door: Door) -> None:
@@ -56,6 +67,27 @@ def test_ps_all_asks_for_every_state(call: Invoke, door: Door) -> None:
     assert door.asked[-1][1] == {"limit": "100"}
     call("ps", "--state", "failed", "--state", "lost", "--limit", "5")
     assert door.asked[-1][1] == {"state": "failed,lost", "limit": "5"}
+
+
+def test_ps_lists_the_newest_and_says_how_to_go_on(call: Invoke, door: Door) -> None:
+    with_jobs(door, *(job(f"{number:04x}", "queued") for number in range(250)))
+    lines = call("ps", "--state", "queued").stdout.splitlines()
+    assert len(lines) == 1 + 100 + 1
+    again = "actorgrid ps --state queued --after 0063"
+    assert lines[-1] == f"(the newest 100 of 250; {again} goes on; --limit lists more)"
+    lines = call(*again.split()[1:], "--limit", "149").stdout.splitlines()
+    assert lines[1].split()[0] == "0064" and lines[-1].startswith("(149 of 250; actorgrid ps --state queued --after ")
+    lines = call("ps", "--after", "00f8").stdout.splitlines()
+    assert lines[1].split()[0] == "00f9" and lines[-1] == "(1 of 250; there are none after these)"
+    assert json.loads(call("ps", "--json", "--limit", "2").stdout)["next"] == "0001"
+
+
+def test_ps_lists_more_than_a_host_gives_at_once(call: Invoke, door: Door) -> None:
+    with_jobs(door, *(job(f"{number:04x}", "queued") for number in range(2_500)))
+    answer = json.loads(call("ps", "--json", "--limit", "2200").stdout)
+    assert [each["job_id"] for each in answer["jobs"]] == [f"{number:04x}" for number in range(2_200)]
+    assert [query["limit"] for request, query, _ in door.asked if request == "GET /api/jobs"] == ["1000", "1000", "200"]
+    assert answer["next"] == f"{2_199:04x}" and answer["total"] == 2_500
 
 
 def test_ps_says_how_a_job_failed(call: Invoke, door: Door) -> None:

@@ -47,6 +47,20 @@ def test_a_job_is_committed_placed_listed_and_cancelled(real_town: Any) -> None:
     assert real_town.http("POST", "/api/jobs/j/cancel").json["cancel_requested"] is True
 
 
+def test_jobs_are_listed_page_by_page(real_town: Any) -> None:
+    jobs = [{"task_id": f"p{number}", "command": ["true"], "gpus": 2} for number in range(7)]
+    assert real_town.http("POST", "/api/jobs/batch", json={"jobs": jobs}).status == 201
+    found, cursor = [], ""
+    while cursor is not None:
+        page = real_town.http("GET", f"/api/jobs?limit=3{cursor and f'&cursor={cursor}'}").json
+        assert page["total"] == 7
+        found, cursor = [*found, *(job["job_id"] for job in page["jobs"])], page["next"]
+    assert found == [f"p{number}" for number in reversed(range(7))]
+    assert real_town.http("GET", "/api/jobs?prefix=p3").json["total"] == 1
+    assert real_town.http("GET", "/api/jobs?cursor=nobody").error["code"] == "UnknownJob"
+    assert real_town.http("GET", "/api/jobs?cursor=p1&before=5").error["code"] == "BadRequest"
+
+
 @pytest.mark.parametrize(
     ("job", "status", "code"),
     [

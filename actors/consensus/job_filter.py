@@ -1,0 +1,29 @@
+"""Which jobs a list is of: one description for those in memory and those in the history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """No *states*: all. *before_at*: submitted before that time. *prefix*: what the id begins with.
+
+    *before_ordinal*: accepted before the job of that number, which is where the page before ended.
+    """
+
+    states: tuple[str, ...] = ()
+    before_ordinal: int | None = None
+    before_at: float | None = None
+    prefix: str = ""
+
+    def passes(self, job: Mapping[str, Any]) -> bool:
+        """Whether the list is of this one too."""
+        return (
+            (not self.states or job["state"] in self.states)
+            and (self.before_ordinal is None or job["ordinal"] < self.before_ordinal)
+            and (self.before_at is None or job["submitted_at"] < self.before_at)
+            and str(job["job_id"]).startswith(self.prefix)
+        )
