@@ -47,12 +47,14 @@
     - LogCorrupted
     - LogFailed
     - LedgerDiverged
+    - LedgerTooNew
   + LedgerRefused
     - Overcommit
     - QuotaExceeded
     - StaleToken
     - StaleIncarnation
     - HostsTooOld
+    - NotAVoter
     - WrongState
     - LockHeld
       * LockTimeout
@@ -371,6 +373,10 @@ class LedgerDiverged(StorageError):
     """This host's copy of the ledger is not what the others have; it takes no further part."""
 
 
+class LedgerTooNew(StorageError):
+    """The ledger holds commands of a later version than this program: it must not go on by leaving them out."""
+
+
 class LedgerRefused(ActorGridError):
     """The ledger's guard refused the command; state is unchanged."""
 
@@ -401,6 +407,10 @@ class StaleIncarnation(LedgerRefused):
 
 class HostsTooOld(LedgerRefused):
     """Some hosts of the cluster run a version that does not know this command yet."""
+
+
+class NotAVoter(LedgerRefused):
+    """What gives rights is proposed by hosts that vote, and this one does not; nothing was proposed."""
 
 
 class WrongState(LedgerRefused):

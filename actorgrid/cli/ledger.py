@@ -12,6 +12,7 @@ from .show import progress, size
 
 STORAGE_CODE = 6
 SHOWN_MAX = 1_000_000
+SHOWN_ENTRIES_MAX = 20
 
 
 @click.group()
@@ -46,6 +47,7 @@ def verify(call: Call) -> int:
         "last_index": log.last_index,
         "committed_index": found.committed_index,
         "torn_bytes": log.torn_bytes,
+        "no_commands": [{"index": each.index, "term": each.term, "reason": each.reason} for each in found.unreadable],
         "snapshots": [each.index for each in found.snapshots if each.intact],
         "term": state.term,
         "epoch": state.epoch,
@@ -69,6 +71,13 @@ def verify(call: Call) -> int:
     if log.torn_bytes:
         click.echo(
             f"note       {log.torn_bytes} bytes at the end were being written; nobody was told that they are there"
+        )
+    for each in found.unreadable[:SHOWN_ENTRIES_MAX]:
+        click.echo(f"note       entry {each.index} of term {each.term} changes nothing: {each.reason}")
+    if found.unreadable:
+        click.echo(
+            f"note       {len(found.unreadable)} entries like that: who led in their term runs another program, or is"
+            " turned against the cluster"
         )
     for problem in found.problems:
         click.echo(f"{click.style('problem', fg='red')}    {problem}")

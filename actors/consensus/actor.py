@@ -22,6 +22,7 @@ from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
 from ..security.messages import MaterialChanged
+from .admission import Admission, refuse_here
 from .command_checks import check, refuse_if_too_new
 from .commands import compare_digest, decode_entry, encode_entry, expire_lock
 from .commit_times import CommitTimes
@@ -29,10 +30,11 @@ from .concerned import hosts_concerned
 from .departures import Departures
 from .disk_room import DiskRoom
 from .entries import Done
+from .figures import ledger_figures
 from .followers import Followers
 from .heard import Heard
 from .linearizable import Reads
-from .lock_expiry import LockExpiry
+from .lock_leases import LockLeases
 from .messages import HandOver, Propose, Proposed, Query, Snapshot, Subscribe
 from .outcome import Outcome
 from .queries import Queries
@@ -83,9 +85,7 @@ class Consensus(Server):
         self._commits_total = 0
         self._refused_total: Counter[str] = Counter()
         self._commit_times = CommitTimes()
-        self._expiry = LockExpiry()
-        self._expiry_timer: Timer | None = None
-        self._expiry_at = 0.0
+        self._lock_leases = LockLeases(self.runtime, lambda: self._leading and self._failed is None, self._expire_lock)
         self._leading = False
         self._ready = Waiter()
         self._snapshot_under_way = False
@@ -94,6 +94,13 @@ class Consensus(Server):
         self._stalls = Stalls()
         self._contacts: dict[int, float] = {}  # by node: when anything of it came, whoever leads
         self._absent: dict[str, float] = {}
+        self._admission = Admission(
+            lambda: self._voter.ledger,
+            lambda node: self._voter.votes(node),
+            lambda message: self._voter.step(message),
+            lambda host_id, why: self.log.warning("proposals of host %s are not taken: %s", host_id, why),
+        )
+        self._unreadable_total = 0
         self._departures = Departures(self, self._is_led, lambda: not self._ready.done, self.failed)
         plan = self.host.voter
         with collection_paused():
@@ -198,10 +205,11 @@ class Consensus(Server):
                     self._voter.hurry(int(member["node"]))
         for kind, name, record in outcome.changes:
             if kind == "lock" and self._leading:
-                self._expiry.changed(name, record, self.runtime.monotonic())
-                self._arm_expiry()
+                self._lock_leases.changed(name, record)
             elif kind == "member" and self._links is not None:
                 self._links.member_changed(name, record is None)
+        if done.unreadable:
+            self._unreadable(outcome)
         command = done.command
         self._followers.tell(outcome, command.get("at", 0.0), command.get("type", "new_term"))
         for waiter, since in self._waiting.pop((done.session, done.seq), ()):
@@ -220,6 +228,14 @@ class Consensus(Server):
         for waiter, outcome in answers:
             waiter.set(outcome)
         self._reads.release()
+        self._admission.applied()
+
+    def _unreadable(self, outcome: Outcome) -> None:
+        """An entry is no command. Whoever leads looks at what it appends: a leader was of another mind."""
+        self._unreadable_total += 1
+        if self._unreadable_total == 1:  # a start applies them all again, and there may be many
+            text = "entry %d is no command, and nothing comes of it: %s; actorgrid ledger verify names all"
+            self.log.error(text, outcome.index, outcome.error)
 
     def restored(self) -> None:
         """See ``voter.Audience``: whoever follows has to start over."""
@@ -232,8 +248,7 @@ class Consensus(Server):
         """See ``voter.Audience``."""
         self.log.info("this host leads the ledger in term %d", term)
         self._leading = True
-        self._expiry.lead(self._voter.ledger.locks, self.runtime.monotonic())
-        self._arm_expiry()
+        self._lock_leases.lead(self._voter.ledger.locks)
         self._heard_of.begin()
         self._look_around()  # before anybody places work
         self._tell_leadership()
@@ -244,6 +259,7 @@ class Consensus(Server):
 
     def not_leading(self) -> None:
         """See ``voter.Audience``: what was proposed here may be lost, or be committed by the next leader."""
+        self._admission.drop()
         if self._leading:
             self._leading = False
             self._absent = {}
@@ -302,30 +318,19 @@ class Consensus(Server):
         if digest is not None:
             self._put(compare_digest(index, digest, FORMAT, time()))
 
-    def _expire_locks(self) -> None:
-        self._expiry_timer = None
-        if self._leading and self._failed is None:
-            term = self._voter.ledger.term
-            for name, owner, renewals in self._expiry.due(self.runtime.monotonic()):
-                self._put(expire_lock(name, owner, renewals, term, time()))
-            self._arm_expiry()
+    def _expire_lock(self, name: str, owner: str, renewals: int) -> None:
+        self._put(expire_lock(name, owner, renewals, self._voter.ledger.term, time()))
 
-    def _arm_expiry(self) -> None:
-        at = self._expiry.next_at()
-        if not self._leading or at is None or (self._expiry_timer is not None and self._expiry_at <= at):
-            return
-        if self._expiry_timer is not None:
-            self._expiry_timer.cancel()
-        self._expiry_at = at
-        self._expiry_timer = self.runtime.after(max(0.0, at - self.runtime.monotonic()), self._expire_locks)
-
-    def _step(self, message: Message) -> None:
+    def _step(self, host_id: str, message: Message) -> None:
         """Take a message of another host."""
         now = self.runtime.boottime()
         self._contacts[message.sender] = now
         if self._leading:
             self._heard_of.message(message.kind, message.sender, now)
-        self._voter.step(message)
+        if message.kind == "propose":
+            self._admission.came(host_id, message, self._voter.committed_at_most)
+        else:
+            self._voter.step(message)
 
     def _look_around(self) -> None:
         """Tell who is away, and since when. Everybody is, to a new leader, before he has answered it."""
@@ -408,6 +413,8 @@ class Consensus(Server):
             payload = encode_entry(request.command, request.session, request.seq)
             command = check(decode_entry(payload)[2])
             refuse_if_too_new(command, self._voter.ledger.members)
+            votes = self._leading or self._voter.votes(self._voter.node)
+            refuse_here(command, votes, self._voter.ledger.members, self._voter.members)
             self._room.refuse(command["type"])
             if self._waiting_count >= BACKLOG_MAX:
                 raise MailboxFull(
@@ -454,7 +461,7 @@ class Consensus(Server):
         if self._failed is None:
             self._reads.ask(self.runtime.monotonic(), _not_leader)
             self._voter.pump()
-            self._arm_expiry()
+            self._lock_leases.arm()
 
     # -- snapshots
 
@@ -534,23 +541,14 @@ class Consensus(Server):
 
     def metrics(self) -> dict[str, float]:
         """Commits, batches, refusals by reason, how long the last 1,024 proposals from here waited, sizes."""
-        found: dict[str, float] = {
+        return {
+            **ledger_figures(self._voter, self._commit_times, self._refused_total),
             "ledger_commits_total": self._commits_total,
-            "ledger_batches_total": self._voter.batches_total,
-            "ledger_commit_seconds_p50": self._commit_times.percentile_s(50) or 0.0,
-            "ledger_commit_seconds_p99": self._commit_times.percentile_s(99) or 0.0,
-            "ledger_last_index": self._voter.ledger.index,
-            "ledger_snapshot_index": self._voter.snapshot_index,
-            "ledger_term": self._voter.ledger.term,
-            "ledger_bytes": self._voter.log.size_bytes,
-            "ledger_segments": self._voter.log.segment_count,
             "ledger_subscribers": len(self._followers),
-            "ledger_locks": len(self._voter.ledger.locks),
-            "ledger_waiting_job_bytes": self._voter.ledger.waiting_bytes,
             "ledger_accepts_new_work": float(self._accepts()),
-            "ledger_refused_total": sum(self._refused_total.values()),
+            "ledger_unreadable_entries_total": self._unreadable_total,
+            "ledger_proposals_of_others_refused_total": self._admission.refused.total(),
         }
-        return found | {f"ledger_refused_{code}_total": count for code, count in self._refused_total.items()}
 
     def status(self) -> dict[str, Any]:
         """Where the ledger stands."""

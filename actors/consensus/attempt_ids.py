@@ -7,6 +7,8 @@ folder where that runs.
 
 from __future__ import annotations
 
+COUNT_DIGITS_MAX = 18
+
 
 def attempt_id(job_id: str, number: int) -> str:
     """The id of an attempt, and of all it holds when it is no gang's."""
@@ -42,4 +44,5 @@ def rank_of(id: str) -> int | None:
 
 
 def _counts(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
+    # No longer than any count is: beyond some thousands of digits Python refuses to read a number.
+    return len(text) <= COUNT_DIGITS_MAX and text.isascii() and text.isdecimal()

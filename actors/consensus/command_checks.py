@@ -1,6 +1,10 @@
 """What makes a command of the ledger well formed: its type, its version, and which fields it has of which kind.
 
 Nothing of the state is looked at here. A command of an unknown type or a higher version is refused, not guessed at.
+
+A refusal of a committed entry is part of what every voter must agree on, its words included. So what ``check`` says
+of it depends on the command and on the version that the cluster has (docs/decisions/0017), never on how much more
+this program knows: a kind is known to the version that it came with and to later ones.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from actorgrid.errors import BadRequest, HostsTooOld
+from actorgrid.errors import BadRequest, HostsTooOld, LedgerTooNew
 
 from .gangs import MEMBERS_MAX
 from .quotas import LIMITS
@@ -18,9 +22,12 @@ from .quotas import LIMITS
 VERSION = 2
 """What this host knows. A host tells the others (``ledger_version`` of its member record)."""
 SINCE: dict[str, int] = {"take_success": 2}
-"""The version that a kind of command came with, or its meaning changed with, where that is not 1. A command carries
-it, so that a host which is older knows that it does not know it, and hosts which are newer do not propose it before
-all are (``refuse_if_too_new``)."""
+"""The version that a kind of command came with, where that is not 1. A command carries it, so that an older host
+knows that it does not know it, and hosts which are newer do not propose it before all are (``refuse_if_too_new``). An
+entry that names the kind with a lower version is refused by everybody: the older hosts of then did."""
+CHANGED: dict[str, int] = {}
+"""The version that a kind's meaning changed with. It is carried in the same way; entries of a lower version keep the
+meaning that they had."""
 MAX_JOBS = 10_000
 MAX_LOST = 10_000
 DEPTH_MAX = 16
@@ -126,6 +133,11 @@ def _shallow(value: Any, depth: int = DEPTH_MAX) -> bool:
     if isinstance(value, list):
         return depth > 0 and all(_shallow(part, depth - 1) for part in value)
     return True
+
+
+def _time(value: Any) -> bool:
+    """Seconds since the epoch that are a date: of the years 1 to 9999."""
+    return _number(value) and -62_135_596_800 <= value < 253_402_300_800
 
 
 def _grace(value: Any) -> bool:
@@ -255,7 +267,7 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
             "host": _id,
             "incarnation": _whole,
             "seen_index": _whole,
-            "heard_at": _number,
+            "heard_at": _time,
             "allocations": _held,
             "term": _whole,
         },
@@ -357,7 +369,12 @@ _LIMITS_MAY: dict[str, _Check] = dict.fromkeys(LIMITS, _or_none(_whole))
 
 def version_of(kind: str) -> int:
     """The lowest version that knows commands of *kind*."""
-    return SINCE.get(kind, 1)
+    return max(SINCE.get(kind, 1), CHANGED.get(kind, 1))
+
+
+def cluster_version(members: Mapping[str, Any]) -> int:
+    """The version that every member knows, as the replicated state has it; any where there is no cluster."""
+    return min((int(member.get("ledger_version", 1)) for member in members.values()), default=2**53)
 
 
 def refuse_if_too_new(command: Command, members: Mapping[str, Any]) -> None:
@@ -376,20 +393,32 @@ def refuse_if_too_new(command: Command, members: Mapping[str, Any]) -> None:
         )
 
 
-def check(command: object) -> Command:
-    """*command* itself when it is well formed. Raises BadRequest that names the field."""
+def check(command: object, members: Mapping[str, Any] | None = None) -> Command:
+    """*command* itself when it is well formed: before it is proposed, or, with the *members* of then, as an entry.
+
+    Raises BadRequest that names the field; for an entry that all members know, and this program does not, LedgerTooNew.
+    """
     if not isinstance(command, dict):
         raise refused("a command is a dict", found=type(command).__name__)
     _hold("command", command, _ENTRY, {})
     kind, version = command["type"], command["v"]
-    if version > VERSION:
+    known = 1 if version <= 1 else VERSION if members is None else cluster_version(members)
+    if version > known:
         raise refused(
             f"the command {kind!r} is of format version {version}",
-            found=f"this host knows versions up to {VERSION}",
+            found=f"this host knows versions up to {known}",
             hint="upgrade this host",
         )
-    if kind not in _FIELDS:
-        raise refused(f"there is no command {kind!r}", found=f"known: {', '.join(sorted(_FIELDS))}")
+    if version > VERSION:
+        raise LedgerTooNew(
+            "the ledger holds what this version of the program does not know",
+            asked=f"{kind} of format version {version}",
+            found=f"this host knows versions up to {VERSION}; the program that was here before knew more",
+            hint="start this host with the version that it had before, or a later one",
+        )
+    if kind not in _FIELDS or SINCE.get(kind, 1) > version:
+        kinds = sorted(name for name in _FIELDS if SINCE.get(name, 1) <= version)
+        raise refused(f"there is no command {kind!r}", found=f"known: {', '.join(kinds)}")
     must, may = _FIELDS[kind]
     _hold(kind, command, must, may)
     if kind == "register_host":
@@ -443,6 +472,9 @@ def _check_bundle(bundle: dict[str, Any]) -> None:
         _hold("authority", authority, _AUTHORITY, {})
     if [authority["state"] for authority in authorities].count("signing") != 1:
         raise refused("one authority of a bundle signs")
+    # Of two of one generation the last counts.
+    if "signing" not in {authority["generation"]: authority["state"] for authority in authorities}.values():
+        raise refused("two authorities of a bundle are of one generation")
 
 
 def _check_resources(resources: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from .raft.codec import decode_conf_change, encode_conf_change
 from .raft.configuration import Configuration
@@ -29,6 +29,7 @@ from .raft.messages import (
     Accepted,
     ConfChange,
     ConfState,
+    Dice,
     Dropped,
     DroppedReason,
     Entry,
@@ -51,14 +52,6 @@ from .raft.votes import vote_reply, vote_request
 __all__ = ["Dice", "RaftCore"]
 
 FROM_LEADER: tuple[MessageKind, ...] = ("append", "heartbeat", "snapshot", "timeout_now", "damaged")
-
-
-class Dice(Protocol):
-    """What of ``random.Random`` the core uses: nodes must not campaign at the same time again and again."""
-
-    def randrange(self, stop: int, /) -> int:
-        """An integer from 0 to *stop* - 1."""
-        ...
 
 
 class RaftCore:
@@ -564,6 +557,13 @@ class RaftCore:
             leadership.append("conf_change", encode_conf_change((), "auto"))
         # Without an answer from anybody: its own disk or a smaller quorum may be all that a read waited for.
         self._release_reads()
+
+    @property
+    def committed_at_most(self) -> int | None:
+        """Of a leader: nothing after it is committed. Before its first commit it knows only where its log ends."""
+        if self._leadership is None:
+            return None
+        return self._log.commit if self._leadership.established else self._log.last_index
 
     def status(self) -> Status:
         """A copy of what this node knows, for people and tests."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from actorgrid.errors import BadRequest
+
 from .command_checks import Command
 from .commands import decode_entry
 from .ledger import Ledger
@@ -13,21 +15,29 @@ from .raft.messages import Entry
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An entry that was applied. ``session`` is empty, and ``command`` too, where it was none of a proposer's."""
+    """An entry that was applied. ``session`` is empty, and ``command`` too, where it was none of a proposer's.
+
+    ``unreadable``: it is a command's, and no command.
+    """
 
     entry: Entry
     session: str
     seq: int
     command: Command
     outcome: Outcome
+    unreadable: bool = False
 
 
 def apply_entry(ledger: Ledger, entry: Entry) -> Done:
-    """Apply *entry*, which must be the next. Raises LedgerDiverged (see ``Ledger.apply``).
+    """Apply *entry*, which must be the next. Raises LedgerDiverged and LedgerTooNew (see ``Ledger.apply``).
 
-    A command without data and a change of the members are Raft's own.
+    A command without data and a change of the members are Raft's own. Bytes that are no command are refused like one
+    that is malformed: they are committed, so every voter has them, and has them again at each start.
     """
     if entry.kind != "command" or not entry.data:
         return Done(entry, "", 0, {}, ledger.pass_over(entry.index, entry.term))
-    session, seq, command = decode_entry(entry.data)
+    try:
+        session, seq, command = decode_entry(entry.data)
+    except BadRequest as error:
+        return Done(entry, "", 0, {}, ledger.refuse(entry.index, error), unreadable=True)
     return Done(entry, session, seq, command, ledger.apply(entry.index, command, session, seq))

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from actorgrid.errors import (
     ActorGridError,
     LedgerDiverged,
+    LedgerTooNew,
     QueueFull,
     StaleToken,
     UnknownJob,
@@ -170,7 +171,8 @@ class Ledger:
     def apply(self, index: int, command: Any, session: str = "", seq: int = 0) -> Outcome:
         """Carry out the entry at *index*, which must be the next. Never raises for what the command holds.
 
-        Raises LedgerDiverged when a digest of the leader's shows that this state is not the cluster's.
+        Raises LedgerDiverged when a digest of the leader's shows that this state is not the cluster's, LedgerTooNew for
+        a command that all members know, as they have said, and this program does not.
         """
         assert index == self.index + 1, f"entry {index} after {self.index}: the log has a gap"
         self.index = index
@@ -182,10 +184,10 @@ class Ledger:
         result: dict[str, Any] | None = None
         error: ActorGridError | None = None
         try:
-            check(command)
+            check(command, self.members)
             self._at, self._type = float(command["at"]), command["type"]
             result = self._verbs[command["type"]](command)
-        except LedgerDiverged:
+        except (LedgerDiverged, LedgerTooNew):
             raise  # no refusal, which all voters would give alike
         except ActorGridError as refusal:
             assert not self._changes, f"{self._type} changed the state before it was refused"
@@ -200,13 +202,19 @@ class Ledger:
         self.digest_marks.passed(index, self._digest, self._rest)
         return Outcome(index, result, error, tuple(self._changes), tuple(self._events), retired)
 
+    def refuse(self, index: int, error: ActorGridError) -> Outcome:
+        """Apply an entry that is no command: it changes nothing, and nobody waits for its answer."""
+        assert index == self.index + 1, f"entry {index} after {self.index}: the log has a gap"
+        self.index = index
+        self.digest_marks.passed(index, self._digest, self._rest)
+        return Outcome(index, None, error)
+
     def pass_over(self, index: int, term: int) -> Outcome:
         """Apply an entry that is Raft's own. The first one of a *term* begins it: grants of earlier terms are refused.
 
-        A leader has such an entry before any other of its term.
+        A leader has such an entry before any other of its term. Where a ``new_term`` went further, nothing begins.
         """
         assert index == self.index + 1, f"entry {index} after {self.index}: the log has a gap"
-        assert term >= self.term, f"term {term} begins after term {self.term}"
         self.index = index
         changes: tuple[Change, ...] = ()
         if term > self.term:

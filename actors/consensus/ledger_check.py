@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actorgrid.errors import DataDirUnusable, LogCorrupted, StorageError
+from actorgrid.errors import ActorGridError, BadRequest, DataDirUnusable, LogCorrupted, StorageError
 
 from .acknowledged import AcknowledgedMark, acknowledged_lost
+from .command_checks import check as check_command
 from .commands import decode_entry
 from .entries import apply_entry
 from .entry_table import EntryTable, OutOfPlace
@@ -59,10 +60,20 @@ class LogContents:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An entry that is no command, or not one that any version knows. It changes nothing, on no voter."""
+
+    index: int
+    term: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Checked:
     """A ledger that was looked through: its log, its snapshots, and the state that they give together.
 
-    ``committed_index`` is as far as *state* goes: what comes after may still be replaced by a leader.
+    ``committed_index`` is as far as *state* goes: what comes after may still be replaced by a leader. ``unreadable``:
+    the entries after the newest snapshot, committed or not, that are malformed.
     """
 
     log: LogContents
@@ -70,6 +81,7 @@ class Checked:
     state: Ledger
     committed_index: int
     problems: list[str]
+    unreadable: list[Unreadable] = field(default_factory=list)
 
 
 def check(
@@ -106,7 +118,7 @@ def check(
         if number % 1_000 == 0 or number == len(entries):
             report("applying", number, len(entries))
     problems = [f"snapshot {each.index} fails its digest" for each in snapshots if not each.intact]
-    return Checked(log, snapshots, state, committed, problems)
+    return Checked(log, snapshots, state, committed, problems, unreadable(log.entries))
 
 
 def _one_voter(newest: StoredSnapshot | None, entries: Sequence[Entry]) -> bool:
@@ -122,11 +134,23 @@ def _one_voter(newest: StoredSnapshot | None, entries: Sequence[Entry]) -> bool:
 
 
 def replay(state: Ledger, entry: Entry) -> Outcome:
-    """Apply one committed entry. Raises LogCorrupted when it is no command, though its bytes are whole."""
-    try:
-        return apply_entry(state, entry).outcome
-    except (ValueError, TypeError) as error:
-        raise LogCorrupted(f"entry {entry.index} is no command: {error}", hint=RECOVERY_HINT) from None
+    """Apply one committed entry, as a voter does. Raises LedgerDiverged and LedgerTooNew."""
+    return apply_entry(state, entry).outcome
+
+
+def unreadable(entries: Sequence[Entry]) -> list[Unreadable]:
+    """Of *entries* those that are malformed by themselves, whatever the state is."""
+    found = []
+    for entry in entries:
+        try:
+            if entry.kind == "conf_change":
+                decode_conf_change(entry.data)
+            elif entry.data:
+                check_command(decode_entry(entry.data)[2])
+        except ActorGridError as error:
+            reason = f"{error.message}; {error.found}" if error.found else error.message
+            found.append(Unreadable(entry.index, entry.term, reason))
+    return found
 
 
 # -- the log
@@ -222,7 +246,7 @@ def _command(entry: Entry) -> dict[str, Any]:
         return {"bytes": len(entry.data)}
     try:
         session, seq, command = decode_entry(entry.data)
-    except (ValueError, TypeError):
+    except BadRequest:
         return {"bytes": len(entry.data), "type": "unreadable"}
     return {"bytes": len(entry.data), "type": command.get("type"), "session": session, "seq": seq, "command": command}
 

@@ -27,10 +27,17 @@ ANOTHER_KEY = " has another certificate than the ledger knows"
 def refusal(host_id: str, member: Member | None, fingerprint: str, removed: Member | None = None) -> str | None:
     """What there is against a host whose certificate is good and says that it is *host_id*."""
     if member is None and removed is not None:
-        when = datetime.fromtimestamp(removed["at"], UTC)
-        return f"{host_id}{REMOVED} at {when:%Y-%m-%d %H:%M} UTC by {removed['by'] or 'request'}"
+        return f"{host_id}{REMOVED} at {_shown(removed['at'])} by {removed['by'] or 'request'}"
     if member is None:
         return f"{host_id} is no member of the cluster"
     if fingerprint and fingerprint not in member["fingerprints"]:
         return f"{host_id}{ANOTHER_KEY}"
     return None
+
+
+def _shown(at: float) -> str:
+    """A time as whoever removed the host had it: its clock may have said anything."""
+    try:
+        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+    except (OverflowError, ValueError, OSError):
+        return f"{at:g} s"

@@ -58,7 +58,7 @@ class LedgerMirror:
         self._on_applied = on_applied
         self._following = False
         self._subscribing = False
-        self._lanes = _Lanes(server.name)
+        self._lanes = _Lanes(f"{server.host.host_id}/{server.name}")
         self._calls: dict[int, Waiter] = {}
         self._behind: list[tuple[int, Waiter]] = []
         self._wanted: JobsWanted = jobs
@@ -291,6 +291,7 @@ class _Lanes:
 
     def __init__(self, name: str) -> None:
         # A name of its own for each life of the server: what a past life left unanswered is never mistaken for ours.
+        # The host's comes first: the leader takes it from nobody else (admission.py).
         self._prefix = f"{name}-{os.urandom(6).hex()}"
         self._free: list[tuple[str, int]] = []
         self._waiting: deque[Waiter] = deque()

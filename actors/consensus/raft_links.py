@@ -56,7 +56,7 @@ class VoterPlan:
 
 class RaftLinks:
     """*members* gives the ledger's, *removed* those that were; *on_refused* is told which host refused this one with
-    which words; *on_message* is given each message that is of whom it says."""
+    which words; *on_message* is given each message that is of whom it says, and that host."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class RaftLinks:
         members: Callable[[], Members],
         removed: Callable[[], Members],
         on_refused: Callable[[str, str], None],
-        on_message: Callable[[Message], None],
+        on_message: Callable[[str, Message], None],
         on_unreachable: Callable[[int], None],
     ) -> None:
         self._loop, self._members, self._removed = loop, members, removed
@@ -185,4 +185,4 @@ class RaftLinks:
             # A member that speaks for another: its certificate is good, its software is not.
             self.refused["of another sender"] += 1
             return
-        self._on_message(message)
+        self._on_message(host_id, message)

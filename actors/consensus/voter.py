@@ -177,6 +177,15 @@ class Voter:
             self._core.step(message)
             self.pump()
 
+    @property
+    def committed_at_most(self) -> int | None:
+        """While this node leads: no entry after it is committed, whatever any host knows."""
+        return self._core.committed_at_most
+
+    def votes(self, node: int) -> bool:
+        """Whether that node does, as of what is applied here."""
+        return node in self.members.voters or node in self.members.voters_outgoing
+
     def unreachable(self, node: int) -> None:
         """A message to *node* was lost on this side."""
         self._core.report_unreachable(node)

@@ -7,7 +7,7 @@ first. Time is ticks, whose length the caller chooses.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 EntryKind = Literal["command", "conf_change"]
 Role = Literal["follower", "pre_candidate", "candidate", "leader"]
@@ -278,3 +278,11 @@ class RaftConfig:
         for name in self.__slots__:
             if name.endswith(("_max", "_bytes", "_inflight")):
                 assert getattr(self, name) > 0, f"{name} is a bound of 1 or more"
+
+
+class Dice(Protocol):
+    """What of ``random.Random`` the core uses: nodes must not campaign at the same time again and again."""
+
+    def randrange(self, stop: int, /) -> int:
+        """An integer from 0 to *stop* - 1."""
+        ...

@@ -1,0 +1,210 @@
+"""What a host of the cluster may have the leader put into the log: looked at before it is appended, by who sent it.
+
+A member's certificate and its link prove which host speaks; the ledger says what is that host's. So a member
+
+* reports and renews only itself, and starts and ends only attempts and leases that it runs;
+* brings what its own doors take from people: jobs, locks, quotas, settings, drains, and what takes rights away;
+* gives rights (API keys, join tokens, new members, certificates, the authority) only when it votes;
+* never brings what only a leadership decides: grants, losses, expiries, digests, who is a member.
+
+The leader judges by the state that holds all it knew to be committed when the proposal came, which is all that the
+sender can have acted on. What is refused here was never in the log: it is counted, and its sender hears nothing, as of
+any proposal that is lost on its way. What an honest host may not have appended, its own Consensus has refused already.
+
+Decisions only. Bound: ``HELD_MAX`` proposals that wait for the state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from actorgrid.errors import ActorGridError, NotAVoter
+
+from .attempt_ids import attempt_of, job_of, number_of, rank_of
+from .command_checks import Command, check, refuse_if_too_new
+from .commands import decode_entry
+from .ledger import Ledger
+from .raft.messages import ConfState, Entry, Message
+
+HELD_MAX = 1_000
+HELD_BYTES_MAX = 16 * 2**20
+HOSTS_NAMED_MAX = 8
+TOLD_MAX = 256
+"""Pairs of host and reason that are told of; then they are only counted."""
+
+OF_ITSELF: Mapping[str, Callable[[Command], object]] = {
+    "register_host": lambda command: command["host"]["host_id"],
+    "confirm_host": lambda command: command["host"],
+    "allow_absence": lambda command: command["host"],
+    "measure_host": lambda command: command["host"],
+    "change_member": lambda command: command["host_id"],
+    "report_trust": lambda command: command["host_id"],
+    "request_certificate": lambda command: command["host_id"],
+}
+"""What a host may say of itself, and whom the command is about."""
+OF_ITS_WORK = frozenset({"start_attempt", "end_attempt", "take_success", "release_lease"})
+FROM_DOORS = frozenset(
+    {
+        "submit_jobs",
+        "cancel_job",
+        "acquire_lock",
+        "renew_lock",
+        "release_lock",
+        "break_lock",
+        "set_setting",
+        "set_quota",
+        "drain_host",
+        "revoke_api_key",
+        "revoke_join_token",
+    }
+)
+"""What people ask for at any host's doors."""
+FROM_VOTERS = frozenset(
+    {
+        "create_api_key",
+        "create_join_token",
+        "redeem_join_token",
+        "publish_bundle",
+        "issue_certificate",
+        "seal_authority",
+    }
+)
+"""What gives rights: whoever may propose it could become anybody."""
+BY_LEADER = frozenset(
+    {
+        "new_term",
+        "lose_host",
+        "grant_attempt",
+        "grant_gang",
+        "preempt_attempt",
+        "fail_job",
+        "grant_lease",
+        "expire_lock",
+        "compare_digest",
+        "found_cluster",
+        "add_member",
+        "remove_member",
+    }
+)
+"""What nobody else decides. A leader that has just ceased to be one loses what it had on its way; its successor decides
+anew."""
+
+
+def refusal(command: Command, session: str, host_id: str, votes: bool, ledger: Ledger) -> str | None:
+    """What there is against a well-formed *command* of that host, in a few words without its values."""
+    kind = command["type"]
+    if "/" in session and session.partition("/")[0] != host_id:
+        return "under another host's session"
+    if kind == "change_member" and ("votes" in command or "fingerprint" in command):
+        return "gives itself rights"  # a vote is the leader's to give, a certificate a voter's
+    if kind in OF_ITSELF:
+        return None if OF_ITSELF[kind](command) == host_id else "about another host"
+    if kind in OF_ITS_WORK:
+        owner = _runs_on(command, ledger)
+        return None if owner in (None, host_id) else "about another host's work"
+    if kind in FROM_VOTERS:
+        return None if votes else "gives rights, from a host that does not vote"
+    return None if kind in FROM_DOORS else "for the leader alone to decide"
+
+
+def _runs_on(command: Command, ledger: Ledger) -> str | None:
+    """The host of the attempt, member or lease that is named; ``None`` for what is over, and "" for what never was."""
+    id = command["lease_id"] if command["type"] == "release_lease" else command["attempt_id"]
+    allocation = ledger.allocations.get(id)
+    if allocation is not None:
+        return str(allocation["host"])
+    if command["type"] == "release_lease":
+        return None  # to release what is released is no error
+    job = ledger.jobs.get(job_of(id))
+    if job is None:
+        return None  # over, or unknown: applied, it is answered so
+    attempt = next((each for each in job["attempts"] if each["number"] == number_of(id)), None)
+    if attempt is None:
+        last = job["attempts"][-1]["number"] if job["attempts"] else 0
+        return "" if (number_of(id) or 0) > last else None
+    rank = rank_of(id)
+    if rank is None or attempt_of(id) != attempt["attempt_id"]:
+        return str(attempt.get("host", ""))
+    members = attempt.get("members", ())
+    return str(members[rank]["host"]) if rank < len(members) else ""
+
+
+def refuse_here(command: Command, votes: bool, members: Mapping[str, Any], config: ConfState) -> None:
+    """The same for this host's own servers, with words for people. Raises NotAVoter."""
+    if command["type"] not in FROM_VOTERS or votes or not members:
+        return
+    able = sorted(host_id for host_id, member in members.items() if member["node"] in config.voters)[:HOSTS_NAMED_MAX]
+    raise NotAVoter(
+        "this host does not vote, and what gives rights is decided on hosts that do",
+        asked=command["type"],
+        found=f"those that vote: {', '.join(able) or 'none known here'}",
+        hint="ask there: --url https://HOST:7400, or run the command on that host",
+    )
+
+
+class Admission:
+    """*ledger* gives the state, *votes* whether a node does, *append* takes what may be appended. ``refused`` counts by
+    reason; *complain* is told (host, reason) the first time."""
+
+    def __init__(
+        self,
+        ledger: Callable[[], Ledger],
+        votes: Callable[[int], bool],
+        append: Callable[[Message], None],
+        complain: Callable[[str, str], None],
+    ) -> None:
+        self._ledger, self._votes = ledger, votes
+        self._append, self._complain = append, complain
+        self._told: set[tuple[str, str]] = set()
+        self._held: deque[tuple[int, str, Message]] = deque()
+        self._held_bytes = 0
+        self.refused: Counter[str] = Counter()
+
+    def came(self, host_id: str, message: Message, committed: int | None) -> None:
+        """A proposal of that host. *committed*: up to where anything may be committed; ``None``: we do not lead."""
+        if committed is None:
+            return
+        size = sum(len(entry.data) for entry in message.entries)
+        if len(self._held) >= HELD_MAX or (self._held and self._held_bytes + size > HELD_BYTES_MAX):
+            self._refuse(host_id, "too many wait")
+            return
+        self._held.append((committed, host_id, message))
+        self._held_bytes += size
+        self.applied()
+
+    def applied(self) -> None:
+        """The state is another: look at what waits for it, in the order in which it came."""
+        while self._held and self._held[0][0] <= self._ledger().index:
+            _, host_id, message = self._held.popleft()
+            self._held_bytes -= sum(len(entry.data) for entry in message.entries)
+            entries = tuple(entry for entry in message.entries if self._admits(host_id, message.sender, entry))
+            if entries:
+                self._append(replace(message, entries=entries))
+
+    def drop(self) -> None:
+        """This host leads no more: whoever proposed asks the next leader."""
+        self._held.clear()
+        self._held_bytes = 0
+
+    def _admits(self, host_id: str, node: int, entry: Entry) -> bool:
+        if entry.kind != "command":
+            return self._refuse(host_id, "changes the voters")
+        ledger = self._ledger()
+        try:
+            session, _, command = decode_entry(entry.data)
+            check(command)
+            refuse_if_too_new(command, ledger.members)
+        except ActorGridError as error:
+            return self._refuse(host_id, error.code)
+        why = refusal(command, session, host_id, self._votes(node), ledger)
+        return True if why is None else self._refuse(host_id, why)
+
+    def _refuse(self, host_id: str, why: str) -> bool:
+        self.refused[why] += 1
+        if len(self._told) < TOLD_MAX and (host_id, why) not in self._told:
+            self._told.add((host_id, why))
+            self._complain(host_id, why)
+        return False
