@@ -251,6 +251,9 @@ class Gateway(Server):
             "gateway_calls_in_flight": self._bridge.in_flight,
             "gateway_event_streams": self._door.hub.listeners,
             "gateway_followed_outputs": self._door.followers,
+            "gateway_connections_unproven": self._door.connections.unproven,
+            "gateway_connections_closed_total": self._door.connections.closed_total,
+            "gateway_connections_refused_total": self._door.connections.refused_total,
         }
 
     def status(self) -> dict[str, Any]:
@@ -258,7 +261,7 @@ class Gateway(Server):
         found: dict[str, Any] = {"url": self.url, "pid": os.getpid(), "ledger_index": self._mirror.index}
         if self._door is not None:
             found |= {
-                "connections": self._door.connections(),
+                "connections": len(self._door.connections),
                 "requests": self._door.serving,
                 "event_streams": self._door.hub.listeners,
             }

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from aiohttp import web
 
@@ -48,6 +48,7 @@ from .auth import TokenGate, allowed_names, check_host, is_here
 from .blobs import BlobStore
 from .body import JSON, MSGPACK, BodyReader, decode, encode_json, encode_msgpack, parse_query, wants_msgpack
 from .bridge import Bridge
+from .connections import Connections
 from .hub import Hub
 from .openapi import document
 from .route import TRAIL, Call, Route, Trail
@@ -87,6 +88,16 @@ SECURITY_HEADERS = {
     "X-Frame-Options": "DENY",
 }
 T = TypeVar("T")
+
+
+@runtime_checkable
+class Proves(Protocol):
+    """A connection that keeps its place once a token was shown on it."""
+
+    def prove(self, visitor: str) -> None:
+        """Raises Overloaded where its owner has too many."""
+
+
 Prefixes = Callable[[str], Coroutine[Any, Any, None]]
 
 
@@ -126,7 +137,7 @@ class Door:
         self.stopping = False
         self.idle = asyncio.Event()
         self.idle.set()
-        self.connections: Callable[[], int] = lambda: 0
+        self.connections = Connections()
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="gateway-files")
         self._file_pool = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="gateway-output")
         self._scrape: asyncio.Task[bytes] | None = None
@@ -181,7 +192,7 @@ class Door:
             return await self.in_pool(lambda: read_processes(pids))
 
         reading = await collect(self.bridge.call, ("host", *EXPECTED), read, ("gateway", os.getpid()))
-        self.figures.note(self.connections(), self.gate.refused_total)
+        self.figures.note(len(self.connections), self.gate.refused_total)
         return render(reading, self.host.hostname, self.figures)
 
     # -- answers
@@ -301,7 +312,11 @@ class Door:
         """Who asks, by the token. Raises WrongToken, or Overloaded when there are too many wrong ones."""
         source = "" if is_here(request.remote) else str(request.remote)
         token = request.headers.get("Authorization")
-        return self.gate.check(token, asyncio.get_running_loop().time(), time.time(), source)
+        visitor = self.gate.check(token, asyncio.get_running_loop().time(), time.time(), source)
+        connection = request.protocol
+        if isinstance(connection, Proves):
+            connection.prove(visitor)
+        return visitor
 
     def _instead(self, request: web.Request, error: ActorGridError, status: int | None = None) -> web.StreamResponse:
         if TRAIL.get().streaming:

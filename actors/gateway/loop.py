@@ -8,6 +8,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -18,14 +19,14 @@ from aiohttp.web_request import BaseRequest
 
 from actorgrid.errors import BadRequest, Overloaded
 
+from ..security.wrong_tokens import network_of
 from .body import encode_json
 from .bridge import Bridge
+from .connections import CONNECTIONS_MAX, OF_VISITOR_MAX, UNPROVEN_S, Connections
 from .door import SECURITY_HEADERS, Door
 from .hub import Hub
 from .secured import SecuredDoor
 
-MAX_CONNECTIONS = 1024
-"""Open connections; one more is answered 429 and closed."""
 FIRST_REQUEST_S = 15.0
 """A connection must bring the head of its first request within this time."""
 KEEP_ALIVE_S = 75.0
@@ -37,24 +38,63 @@ DRAIN_S = 2.0
 
 
 class Connection(RequestHandler):
-    """aiohttp's connection with a time limit on the first request, and errors in our form."""
+    """aiohttp's connection with a time limit on the first request and on the first token, and errors in our form."""
 
-    __slots__ = ("_first_request",)
+    __slots__ = ("_deadlines", "_here", "_table")
+
+    def __init__(self, table: Connections, here: bool, served: web.Server, **settings: Any) -> None:
+        super().__init__(served, **settings)
+        self._table = table
+        self._here = here
+        self._deadlines: list[asyncio.TimerHandle] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the clock."""
+        """Take a place, and start the clocks."""
         super().connection_made(transport)
-        self._first_request: asyncio.TimerHandle | None = self._loop.call_later(FIRST_REQUEST_S, self._too_late)
+        peer = transport.get_extra_info("peername")
+        if not self._table.add(self, network_of(str(peer[0])) if peer else "", self._here):
+            cast(asyncio.Transport, transport).write(_full())
+            self.force_close()
+            return
+        self._deadlines = [
+            self._loop.call_later(FIRST_REQUEST_S, self._too_late),
+            self._loop.call_later(UNPROVEN_S, self._unproven_too_long),
+        ]
+
+    @property
+    def idle(self) -> bool:
+        """See ``connections.Kept``."""
+        return self._current_request is None
+
+    def let_go(self) -> None:
+        """See ``connections.Kept``. What is under way is broken off."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def prove(self, visitor: str) -> None:
+        """A request showed a good token. Raises Overloaded where its owner has too many connections."""
+        if not self._table.prove(self, visitor):
+            raise Overloaded(
+                "there are too many connections with this token",
+                found=f"{OF_VISITOR_MAX}",
+                hint="keep connections open and use them again, or close those that are idle",
+            )
 
     def _too_late(self) -> None:
-        self._first_request = None
         if not self._request_count:
             self.force_close()
 
+    def _unproven_too_long(self) -> None:
+        if not self._table.is_proven(self):
+            self.close()  # an answer that is on its way is finished
+            if self.idle:
+                self.force_close()
+
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Stop the clock."""
-        if self._first_request is not None:
-            self._first_request.cancel()
+        """Stop the clocks, and give the place back."""
+        for deadline in self._deadlines:
+            deadline.cancel()
+        self._table.remove(self)
         super().connection_lost(exc)
 
     def handle_error(
@@ -82,24 +122,19 @@ class Connection(RequestHandler):
         return response
 
 
-class Full(asyncio.Protocol):
-    """Tells one client too many so."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Answer before anything is asked, and close."""
-        error = Overloaded(
-            "the host has its maximum of HTTP connections",
-            found=f"{MAX_CONNECTIONS}",
-            hint="keep connections open and use them again, or close those that are idle",
-        )
-        body = encode_json({"error": error.to_dict()})
-        head = (
-            "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nConnection: close\r\n"
-            f"Retry-After: 1\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        sending = cast(asyncio.Transport, transport)
-        sending.write(head.encode() + body)
-        sending.close()
+def _full() -> bytes:
+    """What one client too many is told, before it asks anything."""
+    error = Overloaded(
+        "the host has its maximum of HTTP connections",
+        found=f"{CONNECTIONS_MAX}",
+        hint="keep connections open and use them again, or close those that are idle",
+    )
+    body = encode_json({"error": error.to_dict()})
+    head = (
+        "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        f"Retry-After: 1\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 class LoopThread(threading.Thread):
@@ -166,17 +201,14 @@ class LoopThread(threading.Thread):
         await runner.setup()
         served = runner.server
         assert served is not None
-        open_connections: Callable[[], int] = served._connections.__len__
         settings: dict[str, Any] = served._kwargs
+        table = door.connections
 
-        def connect() -> asyncio.Protocol:
-            if open_connections() >= MAX_CONNECTIONS:
-                return Full()
-            return Connection(served, loop=loop, **settings)
+        def connect(here: bool) -> asyncio.Protocol:
+            return Connection(table, here, served, loop=loop, **settings)
 
-        door.connections = open_connections
-        listening = await loop.create_server(connect, sock=self._sock, backlog=1024)
-        secured = None if self._secured is None else asyncio.create_task(self._secured.serve(connect))
+        listening = await loop.create_server(partial(connect, True), sock=self._sock, backlog=1024)
+        secured = None if self._secured is None else asyncio.create_task(self._secured.serve(partial(connect, False)))
         self._bridge.open(loop, self._hub)
         self._bridge.post(lambda: self._on_ready(door))
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from actorgrid.actors.gateway import connections
 from actorgrid.actors.gateway import loop as gateway_loop
 from actorgrid.actors.gateway.actor import Gateway, shortest
 from actorgrid.actors.gateway.auth import TokenGate, allowed_names, check_host, read_token
@@ -141,7 +142,7 @@ def test_a_connection_that_asks_nothing_is_closed(town: Any, monkeypatch: pytest
 
 
 def test_one_connection_too_many_is_told_so(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_loop, "MAX_CONNECTIONS", 0)
+    monkeypatch.setattr(connections, "CONNECTIONS_MAX", 0)
     reply = town.http("GET", "/healthz")
     assert (reply.status, reply.error["code"]) == (429, "Overloaded")
 

@@ -182,7 +182,7 @@ def test_a_client_that_reads_nothing_does_not_keep_its_place(town: Any, monkeypa
 
     town.gateway._bridge._loop.call_soon_threadsafe(flood)
     town.until(lambda: hub.listeners == 0, "the listener to be gone")
-    town.until(lambda: town.gateway._door.connections() == 0, "the connection to be gone")
+    town.until(lambda: len(town.gateway._door.connections) == 0, "the connection to be gone")
 
     async def close() -> None:
         writer.close()
