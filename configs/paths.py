@@ -31,6 +31,16 @@ from pathlib import Path
 
 from actorgrid.errors import DataDirUnusable
 
+_RUNTIME_HINT = "remove it, or set XDG_RUNTIME_DIR to a directory of your own (as a login does: /run/user/UID)"
+
+
+def _is_ours(folder: str) -> bool:
+    """Whether nobody else can replace what we make in it."""
+    try:
+        return os.stat(folder).st_uid == os.getuid() and os.access(folder, os.W_OK)
+    except OSError:
+        return False
+
 
 def default_data_dir() -> Path:
     """``$ACTORGRID_DATA_DIR``, else ``actorgrid`` under ``$XDG_DATA_HOME`` or ``~/.local/share``."""
@@ -51,8 +61,9 @@ class HostPaths:
     def runtime_dir(self) -> Path:
         """Short, owned by us, the same for the same data directory in every boot."""
         base = os.environ.get("XDG_RUNTIME_DIR")
-        if not base or len(base) > 40 or not os.access(base, os.W_OK):
-            # What we make in it is ours alone: 0700, and its owner is checked (see make).
+        if not base or len(base) > 40 or not _is_ours(base):
+            # The name can be guessed, and anybody may make it first: so it has to be a folder itself, no link, and
+            # ours (see make). Then nobody else can move or replace it: such folders are sticky.
             base = tempfile.gettempdir() if len(tempfile.gettempdir()) <= 40 else "/tmp"  # nosec B108
         name = hashlib.sha256(os.fsencode(os.path.realpath(self.data_dir))).hexdigest()[:12]
         return Path(base) / f"actorgrid-{os.getuid()}-{name}"
@@ -158,18 +169,27 @@ class HostPaths:
         ):
             try:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                found = folder.stat()
+                # A link among our own folders is ours. One among everybody's may be somebody's: whatever it leads to,
+                # our own home too, would be closed to others and filled with sockets.
+                found = folder.lstat() if folder.is_relative_to(self.runtime_dir) else folder.stat()
             except OSError as error:
                 raise DataDirUnusable(
                     f"cannot use {folder}: {error.strerror}",
                     asked=str(self.data_dir),
                     hint="give another with --data-dir, or mend its permissions",
                 ) from error
+            if stat.S_ISLNK(found.st_mode):
+                raise DataDirUnusable(
+                    f"{folder} is a symbolic link, made by uid {found.st_uid}",
+                    asked="a directory of our own for sockets",
+                    found=f"a link to {os.readlink(folder)}",
+                    hint=_RUNTIME_HINT,
+                )
             if found.st_uid != os.getuid():
                 raise DataDirUnusable(
                     f"{folder} belongs to uid {found.st_uid}, we are {os.getuid()}",
                     asked=str(self.data_dir),
-                    hint="give another with --data-dir",
+                    hint=_RUNTIME_HINT if folder.is_relative_to(self.runtime_dir) else "give another with --data-dir",
                 )
             if stat.S_IMODE(found.st_mode) & 0o077:
                 folder.chmod(0o700)

@@ -270,6 +270,9 @@ class SecuritySection(Section):
     metrics_need_token: bool = setting(
         False, "ask for the token on /metrics here, too; other machines need it always", live=True
     )
+    work_as_root: Literal["warn", "accept", "refuse"] = setting(
+        "warn", "when the agent runs as root: its users' work does, too, and may do anything on this machine"
+    )
     max_body_bytes: ByteCount = setting(64 * 2**20, "largest HTTP body", live=True, le=2**30)
 
 

@@ -374,7 +374,12 @@ def check_cgroup() -> Iterator[Finding]:
 
 def check_tenancy() -> Iterator[Finding]:
     """Who is kept apart from whom."""
-    yield Finding("tenancy", "note", f"single tenant: work runs as uid {os.getuid()}, which is the agent's own")
+    text = f"single tenant: work runs as uid {os.getuid()}, which is the agent's own"
+    if os.getuid() == 0:
+        text += ": root, so that whoever may submit work may do anything on this machine"
+        yield Finding("tenancy", "note", text, "run the agent as a user of its own")
+    else:
+        yield Finding("tenancy", "note", text)
 
 
 def check_clock() -> Iterator[Finding]:

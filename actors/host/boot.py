@@ -42,6 +42,7 @@ from .idle_memory import give_back_file_pages
 from .lock import AgentLock, handed_down
 from .logs import AgentLog, logging_to
 from .messages import HostAddress, HostRestarts, HostStopped
+from .root import warning_of_root
 from .start_checks import refuse_what_is_not_here
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def run_host(
             found=threading.current_thread().name,
             hint="its processes die with the thread that made them; use a process of its own",
         )
+    as_root = warning_of_root(os.geteuid(), settings.security.work_as_root)
     paths = HostPaths(Path(data_dir).absolute())
     if not handed_down():  # a restart in place has been through this, and stopping here would end what it is to keep
         refuse_what_is_not_here(settings, paths)
@@ -97,6 +99,9 @@ def run_host(
         if lock.handed_down:
             join = None  # it was let in by the start before this one
         with logging_to(paths.log_file, monitoring.log_max_bytes, monitoring.log_level) as lines:
+            if as_root is not None:
+                say(as_root)
+                log.warning("%s", as_root)
             restarts = _run(settings, paths, children, lines, on_ready, join, say, again is not None, options)
         if restarts and again is not None:
             lock.hand_down()

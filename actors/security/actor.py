@@ -28,6 +28,7 @@ from .join_tokens import ID_BYTES, NONCE_BYTES, SECRET_BYTES, make_token
 from .keeping import Keeping
 from .messages import MakeJoinToken, RenewCertificate, RotateAuthority, ShowTrust, TakeBackJoinToken
 from .tls_contexts import door_context
+from .visit_log import VisitLog
 from .visitor import Visitor
 
 BACKLOG = 32
@@ -55,6 +56,7 @@ class JoinDoorServer(Server):
         self._keeping = Keeping(self, self._mirror, place.listens, place.address, material, self._use)
         self._door = JoinDoor(self._find_token, self._taken, actorgrid.__version__)
         self._visitors: dict[Visitor, None] = {}
+        self._visit_log = VisitLog()
         self._listener = _listen(place.address, place.join_port)
         self.runtime.watch(self._listener.fileno(), self._accept)
         self.every(TICK_S, self._tick)
@@ -89,7 +91,7 @@ class JoinDoorServer(Server):
         try:
             connection, address = self._listener.accept()
         except OSError as error:
-            self.log.warning("a visitor to the join port was lost: %s", error)
+            self._note(f"a visitor to the join port was lost: {error}")
             return
         try:
             visit = self._door.open(
@@ -100,14 +102,26 @@ class JoinDoorServer(Server):
                 self.runtime.monotonic(),
             )
         except Overloaded as error:
-            self.log.info("%s", error)
+            self._note(str(error))
             connection.close()
             return
         connection.setblocking(False)
         visitor = Visitor(
-            self.runtime, connection, self._context, visit, time, self._redeem, lambda gone: self._visitors.pop(gone)
+            self.runtime,
+            connection,
+            self._context,
+            visit,
+            time,
+            self._redeem,
+            lambda gone: self._visitors.pop(gone),
+            self._note,
         )
         self._visitors[visitor] = None
+
+    def _note(self, text: str) -> None:
+        line = self._visit_log.note(self.runtime.monotonic(), text)
+        if line is not None:
+            self.log.info("%s", line)
 
     def _tick(self) -> None:
         for visitor in list(self._visitors):
@@ -132,7 +146,7 @@ class JoinDoorServer(Server):
         try:
             welcome = await self._let_in(asked)
         except ActorGridError as error:
-            self.log.info("host %s is not let in: %s", asked.claim.host_id, error)
+            self._note(f"host {asked.claim.host_id} is not let in: {error}")
             visitor.do(visitor.visit.refuse(error))
         else:
             self.log.info("host %s is let in as node %d", welcome.host_id, welcome.node)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import ssl
 from collections.abc import Callable
@@ -20,11 +19,10 @@ BYTES_IN_MAX = 256 * 1024
 LINGER_S = 5.0
 """For the other side to take our last word."""
 
-log = logging.getLogger("actorgrid.join_door")
-
 
 class Visitor:
-    """Drives *visit* over *connection*. *redeem* is asked to carry out a Redeem, *gone* is told when it is over."""
+    """Drives *visit* over *connection*. *redeem* is asked to carry out a Redeem, *gone* is told when it is over,
+    *note* what a person may want to read."""
 
     def __init__(
         self,
@@ -35,10 +33,11 @@ class Visitor:
         wall_s: Callable[[], float],
         redeem: Callable[[Visitor, Redeem], None],
         gone: Callable[[Visitor], None],
+        note: Callable[[str], None],
     ) -> None:
         self.visit = visit
         self._loop, self._socket, self._wall_s = loop, connection, wall_s
-        self._redeem, self._gone = redeem, gone
+        self._redeem, self._gone, self._note = redeem, gone, note
         self._pipe = TlsPipe(context, server_side=True)
         self._shaken = False
         self._bytes_in = 0
@@ -109,7 +108,7 @@ class Visitor:
                     break
                 self.do(self.visit.received(text, self._loop.monotonic(), self._wall_s()))
         except PeerRefused as error:
-            log.info("a visitor to the join port: %s", error)
+            self._note(f"a visitor to the join port: {error}")
             self.close()
             return
         self._flush()

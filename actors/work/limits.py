@@ -6,10 +6,22 @@ import os
 import resource
 from pathlib import Path
 
+OOM_SCORE_MORE = 500
+"""How much sooner than its agent, in thousandths of the machine's memory, work is killed where memory runs out."""
+
 
 def limit_process() -> None:
-    """Limits set in the child before any of the user's code: no core files in the user's folders."""
+    """Limits set in the child before any of the user's code: no core files in the user's folders, and where the
+    machine's memory runs out the kernel ends work, whatever its size, before the agent and the shims that look after
+    all of it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        with open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
+            score = min(1000, int(file.read()) + OOM_SCORE_MORE)
+            file.seek(0)
+            file.write(str(score))
+    except OSError:
+        return  # it may always be raised; where there is no such file, it counts as before
 
 
 def writable_cgroup(proc: Path = Path("/proc/self")) -> Path | None:

@@ -416,3 +416,12 @@ def test_a_lease_asked_for_again_after_a_lost_answer_is_the_same_lease(shared_ag
     for session in sessions:
         http.delete(f"/api/sessions/{session}")
     until(lambda: shared_agent.client().allocations() == [], "all is free again")
+
+
+def test_work_is_ended_for_lack_of_memory_before_the_agent_is(shared_agent: Agent) -> None:
+    client = shared_agent.client()
+    assert shared_agent.process is not None
+    own = int(Path(f"/proc/{shared_agent.process.pid}/oom_score_adj").read_text())
+    shown = client.run(["cat", "/proc/self/oom_score_adj"], cpus=0.1).stdout
+    score = client.submit(lambda: int(Path("/proc/self/oom_score_adj").read_text()), cpus=0.1).result(30)
+    assert int(shown) == score == min(1000, own + 500)
