@@ -140,7 +140,10 @@ class AdminHttp:
         return self.request("GET", path, query=query, timeout_s=timeout_s)
 
     def post(self, path: str, body: Any = None, *, repeat: bool = False, timeout_s: float | None = None) -> Any:
-        """The decoded answer of a POST; *repeat* says that sending it twice is as good as once."""
+        """The decoded answer of a POST; *repeat* says that sending it twice is as good as once.
+
+        A *body* that can be called makes one anew each time it is sent.
+        """
         return self.request("POST", path, body=body, repeat=repeat, timeout_s=timeout_s)
 
     def put(self, path: str, body: Any) -> Any:
@@ -353,7 +356,7 @@ class AdminHttp:
             headers["Authorization"] = f"Bearer {self.token}"
         payload = None
         if body is not None:
-            payload, headers["Content-Type"] = _encode(body)
+            payload, headers["Content-Type"] = _encode(body() if callable(body) else body)
         connection.request(method, target, payload, headers)
         return connection.getresponse()
 

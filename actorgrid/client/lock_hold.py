@@ -8,6 +8,7 @@ goes on while the machine sleeps.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import socket
@@ -20,6 +21,7 @@ from typing import Any
 from actorgrid.errors import (
     ActorDown,
     ActorGridError,
+    BadRequest,
     CallTimeout,
     HostUnreachable,
     LockLost,
@@ -91,6 +93,8 @@ class LockHold:
         self._over = threading.Event()
         self._abandoned = False
         self._released = False
+        self._numbers = itertools.count(1)
+        self._is_numbered = True
 
     # -- getting it
 
@@ -129,7 +133,8 @@ class LockHold:
         """The host's answer to one question, asked again while no host answers."""
         stay = left_s is None or left_s > POLL_S
         wait_s = POLL_S if left_s is None else min(left_s, POLL_S)
-        body = {
+        body: dict[str, Any] = {
+            "owner": self.owner,
             "ttl_s": self._ttl_s,
             "slots": self._slots,
             "wait_s": wait_s,
@@ -140,7 +145,7 @@ class LockHold:
         while True:
             began_s = clock_s()
             try:
-                return self._send("acquire", body, timeout_s=wait_s + ANSWER_S)
+                return self._send_numbered(body, wait_s + ANSWER_S)
             except _AWAY:
                 now_s = clock_s()
                 away_s = away_s or began_s
@@ -149,6 +154,24 @@ class LockHold:
                     raise
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+    def _send_numbered(self, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Ask under a number of its own each time it is sent: a host that finds an earlier connection broken later
+        must not take back what was given to this one."""
+
+        def numbered() -> dict[str, Any]:
+            return {**body, "request": next(self._numbers)} if self._is_numbered else body
+
+        path = f"{self._path}/acquire"
+        answer: dict[str, Any]
+        try:
+            answer = self._http.post(path, numbered, repeat=True, timeout_s=timeout_s)
+        except BadRequest as error:
+            if error.details.get("field") != "request":
+                raise
+            self._is_numbered = False  # a host of a version that does not know them
+            answer = self._http.post(path, body, repeat=True, timeout_s=timeout_s)
+        return answer
 
     def _holds(self, answer: dict[str, Any], asked_s: float) -> FencingToken:
         self.token = FencingToken(*answer["token"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from actorgrid.errors import BadRequest, HostsTooOld, LedgerTooNew
@@ -28,6 +28,13 @@ entry that names the kind with a lower version is refused by everybody: the olde
 CHANGED: dict[str, int] = {}
 """The version that a kind's meaning changed with. It is carried in the same way; entries of a lower version keep the
 meaning that they had."""
+FIELDS_SINCE: dict[str, dict[str, int]] = {
+    "acquire_lock": {"request": 2},
+    "renew_lock": {"request": 2},
+    "release_lock": {"request": 2},
+}
+"""The version that a field came with, which changes what a command means where it is there. Commands with it carry
+that version; in entries of a lower one it is no field, as it was none to the older hosts of then."""
 MAX_JOBS = 10_000
 MAX_LOST = 10_000
 DEPTH_MAX = 16
@@ -98,6 +105,11 @@ def _indexes(value: Any) -> bool:
 
 def _token(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(_whole(part) for part in value)
+
+
+def _request(value: Any) -> bool:
+    """The number that a client gave its request for a lock (0: none), and the id that its host gave."""
+    return isinstance(value, list) and len(value) == 2 and _whole(value[0]) and _id(value[1])
 
 
 def _held(value: Any) -> bool:
@@ -326,10 +338,15 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
     "release_lease": ({"lease_id": _text}, {}),
     "acquire_lock": (
         {**_LOCK, "ttl_s": lambda value: _number(value) and LOCK_TTL_MIN_S <= value <= LOCK_TTL_MAX_S},
-        {"wait": _truth, "slots": lambda value: _whole(value) and 1 <= value <= LOCK_SLOTS_MAX, "user_id": _text},
+        {
+            "wait": _truth,
+            "slots": lambda value: _whole(value) and 1 <= value <= LOCK_SLOTS_MAX,
+            "user_id": _text,
+            "request": _request,
+        },
     ),
-    "renew_lock": (_LOCK, {"token": _or_none(_token)}),
-    "release_lock": (_LOCK, {"token": _or_none(_token), "renewals": _whole}),
+    "renew_lock": (_LOCK, {"token": _or_none(_token), "request": _request}),
+    "release_lock": (_LOCK, {"token": _or_none(_token), "renewals": _whole, "request": _request}),
     "expire_lock": ({**_LOCK, "renewals": _whole, "term": _whole}, {}),
     "break_lock": ({**_LOCK, "by": _user}, {}),
     "compare_digest": ({"index": _whole, "digest": _env, "format": _whole}, {}),
@@ -367,9 +384,11 @@ _FIELDS: dict[str, tuple[dict[str, _Check], dict[str, _Check]]] = {
 _LIMITS_MAY: dict[str, _Check] = dict.fromkeys(LIMITS, _or_none(_whole))
 
 
-def version_of(kind: str) -> int:
-    """The lowest version that knows commands of *kind*."""
-    return max(SINCE.get(kind, 1), CHANGED.get(kind, 1))
+def version_of(kind: str, fields: Iterable[str] = ()) -> int:
+    """The lowest version that knows commands of *kind* with these *fields*."""
+    later = FIELDS_SINCE.get(kind)
+    least = max(SINCE.get(kind, 1), CHANGED.get(kind, 1))
+    return least if later is None else max([least, *(later.get(name, 1) for name in fields)])
 
 
 def cluster_version(members: Mapping[str, Any]) -> int:
@@ -394,7 +413,8 @@ def refuse_if_too_new(command: Command, members: Mapping[str, Any]) -> None:
 
 
 def check(command: object, members: Mapping[str, Any] | None = None) -> Command:
-    """*command* itself when it is well formed: before it is proposed, or, with the *members* of then, as an entry.
+    """*command*, with the fields that its version has, when it is well formed: before it is proposed, or, with the
+    *members* of then, as an entry.
 
     Raises BadRequest that names the field; for an entry that all members know, and this program does not, LedgerTooNew.
     """
@@ -420,6 +440,9 @@ def check(command: object, members: Mapping[str, Any] | None = None) -> Command:
         kinds = sorted(name for name in _FIELDS if SINCE.get(name, 1) <= version)
         raise refused(f"there is no command {kind!r}", found=f"known: {', '.join(kinds)}")
     must, may = _FIELDS[kind]
+    later = [name for name, since in FIELDS_SINCE.get(kind, {}).items() if since > version and name in command]
+    if later:
+        command = {name: value for name, value in command.items() if name not in later}
     _hold(kind, command, must, may)
     if kind == "register_host":
         _check_host(command["host"])

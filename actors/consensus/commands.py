@@ -61,6 +61,9 @@ ABOUT_ACCEPTED_WORK = frozenset(
     }
 )
 
+LockRequestId = tuple[int, str]
+"""The number that a client gave its request for a lock, 0 for none, and the id that its host gave it."""
+
 _TO_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
@@ -265,16 +268,29 @@ def release_lease(lease_id: str, at: float) -> Command:
 
 
 def acquire_lock(
-    name: str, owner: str, ttl_s: float, at: float, *, wait: bool = False, slots: int = 1, user_id: str = ""
+    name: str,
+    owner: str,
+    ttl_s: float,
+    at: float,
+    *,
+    wait: bool = False,
+    slots: int = 1,
+    user_id: str = "",
+    request: LockRequestId | None = None,
 ) -> Command:
-    """Hold a lock or stand in line for it. *owner* names one holder: a thread that asks, not a user."""
-    user_id = user_id or UNKNOWN_USER
-    return _command("acquire_lock", at, name=name, owner=owner, ttl_s=ttl_s, wait=wait, slots=slots, user_id=user_id)
+    """Hold a lock or stand in line for it. *owner* names one holder: a thread that asks, not a user.
+
+    *request*: under which ``leave_line`` takes it back, for a client that did not hear of it.
+    """
+    fields = {"name": name, "owner": owner, "ttl_s": ttl_s, "wait": wait, "slots": slots}
+    return _command("acquire_lock", at, **fields, user_id=user_id or UNKNOWN_USER, **_of(request))
 
 
-def renew_lock(name: str, owner: str, at: float, token: list[int] | None = None) -> Command:
-    """The holder, or one who waits, is still there."""
-    return _command("renew_lock", at, name=name, owner=owner, token=token)
+def renew_lock(
+    name: str, owner: str, at: float, token: list[int] | None = None, request: LockRequestId | None = None
+) -> Command:
+    """The holder, or one who waits, is still there; *request*: says the host where that request of his waits."""
+    return _command("renew_lock", at, name=name, owner=owner, token=token, **_of(request))
 
 
 def release_lock(name: str, owner: str, at: float, token: list[int] | None = None) -> Command:
@@ -282,9 +298,19 @@ def release_lock(name: str, owner: str, at: float, token: list[int] | None = Non
     return _command("release_lock", at, name=name, owner=owner, token=token)
 
 
-def leave_line(name: str, owner: str, renewals: int, at: float, token: list[int] | None = None) -> Command:
-    """Give up for an owner that is gone, unless it has given a sign of life since *renewals*."""
-    return _command("release_lock", at, name=name, owner=owner, renewals=renewals, token=token)
+def leave_line(
+    name: str, owner: str, at: float, *, renewals: int | None = None, request: LockRequestId | None = None
+) -> Command:
+    """Give up for an owner that is gone what was given to *request*, unless he was told or has asked again; or what it
+    has, unless it has given a sign of life since *renewals*.
+    """
+    assert renewals is not None or request is not None, "whoever gives up for another says what it knows of it"
+    seen = {} if renewals is None else {"renewals": renewals}
+    return _command("release_lock", at, name=name, owner=owner, token=None, **seen, **_of(request))
+
+
+def _of(request: LockRequestId | None) -> dict[str, Any]:
+    return {} if request is None else {"request": [*request]}
 
 
 def break_lock(name: str, owner: str, by: str, at: float) -> Command:
@@ -437,7 +463,7 @@ def set_quota(user: str, limits: dict[str, Any] | None, by: str, at: float) -> C
 
 
 def _command(kind: str, at: float, **fields: Any) -> Command:
-    return {"type": kind, "v": version_of(kind), "at": at, **fields}
+    return {"type": kind, "v": version_of(kind, fields), "at": at, **fields}
 
 
 # -- bytes

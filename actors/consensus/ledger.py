@@ -184,7 +184,7 @@ class Ledger:
         result: dict[str, Any] | None = None
         error: ActorGridError | None = None
         try:
-            check(command, self.members)
+            command = check(command, self.members)
             self._at, self._type = float(command["at"]), command["type"]
             result = self._verbs[command["type"]](command)
         except (LedgerDiverged, LedgerTooNew):

@@ -7,6 +7,10 @@ token along, and what is lower than the highest seen there is refused (Burrows, 
 time (``lock_expiry.py``) and says which renewal it has seen last, so that an expiry which was overtaken by a renewal
 does nothing.
 
+Each time that an owner asks is a request of its own, and the record keeps which of them what it has was given to, for
+as long as nobody may have been told: only under that name does a host take back what a client did not live to hear of
+(``_newest``). Else the clean-up for a connection that broke takes the lock from who asked again over another one.
+
 Bounds: 10,000 locks held at a time, of 1,000 slots; 1,000 who wait for each; leases of 0.5 s to a day.
 """
 
@@ -24,6 +28,7 @@ WAITERS_MAX = 1_000
 
 Plain = dict[str, Any]
 Answer = dict[str, Any]
+_NOBODYS = [0, ""]
 
 
 class Locks:
@@ -31,7 +36,8 @@ class Locks:
     ``None``, and what happened.
 
     A record is {"name", "slots", "holders", "waiters"}; those are in the order in which they came to be it, each
-    {"owner", "user_id", "ttl_s", "renewals", "since", "token"}, where the token of a waiter is ``None``. While
+    {"owner", "user_id", "ttl_s", "renewals", "since", "token"}, where the token of a waiter is ``None``, and
+    "request", [number, id], when it was asked for with one: an empty id is nobody's. While
     somebody waits, no slot is free. Records are replaced when they change, never written into.
     """
 
@@ -52,7 +58,7 @@ class Locks:
         """
         name, owner, slots = command["name"], command["owner"], command.get("slots", 1)
         record = self.records.get(name)
-        asker = {
+        asker: Plain = {
             "owner": owner,
             "user_id": command.get("user_id", UNKNOWN_USER),
             "ttl_s": command["ttl_s"],
@@ -60,6 +66,8 @@ class Locks:
             "since": at,
             "token": None,
         }
+        if "request" in command:
+            asker["request"] = command["request"]
         if record is None:
             if len(self.records) >= LOCKS_MAX:
                 raise WrongState("the ledger holds its maximum of locks", found=f"{LOCKS_MAX} locks")
@@ -74,7 +82,8 @@ class Locks:
             )
         mine = _find(record, owner)
         if mine is not None:
-            self._replace(record, {**mine, "ttl_s": command["ttl_s"], "renewals": mine["renewals"] + 1})
+            renewed = {**mine, "ttl_s": command["ttl_s"], "renewals": mine["renewals"] + 1}
+            self._replace(record, _newest(renewed, command.get("request")))
         elif len(record["holders"]) < slots:
             self._put({**record, "holders": [*record["holders"], {**asker, "token": token}]}, "granted")
         elif not command.get("wait", False):
@@ -91,7 +100,11 @@ class Locks:
         return self._answer(name, owner)
 
     def renew(self, command: Plain) -> Answer:
-        """Count a sign of life of a holder or waiter. Raises LockLost for anyone else, StaleToken for an old token."""
+        """Count a sign of life of a holder or waiter. Raises LockLost for anyone else, StaleToken for an old token.
+
+        One that names its request is a host's, for a client that waits there: LockLost when that client has asked
+        anew since. Any other is the owner's own, who knows from then on what it has.
+        """
         name, owner = command["name"], command["owner"]
         record = self.records.get(name)
         mine = None if record is None else _find(record, owner)
@@ -103,14 +116,24 @@ class Locks:
                 hint="its lease ran out, or it was released: stop what it guards, then acquire it anew",
             )
         _check_token(command, mine)
-        self._replace(record, {**mine, "renewals": mine["renewals"] + 1})
+        request = command.get("request")
+        if request is not None and mine.get("request", _NOBODYS)[1] not in ("", request[1]):
+            raise LockLost(
+                f"{owner} has asked for lock {name} again since",
+                asked="to keep its place for an earlier request",
+                found="a later one, which goes on in its place",
+                hint="nothing, when another request of this owner is under way; else ask again",
+            )
+        renewed = {**mine, "renewals": mine["renewals"] + 1}
+        self._replace(record, renewed if request is not None else _disowned(renewed))
         return self._answer(name, owner)
 
     def release(self, command: Plain, token: list[int], at: float) -> Answer:
         """Give the lock back, or leave the line. One that is not held by *owner* is no error; StaleToken may be.
 
-        A command that names the ``renewals`` it has seen does nothing when the owner has given a sign of life since:
-        whoever releases for another that seems to be gone.
+        Whoever releases for another that seems to be gone names the ``request`` that it was given to: then nothing is
+        done once the owner was told, or asked again. Or the ``renewals`` it has seen: then nothing is done when the
+        owner has given a sign of life since.
         """
         return {"released": self._remove(command, token, at, "released")}
 
@@ -127,6 +150,8 @@ class Locks:
         record = self.records.get(name)
         mine = None if record is None else _find(record, owner)
         if record is None or mine is None or command.get("renewals", mine["renewals"]) != mine["renewals"]:
+            return False
+        if "request" in command and mine.get("request") != command["request"]:
             return False
         _check_token(command, mine)
         holders = [holder for holder in record["holders"] if holder is not mine]
@@ -169,12 +194,38 @@ class Locks:
             "slots": record["slots"],
             "ttl_s": mine["ttl_s"],
             "renewals": mine["renewals"],
+            **({"request": mine["request"]} if "request" in mine else {}),
         }
 
 
 def of_one_holder(record: Plain) -> Plain:
     """A record as formats before 5 had it, of a lock with one slot and its holder by itself, as it is now."""
     return {"name": record["name"], "slots": 1, "holders": [record["holder"]], "waiters": record["waiters"]}
+
+
+def _newest(mine: Plain, request: list[Any] | None) -> Plain:
+    """What an owner has, after it asked for it again under *request*: [the number it gave, the id its host gave].
+
+    A place in line goes over to a request with a higher number, so that a client which hangs up then leaves the line.
+    One with a lower number was overtaken on its way here and changes nothing. In all other cases nobody knows which
+    of the two was told or will be: what is held already, numbers that are equal or that are missing (0). From then on
+    it is taken back by nobody but its lease.
+    """
+    if "request" not in mine:
+        return mine
+    number = 0 if request is None else request[0]
+    if number and number < mine["request"][0]:
+        return mine
+    if request is not None and mine["token"] is None and number > mine["request"][0]:
+        return {**mine, "request": request}
+    return _disowned(mine, number)
+
+
+def _disowned(mine: Plain, number: int = 0) -> Plain:
+    """No request has it to itself any more."""
+    if "request" not in mine:
+        return mine
+    return {**mine, "request": [max(number, mine["request"][0]), ""]}
 
 
 def _find(record: Plain, owner: str) -> Plain | None:

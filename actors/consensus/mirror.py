@@ -179,7 +179,7 @@ class LedgerMirror:
         NoQuorum is raised when nobody has led the ledger for that long. Any number may be under way at once, in no
         promised order; beyond 256 they wait here, beyond 10,000 MailboxFull is raised.
         """
-        command = {"v": version_of(command["type"]), "at": time.time(), **command}
+        command = {"v": version_of(command["type"], command), "at": time.time(), **command}
         deadline = self._server.runtime.monotonic() + timeout_s
         backoff_s = BACKOFF_FIRST_S
         leaderless_at: float | None = None

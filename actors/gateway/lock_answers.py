@@ -34,6 +34,14 @@ class LockRequest(Request):
         " within the time to live (5 s at least) loses it",
     )
     user_id: str = Field(default="", max_length=128, description="whose it is, for people")
+    request: int = Field(
+        default=0,
+        ge=0,
+        lt=2**53,
+        description="a number that grows each time this owner asks, so that of requests over connections that broke the"
+        " last one counts; 0: unknown, then a connection that breaks after another request leaves what it had to the"
+        " lease",
+    )
 
 
 class LockRenewal(Request):

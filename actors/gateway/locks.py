@@ -8,8 +8,9 @@ its lease, and the client that asks again, here or elsewhere, stands where it st
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+import os
 from time import time
 from typing import Any
 
@@ -17,6 +18,7 @@ from actorgrid.errors import (
     ActorGridError,
     BadRequest,
     DiskFull,
+    HostsTooOld,
     HostUnreachable,
     LockHeld,
     LockLost,
@@ -30,17 +32,17 @@ from actorgrid.errors import (
 )
 
 from ..consensus.command_checks import LOCK_NAME_MAX
-from ..consensus.commands import acquire_lock, break_lock, leave_line, release_lock, renew_lock
-from ..consensus.lock_expiry import WAITER_LEASE_S
+from ..consensus.commands import break_lock, release_lock, renew_lock
 from ..consensus.messages import Query
 from ..consensus.records import UNKNOWN_USER
 from .auth import ADMIN
 from .lock_answers import LockAnswer, LockRelease, LockReleased, LockRenewal, LockRequest, LocksAnswer, LocksQuery
+from .lock_wait import Ask, Leave, LockWait, Tell, Terms
 from .route import Call, Route
 
 EPOCH_BITS = 48
 """``fence`` is (epoch << 48) + index: 64 bits hold it for 32,767 recoveries of 2.8e14 entries each."""
-RENEWS_A_LEASE = 3
+REQUEST_ID_BYTES = 8
 Plain = dict[str, Any]
 
 log = logging.getLogger("actorgrid.gateway")
@@ -90,111 +92,81 @@ async def post_release(call: Call) -> Any:
 
 
 class _Wait:
-    """One request to hold a lock, from the first question to the answer."""
+    """One request to hold a lock, from the first question to the answer: does what ``LockWait`` says."""
 
     def __init__(self, call: Call, name: str, wanted: LockRequest) -> None:
         self._call = call
-        self._name = name
-        self._wanted = wanted
+        self._terms = Terms(
+            name,
+            wanted.owner,
+            wanted.ttl_s,
+            wanted.slots,
+            wanted.wait_s,
+            wanted.stay,
+            wanted.user_id,
+            wanted.request,
+        )
         self._loop = asyncio.get_running_loop()
+        self._wait = LockWait(self._terms, os.urandom(REQUEST_ID_BYTES).hex(), self._loop.time())
         self._asked: asyncio.Future[Plain] | None = None
-        self._asked_s = 0.0
 
     async def through(self) -> Plain:
         """The answer. Raises LockHeld, LockTimeout, LockLost when it was taken out of the line, and what others do."""
-        wanted, name = self._wanted, self._name
-        ends_s = self._loop.time() + wanted.wait_s
-        asks_to_wait = wanted.wait_s > 0 or wanted.stay
         try:
             # Listened to before it is asked for: no change in between is missed.
-            with self._call.door.hub.watch("lock", name) as watch:
-                answer = await self._ask(
-                    lambda: acquire_lock(
-                        name,
-                        wanted.owner,
-                        wanted.ttl_s,
-                        time(),
-                        wait=asks_to_wait,
-                        slots=wanted.slots,
-                        user_id=wanted.user_id,
-                    )
-                )
-                renew_s = max(wanted.ttl_s, WAITER_LEASE_S) / RENEWS_A_LEASE
-                while not answer["held"]:
-                    now_s = self._loop.time()
-                    if now_s >= ends_s:
-                        return await self._give_up(answer)
-                    changed = await watch.wait(max(0.0, min(ends_s, self._asked_s + renew_s) - now_s))
-                    if self._call.door.stopping:
-                        raise HostUnreachable("this host is stopping", hint="ask again: the place in line is kept")
-                    place = _place(watch.record, wanted.owner) if changed else None
-                    if place is not None and place["token"] is None:
-                        continue  # others came and went
-                    if place is not None:
-                        self._asked_s = self._loop.time()  # the lease counts from the grant
-                        answer = {**answer, "held": True, "token": place["token"], "position": 0}
-                    elif changed or self._loop.time() >= self._asked_s + renew_s:
-                        answer = await self._ask(lambda: renew_lock(name, wanted.owner, time()))
-                return self._answer(answer)
+            with self._call.door.hub.watch("lock", self._terms.name) as watch:
+                await self._begin()
+                while True:
+                    step = self._wait.next(self._loop.time(), time())
+                    if isinstance(step, Tell):
+                        return _answer(self._terms.name, self._terms.owner, step.answer, step.asked_s)
+                    if isinstance(step, Ask):
+                        await self._ask(step.command)
+                    elif isinstance(step, Leave):
+                        self._wait.left(await _commit(self._call, step.command))
+                    else:
+                        changed = await watch.wait(max(0.0, step.at_s - self._loop.time()))
+                        if self._call.door.stopping:
+                            raise HostUnreachable("this host is stopping", hint="ask again: the place in line is kept")
+                        if changed:
+                            self._wait.changed(watch.record, self._loop.time())
         except asyncio.CancelledError:
             if self._asked is not None:
                 if self._call.door.stopping:
                     self._asked.cancel()  # the place is kept for who asks again
                 else:
-                    self._call.door.in_background(self._leave(self._asked))
+                    self._call.door.in_background(self._clean_up(self._asked))
             raise
 
-    async def _ask(self, make: Callable[[], Plain]) -> Plain:
-        self._asked_s = self._loop.time()
-        self._asked = asyncio.ensure_future(_commit(self._call, make()))
-        # It is carried out although the client goes away meanwhile; what it gave then has to be given back.
-        return await asyncio.shield(self._asked)
-
-    def _answer(self, answer: Plain) -> Plain:
-        return _answer(self._name, self._wanted.owner, answer, self._asked_s)
-
-    async def _give_up(self, answer: Plain) -> Plain:
-        """The time is over: the place, for one who stays; the lock, for one who got it at the last moment."""
-        if self._wanted.stay and not self._wanted.wait_s:
-            return self._answer(answer)
-        if self._wanted.stay:
-            return self._answer(await self._ask(lambda: renew_lock(self._name, self._wanted.owner, time())))
-        command = leave_line(self._name, self._wanted.owner, answer["renewals"], time())
-        left = await _commit(self._call, command)
-        if not left["released"]:
-            try:
-                last = await self._ask(lambda: renew_lock(self._name, self._wanted.owner, time()))
-            except LockLost:
-                last = answer
-            if last["held"]:
-                return self._answer(last)
-        raise LockTimeout(
-            f"lock {self._name} was held all the time",
-            asked=f"it for {self._wanted.owner} within {self._wanted.wait_s:g} s",
-            found=f"{answer['position']} in line at the last look",
-            hint="wait longer, or ask again later; actorgrid lock list shows who holds it",
-        )
-
-    async def _leave(self, asked: asyncio.Future[Plain]) -> None:
-        """The client is gone: so are its place and what it was given, unless it has asked again since."""
+    async def _begin(self) -> None:
         try:
-            seen = (await asked)["renewals"]
-            left = await _commit(self._call, leave_line(self._name, self._wanted.owner, seen, time()))
-            if left["released"]:
-                return
-            mine = _place(await self._call.ask("consensus", Query("lock", {"name": self._name})), self._wanted.owner)
-            # The grant counts as one renewal; this one was told to nobody.
-            if mine is not None and mine["token"] is not None and mine["renewals"] == seen + 1:
-                command = leave_line(self._name, self._wanted.owner, seen + 1, time(), mine["token"])
+            await self._ask(self._wait.acquire(time()))
+        except HostsTooOld:
+            self._wait = LockWait(self._terms, None, self._loop.time())
+            await self._ask(self._wait.acquire(time()))
+
+    async def _ask(self, command: Plain) -> None:
+        asked_s = self._loop.time()
+        self._asked = asyncio.ensure_future(_commit(self._call, command))
+        try:
+            # It is carried out although the client goes away meanwhile; what it gave then has to be given back.
+            answer = await asyncio.shield(self._asked)
+        except LockLost as error:
+            self._wait.lost(error)
+        else:
+            self._wait.answered(answer, asked_s)
+
+    async def _clean_up(self, asked: asyncio.Future[Plain]) -> None:
+        """The client is gone: so is what this request of its was given. Only once it was given, or never is."""
+        terms = self._terms
+        with contextlib.suppress(ActorGridError):
+            await asked
+        try:
+            command = self._wait.clean_up(time())
+            if command is not None:
                 await _commit(self._call, command)
         except ActorGridError as error:
-            log.info("lock %s of %s, who left, is given back by its lease: %s", self._name, self._wanted.owner, error)
-
-
-def _place(record: Plain | None, owner: str) -> Plain | None:
-    """What a lock's record says of *owner*."""
-    those = () if record is None else (*record["holders"], *record["waiters"])
-    return next((each for each in those if each["owner"] == owner), None)
+            log.info("lock %s of %s, who left, is given back by its lease: %s", terms.name, terms.owner, error)
 
 
 async def _commit(call: Call, command: Plain) -> Plain:

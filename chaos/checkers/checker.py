@@ -87,6 +87,12 @@ class Checker:
     def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
         """A client has its answer; *index* is where the write stands, or the state the read saw."""
 
+    def believes(self, lock: str, owner: str, token: tuple[int, ...], slots: int) -> None:
+        """A client holds a lock of so many slots, as far as it was told, and its lease is not over."""
+
+    def disbelieves(self, lock: str, owner: str) -> None:
+        """A client gives a lock back, or its own clock says that its lease is over."""
+
     def started(self, process: Process, now_us: int) -> None:
         """A host starts an attempt's process."""
 

@@ -76,6 +76,51 @@ class LockGrants(Checker):
         lock.holders, lock.waiters = holders, waiters
 
 
+class LockBeliefs(Checker):
+    """Whoever was told that it holds a lock holds it for as long as its own clock says, and no more than its slots.
+
+    Nobody breaks locks open here, so a holder that renews in time loses it to nothing, not even loudly.
+    """
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._holders: dict[str, dict[str, Token]] = {}
+        self._beliefs: dict[str, dict[str, Token]] = {}
+
+    def applied(self, host: Host, entry: Entry, outcome: Outcome, state: Any) -> None:
+        """Read each entry once, from whoever applies it first."""
+        if entry.index <= self._next:
+            return
+        self._next = entry.index
+        for kind, name, record in outcome.changes:
+            if kind == "lock":
+                held = [] if record is None else record["holders"]
+                self._holders[name] = {each["owner"]: (each["token"][0], each["token"][1]) for each in held}
+                for owner in self._beliefs.get(name, {}):
+                    self._look(name, owner, f"entry {entry.index}: {decode_entry(entry.data)[2]}")
+
+    def believes(self, lock: str, owner: str, token: tuple[int, ...], slots: int) -> None:
+        """Told so, and in time."""
+        believers = self._beliefs.setdefault(lock, {})
+        believers[owner] = (token[0], token[1])
+        if len(believers) > slots:
+            self.fail("more believe in a lock than it has slots", asked=lock, found=f"{believers}")
+        self._look(lock, owner, "the answer")
+
+    def disbelieves(self, lock: str, owner: str) -> None:
+        """No more."""
+        self._beliefs.get(lock, {}).pop(owner, None)
+
+    def _look(self, name: str, owner: str, what: str) -> None:
+        believed, held = self._beliefs[name][owner], self._holders.get(name, {}).get(owner)
+        if held != believed:
+            self.fail(
+                "a live holder has lost its lock",
+                asked=f"{owner} was told {believed} of {name}",
+                found=f"{held} by {what}",
+            )
+
+
 class LockAnswers(Checker):
     """What clients were told of locks that nobody waits for and that never expire is linearizable."""
 

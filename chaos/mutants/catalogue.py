@@ -9,7 +9,7 @@ from actorgrid.chaos.simulator.node import Node
 from actorgrid.chaos.simulator.run import play
 from actorgrid.errors import BadRequest
 
-from . import cores, hosts, leases
+from . import cores, hosts, leases, locks
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,9 @@ MUTANTS: dict[str, Mutant] = {
     "no_wait_after_election": _host(leases.NoWaitAfterElection, "hosts_away"),
     "frees_what_is_superseded": _host(hosts.FreesWhatIsSuperseded, "hosts_away", fast=False),
     "slots_overfilled": _host(hosts.SlotsOverfilled),
+    "locks_taken_back_by_count": _host(locks.LocksTakenBackByCount, "cut_connections"),
+    "late_requests_own_locks": _host(locks.LateRequestsOwnLocks, "cut_connections"),
+    "held_locks_change_requests": _host(locks.HeldLocksChangeRequests, "cut_connections"),
 }
 
 

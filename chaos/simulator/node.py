@@ -27,6 +27,7 @@ from .clock import MS, SECOND
 from .disk import Compaction, Disk, Image, Record
 from .gateway import Gateway
 from .leading import Leading
+from .lock_door import LockAsk, LockDoor
 from .world import World
 
 MAIL_MAX = 10_000
@@ -35,7 +36,7 @@ CONFIGURATIONS_KEPT = 3
 
 
 class Node:
-    """A host. ``core``, ``ledger``, ``gateway`` and ``agent`` are there while it is up."""
+    """A host. ``core``, ``ledger``, ``gateway``, ``lock_door`` and ``agent`` are there while it is up."""
 
     core_class: ClassVar[type[RaftCore]] = RaftCore
     ledger_class: ClassVar[type[Ledger]] = Ledger
@@ -43,11 +44,13 @@ class Node:
     gateway_class: ClassVar[type[Gateway]] = Gateway
     agent_class: ClassVar[type[Agent]] = Agent
     leading_class: ClassVar[type[Leading]] = Leading
+    lock_door_class: ClassVar[type[LockDoor]] = LockDoor
 
     core: RaftCore
     ledger: Ledger
     gateway: Gateway
     agent: Agent
+    lock_door: LockDoor
 
     def __init__(self, world: World, id: int, hosts: Callable[[], Sequence[int]], founding: Snapshot | None) -> None:
         self.world = world
@@ -162,6 +165,7 @@ class Node:
             self.world.trace.add(self.name, f"stays down: {error.message}")
             return False
         self.gateway = self.gateway_class(self)
+        self.lock_door = self.lock_door_class(self)
         self.world.trace.add(
             self.name,
             f"starts ({self.boots}): log to {image.last_index}, state of {self.ledger.index}, {image.hard_state}",
@@ -187,6 +191,7 @@ class Node:
         self.role = "follower"
         self._mail.clear()
         self.agent.host_down()
+        self.lock_door.host_down()
         self.world.tell(lambda checker: checker.resumed(self.host_id))
         for leading in self._leaderships:
             leading.host_down()
@@ -250,6 +255,8 @@ class Node:
             self.core.step(message)
         elif isinstance(message, Ask):
             self.gateway.ask(sender, message)
+        elif isinstance(message, LockAsk):
+            self.lock_door.ask(sender, message)
         self.pump()
 
     # -- instructions out
@@ -323,6 +330,7 @@ class Node:
             self.world.trace.add(self.name, f"takes the snapshot of {ready.snapshot.index}")
             self.world.tell(lambda checker: checker.restored(self, self.ledger.index, self.ledger))
             self.gateway.jumped()
+            self.lock_door.jumped()
             self.agent.review()
         self._storage.append(ready.entries)
         if ready.hard_state is not None:
@@ -366,6 +374,7 @@ class Node:
             self._leaderships.append(self.leading)
         if outcome.changes:
             self.agent.changed(outcome)
+            self.lock_door.changed(outcome)
 
     def _keep_snapshot(self) -> None:
         timing = self.world.timing

@@ -12,7 +12,7 @@ from actorgrid.chaos.checkers.checker import Checker
 from actorgrid.chaos.checkers.durability import Durability
 from actorgrid.chaos.checkers.grants import Grants, RunningTogether
 from actorgrid.chaos.checkers.jobs import LostJobs
-from actorgrid.chaos.checkers.locks import LockAnswers, LockGrants
+from actorgrid.chaos.checkers.locks import LockAnswers, LockBeliefs, LockGrants
 from actorgrid.chaos.checkers.raft import ElectionSafety, LogMatching, StateMachineSafety
 from actorgrid.chaos.faults.fault import Injection
 from actorgrid.chaos.workloads.workload import Client
@@ -77,6 +77,7 @@ def checkers() -> list[Checker]:
         ExactlyOnce(),
         LockGrants(),
         LockAnswers(),
+        LockBeliefs(),
     ]
 
 

@@ -284,9 +284,95 @@ def test_who_leaves_for_one_that_seems_gone_does_nothing_to_one_that_came_back()
     acquire(book, "a")
     seen = acquire(book, "b", wait=True)["renewals"]
     acquire(book, "b", wait=True)  # by another door
-    assert book.do(leave_line("deploy", "b", seen, AT)) == {"released": False}
-    assert book.do(leave_line("deploy", "b", seen + 1, AT)) == {"released": True}
+    assert book.do(leave_line("deploy", "b", AT, renewals=seen)) == {"released": False}
+    assert book.do(leave_line("deploy", "b", AT, renewals=seen + 1)) == {"released": True}
     assert waiters(book) == []
+
+
+def ask(book: Book, owner: str, *request: Any, **more: Any) -> dict[str, Any]:
+    return acquire(book, owner, wait=True, request=request, **more)
+
+
+def clean_up(book: Book, owner: str, *request: Any) -> bool:
+    return bool(book.do(leave_line("deploy", owner, AT, request=request))["released"])
+
+
+def test_what_a_request_was_given_is_taken_back_under_its_name_alone() -> None:
+    book = Book()
+    assert ask(book, "a", 1, "x")["held"]
+    assert not clean_up(book, "a", 1, "y") and not clean_up(book, "a", 2, "x") and not clean_up(book, "b", 1, "x")
+    ask(book, "b", 1, "z")
+    assert clean_up(book, "a", 1, "x") and holder(book) == "b"
+    assert clean_up(book, "b", 1, "z"), "granted while it waited, and told to nobody"
+    assert "deploy" not in book.ledger.locks
+
+
+@pytest.mark.parametrize("second", [(2, "y"), (1, "y"), (0, "y")], ids=["later", "of one number", "without a number"])
+def test_a_holder_that_asks_again_is_told_and_nobody_takes_it_back(second: tuple[int, str]) -> None:
+    book = Book()
+    token = ask(book, "a", 1, "x")["token"]
+    assert ask(book, "a", *second)["token"] == token
+    assert not clean_up(book, "a", 1, "x") and not clean_up(book, "a", *second)
+    assert holder(book) == "a"
+
+
+def test_a_place_in_line_goes_over_to_the_request_with_the_highest_number() -> None:
+    book = Book()
+    ask(book, "a", 1, "x")
+    ask(book, "b", 2, "y")
+    ask(book, "b", 1, "late")  # overtaken on its way
+    assert not clean_up(book, "b", 1, "late")
+    ask(book, "b", 3, "z")
+    assert not clean_up(book, "b", 2, "y") and waiters(book) == ["b"]
+    assert clean_up(book, "b", 3, "z") and waiters(book) == []
+
+
+@pytest.mark.parametrize("second", [(1, "y"), (0, "y")], ids=["of one number", "without a number"])
+def test_of_two_requests_that_nobody_can_order_neither_is_cleaned_up(second: tuple[int, str]) -> None:
+    book = Book()
+    ask(book, "a", 1, "x")
+    ask(book, "b", 1, "x")
+    ask(book, "b", *second)
+    assert not clean_up(book, "b", 1, "x") and not clean_up(book, "b", *second)
+    ask(book, "b", 2, "z")
+    assert clean_up(book, "b", 2, "z") and waiters(book) == []
+
+
+def test_a_late_request_does_not_give_what_its_successor_holds_a_name() -> None:
+    book = Book()
+    ask(book, "a", 2, "y")
+    ask(book, "a", 1, "x")
+    assert not clean_up(book, "a", 1, "x") and holder(book) == "a"
+
+
+def test_an_owner_that_renews_by_itself_knows_what_it_has() -> None:
+    book = Book()
+    ask(book, "a", 1, "x")
+    book.do(renew_lock("deploy", "a", AT, request=(1, "x")))  # by the host where it waits
+    book.do(renew_lock("deploy", "a", AT))
+    assert not clean_up(book, "a", 1, "x")
+
+
+def test_the_host_of_an_earlier_request_does_not_keep_the_place_of_a_later_one() -> None:
+    book = Book()
+    ask(book, "a", 1, "x")
+    ask(book, "b", 1, "x")
+    ask(book, "b", 2, "y")
+    with pytest.raises(LockLost, match="asked for lock deploy again"):
+        book.do(renew_lock("deploy", "b", AT, request=(1, "x")))
+    assert book.do(renew_lock("deploy", "b", AT, request=(2, "y")))["position"] == 1
+
+
+def test_records_of_versions_without_requests_stay_as_they_were() -> None:
+    book = Book()
+    acquire(book, "a")
+    ask(book, "a", 1, "x")
+    assert "request" not in book.ledger.locks["deploy"]["holders"][0] and not clean_up(book, "a", 1, "x")
+    command = acquire_lock("deploy", "a", 10.0, AT)
+    assert (command["v"], acquire_lock("deploy", "a", 10.0, AT, request=(1, "x"))["v"]) == (1, 2)
+    for wrong in ({"request": [1]}, {"request": [1, ""]}, {"request": [-1, "x"]}, {"request": "x"}):
+        with pytest.raises(BadRequest):
+            Book().do({**acquire_lock("deploy", "a", 10.0, AT, request=(1, "x")), **wrong})
 
 
 def test_a_broken_lock_goes_to_the_next_and_says_who_broke_it() -> None:
@@ -395,7 +481,7 @@ def test_a_semaphore_is_the_first_so_many_of_a_line(steps: list[tuple[str, str, 
             make = {
                 "release": lambda name=name, owner=owner: release_lock(name, owner, AT),
                 "break": lambda name=name, owner=owner: break_lock(name, owner, "ann", AT),
-                "leave": lambda name=name, owner=owner, seen=renewals: leave_line(name, owner, seen, AT),
+                "leave": lambda name=name, owner=owner, seen=renewals: leave_line(name, owner, AT, renewals=seen),
                 "expire": lambda name=name, owner=owner, seen=renewals: expire_lock(name, owner, seen, 1, AT),
             }[what]
             assert list(book.do(make()).values()) == [due]
@@ -407,3 +493,11 @@ def test_a_semaphore_is_the_first_so_many_of_a_line(steps: list[tuple[str, str, 
             record = book.ledger.locks.get(each, {"holders": [], "waiters": []})
             assert {h["owner"]: h["token"] for h in record["holders"]} == {o: [1, i] for o, i in wanted.tokens.items()}
             assert [w["owner"] for w in record["waiters"]] == wanted.line[wanted.slots :]
+
+
+def test_a_field_that_came_later_is_no_field_of_an_entry_of_before() -> None:
+    """Older hosts have carried it out without it, whatever it holds."""
+    for request in ([1, "x"], "anything"):
+        book = Book()
+        book.do({**acquire_lock("deploy", "a", 10.0, AT), "request": request})
+        assert "request" not in book.ledger.locks["deploy"]["holders"][0]

@@ -9,6 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
+from actorgrid.actors.consensus import actor as consensus
+from actorgrid.actors.consensus.command_checks import refuse_if_too_new
 from actorgrid.actors.gateway.locks import fence
 
 
@@ -234,3 +236,29 @@ def test_many_wait_at_one_door(real_town: Any) -> None:
     ask(real_town, "release", "first")
     assert all(reply.json["released"] for reply in real_town.finish(everyone))
     assert record(real_town)["holders"] == []
+
+
+def test_a_second_question_keeps_what_the_first_was_granted_when_its_client_hangs_up(real_town: Any) -> None:
+    ask(real_town, "acquire", "a")
+    first = begin(real_town, "b", request=1)
+    wait_in_line(real_town, "b")
+    again = begin(real_town, "b", request=2)
+    superseded = real_town.finish(first)
+    assert (superseded.status, superseded.error["code"]) == (409, "LockLost")
+    ask(real_town, "release", "a")
+    assert real_town.finish(again).json["held"]
+    assert owners(real_town, "holders") == ["b"]
+
+
+def test_while_hosts_of_an_earlier_version_are_there_locks_work_without_requests(
+    real_town: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = {"old": {"node": 9, "ledger_version": 1}}
+    monkeypatch.setattr(consensus, "refuse_if_too_new", lambda command, _: refuse_if_too_new(command, members))
+    assert ask(real_town, "acquire", "a", request=1).json["held"]
+    assert "request" not in record(real_town)["holders"][0]
+    waiting = begin(real_town, "b", request=1, ttl_s=0.5)
+    wait_in_line(real_town, "b")
+    waiting.cancel()
+    real_town.until(lambda: not record(real_town)["waiters"], "its lease to end", timeout_s=20)
+    assert ask(real_town, "release", "a").json["released"]

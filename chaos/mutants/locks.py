@@ -1,0 +1,91 @@
+"""Mutants of how locks are taken back from clients whose connections broke."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from actorgrid.actors.consensus import locks
+from actorgrid.actors.consensus.commands import leave_line
+from actorgrid.actors.consensus.ledger import Ledger
+from actorgrid.actors.gateway.lock_wait import place_of
+from actorgrid.chaos.simulator.asking import Told
+from actorgrid.chaos.simulator.lock_door import LockDoor, Waiting
+from actorgrid.chaos.simulator.node import Node
+
+
+class _CountsRenewals(LockDoor):
+    waits_with_ids: ClassVar[bool] = False
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._seen_renewals: dict[Waiting, int] = {}
+
+    def answered(self, waiting: Waiting, told: Told) -> None:
+        if told.error is None:
+            self._seen_renewals[waiting] = told.result["renewals"]
+
+    def clean_up(self, waiting: Waiting) -> None:
+        super().clean_up(waiting)
+        seen, terms = self._seen_renewals.get(waiting), waiting.terms
+        if seen is None:
+            return
+
+        def left(told: Told) -> None:
+            mine = place_of(self.node.ledger.locks.get(terms.name), terms.owner)
+            if not told.result["released"] and mine is not None and mine["token"] and mine["renewals"] == seen + 1:
+                self.write(leave_line(terms.name, terms.owner, self.node.now, renewals=seen + 1), lambda told: None)
+
+        self.write(leave_line(terms.name, terms.owner, self.node.now, renewals=seen), left)
+
+
+class LocksTakenBackByCount(Node):
+    """A host takes back the lock of a client that hung up when one sign of life came since, as if the grant was it."""
+
+    lock_door_class = _CountsRenewals
+
+
+class _Changed(Ledger):
+    """Has another rule for what an owner has that asks again; the rule is put in for each command about locks."""
+
+    rule: ClassVar[Any]
+
+    def __init__(self) -> None:
+        super().__init__()
+        acquire = self._verbs["acquire_lock"]
+
+        def with_rule(command: dict[str, Any]) -> dict[str, Any]:
+            right, locks._newest = locks._newest, type(self).rule
+            try:
+                return acquire(command)
+            finally:
+                locks._newest = right
+
+        self._verbs["acquire_lock"] = with_rule
+
+
+def _always_the_last(mine: dict[str, Any], request: list[Any] | None) -> dict[str, Any]:
+    return {**mine, "request": request} if request is not None else mine
+
+
+def _the_highest(mine: dict[str, Any], request: list[Any] | None) -> dict[str, Any]:
+    return {**mine, "request": request} if request is not None and request[0] > mine["request"][0] else mine
+
+
+class _LastRequestOwns(_Changed):
+    rule = staticmethod(_always_the_last)
+
+
+class _HighestRequestOwns(_Changed):
+    rule = staticmethod(_the_highest)
+
+
+class LateRequestsOwnLocks(Node):
+    """What an owner has goes over to the request that the ledger came to last, though a later one was sent before."""
+
+    ledger_class = _LastRequestOwns
+
+
+class HeldLocksChangeRequests(Node):
+    """What an owner holds and was told of goes over to its next request, with which it is taken back."""
+
+    ledger_class = _HighestRequestOwns

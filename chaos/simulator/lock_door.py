@@ -1,0 +1,214 @@
+"""The door of a simulated host for locks: requests that wait over connections that break, by the real ``LockWait``.
+
+A connection carries one request. The host notices later than the client that it broke, and the ledger carries out what
+was proposed for it all the same; what becomes of that is for ``LockWait`` and the ledger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from actorgrid.actors.consensus.commands import release_lock, renew_lock
+from actorgrid.actors.consensus.outcome import Outcome
+from actorgrid.actors.gateway.lock_wait import Ask, Leave, LockWait, Tell, Terms
+from actorgrid.errors import ActorGridError, LockLost
+
+from .asking import LANES_MAX, Asker, Told
+from .clock import MS, SECOND
+
+if TYPE_CHECKING:
+    from .node import Node
+
+HUNG_UP_MAX = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class LockAsk:
+    """On connection *number* of its sender: acquire it by *terms*, or renew or release it with *token*."""
+
+    number: int
+    verb: Literal["acquire", "renew", "release"]
+    terms: Terms
+    token: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LockTold:
+    """The answer on a connection: how the owner stands, or why it does not."""
+
+    number: int
+    answer: dict[str, Any] | None = None
+    error: ActorGridError | None = None
+
+
+Connection = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """One request that is under way. ``asking``: the ledger was asked for it, and has not answered."""
+
+    connection: Connection
+    terms: Terms
+    wait: LockWait
+    asking: bool = True
+    open: bool = True
+    news: bool = False
+    record: dict[str, Any] | None = None
+
+
+class LockDoor:
+    """Lives as long as its host is up. At most 32 requests at a time; one more is not taken."""
+
+    waits_with_ids: ClassVar[bool] = True
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.asker = Asker(node.world, f"{node.name}/door{node.boots}", node.hosts, node.dice)
+        self._waiting: dict[Connection, Waiting] = {}
+        self._seen: set[Connection] = set()
+        self._hung_up: set[Connection] = set()
+        self._number = 0
+        self._asks = 0
+
+    def host_down(self) -> None:
+        """Power off."""
+        self.asker.stop()
+
+    def ask(self, sender: str, ask: LockAsk) -> None:
+        """A request came on a connection of its own, which may have broken meanwhile."""
+        connection = sender, ask.number
+        if connection in self._seen or connection in self._hung_up or self._asks >= LANES_MAX // 2:
+            return
+        self._seen.add(connection)
+        terms, at = ask.terms, self.node.now
+        if ask.verb == "acquire":
+            self._number += 1
+            id = f"{self.node.id}.{self.node.boots}.{self._number}" if self.waits_with_ids else None
+            wait = LockWait(terms, id, self.node.monotonic)
+            self._waiting[connection] = waiting = Waiting(connection, terms, wait)
+            self._propose(waiting, wait.acquire(at))
+            return
+        token = None if ask.token is None else list(ask.token)
+        make = renew_lock if ask.verb == "renew" else release_lock
+        self.write(
+            make(terms.name, terms.owner, at, token), lambda told: self._tell(connection, told.result, told.error)
+        )
+
+    def hung_up(self, sender: str, number: int) -> None:
+        """The host notices that a connection is broken."""
+        connection = sender, number
+        if len(self._hung_up) < HUNG_UP_MAX:
+            self._hung_up.add(connection)
+        waiting = self._waiting.get(connection)
+        if waiting is not None and waiting.open:
+            waiting.open = False
+            if not waiting.asking:
+                self.clean_up(waiting)
+
+    def changed(self, outcome: Outcome) -> None:
+        """An entry was applied on this host."""
+        for kind, name, record in outcome.changes:
+            if kind == "lock":
+                for waiting in list(self._waiting.values()):
+                    if waiting.terms.name == name:
+                        self._look(waiting, record)
+
+    def jumped(self) -> None:
+        """The state came from a snapshot: what changed is not known."""
+        for waiting in list(self._waiting.values()):
+            self._look(waiting, None)
+
+    def write(self, command: dict[str, Any], answer: Any) -> None:
+        """Have *command* committed."""
+        self._asks += 1
+
+        def answered(told: Told) -> None:
+            self._asks -= 1
+            answer(told)
+
+        self.asker.write(command, answered)
+
+    # -- one request
+
+    def _propose(self, waiting: Waiting, command: dict[str, Any]) -> None:
+        waiting.asking = True
+        self.write(command, partial(self._answered, waiting, self.node.monotonic))
+
+    def _answered(self, waiting: Waiting, asked_s: float, told: Told) -> None:
+        waiting.asking = False
+        self.answered(waiting, told)
+        if not waiting.open:
+            self.clean_up(waiting)
+            return
+        try:
+            if isinstance(told.error, LockLost):
+                waiting.wait.lost(told.error)
+            elif told.error is not None:
+                raise told.error
+            else:
+                waiting.wait.answered(told.result, asked_s)
+            self._go_on(waiting)
+        except ActorGridError as error:
+            self._end(waiting, None, error)
+
+    def answered(self, waiting: Waiting, told: Told) -> None:
+        """The ledger has answered for a request: for mutants that remember it."""
+
+    def _left(self, waiting: Waiting, told: Told) -> None:
+        waiting.asking = False
+        if not waiting.open:
+            self.clean_up(waiting)
+            return
+        waiting.wait.left(told.result)
+        self._advance(waiting)
+
+    def _look(self, waiting: Waiting, record: dict[str, Any] | None) -> None:
+        waiting.news, waiting.record = True, record
+        if not waiting.asking and waiting.open:
+            self._advance(waiting)
+
+    def _advance(self, waiting: Waiting) -> None:
+        try:
+            self._go_on(waiting)
+        except ActorGridError as error:
+            self._end(waiting, None, error)
+
+    def _go_on(self, waiting: Waiting) -> None:
+        """Raises what the client is to be told instead of an answer."""
+        node, wait = self.node, waiting.wait
+        if waiting.news:
+            waiting.news = False
+            wait.changed(waiting.record, node.monotonic)
+        step = wait.next(node.monotonic, node.now)
+        if isinstance(step, Tell):
+            self._end(waiting, step.answer, None)
+        elif isinstance(step, Ask):
+            self._propose(waiting, step.command)
+        elif isinstance(step, Leave):
+            waiting.asking = True
+            self.write(step.command, partial(self._left, waiting))
+        else:
+            delay_us = max(MS, int((step.at_s - node.monotonic) * SECOND))
+            node.later(delay_us, partial(self._due, waiting))
+
+    def _due(self, waiting: Waiting) -> None:
+        if self._waiting.get(waiting.connection) is waiting and waiting.open and not waiting.asking:
+            self._advance(waiting)
+
+    def _end(self, waiting: Waiting, answer: dict[str, Any] | None, error: ActorGridError | None) -> None:
+        del self._waiting[waiting.connection]
+        self._tell(waiting.connection, answer, error)
+
+    def clean_up(self, waiting: Waiting) -> None:
+        """The client is gone, and the ledger has answered all that was asked for it."""
+        del self._waiting[waiting.connection]
+        command = waiting.wait.clean_up(self.node.now)
+        if command is not None:
+            self.write(command, lambda told: None)
+
+    def _tell(self, connection: Connection, answer: dict[str, Any] | None, error: ActorGridError | None) -> None:
+        sender, number = connection
+        self.node.world.network.send(self.node.name, sender, LockTold(number, answer, error))
