@@ -35,7 +35,7 @@ from tests.system import hold
 from tests.system.agent import SERVERS, Agent
 
 FINAL = ("succeeded", "failed", "cancelled", "lost")
-ISOLATION_S = 2.0
+ISOLATION_S = 3.0
 EXPIRE_S = 4.0
 OUTSTANDING_MAX = 8
 HOLD = Path(hold.__file__)

@@ -143,7 +143,7 @@ def test_a_host_that_dies_takes_its_gang_along_and_all_start_again(three: Three,
     first, _, third = three
     client = first.client()
     dead = first.hosts()[3]["node_id"]
-    wanted: dict[str, Any] = {**SPREAD, "gpus": 2, "max_isolation_s": 2}
+    wanted: dict[str, Any] = {**SPREAD, "gpus": 2, "max_isolation_s": 3}
     job_id = client.submit_job(command=[sys.executable, "-c", HOLD, str(tmp_path)], **wanted)["job_id"]
     pids = held(tmp_path, 1)
     members = client.job(job_id)["attempts"][-1]["members"]

@@ -94,7 +94,7 @@ def test_work_runs_on_without_the_agent_and_the_next_start_adopts_it(make_agent:
 def test_what_nobody_adopts_is_gone_with_its_whole_tree_when_its_lease_ends(
     make_agent: MakeAgent, tmp_path: Path
 ) -> None:
-    agent = make_agent("work.max_isolation_s=1").start()
+    agent = make_agent("work.max_isolation_s=3").start()
     client = agent.client()
     # A grandchild that leaves the session, as daemons do: only the shim can still find it.
     line = f"setsid sh -c '{write_when_told(tmp_path, 'escaped')}' & {write_when_told(tmp_path, 'job')}"

@@ -92,7 +92,7 @@ def test_chains_that_their_job_leaves_behind_are_gone_with_it(contained: Rig, na
 
 
 def test_chains_are_gone_with_their_lease(contained: Rig, name: str, tmp_path: Path) -> None:
-    attempt_id = begin(contained, name, tmp_path / "flag", max_isolation_s=1.0)
+    attempt_id = begin(contained, name, tmp_path / "flag", max_isolation_s=3.0)
     contained.kill_manager()
     status = wait_for(lambda: contained.dir(attempt_id).read_status(), what="end of the lease")
     assert status["reason"] == "isolated"

@@ -104,7 +104,7 @@ def test_what_is_granted_to_a_host_without_lease_starts_when_it_is_back(make_rig
 
 
 def test_work_on_a_host_without_lease_ends_with_its_patience_though_the_agent_lives(rig: Rig, tmp_path: Path) -> None:
-    rig.submit("a", command=family(tmp_path / "pids"), max_isolation_s=1.0)
+    rig.submit("a", command=family(tmp_path / "pids"), max_isolation_s=3.0)
     rig.submit("b", command=["sleep", "4"], max_isolation_s=60.0)
     short, long = rig.grant("a"), rig.grant("b")
     rig.running(short)
@@ -159,7 +159,7 @@ def test_a_shim_starts_nothing_after_its_deadline_and_leaves_the_attempt_to_be_s
 
 
 def test_an_agent_that_comes_back_to_an_isolated_host_prolongs_nothing(rig: Rig, tmp_path: Path) -> None:
-    rig.submit("a", command=family(tmp_path / "pids"), max_isolation_s=1.5)
+    rig.submit("a", command=family(tmp_path / "pids"), max_isolation_s=3.0)
     attempt_id = rig.grant("a")
     rig.running(attempt_id)
     pids = pids_in(tmp_path / "pids")

@@ -38,7 +38,7 @@ def test_an_attempt_that_ended_while_the_agent_was_away_is_collected(rig: Rig) -
 
 
 def test_not_adopted_in_time_the_whole_tree_is_ended(rig: Rig, tmp_path: Path) -> None:
-    rig.submit("a", command=family(tmp_path / "pids"), max_isolation_s=1.0)
+    rig.submit("a", command=family(tmp_path / "pids"), max_isolation_s=3.0)
     attempt_id = rig.grant("a")
     rig.running(attempt_id)
     pids = pids_in(tmp_path / "pids")
@@ -53,7 +53,7 @@ def test_not_adopted_in_time_the_whole_tree_is_ended(rig: Rig, tmp_path: Path) -
 
 
 def test_a_renewed_lease_lasts(rig: Rig) -> None:
-    job = rig.run("a", command=["sleep", "3"], max_isolation_s=1.5)
+    job = rig.run("a", command=["sleep", "4"], max_isolation_s=3.0)
     assert job["state"] == "succeeded"
 
 
@@ -75,7 +75,7 @@ def test_a_shim_killed_while_the_agent_was_away_is_found(rig: Rig, tmp_path: Pat
 
 
 def test_a_shim_that_is_suspended_past_its_lease_keeps_nothing_alive(rig: Rig, tmp_path: Path) -> None:
-    rig.submit("a", command=family(tmp_path / "pids"), max_isolation_s=1.0)
+    rig.submit("a", command=family(tmp_path / "pids"), max_isolation_s=3.0)
     attempt_id = rig.grant("a")
     rig.running(attempt_id)
     pids = pids_in(tmp_path / "pids")
