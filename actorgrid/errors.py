@@ -25,6 +25,7 @@
     - NotARegularFile
     - NoSuchChild
   + WrongToken
+  + NotAllowed
   + TrustError
     - CertificateRefused
     - WrongCluster
@@ -72,6 +73,7 @@
     - MailboxFull
     - TooManyActors
     - OutOfDeviceMemory
+    - NoRoomForNestedTask
   + AdmissionRefused
   + StateTypeConflict
   + SafetyViolated
@@ -273,6 +275,13 @@ class WrongToken(ActorGridError):
     """The bearer token is missing or wrong."""
 
     http_status = 401
+    exit_code = 3
+
+
+class NotAllowed(ActorGridError):
+    """Who asks is known, and may not do this: it takes the host's token or an API key."""
+
+    http_status = 403
     exit_code = 3
 
 
@@ -484,6 +493,10 @@ class MailboxFull(Overloaded):
 
 class TooManyActors(Overloaded):
     """The supervisor, or the whole host, runs its maximum of actors; none was started."""
+
+
+class NoRoomForNestedTask(Overloaded):
+    """A task that was submitted from within a task or job got no worker in time: those that wait may hold the room."""
 
 
 class OutOfDeviceMemory(Overloaded):

@@ -9,6 +9,7 @@ DATA_DIR/                 0700, one host, one agent at a time
   left.json               there only when it left that cluster, or was removed
   security/               0700: key, certificate, authorities (see actors/security)
   admin.token             0600, the bearer token
+  work.key                0600, by which the credentials of work that runs here are known
   agent.log               JSON lines
   ledger/                 segments/*.log and state.db
   state/                  shared CRDT state
@@ -107,6 +108,11 @@ class HostPaths:
     def token_file(self) -> Path:
         """The admin bearer token."""
         return self.data_dir / "admin.token"
+
+    @property
+    def work_key_file(self) -> Path:
+        """The key that credentials of work are made with."""
+        return self.data_dir / "work.key"
 
     @property
     def log_file(self) -> Path:

@@ -36,6 +36,7 @@ OTHER_VARIABLES = {
     "ACTORGRID_ATTEMPT_NUMBER": "set by the agent for work: the attempt's number, from 1",
     "ACTORGRID_JOB_ID": "set by the agent for work: the job's id",
     "ACTORGRID_LEASE_ID": "set by the agent for tasks of a session: the lease of their worker",
+    "ACTORGRID_CREDENTIAL_FILE": "set by the agent for work: where commands and clients in it find the agent",
     "ACTORGRID_DEVICES": "set by the agent for work: the GPUs it may use",
     "ACTORGRID_GRACE_S": "set by the agent for work that may be preempted: seconds between SIGTERM and SIGKILL",
     "ACTORGRID_RANK": "set by the agent for members of a gang: its rank, from 0",

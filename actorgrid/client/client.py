@@ -20,6 +20,7 @@ from actorgrid.job_outcome import deciding_attempt
 
 from .find import fingerprint, locate
 from .http import AdminHttp, segment
+from .nested import LOOK_S, NESTED_WAIT_S, inside_work, never_starts
 from .options import DEFAULTS, TaskOptions, options_of
 from .state import SharedState
 
@@ -73,13 +74,19 @@ class Client:
         stream_output: bool = True,
         insecure: bool = False,
         ca_fingerprint: str | None = None,
+        nested_wait_s: float | None = NESTED_WAIT_S,
     ) -> None:
-        """*keep_alive_s*: how long an idle worker is kept leased. *stream_output*: show what session tasks print."""
+        """*keep_alive_s*: how long an idle worker is kept leased. *stream_output*: show what session tasks print.
+
+        *nested_wait_s*: how long a session task that is submitted from within a job or task waits for its first worker
+        before it fails with NoRoomForNestedTask (``None``: whenever); outside of work there is no such bound.
+        """
         self.http = AdminHttp(url, token, timeout_s=timeout_s, insecure=insecure, ca_fingerprint=ca_fingerprint)
         self.state = SharedState(self.http)
         self._holds: Holds | None = None
         self._keep_alive_s = keep_alive_s
         self._stream_output = stream_output
+        self._nested_wait_s = nested_wait_s
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._durable: DurableJobs | None = None
@@ -273,16 +280,23 @@ class Client:
         return job
 
     def wait(self, job_id: str, timeout: float | None = None) -> dict[str, Any]:
-        """The job once it is final. Raises TimeoutError after *timeout* seconds, UnknownJob."""
+        """The job once it is final. Raises TimeoutError after *timeout* seconds, UnknownJob.
+
+        Inside of work: NoRoomForNestedTask when it waits for nothing but the room of the job or task that asks.
+        """
         until = None if timeout is None else time.monotonic() + timeout
         unreachable_since = 0.0
+        step_s = LOOK_S if inside_work() else WAIT_STEP_S
         while True:
-            left = WAIT_STEP_S if until is None else min(WAIT_STEP_S, until - time.monotonic())
+            left = step_s if until is None else min(step_s, until - time.monotonic())
             try:
                 job = self.job(job_id, max(0.0, left))
                 unreachable_since = 0.0
                 if job["state"] in FINAL_STATES:
                     return job
+                hopeless = never_starts(self.http, job_id) if job["state"] == "queued" else None
+                if hopeless is not None:
+                    raise hopeless
             except HostUnreachable:  # the agent restarts: the job is still there afterwards
                 now = time.monotonic()
                 unreachable_since = unreachable_since or now
@@ -483,7 +497,12 @@ class Client:
         with self._lock:
             self._usable()
             if self._session is None:
-                self._session = Session(self.http, keep_alive_s=self._keep_alive_s, stream_output=self._stream_output)
+                self._session = Session(
+                    self.http,
+                    keep_alive_s=self._keep_alive_s,
+                    stream_output=self._stream_output,
+                    nested_wait_s=self._nested_wait_s,
+                )
             return self._session
 
     def _jobs(self) -> DurableJobs:

@@ -29,6 +29,7 @@ from actorgrid.transports.task_frames import decode_result
 
 from .futures import JobFuture
 from .http import AdminHttp, segment
+from .nested import never_starts
 from .options import TaskOptions
 from .pickling import PYTHON, job_payload, loads_value, with_cause
 
@@ -86,7 +87,7 @@ class DurableJobs:
             "pool": options.pool,
             "depends_on": list(dict.fromkeys([*inputs, *after])),
         }
-        future: JobFuture[Any] = JobFuture(job_id, name, self._cancel)
+        future: JobFuture[Any] = JobFuture(job_id, name, self._cancel, self._never_starts)
         with self._lock:
             if self._stop.is_set():
                 raise HostUnreachable("the client is closed", hint="make another with actorgrid.connect()")
@@ -99,7 +100,7 @@ class DurableJobs:
 
     def attach(self, job_id: str, name: str = "") -> JobFuture[Any]:
         """A future for a job that exists already, of this client or another."""
-        future: JobFuture[Any] = JobFuture(job_id, name, self._cancel)
+        future: JobFuture[Any] = JobFuture(job_id, name, self._cancel, self._never_starts)
         future._accepted.set()
         with self._lock:
             if not self._threads:
@@ -201,6 +202,9 @@ class DurableJobs:
         if job["state"] == "cancelled":
             self._end(job_id, "cancelled")
         return bool(job["state"] == "cancelled" or job.get("cancel_requested"))
+
+    def _never_starts(self, job_id: str) -> ActorGridError | None:
+        return never_starts(self._http, job_id)
 
     # -- following
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from actorgrid.configs.paths import HostPaths, default_data_dir
 from actorgrid.errors import HostUnreachable
 from actorgrid.fencing import is_fencing_token
+from actorgrid.task_context import CREDENTIAL_FILE
+
+DOOR_S, DOOR_AGAIN_S = 10.0, 0.1
+"""How long work waits for an agent that has just started to say where its door is."""
 
 
 def locate(
@@ -18,14 +24,17 @@ def locate(
 ) -> tuple[str, str]:
     """The URL and bearer token of a host; of several, separated by commas, where several were named.
 
-    In this order: what is given; ``ACTORGRID_URL`` and ``ACTORGRID_TOKEN`` (unless *data_dir* is given); the
-    running agent of *data_dir*, or of the default data directory. A token that is not given is read from the data
-    directory when the agent there serves that URL; else it stays empty. Raises HostUnreachable.
+    In this order: what is given; ``ACTORGRID_URL`` and ``ACTORGRID_TOKEN`` (unless *data_dir* is given); inside of a
+    job or task the agent of its host, with the rights of its submitter; the running agent of *data_dir*, or of the
+    default data directory. A token that is not given is read from the data directory when the agent there serves that
+    URL; else it stays empty. Raises HostUnreachable.
     """
     if url is None and data_dir is None:
         url = os.environ.get("ACTORGRID_URL") or None
     if token is None and data_dir is None:
         token = bearer_token_in(os.environ)
+    if url is None and data_dir is None and (own := own_door()) is not None:
+        return own.url, own.token if token is None else token
     paths = HostPaths(Path(data_dir) if data_dir is not None else default_data_dir())
     if url is None:
         url = str(_running_agent(paths)["url"])
@@ -39,6 +48,54 @@ def bearer_token_in(environ: Mapping[str, str]) -> str | None:
     """What ``ACTORGRID_TOKEN`` says to show the agent; None where it holds nothing, or the fencing token of work."""
     text = environ.get("ACTORGRID_TOKEN", "")
     return text if text and not is_fencing_token(text) else None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDoor:
+    """The agent of the host that this process runs on, for work: where it is, and what opens it."""
+
+    url: str
+    token: str
+
+
+def own_door() -> OwnDoor | None:
+    """As the agent wrote it for the job or task that this process belongs to; ``None`` outside of work.
+
+    Raises HostUnreachable when it is not there (any more), or the agent does not say within 10 s where its door is.
+    """
+    name = os.environ.get(CREDENTIAL_FILE)
+    if not name:
+        return None
+    deadline = time.monotonic() + DOOR_S
+    while True:
+        door = _read_door(Path(name))
+        if door is not None:
+            return door
+        if time.monotonic() >= deadline:
+            raise HostUnreachable(
+                "the agent has not said yet where this host's door is",
+                asked=name,
+                hint="is it up? What runs goes on without it; try again in a moment",
+            )
+        time.sleep(DOOR_AGAIN_S)
+
+
+def _read_door(path: Path) -> OwnDoor | None:
+    try:
+        found = json.loads(path.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        raise HostUnreachable(
+            "the job or task that this process was started by is over, and with it what opened the door",
+            asked=str(path),
+            found="no such file",
+            hint="name a host with --data-dir, --url or ACTORGRID_URL (and a token with ACTORGRID_TOKEN)",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise HostUnreachable(f"cannot read {path}: {error}", hint=f"{CREDENTIAL_FILE} names it") from error
+    if not isinstance(found, dict) or not isinstance(found.get("token"), str):
+        raise HostUnreachable(f"{path} does not hold an agent's address", hint=f"{CREDENTIAL_FILE} names it")
+    url = found.get("url")
+    return OwnDoor(url, found["token"]) if isinstance(url, str) and url else None
 
 
 def fingerprint(given: str | None = None) -> str | None:

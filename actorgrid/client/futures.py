@@ -7,11 +7,14 @@ take them. Callbacks run in the client's reader thread: keep them short.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 from actorgrid.errors import ActorGridError
+
+from .nested import LOOK_S, inside_work
 
 T = TypeVar("T")
 _PENDING = "PENDING"
@@ -108,14 +111,34 @@ class JobFuture(_LazyFuture[T]):
     ``job_id`` is known at once; ``accepted()`` tells when the job is on disk.
     """
 
-    def __init__(self, job_id: str, name: str, cancel: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        name: str,
+        cancel: Callable[[str], bool],
+        never_starts: Callable[[str], ActorGridError | None] | None = None,
+    ) -> None:
         super().__init__()
+        self._never_starts = never_starts
         self.job_id = job_id
         self.name = name
         self._cancel = cancel
         self._accepted = threading.Event()
         self._refused: ActorGridError | None = None
         self.add_done_callback(lambda _: self._accepted.set())
+
+    def result(self, timeout: float | None = None) -> T:
+        """As of every future; inside of work also NoRoomForNestedTask, when it waits for room that only we hold."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._never_starts is not None and inside_work() and not self.done():
+            left_s = LOOK_S if until is None else min(LOOK_S, until - time.monotonic())
+            wait((self,), max(0.0, left_s))
+            if self.done() or (until is not None and time.monotonic() >= until):
+                break
+            hopeless = self._never_starts(self.job_id)
+            if hopeless is not None:
+                raise hopeless
+        return super().result(0 if until is not None and until <= time.monotonic() else timeout)
 
     def accepted(self, timeout: float | None = None) -> bool:
         """Wait until the host has the job on disk; ``False`` after *timeout*. Raises why it was refused."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import math
 import os
 import queue
 import secrets
@@ -44,6 +45,7 @@ from .dispatcher import Dispatcher
 from .futures import TaskFuture
 from .http import AdminHttp, segment
 from .lanes import Lane
+from .nested import NESTED_WAIT_S, inside_work, starved
 from .options import TaskOptions
 from .output import OutputPrinter
 from .pickling import PYTHON, FunctionCode
@@ -60,10 +62,21 @@ LOSS_ASK_S = 5.0
 
 
 class Session:
-    """Leases workers as tasks wait and returns them after *keep_alive_s* without work."""
+    """Leases workers as tasks wait and returns them after *keep_alive_s* without work.
 
-    def __init__(self, http: AdminHttp, *, keep_alive_s: float = KEEP_ALIVE_S, stream_output: bool = True) -> None:
+    Inside of work, tasks that got none in *nested_wait_s* fail with NoRoomForNestedTask (``None``: they wait on).
+    """
+
+    def __init__(
+        self,
+        http: AdminHttp,
+        *,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        stream_output: bool = True,
+        nested_wait_s: float | None = NESTED_WAIT_S,
+    ) -> None:
         self._http = http
+        self._patience_s = nested_wait_s if nested_wait_s is not None and inside_work() else math.inf
         self._keep_alive_s = keep_alive_s
         self._lock = threading.Lock()
         self._id = ""
@@ -133,7 +146,8 @@ class Session:
                 session_id = ""
                 try:
                     session_id = self._open()
-                    wait_s = FIRST_LEASE_WAIT_S if first else GROWTH_WAIT_S
+                    left_s = max(0.0, started + self._patience_s - time.monotonic())
+                    wait_s = min(FIRST_LEASE_WAIT_S, left_s) if first else GROWTH_WAIT_S
                     grant = self._http.post(
                         f"/api/sessions/{segment(session_id)}/leases",
                         lane.shape.lease_request(PYTHON, wait_s, lease_id),
@@ -153,6 +167,10 @@ class Session:
                         self._dispatcher.no_lease(lane, GROWTH_QUIET_S)
                         return
                     first = True
+                    waited_s = time.monotonic() - started
+                    if waited_s >= self._patience_s:
+                        self._dispatcher.no_lease(lane, GROWTH_QUIET_S, starved(error.asked, waited_s, error.message))
+                        return
                     if "TooManySessions" in error.code and time.monotonic() - started > UNREACHABLE_PATIENCE_S:
                         self._dispatcher.no_lease(lane, GROWTH_QUIET_S, error)
                         return

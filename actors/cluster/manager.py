@@ -293,6 +293,7 @@ class ClusterManager(Server):
             "limit": max(1, min(request.limit, LIST_LIMIT)),
             "before": request.before,
             "prefix": request.prefix,
+            "user": request.user,
         }
         answer: dict[str, Any] = await self.call("consensus", Query("jobs", args))
         return answer

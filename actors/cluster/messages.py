@@ -48,12 +48,14 @@ class GetJob:
 @dataclass(frozen=True, slots=True)
 class ListJobs:
     """Answer: {"jobs": [records, newest first], "total": n, "next": id}. *before*: a time, or the ``next`` of the page
-    before. *prefix*: what the ids begin with. Raises UnknownJob for a page after a job that is not known any more."""
+    before. *prefix*: what the ids begin with; *user*: only that one's. Raises UnknownJob for a page after a job that is
+    not known any more."""
 
     states: tuple[str, ...] = ()
     limit: int = 100
     before: float | str | None = None
     prefix: str = ""
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ LOOKED_AT_MAX = 256
 def holders(host: Record, allocations: Iterable[Record], jobs: Mapping[str, Record]) -> list[dict[str, Any]]:
     """Who holds room on *host*, lowest priority first.
 
-    Each: ``job_id`` (or ``session_id`` of a client's lease), ``name``, ``priority``, what it holds, ``since`` and,
-    where a time limit says so, ``ends_by``; times are seconds since the epoch. Of equal priority, the one that began
-    last comes first: ending it wastes least.
+    Each: ``job_id`` (or ``session_id`` and ``lease_id`` of a client's lease), ``name``, ``priority``, what it holds,
+    ``since`` and, where a time limit says so, ``ends_by``; times are seconds since the epoch. Of equal priority, the
+    one that began last comes first: ending it wastes least.
     """
     return _holders((held for held in allocations if held["host"] == host["host_id"]), jobs)
 
@@ -44,6 +44,7 @@ def _holders(allocations: Iterable[Record], jobs: Mapping[str, Record]) -> list[
             {
                 "job_id": owner.get("job_id"),
                 "session_id": owner.get("session_id"),
+                "lease_id": owner.get("lease_id"),
                 "name": job.get("name") or ("a client's session" if owner.get("session_id") else ""),
                 "priority": job.get("priority"),
                 "gpus": held["gpu_milli"] * len(held["gpu_indexes"]) / 1000,

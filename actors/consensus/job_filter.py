@@ -10,6 +10,7 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """No *states*: all. *before_at*: submitted before that time. *prefix*: what the id begins with.
+    *user*: only that one's; empty: all.
 
     *before_ordinal*: accepted before the job of that number, which is where the page before ended.
     """
@@ -18,6 +19,7 @@ class JobFilter:
     before_ordinal: int | None = None
     before_at: float | None = None
     prefix: str = ""
+    user: str = ""
 
     def passes(self, job: Mapping[str, Any]) -> bool:
         """Whether the list is of this one too."""
@@ -26,4 +28,5 @@ class JobFilter:
             and (self.before_ordinal is None or job["ordinal"] < self.before_ordinal)
             and (self.before_at is None or job["submitted_at"] < self.before_at)
             and str(job["job_id"]).startswith(self.prefix)
+            and (not self.user or job["user_id"] == self.user)
         )

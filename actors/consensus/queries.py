@@ -116,9 +116,11 @@ class Queries:
             before_ordinal=before_ordinal,
             before_at=float(before) if isinstance(before, (int, float)) else None,
             prefix=prefix,
+            user=str(args.get("user") or ""),
         )
-        # One more than the page holds, to know whether another follows; with a prefix, as many as are counted.
-        most = limit + 1 if not prefix else max(limit + 1, COUNTED_MAX)
+        # One more than the page holds, to know whether another follows; of a part, as many as are counted.
+        part = bool(prefix or wanted.user)
+        most = limit + 1 if not part else max(limit + 1, COUNTED_MAX)
         waiting = not wanted.states or QUEUED in wanted.states
         behind = before if isinstance(before, str) else None
         in_memory = self._ledger.jobs.newest(wanted.passes, waiting, behind, prefix)
@@ -130,7 +132,7 @@ class Queries:
         total = sum(count for state, count in self.job_counts().items() if not states or state in states)
         return {
             "jobs": found[:limit],
-            "total": len(found) if prefix else total,
+            "total": len(found) if part else total,
             "next": found[limit - 1]["job_id"] if len(found) > limit else None,
         }
 

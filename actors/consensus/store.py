@@ -178,8 +178,9 @@ class Store:
             rows = self._db.execute(
                 "SELECT crc, record FROM history WHERE (?1 = '[]' OR state IN (SELECT value FROM json_each(?1)))"
                 " AND (?2 IS NULL OR ordinal < ?2) AND (?3 IS NULL OR submitted_at < ?3)"
-                " AND substr(job_id, 1, ?5) = ?4 ORDER BY ordinal DESC LIMIT ?6",
-                (states, wanted.before_ordinal, wanted.before_at, wanted.prefix, len(wanted.prefix), limit),
+                " AND substr(job_id, 1, length(?4)) = ?4 AND (?5 = '' OR json_extract(record, '$.user_id') = ?5)"
+                " ORDER BY ordinal DESC LIMIT ?6",
+                (states, wanted.before_ordinal, wanted.before_at, wanted.prefix, wanted.user, limit),
             ).fetchall()
         return [_job(*row) for row in rows]
 

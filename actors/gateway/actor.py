@@ -14,7 +14,8 @@ from actorgrid.supervisors.server import Server, handles
 from ..consensus.messages import Applied, Snapshot
 from ..consensus.mirror import LedgerMirror
 from ..replication.messages import ReadPrefix, StateChanged, UnwatchPrefix, WatchPrefix
-from .auth import TokenGate, read_token
+from ..work.credentials import read_key
+from .auth import TokenGate, WorkGate, read_token
 from .blobs import BlobStore
 from .bridge import Bridge
 from .door import Door
@@ -55,6 +56,9 @@ class Gateway(Server):
         self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="told")
         self._gate = TokenGate(
             read_token(paths.token_file), paths.token_file, lambda key_id: self._mirror.api_keys.get(key_id)
+        )
+        self._gate.work = WorkGate(
+            read_key(paths.work_key_file), self.host.host_id, lambda work_id: self._mirror.allocations.get(work_id)
         )
         BlobStore(paths.blobs_dir).clear_drafts()
         certificate, secured = None, None

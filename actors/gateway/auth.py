@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from actorgrid.errors import BadRequest, DataDirUnusable, WrongToken
 from ..security.api_keys import key_id_of, opens
 from ..security.names import is_loopback
 from ..security.wrong_tokens import Rate, WrongTokens
+from ..work import credentials
 
 log = logging.getLogger("actorgrid.gateway")
 
@@ -72,6 +74,22 @@ def _make_token(path: Path) -> None:
         ) from error
 
 
+@dataclass(frozen=True, slots=True)
+class WorkGate:
+    """Knows the credentials of work that runs on this host. *find_grant*: the allocation of that id, held anywhere."""
+
+    key: bytes
+    host_id: str
+    find_grant: Callable[[str], dict[str, Any] | None]
+
+    def user_of(self, text: str, work_id: str) -> str | None:
+        """For whom the work was submitted; ``None`` when *text* opens nothing (any more)."""
+        grant = self.find_grant(work_id)
+        if not credentials.opens(self.key, text, grant, self.host_id) or grant is None:
+            return None
+        return credentials.user_of(grant)
+
+
 class TokenGate:
     """Lets the host's token and the cluster's API keys through, in constant time; counts and slows down wrong ones.
 
@@ -84,6 +102,7 @@ class TokenGate:
         self._token = token.encode()
         self._token_file = token_file
         self._find_key = find_key
+        self.work: WorkGate | None = None
         self._wrong = WrongTokens("tokens", WRONG_OF_ONE, WRONG_IN_ALL)
         self._logged_s: float | None = None
         self._unlogged = 0
@@ -110,6 +129,27 @@ class TokenGate:
             hint="an API key is needed, of this cluster and still good: actorgrid key create, on one of its hosts"
             if source
             else f"the token is in {self._token_file}; commands find it with --data-dir, or set ACTORGRID_TOKEN",
+        )
+
+    def check_work(self, authorization: str | None, now_s: float, source: str = "") -> tuple[str, str] | None:
+        """Who asks, and with whose rights, for the credential of work; ``None`` for what is none.
+
+        Raises WrongToken for one that is not of work that runs here, or Overloaded when there are too many wrong ones.
+        """
+        scheme, _, given = (authorization or "").partition(" ")
+        text = given.strip()
+        work_id = credentials.work_id_of(text) if scheme.lower() == "bearer" and self.work is not None else None
+        if work_id is None or self.work is None:
+            return None
+        user = self.work.user_of(text, work_id)
+        if user is not None:
+            return f"{user} (work {work_id})", user
+        self._count(now_s, source)
+        raise WrongToken(
+            "the credential of a job or task opens this door only while it runs on this host",
+            asked=work_id[:100],
+            found="it is over, or it never ran here",
+            hint="from outside of work: --data-dir, or ACTORGRID_URL and ACTORGRID_TOKEN",
         )
 
     def _count(self, now_s: float, source: str) -> None:

@@ -51,6 +51,7 @@ from .bridge import Bridge
 from .connections import Connections
 from .hub import Hub
 from .openapi import document
+from .rights import check_route
 from .route import TRAIL, Call, Route, Trail
 from .secured import Certificate
 
@@ -239,14 +240,15 @@ class Door:
                 )
             else:
                 query = None
-            visitor = TRAIL.get().visitor
+            visitor, only = TRAIL.get().visitor, TRAIL.get().only
+            check_route(route, only)
             if route.request is None:
-                result = await route.handler(Call(self, request, None, query, visitor))
+                result = await route.handler(Call(self, request, None, query, visitor, only))
             else:
                 raw = await self.bodies.read(request, self.settings.security.max_body_bytes)
                 try:
                     body = decode(raw, request.content_type, route.request)
-                    result = await route.handler(Call(self, request, body, query, visitor))
+                    result = await route.handler(Call(self, request, body, query, visitor, only))
                 finally:
                     self.bodies.done(raw)
             if isinstance(result, web.StreamResponse):
@@ -312,7 +314,12 @@ class Door:
         """Who asks, by the token. Raises WrongToken, or Overloaded when there are too many wrong ones."""
         source = "" if is_here(request.remote) else str(request.remote)
         token = request.headers.get("Authorization")
-        visitor = self.gate.check(token, asyncio.get_running_loop().time(), time.time(), source)
+        now_s = asyncio.get_running_loop().time()
+        work = self.gate.check_work(token, now_s, source)
+        if work is None:
+            visitor = self.gate.check(token, now_s, time.time(), source)
+        else:
+            visitor, TRAIL.get().only = work
         connection = request.protocol
         if isinstance(connection, Proves):
             connection.prove(visitor)

@@ -31,6 +31,7 @@ from ..cluster.messages import GetJob
 from ..links.pieces import Piece
 from .answers import LogsQuery
 from .attempt_files import OUTPUT_BYTES, AttemptFiles, files_of
+from .rights import check_owner
 from .route import Call, Route
 from .stream import gone, send_bytes
 
@@ -44,6 +45,7 @@ NOT_THERE = (HostUnreachable, CallTimeout, PeerGone, ActorError)
 
 async def _job(call: Call) -> dict[str, Any]:
     record: dict[str, Any] = await call.ask("cluster_manager", GetJob(call.part("job_id"), seen=call.seen), 10.0)
+    check_owner(call, str(record["user_id"]), "job", record["job_id"])
     return record
 
 

@@ -27,6 +27,7 @@ from ..links.messages import SpreadBlobs
 from .answers import Accepted, BatchAccepted, BatchRequest, JobsAnswer, JobsQuery, WaitQuery, WhyAnswer
 from .last_known import ON_A_HOST, cluster_known, last_known, marked
 from .records import job_checks, job_record
+from .rights import check_job, check_jobs
 from .route import Call, Route
 
 COMMIT_TIMEOUT_S = 45.0
@@ -57,6 +58,11 @@ async def post_jobs(call: Call) -> Any:
 
 
 async def _accept(call: Call, requests: list[TaskRequest]) -> list[dict[str, Any]]:
+    if call.only is not None:
+        # Work submits for whom it was submitted for, whoever its process says that it is.
+        requests = [request.model_copy(update={"user_id": call.only}) for request in requests]
+        together = {request.task_id for request in requests}
+        await check_jobs(call, (name for request in requests for name in request.depends_on if name not in together))
     settings = call.door.settings
     contents = [content for request in requests for content in (request.payload, request.stdin) if content is not None]
     wanted = sum(len(content) for content in contents)
@@ -100,7 +106,7 @@ async def get_jobs(call: Call) -> Any:
                 f"there is no job state {state[:40]!r}", asked=state[:40], hint=f"one of {', '.join(words)}"
             )
     known = await cluster_known(call)
-    wanted = ListJobs(states, query.limit, query.cursor or query.before, query.prefix)
+    wanted = ListJobs(states, query.limit, query.cursor or query.before, query.prefix, call.only or "")
     answer = await call.ask("cluster_manager", wanted, ANSWER_S)
     hosts = call.door.mirror.hosts
     return {**answer, "jobs": marked(answer["jobs"], known, hosts), "last_known": last_known(known)}
@@ -109,6 +115,7 @@ async def get_jobs(call: Call) -> Any:
 async def get_job(call: Call) -> Any:
     """One job; with ``wait_s``, when it is final or that time is over."""
     wait_s = call.query_as(WaitQuery).wait_s
+    await check_job(call, call.part("job_id"))
     job = await call.ask("cluster_manager", GetJob(call.part("job_id"), wait_s, call.seen), wait_s + ANSWER_S)
     known = await cluster_known(call, fresh=False) if job["state"] in ON_A_HOST else None
     return marked([job], known, call.door.mirror.hosts)[0]
@@ -116,11 +123,13 @@ async def get_job(call: Call) -> Any:
 
 async def cancel_job(call: Call) -> Any:
     """Cancel a job; a final one stays as it is."""
+    await check_job(call, call.part("job_id"))
     return await call.ask("cluster_manager", CancelJob(call.part("job_id"), by="http"), COMMIT_TIMEOUT_S)
 
 
 async def why_job(call: Call) -> Any:
     """Why a job is where it is."""
+    await check_job(call, call.part("job_id"))
     return await call.ask("cluster_manager", Why(call.part("job_id"), call.seen), 15.0)
 
 

@@ -25,6 +25,7 @@ from actorgrid.errors import (
     LockSlotsDiffer,
     LockTimeout,
     NoQuorum,
+    NotAllowed,
     NotFound,
     QueueFull,
     StaleToken,
@@ -78,6 +79,12 @@ async def post_release(call: Call) -> Any:
     if not wanted.force:
         answer = await _commit(call, release_lock(name, owner, time(), _listed(wanted.token)))
         return {"name": name, "owner": owner, "released": answer["released"]}
+    if call.only is not None:
+        raise NotAllowed(
+            "a job or task may not take a lock from its owner",
+            asked=owner,
+            hint="do it from outside of work: actorgrid lock release --force",
+        )
     by = call.visitor if call.visitor not in ("", ADMIN) else wanted.user_id or UNKNOWN_USER
     if not by.isprintable():
         raise BadRequest("not the name of a user", asked=ascii(by)[:100], hint="letters that can be printed")

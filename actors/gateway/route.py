@@ -33,6 +33,8 @@ class Call:
     query: Any
     visitor: str = ""
     """Who asks, by the token."""
+    only: str | None = None
+    """Work asks, with the rights of this user: what is another's is not for it. ``None``: whoever may do all."""
 
     def part(self, name: str) -> str:
         """A part of the path, decoded."""
@@ -119,6 +121,7 @@ class Trail:
     route: Route | None = None
     streaming: bool = False
     visitor: str = ""
+    only: str | None = None
 
 
 TRAIL: ContextVar[Trail] = ContextVar("gateway_trail")

@@ -30,7 +30,7 @@ ATTACH_S = 60.0
 async def open_session(call: Call) -> Any:
     """Open a session."""
     request = call.body_as(SessionRequest)
-    return await call.ask("load_balancer", OpenSession(request.user_id or UNKNOWN_USER, request.python))
+    return await call.ask("load_balancer", OpenSession(call.only or request.user_id or UNKNOWN_USER, request.python))
 
 
 async def renew_session(call: Call) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from itertools import groupby
@@ -16,11 +17,14 @@ from ..replication.messages import Mutate, Read, ReadPrefix
 from .answers import EventsQuery, StateAnswer, StateQuery, WatchQuery
 from .body import encode_json
 from .hub import Item
+from .rights import own_changes
 from .route import Call, Route
 from .stream import send_events
 
 MAX_KEY = 1024
 RESYNC_KEYS = 10_000
+USERS_KEPT = 10_000
+"""Jobs whose users a stream for work remembers."""
 """Keys under a watched prefix that are sent (again); with more, the first ones are."""
 HISTORY_PAGE = 500
 
@@ -94,7 +98,18 @@ async def get_events(call: Call) -> Any:
 
     with call.door.hub.listen_to_events() as listener:
         start = _nothing() if first is None else since(first)
-        return await send_events(call.http, listener, start, lambda last: since(last + 1))
+        if call.only is None:
+            return await send_events(call.http, listener, start, lambda last: since(last + 1))
+        users: dict[str, str | None] = {}
+
+        async def own(item: Item) -> Item | None:
+            # What was decided of it once is decided for good: a job stays its user's.
+            if len(users) > USERS_KEPT:
+                users.clear()
+            kept = await own_changes(call, json.loads(item.data), users)
+            return None if kept is None else Item(item.index, encode_json(kept))
+
+        return await send_events(call.http, listener, start, lambda last: since(last + 1), own=own)
 
 
 async def _nothing() -> AsyncIterator[Item]:

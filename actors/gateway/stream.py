@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 
 from aiohttp import web
@@ -92,11 +92,13 @@ async def send_events(
     start: AsyncIterator[Item],
     refill: Callable[[int], AsyncIterator[Item]],
     heartbeat_s: float = HEARTBEAT_S,
+    *,
+    own: Callable[[Item], Awaitable[Item | None]] | None = None,
 ) -> web.StreamResponse:
     """Server-sent events: those of *start*, then what *listener* gets, each index once.
 
-    ``refill(last)`` gives again what a gap may have hidden. Ends with ``event: end`` and the reason when the
-    client is too slow or the host stops.
+    ``refill(last)`` gives again what a gap may have hidden; *own* gives the part that the client may see, if any. Ends
+    with ``event: end`` and the reason when the client is too slow or the host stops.
     """
     response = await begin(request, "text/event-stream", {"X-Accel-Buffering": "no"})
     last = 0
@@ -106,6 +108,10 @@ async def send_events(
         if item.index and item.index <= last:
             return
         last = max(last, item.index)
+        shown = item if own is None else await own(item)
+        if shown is None:
+            return
+        item = shown
         await write(request, response, sse(item.data, event_id=item.index), last_words("lagging"))
 
     try:

@@ -7,6 +7,7 @@ ATTEMPT_ID/           0700
   stdout, stderr      bounded; what is dropped is counted in the status
   status.msgpack      how it ended: see shim.py. Renamed into place; its room is reserved beforehand
   result.bin          result of a function job (transports/task_frames.py); renamed into place
+  credential.json     0600, how clients in it find the agent (credentials.py); gone once the ledger knows the end
   reported            empty; made once the ledger knows the end
 
 Whoever finds ``started`` without ``status.msgpack`` and the lock free knows that the shim was killed.
@@ -79,6 +80,11 @@ class AttemptDir:
     def result(self) -> Path:
         """The result file of a function job."""
         return self.path / "result.bin"
+
+    @property
+    def credential_file(self) -> Path:
+        """Where clients inside the attempt find this host's door."""
+        return self.path / "credential.json"
 
     @property
     def status_file(self) -> Path:

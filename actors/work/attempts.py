@@ -55,6 +55,7 @@ from .outcomes import (
 from .process_tree import send
 from .shim_link import SPEC_VERSION, ShimLink
 from .untrusted_files import size_of
+from .work_door import WorkDoor
 from .zygote_link import ZygoteLink
 
 MAX_ERROR_RESULT_BYTES = 4 * 2**20  # a result file larger than that is not read by the agent
@@ -91,7 +92,10 @@ class LiveAttempt:
 class Attempts:
     """All attempts of this host that the ledger does not know the end of. At most ``work.max_attempts`` run."""
 
-    def __init__(self, server: Server, mirror: LedgerMirror, zygote: ZygoteLink, keeper: LeaseKeeper) -> None:
+    def __init__(
+        self, server: Server, mirror: LedgerMirror, zygote: ZygoteLink, keeper: LeaseKeeper, door: WorkDoor
+    ) -> None:
+        self._door = door
         self.started_total = 0
         self.adopted_total = 0
         self.ended_total: dict[str, int] = {}
@@ -133,6 +137,10 @@ class Attempts:
         if is_over(job, attempt_id):
             return
         live = self.live.get(attempt_id)
+        if live is not None and live.directory.exists() and not self._door.has(live.directory.credential_file):
+            self._door.give(
+                live.directory.credential_file, allocation
+            )  # from before our start: the door may have moved
         if live is None and not self._stopping and attempt_id not in self._waiting:
             if reason := reason_to_end(job):
                 self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), reason)
@@ -268,6 +276,7 @@ class Attempts:
             await self._report(attempt, facts)
         del self.live[attempt_id]
         if facts is not None:
+            self._door.take(attempt.directory.credential_file)
             attempt.directory.mark_reported()
             self.on_reported(attempt.directory)
         while self._waiting and len(self.live) < self._server.host.settings.work.max_attempts:
@@ -371,6 +380,7 @@ class Attempts:
             # Bringing them has a limit of its own, and may rightly take long: the time to start begins after it.
             attempt.start_by = self._start_by()
             attempt.directory.create(self._spec(job, allocation, inputs))
+            self._door.give(attempt.directory.credential_file, allocation)
         if not self._keeper.may_start(attempt.isolation_s):
             return True  # what it needs took its time
         deadline = self._keeper.lease.deadline(attempt.isolation_s)
@@ -523,6 +533,7 @@ class Attempts:
                 token=allocation["token"],
                 attempt_number=number_of(attempt_id) or 1,
                 job_id=job["job_id"],
+                credential_file=AttemptDir(paths.attempts_dir, attempt_id).credential_file,
                 cpu_milli=resources.get("cpu_milli", 0),
                 grace_s=float(job.get("grace_s") or 0.0) if job.get("preemptible") else None,
             ),

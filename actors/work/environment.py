@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from actorgrid.fencing import FencingToken
-from actorgrid.task_context import ATTEMPT_NUMBER, JOB_ID, LEASE_ID, TOKEN
+from actorgrid.task_context import ATTEMPT_NUMBER, CREDENTIAL_FILE, JOB_ID, LEASE_ID, TOKEN
 
 from .linux import MARK_ATTEMPT, MARK_HOST
 
@@ -25,7 +25,7 @@ _PASSED_ON = frozenset(
     | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}
 )
 
-OF_GRANT = (TOKEN, ATTEMPT_NUMBER, JOB_ID, LEASE_ID)
+OF_GRANT = (TOKEN, ATTEMPT_NUMBER, JOB_ID, LEASE_ID, CREDENTIAL_FILE)
 
 # The variable by which each vendor's runtime is told its devices.
 VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
@@ -74,13 +74,16 @@ def work_environment(
     lease_id: str = "",
     cpu_milli: int = 0,
     grace_s: float | None = None,
+    credential_file: Path | None = None,
 ) -> dict[str, str]:
     """Everything a process of users' work sees. The user's values win over the agent's, ours over both.
 
     *token* is that of the grant it runs under; a worker that nobody has leased yet has none. *grace_s* is how long it
-    has between SIGTERM and SIGKILL when it is preempted; ``None``: it is not.
+    has between SIGTERM and SIGKILL when it is preempted; ``None``: it is not. *credential_file*: where clients in it
+    find this host's door.
     """
     variables = passed_on(agent)
+    variables["PATH"] = with_own_commands(variables.get("PATH", os.defpath))
     variables["PYTHONUNBUFFERED"] = "1"  # output is a pipe: without it, lines of a Python program arrive late
     if cpu_milli:
         variables["OMP_NUM_THREADS"] = str(max(1, cpu_milli // 1000))
@@ -97,9 +100,17 @@ def work_environment(
         variables[JOB_ID] = job_id
     if lease_id:
         variables[LEASE_ID] = lease_id
+    if credential_file is not None:
+        variables[CREDENTIAL_FILE] = str(credential_file)
     if grace_s is not None:
         variables["ACTORGRID_GRACE_S"] = f"{grace_s:g}"
     return variables
+
+
+def with_own_commands(path: str, folder: str = os.path.dirname(sys.executable)) -> str:
+    """*path* with the *folder* of our own ``actorgrid`` command behind all others, where there is one."""
+    known = path.split(os.pathsep)
+    return path if folder in known or not os.path.exists(os.path.join(folder, "actorgrid")) else f"{path}:{folder}"
 
 
 def enforcement(

@@ -40,6 +40,7 @@ from .environment import PYTHON, device_variables, enforcement, host_tag, work_e
 from .housekeeping import end_marked
 from .lease_keeper import LeaseKeeper
 from .shim_link import SPEC_VERSION, ShimLink
+from .work_door import WorkDoor
 from .worker_end import WorkerEnding, ending_of, read_lease, write_lease
 from .zygote_link import ZygoteLink
 
@@ -53,7 +54,10 @@ ENDING_LOOK_S = 0.02
 class Leases:
     """The workers of this host's pools and the leases they serve."""
 
-    def __init__(self, server: Server, mirror: LedgerMirror, zygote: ZygoteLink, keeper: LeaseKeeper) -> None:
+    def __init__(
+        self, server: Server, mirror: LedgerMirror, zygote: ZygoteLink, keeper: LeaseKeeper, door: WorkDoor
+    ) -> None:
+        self._door = door
         pools = server.host.settings.work.pools
         sizes = {name: (getattr(pools, name).warm, getattr(pools, name).max) for name in type(pools).model_fields}
         self.workers_started_total = 0
@@ -116,6 +120,11 @@ class Leases:
         """The ledger granted a session a worker here."""
         if allocation["allocation_id"] in self._detaching:
             return
+        worker = self._pools.worker_of(allocation["allocation_id"])
+        if worker is not None:
+            path = self._credential_file(worker.worker_id, allocation["allocation_id"])
+            if not self._door.has(path):
+                self._door.give(path, allocation)  # from before our start: the door may have moved
         env = tuple(sorted((allocation.get("env") or {}).items()))
         key = LeaseKey(allocation["owner"]["session_id"], tuple(allocation["gpu_uuids"]), env)
         self._carry_out(
@@ -376,6 +385,7 @@ class Leases:
         if self._left:
             return  # we hung up; the worker lives on
         self._let_go(worker_id)
+        self._door.take_all(self._server.host.paths.workers_dir / worker_id)
         self._secrets.pop(worker_id, None)
         self._given.discard(worker_id)
         for waiter in self._opening.pop(worker_id, []):
@@ -399,11 +409,18 @@ class Leases:
             work_id=worker_id,
             token=grant.get("token", ()),
             lease_id=grant.get("allocation_id", ""),
+            credential_file=self._credential_file(worker_id, grant["allocation_id"]) if grant else None,
             cpu_milli=int(grant.get("cpu_milli", 0)),
         )
 
+    def _credential_file(self, worker_id: str, lease_id: str) -> Path:
+        # One for each lease: what the lease before left running must not find the next one's.
+        return AttemptDir(self._server.host.paths.workers_dir, worker_id).path / f"credential-{lease_id}.json"
+
     def _open(self, worker_id: str, lease_id: str) -> None:
         allocation = self._mirror.allocations.get(lease_id, {})
+        if allocation:
+            self._door.give(self._credential_file(worker_id, lease_id), allocation)
         devices = self._mirror.hosts.get(str(allocation.get("host")), {}).get("devices", [])
         key = self._pools.key_of(lease_id)
         env = self._environment(worker_id, dict(key.env), devices, key.gpu_uuids, allocation)
@@ -446,6 +463,7 @@ class Leases:
                 self._pools.worker_spoiled(worker_id)
 
     def _close(self, worker_id: str) -> None:
+        self._door.take_all(self._server.host.paths.workers_dir / worker_id)
         link = self._links.get(worker_id)
         if link is None or not link.send(["worker", ["close"]]):
             self._carry_out(self._pools.worker_overdue(worker_id))
@@ -454,6 +472,7 @@ class Leases:
         self._server.runtime.after(grace_s, lambda: self._carry_out(self._pools.worker_overdue(worker_id)))
 
     def _retire(self, worker_id: str) -> None:
+        self._door.take_all(self._server.host.paths.workers_dir / worker_id)
         link = self._links.get(worker_id)
         if link is not None:
             link.send(["stop", "retired", self._server.host.settings.work.kill_grace_s])

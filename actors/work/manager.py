@@ -37,6 +37,7 @@ from .lease_keeper import LeaseKeeper
 from .leases import TICK_S, Leases
 from .messages import AttachLease, DetachLease, EndAllWork, ListAttempts, StartDelay, TellWorkerEnd
 from .process_tree import send
+from .work_door import WorkDoor
 from .worker_end import WorkerEnding
 from .zygote_link import ZygoteLink
 
@@ -61,8 +62,9 @@ class WorkerManager(Server):
         self._zygote = ZygoteLink(runtime, self.log.warning, host.settings.work.containment, str(guard))
         self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="begun")
         self._keeper = LeaseKeeper(self, self._mirror, self._renew, self._take_up_all, self._patience, self._strays)
-        self._attempts = Attempts(self, self._mirror, self._zygote, self._keeper)
-        self._leases = Leases(self, self._mirror, self._zygote, self._keeper)
+        self._door = WorkDoor(self)
+        self._attempts = Attempts(self, self._mirror, self._zygote, self._keeper, self._door)
+        self._leases = Leases(self, self._mirror, self._zygote, self._keeper, self._door)
         self._follows = False
         self._killed_escaped = 0
         self._attempts_in_turn, self._blobs_in_turn = InTurn(LOOKS_MAX), InTurn(LOOKS_MAX)
@@ -73,6 +75,7 @@ class WorkerManager(Server):
         """Start the zygote and take up what lives. The ledger is followed as soon as it answers."""
         remove_dead_sockets(self.host.paths.work_sockets_dir)
         self._zygote.on_ready = lambda _containment: self._note_containment()
+        self._door.start()
         self._zygote.start()
         self._attempts.recover()
         self._leases.recover()
