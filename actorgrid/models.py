@@ -344,6 +344,8 @@ class LeaseGrant(Answer):
     enforcement: str
     tenancy: str
     python: str
+    containment: str = "unknown"
+    """What the worker is kept in: cgroup, freezer, pid_namespace; none: what it forks may escape its end."""
 
 
 class Preemption(Answer):
@@ -494,6 +496,8 @@ class ClusterNode(Answer):
     """Where clients of other machines reach it; ``None``: nowhere."""
     draining: bool = False
     """It gets nothing new."""
+    containment: str | None = None
+    """What its work is kept in: cgroup, freezer, pid_namespace; none: work may escape its end. ``None``: not known."""
     measured: dict[str, Any] | None = None
     """Its disk and network: at, fdatasync_ms, write_mb_per_s, to, round_trip_ms, network_mb_per_s."""
 

@@ -73,7 +73,8 @@ def check_all(call: Call, config_dir: Path | None) -> Report:
         bind, port = str(report.value("cluster.bind", "127.0.0.1")), int(report.value("cluster.base_port", 7400))
         report.findings += check_port(bind, port)
     report.findings += [*check_inventory(call), *check_measured(call), *check_trust(call)] if report.running else []
-    report.findings += [*check_vendors(), *check_enforcement(), *check_cgroup(), *check_tenancy()]
+    report.findings += [*check_vendors(), *check_enforcement(), *check_cgroup(), *check_containment()]
+    report.findings += check_tenancy()
     report.findings += [*check_clock(), *check_limits()]
     return report
 
@@ -370,6 +371,19 @@ def check_cgroup() -> Iterator[Finding]:
         yield Finding(
             "cgroup", "note", "none with a memory controller is writable: --memory is watched, not a hard limit", fix
         )
+
+
+def check_containment() -> Iterator[Finding]:
+    """What keeps what work forks from outliving it."""
+    from actorgrid.actors.work.containment import choose
+
+    kept = choose()
+    if kept.holds:
+        why = f" ({kept.why})" if kept.why else ""
+        yield Finding("containment", "ok", f"{kept.kind}: {kept.text}{why}")
+    else:
+        fix = "run the agent under systemd with Delegate=yes, or as root, or allow unprivileged user namespaces"
+        yield Finding("containment", "note", f"{kept.text} ({kept.why})", fix)
 
 
 def check_tenancy() -> Iterator[Finding]:

@@ -26,6 +26,7 @@ from ..consensus.mirror import LEADERLESS_S, LedgerMirror
 from ..consensus.waiting_bytes import LIMITS_SINCE
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from ..links.messages import AskHost, AskHosts
+from ..work.containment_here import containment_here
 from ..work.messages import StartDelay
 from .absence import Absence
 from .condition import away_s, condition_of, keeping_back, not_told, summary_of, unsure_note
@@ -429,7 +430,8 @@ class ClusterManager(Server):
     @handles(ListHosts)
     async def _hosts(self, request: ListHosts) -> list[dict[str, Any]]:
         await self._mirror.reached(request.seen)
-        reports = {self.host.host_id: await self._health(), **await self._reports_elsewhere()}
+        own = {**await self._health(), "containment": await containment_here(self)}
+        reports = {self.host.host_id: own, **await self._reports_elsewhere()}
         known = await self._cluster_health()
         devices = await self._devices()
         port = await self._port()
@@ -502,6 +504,7 @@ class ClusterManager(Server):
             "memory_mib_allocated": sum(a["memory_mib"] for a in held),
             **condition_of(record, reports, known, time()),
             "draining": record.get("draining", False),
+            "containment": (reports.get(record["host_id"]) or {}).get("containment"),
             "measured": record.get("measured"),
         }
 

@@ -17,6 +17,7 @@ from ..cluster.messages import HealthReport, HostsAway, LeaveStep
 from ..gpu.messages import AcquireLease, OwnReadings
 from ..host.messages import RestartHost
 from ..work.attempt_dir import AttemptDir
+from ..work.containment_here import containment_here
 from ..work.messages import AttachLease, DetachLease, EndAllWork, StartDelay, TellWorkerEnd
 from .measuring import SERVICE
 from .pieces import Fields, Piece, check_digest, is_count, read_piece, read_result_piece
@@ -137,9 +138,10 @@ class Services:
         return await self._server.call("host", RestartHost(by))
 
     async def _health(self, _asker: str, _fields: Fields) -> Fields:
-        """How this host is: ``health`` and ``problems``."""
+        """How this host is: ``health`` and ``problems``, and in what it keeps work."""
         report = await self._server.call("fault_detector", HealthReport(), 2.0)
-        return {"health": str(report["health"]), "problems": list(report["problems"])}
+        kept = await containment_here(self._server)
+        return {"health": str(report["health"]), "problems": list(report["problems"]), "containment": kept}
 
     async def _hosts_away(self, _asker: str, _fields: Fields) -> Any:
         """Whom this host misses: for the host that leads."""

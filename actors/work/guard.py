@@ -285,6 +285,9 @@ def _detach(path: str, ready: int) -> NoReturn:
     try:
         os.setsid()
         if os.fork() == 0:
+            null = os.open(os.devnull, os.O_RDWR)
+            for target in (0, 1, 2):
+                os.dup2(null, target)  # whoever reads what the agent writes is not to wait for us to end
             close_all_but([0, 1, 2, ready])
             be_guard(path, ready)
         code = 0

@@ -285,6 +285,7 @@ class Leases:
                 devices, allocation["gpu_uuids"], allocation["gpu_milli"], allocation["gpu_memory_mib"]
             ),
             "tenancy": "single",  # workers run under the agent's user
+            "containment": "none" if self._zygote.containment is None else self._zygote.containment.kind,
             "python": PYTHON,
         }
 

@@ -35,7 +35,7 @@ from .housekeeping import (
 )
 from .lease_keeper import LeaseKeeper
 from .leases import TICK_S, Leases
-from .messages import AttachLease, DetachLease, EndAllWork, ListAttempts, StartDelay, TellWorkerEnd
+from .messages import AttachLease, ContainmentAsked, DetachLease, EndAllWork, ListAttempts, StartDelay, TellWorkerEnd
 from .process_tree import send
 from .work_door import WorkDoor
 from .worker_end import WorkerEnding
@@ -221,6 +221,11 @@ class WorkerManager(Server):
     def _start_delay(self, request: StartDelay) -> dict[str, Any]:
         return self._attempts.start_delay(request.attempt_id)
 
+    @handles(ContainmentAsked)
+    def _containment_asked(self, _request: ContainmentAsked) -> str | None:
+        kept = self._zygote.containment
+        return None if kept is None else kept.kind
+
     @handles(EndAllWork)
     async def _end_all_work(self, request: EndAllWork) -> int:
         count = self._attempts.stop_all(request.grace_s) + self._leases.stop_all()
@@ -315,6 +320,7 @@ class WorkerManager(Server):
             "workers": workers,
             "leases": self._leases.known(),
             "zygote_pid": self._zygote.pid,
+            "containment": None if self._zygote.containment is None else self._zygote.containment.to_plain(),
             "follows_ledger": self._follows,
             "lease_age_s": self._keeper.age_s(),
             "lease_age_max_s": self._keeper.age_max_s(),

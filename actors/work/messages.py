@@ -46,6 +46,11 @@ class StartDelay:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainmentAsked:
+    """What work is kept in on this host. Answer: its kind (containment.KINDS); None while that is being tried out."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndAllWork:
     """Stop every attempt and worker in order (SIGTERM, grace, SIGKILL). Answer: how many were stopped."""
 

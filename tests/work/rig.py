@@ -267,6 +267,7 @@ class Rig:
             "pool": fields.pop("pool", "gpu_compute" if gpu_indexes else "general"),
             "env": fields.pop("env", {}),
             "term": self.term,
+            **fields,
         }
         self.propose(command)
         return self.attach(lease_id)

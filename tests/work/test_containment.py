@@ -153,6 +153,18 @@ def test_a_killed_guard_is_replaced_and_told(contained: Rig, name: str, tmp_path
     wait_for(lambda: not alive(second[0]), what="the guard to leave when it is not needed")
 
 
+def test_the_guard_holds_nothing_of_the_agent_and_leaves_with_the_last(rig: Rig) -> None:
+    rig.submit("a", command=["sleep", "1000"])
+    rig.running(rig.grant("a"))
+    (guard,) = guards(rig)
+    opened = {os.readlink(f"/proc/{guard}/fd/{fd}") for fd in ("0", "1", "2")}
+    assert opened == {"/dev/null"}, "who waits for the end of what the agent writes does not wait for the guard"
+    rig.propose({"type": "cancel_job", "job_id": "a"})
+    rig.ended("a.1")
+    rig.kill_manager()
+    wait_for(lambda: not alive(guard), what="the guard's end")
+
+
 def guards(rig: Rig) -> list[int]:
     """The processes that listen on the guard's socket of that host."""
     inode = next(

@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from actorgrid.actors.work.containment import choose
 from actorgrid.errors import (
     PeerRefused,
     PythonMismatch,
@@ -38,6 +39,7 @@ add.__module__ = "__main__"
 def test_a_leased_worker_runs_tasks(rig: Rig) -> None:
     grant = rig.lease("L1")
     assert (grant["tenancy"], grant["enforcement"], grant["gpu_uuids"]) == ("single", "none", [])
+    assert grant["containment"] == choose().kind
     assert os.stat(grant["socket_path"]).st_mode & 0o777 == 0o600
     with RawClient(grant) as client:
         welcome = client.welcome()
