@@ -1,4 +1,8 @@
-"""A task of the typical mix, as the table of expected completion reckons with it."""
+"""A task of the typical mix, as the tables of expected completion reckon with it, and how such a table is read."""
+
+
+cdef enum:
+    CPU_KEPT = 11               # sixteenths; see reference/completion.py
 
 
 cdef struct Task:
@@ -9,3 +13,12 @@ cdef struct Task:
 
 
 cdef int listed(object tasks, Task* into) except -1
+
+
+cdef inline long long worth_between(const int* line, Py_ssize_t cpu_buckets, int cpu_shift, long long cpu) noexcept nogil:
+    """What *line* has for so much CPU; one beyond the last bucket is taken for the last."""
+    cdef long long at = cpu >> cpu_shift, part
+    if at >= cpu_buckets - 1:
+        return line[cpu_buckets - 1]
+    part = (cpu >> (cpu_shift - 10)) & 1023
+    return (line[at] * (1024 - part) + line[at + 1] * part) >> 10

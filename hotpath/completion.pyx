@@ -1,98 +1,119 @@
 # cython: cdivision=True
 """Expected completion, compiled. Contract and prose: ``reference/completion.py``."""
 
-from cpython cimport array
-
 from array import array as new_array
 
-from actorgrid.hotpath.reference.completion import UNIT as _UNIT, PARTIAL_SHIFT as _PARTIAL_SHIFT
+from actorgrid.hotpath.reference.completion import (
+    COUNT_UNIT as _COUNT_UNIT,
+    CPU_KEPT as _CPU_KEPT,
+    CPU_MAX as _CPU_MAX,
+    DRAWN_TENTHS as _DRAWN_TENTHS,
+    PART_BITS as _PART_BITS,
+    UNIT as _UNIT,
+    USE_OF_SEVERAL_TENTHS as _USE_OF_SEVERAL_TENTHS,
+    USE_TENTHS as _USE_TENTHS,
+    Shares,
+)
 
 cdef enum:
     WHOLE = 1000
     TASKS_MAX = 256
     UNIT = 16
-    PARTIAL_SHIFT = 11
+    DRAWN_TENTHS = 4
+    USE_TENTHS = 1
+    USE_OF_SEVERAL_TENTHS = 3
+    COUNT_UNIT = 256
+    CPU_MAX = 1 << 30
+    PART_BITS = 10
 
-assert (UNIT, PARTIAL_SHIFT) == (_UNIT, _PARTIAL_SHIFT)
+assert (UNIT, DRAWN_TENTHS, USE_TENTHS, USE_OF_SEVERAL_TENTHS, CPU_KEPT, COUNT_UNIT, CPU_MAX, PART_BITS) == (
+    _UNIT, _DRAWN_TENTHS, _USE_TENTHS, _USE_OF_SEVERAL_TENTHS, _CPU_KEPT, _COUNT_UNIT, _CPU_MAX, _PART_BITS)
 
 cdef int listed(object tasks, Task* into) except -1:
     cdef int at = 0
     if len(tasks) > TASKS_MAX:
         raise AssertionError(f"{len(tasks)} typical tasks; check_mix leaves no more than {TASKS_MAX}")
     for cpu_milli, count, milli, weight in tasks:
-        into[at] = Task(cpu_milli, count, milli, weight)
+        into[at] = Task(min(cpu_milli, CPU_MAX), min(count, WHOLE), milli, weight)
         at += 1
     return at
 
 
-def partial_worth(tasks):
+def share_worth(tasks, prices):
     cdef Task ones[TASKS_MAX]
-    cdef int count = listed(tasks, ones), at, free
-    cdef long long total, mass
-    found = new_array("i", bytes(4 * WHOLE))
-    cdef int[:] worth = found
-    for free in range(1, WHOLE):
-        total = mass = 0
+    cdef Task priced[TASKS_MAX]
+    cdef long long drawn[WHOLE + 1]
+    cdef long long asked[WHOLE + 1]
+    cdef long long counts[WHOLE + 1]
+    cdef long long packed[WHOLE + 1]
+    cdef int count = listed(tasks, ones), sizes = listed([(0, 1, milli, price) for milli, price in prices], priced)
+    cdef int at, free
+    cdef long long mass, worth, cpu, taken, milli
+    drawn[0] = asked[0] = counts[0] = packed[0] = 0
+    for free in range(1, WHOLE + 1):
+        mass = worth = cpu = taken = 0
         for at in range(count):
-            if ones[at].count == 1 and ones[at].milli <= free and ones[at].weight:
+            milli = ones[at].milli
+            if ones[at].count == 1 and milli < WHOLE and milli <= free and ones[at].weight:
                 mass += ones[at].weight
-                total += ones[at].weight * (ones[at].milli * UNIT + worth[free - ones[at].milli])
-        worth[free] = <int>(total // mass) if mass else 0
-    return found
+                worth += ones[at].weight * (milli * UNIT + drawn[free - milli])
+                cpu += ones[at].weight * (ones[at].cpu + asked[free - milli])
+                taken += ones[at].weight * (COUNT_UNIT + counts[free - milli])
+        drawn[free] = worth // mass if mass else 0
+        counts[free] = taken // mass if mass else 0
+        asked[free] = min(<long long>CPU_MAX, cpu // mass) if mass else 0
+        packed[free] = packed[free - 1]
+        for at in range(sizes):
+            if priced[at].milli <= free:
+                packed[free] = max(packed[free], packed[free - priced[at].milli] + priced[at].weight)
+    worths, cpus = new_array("i", bytes(4 * WHOLE)), new_array("i", bytes(4 * WHOLE))
+    cdef int[:] of_worth = worths
+    cdef int[:] of_cpu = cpus
+    for free in range(WHOLE):
+        of_worth[free] = <int>((DRAWN_TENTHS * drawn[free] + (10 - DRAWN_TENTHS) * packed[free]) // 10)
+        of_cpu[free] = <int>(asked[free])
+    return Shares(worths, cpus, max(COUNT_UNIT, counts[WHOLE]))
 
 
-def completion(tasks, partials, Py_ssize_t cpu_buckets, int cpu_shift, int wholes, Py_ssize_t buckets):
+def whole_worth(tasks, shares, Py_ssize_t cpu_buckets, int cpu_shift, int wholes, long long total_weight):
     cdef Task all[TASKS_MAX]
     cdef Task* task
-    cdef int count = listed(tasks, all), at, whole, half, left
-    cdef Py_ssize_t cpu, bucket, here, there
-    cdef long long total, mass, worth, need, steps, rest, low, part, share, portion
-    cdef long long one = 1 << (cpu_shift + PARTIAL_SHIFT)
-    cdef long long last = (buckets - 1) << PARTIAL_SHIFT
-    cdef const int[:] of_partial = partials
-    found = new_array("i", bytes(4 * cpu_buckets * (wholes + 1) * buckets))
-    cdef int[:] view = found
-    cdef int* table = &view[0]
+    cdef int count = listed(tasks, all), at, whole
+    cdef Py_ssize_t bucket
+    cdef long long total, mass, has, needed, worth, rest, share, shares_taken = shares.taken, used
+    cdef const int[:] share_worths = shares.worth
+    cdef const int[:] share_cpus = shares.cpu
+    streams = new_array("i", bytes(4 * cpu_buckets * (wholes + 1)))
+    found = new_array("i", bytes(4 * cpu_buckets * (wholes + 1)))
+    cdef int[:] of_streams = streams
+    cdef int[:] of_found = found
+    cdef int* stream = &of_streams[0]
     with nogil:
-        for cpu in range(cpu_buckets):
-            for whole in range(wholes + 1):
-                for bucket in range(buckets):
-                    here = (whole * buckets + bucket) * cpu_buckets + cpu
-                    total = mass = 0
-                    for at in range(count):
-                        task = &all[at]
-                        steps = task.cpu >> cpu_shift
-                        rest = task.cpu & ((1 << cpu_shift) - 1)
-                        if steps + (rest > 0) > cpu:
-                            continue
-                        left = whole
-                        worth = bucket << PARTIAL_SHIFT
-                        need = task.count * task.milli * UNIT
-                        if task.milli == WHOLE:
-                            if left < task.count:
-                                continue
-                            left -= <int>task.count
-                        elif worth >= need:
-                            worth -= need
-                        elif left >= task.count:
-                            left -= <int>task.count
-                            worth += task.count * of_partial[WHOLE - task.milli]
-                            if worth > last:
-                                worth = last
-                        else:
-                            continue
-                        low = worth >> PARTIAL_SHIFT
-                        part = worth & ((1 << PARTIAL_SHIFT) - 1)
-                        mass += task.weight * one
-                        total += task.weight * one * need
-                        for half in range(4):
-                            share = rest if half & 1 else (1 << cpu_shift) - rest
-                            portion = part if half & 2 else (1 << PARTIAL_SHIFT) - part
-                            if share and portion:
-                                there = (left * buckets + low + (half >> 1)) * cpu_buckets + cpu - steps - (half & 1)
-                                if there == here:
-                                    mass -= task.weight * share * portion
-                                else:
-                                    total += task.weight * share * portion * table[there]
-                    table[here] = <int>(total // mass) if mass else 0
+        for whole in range(1, wholes + 1):
+            for bucket in range(cpu_buckets):
+                total = mass = used = 0
+                for at in range(count):
+                    task = &all[at]
+                    has = (<long long>bucket << cpu_shift) - task.cpu
+                    if has < 0 or task.count > whole:
+                        continue
+                    if task.milli == WHOLE:
+                        share = task.weight * COUNT_UNIT
+                        worth = task.count * WHOLE * UNIT
+                        needed = 0
+                        used += task.weight * (USE_OF_SEVERAL_TENTHS if task.count > 1 else USE_TENTHS)
+                    else:
+                        share = task.weight * COUNT_UNIT * COUNT_UNIT // shares_taken
+                        needed = task.count * share_cpus[WHOLE - task.milli]
+                        rest = task.count * share_worths[WHOLE - task.milli]
+                        if has < needed:
+                            rest = rest * ((has << PART_BITS) // needed) >> PART_BITS
+                        worth = task.count * task.milli * UNIT + rest
+                    mass += share
+                    total += share * (worth + worth_between(stream + (whole - task.count) * cpu_buckets, cpu_buckets,
+                                                            cpu_shift, max(0, has - (needed * CPU_KEPT >> 4))))
+                stream[whole * cpu_buckets + bucket] = <int>(total // mass) if mass else 0
+                of_found[whole * cpu_buckets + bucket] = <int>(
+                    stream[whole * cpu_buckets + bucket] + used * whole * WHOLE * UNIT // (10 * total_weight)
+                )
     return found

@@ -8,7 +8,7 @@ Here it is split into what a device's free share adds (``share_mass``) and what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
@@ -27,16 +27,16 @@ KINDS_MAX = 16
 CPU_SHIFT_MIN = 10
 CPU_BUCKETS_MAX = 128
 WHOLES_MAX = 16
-BUCKETS_OF_A_GPU = 8
+DEMAND_UNIT = 65_536
 
-# Until somebody says what arrives: shares and whole devices, few of them with much CPU.
+# Until somebody says what arrives: shares and whole devices, and enough tasks of several to keep nodes whole for them.
 DEFAULT_MIX = (
     TypicalTask(2_000, 1, 250, 2.0),
     TypicalTask(4_000, 1, 500, 2.0),
     TypicalTask(8_000, 1, 1000, 4.0),
-    TypicalTask(16_000, 2, 1000, 0.5),
-    TypicalTask(32_000, 4, 1000, 0.25),
-    TypicalTask(64_000, 8, 1000, 0.25),
+    TypicalTask(16_000, 2, 1000, 1.0),
+    TypicalTask(32_000, 4, 1000, 1.0),
+    TypicalTask(64_000, 8, 1000, 1.0),
 )
 
 
@@ -44,7 +44,8 @@ DEFAULT_MIX = (
 class Mix:
     """The sums: ``share_mass`` by [model][cpu rank][threshold rank], ``whole_mass`` by [model][cpu rank][count], flat.
 
-    A rank is how many of ``cpus`` (or ``thresholds``) are at most what there is, from 0.
+    A rank is how many of ``cpus`` (or ``thresholds``) are at most what there is, from 0. ``share_demand`` is the
+    weight of each size of share; ``named`` what part of the GPU asked for, in DEMAND_UNITs, names which of ``kinds``.
     """
 
     cpus: tuple[int, ...]
@@ -54,21 +55,25 @@ class Mix:
     share_mass: tuple[int, ...]
     whole_mass: tuple[int, ...]
     tasks: tuple[tuple[tuple[int, int, int, int], ...], ...]
+    share_demand: dict[int, int]
+    named: tuple[tuple[tuple[int, ...], int], ...]
 
 
-def most_popular(ranked: Iterable[tuple[Shape, int]]) -> dict[Shape, int]:
+def most_popular(
+    ranked: Iterable[tuple[Shape, int]], always: Callable[[Shape], bool] = lambda _shape: False
+) -> dict[Shape, int]:
     """Of shapes and how often each came, the most frequent first: those that make up POPULAR_SHARE of what came.
 
-    FGD's typical mix (section 3.2 of its paper); shapes without a GPU belong to it.
+    FGD's typical mix (section 3.2 of its paper); shapes without a GPU belong to it. With those that are kept *always*
+    however rare: tasks of several devices are few, and are what is lost when no node is whole any more.
     """
     counts = list(ranked)
     wanted = POPULAR_SHARE * sum(count for _, count in counts)
     kept: dict[Shape, int] = {}
     covered = 0
     for shape, count in counts:
-        if covered >= wanted:
-            break
-        kept[shape] = count
+        if covered < wanted or always(shape):
+            kept[shape] = count
         covered += count
     return kept
 
@@ -131,7 +136,33 @@ def sum_up(tasks: Sequence[TypicalTask]) -> Mix:
                 below = [sum(pair) for pair in zip(below, accumulate(line), strict=True)]
                 flat += below
     kinds = {model: number for number, model in enumerate(named, start=1)}
-    return Mix(cpus, thresholds, counts, kinds, tuple(share_mass), tuple(whole_mass), tuple(served_by))
+    demand: dict[int, int] = {}
+    for task, weight in weighed:
+        if _is_share(task) and weight:
+            demand[task.gpu_milli] = demand.get(task.gpu_milli, 0) + weight * task.gpu_count
+    return Mix(
+        cpus,
+        thresholds,
+        counts,
+        kinds,
+        tuple(share_mass),
+        tuple(whole_mass),
+        tuple(served_by),
+        demand,
+        _named_demand(weighed, kinds),
+    )
+
+
+def _named_demand(
+    weighed: Sequence[tuple[TypicalTask, int]], kinds: Mapping[str, int]
+) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """What part of all GPU asked for names which kinds; models beyond KINDS_MAX are left out."""
+    asked: dict[tuple[int, ...], int] = {}
+    for task, weight in weighed:
+        key = tuple(sorted({kinds[model] for model in task.gpu_models if model in kinds}))
+        asked[key] = asked.get(key, 0) + weight * task.gpu_count * task.gpu_milli
+    total = sum(asked.values())
+    return tuple((key, amount * DEMAND_UNIT // total) for key, amount in sorted(asked.items()) if key and amount)
 
 
 def _named_models(weighed: Sequence[tuple[TypicalTask, int]]) -> list[str]:
@@ -149,7 +180,6 @@ class Extent:
     cpu_buckets: int
     cpu_shift: int
     wholes: int
-    buckets: int
 
 
 def extent(cpu_milli: int, gpus: int) -> Extent:
@@ -158,12 +188,13 @@ def extent(cpu_milli: int, gpus: int) -> Extent:
     while wholes < min(gpus, WHOLES_MAX):
         wholes *= 2
     shift = CPU_SHIFT_MIN
-    while cpu_milli >> shift >= CPU_BUCKETS_MAX:
+    # One more than the last whole bucket: CPU is looked up between two.
+    while (cpu_milli >> shift) + 1 >= CPU_BUCKETS_MAX:
         shift += 1
-    cpu_buckets = 1
-    while cpu_buckets <= cpu_milli >> shift:
+    cpu_buckets = 2
+    while cpu_buckets <= (cpu_milli >> shift) + 1:
         cpu_buckets *= 2
-    return Extent(cpu_buckets, shift, wholes, BUCKETS_OF_A_GPU * wholes + 2)
+    return Extent(cpu_buckets, shift, wholes)
 
 
 def _is_share(task: TypicalTask) -> bool:

@@ -31,6 +31,7 @@ cdef class PlacementEngine:
     cdef unsigned long long dice
     cdef object rng
     cdef long long next_id
+    cdef int priced_for             # placements until models are priced anew
     cdef dict by_name
     cdef list names
     cdef list numas

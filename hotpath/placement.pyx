@@ -10,8 +10,8 @@ from operator import index as as_index
 
 from actorgrid.errors import AdoptRefused, BadRequest, DuplicateNode, UnknownNode, UnknownPlacement
 from actorgrid.hotpath.misfit import explain_misfit
-from actorgrid.hotpath.completion import completion, partial_worth
-from actorgrid.hotpath.mix import DEFAULT_MIX, check_mix, extent, sum_up
+from actorgrid.hotpath.completion import share_worth, whole_worth
+from actorgrid.hotpath.mix import DEFAULT_MIX, MIX_WEIGHT, check_mix, extent, sum_up
 from actorgrid.hotpath.records import (
     MAX_GANG as _MAX_GANG,
     MAX_GPUS_PER_NODE,
@@ -26,6 +26,9 @@ from actorgrid.hotpath.records import (
     device_list,
     policy_number,
 )
+from actorgrid.hotpath.reference.completion import UNIT
+from actorgrid.hotpath.reference.model_price import PRICED_FOR as _PRICED_FOR
+from actorgrid.hotpath.share_packing import share_prices
 
 from .score_table cimport (
     AFFINITY,
@@ -54,6 +57,7 @@ cdef enum:
 assert [POLICIES[code] for code in (COMPLETION, FGD, BEST_FIT, PACKING, SPREAD, FIRST_FIT, RANDOM, AFFINITY, TOPOLOGY,
                                     DEVICE_SCORE)] == list(POLICIES)
 cdef Py_ssize_t MAX_GANG = _MAX_GANG
+cdef int PRICED_FOR = _PRICED_FOR
 cdef object new_tuple = tuple.__new__
 
 
@@ -88,6 +92,7 @@ cdef class PlacementEngine:
         self.rack_capacity = self.chosen_capacity = 0
         self.allocated_milli = self.capacity_milli = 0
         self.next_id = 1
+        self.priced_for = 0
         self.largest_cpu = self.largest_gpus = 0
 
     def __init__(self, policy="completion", rng=None):
@@ -146,14 +151,17 @@ cdef class PlacementEngine:
         self.is_mix_stale = False
         self.kinds = mix.kinds
         if self.policy_code == COMPLETION:
-            partials = [partial_worth(tasks) for tasks in mix.tasks]
+            prices = list(share_prices(mix.share_demand, WHOLE * UNIT).items())
+            shares = [share_worth(tasks, prices) for tasks in mix.tasks]
             tables = [
-                completion(tasks, partial, size.cpu_buckets, size.cpu_shift, size.wholes, size.buckets)
-                for tasks, partial in zip(mix.tasks, partials)
+                whole_worth(tasks, share, size.cpu_buckets, size.cpu_shift, size.wholes, MIX_WEIGHT)
+                for tasks, share in zip(mix.tasks, shares)
             ]
-            self.table.set_completion(tables, partials, size.cpu_buckets, size.cpu_shift, size.wholes, size.buckets)
+            self.table.set_completion(tables, shares, size.cpu_buckets, size.cpu_shift, size.wholes)
+            self.table.set_named(len(mix.kinds), mix.named)
         for name, number in self.model_numbers.items():
             self.table.set_kind(number, self.kinds.get(name, 0))
+        self.priced_for = 0
         self.table.set_mix(list(mix.cpus), list(mix.thresholds), mix.counts, list(mix.share_mass),
                            list(mix.whole_mass))
         return 0
@@ -307,6 +315,10 @@ cdef class PlacementEngine:
         self.by_name[name] = slot
         self.capacity_milli += node.milli_free
         self.cover(cpu, node.gpu_count)
+        for index in range(node.gpu_count):
+            self.table.model_free[gpus[index].model] += WHOLE
+        self.table.place_in_block(slot)
+        self.priced_for = 0
         self.table.touch(slot, True)
         return name
 
@@ -330,6 +342,7 @@ cdef class PlacementEngine:
         cdef Node* node = self.node(name)
         cdef long long capacity = <long long>WHOLE * node.gpu_count
         cdef Holding held
+        cdef int index
         touched = []
         for id, item in list(self.held.items()):
             held = item
@@ -342,6 +355,9 @@ cdef class PlacementEngine:
                     del self.held[id]
         self.allocated_milli -= capacity - node.milli_free
         self.capacity_milli -= capacity
+        for index in range(node.gpu_count):
+            self.table.model_free[node.gpus[index].model] -= node.gpus[index].milli_free
+        self.priced_for = 0
         free(node.gpus)
         node.gpus = NULL
         node.alive = False
@@ -395,6 +411,7 @@ cdef class PlacementEngine:
         shares = self.place_all(&shape, members, exclude, prefer_racks, within, self.policy_code, &slot, &gpu, False)
         if shares is None:
             return None
+        self.priced_for = (self.priced_for or PRICED_FOR) - 1
         return self.hold(id, shares, &shape, slot, gpu)
 
     def reserve(
@@ -654,7 +671,7 @@ cdef class PlacementEngine:
         cdef int lap, value, best = 0
         cdef bint near, is_near = False
         if row >= 0 and not excluding and not racks and policy != RANDOM:
-            return table.best(row)
+            return table.best(row, shape)
         counts[0] = counts[1] = 0
         wanted = 0
         # First what there is; then the one to take of it.
@@ -665,8 +682,10 @@ cdef class PlacementEngine:
                     value = table.cells[((slot // BLOCK) * ROWS_MAX + row) * BLOCK + slot % BLOCK]
                 else:
                     value = table.score(node, shape, self.call)
-                if value == 0 or (excluding and node.excluded == self.call):
+                if value == 0 or (excluding and node.excluded == self.call) or node.memory_free < shape.memory:
                     continue
+                if table.is_priced and shape.gpu_count:
+                    value = table.charged(value, node, shape.gpu_milli)
                 near = racks and node.rack >= 0 and self.rack_call[node.rack] == self.call
                 if lap == 0:
                     counts[near] += 1
@@ -707,6 +726,8 @@ cdef class PlacementEngine:
         self.call += 1
         if self.is_mix_stale:
             self.sum_up_mix()
+        if self.priced_for == 0 and policy == COMPLETION:
+            table.price_models(self.capacity_milli - self.allocated_milli)
         if within != ():
             within = tuple(within)
         if within:
@@ -758,6 +779,7 @@ cdef class PlacementEngine:
     cdef void charge(self, Py_ssize_t slot, const int* gpus, int count, long long cpu, long long memory, int milli,
                      long long mib, int sign) noexcept nogil:
         cdef Node* node = &self.table.nodes[slot]
+        cdef long long* model_free = self.table.model_free
         cdef Gpu* gpu
         cdef int at
         node.cpu_free -= sign * cpu
@@ -767,6 +789,7 @@ cdef class PlacementEngine:
                 gpu = &node.gpus[gpus[at]]
                 gpu.milli_free -= sign * milli
                 gpu.memory_free -= sign * mib
+                model_free[gpu.model] -= sign * milli
             node.milli_free -= <long long>sign * milli * count
             self.allocated_milli += <long long>sign * milli * count
             summarise(node)

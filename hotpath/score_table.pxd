@@ -5,7 +5,9 @@ cimport cython
 cdef enum:
     WHOLE = 1000
     BLOCK = 64              # nodes a maximum stands for
-    ROWS_MAX = 256          # shapes alive at a time
+    ROWS_MAX = 512          # shapes alive at a time
+    INDEX_SIZE = 2048
+    KINDS_MAX = 16          # models that the mix names, and all others
     SCORE_MAX = 32767
     DISTINCT_MAX = 64       # free shares on a node that differ
     SCORE_EVEN = 16384      # what a placement scores that neither makes nor mends fragments
@@ -65,13 +67,11 @@ cdef struct Shape:
 
 cdef struct Place:                  # of a row in the order: what a column asks of it, side by side
     long long cpu
-    long long memory
     int row
     int gpu_milli
     int gpu_count
     int cpu_class
     int group_end                   # the first place with other devices; until there the CPU grows
-    bint is_alike                   # differs from the one before in memory only
     bint is_special                 # asks for device memory, for models or for several shares
 
 
@@ -82,14 +82,14 @@ cdef struct Devices:                # of a node of one model, summed up
     int free[64]
     int times[64]
     int steps[64]                   # how many of the mix's shares each would serve
-    long long partials              # worth of the partly free ones
+    long long partials              # expected completion of the partly free ones
+    long long asked                 # CPU that will be asked for with them
 
 
-cdef struct Served:                 # with the CPU that is left: the use the mix has for a node's devices
+cdef struct Served:                 # for FGD, with the CPU that is left: the use the mix has for a node's devices
     long long* shares               # mass by threshold rank
     long long* wholes               # mass by count
     long long use                   # of the shares as they are
-    const int* worths               # expected completion; see `worth`
 
 
 cdef void* grown(void* block, Py_ssize_t count, Py_ssize_t size) except NULL
@@ -102,7 +102,7 @@ cdef class ScoreTable:
     cdef Py_ssize_t used            # nodes in use or once used
     cdef Py_ssize_t capacity
     cdef Py_ssize_t block_count
-    cdef Shape shapes[256]
+    cdef Shape shapes[512]            # without memory, in which shapes of a row may differ
     cdef int rows
     cdef unsigned long long tick
     cdef unsigned long long version # changes with every node
@@ -110,7 +110,7 @@ cdef class ScoreTable:
     cdef short* maxima              # [row][block_capacity]
     cdef short* columns             # [node][row]: the cells again, side by side for the node that changes
     cdef Py_ssize_t block_capacity
-    cdef unsigned short index[1024]     # hash of a shape -> its row + 1
+    cdef unsigned short index[2048]     # hash of a shape -> its row + 1
     cdef int* dirty
     cdef Py_ssize_t dirty_count
     cdef Py_ssize_t dirty_start
@@ -122,11 +122,11 @@ cdef class ScoreTable:
     cdef int* scratch
     cdef Py_ssize_t scratch_size
     # shapes by the CPU they ask for
-    cdef long long class_cpu[256]
-    cdef int class_uses[256]
+    cdef long long class_cpu[512]
+    cdef int class_uses[512]
     cdef int class_count
-    cdef unsigned char order[256]   # rows by size: those without devices, with whole ones, with shares
-    cdef Place places[256]          # the same order
+    cdef unsigned short order[512]  # rows by size: those without devices, with whole ones, with shares
+    cdef Place places[512]          # the same order
     cdef int rows_ordered           # how many the orders have
     cdef int first_whole            # places in the order
     cdef int first_share
@@ -142,12 +142,23 @@ cdef class ScoreTable:
     cdef long long* whole_mass      # [kind][rank][count]
 
     # expected completion
-    cdef int* completion            # [kind][whole devices][bucket of partial worth][CPU bucket]
+    cdef int* completion            # [kind][whole devices][CPU bucket]
     cdef int* partial               # [kind][WHOLE]
+    cdef int* partial_cpu           # [kind][WHOLE]: CPU that will be asked for
     cdef int cpu_buckets
     cdef int cpu_shift
     cdef int wholes
-    cdef int buckets
+
+    # prices of models; see reference/model_price.py
+    cdef int kinds                  # of the mix
+    cdef int model_of[16]           # each kind's model; -1: there is none
+    cdef long long* model_free      # free thousandths by model
+    cdef long long price_of[16]     # by kind
+    cdef bint is_priced             # some price is not 0
+    cdef int* named_kinds           # bits, and
+    cdef long long* named_demand    # what part of the demand names them
+    cdef int named_count
+    cdef int* block_model           # model of all nodes of a block; BLOCK_EMPTY, BLOCK_MIXED
 
     cdef int grow_nodes(self, Py_ssize_t wanted) except -1
     cdef int row_of(self, Shape* shape) except -1
@@ -167,10 +178,17 @@ cdef class ScoreTable:
     cdef void settle_row(self, int row) noexcept nogil
     cdef void refresh(self, Py_ssize_t slot) noexcept nogil
     cdef void refresh_alike(self, Py_ssize_t slot) noexcept nogil
-    cdef const int* worths(self, int kind, long long cpu_free) noexcept nogil
-    cdef long long worth(self, const int* worths, int wholes, long long partial) noexcept nogil
+    cdef long long completed(self, int kind, long long cpu_left, int wholes, long long partials,
+                             long long asked) noexcept nogil
+    cdef void price_models(self, long long total_free) noexcept nogil
+    cdef long long price(self, int model) noexcept nogil
+    cdef int charged(self, int score, Node* node, int milli) noexcept nogil
+    cdef void place_in_block(self, Py_ssize_t slot) noexcept nogil
+    cdef int block_bound(self, int row, Py_ssize_t block, int milli) noexcept nogil
     cdef int pick_by_worth(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
-    cdef Py_ssize_t best(self, int row) noexcept nogil
+    cdef Py_ssize_t best(self, int row, Shape* shape) noexcept nogil
+    cdef Py_ssize_t best_with_limits(self, int row, Shape* shape, int milli) noexcept nogil
+    cdef int best_in_block(self, int row, Py_ssize_t block, Shape* shape, int milli, int over) noexcept nogil
     cdef int as_good_as(self, int score) noexcept nogil
     cdef bint fits(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
     cdef bint usable(self, Gpu* gpu, Shape* shape, unsigned long long call) noexcept nogil
@@ -185,8 +203,9 @@ cdef class ScoreTable:
     cdef int score_by_worth(self, Node* node, Shape* shape) noexcept nogil
     cdef bint look_at_devices(self, Node* node, Devices* devices) noexcept nogil
     cdef void serve(self, Served* found, Devices* devices, long long cpu_left) noexcept nogil
-    cdef long long worth_of(self, Served* served, int wholes, long long partials) noexcept nogil
-    cdef long long worth_with(self, Served* served, Devices* devices, int free, int milli) noexcept nogil
-    cdef long long worth_after(self, Served* served, Devices* devices, Shape* shape) noexcept nogil
+    cdef long long worth_now(self, Node* node, Devices* devices) noexcept nogil
+    cdef long long worth_with(self, Served* served, Devices* devices, long long cpu_left, int free,
+                              int milli) noexcept nogil
+    cdef long long worth_after(self, Served* served, Devices* devices, long long cpu_left, Shape* shape) noexcept nogil
     cdef long long worth_without(self, Node* node, long long cpu, int* chosen, int count, int milli) noexcept nogil
     cdef bint in_one_domain(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil

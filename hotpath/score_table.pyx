@@ -14,7 +14,17 @@ from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
 from actorgrid.hotpath.mix import MIX_WEIGHT as _MIX_WEIGHT
-from actorgrid.hotpath.reference.completion import PARTIAL_SHIFT as _PARTIAL_SHIFT, UNIT as _UNIT
+from actorgrid.hotpath.mix import DEMAND_UNIT as _DEMAND_UNIT, KINDS_MAX as _KINDS_MAX
+from actorgrid.hotpath.reference.completion import PART_BITS as _PART_BITS, UNIT as _UNIT
+from actorgrid.hotpath.reference.model_price import (
+    FILLED_TENTHS as _FILLED_TENTHS,
+    PRICE_MAX as _PRICE_MAX,
+    PRICE_SHIFT as _PRICE_SHIFT,
+    PRICE_SLOPE as _PRICE_SLOPE,
+    SHORTAGE_FREE as _SHORTAGE_FREE,
+)
+
+from .completion cimport CPU_KEPT, worth_between
 
 cdef extern from *:
     """
@@ -31,7 +41,7 @@ cdef extern from *:
         return found;
     }
     /* Where the two differ, as places in rising order; four are compared at a time. */
-    static int actorgrid_differing(const short* before, const short* after, int count, unsigned char* places)
+    static int actorgrid_differing(const short* before, const short* after, int count, unsigned short* places)
     {
         int found = 0;
         for (int at = 0; at < count; at += 4) {
@@ -40,7 +50,7 @@ cdef extern from *:
             memcpy(&b, after + at, 8);
             if (a == b) continue;
             for (int each = at; each < at + 4; each++)
-                if (before[each] != after[each]) places[found++] = (unsigned char)each;
+                if (before[each] != after[each]) places[found++] = (unsigned short)each;
         }
         return found;
     }
@@ -48,19 +58,28 @@ cdef extern from *:
     void prefetch "actorgrid_prefetch"(void* address) noexcept nogil
     short highest_of "actorgrid_highest"(const short* scores, int count) noexcept nogil
     int differing "actorgrid_differing"(const short* before, const short* after, int count,
-                                        unsigned char* places) noexcept nogil
+                                        unsigned short* places) noexcept nogil
 
 cdef enum:
     MIX_WEIGHT = 4096           # what the weights of the typical mix add up to
     FGD_STEP = 40 * 4096        # 40 milli-GPU make a difference
-    COMPLETION_STEP = 16 * 4096
-    COMPLETION_BAND = 4         # steps that are as good as the best
-    CORES_OF_A_GPU = 16         # best_fit: as many left-over cores weigh as much as a left-over GPU
     UNIT = 16                   # of worth in a thousandth of a GPU; see reference/completion.py
-    PARTIAL_SHIFT = 11
-    PARTIAL_BUCKET = 2048
+    COMPLETION_STEP = 16 * UNIT
+    COMPLETION_BAND = 4         # steps that are as good as the best
+    PART_BITS = 10
+    CORES_OF_A_GPU = 16         # best_fit: as many left-over cores weigh as much as a left-over GPU
+    DEMAND_UNIT = 65536         # see reference/model_price.py
+    SHORTAGE_FREE = 655
+    PRICE_SLOPE = 10
+    PRICE_MAX = 13107
+    FILLED_TENTHS = 7
+    PRICE_SHIFT = 20
+    BLOCK_EMPTY = -3
+    BLOCK_MIXED = -2
 
-assert (MIX_WEIGHT, UNIT, PARTIAL_SHIFT, PARTIAL_BUCKET) == (_MIX_WEIGHT, _UNIT, _PARTIAL_SHIFT, 1 << _PARTIAL_SHIFT)
+assert (MIX_WEIGHT, UNIT, PART_BITS, KINDS_MAX) == (_MIX_WEIGHT, _UNIT, _PART_BITS, _KINDS_MAX)
+assert (DEMAND_UNIT, SHORTAGE_FREE, PRICE_SLOPE, PRICE_MAX, FILLED_TENTHS, PRICE_SHIFT) == (
+    _DEMAND_UNIT, _SHORTAGE_FREE, _PRICE_SLOPE, _PRICE_MAX, _FILLED_TENTHS, _PRICE_SHIFT)
 
 
 cdef void* grown(void* block, Py_ssize_t count, Py_ssize_t size) except NULL:
@@ -85,8 +104,11 @@ cdef inline int completion_score(long long loss, int count) noexcept nogil:
 
 cdef inline int worth_score(int policy, long long before, long long after, Shape* shape) noexcept nogil:
     """From the worth of a node before and after a member's part is gone."""
-    cdef long long loss = before - after - <long long>MIX_WEIGHT * shape.gpu_milli * shape.gpu_count
-    return fgd_score(loss) if policy == FGD else completion_score(loss, shape.gpu_count if shape.gpu_count else 1)
+    cdef long long loss = before - after
+    cdef long long taken = <long long>shape.gpu_milli * shape.gpu_count
+    if policy == FGD:
+        return fgd_score(loss - MIX_WEIGHT * taken)
+    return completion_score(loss - UNIT * taken, shape.gpu_count if shape.gpu_count else 1)
 
 
 @cython.final
@@ -99,6 +121,8 @@ cdef class ScoreTable:
         self.dirty_count = self.dirty_start = 0
         self.mix_ranks = self.mix_steps = self.mix_counts = 0
         self.kind_capacity = 0
+        self.kinds = self.named_count = 0
+        self.is_priced = False
         self.set_count = 1
         memset(self.index, 0, sizeof(self.index))
         memset(self.mix_step, 0, sizeof(self.mix_step))
@@ -120,6 +144,11 @@ cdef class ScoreTable:
         free(self.whole_mass)
         free(self.completion)
         free(self.partial)
+        free(self.partial_cpu)
+        free(self.model_free)
+        free(self.named_kinds)
+        free(self.named_demand)
+        free(self.block_model)
 
     # -- room
 
@@ -139,6 +168,9 @@ cdef class ScoreTable:
             self.cells = <short*>grown(self.cells, capacity * ROWS_MAX * BLOCK, sizeof(short))
             memset(self.cells + self.block_capacity * ROWS_MAX * BLOCK, 0,
                    (capacity - self.block_capacity) * ROWS_MAX * BLOCK * sizeof(short))
+            self.block_model = <int*>grown(self.block_model, capacity, sizeof(int))
+            for at in range(self.block_capacity, capacity):
+                self.block_model[at] = BLOCK_EMPTY
             self.maxima = <short*>grown(self.maxima, capacity * ROWS_MAX, sizeof(short))
             # From the last row to the first: each moves up, over what was moved already.
             row = ROWS_MAX - 1
@@ -184,11 +216,34 @@ cdef class ScoreTable:
             self.scratch_size = 3 * gpus
 
     def set_kind(self, Py_ssize_t model, int kind):
-        """What the typical mix takes a model for."""
+        """What the typical mix takes a model for. A model that is new has nothing free."""
+        cdef Py_ssize_t capacity = max(16, 2 * model)
         if model >= self.kind_capacity:
-            self.kind_of = <int*>grown(self.kind_of, max(16, 2 * model), sizeof(int))
-            self.kind_capacity = max(16, 2 * model)
+            self.kind_of = <int*>grown(self.kind_of, capacity, sizeof(int))
+            self.model_free = <long long*>grown(self.model_free, capacity, sizeof(long long))
+            memset(self.model_free + self.kind_capacity, 0, (capacity - self.kind_capacity) * sizeof(long long))
+            self.kind_capacity = capacity
         self.kind_of[model] = kind
+        if kind:
+            self.model_of[kind] = <int>model
+
+    def set_named(self, int kinds, tuple named):
+        """What part of the demand names which kinds, before any ``set_kind`` for this mix; prices begin at nothing."""
+        cdef Py_ssize_t at
+        self.kinds = kinds
+        self.named_count = 0
+        self.named_kinds = <int*>grown(self.named_kinds, max(1, len(named)), sizeof(int))
+        self.named_demand = <long long*>grown(self.named_demand, max(1, len(named)), sizeof(long long))
+        for at in range(len(named)):
+            self.named_kinds[at] = 0
+            for kind in named[at][0]:
+                self.named_kinds[at] |= 1 << <int>kind
+            self.named_demand[at] = named[at][1]
+        self.named_count = len(named)
+        self.is_priced = False
+        for at in range(KINDS_MAX):
+            self.model_of[at] = -1
+            self.price_of[at] = 0
 
     def set_mix(self, list cpus, list thresholds, int counts, list share_mass, list whole_mass):
         """The typical mix as sums; see ``mix.py``."""
@@ -211,31 +266,34 @@ cdef class ScoreTable:
             self.mix_step[milli] = <unsigned char>at
         self.rebuild()
 
-    def set_completion(self, list tables, list partials, int cpu_buckets, int cpu_shift, int wholes, int buckets):
+    def set_completion(self, list tables, list shares, int cpu_buckets, int cpu_shift, int wholes):
         """Expected completion by kind; before ``set_mix``, which works out all scores anew."""
-        cdef Py_ssize_t kind, size = cpu_buckets * (wholes + 1) * buckets
+        cdef Py_ssize_t kind, size = cpu_buckets * (wholes + 1)
         cdef const int[:] values
         self.completion = <int*>grown(self.completion, len(tables) * size, sizeof(int))
         self.partial = <int*>grown(self.partial, len(tables) * WHOLE, sizeof(int))
+        self.partial_cpu = <int*>grown(self.partial_cpu, len(tables) * WHOLE, sizeof(int))
         for kind in range(len(tables)):
             values = tables[kind]
             memcpy(self.completion + kind * size, &values[0], size * sizeof(int))
-            values = partials[kind]
+            values = shares[kind].worth
             memcpy(self.partial + kind * WHOLE, &values[0], WHOLE * sizeof(int))
-        self.cpu_buckets, self.cpu_shift, self.wholes, self.buckets = cpu_buckets, cpu_shift, wholes, buckets
+            values = shares[kind].cpu
+            memcpy(self.partial_cpu + kind * WHOLE, &values[0], WHOLE * sizeof(int))
+        self.cpu_buckets, self.cpu_shift, self.wholes = cpu_buckets, cpu_shift, wholes
 
     # -- rows
 
     cdef int find_row(self, Shape* shape) noexcept nogil:
-        """The row of *shape*, or -1."""
+        """The row of *shape*, whatever memory it asks for, or -1."""
         cdef unsigned long long mark = hashed(shape)
         cdef int row
         cdef Shape* other
-        while self.index[mark & 1023]:
-            row = self.index[mark & 1023] - 1
+        while self.index[mark & (INDEX_SIZE - 1)]:
+            row = self.index[mark & (INDEX_SIZE - 1)] - 1
             other = &self.shapes[row]
             if (
-                other.cpu == shape.cpu and other.memory == shape.memory and other.gpu_memory == shape.gpu_memory
+                other.cpu == shape.cpu and other.gpu_memory == shape.gpu_memory
                 and other.gpu_count == shape.gpu_count and other.gpu_milli == shape.gpu_milli
                 and other.models == shape.models
             ):
@@ -261,6 +319,7 @@ cdef class ScoreTable:
                     row = other
             self.forget_row(row)
         self.shapes[row] = shape[0]
+        self.shapes[row].memory = 0
         self.shapes[row].used_at = self.tick
         self.shapes[row].cpu_class = self.cpu_class_of(shape.cpu)
         self.index_row(row)
@@ -275,7 +334,7 @@ cdef class ScoreTable:
         cdef Shape* shape
         cdef Shape* before
         while self.rows_ordered < self.rows:
-            self.order[self.rows_ordered] = <unsigned char>self.rows_ordered
+            self.order[self.rows_ordered] = <unsigned short>self.rows_ordered
             self.rows_ordered += 1
         # All but one are in order already, so that an insertion sort needs one pass.
         for at in range(1, self.rows):
@@ -284,7 +343,7 @@ cdef class ScoreTable:
             while back > 0 and self.goes_after(self.order[back - 1], moved):
                 self.order[back] = self.order[back - 1]
                 back -= 1
-            self.order[back] = <unsigned char>moved
+            self.order[back] = <unsigned short>moved
         self.first_whole = self.first_share = 0
         end = self.rows
         at = self.rows - 1
@@ -296,9 +355,7 @@ cdef class ScoreTable:
             before = &self.shapes[self.order[at - 1 if at else 0]]
             same_devices = at > 0 and before.gpu_count == shape.gpu_count and before.gpu_milli == shape.gpu_milli
             self.places[at] = Place(
-                shape.cpu, shape.memory, row, shape.gpu_milli, shape.gpu_count, shape.cpu_class, end,
-                same_devices and before.cpu == shape.cpu and before.gpu_memory == shape.gpu_memory
-                and before.models == shape.models,
+                shape.cpu, row, shape.gpu_milli, shape.gpu_count, shape.cpu_class, end,
                 shape.models != 0 or shape.gpu_memory != 0 or (shape.gpu_count > 1 and shape.gpu_milli < WHOLE),
             )
             if not same_devices:
@@ -324,9 +381,9 @@ cdef class ScoreTable:
 
     cdef void index_row(self, int row) noexcept nogil:
         cdef unsigned long long mark = hashed(&self.shapes[row])
-        while self.index[mark & 1023]:
+        while self.index[mark & (INDEX_SIZE - 1)]:
             mark += 1
-        self.index[mark & 1023] = <unsigned short>(row + 1)
+        self.index[mark & (INDEX_SIZE - 1)] = <unsigned short>(row + 1)
 
     cdef int cpu_class_of(self, long long cpu) noexcept nogil:
         cdef int at, unused = -1
@@ -455,7 +512,7 @@ cdef class ScoreTable:
         cdef short* cells = self.cells + (slot // BLOCK) * ROWS_MAX * BLOCK + slot % BLOCK
         cdef short* maxima = self.maxima + slot // BLOCK
         cdef short* highest
-        cdef unsigned char rows[ROWS_MAX]
+        cdef unsigned short rows[ROWS_MAX]
         cdef int at, row, changed = differing(column, scores, self.rows, rows)
         cdef short score, before
         for at in range(changed):  # lines far apart: have them fetched side by side
@@ -479,89 +536,82 @@ cdef class ScoreTable:
         """
         cdef Place* place
         cdef Shape* shape
-        cdef Shape fitting
         cdef Served served[ROWS_MAX]
         cdef bint is_served[ROWS_MAX]
+        cdef Served* of_class = NULL
         cdef Devices devices
-        cdef int at = 0, row, score = 0, wholes = node.whole_free, of_class
-        cdef bint is_known = False
-        cdef long long before, cpu_free = node.cpu_free, memory_free = node.memory_free
+        cdef int at = 0, row, wholes = node.whole_free
+        cdef long long before, cpu_free = node.cpu_free
         if not self.look_at_devices(node, &devices):
             for row in range(self.rows):
                 scores[row] = <short>self.score(node, &self.shapes[row], 0)
             return
-        self.serve(&served[0], &devices, cpu_free)
-        before = self.worth_of(&served[0], wholes, devices.partials) + served[0].use
-        memset(is_served, 0, self.class_count * sizeof(bint))
+        if self.policy == FGD:
+            memset(is_served, 0, self.class_count * sizeof(bint))
+        before = self.worth_now(node, &devices)
         while at < self.rows:
             place = &self.places[at]
             if place.cpu > cpu_free:
                 at = place.group_end  # within a group the CPU grows
-                is_known = False
                 continue
             if at >= self.first_share:
                 if place.gpu_milli > node.most_free:
                     return
             elif at >= self.first_whole and place.gpu_count > wholes:
                 at = self.first_share  # they are in order of their number
-                is_known = False
                 continue
             at += 1
-            is_known = is_known and place.is_alike
             row = place.row
-            if memory_free < place.memory or (fitted != NULL and fitted[row] == 0):
+            if fitted != NULL and fitted[row] == 0:
                 continue
-            if is_known:
-                scores[row] = <short>score
-                continue
-            score = 0
-            is_known = True
             shape = &self.shapes[row]
             if place.is_special:
                 if shape.models and not self.may[shape.models * self.model_capacity + node.model]:
                     continue
                 if shape.gpu_memory or (shape.gpu_count > 1 and shape.gpu_milli < WHOLE):
-                    fitting = shape[0]
-                    fitting.memory = 0
-                    score = self.score(node, &fitting, 0)
-                    scores[row] = <short>score
+                    scores[row] = <short>self.score(node, shape, 0)
                     continue
-            of_class = place.cpu_class
-            if not is_served[of_class]:
-                is_served[of_class] = True
-                self.serve(&served[of_class], &devices, cpu_free - place.cpu)
-            score = worth_score(self.policy, before, self.worth_after(&served[of_class], &devices, shape), shape)
-            scores[row] = <short>score
+            if self.policy == FGD:
+                of_class = &served[place.cpu_class]
+                if not is_served[place.cpu_class]:
+                    is_served[place.cpu_class] = True
+                    self.serve(of_class, &devices, cpu_free - place.cpu)
+            scores[row] = <short>worth_score(
+                self.policy, before, self.worth_after(of_class, &devices, cpu_free - place.cpu, shape), shape)
 
     cdef int score_by_worth(self, Node* node, Shape* shape) noexcept nogil:
         """``score`` of one shape that fits a node of one model, as ``score_alike`` finds it; -1: not this way."""
-        cdef Served now, then
+        cdef Served then
         cdef Devices devices
-        cdef long long before
+        cdef long long cpu_left = node.cpu_free - shape.cpu
         if shape.gpu_memory or (shape.gpu_count > 1 and shape.gpu_milli < WHOLE):
             return -1
         if not self.look_at_devices(node, &devices):
             return -1
-        self.serve(&now, &devices, node.cpu_free)
-        self.serve(&then, &devices, node.cpu_free - shape.cpu)
-        before = self.worth_of(&now, node.whole_free, devices.partials) + now.use
-        return worth_score(self.policy, before, self.worth_after(&then, &devices, shape), shape)
+        if self.policy == FGD:
+            self.serve(&then, &devices, cpu_left)
+        return worth_score(self.policy, self.worth_now(node, &devices),
+                           self.worth_after(&then, &devices, cpu_left, shape), shape)
 
     cdef bint look_at_devices(self, Node* node, Devices* devices) noexcept nogil:
         """Sum up the devices of a node of one model; ``False`` when they differ too much."""
         cdef int at, other, milli
         cdef const int* partial
+        cdef const int* cpu
         devices.kind = self.kind_of[node.model]
         devices.count = 0
         devices.partials = 0
+        devices.asked = 0
         devices.wholes = node.whole_free
         partial = self.partial + devices.kind * WHOLE
+        cpu = self.partial_cpu + devices.kind * WHOLE
         for at in range(node.gpu_count):
             milli = node.gpus[at].milli_free
             if milli == 0:
                 continue
             if self.policy == COMPLETION and milli < WHOLE:
                 devices.partials += partial[milli]
+                devices.asked += cpu[milli]
             for other in range(devices.count):
                 if devices.free[other] == milli:
                     devices.times[other] += 1
@@ -575,39 +625,45 @@ cdef class ScoreTable:
                 devices.count += 1
         return True
 
-    cdef long long worth_of(self, Served* served, int wholes, long long partials) noexcept nogil:
-        """Of whole devices, and of all in expected completion; the use of shares is not in it."""
-        cdef long long found = self.whole_use(served.wholes, wholes)
-        if served.worths != NULL:
-            found += self.worth(served.worths, wholes, partials)
-        return found
+    cdef long long worth_now(self, Node* node, Devices* devices) noexcept nogil:
+        cdef Served now
+        if self.policy == COMPLETION:
+            return self.completed(devices.kind, node.cpu_free, node.whole_free, devices.partials, devices.asked)
+        self.serve(&now, devices, node.cpu_free)
+        return now.use + self.whole_use(now.wholes, node.whole_free)
 
-    cdef long long worth_with(self, Served* served, Devices* devices, int free, int milli) noexcept nogil:
-        """Of a node once *milli* of a device with *free* are gone."""
+    cdef long long worth_with(self, Served* served, Devices* devices, long long cpu_left, int free,
+                              int milli) noexcept nogil:
+        """Of a node once *milli* of a device with *free* are gone, and *cpu_left* is left."""
         cdef int left = free - milli
-        cdef const int* partial = self.partial + devices.kind * WHOLE
-        cdef long long value = served.use + served.shares[self.mix_step[left]] * left
-        value -= served.shares[self.mix_step[free]] * free
+        cdef const int* partial
+        cdef const int* cpu
+        cdef long long partials, asked
         if self.policy != COMPLETION:
-            return value + self.whole_use(served.wholes, devices.wholes - (free == WHOLE))
-        if free == WHOLE:
-            return value + self.worth_of(served, devices.wholes - 1, devices.partials + partial[left])
-        return value + self.worth_of(served, devices.wholes, devices.partials - partial[free] + partial[left])
-
-    cdef long long worth_after(self, Served* served, Devices* devices, Shape* shape) noexcept nogil:
-        """Of a node once one member has its part; *served* is by the CPU that is left then."""
-        cdef int at
-        cdef long long best = -1
-        if shape.gpu_count == 0:
-            return served.use + self.worth_of(served, devices.wholes, devices.partials)
-        if shape.gpu_milli == WHOLE:
             return (
-                served.use - served.shares[self.mix_steps] * WHOLE * shape.gpu_count
-                + self.worth_of(served, devices.wholes - shape.gpu_count, devices.partials)
+                served.use + served.shares[self.mix_step[left]] * left - served.shares[self.mix_step[free]] * free
+                + self.whole_use(served.wholes, devices.wholes - (free == WHOLE))
             )
+        partial = self.partial + devices.kind * WHOLE
+        cpu = self.partial_cpu + devices.kind * WHOLE
+        partials, asked = devices.partials + partial[left], devices.asked + cpu[left]
+        if free == WHOLE:
+            return self.completed(devices.kind, cpu_left, devices.wholes - 1, partials, asked)
+        return self.completed(devices.kind, cpu_left, devices.wholes, partials - partial[free], asked - cpu[free])
+
+    cdef long long worth_after(self, Served* served, Devices* devices, long long cpu_left, Shape* shape) noexcept nogil:
+        """Of a node once one member has its part; *served* is for FGD, by *cpu_left*, which is what is left then."""
+        cdef int at, wholes = devices.wholes
+        cdef long long best = -1
+        if shape.gpu_count == 0 or shape.gpu_milli == WHOLE:
+            wholes -= shape.gpu_count
+            if self.policy == COMPLETION:
+                return self.completed(devices.kind, cpu_left, wholes, devices.partials, devices.asked)
+            best = served.use + self.whole_use(served.wholes, wholes)
+            return best - served.shares[self.mix_steps] * WHOLE * shape.gpu_count
         for at in range(devices.count):
             if devices.free[at] >= shape.gpu_milli:
-                best = max(best, self.worth_with(served, devices, devices.free[at], shape.gpu_milli))
+                best = max(best, self.worth_with(served, devices, cpu_left, devices.free[at], shape.gpu_milli))
         return best
 
     cdef void serve(self, Served* found, Devices* devices, long long cpu_left) noexcept nogil:
@@ -619,14 +675,15 @@ cdef class ScoreTable:
         for at in range(devices.count):
             value += found.shares[devices.steps[at]] * devices.times[at] * devices.free[at]
         found.use = value
-        found.worths = self.worths(devices.kind, cpu_left) if self.policy == COMPLETION else NULL
 
-    cdef Py_ssize_t best(self, int row) noexcept nogil:
+    cdef Py_ssize_t best(self, int row, Shape* shape) noexcept nogil:
         """The first node whose score is the highest, or in its band; -1 when none fits."""
         cdef short* highest = self.maxima + row * self.block_capacity
         cdef short* line
         cdef short found = 0
         cdef Py_ssize_t at, block
+        if shape.memory or (self.is_priced and shape.gpu_count):
+            return self.best_with_limits(row, shape, shape.gpu_milli if shape.gpu_count else 0)
         for at in range(self.block_count):
             found = highest[at] if highest[at] > found else found
         if found == 0:
@@ -640,6 +697,117 @@ cdef class ScoreTable:
         while line[at] < found:
             at += 1
         return block * BLOCK + at
+
+    cdef Py_ssize_t best_with_limits(self, int row, Shape* shape, int milli) noexcept nogil:
+        """As ``best``, of nodes that have the memory, and with the price of *milli* of their model.
+
+        A block's maximum, less the price when all its nodes are of one model, is as much as any of them can have: the
+        block where it is highest is looked at first, and then only those where it is higher than what was found.
+        """
+        cdef int found = 0, bound, highest = 0
+        cdef Py_ssize_t at, block, first = 0
+        cdef short* line
+        cdef const short* maxima = self.maxima + row * self.block_capacity
+        if milli == 0 or not self.is_priced:
+            milli = 0
+            for block in range(self.block_count):
+                if maxima[block] > highest:
+                    highest, first = maxima[block], block
+        else:
+            for block in range(self.block_count):
+                bound = self.block_bound(row, block, milli)
+                if bound > highest:
+                    highest, first = bound, block
+        if highest == 0:
+            return -1
+        found = self.best_in_block(row, first, shape, milli, 0)
+        if found < highest:
+            for block in range(self.block_count):
+                if maxima[block] > found and self.block_bound(row, block, milli) > found:
+                    found = self.best_in_block(row, block, shape, milli, found)
+        if found == 0:
+            return -1
+        found = self.as_good_as(found)
+        for block in range(self.block_count):
+            if maxima[block] < found or self.block_bound(row, block, milli) < found:
+                continue
+            line = self.cells + (block * ROWS_MAX + row) * BLOCK
+            for at in range(BLOCK):
+                if (
+                    line[at] >= found and self.nodes[block * BLOCK + at].memory_free >= shape.memory
+                    and (milli == 0 or self.charged(line[at], &self.nodes[block * BLOCK + at], milli) >= found)
+                ):
+                    return block * BLOCK + at
+        return -1  # not reached: the best one is there
+
+    cdef int best_in_block(self, int row, Py_ssize_t block, Shape* shape, int milli, int over) noexcept nogil:
+        """The highest charged score of a node that has the memory, if over *over*; else *over*."""
+        cdef short* line = self.cells + (block * ROWS_MAX + row) * BLOCK
+        cdef Py_ssize_t at
+        cdef int value
+        for at in range(BLOCK):
+            if line[at] > over and self.nodes[block * BLOCK + at].memory_free >= shape.memory:
+                value = self.charged(line[at], &self.nodes[block * BLOCK + at], milli) if milli else line[at]
+                if value > over:
+                    over = value
+        return over
+
+    # -- prices of models
+
+    cdef long long price(self, int model) noexcept nogil:
+        return 0 if model < 0 else self.price_of[self.kind_of[model]]
+
+    cdef int charged(self, int score, Node* node, int milli) noexcept nogil:
+        """The *score* of a node that fits, less the price of *milli* of a device."""
+        return max(1, score - <int>((self.price(node.model) * milli) >> PRICE_SHIFT))
+
+    cdef int block_bound(self, int row, Py_ssize_t block, int milli) noexcept nogil:
+        """No node of the block has a higher charged score."""
+        cdef int highest = self.maxima[row * self.block_capacity + block], model = self.block_model[block]
+        if milli == 0 or highest == 0 or model < 0:
+            return highest
+        return max(1, highest - <int>((self.price(model) * milli) >> PRICE_SHIFT))
+
+    cdef void place_in_block(self, Py_ssize_t slot) noexcept nogil:
+        """Note the model of a node that was added."""
+        cdef int* model = &self.block_model[slot // BLOCK]
+        if model[0] == BLOCK_EMPTY:
+            model[0] = self.nodes[slot].model
+        elif model[0] != self.nodes[slot].model:
+            model[0] = BLOCK_MIXED
+
+    cdef void price_models(self, long long total_free) noexcept nogil:
+        """See ``reference/model_price.py``."""
+        cdef long long expected[KINDS_MAX]
+        cdef long long free_of[KINDS_MAX]
+        cdef long long part, room, shortage = 0, level
+        cdef int kind, at
+        if self.named_count == 0:
+            return
+        for kind in range(1, self.kinds + 1):
+            expected[kind] = 0
+            free_of[kind] = 0 if self.model_of[kind] < 0 else self.model_free[self.model_of[kind]]
+        for at in range(self.named_count):
+            room = 0
+            for kind in range(1, self.kinds + 1):
+                if self.named_kinds[at] >> kind & 1:
+                    room += free_of[kind]
+            if room == 0:
+                continue
+            for kind in range(1, self.kinds + 1):
+                if self.named_kinds[at] >> kind & 1:
+                    expected[kind] += self.named_demand[at] * free_of[kind] // room
+        for kind in range(1, self.kinds + 1):
+            part = free_of[kind] * DEMAND_UNIT // total_free if total_free else 0
+            shortage += max(0, expected[kind] - part)
+        level = min(<long long>PRICE_MAX, PRICE_SLOPE * max(0, shortage - SHORTAGE_FREE))
+        self.is_priced = False
+        for kind in range(1, self.kinds + 1):
+            part = free_of[kind] * DEMAND_UNIT // total_free if total_free else 0
+            self.price_of[kind] = 0
+            if part and level:
+                self.price_of[kind] = level * max(0, min(part, 10 * expected[kind] - FILLED_TENTHS * part)) // part
+                self.is_priced = self.is_priced or self.price_of[kind] > 0
 
     cdef int as_good_as(self, int score) noexcept nogil:
         """The lowest score of which the first node is taken when *score* is the highest."""
@@ -784,7 +952,7 @@ cdef class ScoreTable:
         cdef Served served
         cdef long long value, best_value = 0
         cdef bint alike = node.model >= 0 and self.look_at_devices(node, &devices)
-        if alike:
+        if alike and self.policy == FGD:
             self.serve(&served, &devices, node.cpu_free - shape.cpu)
         for at in range(node.gpu_count):
             if not self.usable(&gpus[at], shape, call):
@@ -792,7 +960,8 @@ cdef class ScoreTable:
             if best >= 0 and alike and gpus[at].milli_free == gpus[best].milli_free:
                 value = best_value
             elif alike:
-                value = self.worth_with(&served, &devices, gpus[at].milli_free, shape.gpu_milli)
+                value = self.worth_with(&served, &devices, node.cpu_free - shape.cpu, gpus[at].milli_free,
+                                        shape.gpu_milli)
             else:
                 value = self.worth_without(node, shape.cpu, &at, 1, shape.gpu_milli)
             if best < 0 or value > best_value or (value == best_value and roomier(&gpus[best], &gpus[at], False)):
@@ -862,37 +1031,41 @@ cdef class ScoreTable:
     cdef long long whole_use(self, const long long* masses, int count) noexcept nogil:
         return masses[count if count < self.mix_counts else self.mix_counts] * WHOLE * count
 
-    cdef const int* worths(self, int kind, long long cpu_free) noexcept nogil:
-        """Where the table begins for as much CPU."""
-        cdef long long cpu = cpu_free >> self.cpu_shift
-        if cpu >= self.cpu_buckets:
-            cpu = self.cpu_buckets - 1
-        return self.completion + kind * (self.wholes + 1) * self.buckets * self.cpu_buckets + cpu
-
-    cdef long long worth(self, const int* worths, int wholes, long long partial) noexcept nogil:
-        """Expected completion, weighed like the use."""
-        cdef long long low = partial >> PARTIAL_SHIFT, part = partial & (PARTIAL_BUCKET - 1), more = 0, found
+    cdef long long completed(self, int kind, long long cpu_left, int wholes, long long partials,
+                             long long asked) noexcept nogil:
+        """Expected completion in units: of shares worth *partials* that will ask for so much CPU, and of whole devices."""
+        cdef long long more = 0
+        if cpu_left < asked:
+            partials = (partials * ((cpu_left << PART_BITS) // asked)) >> PART_BITS
+        cpu_left = max(0, cpu_left - (asked * CPU_KEPT >> 4))
         if wholes > self.wholes:
             more = <long long>(wholes - self.wholes) * WHOLE * UNIT
             wholes = self.wholes
-        if low >= self.buckets - 1:
-            low, part = self.buckets - 2, PARTIAL_BUCKET
-        worths += (wholes * self.buckets + low) * self.cpu_buckets
-        found = (worths[0] * (PARTIAL_BUCKET - part) + worths[self.cpu_buckets] * part) >> PARTIAL_SHIFT
-        return (found + more) * (MIX_WEIGHT // UNIT)
+        return partials + more + worth_between(
+            self.completion + (kind * (self.wholes + 1) + wholes) * self.cpu_buckets, self.cpu_buckets, self.cpu_shift,
+            cpu_left)
 
     cdef long long worth_without(self, Node* node, long long cpu, int* chosen, int count, int milli) noexcept nogil:
         """Of a node once *cpu*, and *milli* of each of the *chosen* are gone."""
         cdef int* left = self.scratch + 2 * (self.scratch_size // 3)
         cdef int at, other, wholes, kind, model, rank = self.rank(node.cpu_free - cpu)
-        cdef long long total = 0, partials
+        cdef long long total = 0, partials = 0, asked = 0, cpu_left = node.cpu_free - cpu
         cdef bint is_first
         for at in range(node.gpu_count):
             left[at] = node.gpus[at].milli_free
         for at in range(count):
             left[chosen[at]] -= milli
         for at in range(node.gpu_count):
-            total += self.use_of_share(self.kind_of[node.gpus[at].model], rank, left[at])
+            kind = self.kind_of[node.gpus[at].model]
+            if self.policy != COMPLETION:
+                total += self.use_of_share(kind, rank, left[at])
+            elif left[at] < WHOLE:
+                partials += self.partial[kind * WHOLE + left[at]]
+                asked += self.partial_cpu[kind * WHOLE + left[at]]
+        if self.policy == COMPLETION:
+            # No device is left out by this: of no whole ones the worth is nothing.
+            total = self.completed(0, cpu_left, 0, partials, asked)
+            cpu_left = max(0, cpu_left - (asked * CPU_KEPT >> 4))
         for at in range(1 if node.model >= 0 else node.gpu_count):
             model = node.gpus[at].model
             is_first = True
@@ -902,16 +1075,12 @@ cdef class ScoreTable:
                 continue
             kind = self.kind_of[model]
             wholes = 0
-            partials = 0
             for other in range(at, node.gpu_count):
-                if node.gpus[other].model == model:
-                    if left[other] == WHOLE:
-                        wholes += 1
-                    elif self.policy == COMPLETION:
-                        partials += self.partial[kind * WHOLE + left[other]]
-            total += self.use_of_whole(kind, rank, wholes)
+                wholes += node.gpus[other].model == model and left[other] == WHOLE
             if self.policy == COMPLETION:
-                total += self.worth(self.worths(kind, node.cpu_free - cpu), wholes, partials)
+                total += self.completed(kind, cpu_left, wholes, 0, 0)
+            else:
+                total += self.use_of_whole(kind, rank, wholes)
         return total
 
 
@@ -922,7 +1091,6 @@ cdef inline bint roomier(Gpu* a, Gpu* b, bint least) noexcept nogil:
 
 cdef inline unsigned long long hashed(Shape* shape) noexcept nogil:
     cdef unsigned long long z = <unsigned long long>shape.cpu * <unsigned long long>0x9E3779B97F4A7C15
-    z ^= <unsigned long long>(shape.memory + 1) * <unsigned long long>0xC2B2AE3D27D4EB4F
     z ^= <unsigned long long>(shape.gpu_milli * 67 + shape.gpu_count) * <unsigned long long>0x165667B19E3779F9
     z ^= <unsigned long long>(shape.gpu_memory * 31 + shape.models) * <unsigned long long>0x27D4EB2F165667C5
     return z ^ (z >> 29) ^ (z >> 47)

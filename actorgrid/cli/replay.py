@@ -60,8 +60,9 @@ def command(
 ) -> None:
     """Replay a production trace; compare policies.
 
-    TRACE is openb, openb-gpushare40, openb-multigpu20, philly, philly-11cb48, philly-ee9e8c or chronus, all of them in
-    the package; or give files of your own. Needs no host. The same seed gives the same figures, latencies apart.
+    TRACE is openb or a mix of it (openb-cpu100, -cpu200, -gpushare20, -gpushare40, -gpushare80, -gpuspec10, -gpuspec20,
+    -gpuspec25, -multigpu20), philly, philly-11cb48, philly-ee9e8c or chronus, all of them in the package; or give files
+    of your own. Needs no host. The same seed gives the same figures, latencies apart.
     """
     from actorgrid.chaos.replay import plots, runs
     from actorgrid.hotpath import PlacementEngine

@@ -57,6 +57,7 @@ class Arrivals:
         return self._told
 
     def _mix(self) -> dict[Shape, float]:
-        popular = most_popular(sorted(self._counts.items(), key=lambda item: (-item[1], repr(item[0]))))
+        ranked = sorted(self._counts.items(), key=lambda item: (-item[1], repr(item[0])))
+        popular = most_popular(ranked, always=lambda shape: shape.gpu_count > 1)
         covered = sum(popular.values())
         return {shape: count / covered for shape, count in popular.items()}

@@ -14,7 +14,7 @@ from actorgrid.errors import BadRequest
 from actorgrid.hotpath import PlacementEngine
 
 from .fragments import Fragments
-from .workload import Node, Task, build_engine, capacity_gpu_milli, typical_tasks
+from .workload import Node, Task, build_engine, capacity_gpu_milli, told_tasks, typical_tasks
 
 INFLATED_TO = 1.3
 INFLATED_TO_MAX = 10.0
@@ -104,11 +104,10 @@ def inflate(
     *clock* gives seconds and measures each decision; it changes nothing else. *progress* is told the share done, a few
     hundred times. Raises BadRequest as :func:`inflated`.
     """
-    typical = typical_tasks(tasks)
-    build_engine(nodes, engine, typical)
+    build_engine(nodes, engine, told_tasks(tasks, engine.policy))
     capacity = capacity_gpu_milli(nodes)
     arrivals = inflated(tasks, capacity, dice, until)
-    fragments = Fragments(nodes, typical)
+    fragments = Fragments(nodes, typical_tasks(tasks))
     run = Inflated(tasks=len(arrivals))
     run.curve.append(Point(0.0, 0.0, fragments.share))
     arrived = 0

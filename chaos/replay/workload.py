@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from actorgrid.errors import BadRequest, TooManyGpus
@@ -80,8 +80,19 @@ def typical_tasks(tasks: Iterable[Task]) -> list[TypicalTask]:
 
     Weights are shares of the arrivals kept and add up to 1. Ties go to the smaller shape.
     """
+    return _mix(tasks, always=lambda _shape: False)
+
+
+def told_tasks(tasks: Iterable[Task], policy: str) -> list[TypicalTask]:
+    """The mix that an engine of *policy* is told: every shape of several GPUs is in it, but for ``fgd``'s own."""
+    if policy == "fgd":
+        return typical_tasks(tasks)
+    return _mix(tasks, always=lambda shape: shape[1] > 1)
+
+
+def _mix(tasks: Iterable[Task], always: Callable[[tuple[int, int, int, tuple[str, ...]]], bool]) -> list[TypicalTask]:
     counts = Counter(task.shape for task in tasks)
-    kept = most_popular(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    kept = most_popular(sorted(counts.items(), key=lambda item: (-item[1], item[0])), always)
     total = sum(kept.values())
     return [
         TypicalTask(cpu, gpus, milli or WHOLE_GPU_MILLI, count / total, models)

@@ -34,6 +34,7 @@ from ..records import (
     policy_number,
 )
 from .asked import Limits, Within, gang_size, number, shape_of
+from .model_price import PRICED_FOR
 from .score_table import Gpu, Mix, Node, Shape, as_good_as, choose, score, usable
 
 SHAPES_REMEMBERED = 256
@@ -91,6 +92,7 @@ class PlacementEngine:
         self._largest = (0, 0)  # CPU and GPUs of a node, ever
         self._scores: dict[Shape, dict[int, tuple[int, int]]] = {}  # of each slot: the node's version, and its score
         self._versions = 0
+        self._priced_for = 0  # placements until models are priced anew
         self._changing = False
         self._allocated_milli = 0
         self._capacity_milli = 0
@@ -127,6 +129,7 @@ class PlacementEngine:
         self._mix = Mix(self._typical or DEFAULT_MIX)
         self._mix.cover(*self._largest)
         self._scores.clear()
+        self._priced_for = 0
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -217,6 +220,7 @@ class PlacementEngine:
         self._by_name[name] = slot
         self._largest = (max(self._largest[0], cpu), max(self._largest[1], len(gpus)))
         self._cover()
+        self._priced_for = 0
         if rack is not None:
             self._racks[rack] = None
         self._capacity_milli += WHOLE_GPU_MILLI * len(listed)
@@ -263,6 +267,7 @@ class PlacementEngine:
         self._capacity_milli -= capacity
         self._slots[self._by_name.pop(name)] = None
         self._versions += 1
+        self._priced_for = 0
         return tuple(touched)
 
     def drain(self, name: str, draining: bool = True) -> None:
@@ -320,6 +325,7 @@ class PlacementEngine:
             for taken in shares:
                 self._charge(taken, shape, -1)
             return None
+        self._priced_for = (self._priced_for or PRICED_FOR) - 1
         return self._hold(id, tuple(shares), shape)
 
     def reserve(
@@ -458,6 +464,8 @@ class PlacementEngine:
         """Shares of as many members as fit, charged already."""
         if gang > 1 and policy == "topology" and not limits.within and not self._known(limits.racks):
             limits.racks = self._tightest_rack(shape, gang)
+        if not self._priced_for and policy == "completion":
+            self._mix.price_models([node for node in self._slots if node is not None])
         shares: list[Share] = []
         while len(shares) < gang:
             node = self._find(shape, limits, policy)
@@ -493,6 +501,8 @@ class PlacementEngine:
                 value = self._score(node, shape, limits.within) if node.name in limits.within else 0
             else:
                 value = self._remembered(slot, node, shape)
+            if value and policy == "completion":
+                value = max(1, value - self._mix.surcharge(node, shape))
             if value:
                 fitting.append((node.rack is not None and node.rack in limits.racks, value, node))
         if not fitting:

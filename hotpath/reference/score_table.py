@@ -5,8 +5,9 @@ A score is 0 where the member does not fit, else 1 to 32,767; the highest wins, 
 * ``fgd`` loses least of the use that the typical mix has for the node's free GPUs: fragmentation gradient descent
   (Weng et al., USENIX ATC 2023). Steps are of 40 thousandths of a GPU: within a step the first node wins, which
   keeps load together; without that it is 5 points of allocation worse.
-* ``completion``, the default, adds to that use the node's expected completion (``completion.py``), equally weighed,
-  and counts by each device of the member. The first node within 64 thousandths of the best is taken, in steps of 16.
+* ``completion``, the default, loses least of the node's expected completion (``completion.py``), by each device of
+  the member, and pays a price for models that are short (``model_price.py``; a node whose devices are of several
+  models costs none). The first node within 64 thousandths of the best is taken, in steps of 16.
 * ``best_fit`` leaves least over: free thousandths of GPUs and a sixteenth of the free thousandths of cores.
 * ``packing`` takes devices shared already, then nodes in use, then idle ones.
 * ``spread`` takes the least loaded node: by GPUs, then CPU; for CPU work by CPU, then GPUs.
@@ -32,12 +33,14 @@ from dataclasses import dataclass
 
 from ..mix import COUNTS_MAX, MIX_WEIGHT, extent, sum_up, whole_weights
 from ..records import WHOLE_GPU_MILLI, TypicalTask
-from .completion import PARTIAL_SHIFT, UNIT, completion, partial_worth
+from ..share_packing import share_prices
+from .completion import UNIT, Shares, between, left_by, scaled_to_cpu, share_worth, whole_worth
+from .model_price import model_prices, surcharge
 
 SCORE_MAX = 32_767
 SCORE_EVEN = 16_384
 FGD_STEP = 40 * MIX_WEIGHT
-COMPLETION_STEP = 16 * MIX_WEIGHT
+COMPLETION_STEP = 16 * UNIT
 COMPLETION_BAND = 4
 CORES_OF_A_GPU = 16
 BY_WORTH = ("completion", "fgd")
@@ -99,10 +102,12 @@ class Mix:
     def __init__(self, tasks: Sequence[TypicalTask]) -> None:
         self._tasks = [(t, w) for t, w in zip(tasks, whole_weights(tasks), strict=True) if t.gpu_count and w]
         sums = sum_up(tasks)
-        self._kinds, self._tasks_of = sums.kinds, sums.tasks
-        self._partials = [partial_worth(tasks) for tasks in self._tasks_of]
+        self._kinds, self._tasks_of, self._named = sums.kinds, sums.tasks, sums.named
+        self._share_demand = sums.share_demand
         self._extent = extent(0, 0)
+        self._shares: list[Shares] = []
         self._tables: dict[int, array[int]] = {}
+        self._model_prices: dict[int, int] = {}
 
     def cover(self, cpu_milli: int, gpus: int) -> bool:
         """Make room for nodes of up to this much; gives whether worths may be others now."""
@@ -112,10 +117,29 @@ class Mix:
         self._tables.clear()
         return True
 
+    def price_models(self, nodes: Sequence[Node]) -> None:
+        """Set the prices of models by what is free of them on *nodes*."""
+        if not self._named:
+            return
+        free = dict.fromkeys(self._kinds.values(), 0)
+        total = 0
+        for node in nodes:
+            for gpu in node.gpus:
+                total += gpu.milli_free
+                if gpu.model in self._kinds:
+                    free[self._kinds[gpu.model]] += gpu.milli_free
+        self._model_prices = model_prices(self._named, free, total)
+
+    def surcharge(self, node: Node, shape: Shape) -> int:
+        """By how much the score of *node* falls for the model that it has."""
+        model = node.gpus[0].model if node.gpus else ""
+        if not shape.gpu_count or any(gpu.model != model for gpu in node.gpus):
+            return 0
+        return surcharge(self._model_prices.get(self._kinds.get(model, 0), 0), shape.gpu_milli)
+
     def worth(self, policy: str, node: Node, cpu_free: int, free: Sequence[int]) -> int:
         """What is lost by a placement is the worth before less the worth after."""
-        use = self.use(node, cpu_free, free)
-        return use if policy == "fgd" else use + self.completion(node, cpu_free, free) * MIX_WEIGHT // UNIT
+        return self.use(node, cpu_free, free) if policy == "fgd" else self.completion(node, cpu_free, free)
 
     def use(self, node: Node, cpu_free: int, free: Sequence[int]) -> int:
         """Weight times thousandths, summed: what each task could take, if it were the next to come."""
@@ -135,32 +159,34 @@ class Mix:
         return total
 
     def completion(self, node: Node, cpu_free: int, free: Sequence[int]) -> int:
-        """Units that all to come would fill, devices of each model by themselves."""
-        return sum(
-            self._of_kind(
-                self._kinds.get(model, 0),
-                cpu_free,
-                [left for gpu, left in zip(node.gpus, free, strict=True) if gpu.model == model],
-            )
-            for model in {gpu.model for gpu in node.gpus}
-        )
+        """Units that all to come would fill: partly free devices first, with the whole ones what CPU is left."""
+        if not self._shares:
+            prices = list(share_prices(self._share_demand, WHOLE_GPU_MILLI * UNIT).items())
+            self._shares = [share_worth(tasks, prices) for tasks in self._tasks_of]
+        wholes: Counter[str] = Counter()
+        worth = asked = 0
+        for gpu, left in zip(node.gpus, free, strict=True):
+            if left == WHOLE_GPU_MILLI:
+                wholes[gpu.model] += 1
+            else:
+                shares = self._shares[self._kinds.get(gpu.model, 0)]
+                worth += shares.worth[left]
+                asked += shares.cpu[left]
+        total = scaled_to_cpu(worth, cpu_free, asked)
+        for model, count in wholes.items():
+            total += self._of_wholes(self._kinds.get(model, 0), left_by(cpu_free, asked), count)
+        return total
 
-    def _of_kind(self, kind: int, cpu_free: int, free: Sequence[int]) -> int:
+    def _of_wholes(self, kind: int, cpu_free: int, count: int) -> int:
         size = self._extent
         table = self._tables.get(kind)
         if table is None:
-            table = self._tables[kind] = completion(
-                self._tasks_of[kind], self._partials[kind], size.cpu_buckets, size.cpu_shift, size.wholes, size.buckets
+            table = self._tables[kind] = whole_worth(
+                self._tasks_of[kind], self._shares[kind], size.cpu_buckets, size.cpu_shift, size.wholes, MIX_WEIGHT
             )
-        wholes = sum(left == WHOLE_GPU_MILLI for left in free)
-        partial = sum(self._partials[kind][left] for left in free if left < WHOLE_GPU_MILLI)
-        cpu = min(cpu_free >> size.cpu_shift, size.cpu_buckets - 1)
-        low, part = partial >> PARTIAL_SHIFT, partial & ((1 << PARTIAL_SHIFT) - 1)
-        if low >= size.buckets - 1:
-            low, part = size.buckets - 2, 1 << PARTIAL_SHIFT
-        at = (min(wholes, size.wholes) * size.buckets + low) * size.cpu_buckets + cpu
-        worth = (table[at] * ((1 << PARTIAL_SHIFT) - part) + table[at + size.cpu_buckets] * part) >> PARTIAL_SHIFT
-        return worth + max(0, wholes - size.wholes) * WHOLE_GPU_MILLI * UNIT
+        start = min(count, size.wholes) * size.cpu_buckets
+        worth = between(table, start, size.cpu_buckets, size.cpu_shift, cpu_free)
+        return worth + max(0, count - size.wholes) * WHOLE_GPU_MILLI * UNIT
 
     def _serves(self, task: TypicalTask, model: str) -> bool:
         return not task.gpu_models or (model in task.gpu_models and model in self._kinds)
@@ -251,9 +277,10 @@ def score(policy: str, node: Node, shape: Shape, found: Sequence[int], mix: Mix)
         before = mix.worth(policy, node, node.cpu_free, free)
         for index in choose(policy, node, shape, found, mix):
             free[index] -= shape.gpu_milli
-        loss = before - mix.worth(policy, node, node.cpu_free - shape.cpu, free) - MIX_WEIGHT * taken
+        loss = before - mix.worth(policy, node, node.cpu_free - shape.cpu, free)
         if policy == "fgd":
-            return clamped(SCORE_EVEN - loss // FGD_STEP)
+            return clamped(SCORE_EVEN - (loss - MIX_WEIGHT * taken) // FGD_STEP)
+        loss -= UNIT * taken
         return clamped(SCORE_EVEN - loss // max(1, shape.gpu_count) // COMPLETION_STEP)
     if policy in ("first_fit", "random"):
         return 1

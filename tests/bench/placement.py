@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from actorgrid.chaos.replay import catalogue
-from actorgrid.chaos.replay.workload import Task, build_engine, scaled, typical_tasks
+from actorgrid.chaos.replay.workload import Task, build_engine, scaled, told_tasks
 from actorgrid.hotpath import COMPILED, PlacementEngine
 
 from .figures import Figure, latency, percentile, registry
@@ -44,7 +44,7 @@ class Cluster:
         tasks = catalogue.tasks_of(trace)
         self.dice = random.Random(seed)
         self.engine = PlacementEngine(policy)
-        build_engine(scaled(catalogue.nodes_of(trace.cluster), scale), self.engine, typical_tasks(tasks))
+        build_engine(scaled(catalogue.nodes_of(trace.cluster), scale), self.engine, told_tasks(tasks, policy))
         self.asks = [self._ask(task) for task in tasks]
         self.held: list[Any] = []
         refused = 0

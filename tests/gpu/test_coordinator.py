@@ -413,6 +413,6 @@ def test_decisions_are_told_newest_first(rig: Rig) -> None:
     rig.wait_placed("b")
     second, first = rig.ask(RecentDecisions())
     assert (first["task_id"], second["task_id"]) == ("a", "b")
-    assert first["gpu_ids"] == second["gpu_ids"]
+    assert len(first["gpu_ids"]) == len(second["gpu_ids"]) == 1
     assert first["decision_latency_us"] > 0
     assert rig.ask(RecentDecisions(limit=1)) == [second]

@@ -135,6 +135,63 @@ def test_both_engines_take_the_same_decisions(policy: str, seed: int, history: l
     assert engines[0].capacity_gpu_milli == engines[1].capacity_gpu_milli
 
 
+@pytest.mark.skipif(not actorgrid.hotpath.COMPILED, reason="the compiled engine was not built here")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("policy", ["completion", "fgd"])
+def test_both_engines_fill_many_nodes_alike(policy: str, seed: int) -> None:
+    """More nodes than a block of the table has, models in runs and mixed, memory short, a mix that names models."""
+    dice = random.Random(f"{policy} {seed}")
+    engines = [kind(policy) for kind in (ReferenceEngine, actorgrid.hotpath.PlacementEngine)]
+    mix = [
+        TypicalTask(
+            dice.choice((500, 4000, 9000)),
+            dice.choice((1, 1, 1, 2, 4)),
+            dice.choice((1000, 1000, 500, 330, 100)),
+            dice.random(),
+            tuple(dice.sample(MODELS, dice.choice((0, 0, 1, 2)))),
+        )
+        for _ in range(12)
+    ]
+    nodes = [
+        {
+            "name": f"n{number}",
+            "cpu_milli": dice.choice((8000, 64_000)),
+            "memory_mib": dice.choice((64, 512, 8192)),
+            "gpu_count": dice.choice((0, 1, 2, 4, 8)),
+            "gpu_model": MODELS[number // 70] if number < 140 else dice.choice((*MODELS, "other")),
+        }
+        for number in range(170)
+    ]
+    held: list[int] = []
+    placed = 0
+    for engine in engines:
+        engine.set_typical_tasks(mix)
+        for node in nodes:
+            engine.add_node(**node)
+    for _ in range(500):
+        if held and dice.random() < 0.2:
+            id = held.pop(dice.randrange(len(held)))
+            for engine in engines:
+                engine.release(id)
+            continue
+        task = dice.choice(mix)
+        asked = {
+            "cpu_milli": task.cpu_milli,
+            "memory_mib": dice.choice((0, 64, 300, 2048)),
+            "gpu_count": dice.choice((task.gpu_count, task.gpu_count, 0)),
+            "gpu_milli": task.gpu_milli,
+            "gpu_models": task.gpu_models,
+            "gang": dice.choice((1, 1, 1, 1, 5)),
+        }
+        reference, compiled = (engine.place(**asked) for engine in engines)
+        assert reference == compiled, asked
+        if compiled is not None:
+            placed += 1
+            held.append(int(compiled.id))
+    assert placed > 200
+    assert engines[0].nodes() == engines[1].nodes()
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(policy=st.sampled_from(POLICIES), history=st.lists(operations, max_size=40))
 def test_nothing_is_ever_overcommitted_and_release_restores(policy: str, history: list[tuple[Any, ...]]) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from actorgrid.errors import BadRequest, UnknownNode
-from actorgrid.hotpath.mix import MIX_MAX, MIX_WEIGHT, check_mix, extent, sum_up, whole_weights
+from actorgrid.hotpath.mix import DEMAND_UNIT, MIX_MAX, MIX_WEIGHT, check_mix, extent, sum_up, whole_weights
 from actorgrid.hotpath.records import TypicalTask
 from actorgrid.hotpath.reference import completion as reference
+from actorgrid.hotpath.reference.model_price import PRICE_MAX, model_prices
+from actorgrid.hotpath.share_packing import share_prices
 
 ONE = TypicalTask(1000, 1, 1000, 1.0)
 HALF = TypicalTask(1000, 1, 500, 1.0)
@@ -279,10 +284,10 @@ def test_a_table_grows_in_steps() -> None:
 
 
 def completion_of(tasks: list[tuple[int, int, int, int]], cpu_buckets: int, wholes: int) -> Any:
-    partials = reference.partial_worth(tasks)
-    buckets = 8 * wholes + 2
-    table = reference.completion(tasks, partials, cpu_buckets, 10, wholes, buckets)
-    return lambda cpu, whole, bucket=0: table[(whole * buckets + bucket) * cpu_buckets + cpu] / reference.UNIT
+    """The worth that streams of tasks give to whole devices, the use that the next one has left out."""
+    shares = reference.share_worth(tasks, [])
+    table = reference.whole_worth(tasks, shares, cpu_buckets, 10, wholes, 1 << 60)
+    return lambda cpu, whole: table[whole * cpu_buckets + cpu] / reference.UNIT
 
 
 def test_worth_is_what_fits_when_all_tasks_are_alike() -> None:
@@ -299,17 +304,117 @@ def test_worth_is_the_mean_over_what_may_come() -> None:
     assert worth(0, 2) == 0
 
 
-def test_a_partly_free_device_is_worth_what_shares_will_fill_of_it() -> None:
-    worth = reference.partial_worth([(0, 1, 400, 1)])
-    assert [worth[free] // reference.UNIT for free in (0, 399, 400, 799, 800, 999)] == [0, 0, 400, 400, 800, 800]
-    of_two = reference.partial_worth([(0, 1, 400, 1), (0, 1, 300, 1)])
-    assert of_two[500] // reference.UNIT == 350
-    assert of_two[700] // reference.UNIT == (400 + 300 + 300 + (400 + 300) / 2) // 2
+def test_a_partly_free_device_is_worth_what_drawn_shares_fill_and_what_a_packer_would() -> None:
+    drawn = reference.share_worth([(0, 1, 400, 1)], []).worth
+    assert [drawn[free] * 10 // (4 * reference.UNIT) for free in (0, 399, 400, 799, 800, 999)] == [
+        *(0, 0, 400, 400, 800, 800),
+    ]
+    # Two of 400 are a whole device: each has half its price, and a rest of 400 can still bear one.
+    prices = share_prices({400: 1}, 1000)
+    assert prices == {400: 500}
+    both = reference.share_worth([(0, 1, 400, 1)], [(400, 500 * reference.UNIT)]).worth
+    assert both[400] == (4 * 400 + 6 * 500) * reference.UNIT // 10
+    assert both[800] == (4 * 800 + 6 * 1000) * reference.UNIT // 10
+
+
+def test_cpu_is_kept_for_what_partly_free_devices_will_ask_for() -> None:
+    shares = reference.share_worth([(1000, 1, 250, 1)], [])
+    assert [shares.cpu[free] for free in (0, 249, 250, 500, 999)] == [0, 0, 1000, 2000, 3000]
+    assert shares.taken == 4 * reference.COUNT_UNIT
+    assert reference.scaled_to_cpu(1000, 800, 800) == 1000
+    assert reference.scaled_to_cpu(1000, 400, 800) == 500
+    assert [reference.left_by(cpu, 1600) for cpu in (1000, 1100, 2000)] == [0, 0, 900]
 
 
 def test_both_tables_of_completion_are_the_same() -> None:
     compiled = pytest.importorskip("actorgrid.hotpath.completion", reason="the compiled kernels were not built here")
-    tasks = [(1500, 1, 1000, 900), (4000, 1, 333, 1500), (0, 1, 100, 96), (9000, 2, 1000, 600), (700, 2, 500, 1000)]
-    partials = reference.partial_worth(tasks)
-    assert compiled.partial_worth(tasks) == partials
-    assert compiled.completion(tasks, partials, 16, 10, 4, 34) == reference.completion(tasks, partials, 16, 10, 4, 34)
+    dice = random.Random(5)
+    for _ in range(20):
+        tasks = [
+            (
+                dice.choice((0, 700, 1500, 4000, 9000, 2**50)),
+                dice.choice((1, 1, 2, 5, 64)),
+                dice.choice((1, 100, 333, 500, 999, 1000)),
+                dice.choice((0, 96, 1500)),
+            )
+            for _ in range(dice.randrange(8))
+        ]
+        prices = list(share_prices({milli: 1 for _, _, milli, _ in tasks if milli < 1000}, 16_000).items())
+        shares = reference.share_worth(tasks, prices)
+        assert compiled.share_worth(tasks, prices) == shares
+        for shift in (10, 43):
+            table = reference.whole_worth(tasks, shares, 16, shift, 4, MIX_WEIGHT)
+            assert compiled.whole_worth(tasks, shares, 16, shift, 4, MIX_WEIGHT) == table
+
+
+# -- prices of shares
+
+
+@pytest.mark.parametrize(
+    ("demand", "prices"),
+    [
+        ({500: 1}, {500: 500}),
+        ({333: 7}, {333: 333}),
+        ({600: 1}, {600: 1000}),  # the rest is of no use to anybody
+        ({700: 1, 300: 1}, {700: 1000, 300: 0}),  # as many rests of 300 as shares of 300: they cost nothing
+        ({700: 1, 300: 9}, {700: 667, 300: 333}),
+        ({600: 5, 400: 1}, {600: 1000, 400: 0}),
+    ],
+)
+def test_a_share_costs_what_it_takes_from_the_best_packing(demand: dict[int, int], prices: dict[int, int]) -> None:
+    found = share_prices(demand, 1000)
+    assert found.keys() == prices.keys()
+    assert sum(found[size] * weight for size, weight in demand.items()) == pytest.approx(
+        sum(prices[size] * weight for size, weight in demand.items()), abs=2 * sum(demand.values())
+    )
+
+
+@given(st.dictionaries(st.integers(1, 999), st.integers(1, 4096), max_size=100))
+@settings(max_examples=60, deadline=None)
+def test_no_way_to_fill_a_device_is_worth_more_than_the_device(demand: dict[int, int]) -> None:
+    prices = share_prices(demand, 16_000)
+    best = [0] * 101
+    for room in range(101):
+        for milli, price in prices.items():
+            size = max(1, milli // 10)
+            if size <= room:
+                best[room] = max(best[room], best[room - size] + price)
+    assert best[100] <= 16_000
+    assert prices == share_prices(demand, 16_000)
+
+
+# -- prices of models
+
+
+def test_a_model_costs_nothing_until_those_that_name_it_would_find_too_little() -> None:
+    free = {1: 1000, 2: 9000}
+    assert model_prices([((1,), DEMAND_UNIT // 10)], free, 10_000) == {1: 0, 2: 0}
+    short = model_prices([((1,), DEMAND_UNIT // 5)], free, 10_000)
+    assert short == {1: PRICE_MAX, 2: 0}
+    either = model_prices([((1, 2), DEMAND_UNIT // 5)], free, 10_000)
+    assert either == {1: 0, 2: 0}, "what names both is spread over both"
+    assert model_prices([((1,), DEMAND_UNIT)], {1: 0}, 0) == {1: 0}
+
+
+def test_work_that_runs_anywhere_leaves_a_short_model_to_those_that_name_it(engine_kind: Any) -> None:
+    engine = engine_kind("completion")
+    engine.set_typical_tasks([TypicalTask(1000, 1, 1000, 3.0), TypicalTask(1000, 1, 1000, 2.0, ("T4",))])
+    for number in range(8):
+        add(engine, f"n{number}", gpus=2, gpu_model="T4" if number < 2 else "A100")
+    models = [
+        engine.nodes()[int(node_of(engine.place(cpu_milli=1000, gpu_count=1))[1:])].gpus[0].model for _ in range(12)
+    ]
+    assert models == ["A100"] * 12
+    assert node_of(engine.place(gpu_count=1)) == "n0", "but where nothing else is free it is taken"
+    assert node_of(engine.place(gpu_count=1, gpu_models=("T4",))) == "n0"
+
+
+def test_shapes_that_differ_in_memory_go_where_there_is_memory(engine_kind: Any) -> None:
+    engine = engine_kind()
+    for number in range(140):
+        engine.add_node(f"n{number}", cpu_milli=64_000, memory_mib=100 + 100 * (number % 70), gpu_count=2)
+    asked = (50, 7000, 6950, 7000, 6900, 50, 6850, 6850)
+    found = [engine.place(memory_mib=memory, gpu_count=1) for memory in asked]
+    assert [placed and node_of(placed) for placed in found] == ["n0", "n69", "n139", None, "n68", "n0", "n138", None]
+    engine.release(found[1].id)
+    assert node_of(engine.place(memory_mib=7000, gpu_count=1)) == "n69"

@@ -22,7 +22,18 @@ def test_openb_is_the_published_cluster() -> None:
 
 @pytest.mark.parametrize(
     ("name", "count", "gpu_milli"),
-    [("openb", 8152, 6_086_800), ("openb-gpushare40", 8152, 5_641_250), ("openb-multigpu20", 8324, 7_086_800)],
+    [
+        ("openb", 8152, 6_086_800),
+        ("openb-gpushare20", 8152, 6_531_500),
+        ("openb-gpushare40", 8152, 5_641_250),
+        ("openb-gpushare80", 8152, 4_408_190),
+        ("openb-gpuspec10", 8152, 6_086_800),
+        ("openb-gpuspec20", 8152, 6_086_800),
+        ("openb-gpuspec25", 8152, 6_086_800),
+        ("openb-cpu100", 7853, 6_086_800),
+        ("openb-cpu200", 8832, 6_086_800),
+        ("openb-multigpu20", 8324, 7_086_800),
+    ],
 )
 def test_openb_tasks_ask_for_what_was_published(name: str, count: int, gpu_milli: int) -> None:
     tasks = catalogue.tasks_of(catalogue.find(name))

@@ -13,6 +13,7 @@ from actorgrid.chaos.replay.workload import (
     could_hold,
     offered_load,
     scaled,
+    told_tasks,
     typical_tasks,
     with_load,
 )
@@ -31,6 +32,10 @@ def test_the_mix_keeps_what_is_popular() -> None:
         (2000, 1, 1000),
     ]
     assert [each.weight for each in mix] == [90 / 96, 6 / 96]
+    assert told_tasks(tasks, "fgd") == mix
+    told = told_tasks(tasks, "completion")
+    assert [each.gpu_count for each in told] == [1, 1, 2], "one of several GPUs is told of, however rare"
+    assert [each.weight for each in told] == [90 / 97, 6 / 97, 1 / 97]
 
 
 def test_a_scale_copies_the_cluster_and_takes_the_rest_evenly() -> None:
