@@ -18,6 +18,7 @@ what it finds.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -266,6 +267,23 @@ def be_guard(path: str, ready: int) -> None:
         listener.setblocking(False)
         os.close(ready)
         Guard(listener).run()  # its socket is left lying: by now another guard may have put its own there
+
+
+def remove_socket_of_gone(path: Path) -> bool:
+    """Remove the socket that a guard left lying; false while one listens there.
+
+    Only while there is no zygote, which may start another guard between the look and the removal.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            return error.errno == errno.ENOENT  # else it listens, and has no room for one more
+        else:
+            return False
+    return True
 
 
 def start_guard(path: str) -> None:

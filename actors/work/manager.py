@@ -23,6 +23,7 @@ from actorgrid.supervisors.server import Server, handles
 from .attempt_dir import AttemptDir
 from .attempts import Attempts, guard_path
 from .environment import host_tag
+from .guard import remove_socket_of_gone
 from .housekeeping import (
     InTurn,
     kill_escaped,
@@ -47,6 +48,7 @@ LOOKS_MAX = 1_000
 """Folders and blobs asked about in one round."""
 STOP_MARGIN_S = 2.0
 STOP_MAX_S = 30.0
+GUARD_LEAVES_S = 1.0
 
 
 class WorkerManager(Server):
@@ -58,8 +60,8 @@ class WorkerManager(Server):
     def __init__(self, host: Any, runtime: Runtime) -> None:
         super().__init__(host, runtime)
         self._tag = host_tag(host.paths.data_dir)
-        guard = guard_path(host.paths.work_sockets_dir, self._tag)
-        self._zygote = ZygoteLink(runtime, self.log.warning, host.settings.work.containment, str(guard))
+        self._guard = guard_path(host.paths.work_sockets_dir, self._tag)
+        self._zygote = ZygoteLink(runtime, self.log.warning, host.settings.work.containment, str(self._guard))
         self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="begun")
         self._keeper = LeaseKeeper(self, self._mirror, self._renew, self._take_up_all, self._patience, self._strays)
         self._door = WorkDoor(self)
@@ -99,8 +101,7 @@ class WorkerManager(Server):
             self._prolong(int(mark.read_text()))
         elif self.host.settings.work.on_stop == "end":
             grace_s = min(self.host.settings.work.kill_grace_s, STOP_MAX_S)
-            folders = [attempt.directory for attempt in self._attempts.live.values()]
-            folders += [AttemptDir(self.host.paths.workers_dir, worker.worker_id) for worker in self._leases.workers()]
+            folders = self._folders()
             self._attempts.stop_all(grace_s)
             self._leases.stop_all()
             told: set[int] = set()
@@ -116,6 +117,17 @@ class WorkerManager(Server):
         self._attempts.leave()
         self._leases.leave()
         self._zygote.stop()
+        # The guard leaves when nobody is connected to it any more: not where work was left to the next start.
+        left = any(folder.shim_pid() is not None for folder in self._folders())
+        gone_by = time.monotonic() + (0.0 if left else GUARD_LEAVES_S)
+        while not remove_socket_of_gone(self._guard) and time.monotonic() < gone_by:
+            time.sleep(0.005)
+
+    def _folders(self) -> list[AttemptDir]:
+        """Of all that runs here."""
+        folders = [attempt.directory for attempt in self._attempts.live.values()]
+        folders += [AttemptDir(self.host.paths.workers_dir, worker.worker_id) for worker in self._leases.workers()]
+        return folders
 
     def _prolong(self, absence_index: int) -> None:
         """Let what runs go on for as long as the ledger has everybody wait for us."""
