@@ -45,6 +45,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """The public names, loaded or not; beside them only what a module has anyway."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+
+
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

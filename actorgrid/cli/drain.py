@@ -58,7 +58,7 @@ def _held(call: Call, host_id: str) -> list[dict[str, Any]]:
 
 def _wait(call: Call, host: dict[str, Any], before: int, within_s: float) -> None:
     deadline = time.monotonic() + within_s
-    with progress(call.json) as report:
+    with progress(call.json, steps=True) as report:
         while held := _held(call, host["node_id"]):
             before = max(before, len(held))
             report(f"{len(held)} left on host {title(host)}", float(before - len(held)), float(before))

@@ -19,7 +19,7 @@ PAGE = 1_000
 
 
 @click.command()
-@click.option("--all", "every", is_flag=True, help="Ended jobs too.")
+@click.option("-a", "--all", "every", is_flag=True, help="Ended jobs too.")
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only these; may be repeated.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="List at most so many.")
 @click.option("--after", metavar="JOB", help="Go on after that one, the last of the page before.")

@@ -37,7 +37,7 @@ def command(call: Call, host: str, now: bool, force: bool, cancel: bool) -> None
 
     body = {"now": now, "force": force, "cancel": cancel, "wait_s": WAIT_S}
     answer: dict[str, Any] = {"state": ""}
-    with progress(call.json) as report:
+    with progress(call.json, steps=True) as report:
         while answer["state"] not in DONE:
             began = time.monotonic()
             try:

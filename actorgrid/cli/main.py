@@ -92,9 +92,11 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with a suggestion for a misspelt name."""
         if args and args[0] not in _TARGETS and not args[0].startswith("-"):
+            from .habits import of_command
             from .suggest import suggestion
 
-            raise click.UsageError(f"there is no command {args[0]!r}.{suggestion(args[0], _TARGETS)}", ctx)
+            said = of_command(args[0]) or suggestion(args[0], _TARGETS)
+            raise click.UsageError(f"there is no command {args[0]!r}.{said}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -157,7 +159,7 @@ def _show_usage_error(error: click.ClickException, as_json: bool) -> int:
     if isinstance(error, click.NoSuchOption) and ctx is not None and ctx.parent is None:
         hint = f"options follow the command: actorgrid COMMAND {error.option_name}"
     elif ctx is not None:
-        hint = f"{ctx.command_path} --help"
+        hint = _hint_for(error, ctx)
     if as_json:
         import json
 
@@ -168,6 +170,18 @@ def _show_usage_error(error: click.ClickException, as_json: bool) -> int:
         if hint:
             _tell(f"  {click.style('try', bold=True)}: {hint}")
     return USAGE_CODE
+
+
+def _hint_for(error: click.ClickException, ctx: click.Context) -> str:
+    """What to type instead; where nothing better is known, where the options are listed."""
+    if isinstance(error, click.NoSuchOption):
+        from .habits import of_option
+
+        known = {name for parameter in ctx.command.params for name in parameter.opts}
+        meant = of_option(error.option_name, known)
+        if meant:
+            return f"{meant} ({ctx.command_path} --help)"
+    return f"{ctx.command_path} --help"
 
 
 def _reader_left() -> int:

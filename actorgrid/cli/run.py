@@ -28,7 +28,7 @@ SPINNER = "|/-\\"
 @click.command(context_settings={"allow_interspersed_args": False})
 @work_options
 @click.option("--stdin", "send_stdin", is_flag=True, help="Send our standard input (at most 32 MiB) to the command.")
-@click.option("--detach", is_flag=True, help="Print the job's id and leave.")
+@click.option("-d", "--detach", is_flag=True, help="Print the job's id and leave.")
 @host_options
 @click.argument("words", metavar="-- CMD [ARGS]...", nargs=-1, required=True)
 @pass_call

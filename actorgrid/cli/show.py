@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+LINE_EVERY_S = 10.0
+
 STATE_COLOURS = {
     "queued": "yellow",
     "placed": "cyan",
@@ -81,12 +83,35 @@ def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console(no_color=bool(os.environ.get("NO_COLOR")) or None, highlight=False).print(grid)
 
 
+def _lines(as_json: bool, every_s: float) -> Callable[[str, float, float], None]:
+    last, next_at = "", time.monotonic() + every_s
+
+    def report(label: str, done: float, total: float) -> None:
+        nonlocal last, next_at
+        now = time.monotonic()
+        if label == last or now < next_at:
+            return
+        last, next_at = label, now + every_s
+        if as_json:
+            import json
+
+            click.echo(json.dumps({"event": "step", "step": label, "done": done, "of": total or None}), err=True)
+        else:
+            of = f" ({done:.3g} of {total:.3g} done)" if total else ""
+            click.echo(f"{time.strftime('%H:%M:%S')} {label}{of}", err=True)
+
+    return report
+
+
 @contextmanager
-def progress(silent: bool) -> Iterator[Callable[[str, float, float], None]]:
-    """A bar on stderr for people who watch; nothing elsewhere. Tell it what is done, how far, and of how much in all:
-    0 is not known."""
-    if silent or not sys.stderr.isatty():
-        yield lambda _label, _done, _total: None
+def progress(as_json: bool, *, steps: bool = False) -> Iterator[Callable[[str, float, float], None]]:
+    """How far long work is, on stderr: a bar for people who watch, a line for logs and scripts (with ``--json`` a
+    document a line). Tell it what is done, how far, and of how much in all: 0 is not known.
+
+    *steps*: each label is a step of its own and gets its line; else there is one every ten seconds.
+    """
+    if as_json or not sys.stderr.isatty():
+        yield _lines(as_json, 0.0 if steps else LINE_EVERY_S)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn

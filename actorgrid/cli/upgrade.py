@@ -31,7 +31,7 @@ def restart(call: Call, host: str | None, within_s: float) -> None:
     """
     hosts = _hosts(call)
     meant = find_host(hosts, host) if host else _here(call, hosts)
-    with progress(call.json) as report:
+    with progress(call.json, steps=True) as report:
         report(f"host {title(meant)}", 0.0, 1.0)
         back = _restart(call, meant, within_s)
     if call.json:
@@ -61,7 +61,7 @@ def upgrade(call: Call, rolling: bool, named: str | None, within_s: float) -> No
         order = sorted(hosts, key=lambda host: (host["raft_role"] == "leader", host.get("node") or 0))
     _refuse_while_hosts_are_missing(hosts)
     began = time.monotonic()
-    with progress(call.json) as report:
+    with progress(call.json, steps=True) as report:
         for number, host in enumerate(order):
             report(f"host {title(host)}", float(number), float(len(order)))
             if call.json:
@@ -69,6 +69,8 @@ def upgrade(call: Call, rolling: bool, named: str | None, within_s: float) -> No
             back = _restart(call, host, within_s)
             if call.json:
                 call.document({"event": "back", **back})
+            else:
+                report(f"host {title(host)} is back after {span(back['seconds'])}", number + 1.0, float(len(order)))
     if call.json:
         call.document({"event": "done", "hosts": len(order), "seconds": round(time.monotonic() - began, 3)})
     else:

@@ -91,8 +91,24 @@ def _variables(_ctx: click.Context, _parameter: click.Parameter, values: tuple[s
     return found
 
 
+def _gpu_count(_ctx: click.Context, _parameter: click.Parameter, value: str) -> float:
+    """A share of one GPU or a whole number; a model's name and docker's ``all`` get what is meant here."""
+    try:
+        return float(value)
+    except ValueError:
+        pass
+    if value == "all":
+        raise click.BadParameter("'all' is no number: say how many (`actorgrid gpus` shows what there is)")
+    model = value.rpartition(":")[0] or value
+    if re.match(r"[A-Za-z]", model):
+        raise click.BadParameter(f"{value!r} is no number; a model is asked for as in --gpus 1 --gpu-model {model}")
+    raise click.BadParameter(f"{value!r} is no number; write 0.25 or 2")
+
+
 _OPTIONS = [
-    click.option("--gpus", type=float, default=0.0, metavar="N", help="GPUs: a share of one (0.25) or a whole number."),
+    click.option(
+        "--gpus", callback=_gpu_count, default="0", metavar="N", help="GPUs: a share of one (0.25) or a whole number."
+    ),
     click.option("--gpu-memory", callback=size_text, metavar="SIZE", help="Device memory on each GPU, as in 10GiB."),
     click.option(
         "--gpu-model", "gpu_models", multiple=True, metavar="MODEL", help="Accept this model; may be repeated."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -192,3 +193,48 @@ def test_colours_stay_where_they_are_seen(alone: Invoke, monkeypatch: pytest.Mon
 def test_a_join_needs_both_member_and_token(alone: Invoke, arguments: tuple[str, ...]) -> None:
     result = alone("up", *arguments)
     assert result.exit_code == 2 and "go together" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "instead"),
+    [
+        (["down"], "actorgrid cancel JOB"),
+        (["stop"], "Ctrl-C"),
+        (["top"], "actorgrid ps --watch"),
+        (["squeue"], "actorgrid ps"),
+        (["srun", "x"], "actorgrid run -- CMD"),
+        (["sbatch", "x"], "actorgrid submit"),
+        (["scancel", "1"], "actorgrid cancel"),
+        (["exec", "x"], "actorgrid run"),
+        (["run", "-it", "--", "bash"], "--stdin"),
+        (["run", "--gpus", "all", "--", "x"], "actorgrid gpus"),
+        (["run", "--gpus", "H100:2", "--", "x"], "--gpu-model H100"),
+        (["run", "--mem", "4G", "--", "x"], "--memory SIZE"),
+        (["run", "-N", "2", "--", "x"], "--gang N"),
+        (["run", "-v", "/a:/b", "--", "x"], "--cwd DIR"),
+        (["submit", "--time", "1h", "x.py"], "--timeout TIME"),
+    ],
+)
+def test_habits_from_elsewhere_are_answered_with_what_it_is_here(alone: Invoke, words: list[str], instead: str) -> None:
+    result = alone(*words)
+    assert result.exit_code == 2 and instead in result.stderr
+    as_json = alone(*words[:1], "--json", *words[1:])
+    assert instead in as_json.stdout and json.loads(as_json.stdout)["error"]["code"] == "BadRequest"
+
+
+def test_what_is_said_of_habits_exists() -> None:
+    from actorgrid.cli import habits
+
+    known = set(NAMES)
+    for said in (*habits.COMMANDS.values(), *habits.OPTIONS.values()):
+        for command in re.findall(r"`actorgrid (\w+)", said):
+            assert command in known, said
+    assert not habits.COMMANDS.keys() & known
+
+
+def test_the_package_lists_what_is_public() -> None:
+    code = "import actorgrid; print(*[name for name in dir(actorgrid) if not name.startswith('_')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    import actorgrid
+
+    assert done.stdout.split() == sorted(name for name in actorgrid.__all__ if not name.startswith("_"))
