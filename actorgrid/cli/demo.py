@@ -7,7 +7,9 @@ their results as arguments; the poster depends on all frames.
 from __future__ import annotations
 
 import errno
+import os
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
@@ -43,6 +45,12 @@ SIZES = {"small": (3, 4, 480, 300), "normal": (6, 8, 960, 600), "large": (8, 24,
 TILE_OPTIONS: dict[str, Any] = {"gpus": 0.25, "gpu_memory": "2GiB", "cpus": 0.125}
 STITCH_OPTIONS: dict[str, Any] = {"cpus": 0.125, "priority": 60}
 """A frame that is complete goes before tiles of the next."""
+ASKED = {
+    "tile": {"gpu_milli": 250, "gpu_memory_mib": 2048, "cpu_milli": 125},
+    "stitch": {"cpu_milli": 125},
+    "poster": {"cpu_milli": 125},
+}
+"""The same by kind of job, as the ledger counts it."""
 JOB_OPTIONS: dict[str, Any] = {
     "durable": True,
     "retries": 2,
@@ -50,6 +58,7 @@ JOB_OPTIONS: dict[str, Any] = {
     "env": {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
 }
 PATIENCE_S = 600.0
+SHOWN_ROWS = 12
 LEAST_COLOURS = 256
 """A picture with fewer is not the one we asked for."""
 COLUMNS = ["STEP", "GPU>", "UUID", "WITH", "PID>", "QUEUED_MS>", "PLACED_US>", "START_MS>", "RUN_MS>"]
@@ -124,7 +133,10 @@ def command(call: Call, size: str, frames: int | None, tiles: int | None, out: P
         )
         lanes = [(gpu["device_id"], gpu["model"]) for gpu in gpus]
         _write(out / "mandelbrot.png", poster.png)
-        _write(out / "timeline.png", timeline_png(steps, lanes, title, subtitle, len(tiling)))
+        short = demo_report.shortage(steps, _capacity(client, gpus), ASKED)
+        _write(out / "timeline.png", timeline_png(steps, lanes, title, subtitle, len(tiling), short))
+        report["short"] = short
+        report["probed"] = all(gpu["source"] == "probed" for gpu in gpus)
         report["pictures"] = [str(out / "mandelbrot.png"), str(out / "timeline.png")]
         if call.json:
             call.document({"summary": report, "steps": [step.to_dict() for step in steps]})
@@ -207,6 +219,16 @@ def _steps(client: Client, work: Submitted, tiling: Sequence[Sequence[Tile]]) ->
         job = client.job(future.job_id)
         steps.append(demo_report.step_of(job, ended, kind=kind, frame=number, pid=picture.pid, device="numpy"))
     return steps
+
+
+def _capacity(client: Client, gpus: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """What the host has to give out."""
+    return {
+        "gpu_milli": 1000 * len(gpus),
+        "gpu_memory_mib": sum(gpu["memory_total_bytes"] for gpu in gpus) // 2**20,
+        "cpu_milli": sum(host["cpu_milli"] for host in client.hosts()),
+        "memory_mib": sum(host["memory_mib"] for host in client.hosts()),
+    }
 
 
 # -- checks
@@ -348,7 +370,10 @@ def _print(steps: Sequence[Step], report: dict[str, Any]) -> None:
         for step in steps
     ]
     click.echo()
-    table(COLUMNS, rows, "nothing ran")
+    left_out = len(rows) - SHOWN_ROWS if on_terminal() else 0
+    table(COLUMNS, rows[:SHOWN_ROWS] if left_out > 0 else rows, "nothing ran")
+    if left_out > 0:  # the whole table would push the start of it all off the screen
+        click.echo(f"... and {left_out} more; all of them: actorgrid demo | cat, or --json")
     click.echo()
     click.echo(f"jobs          {report['jobs']} in {report['elapsed_s']:.2f} s, {report['jobs_per_s']:.1f} a second")
     for name, key, unit in (
@@ -370,8 +395,26 @@ def _print(steps: Sequence[Step], report: dict[str, Any]) -> None:
     )
     if report["retried"]:
         click.echo(f"retried       {report['retried']}")
+    if report.get("short"):
+        click.echo(f"short         {report['short']}")
     for picture in report["pictures"]:
         click.echo(f"wrote         {picture}")
+    click.echo()
+    click.echo("That host is gone again. One that stays, in a terminal of its own, and a job on a quarter of its GPU:")
+    command = _own_command()
+    click.echo(f"  {command} up")
+    click.echo(
+        f"  {command} run --gpus 0.25 -- nvidia-smi -L" if report["probed"] else f"  {command} run --gpus 0.25 -- env"
+    )
+    click.echo(f"  {command} status")
+
+
+def _own_command() -> str:
+    """How this command is called again from here: by its name when that is on the PATH, else as it was called."""
+    import shutil
+
+    called = sys.argv[0]
+    return "actorgrid" if shutil.which("actorgrid") or not os.access(called, os.X_OK) else os.path.relpath(called)
 
 
 def short_uuids(uuids: Iterable[str]) -> dict[str, str]:

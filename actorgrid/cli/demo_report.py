@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,34 @@ class Step:
             "started_at": self.started_at,
             "ended_at": self.ended_at,
         }
+
+
+def shortage(steps: Sequence[Step], capacity: Mapping[str, int], asked: Mapping[str, Mapping[str, int]]) -> str:
+    """What the jobs waited for at the moment when most of them waited, in a sentence; empty when none waited.
+
+    *capacity*: of the host, by the names of ``binding.NAMES``; *asked*: what a job of each kind takes of them.
+    """
+    from actorgrid.actors.cluster.binding import Room, binding
+
+    moments = sorted({step.placed_at for step in steps})
+    most, found = 0, ""
+    for moment in moments:
+        waiting = [step for step in steps if step.ready_at < moment < step.placed_at]
+        if len(waiting) <= most:
+            continue
+        running = [step for step in steps if step.placed_at <= moment < step.ended_at]
+        used = {name: sum(asked[step.kind].get(name, 0) for step in running) for name in capacity}
+        short = binding(Room(capacity, used), [_request(asked[step.kind]) for step in waiting])
+        if short is not None:
+            most = len(waiting)
+            found = short.text + (f"; {short.idle_gpus}" if short.idle_gpus else "")
+    return found
+
+
+def _request(amounts: Mapping[str, int]) -> dict[str, int]:
+    """The request of one attempt that takes *amounts*, as the ledger has it."""
+    milli = amounts.get("gpu_milli", 0)
+    return {**amounts, "gpu_count": 1 if milli else 0, "gpu_milli": milli}
 
 
 def step_of(job: dict[str, Any], ended: dict[str, float], *, kind: str, frame: int, pid: int, device: str) -> Step:

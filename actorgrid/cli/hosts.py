@@ -36,6 +36,9 @@ def status(call: Call, strict: bool) -> int:
     click.echo(f"  gpus   {_gpus_line(summary)}")
     jobs = {state: count for state, count in summary.get("jobs", {}).items() if isinstance(count, int) and count}
     click.echo("  jobs   " + (", ".join(f"{count} {coloured(state)}" for state, count in jobs.items()) or "none yet"))
+    binding = summary.get("binding")
+    if binding:
+        click.echo(f"  short  {binding['text']}" + (f"; {binding['idle_gpus']}" if binding.get("idle_gpus") else ""))
     figures = _performance_line(summary.get("performance", {}))
     if figures:
         click.echo(f"  speed  {figures}")

@@ -43,9 +43,15 @@ class Lane:
 
 
 def timeline_png(
-    steps: Sequence[Step], gpus: Sequence[tuple[str, str]], title: str, subtitle: str, colours: int
+    steps: Sequence[Step],
+    gpus: Sequence[tuple[str, str]],
+    title: str,
+    subtitle: str,
+    colours: int,
+    short: str = "",
 ) -> bytes:
-    """The picture as PNG bytes. *gpus*: (uuid, model) by index. *colours*: how many frames there are to tell apart."""
+    """The picture as PNG bytes. *gpus*: (uuid, model) by index. *colours*: how many frames there are to tell apart.
+    *short*: what the jobs wait for."""
     from PIL import Image, ImageDraw
 
     began = min(step.ready_at for step in steps)
@@ -73,7 +79,8 @@ def timeline_png(
     _legend(paint, steps, colours, MARGIN + 58)
     ticks = [count * tick for count in range(math.floor(span / tick + 1e-9) + 1)]
 
-    paint.text(MARGIN, top_queue, f"waiting for room: {len(waiting)} jobs, one line each", 15, TEXT)
+    why = f". Short is {short}" if short else ""
+    paint.text(MARGIN, top_queue, f"waiting for room: {len(waiting)} jobs, one line each{why}", 15, TEXT)
     bottom = top_queue + 26 + line * len(waiting)
     paint.panel(top_queue + 24, bottom + 2, ticks)
     for row, step in enumerate(waiting):

@@ -29,6 +29,7 @@ from ..links.messages import AskHost, AskHosts
 from ..work.containment_here import containment_here
 from ..work.messages import StartDelay
 from .absence import Absence
+from .binding import short_for
 from .condition import away_s, condition_of, keeping_back, not_told, summary_of, unsure_note
 from .core import choose_pool
 from .leaving import Leaving
@@ -57,12 +58,9 @@ VERSION_TOLD_S = 600.0
 RECENT_JOBS = 1000
 """Ended jobs answered from memory; older ones are read from the ledger's history."""
 LIST_LIMIT = 1000
-RATE_WINDOW_S = 60.0
-ROOT_DEPTH_MAX = 100
-REDUCTIONS_MAX = 3
-EXPLAIN_S = 1.5
-STATES_MAX = 1_000
-REPORTS_S, REPORTS_MAX = 1.0, 256
+ROOT_DEPTH_MAX, REDUCTIONS_MAX = 100, 3
+EXPLAIN_S, RATE_WINDOW_S = 1.5, 60.0
+REPORTS_S, REPORTS_MAX, STATES_MAX = 1.0, 256, 1_000
 BAD_ENDS = (JobState.FAILED, JobState.CANCELLED, JobState.LOST)
 FEASIBLE_SHAPES = 256
 """Remembered request shapes that passed the feasibility check, so that a batch of equals asks once."""
@@ -79,6 +77,7 @@ class ClusterManager(Server):
 
     async def start(self) -> None:
         """Follow the ledger."""
+        self._sources = self.host.settings.model_copy(deep=True)  # before the ledger's changes are on top
         self._recent: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._waiters: dict[str, list[Waiter]] = {}
         self._feasible: OrderedDict[tuple[Any, ...], None] = OrderedDict()
@@ -531,6 +530,7 @@ class ClusterManager(Server):
             "gpu_models": sorted({device["model"] for device in devices}),
             "gpu_allocated_milli": allocated,
             "gpu_capacity_milli": 1000 * len(devices),
+            "binding": short_for(self._mirror, (await self._list(ListJobs((JobState.QUEUED,), 200)))["jobs"]),
             "jobs": jobs,
             "allocations": len(self._mirror.allocations),
             "ledger": {"index": self._mirror.index, "term": self._mirror.term, "epoch": self._mirror.epoch},
@@ -557,9 +557,10 @@ class ClusterManager(Server):
     @handles(ChangeSetting)
     async def _change_setting(self, request: ChangeSetting) -> dict[str, Any]:
         value = self.host.settings.check_live(request.key, request.value)
-        previous = self.host.settings.get(request.key)
-        await self._commit({"type": "set_setting", "key": request.key, "value": value, "by": request.by})
-        return {"key": request.key, "value": value, "previous": previous}
+        done = await self._commit({"type": "set_setting", "key": request.key, "value": value, "by": request.by})
+        # What the ledger had; what this host reads may be older. It has none of one that was never changed live.
+        known = done if done.get("previous") is not None else {"previous": self._sources.get(request.key)}
+        return {"key": request.key, "value": value, "previous": known["previous"]}
 
     @handles(LeaveHost)
     async def _leave(self, request: LeaveHost) -> dict[str, Any]:

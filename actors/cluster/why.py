@@ -15,6 +15,7 @@ from actorgrid.models import JobState
 
 from ..consensus.quotas import Shortage, amount_text, amounts_held, shortage
 from .away import away_note, late_notes, lost_note
+from .binding import binding, room_of
 from .phrases import gang_ending, gang_hosts, gang_lacks, listed, nearest_has, needs
 from .preempted import deadline_note, stopped_for_another, waiting_notes
 from .room import freeing, holders, holders_of_user, may_go, room_by
@@ -107,6 +108,7 @@ def explain_job(job: Record, around: Circumstances) -> dict[str, Any]:
         "quota": None,
         "estimated_start": None,
         "held_by": [],
+        "binding": None,
         "held_up_by": list((fit or {}).get("held_up_by") or ()),
         "openings": [],
         "attempts": [_attempt(one, around) for one in job["attempts"][-ATTEMPTS_SHOWN:]],
@@ -283,8 +285,18 @@ def _does_not_fit(job: Record, fit: Record, around: Circumstances) -> _Story:
         every = "the only host cannot" if total == 1 else f"none of {total} hosts can"
         headline = f"{wanted}; {every} take it as things are ({because})"
     story = _Story(headline, more={"constraints": constraints}, reasons=reasons)
+    _what_binds(story, resources, around)
     _how_to_make_room(story, job, fit, around)
     return story
+
+
+def _what_binds(story: _Story, resources: Record, around: Circumstances) -> None:
+    """Name the resource that is short in all, where one is: the same answer as that of ``status``, for this job."""
+    found = binding(room_of(around.hosts.values(), around.allocations), [resources])
+    if found is not None:
+        story.more["binding"] = found.to_record()
+        what = found.text.rpartition(",")[0]
+        story.notes.append(f"short is {what}" + (f"; {found.idle_gpus}" if found.idle_gpus else ""))
 
 
 def _how_to_make_room(story: _Story, job: Record, fit: Record, around: Circumstances) -> None:

@@ -71,7 +71,8 @@ class ClusterAnswer(Answer):
 
     ``hosts`` and ``gpus`` count all there are, ``hosts_present`` and ``gpus_present`` those of them that are there as
     far as the host that answers knows. ``can_commit``: whether anything new can be accepted. ``last_known``: null
-    unless this is not of now.
+    unless this is not of now. ``binding``: what is short for the jobs that wait: ``resource``, how many of them are
+    ``waiting`` for it, the ``text``, and ``idle_gpus``; null where nothing is.
     """
 
     name: str
@@ -87,6 +88,7 @@ class ClusterAnswer(Answer):
     gpus_present: int | None = None
     gpu_allocated_milli: int
     gpu_capacity_milli: int
+    binding: dict[str, Any] | None = None
     jobs: dict[str, Any]
     performance: dict[str, Any]
     ca_fingerprint: str | None = None
@@ -347,6 +349,7 @@ class WhyAnswer(Answer):
     quota: dict[str, Any] | None = None
     estimated_start: dict[str, Any] | None = None
     held_by: list[dict[str, Any]] = []
+    binding: dict[str, Any] | None = None
     held_up_by: list[str] = []
     openings: list[str] = []
     attempts: list[dict[str, Any]] = []
