@@ -69,15 +69,18 @@ class Reads:
         """The leader's answer."""
         waiters, _ = self._asked.pop(context, ([], 0.0))
         if waiters:
-            heapq.heappush(self._readable, (index, int.from_bytes(context, "big"), waiters))
+            heapq.heappush(self._readable, (index, int.from_bytes(context, "big"), waiters[:]))
+            waiters.clear()  # of another question for the same, too
             self.release()
 
     def dropped(self, context: bytes, reason: str, now_s: float, refused: Callable[[str], ActorGridError]) -> None:
-        """No answer to this comes any more: it is asked anew, which a leader that is there answers then.
+        """No answer to this has come: it is asked anew, for the same waiters, whom the first answer sets then.
 
         One that the leader had no room for fails with *refused* of the reason: to ask again makes that worse.
         """
-        waiters, since_s = self._asked.pop(context, ([], now_s))
+        waiters, since_s = self._asked.get(context, ([], now_s))
+        if not waiters or reason != "no_answer":
+            self._asked.pop(context, None)
         if waiters and reason == "too_many_reads":
             self._fail(waiters, refused(reason))
         elif waiters:
@@ -108,3 +111,4 @@ class Reads:
         self._waiting -= len(waiters)
         for waiter in waiters:
             waiter.fail(error)
+        waiters.clear()

@@ -238,6 +238,15 @@ def test_a_read_that_was_lost_on_its_way_is_asked_anew_while_its_caller_waits(th
     assert three.live["b"]._reads.waiting == 0
 
 
+def test_a_read_whose_answers_all_come_late_is_answered(three: Town) -> None:
+    three.propose(set_setting("k", 1, "me", AT), "a")
+    three.network.set_faults(Faults(delay_s=(1.6, 1.7)), "b", "a")
+    assert three.node.request("b", Query("settings", linearizable=True), 5.0) == {"settings": {"k": 1}}
+    assert three.live["b"]._reads.waiting == 0
+    three.node.advance(70.0)
+    assert three.live["b"]._reads._asked == {}
+
+
 def test_a_removed_host_is_refused_and_the_others_go_on(three: Town) -> None:
     three.join("d")
     three.until(lambda: set(three.live["a"]._voter.status().config.learners) == {4}, "a learner")

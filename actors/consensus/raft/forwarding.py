@@ -1,7 +1,9 @@
 """What a node asked its leader for: proposals and reads on their way, and what became of them.
 
-A read that was accepted always ends: with an answer, or with a word that none will come. It is given up when another
-leads, when the leader refuses it, and after ``2 * election_ticks`` without an answer, since a message may be lost.
+A read that was accepted always ends: with an answer, or with a word that none has come. That is said when another
+leads, when the leader refuses it, and after ``2 * election_ticks`` without an answer, since a message may be lost. It
+may also be late, and for long: behind a snapshot on a slow link, each answer may take longer than that. So one that
+comes after the word counts all the same; else whoever asks anew and anew would never have one.
 A proposal ends where the log says so; only a refusal of the leader is told here.
 """
 
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import get_args
 
 from .messages import (
+    NO_NODE,
     Accepted,
     Dropped,
     DroppedLater,
@@ -27,15 +30,16 @@ REASONS: tuple[DroppedReason, ...] = get_args(DroppedReason)
 
 
 class Forwarding:
-    """Bounded: ``reads_max`` reads without an answer."""
+    """Bounded: ``reads_max`` reads without an answer, and as many whose answer is late."""
 
-    __slots__ = ("_asked", "_config", "_send", "_ticks", "dropped")
+    __slots__ = ("_asked", "_config", "_late", "_send", "_ticks", "dropped")
 
     def __init__(self, config: RaftConfig, send: Callable[[Message], None]) -> None:
         self._config = config
         self._send = send
         self._ticks = 0
         self._asked: dict[bytes, tuple[int, int]] = {}  # by context: whom, and in which tick; oldest first
+        self._late: dict[bytes, int] = {}  # by context: whom; oldest first
         self.dropped: list[DroppedLater] = []
 
     def propose(self, leader: int, term: int, kind: EntryKind, data: bytes, context: bytes) -> Accepted:
@@ -74,27 +78,35 @@ class Forwarding:
 
     def read_answered(self, message: Message) -> ReadState | None:
         """The answer to a read that was asked of the sender; None for any other, and for a refusal."""
-        if self._asked.get(message.context, (0, 0))[0] != message.sender:
+        context = message.context
+        waits = self._asked.get(context, (NO_NODE, 0))[0] == message.sender
+        if not waits and self._late.get(context) != message.sender:
             return None
-        del self._asked[message.context]
+        self._asked.pop(context, None)
+        self._late.pop(context, None)
         if message.reject:
-            self.drop_reads((message.context,), _reason(message))
+            if waits:
+                self.drop_reads((context,), _reason(message))
             return None
-        return ReadState(message.index, message.context)
+        return ReadState(message.index, context)
 
     def tick(self) -> None:
         """One tick passed: what has waited for too long was lost."""
         self._ticks += 1
         while self._asked:
-            context, (_, since) = next(iter(self._asked.items()))
+            context, (leader, since) = next(iter(self._asked.items()))
             if self._ticks - since < 2 * self._config.election_ticks:
                 return
             del self._asked[context]
+            if len(self._late) >= self._config.reads_max:
+                del self._late[next(iter(self._late))]
+            self._late[context] = leader
             self.drop_reads((context,), "no_answer")
 
     def leader_changed(self) -> None:
         """Nobody answers what the leader before was asked."""
         asked, self._asked = self._asked, {}
+        self._late.clear()
         self.drop_reads(asked, "leader_changed")
 
     def drop_reads(self, contexts: Iterable[bytes], reason: DroppedReason) -> None:

@@ -223,8 +223,9 @@ class Dropped:
 class DroppedLater:
     """A request that was accepted under ``context`` is not carried out.
 
-    A read never is then: ask again under another context. A proposal was refused by the leader that it was forwarded
-    to; no earlier one under the same context is meant, so it is safe to repeat only where a repetition does no harm.
+    A read of another reason than ``no_answer`` never is then; that one's answer may be late, and may come yet. Ask
+    again under another context. A proposal was refused by the leader that it was forwarded to; no earlier one under the
+    same context is meant, so it is safe to repeat only where a repetition does no harm.
     """
 
     kind: RequestKind

@@ -114,6 +114,21 @@ def test_a_read_that_is_lost_on_its_way_is_given_up() -> None:
     assert cluster[2].status().leader == 1, "the leader was heard all the time"
 
 
+def test_an_answer_that_is_late_counts_all_the_same() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.read(2, b"late")
+    cluster.process(2)
+    (asked,) = cluster.wire
+    cluster.wire.clear()
+    cluster.tick_all(3 * ELECTION_TICKS)
+    assert cluster.nodes[2].dropped == [DroppedLater("read", b"late", "no_answer")]
+    for _ in range(2):  # the second time it is nobody's
+        cluster.deliver(asked)
+        cluster.stabilize()
+    assert answered(cluster, 2) == [b"late"] and len(cluster.nodes[2].dropped) == 1
+
+
 def test_reads_that_the_leader_before_was_asked_are_given_up() -> None:
     cluster = Cluster()
     cluster.elect(1)
