@@ -18,8 +18,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from .raft.codec import decode_conf_change, encode_conf_change
+from .raft.codec import encode_conf_change
 from .raft.configuration import Configuration
+from .raft.electorate import FROM_LEADER, Electorate, configuration_after
 from .raft.follower import Follower
 from .raft.forwarding import Forwarding
 from .raft.leadership import Leadership
@@ -51,8 +52,6 @@ from .raft.votes import vote_reply, vote_request
 
 __all__ = ["Dice", "RaftCore"]
 
-FROM_LEADER: tuple[MessageKind, ...] = ("append", "heartbeat", "snapshot", "timeout_now", "damaged")
-
 
 class RaftCore:
     """One node. Not thread-safe: one caller at a time.
@@ -72,6 +71,8 @@ class RaftCore:
         self._rng = rng
         self._log = self.log_class(storage, hard_state.commit, cfg.applied)
         self._configuration = Configuration.of(conf_state)
+        self._electorate = Electorate(cfg, self._configuration, self._log)
+        self.refused = self._electorate.refused
         self._role: Role = "follower"
         self._leader = NO_NODE
         self._term, self._vote = self.remembered(hard_state)
@@ -95,11 +96,11 @@ class RaftCore:
             "vote": self._on_vote,
             "vote_reply": self._on_vote_reply,
             "append": self._on_append,
-            "append_reply": self._on_append_reply,
+            "append_reply": self._on_answer,
             "heartbeat": self._on_heartbeat,
-            "heartbeat_reply": self._on_heartbeat_reply,
+            "heartbeat_reply": self._on_answer,
             "snapshot": self._on_snapshot,
-            "snapshot_reply": self._on_snapshot_reply,
+            "snapshot_reply": self._on_answer,
             "read_index": self._on_read_index,
             "read_index_reply": self._on_read_index_reply,
             "propose": self._on_propose,
@@ -132,6 +133,7 @@ class RaftCore:
                     self._follow(self._term, NO_NODE)
             return
         self._forwarding.tick()
+        self._electorate.tick()
         if self._elapsed >= self._timeout:
             self.campaign()
             if self._role == "follower" and self._leader != NO_NODE:
@@ -167,9 +169,16 @@ class RaftCore:
 
     def step(self, msg: Message) -> None:
         """Take a message of a peer, in any order, any number of times."""
-        assert msg.to == self._node, f"a message to node {msg.to} came to node {self._node}"
+        if msg.to != self._node:
+            self.refused["to another node"] += 1
+            return
+        if not self._electorate.counts(msg, self._term, self._leader):
+            self._messages += self._electorate.doubt(msg.sender, self._term + 1, self._log)
+            return
         if msg.term > self._term:
             if msg.kind in ("vote", "pre_vote") and not msg.force and self.hears_leader():
+                if msg.sequence:  # it asks for another node
+                    self._messages.append(self._vote_reply(msg, max(self._term, msg.term - 1), granted=False))
                 return
             if msg.kind != "pre_vote" and not (msg.kind == "pre_vote_reply" and not msg.reject):
                 self._follow(msg.term, msg.sender if msg.kind in FROM_LEADER else NO_NODE)
@@ -190,38 +199,36 @@ class RaftCore:
         if msg.kind in ("append", "heartbeat", "snapshot"):
             self._send("append_reply", msg.sender, reject=True)
         elif msg.kind in ("vote", "pre_vote"):
-            self._messages.append(vote_reply(msg, self._term, self._log, granted=False))
+            self._messages.append(self._vote_reply(msg, self._term, granted=False))
 
-    def _from_leader(self, msg: Message) -> None:
-        assert self._role != "leader", f"two leaders in term {self._term}: {self._node} and {msg.sender}"
-        assert self._leader in (NO_NODE, msg.sender), (
-            f"two leaders in term {self._term}: {self._leader} and {msg.sender}"
-        )
+    def _from_leader(self, msg: Message) -> bool:
+        """Follow the sender; false for one who cannot lead, because this node does, or follows another, in the term."""
+        if self._role == "leader" or self._leader not in (NO_NODE, msg.sender):
+            self.refused["leads in a term that another leads in"] += 1
+            return False
         if self._role != "follower" or self._leader == NO_NODE:
             self._follow(self._term, msg.sender)
         self._elapsed = 0
+        return True
 
     def _on_append(self, msg: Message) -> None:
-        self._from_leader(msg)
-        if not self._damaged:  # what it acknowledges may be lost again
+        if self._from_leader(msg) and not self._damaged:  # what it acknowledges may be lost again
             self._reply(self._follower.append(msg))
+            self._electorate.read(msg.entries)
 
     def _on_heartbeat(self, msg: Message) -> None:
-        self._from_leader(msg)
-        self._reply(self._follower.heartbeat(msg))
+        if self._from_leader(msg):
+            self._reply(self._follower.heartbeat(msg))
 
     def _on_snapshot(self, msg: Message) -> None:
-        self._from_leader(msg)
-        if not self._damaged:
+        if self._from_leader(msg) and not self._damaged:
             self._reply(self._follower.snapshot(msg))
 
     def _on_damaged(self, msg: Message) -> None:
-        self._from_leader(msg)
-        self._damaged = True
+        self._damaged = self._from_leader(msg) or self._damaged
 
     def _on_timeout_now(self, msg: Message) -> None:
-        self._from_leader(msg)
-        if self._electable():
+        if self._from_leader(msg) and self._electable():
             self._begin_vote(force=True)
 
     def _reply(self, reply: Message) -> None:
@@ -230,20 +237,14 @@ class RaftCore:
         else:
             self._messages.append(reply)
 
-    def _on_append_reply(self, msg: Message) -> None:
-        if self._leadership is not None:
-            self._leadership.on_append_reply(msg)
-            self._after_reply(self._leadership)
-
-    def _on_heartbeat_reply(self, msg: Message) -> None:
-        if self._leadership is not None:
-            self._leadership.on_heartbeat_reply(msg)
-            self._after_reply(self._leadership)
-
-    def _on_snapshot_reply(self, msg: Message) -> None:
-        if self._leadership is not None:
-            self._leadership.on_snapshot_reply(msg)
-            self._after_reply(self._leadership)
+    def _on_answer(self, msg: Message) -> None:
+        if self._leadership is None:
+            return
+        if self._leadership.impossible(msg):
+            self.refused["answers what was never sent"] += 1
+            return
+        self._leadership.answer(msg)
+        self._after_reply(self._leadership)
 
     def _after_reply(self, leadership: Leadership) -> None:
         self._release_reads()
@@ -284,13 +285,16 @@ class RaftCore:
             granted = msg.term > self._term and self.would_vote(msg)
             # A refusal is in the asker's own term, unless this node knows a later one.
             term = msg.term if granted else max(self._term, msg.term - 1)
-            self._messages.append(vote_reply(msg, term, self._log, granted))
+            self._messages.append(self._vote_reply(msg, term, granted))
             return
         granted = self.has_vote_for(msg.sender) and self.would_vote(msg)
         if granted:
             self._vote = msg.sender
             self._elapsed = 0
-        self._send_persisted(vote_reply(msg, self._term, self._log, granted))
+        self._send_persisted(self._vote_reply(msg, self._term, granted))
+
+    def _vote_reply(self, msg: Message, term: int, granted: bool) -> Message:
+        return vote_reply(msg, term, self._log, granted, self._electorate.vouched(msg))
 
     def _learn_commit(self, msg: Message) -> None:
         """Take a commit index from whoever asks for a vote or answers, where the own log holds that entry.
@@ -298,7 +302,9 @@ class RaftCore:
         A voter that does not know that a change of the members is committed may need the vote of one that was
         removed by it, and that will not be given to its shorter log; but the answer tells it.
         """
-        if self._role != "leader" and msg.commit > self._log.commit and self._log.matches(msg.commit, msg.hint):
+        if self._role == "leader" or not self._electorate.knows(msg.sender):
+            return
+        if msg.commit > self._log.commit and self._log.matches(msg.commit, msg.hint):
             self._log.commit_to(msg.commit)
             if self._role != "follower" and not self._electable():
                 self._follow(self._term, NO_NODE)
@@ -312,6 +318,7 @@ class RaftCore:
         return not self._damaged and self._log.up_to_date(msg.index, msg.log_term)
 
     def _on_vote_reply(self, msg: Message) -> None:
+        self._electorate.answered(msg)
         self._learn_commit(msg)
         expected = "pre_vote_reply" if self._role == "pre_candidate" else "vote_reply"
         if self._role in ("pre_candidate", "candidate") and msg.kind == expected:
@@ -481,6 +488,7 @@ class RaftCore:
         if log.restoring is not None:
             # Not before now: changes in the Ready before this one were still to be applied to the members before them.
             self._configuration = self.members_of(log.restoring)
+            self._electorate.seen(self._configuration)
         hard, soft = self._hard_state(), self._soft_state()
         entries, committed = log.unstable(), log.committed(self._config.apply_bytes_max)
         ready = Ready(
@@ -511,19 +519,13 @@ class RaftCore:
         return Configuration.of(snapshot.conf_state)
 
     def apply_conf_change(self, entry: Entry) -> ConfState:
-        """The caller applies *entry* of the Ready under way; gives the members from it on, to store with its index.
-
-        Raises MalformedMessage when its data is not a change of the members.
-        """
+        """The caller applies *entry* of the Ready under way; gives the members from it on, to store with its index."""
         assert self._unapplied and self._unapplied[0] is entry, (
             f"entry {entry.index} is not the next change of the members to apply"
         )
         self._unapplied.popleft()
-        request = decode_conf_change(entry.data)
-        if isinstance(request, ConfState):
-            self._configuration = Configuration.of(request)
-        else:
-            self._configuration = self._configuration.changed(*request)
+        self._configuration = configuration_after(self._configuration, entry)
+        self._electorate.seen(self._configuration)
         if self._leadership is not None:
             self._leadership.reconfigure(self._configuration)
             if not self.may_lead():

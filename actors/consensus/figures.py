@@ -21,6 +21,7 @@ def ledger_figures(voter: Voter, commit_times: CommitTimes, refused: Mapping[str
         "ledger_segments": voter.log.segment_count,
         "ledger_locks": len(voter.ledger.locks),
         "ledger_waiting_job_bytes": voter.ledger.waiting_bytes,
+        "ledger_messages_not_counted_total": sum(voter.messages_refused.values()),
         "ledger_refused_total": sum(refused.values()),
     }
     for code, count in refused.items():

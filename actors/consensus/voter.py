@@ -9,7 +9,7 @@ with one fdatasync.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -181,6 +181,11 @@ class Voter:
     def committed_at_most(self) -> int | None:
         """While this node leads: no entry after it is committed, whatever any host knows."""
         return self._core.committed_at_most
+
+    @property
+    def messages_refused(self) -> Mapping[str, int]:
+        """Messages of other nodes that did not count, by reason."""
+        return self._core.refused
 
     def votes(self, node: int) -> bool:
         """Whether that node does, as of what is applied here."""

@@ -14,6 +14,8 @@ from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
 from ..cluster.messages import HealthReport, HostsAway, LeaveStep
+from ..consensus.command_checks import check
+from ..consensus.commands import grant_lease
 from ..gpu.messages import AcquireLease, OwnReadings
 from ..host.messages import RestartHost
 from ..work.attempt_dir import AttemptDir
@@ -158,6 +160,22 @@ class Services:
         wait_s = min(_number(fields, "wait_s"), LEASE_WAIT_S_MAX)
         names = ("lease_id", "session_id", "pool", "user_id")
         texts = {name: _text(fields, name) for name in names}
+        # By the same check as the grant that is to come of it: what it holds is planned with before that.
+        check(
+            grant_lease(
+                texts["lease_id"],
+                texts["session_id"],
+                "",
+                0,
+                [],
+                _map(fields, "resources"),
+                texts["pool"],
+                _map(fields, "env"),
+                0,
+                0.0,
+                texts["user_id"],
+            )
+        )
         request = AcquireLease(resources=_map(fields, "resources"), env=_map(fields, "env"), wait_s=wait_s, **texts)
         return await self._server.call("gpu_coordinator", request, wait_s + LEASE_MARGIN_S)
 

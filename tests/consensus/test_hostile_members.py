@@ -137,6 +137,24 @@ def test_a_learners_own_servers_are_told_where_rights_are_given(four: Town) -> N
     four.propose(commands.revoke_api_key("k1", "me", AT), "d")
 
 
+def test_a_learner_that_says_it_leads_is_obeyed_by_nobody(four: Town) -> None:
+    liar, index = four.live["d"], leads(four)._voter.status().last_index
+    entries = (Entry(index + 1, 50, "command", b"x"),)
+    for node in (1, 2, 3):
+        liar._links.send(
+            (
+                Message("append", node, 4, 50, index, leads(four)._voter.term, index + 1, entries, sequence=1),
+                Message("heartbeat", node, 4, 50, commit=index + 1, sequence=2),
+                Message("vote", node, 4, 51, 99, 50, force=True),
+                Message("timeout_now", node, 4, 52),
+            )
+        )
+    four.node.advance(1.0)
+    assert {four.live[id]._voter.term for id in "abc"} == {leads(four)._voter.term} and leads(four)._voter.term < 50
+    assert {id: four.live[id].metrics()["ledger_messages_not_counted_total"] for id in "abc"} == dict.fromkeys("abc", 4)
+    four.propose(commands.set_setting("k", 1, "me", AT), "b")
+
+
 def test_proposals_come_through_a_change_of_the_leader(four: Town) -> None:
     """They wait for the state that they are judged by, and none of them is lost by that."""
     before = four.leader

@@ -33,6 +33,10 @@ from .messages import (
 FORMAT = 1
 MEMBERS_MAX = 4096
 """Nodes in one ConfState, of each sort."""
+NUMBER_MAX = 2**63 - 1
+"""What counts up from here (a term, an index) still fits the log's records."""
+CONTEXT_BYTES_MAX = 1024
+ENTRIES_MAX = 65_536
 
 # The position in these is what is written: append to them, never reorder.
 ENTRY_KINDS: tuple[EntryKind, ...] = ("command", "conf_change")
@@ -218,8 +222,8 @@ def _shown(value: object) -> str:
 
 
 def _number(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise _Wrong(f"a number from 0 is expected where {_shown(value)} is")
+    if type(value) is not int or not 0 <= value <= NUMBER_MAX:
+        raise _Wrong(f"a number from 0 to {NUMBER_MAX} is expected where {_shown(value)} is")
     return value
 
 
@@ -292,6 +296,8 @@ def _chunk(tree: object) -> SnapshotChunk:
         _number(checksum),
         _bytes(data),
     )
+    if not chunk.index or not chunk.conf_state.voters:
+        raise _Wrong("a snapshot of nothing, or of members none of whom votes")
     if chunk.offset + len(chunk.data) > chunk.total_bytes:
         raise _Wrong("a chunk reaches past the end of its snapshot")
     return chunk
@@ -315,7 +321,7 @@ def _message(tree: Tree) -> Message:
         context,
         chunk,
     ) = _fields(tree, 15)
-    if type(entries) is not tuple:
+    if type(entries) is not tuple or len(entries) > ENTRIES_MAX:
         raise _Wrong(f"entries are expected where {_shown(entries)} is")
     message = Message(
         _one_of(MESSAGE_KINDS, kind),
@@ -334,6 +340,10 @@ def _message(tree: Tree) -> Message:
         _bytes(context),
         None if chunk is None else _chunk(chunk),
     )
+    if len(message.context) > CONTEXT_BYTES_MAX:
+        raise _Wrong(f"a context of {len(message.context)} bytes")
+    if message.chunk is not None and message.chunk.term > message.term:
+        raise _Wrong("a snapshot of a later term than its message")
     if message.kind == "append":
         _follow(message)
     elif message.entries and message.kind != "propose":

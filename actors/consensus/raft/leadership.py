@@ -444,6 +444,20 @@ class Leadership:
         """
         return message.last_index < progress.match and message.sequence > progress.match_sequence
 
+    def impossible(self, message: Message) -> bool:
+        """Whether an answer says more than anybody can who was sent what this leader sent."""
+        past_end = message.kind == "append_reply" and not message.reject and message.index > self._log.last_index
+        return past_end or message.sequence > self.sequence
+
+    def answer(self, message: Message) -> None:
+        """Take what a member answers."""
+        if message.kind == "append_reply":
+            self.on_append_reply(message)
+        elif message.kind == "heartbeat_reply":
+            self.on_heartbeat_reply(message)
+        else:
+            self.on_snapshot_reply(message)
+
     def on_append_reply(self, message: Message) -> None:
         """A member took an append, or says from where on it may."""
         progress = self.answered(message)

@@ -121,8 +121,9 @@ class Message:
     known to be younger than anything that happened before its number was given out.
 
     * pre_vote, vote: ``index`` and ``log_term`` of the last entry; ``force``: a transfer, leases do not count;
-      ``commit`` and its term in ``hint``
-    * pre_vote_reply, vote_reply: ``reject``; ``commit`` and its term in ``hint``
+      ``commit`` and its term in ``hint``; of a pre_vote also ``sequence``: does that node vote?
+    * pre_vote_reply, vote_reply: ``reject``; ``commit`` and its term in ``hint``; ``index``: the node that was asked
+      for, if it votes as far as is known
     * append: ``index`` and ``log_term`` of the entry before ``entries``; ``commit``; ``sequence``
     * append_reply: ``index`` matched, or rejected with a ``hint`` (index) and ``log_term`` (its term) of where the
       logs may agree; ``last_index`` of the log; ``commit`` of the sender; ``sequence``

@@ -6,8 +6,10 @@ from .log import RaftLog
 from .messages import Message, MessageKind
 
 
-def vote_request(kind: MessageKind, to: int, node: int, term: int, log: RaftLog, force: bool) -> Message:
-    """Ask *to* for its vote, or (pre_vote) whether it would give one, for the log of *node*."""
+def vote_request(
+    kind: MessageKind, to: int, node: int, term: int, log: RaftLog, force: bool = False, asked: int = 0
+) -> Message:
+    """Ask *to* for its vote, or (pre_vote) whether it would give one, for *node*, and whether *asked* votes."""
     return Message(
         kind,
         to,
@@ -18,16 +20,18 @@ def vote_request(kind: MessageKind, to: int, node: int, term: int, log: RaftLog,
         commit=log.commit,
         hint=log.term(log.commit),
         force=force,
+        sequence=asked,
     )
 
 
-def vote_reply(request: Message, term: int, log: RaftLog, granted: bool) -> Message:
-    """The answer of whom *request* asked."""
+def vote_reply(request: Message, term: int, log: RaftLog, granted: bool, vouched: int = 0) -> Message:
+    """The answer of whom *request* asked; *vouched* is the node that it asked for, which votes."""
     return Message(
         "vote_reply" if request.kind == "vote" else "pre_vote_reply",
         request.sender,
         request.to,
         term,
+        index=vouched,
         commit=log.commit,
         hint=log.term(log.commit),
         reject=not granted,

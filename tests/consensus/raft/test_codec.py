@@ -20,8 +20,8 @@ from actorgrid.actors.consensus.raft.messages import (
 )
 from actorgrid.errors import MalformedMessage
 
-numbers = st.integers(0, 2**64 - 1)
-nodes = st.integers(1, 2**64 - 1)
+numbers = st.integers(0, codec.NUMBER_MAX)
+nodes = st.integers(1, codec.NUMBER_MAX)
 small = st.integers(1, 6)
 entries = st.builds(Entry, numbers, numbers, st.sampled_from(codec.ENTRY_KINDS), st.binary(max_size=40))
 hard_states = st.builds(HardState, numbers, numbers, numbers)
@@ -45,14 +45,16 @@ def conf_states(draw: st.DrawFn) -> ConfState:
 @st.composite
 def chunks(draw: st.DrawFn) -> SnapshotChunk:
     data, before, after = draw(st.binary(max_size=40)), draw(st.integers(0, 100)), draw(st.integers(0, 100))
-    members = draw(conf_states())
-    return SnapshotChunk(draw(numbers), draw(numbers), members, before, before + len(data) + after, draw(numbers), data)
+    members = draw(conf_states().filter(lambda state: state.voters))
+    return SnapshotChunk(
+        draw(nodes), draw(st.integers(0, 9)), members, before, before + len(data) + after, draw(numbers), data
+    )
 
 
 @st.composite
 def messages(draw: st.DrawFn) -> Message:
     kind = draw(st.sampled_from(codec.MESSAGE_KINDS))
-    index, term, carried = draw(st.integers(0, 2**63)), draw(st.integers(0, 2**63)), ()
+    index, term, carried = draw(st.integers(0, 2**62)), draw(st.integers(0, 2**62)), ()
     if kind == "append":
         bodies = draw(st.lists(st.binary(max_size=20), max_size=4))
         carried = tuple(Entry(index + n + 1, term, "command", body) for n, body in enumerate(bodies))
@@ -62,7 +64,7 @@ def messages(draw: st.DrawFn) -> Message:
         kind,
         draw(nodes),
         draw(nodes),
-        term if kind == "append" else draw(numbers),
+        term if kind == "append" else draw(st.integers(9, codec.NUMBER_MAX)),
         index,
         term,
         draw(numbers),

@@ -1,0 +1,105 @@
+"""Whom a node takes for a voter, and so obeys as a leader, votes for, and follows into a later term.
+
+A member's link proves which node speaks, not that it votes. A leader's words, a candidate's, and a later term count
+from those that vote in a configuration that this node has seen: the one it applied, those of its log, committed or
+not, those from before. What it has seen may be old: it was away, and a voter of today was none then. For such a sender
+it asks the voters that it knows, and one of them is enough: it could speak as a leader itself. A node that knows no
+configuration yet believes the members it was given when it joined. Why so: docs/decisions/0017.
+
+Bound: ``ASKED_MAX`` senders asked for, each once in ``election_ticks``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from actorgrid.errors import MalformedMessage
+
+from .codec import decode_conf_change
+from .configuration import Configuration, InvalidConfChange
+from .log import SCAN_BYTES, RaftLog
+from .messages import NO_NODE, ConfState, Entry, Message, MessageKind, RaftConfig
+from .votes import vote_request
+
+ASKED_MAX = 64
+FROM_LEADER: tuple[MessageKind, ...] = ("append", "heartbeat", "snapshot", "timeout_now", "damaged")
+
+
+class Electorate:
+    """Of one node. ``refused`` counts messages that did not count, by reason."""
+
+    def __init__(self, config: RaftConfig, configuration: Configuration, log: RaftLog) -> None:
+        self._node, self._pause = config.node, config.election_ticks
+        self._known: set[int] = set(configuration.all_voters)
+        self._asked: dict[int, int] = {}
+        self._ticks = 0
+        self.refused: Counter[str] = Counter()
+        at = max(log.applied + 1, log.first_index)
+        while at <= log.last_index:
+            page = log.entries(at, log.last_index + 1, SCAN_BYTES)
+            self.read(page)
+            at += len(page)
+
+    def tick(self) -> None:
+        """One tick passed."""
+        self._ticks += 1
+
+    def seen(self, configuration: Configuration) -> None:
+        """A configuration was applied, or came with a snapshot."""
+        self._known |= configuration.all_voters
+
+    def read(self, entries: Iterable[Entry]) -> None:
+        """Entries of the log, committed or not."""
+        for entry in entries:
+            if entry.kind != "conf_change":
+                continue
+            try:
+                request = decode_conf_change(entry.data)
+            except MalformedMessage:
+                continue
+            if isinstance(request, ConfState):
+                self._known.update(request.voters, request.voters_outgoing)
+            else:
+                self._known.update(change.node for change in request[0] if change.kind == "add_voter")
+
+    def knows(self, node: int) -> bool:
+        """Whether *node* votes, or did, as far as is known here."""
+        return node in self._known
+
+    def counts(self, msg: Message, term: int, leader: int) -> bool:
+        """Whether *msg* may do what it says to a node in *term* that follows *leader*."""
+        if not self._known or msg.sender in self._known:
+            return True
+        if msg.kind in FROM_LEADER:
+            return msg.term < term or (msg.sender == leader and msg.term == term)
+        return msg.kind != "vote" and (msg.kind == "pre_vote" or msg.term <= term)
+
+    def doubt(self, node: int, term: int, log: RaftLog) -> list[Message]:
+        """Whom to ask for *node*, whose message does not count; *term* is that of the questions."""
+        self.refused["of a node that is not known to vote"] += 1
+        since = self._asked.get(node)
+        if len(self._asked) >= ASKED_MAX if since is None else self._ticks - since < self._pause:
+            return []
+        self._asked[node] = self._ticks
+        voters = sorted(self._known - {self._node, node})
+        return [vote_request("pre_vote", voter, self._node, term, log, asked=node) for voter in voters]
+
+    def answered(self, msg: Message) -> None:
+        """A voter says whether the node votes that it was asked for."""
+        if msg.kind == "pre_vote_reply" and msg.sender in self._known and msg.index in self._asked:
+            self._known.add(msg.index)
+            del self._asked[msg.index]
+
+    def vouched(self, request: Message) -> int:
+        """What to answer to a question: the node that is asked for, if it votes."""
+        return request.sequence if request.kind == "pre_vote" and request.sequence in self._known else NO_NODE
+
+
+def configuration_after(before: Configuration, entry: Entry) -> Configuration:
+    """The configuration once *entry* is applied; the same, on every member, where it is no change or does not fit."""
+    try:
+        request = decode_conf_change(entry.data)
+        return Configuration.of(request) if isinstance(request, ConfState) else before.changed(*request)
+    except (MalformedMessage, InvalidConfChange):
+        return before

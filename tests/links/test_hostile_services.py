@@ -1,0 +1,154 @@
+"""What a member may send to the services of another: whatever is in it, an answer or a named error comes of it."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import fields as fields_of
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from actorgrid.actors.cluster.messages import HealthReport, LeaveStep
+from actorgrid.actors.gpu.messages import AcquireLease, OwnReadings
+from actorgrid.actors.host.messages import RestartHost
+from actorgrid.actors.links.pieces import pack, unpack_fields
+from actorgrid.actors.links.relays import Relays
+from actorgrid.actors.links.services import Services
+from actorgrid.actors.work.messages import AttachLease, DetachLease, EndAllWork
+from actorgrid.errors import ActorGridError, BadRequest
+from actorgrid.supervisors.inline import InlineNode
+from actorgrid.supervisors.server import Server, handles
+from tests.consensus.rig import make_context
+from tests.hostile.mutations import ODD, ROUNDS, mutated, nested
+
+CALLS: dict[str, dict[str, Any]] = {
+    "output": {"attempt_id": "j.1", "stream": "stdout", "offset": 0, "size": 10, "wait_s": 0.0},
+    "result": {"attempt_id": "j.1", "offset": 0, "size": 10},
+    "blob": {"digest": "ab" * 32, "offset": 0, "size": 10},
+    "keep_blobs": {"digests": ["ab" * 32]},
+    "health": {},
+    "readings": {},
+    "acquire_lease": {
+        "lease_id": "l1",
+        "session_id": "s1",
+        "pool": "p",
+        "user_id": "ann",
+        "wait_s": 0.0,
+        "env": {"A": "b"},
+        "resources": {"cpu_milli": 100, "gpu_count": 1, "gpu_milli": 500, "gpu_models": ["H100"]},
+    },
+    "attach_lease": {"lease_id": "l1"},
+    "detach_lease": {"lease_id": "l1"},
+    "restart": {"by": "me"},
+    "end_all_work": {},
+    "leave_step": {"host_id": "h2", "by": "me", "now": True, "force": False, "cancel": False},
+    "measure": {"data": b"x"},
+}
+
+
+class Everyone(Server):
+    """Stands where the servers of the host do, and looks at what reaches them."""
+
+    name = "everyone"
+
+    @handles(AcquireLease)
+    def _lease(self, request: AcquireLease) -> dict[str, Any]:
+        amounts = ("cpu_milli", "gpu_count", "gpu_milli", "memory_mib", "gpu_memory_mib")
+        assert all(isinstance(request.resources.get(name, 0), int) for name in amounts), request
+        assert all(isinstance(text, str) for text in request.env.values()), request
+        self._texts(request)
+        return {}
+
+    @handles(AttachLease)
+    def _attach(self, request: AttachLease) -> dict[str, Any]:
+        self._texts(request)
+        return {"socket_path": "/nowhere"}
+
+    @handles(DetachLease)
+    def _detach(self, request: DetachLease) -> None:
+        self._texts(request)
+
+    @handles(RestartHost)
+    def _restart(self, request: RestartHost) -> None:
+        self._texts(request)
+
+    @handles(LeaveStep)
+    def _leave(self, request: LeaveStep) -> dict[str, Any]:
+        self._texts(request)
+        return {}
+
+    @handles(EndAllWork)
+    def _end(self, _request: EndAllWork) -> int:
+        return 0
+
+    @handles(OwnReadings)
+    def _readings(self, _request: OwnReadings) -> list[Any]:
+        return []
+
+    @handles(HealthReport)
+    def _health(self, _request: HealthReport) -> dict[str, Any]:
+        return {"health": "healthy", "problems": []}
+
+    def _texts(self, request: Any) -> None:
+        for field in fields_of(request):
+            if field.type == "str":
+                assert isinstance(getattr(request, field.name), str), request
+
+
+class Door(Server):
+    """Serves as the links server does, without links."""
+
+    name = "door"
+
+    def start(self) -> None:
+        async def keep(_asker: str, digests: tuple[str, ...]) -> None:
+            assert all(isinstance(digest, str) and len(digest) == 64 for digest in digests)
+
+        relays = Relays(self.runtime, self.host.paths.work_sockets_dir, lambda *_: pytest.fail("no stream is opened"))
+        self.services = Services(self, relays, keep)
+
+    @handles(tuple)
+    async def _serve(self, call: tuple[str, bytes]) -> bytes:
+        return pack(await self.services.answer("h2", call[0], unpack_fields(call[1])))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> InlineNode:
+    made = InlineNode()
+    context = make_context(tmp_path)
+    for name in ("worker_manager", "gpu_coordinator", "cluster_manager", "fault_detector", "host"):
+        made.add(Everyone, context, name=name)
+    made.add(Door, context)
+    return made
+
+
+def test_a_lease_is_asked_for_with_amounts(node: InlineNode) -> None:
+    for wrong in ({"cpu_milli": []}, {"gpu_count": "1"}, {"gpu_models": [1]}, {"gpu_milli": -1}, {"gang": 2}):
+        with pytest.raises(BadRequest):
+            node.request("door", ("acquire_lease", pack({**CALLS["acquire_lease"], "resources": wrong})))
+    with pytest.raises(BadRequest, match="env"):
+        node.request("door", ("acquire_lease", pack({**CALLS["acquire_lease"], "env": {"A": 1}})))
+
+
+@pytest.mark.parametrize("seed", range(6 * ROUNDS))
+def test_whatever_a_member_sends_to_a_service_is_answered_or_refused_by_name(seed: int, node: InlineNode) -> None:
+    dice = Random(seed)
+    odd = (*(each for each in ODD if _packs(each)), b"", b"\xff" * 300, nested(400), nested(400, "dict"), {1: 2})
+    for _ in range(400):
+        service = dice.choice(list(CALLS))
+        body = pack(mutated(CALLS[service], dice, odd)) if dice.random() < 0.9 else dice.randbytes(dice.randrange(40))
+        if dice.random() < 0.1:
+            service = dice.choice(("", "x" * 300, "output\x00", *CALLS))
+        with contextlib.suppress(ActorGridError):
+            node.request("door", (service, body))
+    assert node.request("door", ("health", pack({})))
+
+
+def _packs(value: Any) -> bool:
+    try:
+        pack(value)
+    except (BadRequest, UnicodeEncodeError):
+        return False
+    return True
