@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import ActorGridError, BadRequest, HostError, StartFailed, error_from_dict
 
 from .client import Client
+from .local_dirs import make_own, remove, sweep
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -28,12 +29,20 @@ STOP_TIMEOUT_S = 20.0
 STDERR_KEPT = 16 * 1024
 # The agent asks the kernel for SIGTERM at our end. PR_SET_PDEATHSIG counts the *thread* that made the process as the
 # parent: ours lives as long as the cluster. Should we be gone before it asked, it sees that it has another parent.
+# A temporary directory of an owner that was killed is removed here, at the end: nobody else is left to do it.
 _BOOTSTRAP = """
 import ctypes, os, runpy, signal, sys
 ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM, 0, 0, 0)
-if os.getppid() != int(sys.argv.pop(1)): sys.exit(1)
+owner, temporary, here = int(sys.argv.pop(1)), sys.argv.pop(1), os.getpid()
+if os.getppid() != owner: sys.exit(1)
 sys.path[:] = [entry for entry in sys.path if entry]
-runpy.run_module("actorgrid", run_name="__main__", alter_sys=True)
+try:
+    runpy.run_module("actorgrid", run_name="__main__", alter_sys=True)
+finally:
+    if temporary and os.getpid() == here and os.getppid() != owner:
+        from pathlib import Path
+        from actorgrid.client.local_dirs import remove
+        remove(Path(temporary))
 """
 
 
@@ -42,7 +51,8 @@ class LocalCluster:
 
     ``gpus``: how many to simulate (of *gpu_model*, like ``H100-80GB``); ``None``: the machine's own; 0: none.
     ``settings``: by dotted path, ``{"work.pools.general.warm": 4}``. Without *data_dir*, a temporary one is used
-    and removed at the end. Raises StartFailed with what the agent said.
+    and removed at the end: by ``close()``, when the interpreter ends, by the agent when this process was killed; what
+    is left even so goes at the next start of one. Raises StartFailed with what the agent said.
     """
 
     def __init__(
@@ -61,7 +71,11 @@ class LocalCluster:
         if gpus is not None and not 0 <= gpus <= 1024:
             raise BadRequest("simulate 0 to 1024 GPUs", asked=f"gpus={gpus}")
         self._own_dir = data_dir is None
-        self.data_dir = Path(tempfile.mkdtemp(prefix="actorgrid-") if data_dir is None else data_dir).absolute()
+        self._owner_pid = os.getpid()
+        if data_dir is None:
+            sweep()
+        self.data_dir = make_own() if data_dir is None else Path(data_dir).absolute()
+        _open_clusters.add(self)
         self._closed = False
         self._clients: list[Client] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -119,8 +133,7 @@ class LocalCluster:
                 self._exited.wait(STOP_TIMEOUT_S)
         self._thread.join(STOP_TIMEOUT_S)
         if self._own_dir:
-            shutil.rmtree(HostPaths(self.data_dir).runtime_dir, ignore_errors=True)
-            shutil.rmtree(self.data_dir, ignore_errors=True)
+            remove(self.data_dir)
 
     def __enter__(self) -> LocalCluster:
         from .task import push_default
@@ -147,9 +160,10 @@ class LocalCluster:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ACTORGRID_")}
         root = str(Path(__file__).resolve().parent.parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
+        temporary = str(self.data_dir) if self._own_dir else ""
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), *command],
+                [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), temporary, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -194,6 +208,17 @@ class LocalCluster:
         with pipe:
             while piece := pipe.read1(4096):
                 self._said = (self._said + piece)[-STDERR_KEPT:]
+
+
+_open_clusters: weakref.WeakSet[LocalCluster] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_left_open() -> None:
+    """A program that forgets to close one, or fails, leaves nothing behind; a fork of it leaves its parent's alone."""
+    for cluster in list(_open_clusters):
+        if cluster._owner_pid == os.getpid():
+            cluster.close()
 
 
 def _send(process: subprocess.Popen[bytes], number: int) -> None:

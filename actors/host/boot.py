@@ -19,7 +19,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -43,7 +43,7 @@ from .lock import AgentLock, handed_down
 from .logs import AgentLog, logging_to
 from .messages import HostAddress, HostRestarts, HostStopped
 from .root import warning_of_root
-from .start_checks import refuse_what_is_not_here
+from .start_checks import beginning_note, clock_note, refuse_what_is_not_here
 
 if TYPE_CHECKING:
     from ..security.host_material import HostMaterial
@@ -120,6 +120,12 @@ def _run(
     options: StartOptions | None,
 ) -> bool:
     """Whether it ended to start again."""
+    notes = [clock_note(paths, time())]
+    if join is None:
+        notes.append(beginning_note(paths, bool(settings.cluster.listen)))
+    for note in filter(None, notes):
+        log.warning("%s", note)
+        say(note)
     taken = _take_place(paths, settings, join, say)
     if options is not None:
         write_atomically(paths.start_file, options.encoded())

@@ -9,11 +9,14 @@ import errno
 import socket
 from contextlib import suppress
 
+from actorgrid.amounts import duration
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import InvalidSetting
 
 SHOWN_ADDRESSES = 8
+CLOCK_BACK_S = 300.0
+"""Less is what clocks that are kept by NTP may differ by after a step."""
 
 
 def refuse_what_is_not_here(settings: Settings, paths: HostPaths) -> None:
@@ -48,6 +51,36 @@ def refuse_foreign_address(address: str, how: str) -> None:
         found="addresses here: " + (", ".join(here[:SHOWN_ADDRESSES]) or "none but loopback"),
         hint=f"{how} {here[0] if here else 'ADDRESS'}; nothing was written",
         key="cluster.listen",
+    )
+
+
+def clock_note(paths: HostPaths, now_s: float) -> str:
+    """That the clock is behind what this directory has seen, in a sentence; empty when it is not.
+
+    Leases and links go by clocks that cannot be set, so a host starts all the same; times in lists, deadlines and
+    certificates do not.
+    """
+    newest = 0.0
+    for path in (paths.host_file, paths.cluster_file, paths.start_file, paths.log_file):
+        with suppress(OSError):
+            newest = max(newest, path.stat().st_mtime)
+    if newest - now_s < CLOCK_BACK_S:
+        return ""
+    return (
+        f"this machine's clock is {duration(newest - now_s)} behind the last start on this directory: set it"
+        " (timedatectl shows it); until then certificates may be refused and times in lists are wrong"
+    )
+
+
+def beginning_note(paths: HostPaths, listens: bool) -> str:
+    """What a start in a directory without a host begins, and how a host that lost its directory comes back instead."""
+    if paths.host_file.exists():
+        return ""
+    if not listens:
+        return "a new host, alone; one that lost its directory joins its cluster again with --join MEMBER --token TOKEN"
+    return (
+        "this begins a NEW cluster. A host that has lost its directory joins its old one again: on a member, actorgrid"
+        " leave --host OLD-HOST --force, then actorgrid token create; here, actorgrid up --join MEMBER --token TOKEN"
     )
 
 

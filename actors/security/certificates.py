@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from actorgrid.amounts import duration
 from actorgrid.errors import CertificateRefused, WrongCluster
 
 from .names import authority_uri, read_host_uri
@@ -203,11 +204,12 @@ def check_time(certificate: x509.Certificate, now_s: float, what: str) -> None:
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     now = f"{datetime.fromtimestamp(now_s, UTC):%Y-%m-%d %H:%M:%S} UTC here"
     if now_s < start.timestamp():
+        # Nobody issues certificates for later: what is wrong is the clock, and a new certificate would not help.
         raise CertificateRefused(
-            f"{what} is not valid yet",
+            f"this machine's clock is wrong, by {duration(start.timestamp() - now_s)} or more: {what} is not valid yet",
             asked=f"valid from {start:%Y-%m-%d %H:%M:%S} UTC",
             found=now,
-            hint="set the clock",
+            hint="set the clock (timedatectl shows it), then start again",
         )
     if now_s > end.timestamp():
         raise CertificateRefused(
