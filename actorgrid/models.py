@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from actorgrid.amounts import unclear_memory
+from actorgrid.sizes import ARGUMENT_BYTES_MAX, NAME_MAX, PATH_BYTES_MAX, STATE_KEY_MAX, WHOLE_MAX
 
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?\s*$", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
@@ -48,7 +49,13 @@ def parse_memory(value: object) -> object:
     return parse_bytes(value)
 
 
-Bytes = Annotated[int, BeforeValidator(parse_memory), Field(ge=0, le=2**60)]
+# The bounds stand before what reads other spellings: behind it they would hold, and be in no schema.
+Bytes = Annotated[int, Field(ge=0, le=2**60), BeforeValidator(parse_memory)]
+# Held to by ``exec_limits.py``, with an error of its own: here so that the schema says it.
+ExecText = Annotated[str, Field(json_schema_extra={"maxLength": ARGUMENT_BYTES_MAX - 1})]
+Name = Annotated[str, Field(max_length=NAME_MAX)]
+JobId = Annotated[str, Field(max_length=64)]
+Token = tuple[Annotated[int, Field(ge=0, le=WHOLE_MAX)], Annotated[int, Field(ge=0, le=WHOLE_MAX)]]
 
 
 def utc_now() -> datetime:
@@ -200,8 +207,8 @@ class Resources(Request):
         validation_alias=AliasChoices("gpu_memory_bytes", "gpu_memory", "memory_required"),
         description="device memory needed on each GPU",
     )
-    gpu_models: list[str] = Field(default_factory=list, max_length=64, description="acceptable models; empty: any")
-    gpu_affinity: list[str] = Field(
+    gpu_models: list[Name] = Field(default_factory=list, max_length=64, description="acceptable models; empty: any")
+    gpu_affinity: list[Name] = Field(
         default_factory=list, max_length=64, description="device UUIDs to choose among; empty: any"
     )
     cpus: float = Field(default=1.0, ge=0, le=4096)
@@ -258,7 +265,7 @@ class TaskRequest(Resources):
     user_id: str = Field(default="local", max_length=128)
     name: str = Field(default="", max_length=200)
     kind: Literal["command", "function"] = "command"
-    command: list[str] = Field(default_factory=list, max_length=4096, description="argv, for kind=command")
+    command: list[ExecText] = Field(default_factory=list, max_length=4096, description="argv, for kind=command")
     payload: bytes | None = Field(
         default=None,
         description="for kind=function: opaque bytes only the worker reads (base64 in JSON)",
@@ -273,17 +280,18 @@ class TaskRequest(Resources):
         default=1, ge=1, le=256, description="members that start together or not at all, each with the resources asked"
     )
     spread: bool = Field(default=False, description="of a gang: no two members on one host")
-    env: dict[str, str] = Field(default_factory=dict, max_length=1024)
-    cwd: str | None = None
+    env: dict[str, ExecText] = Field(default_factory=dict, max_length=1024)
+    cwd: str | None = Field(default=None, max_length=PATH_BYTES_MAX)
     max_execution_time_s: float | None = Field(
         default=None,
         gt=0,
+        le=1e9,
         validation_alias=AliasChoices("max_execution_time_s", "max_execution_time", "timeout_s"),
         description="each attempt is stopped after this long",
     )
     retries: int = Field(default=0, ge=0, le=100, description="further attempts after a failure")
     pool: Pool | None = Field(default=None, description="None: chosen by what is asked for")
-    depends_on: list[str] = Field(default_factory=list, max_length=1000, description="jobs that must succeed first")
+    depends_on: list[JobId] = Field(default_factory=list, max_length=1000, description="jobs that must succeed first")
     max_isolation_s: float | None = Field(
         default=None,
         ge=3,
@@ -322,7 +330,7 @@ class LeaseRequest(Resources):
     """Ask for a warm worker to send session tasks to."""
 
     pool: Pool | None = None
-    env: dict[str, str] = Field(default_factory=dict, max_length=1024)
+    env: dict[str, ExecText] = Field(default_factory=dict, max_length=1024)
     python: str = Field(default="", max_length=32)
     wait_s: float = Field(default=10.0, ge=0, le=60, description="how long to queue for room")
     lease_id: str | None = Field(
@@ -546,7 +554,7 @@ class StateMutation(Request):
         "put", "increment", "decrement", "add", "remove", "put_field", "remove_field", "enable", "disable"
     ] = "put"
     value: Any = None
-    field: str | None = None
+    field: str | None = Field(default=None, max_length=STATE_KEY_MAX)
 
 
 class SettingChange(Request):

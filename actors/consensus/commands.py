@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from actorgrid.configs.sizes import ENTRY_BYTES_MAX
 from actorgrid.errors import BodyTooLarge
+from actorgrid.sizes import ENTRY_BYTES_MAX
 
 from .command_checks import Command, refused, version_of
 from .records import UNKNOWN_USER

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from actorgrid.configs.sizes import ARGUMENT_BYTES_MAX, EXEC_BYTES_MAX
 from actorgrid.errors import CommandTooLarge
+from actorgrid.sizes import ARGUMENT_BYTES_MAX, EXEC_BYTES_MAX
 
 _POINTER_BYTES = 8
 _HINT = "write what is large to a file, or send it by standard input, and pass its path"

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from actorgrid.configs.sizes import RAFT_MESSAGE_BYTES_MAX
 from actorgrid.errors import ActorGridError, FrameTooLarge, MailboxFull, MalformedMessage
+from actorgrid.sizes import RAFT_MESSAGE_BYTES_MAX
 from actorgrid.transports.peer_calls import Stream
 
 TARGET = "raft"

@@ -23,6 +23,7 @@ from actorgrid.models import (
     StateEntry,
     TaskRequest,
 )
+from actorgrid.supervisors.inspection import SUSPEND_S_MAX, TRACE_MAX
 
 MAX_BATCH = 1000
 
@@ -212,7 +213,7 @@ class Inspected(InspectedNode):
 class TraceRequest(Request):
     """How many messages to keep; 0 ends it and forgets them."""
 
-    events: int = 100
+    events: int = Field(default=100, json_schema_extra={"minimum": 0, "maximum": TRACE_MAX})
 
 
 class TraceSet(Answer):
@@ -247,7 +248,7 @@ class TraceAnswer(Answer):
 class SuspendRequest(Request):
     """For how long, if nobody resumes it before."""
 
-    for_s: float = 60.0
+    for_s: float = Field(default=60.0, json_schema_extra={"exclusiveMinimum": 0, "maximum": SUSPEND_S_MAX})
 
 
 class Suspended(Answer):
@@ -280,10 +281,10 @@ class BatchAccepted(Answer):
 class JobsQuery(Request):
     """Which jobs to list."""
 
-    state: str = Field(default="", description="states, separated by commas; empty: all")
+    state: str = Field(default="", max_length=256, description="states, separated by commas; empty: all")
     limit: int = Field(default=100, ge=1, le=1000)
     before: float | None = Field(
-        default=None, description="only jobs submitted before this time (seconds since the epoch)"
+        default=None, ge=0, le=1e12, description="only jobs submitted before this time (seconds since the epoch)"
     )
     cursor: str | None = Field(
         default=None, min_length=1, max_length=256, description="the next page: `next` of the one before"
@@ -361,7 +362,7 @@ class LogsQuery(Request):
     """Which output, from where, and for how long."""
 
     stream: Literal["stdout", "stderr"] = "stdout"
-    attempt: int | None = Field(default=None, ge=1, description="its number; without it, the latest")
+    attempt: int | None = Field(default=None, ge=1, le=2**31, description="its number; without it, the latest")
     rank: int = Field(default=0, ge=0, le=255, description="of a gang: which member")
     offset: int = Field(default=0, ge=0, le=2**62, description="bytes to leave out at the start")
     follow: bool = Field(default=False, description="go on until the job is final (with attempt: until that one ended)")

@@ -21,6 +21,7 @@ from aiohttp import web
 import actorgrid
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import ActorGridError, BadRequest, HostUnreachable, NotFound
+from actorgrid.sizes import STATE_KEY_MAX
 
 from ..cluster.fault_detector import EXPECTED
 from ..consensus.mirror import LedgerMirror
@@ -232,6 +233,13 @@ class Door:
 
         async def serve(request: web.Request) -> web.StreamResponse:
             TRAIL.get().route = route
+            for name, part in request.match_info.items():
+                if len(part) > STATE_KEY_MAX:
+                    raise BadRequest(
+                        f"{name} is too long to name anything",
+                        asked=f"{part[:80]}…, {len(part)} characters",
+                        found=f"at most {STATE_KEY_MAX}",
+                    )
             if route.query is not None:
                 query: Any = parse_query(request.query, route.query)
             elif strict and request.query:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from actorgrid.models import Answer, Request
+from actorgrid.models import Answer, Request, Token
 
 from ..consensus.command_checks import ID, LOCK_SLOTS_MAX, LOCK_TTL_MAX_S, LOCK_TTL_MIN_S
 
@@ -48,14 +48,14 @@ class LockRenewal(Request):
     """Who renews; with the token, a later holding under the same name is not taken for this one."""
 
     owner: str = Field(pattern=OWNER)
-    token: tuple[int, int] | None = None
+    token: Token | None = None
 
 
 class LockRelease(Request):
     """Who gives it back, or leaves the line. ``force`` takes it from the owner, on the word of ``user_id``."""
 
     owner: str = Field(pattern=OWNER)
-    token: tuple[int, int] | None = None
+    token: Token | None = None
     force: bool = False
     user_id: str = Field(default="", max_length=128)
 

@@ -21,6 +21,7 @@ from actorgrid.errors import (
     WrongToken,
 )
 from actorgrid.models import ErrorBody
+from actorgrid.sizes import STATE_KEY_MAX
 
 from .body import JSON, MSGPACK
 from .route import Route
@@ -84,7 +85,7 @@ def _operation(route: Route, named: Mapping[Any, dict[str, Any]]) -> dict[str, A
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "maxLength": STATE_KEY_MAX}}
         for name in _PART.findall(route.path)
     ]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from actorgrid.errors import BadRequest, DiskFull, StateTypeConflict, UnknownKey
 from actorgrid.models import StateEntry, StateMutation
+from actorgrid.sizes import STATE_KEY_MAX
 
 from ..consensus.messages import Query
 from ..replication.messages import Mutate, Read, ReadPrefix
@@ -21,7 +22,7 @@ from .rights import own_changes
 from .route import Call, Route
 from .stream import send_events
 
-MAX_KEY = 1024
+MAX_KEY = STATE_KEY_MAX
 RESYNC_KEYS = 10_000
 USERS_KEPT = 10_000
 """Jobs whose users a stream for work remembers."""

@@ -12,10 +12,11 @@ from typing import Any
 import msgpack
 
 from actorgrid.errors import BadRequest, MalformedBody
+from actorgrid.sizes import STATE_KEY_MAX
 
 MAX_VALUE_BYTES = 2**20
 """One register's value, one map field's value or one set element, encoded."""
-MAX_KEY_BYTES = 1024
+MAX_KEY_BYTES = STATE_KEY_MAX
 """The name of a key or of a map's field, in UTF-8."""
 MAX_ELEMENTS = 100_000
 """Elements of one set, fields of one map. Checked by mutators only: a join must always succeed."""

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 
 from actorgrid.actors.consensus.exec_limits import check_exec
-from actorgrid.configs.sizes import ARGUMENT_BYTES_MAX, EXEC_BYTES_MAX
 from actorgrid.errors import CommandTooLarge
+from actorgrid.sizes import ARGUMENT_BYTES_MAX, EXEC_BYTES_MAX
 
 
 def test_the_largest_string_is_the_largest_that_the_system_takes() -> None:

@@ -15,8 +15,8 @@ from actorgrid.actors.consensus.raft.messages import ConfState
 from actorgrid.actors.consensus.raft.progress import PeerStatus
 from actorgrid.actors.consensus.raft.status import Status
 from actorgrid.actors.consensus.stalls import Stalls
-from actorgrid.configs.sizes import ARGUMENT_BYTES_MAX, ENTRY_BYTES_MAX, EXEC_BYTES_MAX, RAFT_MESSAGE_BYTES_MAX
 from actorgrid.errors import FrameTooLarge, MailboxFull, MalformedMessage
+from actorgrid.sizes import ARGUMENT_BYTES_MAX, ENTRY_BYTES_MAX, EXEC_BYTES_MAX, RAFT_MESSAGE_BYTES_MAX
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.transports.faulty_net import FaultyNet, FaultyNetwork
 from actorgrid.transports.peer_frames import PAYLOAD_BYTES_MAX

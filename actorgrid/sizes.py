@@ -18,5 +18,13 @@ ARGUMENT_BYTES_MAX = 128 * 1024
 EXEC_BYTES_MAX = 2**20
 """Command and environment with a pointer to each string. Linux takes a quarter of the stack's limit (8 MiB by default,
 so 2 MiB); half of that is left to what hosts add (devices, ranks, the submitter's rights) and to lower limits."""
+PATH_BYTES_MAX = 4096
+"""Linux's PATH_MAX."""
+STATE_KEY_MAX = 1024
+"""Characters of a key of the shared state, and of any part of a path that names something."""
+NAME_MAX = 256
+"""Characters of a GPU model's name and of a device's id."""
+WHOLE_MAX = 2**53 - 1
+"""Whole numbers that every reader of JSON takes."""
 ENTRY_BYTES_MAX = 16 * 2**20
 RAFT_MESSAGE_BYTES_MAX = ENTRY_BYTES_MAX + 64 * 1024

@@ -1,0 +1,138 @@
+"""The served document is valid OpenAPI 3.1, names every limit, and each limit is the one that is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from pydantic import BaseModel, ValidationError
+
+from actorgrid.actors.consensus.exec_limits import check_exec
+from actorgrid.actors.gateway.door import ROUTES
+from actorgrid.actors.gateway.openapi import document
+from actorgrid.errors import BadRequest, CommandTooLarge
+from actorgrid.models import TaskRequest
+from actorgrid.sizes import STATE_KEY_MAX
+from actorgrid.supervisors.inspection import SetTrace, Suspend
+
+DOCUMENT = document(ROUTES, "1")
+SCHEMAS = DOCUMENT["components"]["schemas"]
+ASKED = sorted({model for route in ROUTES for model in (route.request, route.query) if model}, key=lambda m: m.__name__)
+HELD_ELSEWHERE = {("TraceRequest", "events"), ("SuspendRequest", "for_s")}
+"""By the server that is asked, or with an error of its own: each has a test below."""
+
+
+def unlimited(schema: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """Where in *schema* a text, list, map or number has no end."""
+    if isinstance(schema, list):
+        for number, part in enumerate(schema):
+            yield from unlimited(part, (*path, number))
+    if not isinstance(schema, dict):
+        return
+    ends = {
+        "string": ("maxLength", "enum", "const", "pattern", "format"),
+        "array": ("maxItems",),
+        "integer": ("maximum", "exclusiveMaximum"),
+        "number": ("maximum", "exclusiveMaximum"),
+    }
+    kind = schema.get("type")
+    if isinstance(kind, str) and kind in ends and not any(end in schema for end in ends[kind]):
+        yield path
+    if kind == "object" and schema.get("additionalProperties") and "maxProperties" not in schema:
+        yield path
+    for name, part in schema.items():
+        yield from unlimited(part, (*path, name))
+
+
+def of_requests() -> set[str]:
+    """The schemas that bodies are made of."""
+    found: set[str] = set()
+
+    def follow(part: Any) -> None:
+        if isinstance(part, list):
+            for each in part:
+                follow(each)
+        elif isinstance(part, dict):
+            name = str(part.get("$ref", "")).rpartition("/")[2]
+            if name and name not in found:
+                found.add(name)
+                follow(SCHEMAS[name])
+            for each in part.values():
+                follow(each)
+
+    for operations in DOCUMENT["paths"].values():
+        for operation in operations.values():
+            follow(operation.get("requestBody"))
+    return found
+
+
+def test_the_document_is_valid() -> None:
+    assert [error.message for error in OpenAPIV31SpecValidator(DOCUMENT).iter_errors()] == []
+
+
+def test_everything_that_is_asked_has_a_limit() -> None:
+    found = [place for name in sorted(of_requests()) for place in unlimited(SCHEMAS[name], (name,))]
+    for operations in DOCUMENT["paths"].values():
+        for operation in operations.values():
+            for parameter in operation["parameters"]:
+                found += unlimited(parameter["schema"], (operation["operationId"], parameter["name"]))
+    assert found == []
+
+
+def limits() -> Iterator[tuple[type[BaseModel], str, dict[str, Any]]]:
+    for model in ASKED:
+        for name, field in model.model_json_schema().get("properties", {}).items():
+            for part in field.get("anyOf", [field]):
+                if {"maximum", "maxLength", "maxItems"} & part.keys() and (model.__name__, name) not in HELD_ELSEWHERE:
+                    yield model, name, part
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "part"), [pytest.param(*each, id=f"{each[0].__name__}.{each[1]}") for each in limits()]
+)
+def test_each_limit_is_the_one_that_is_held_to(model: type[BaseModel], name: str, part: dict[str, Any]) -> None:
+    def refused(value: Any) -> bool:
+        """Whether the field is refused for being over its limit."""
+        try:
+            model.model_validate({name: value})
+        except ValidationError as error:
+            kinds = ("less_than_equal", "string_too_long", "too_long")
+            return any(each["type"] in kinds and each["loc"][0] == name for each in error.errors())
+        return False
+
+    if "maximum" in part:
+        most = part["maximum"]
+        within, over = most, most + max(1, abs(most) // 2**40)
+    elif "maxLength" in part:
+        within, over = "a" * part["maxLength"], "a" * (part["maxLength"] + 1)
+    else:
+        within, over = ["a"] * part["maxItems"], ["a"] * (part["maxItems"] + 1)
+    assert not refused(within)
+    assert refused(over)
+
+
+def test_limits_that_servers_hold_to_are_theirs() -> None:
+    trace = SCHEMAS["TraceRequest"]["properties"]["events"]
+    SetTrace(trace["maximum"])
+    with pytest.raises(BadRequest):
+        SetTrace(trace["maximum"] + 1)
+    suspend = SCHEMAS["SuspendRequest"]["properties"]["for_s"]
+    Suspend(suspend["maximum"])
+    with pytest.raises(BadRequest):
+        Suspend(suspend["maximum"] + 1)
+    properties = SCHEMAS["TaskRequest"]["properties"]
+    argument = properties["command"]["items"]["maxLength"]
+    check_exec(["x" * argument], {})
+    with pytest.raises(CommandTooLarge):
+        check_exec(["x" * (argument + 1)], {})
+    assert properties["env"]["additionalProperties"]["maxLength"] == argument
+    assert TaskRequest(command=["true"], env={"A": "x" * (argument + 1)}), "left to check_exec, whose error says more"
+
+
+def test_a_part_of_a_path_is_held_to_its_limit(town: Any) -> None:
+    assert town.http("GET", "/api/jobs/" + "x" * STATE_KEY_MAX).status == 404
+    reply = town.http("GET", "/api/jobs/" + "x" * (STATE_KEY_MAX + 1))
+    assert (reply.status, reply.error["code"]) == (400, "BadRequest")
+    assert f"at most {STATE_KEY_MAX}" in reply.error["found"]
