@@ -106,6 +106,9 @@ def check(
             found=f"state of entry {index}, log from entry {log.base_index + 1} to {log.last_index}",
             hint=RECOVERY_HINT,
         )
+    if log.hard_state is not None and log.hard_state.commit > log.last_index:
+        # Without the mark in ``acknowledged`` too: the log itself has noted that there was more.
+        raise acknowledged_lost(log.last_index, log.hard_state.commit, asked=str(folder))
     state = Ledger.restore(newest.data) if newest is not None else Ledger()
     committed = log.last_index
     if log.hard_state is not None and not whole and not _one_voter(newest, log.entries):

@@ -16,8 +16,8 @@ from actorgrid.actors.consensus.commands import change_member, decode_entry, fou
 from actorgrid.actors.consensus.entries import apply_entry
 from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.consensus.ledger_check import check as check_files
-from actorgrid.actors.consensus.raft.messages import Entry
-from actorgrid.errors import BadRequest, LedgerTooNew
+from actorgrid.actors.consensus.raft.messages import Entry, HardState
+from actorgrid.errors import BadRequest, LedgerTooNew, LogCorrupted
 from tests.consensus.rig import AT, Host
 from tests.consensus.test_actor import MakeHost
 from tests.consensus.test_cluster import Town
@@ -110,6 +110,20 @@ def test_verify_names_them_behind_what_is_known_to_be_committed_too(make_host: M
     shutil.copytree(host.context.paths.ledger_dir, folder)
     found = check_files(folder, lambda *_: None)
     assert [each.index for each in found.unreadable] == [found.log.last_index]
+
+
+def test_verify_finds_a_log_that_ends_before_what_it_says_is_committed(make_host: MakeHost) -> None:
+    """Also when the mark of how far it was durable is gone with the end."""
+    host = make_host()
+    host.start()
+    host.propose(set_setting("a", 1, "me", AT))
+    log = host.live._voter.log
+    log.write([HardState(1, 1, log.last_index + 5)])
+    host.kill()
+    (host.context.paths.ledger_dir / "segments" / "acknowledged").unlink()
+    with pytest.raises(LogCorrupted, match="acknowledged") as found:
+        check_files(host.context.paths.ledger_dir, lambda *_: None)
+    assert found.value.hint
 
 
 def test_an_unknown_command_is_refused_in_the_same_words_by_every_later_version(
