@@ -136,6 +136,7 @@ def _run(
     _preload(specs)
     gc.collect()
     gc.freeze()
+    gc.enable()
     try:
         return _Agent(settings, paths, specs, on_ready, lines, taken, may_exec).run()
     finally:
