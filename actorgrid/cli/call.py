@@ -37,8 +37,10 @@ class Call:
         from actorgrid.client.find import fingerprint, locate
         from actorgrid.client.http import AdminHttp
 
+        from .terminal import PeoplesHttp
+
         url, token = locate(self.data_dir, self.url)
-        return AdminHttp(url, token, ca_fingerprint=fingerprint(self.ca_fingerprint))
+        return (AdminHttp if self.json else PeoplesHttp)(url, token, ca_fingerprint=fingerprint(self.ca_fingerprint))
 
     @property
     def speaks_to_this_machine_alone(self) -> bool:
@@ -72,7 +74,7 @@ class Call:
         """Print the one JSON document of a ``--json`` call, or one line of a stream of them."""
         import json
 
-        click.echo(json.dumps(value, default=str))
+        click.echo(json.dumps(value, default=str).replace("\x7f", "\\u007f"))
 
 
 pass_call = click.make_pass_decorator(Call, ensure=True)

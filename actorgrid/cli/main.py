@@ -146,10 +146,12 @@ def _show_error(error: ActorGridError, as_json: bool) -> int:
 
         click.echo(json.dumps({"error": error.to_dict()}))
         return error.exit_code
-    _tell(click.style("error: ", fg="red", bold=True) + (error.message or error.code))
+    from .terminal import visible
+
+    _tell(click.style("error: ", fg="red", bold=True) + visible(error.message or error.code))
     for label, text in (("asked", error.asked), ("found", error.found), ("try", error.hint)):
         if text:
-            _tell(f"  {click.style(label, bold=True)}: {text}")
+            _tell(f"  {click.style(label, bold=True)}: {visible(text)}")
     return error.exit_code
 
 

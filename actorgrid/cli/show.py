@@ -49,6 +49,9 @@ def coloured(word: str) -> str:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
     """Print rows under their headings: drawn on a terminal, aligned plain text elsewhere. A name that ends in ``>``
     is aligned to the right."""
+    from .terminal import visible
+
+    rows = [[visible(cell, cell=True) for cell in row] for row in rows]
     if not rows:
         click.echo(empty)
     elif on_terminal():
