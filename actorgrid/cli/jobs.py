@@ -23,16 +23,26 @@ PAGE = 1_000
 @click.option("--state", "states", multiple=True, type=click.Choice(STATES), help="Only these; may be repeated.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="List at most so many.")
 @click.option("--after", metavar="JOB", help="Go on after that one, the last of the page before.")
+@click.option("--sessions", is_flag=True, help="Workers that clients' sessions hold, in place of jobs.")
 @click.option("--watch", is_flag=True, help="Go on, once a second, until interrupted.")
 @host_options
 @pass_call
-def ps(call: Call, every: bool, states: tuple[str, ...], limit: int, after: str | None, watch: bool) -> None:
+def ps(
+    call: Call, every: bool, states: tuple[str, ...], limit: int, after: str | None, sessions: bool, watch: bool
+) -> None:
     """List jobs.
 
     Waiting and running ones, newest first; --all adds those that ended. Where there are more than are listed, the last
     line says how to go on (with --json: "next" is the job to name with --after). With --watch on a terminal the list is
     redrawn; elsewhere each change is a line (with --json: a document a line).
     """
+    if sessions:
+        from .session_leases import show_leases
+
+        if watch or every or states or after is not None:
+            raise click.UsageError("--sessions lists what is held now: leave --all, --state, --after and --watch out")
+        show_leases(call)
+        return
     wanted = list(states) or (STATES if every else LIVE)
     if watch:
         if after is not None:
@@ -188,23 +198,32 @@ def _watch(call: Call, states: list[str], limit: int, strict: bool) -> None:
 
 @click.command()
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
+@click.option("--force", is_flag=True, help="Also what runs under a session's lease; jobs are ended either way.")
 @host_options
 @pass_call
-def cancel(call: Call, job_ids: tuple[str, ...]) -> None:
+def cancel(call: Call, job_ids: tuple[str, ...], force: bool) -> None:
     """Cancel jobs, waiting or running.
+
+    Also what runs on a worker that a session holds, by the id of its lease or session (ps --sessions lists them).
 
     A running job gets SIGTERM, and SIGKILL when its grace (work.kill_grace_s) is over. Cancelling an ended job does
     nothing. All names are looked up before the first job is cancelled.
     """
     from actorgrid.client.http import segment
 
-    from .lookup import find_job
+    from .session_leases import cancel_leases, find_work
 
-    found = [find_job(call.http, text)["job_id"] for text in job_ids]
+    # --force is how Python asks for it (cancel(force=True)); here, an id of a lease is clear enough.
+    works = [find_work(call.http, text) for text in job_ids]
+    found = [job["job_id"] for job, _ in works if job is not None]
+    leases = {lease["lease_id"]: lease for _, held in works for lease in held}
+    ended = cancel_leases(call.http, list(leases.values()))
     jobs = [call.http.post(f"/api/jobs/{segment(job_id)}/cancel", repeat=True) for job_id in dict.fromkeys(found)]
     if call.json:
-        call.document({"jobs": jobs})
+        call.document({"jobs": jobs, **({"leases": ended} if ended else {})})
         return
+    for lease in ended:
+        click.echo(f"{lease['lease_id']} {coloured('cancelled')}: its task was killed")
     for job in jobs:
         stopping = job["state"] in LIVE
         click.echo(f"{job['job_id']} {'stopping' if stopping else coloured(job['state'])}")

@@ -43,7 +43,7 @@ def command(
     stdout goes to stdout, stderr to stderr. With --json: one document with both as text (invalid UTF-8 replaced), each
     cut to its last 8 MiB.
     """
-    from .lookup import find_job
+    from .session_leases import find_work, lease_output
 
     if call.json and follow:
         raise click.UsageError("--json gives one document; --follow has no end to put into one")
@@ -54,7 +54,19 @@ def command(
     if all_ranks and (rank is not None or call.json):
         raise click.UsageError(f"--all-ranks cannot be used together with {'--json' if call.json else '--rank'}")
     streams = ["stderr"] if only_stderr else ["stdout"] if only_stdout else ["stdout", "stderr"]
-    job = find_job(call.http, job_id)
+    job, leases = find_work(call.http, job_id)
+    if job is None:
+        written = {
+            stream: b"".join(lease_output(call.http, each["lease_id"], stream) for each in leases) for stream in streams
+        }
+        if call.json:
+            texts = {stream: data[-MAX_JSON_BYTES:].decode("utf-8", "replace") for stream, data in written.items()}
+            call.document({"leases": [each["lease_id"] for each in leases], **texts})
+        else:
+            for stream, data in written.items():
+                binary(stream).write(data)
+                binary(stream).flush()
+        return
     of = _Of(call, job["job_id"], attempt, rank or 0, tail)
     gang = members_of(job)
     if call.json:

@@ -32,9 +32,12 @@ def command(call: Call, job_id: str) -> None:
     """
     from actorgrid.client.http import segment
 
-    from .lookup import find_job
+    from .session_leases import explain_leases, find_work
 
-    job = find_job(call.http, job_id)
+    job, leases = find_work(call.http, job_id)
+    if job is None:
+        explain_leases(call, leases)
+        return
     answer = call.http.get(f"/api/jobs/{segment(job['job_id'])}/why")
     if call.json:
         call.document(answer)

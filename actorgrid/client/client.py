@@ -383,6 +383,15 @@ class Client:
         allocations: list[dict[str, Any]] = self.http.get("/api/allocations")["allocations"]
         return allocations
 
+    def leases(self) -> list[dict[str, Any]]:
+        """Workers that sessions hold, of all clients: ``{"lease_id", "session_id", "user_id", "host", ...}``."""
+        leases: list[dict[str, Any]] = self.http.get("/api/leases")["leases"]
+        return leases
+
+    def cancel_lease(self, lease_id: str) -> None:
+        """End a session's lease: its task is killed and not tried again. Raises UnknownAllocation, HostUnreachable."""
+        self.http.post(f"/api/leases/{segment(lease_id)}/cancel", timeout_s=70.0)
+
     def decisions(self, limit: int = 100) -> list[dict[str, Any]]:
         """The latest placements, newest first; fields of models.SchedulingDecision."""
         decisions: list[dict[str, Any]] = self.http.get("/api/decisions", limit=limit)["decisions"]

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from actorgrid.errors import (
@@ -58,6 +59,10 @@ class LeaseSource(Protocol):
     def tell_loss(self, lease_id: str, error: WorkerLost, settle: Callable[[ActorGridError], None]) -> None:
         """Have *settle* called with *error*, once it says how the worker ended; soon, whether that is known or not."""
 
+    def judge_loss(self, lease_id: str, settle: Callable[[ActorGridError | None], None]) -> None:
+        """Have *settle* called soon: with TaskCancelled where somebody ended the lease, so that its task is not tried
+        again; else with ``None``."""
+
 
 class Dispatcher:
     """All unfinished session tasks of a client: at most 100,000, then ``submit`` waits."""
@@ -72,6 +77,7 @@ class Dispatcher:
         self._pace = Pace()
         self._last_task_id = 0
         self._unfinished = 0
+        self._judged: set[Call] = set()  # running when their worker went: it is being asked whether somebody ended it
         self._blocked = 0
         self._closed = False
         self._ticking = False
@@ -126,7 +132,10 @@ class Dispatcher:
                 return future.cancelled()
             if call.link is None:
                 call.cancelled = True
-                call.lane.forget(call)
+                if call in self._judged:
+                    self._judged.discard(call)
+                else:
+                    call.lane.forget(call)
                 self._finished(1)
             elif call.link.head is call:
                 return False
@@ -190,6 +199,8 @@ class Dispatcher:
             self._closed = True
             self._room.notify_all()
             calls = [call for lane in self._lanes.values() for call in lane.drain()]
+            calls += self._judged
+            self._judged.clear()
             links = list(self._links.values())
             for link in links:
                 calls += [call for call in link.calls.values() if not call.cancelled]
@@ -479,6 +490,7 @@ class Dispatcher:
     def _drop(self, link: Link, verdicts: dict[int, ActorGridError], *, charge: bool = True, found: str = "") -> bool:
         """A worker is gone or must go. Its calls end with their verdict or are sent elsewhere."""
         ended: list[tuple[Call, ActorGridError]] = []
+        judged: Call | None = None
         now = time.monotonic()
         with self._lock:
             if link.lost or (verdicts and verdicts.keys().isdisjoint(link.calls)):
@@ -496,6 +508,9 @@ class Dispatcher:
                         call.losses_left -= 1
                     if call.losses_left < 0:
                         ended.append((call, _lost(link, found)))
+                    elif number == 0 and charge and not verdicts:
+                        judged = call
+                        self._judged.add(call)
                     else:
                         call.lane.push(call, now, front=True)
             self._finished(len(ended))
@@ -509,8 +524,29 @@ class Dispatcher:
                 self._source.tell_loss(link.lease_id, error, call.future.set_exception)
             else:
                 call.future.set_exception(error)
+        if judged is not None:
+            self._source.judge_loss(link.lease_id, partial(self._after_loss, judged))
         self._source.give_back(link.lease_id)
         return bool(ended)
+
+    def _after_loss(self, call: Call, verdict: ActorGridError | None) -> None:
+        """A call whose worker went while it ran: it is sent again, unless somebody ended it."""
+        with self._lock:
+            if call not in self._judged:
+                return  # cancelled, or the client closed meanwhile
+            self._judged.discard(call)
+            if verdict is None:
+                call.lane = self._lanes.setdefault(call.lane.shape, call.lane)
+                call.lane.push(call, time.monotonic(), front=True)
+                for link in call.lane.links:
+                    self._refill(link)
+                    self._flush(link)
+                self._tick_soon()
+            else:
+                call.done = True
+                self._finished(1)
+        if verdict is not None:
+            call.future.set_exception(verdict)
 
 
 def _lost(link: Link, found: str) -> WorkerLost:

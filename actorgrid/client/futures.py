@@ -85,6 +85,9 @@ class TaskOwner(Protocol):
     def has_started(self, future: TaskFuture[Any]) -> bool:
         """Whether a worker has started it."""
 
+    def kill(self, future: TaskFuture[Any]) -> bool:
+        """Cancel it even if it runs: its worker is killed."""
+
 
 class TaskFuture(_LazyFuture[T]):
     """The value of a session task."""
@@ -94,11 +97,15 @@ class TaskFuture(_LazyFuture[T]):
         self._owner = owner
         self.call: Any = None  # the dispatcher's record of it
 
-    def cancel(self) -> bool:
-        """Take the task back if it has not started; ``True`` when it will not run (see Client.cancel for force)."""
+    def cancel(self, *, force: bool = False) -> bool:
+        """Take the task back if it has not started; ``True`` when it will give no value.
+
+        With *force* also when it runs: its worker is killed and given back, other tasks there go elsewhere, and
+        ``result()`` raises TaskCancelled. One that had not started raises CancelledError, as of every future.
+        """
         if self._state != _PENDING:
             return Future.cancel(self)
-        return self._owner.take_back(self)
+        return self._owner.kill(self) if force else self._owner.take_back(self)
 
     def running(self) -> bool:
         """Whether a worker has started it, as far as is known here."""
@@ -153,8 +160,11 @@ class JobFuture(_LazyFuture[T]):
         self._refused = error
         self.set_exception(error)
 
-    def cancel(self) -> bool:
-        """Ask the host to cancel the job, running or not; ``False`` when it has ended or cannot be reached."""
+    def cancel(self, *, force: bool = True) -> bool:
+        """Ask the host to cancel the job, running or not; ``False`` when it has ended or cannot be reached.
+
+        *force* changes nothing: a job is ended either way.
+        """
         if self.done():
             return self.cancelled()
         return self._cancel(self.job_id)

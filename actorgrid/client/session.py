@@ -33,6 +33,7 @@ from actorgrid.errors import (
     PeerGone,
     PeerRefused,
     PythonMismatch,
+    TaskCancelled,
     TransportError,
     UnknownSession,
     WorkerLost,
@@ -55,6 +56,8 @@ GROWTH_WAIT_S = 0.5
 GROWTH_QUIET_S = 1.0
 UNREACHABLE_PATIENCE_S = 60.0
 MAX_FAILED_LEASES = 5
+CANCELLED = "cancelled"
+"""Why the worker of a lease ended that somebody cancelled, in the word of its host."""
 WELCOME_TIMEOUT_S = 30.0
 KEEP_ALIVE_S = 1.0
 LOOK_S = 0.25
@@ -84,7 +87,7 @@ class Session:
         self._stop = threading.Event()
         self._orphans = False
         self._asking: set[str] = set()
-        self._returns: queue.SimpleQueue[tuple[str, str] | _Loss | None] = queue.SimpleQueue()
+        self._returns: queue.SimpleQueue[tuple[str, str] | _Loss | _Judgement | None] = queue.SimpleQueue()
         self._printer = OutputPrinter() if stream_output else None
         self._dispatcher = Dispatcher(self, self._printer)
         self._keeper = threading.Thread(target=self._keep, name="actorgrid-session", daemon=True)
@@ -135,6 +138,10 @@ class Session:
     def tell_loss(self, lease_id: str, error: WorkerLost, settle: Callable[[ActorGridError], None]) -> None:
         """Ask the host how the worker ended, then settle; in the background."""
         self._returns.put(_Loss(self._id, lease_id, error, settle))
+
+    def judge_loss(self, lease_id: str, settle: Callable[[ActorGridError | None], None]) -> None:
+        """Ask the host whether somebody ended the lease; in the background."""
+        self._returns.put(_Judgement(self._id, lease_id, settle))
 
     # -- leases
 
@@ -251,6 +258,10 @@ class Session:
             if isinstance(given_back, _Loss):
                 given_back.settle(self._explained(given_back))
                 continue
+            if isinstance(given_back, _Judgement):
+                ending = self._ending(given_back.session_id, given_back.lease_id)
+                given_back.settle(_cancelled(given_back.lease_id) if ending.get("reason") == CANCELLED else None)
+                continue
             session_id, lease_id = given_back
             if not session_id or session_id != self._id:
                 continue  # its session is gone, and the lease with it
@@ -261,16 +272,20 @@ class Session:
             except ActorGridError:
                 self._orphans = True
 
-    def _explained(self, loss: _Loss) -> WorkerLost:
-        """The same error, with how the worker ended where the host knows."""
-        path = f"/api/sessions/{segment(loss.session_id)}/leases/{segment(loss.lease_id)}/end"
+    def _explained(self, loss: _Loss) -> ActorGridError:
+        """The same error, with how the worker ended where the host knows; TaskCancelled where somebody ended it."""
+        ending = self._ending(loss.session_id, loss.lease_id)
+        if ending.get("reason") == CANCELLED:
+            return _cancelled(loss.lease_id)
+        return _with_ending(loss.error, ending) if ending.get("ended") else loss.error
+
+    def _ending(self, session_id: str, lease_id: str) -> dict[str, Any]:
+        path = f"/api/sessions/{segment(session_id)}/leases/{segment(lease_id)}/end"
         try:
-            ending = self._http.get(path, timeout_s=LOSS_ASK_S)
+            ending: dict[str, Any] = self._http.get(path, timeout_s=LOSS_ASK_S)
         except ActorGridError:
-            return loss.error  # the host is gone as well, or older than this client
-        if not ending.get("ended"):
-            return loss.error
-        return _with_ending(loss.error, ending)
+            return {}  # the host is gone as well, or older than this client
+        return ending
 
     # -- the session
 
@@ -323,6 +338,23 @@ class Session:
             owner = allocation.get("owner") or {}
             if owner.get("session_id") == session_id and owner.get("lease_id") not in known:
                 self.give_back(str(owner["lease_id"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Judgement:
+    """A task that ran when its worker went: whether it is tried again is to be asked."""
+
+    session_id: str
+    lease_id: str
+    settle: Callable[[ActorGridError | None], None]
+
+
+def _cancelled(lease_id: str) -> TaskCancelled:
+    return TaskCancelled(
+        "the task was cancelled while it ran",
+        found=f"its owner or an administrator ended lease {lease_id}, and its worker with it",
+        hint="submit it again if you still want it",
+    )
 
 
 @dataclass(frozen=True, slots=True)

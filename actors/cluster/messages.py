@@ -131,6 +131,9 @@ class SetQuota:
 
 # -- LoadBalancer
 
+SESSION = "session"
+"""Kind of the owner of a session's lease."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:

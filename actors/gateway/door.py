@@ -36,6 +36,7 @@ from . import (
     job_files,
     jobs,
     keys,
+    leases,
     leaving,
     locks,
     quotas,
@@ -73,6 +74,7 @@ ROUTES: tuple[Route, ...] = (
     *state.ROUTES,
     *locks.ROUTES,
     *sessions.ROUTES,
+    *leases.ROUTES,
 )
 """All that is served, and all that is documented."""
 

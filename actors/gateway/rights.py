@@ -40,10 +40,15 @@ WORK_MAY = frozenset(
         ("GET", "/api/jobs/{job_id}/logs"),
         ("GET", "/api/jobs/{job_id}/result"),
         ("POST", "/api/sessions"),
+        ("GET", "/api/leases"),
+        ("GET", "/api/leases/{lease_id}"),
+        ("GET", "/api/leases/{lease_id}/logs"),
+        ("POST", "/api/leases/{lease_id}/cancel"),
         ("POST", "/api/sessions/{session_id}/renew"),
         ("DELETE", "/api/sessions/{session_id}"),
         ("POST", "/api/sessions/{session_id}/leases"),
         ("DELETE", "/api/sessions/{session_id}/leases/{lease_id}"),
+        ("GET", "/api/sessions/{session_id}/leases/{lease_id}/end"),
         ("GET", "/api/state"),
         ("GET", "/api/state-watch"),
         ("GET", "/api/state/{key}"),
@@ -92,6 +97,17 @@ async def check_jobs(call: Call, job_ids: Iterable[str]) -> None:
     if call.only is not None:
         for job_id in dict.fromkeys(job_ids):
             await check_job(call, job_id)
+
+
+def check_session(call: Call, session_id: str) -> None:
+    """Raises NotAllowed for work that names a session of another user.
+
+    Of a session without leases nobody but its client knows the id.
+    """
+    if call.only is not None:
+        for held in list(call.door.mirror.allocations.values()):
+            if held["owner"].get("session_id") == session_id:
+                check_owner(call, str(held.get("user_id") or ""), "session", session_id)
 
 
 async def own_changes(call: Call, event: Mapping[str, Any], users: dict[str, str | None]) -> Plain | None:

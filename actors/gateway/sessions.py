@@ -20,6 +20,7 @@ from ..cluster.messages import AcquireWorker, CloseSession, LeaseEnd, OpenSessio
 from ..consensus.records import UNKNOWN_USER
 from .answers import Done, SessionRequest
 from .records import check_env, check_python, resources_record
+from .rights import check_session
 from .route import Call, Route
 from .session_answers import LeaseEndAnswer, SessionAnswer
 
@@ -35,12 +36,14 @@ async def open_session(call: Call) -> Any:
 
 async def renew_session(call: Call) -> Any:
     """Keep a session alive."""
+    check_session(call, call.part("session_id"))
     await call.ask("load_balancer", RenewSession(call.part("session_id")))
     return {"done": True}
 
 
 async def close_session(call: Call) -> Any:
     """End a session and free its leases."""
+    check_session(call, call.part("session_id"))
     await call.ask("load_balancer", CloseSession(call.part("session_id")), 35.0)
     return {"done": True}
 
@@ -48,6 +51,7 @@ async def close_session(call: Call) -> Any:
 async def acquire_lease(call: Call) -> Any:
     """Lease a warm worker."""
     request = call.body_as(LeaseRequest)
+    check_session(call, call.part("session_id"))
     check_python(request.python)
     check_env(request.env, "env")
     pool = request.pool.value if request.pool else None
@@ -64,12 +68,14 @@ async def acquire_lease(call: Call) -> Any:
 
 async def return_lease(call: Call) -> Any:
     """Give a lease back."""
+    check_session(call, call.part("session_id"))
     await call.ask("load_balancer", ReturnWorker(call.part("session_id"), call.part("lease_id")), 35.0)
     return {"done": True}
 
 
 async def lease_end(call: Call) -> Any:
     """How a lease's worker ended."""
+    check_session(call, call.part("session_id"))
     return await call.ask("load_balancer", LeaseEnd(call.part("session_id"), call.part("lease_id")), 12.0)
 
 

@@ -20,7 +20,7 @@ from ..gpu.messages import AcquireLease, OwnReadings
 from ..host.messages import RestartHost
 from ..work.attempt_dir import AttemptDir
 from ..work.containment_here import containment_here
-from ..work.messages import AttachLease, DetachLease, EndAllWork, StartDelay, TellWorkerEnd
+from ..work.messages import AttachLease, DetachLease, EndAllWork, LeaseOutput, StartDelay, TellWorkerEnd
 from .measuring import SERVICE
 from .pieces import Fields, Piece, check_digest, is_count, read_piece, read_result_piece
 from .relays import Relays
@@ -57,6 +57,7 @@ class Services:
             "detach_lease": self._detach_lease,
             "start_delay": self._start_delay,
             "worker_end": self._worker_end,
+            "lease_output": self._lease_output,
             "restart": self._restart,
             "end_all_work": self._end_all_work,
             "leave_step": self._leave_step,
@@ -191,8 +192,14 @@ class Services:
 
     async def _detach_lease(self, _asker: str, fields: Fields) -> None:
         lease_id = _text(fields, "lease_id")
-        await self._server.call("worker_manager", DetachLease(lease_id), DETACH_S)
+        detach = DetachLease(lease_id, fields.get("cancelled") is True)
+        await self._server.call("worker_manager", detach, DETACH_S)
         self._relays.ended(lease_id)
+
+    async def _lease_output(self, _asker: str, fields: Fields) -> Any:
+        offset, limit = _count(fields, "offset"), min(_count(fields, "limit"), 2**19)
+        ask = LeaseOutput(_text(fields, "lease_id"), _text(fields, "stream"), offset, limit)
+        return await self._server.call("worker_manager", ask, WORKER_END_S)
 
     async def _worker_end(self, _asker: str, fields: Fields) -> Any:
         ask = TellWorkerEnd(_text(fields, "worker_id"), _text(fields, "lease_id"))

@@ -45,6 +45,8 @@ from .worker_end import WorkerEnding, ending_of, read_lease, write_lease
 from .zygote_link import ZygoteLink
 
 ATTACH_WAIT_S = 15.0
+CANCELLED = "cancelled"
+"""Why a worker is stopped whose lease its owner or an administrator ended: its client goes by this word."""
 TICK_S = 0.5
 START_BACKOFF_MAX_S = 5.0
 ENDING_WAIT_S = 2.0
@@ -232,12 +234,29 @@ class Leases:
         self._given.add(worker.worker_id)
         return self._grant(lease_id, worker)
 
-    async def detach(self, lease_id: str) -> None:
-        """End a lease: first its worker lets go, then the ledger may give its devices to others."""
+    def output(self, lease_id: str, stream: str, offset: int, limit: int) -> dict[str, Any]:
+        """See ``messages.LeaseOutput``."""
+        worker = self._pools.worker_of(lease_id)
+        if worker is None:
+            return {"exists": False, "data": b"", "size": 0}
+        directory = AttemptDir(self._server.host.paths.workers_dir, worker.worker_id)
+        lease = read_lease(directory.path) or {}
+        start = lease.get(f"{stream}_from")
+        begin = start if isinstance(start, int) else directory.output_size(stream)
+        data = directory.read_output(stream, begin + offset, limit)
+        return {"exists": True, "data": data, "size": max(0, directory.output_size(stream) - begin)}
+
+    async def detach(self, lease_id: str, cancelled: bool = False) -> None:
+        """End a lease: first its worker lets go (or is ended: *cancelled*), then its devices may be given to others."""
         while not self.ledger_known:
             await self._server.sleep(LOOK_AGAIN_S)  # a lease that is in the ledger looks like one that is not
         self._detaching.add(lease_id)
         worker = self._pools.worker_of(lease_id)
+        if cancelled and worker is not None:
+            self._pools.worker_spoiled(worker.worker_id)  # what was cut off in the middle serves nobody else
+            link = self._links.get(worker.worker_id)
+            if link is not None:
+                link.send(["stop", CANCELLED, self._server.host.settings.work.kill_grace_s])
         self._carry_out(self._pools.lease_ended(lease_id))
         if worker is not None and worker.worker_id in self._pools.workers and worker.state in (CLOSING, RETIRING):
             waiter = Waiter()
@@ -438,6 +457,7 @@ class Leases:
                 "env": list(key.env),
                 "secret": secret,
                 "stderr_from": AttemptDir(self._server.host.paths.workers_dir, worker_id).output_size("stderr"),
+                "stdout_from": AttemptDir(self._server.host.paths.workers_dir, worker_id).output_size("stdout"),
             },
         )
         session = {"secret": secret, "session": lease_id, "env": env, "gpu_uuids": list(key.gpu_uuids)}

@@ -36,7 +36,16 @@ from .housekeeping import (
 )
 from .lease_keeper import LeaseKeeper
 from .leases import TICK_S, Leases
-from .messages import AttachLease, ContainmentAsked, DetachLease, EndAllWork, ListAttempts, StartDelay, TellWorkerEnd
+from .messages import (
+    AttachLease,
+    ContainmentAsked,
+    DetachLease,
+    EndAllWork,
+    LeaseOutput,
+    ListAttempts,
+    StartDelay,
+    TellWorkerEnd,
+)
 from .process_tree import send
 from .work_door import WorkDoor
 from .worker_end import WorkerEnding
@@ -193,7 +202,11 @@ class WorkerManager(Server):
 
     @handles(DetachLease)
     async def _detach_lease(self, request: DetachLease) -> None:
-        await self._leases.detach(request.lease_id)
+        await self._leases.detach(request.lease_id, request.cancelled)
+
+    @handles(LeaseOutput)
+    def _lease_output(self, request: LeaseOutput) -> dict[str, Any]:
+        return self._leases.output(request.lease_id, request.stream, request.offset, request.limit)
 
     @handles(TellWorkerEnd)
     async def _tell_worker_end(self, request: TellWorkerEnd) -> WorkerEnding:

@@ -16,10 +16,24 @@ class AttachLease:
 class DetachLease:
     """End a session lease: its worker lets go of the devices first, and only then is the lease released.
 
-    Answer: None, once the ledger released it. Asking for a lease that is gone already is harmless.
+    Answer: None, once the ledger released it. Asking for a lease that is gone already is harmless. *cancelled*:
+    somebody wants what runs under it ended: the worker is not asked to let go, it gets SIGTERM, and SIGKILL after
+    its grace.
     """
 
     lease_id: str
+    cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOutput:
+    """What the worker of a lease wrote under it. Answer: {"exists", "data", "size"}, from *offset* on, at most *limit*
+    bytes; output of the leases that the worker served before is not in it. Raises BadRequest for another stream."""
+
+    lease_id: str
+    stream: str
+    offset: int
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
