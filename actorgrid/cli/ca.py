@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
+from .printing import say
 from .show import progress, span, table
 from .state import StateCommands
 
@@ -32,15 +33,15 @@ def show(call: Call) -> None:
         call.document(found)
         return
     names = _names(call)
-    click.echo(f"cluster      {found['cluster_id']}")
+    say(f"cluster      {found['cluster_id']}")
     for each in found["authorities"]:
-        click.echo(f"authority    generation {each['generation']}, {each['state']}, ends {_left(each['valid_until'])}")
-        click.echo(f"fingerprint  {each['fingerprint']}")
-        click.echo(f"key          {', '.join(names.get(id, id) for id in each['holders']) or 'nobody has told yet'}")
+        say(f"authority    generation {each['generation']}, {each['state']}, ends {_left(each['valid_until'])}")
+        say(f"fingerprint  {each['fingerprint']}")
+        say(f"key          {', '.join(names.get(id, id) for id in each['holders']) or 'nobody has told yet'}")
     if found["rotation"]["next"]:
-        click.echo(f"rotation     {_waits(found['rotation'], names)}")
+        say(f"rotation     {_waits(found['rotation'], names)}")
     elif found["rotation_due"]:
-        click.echo("next         actorgrid ca rotate: the authority has less than a year left")
+        say("next         actorgrid ca rotate: the authority has less than a year left")
     rows = [
         [
             names.get(host["node_id"], host["node_id"]),
@@ -51,7 +52,7 @@ def show(call: Call) -> None:
         ]
         for host in found["hosts"]
     ]
-    click.echo()
+    say()
     table(["HOST", "NODE>", "AUTHORITY>", "CERTIFICATE ENDS", "HAS KEY"], rows, "no members")
 
 
@@ -72,11 +73,11 @@ def rotate(call: Call, cancel: bool, detach: bool) -> None:
     if call.json:
         call.document(begun)
     elif cancel:
-        click.echo(f"generation {begun['generation']} is called off")
+        say(f"generation {begun['generation']} is called off")
     elif detach:
-        click.echo(f"generation {begun['generation']} is introduced; actorgrid ca show says how far it is")
+        say(f"generation {begun['generation']} is introduced; actorgrid ca show says how far it is")
     else:
-        click.echo(f"generation {begun['generation']} signs: {begun['fingerprint']}")
+        say(f"generation {begun['generation']} signs: {begun['fingerprint']}")
 
 
 @command.command("renew")
@@ -89,7 +90,7 @@ def renew(call: Call, new_key: bool) -> None:
     if call.json:
         call.document(asked)
     else:
-        click.echo("asked for; actorgrid ca show says when the new one ends")
+        say("asked for; actorgrid ca show says when the new one ends")
 
 
 def _follow(call: Call) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from .printing import say_json
+
 if TYPE_CHECKING:
     from actorgrid.client.http import AdminHttp
 
@@ -72,9 +74,7 @@ class Call:
 
     def document(self, value: Any) -> None:
         """Print the one JSON document of a ``--json`` call, or one line of a stream of them."""
-        import json
-
-        click.echo(json.dumps(value, default=str).replace("\x7f", "\\u007f"))
+        say_json(value)
 
 
 pass_call = click.make_pass_decorator(Call, ensure=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .call import Call, json_option, pass_call
+from .printing import say
 from .show import progress, table
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def run(
                     done.append(result)
                     report(f"{name} {number}", len(done), len(chosen) * count)
                     if trace and not call.json:
-                        click.echo("\n".join(result.trace))
+                        say("\n".join(result.trace))
     except KeyboardInterrupt:
         interrupted = True
     failed = [result for result in done if not result.held]
@@ -143,7 +144,7 @@ def mutants(call: Call, /, names: Sequence[str], seeds: int, seed: int, markdown
         ]
         columns = ["MUTANT", "WHAT IT DOES WRONG", "SCENARIO", "SEEDS>", "CAUGHT BY"]
         if markdown:
-            click.echo("\n".join(_markdown(rows)))
+            say("\n".join(_markdown(rows)))
         else:
             table(columns, rows, "there are none")
     return VIOLATED_CODE if any(not hunt.checker for hunt in hunts) else 0
@@ -200,12 +201,12 @@ def _print(done: Sequence[Result], shown: Sequence[Result], failures: int, mutan
     rows = [[each["scenario"], *(f"{each[key]:,.0f}" for key in keys)] for each in _summary(done)]
     table(columns, rows, "nothing was run")
     for result in shown:
-        click.echo(f"\n{result.scenario}, seed {result.seed}: {result.checker}: {result.what}")
+        say(f"\n{result.scenario}, seed {result.seed}: {result.checker}: {result.what}")
         for line in result.trace[-TRACE_LINES:]:
-            click.echo(f"  {line}")
-        click.echo(f"replay: {_replay(result, mutant)}")
+            say(f"  {line}")
+        say(f"replay: {_replay(result, mutant)}")
     if failures > len(shown):
-        click.echo(f"\nand {failures - len(shown)} more")
+        say(f"\nand {failures - len(shown)} more")
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> Iterator[str]:

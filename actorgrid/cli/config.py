@@ -10,6 +10,7 @@ import click
 from actorgrid.errors import HostUnreachable
 
 from .call import Call, config_option, host_options, pass_call
+from .printing import say
 from .show import table
 from .state import StateCommands
 
@@ -89,7 +90,7 @@ def list_(call: Call, changed: bool, config_dir: Path | None) -> None:
         call.document({"settings": shown, "running": running})
         return
     if not running:
-        click.echo("no agent runs; this is what the next one would read", err=True)
+        say("no agent runs; this is what the next one would read", err=True)
     show(shown, "every setting is at its default")
 
 
@@ -109,7 +110,7 @@ def get(call: Call, key: str, config_dir: Path | None) -> None:
     if call.json:
         call.document(found)
     else:
-        click.echo(text(found["value"]))
+        say(text(found["value"]))
 
 
 @command.command("set")
@@ -128,4 +129,4 @@ def set_(call: Call, key: str, value: str) -> None:
     if call.json:
         call.document(answer)
     else:
-        click.echo(f"{key} = {text(answer['value'])} (was {text(answer['previous'])})")
+        say(f"{key} = {text(answer['value'])} (was {text(answer['previous'])})")

@@ -34,6 +34,7 @@ from . import demo_report
 from .call import Call, json_option, pass_call
 from .demo_report import Step
 from .demo_tiles import Picture, Tile, TileResult, make_poster, plan, render_tile, stitch_frame
+from .printing import say
 from .show import on_terminal, share, table
 
 if TYPE_CHECKING:
@@ -299,7 +300,7 @@ class _Voice:
 
     def line(self, text: str) -> None:
         if not self.silent:
-            click.echo(text)
+            say(text)
 
     def progress(self, sizes: Sequence[int]) -> AbstractContextManager[_Progress]:
         if not self.silent and on_terminal():
@@ -369,13 +370,13 @@ def _print(steps: Sequence[Step], report: dict[str, Any]) -> None:
         ]
         for step in steps
     ]
-    click.echo()
+    say()
     left_out = len(rows) - SHOWN_ROWS if on_terminal() else 0
     table(COLUMNS, rows[:SHOWN_ROWS] if left_out > 0 else rows, "nothing ran")
     if left_out > 0:  # the whole table would push the start of it all off the screen
-        click.echo(f"... and {left_out} more; all of them: actorgrid demo | cat, or --json")
-    click.echo()
-    click.echo(f"jobs          {report['jobs']} in {report['elapsed_s']:.2f} s, {report['jobs_per_s']:.1f} a second")
+        say(f"... and {left_out} more; all of them: actorgrid demo | cat, or --json")
+    say()
+    say(f"jobs          {report['jobs']} in {report['elapsed_s']:.2f} s, {report['jobs_per_s']:.1f} a second")
     for name, key, unit in (
         ("queued", "queued_ms", "ms"),
         ("placed in", "placement_us", "µs"),
@@ -384,29 +385,25 @@ def _print(steps: Sequence[Step], report: dict[str, Any]) -> None:
     ):
         figures = report[key]
         if figures is not None:
-            click.echo(
-                f"{name:<13} p50 {figures['p50']:.1f} {unit}, p99 {figures['p99']:.1f}, at most {figures['max']:.1f}"
-            )
-    click.echo(f"at once       {report['running_at_once_max']} jobs at most")
-    click.echo(
+            say(f"{name:<13} p50 {figures['p50']:.1f} {unit}, p99 {figures['p99']:.1f}, at most {figures['max']:.1f}")
+    say(f"at once       {report['running_at_once_max']} jobs at most")
+    say(
         f"GPUs          {report['gpus_used']} of {report['gpus']} used; allocated {report['gpus_allocated_peak']:.2f}"
         f" at most, {report['gpus_allocated_mean']:.2f} on average; never more than"
         f" {100 * report['gpu_share_max']:.0f} % of one"
     )
     if report["retried"]:
-        click.echo(f"retried       {report['retried']}")
+        say(f"retried       {report['retried']}")
     if report.get("short"):
-        click.echo(f"short         {report['short']}")
+        say(f"short         {report['short']}")
     for picture in report["pictures"]:
-        click.echo(f"wrote         {picture}")
-    click.echo()
-    click.echo("That host is gone again. One that stays, in a terminal of its own, and a job on a quarter of its GPU:")
+        say(f"wrote         {picture}")
+    say()
+    say("That host is gone again. One that stays, in a terminal of its own, and a job on a quarter of its GPU:")
     command = _own_command()
-    click.echo(f"  {command} up")
-    click.echo(
-        f"  {command} run --gpus 0.25 -- nvidia-smi -L" if report["probed"] else f"  {command} run --gpus 0.25 -- env"
-    )
-    click.echo(f"  {command} status")
+    say(f"  {command} up")
+    say(f"  {command} run --gpus 0.25 -- nvidia-smi -L" if report["probed"] else f"  {command} run --gpus 0.25 -- env")
+    say(f"  {command} status")
 
 
 def _own_command() -> str:

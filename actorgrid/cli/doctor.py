@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .call import Call, config_option, host_options, pass_call
+from .printing import say
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("problem", "red")}
 
@@ -38,19 +39,19 @@ def command(call: Call, config_dir: Path | None, settings: bool) -> int:
         return 1 if problems else 0
     for finding in report.findings:
         word, colour = MARKS[finding.level]
-        click.echo(f"{click.style(f'{word:<8}', fg=colour)} {finding.name:<14} {finding.text}")
+        say(f"{click.style(f'{word:<8}', fg=colour)} {finding.name:<14} {finding.text}")
         if finding.fix:
-            click.echo(f"{'':<8} {'':<14} {click.style('fix', bold=True)}: {finding.fix}")
+            say(f"{'':<8} {'':<14} {click.style('fix', bold=True)}: {finding.fix}")
     if settings and report.settings:
         _settings(report.settings, report.running)
-    click.echo()
-    click.echo("nothing is wrong" if not problems else f"{len(problems)} problem{'s' if len(problems) > 1 else ''}")
+    say()
+    say("nothing is wrong" if not problems else f"{len(problems)} problem{'s' if len(problems) > 1 else ''}")
     return 1 if problems else 0
 
 
 def _settings(settings: list[dict[str, Any]], running: bool) -> None:
     from .config import show
 
-    click.echo()
-    click.echo("settings of the running agent:" if running else "settings the next agent would read:")
+    say()
+    say("settings of the running agent:" if running else "settings the next agent would read:")
     show(settings, "")

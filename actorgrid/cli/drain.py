@@ -11,6 +11,7 @@ from actorgrid.errors import CallTimeout
 
 from .call import Call, host_options, pass_call
 from .host_names import find_host, title
+from .printing import say
 from .show import progress
 from .token import left, seconds
 
@@ -44,12 +45,12 @@ def command(call: Call, host: str, wait: bool, within_s: float, undo: bool) -> N
     if call.json:
         call.document({**answer, "running": len(held)})
     elif undo:
-        click.echo(f"host {title(meant)} takes work again")
+        say(f"host {title(meant)} takes work again")
     elif wait:
-        click.echo(f"host {title(meant)} is empty, and gets nothing new until: actorgrid drain {host} --undo")
+        say(f"host {title(meant)} is empty, and gets nothing new until: actorgrid drain {host} --undo")
     else:
         runs = f"{len(held)} allocation(s) go on there" if held else "nothing runs there"
-        click.echo(f"host {title(meant)} gets nothing new; {runs}")
+        say(f"host {title(meant)} gets nothing new; {runs}")
 
 
 def _held(call: Call, host_id: str) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import click
 from actorgrid.errors import HostError
 
 from .call import Call, host_options, pass_call
+from .printing import say
 
 
 @click.command()
@@ -30,7 +31,7 @@ def command(call: Call, start: int | None) -> None:
             if call.json:
                 call.document(data)
             else:
-                click.echo(line(data))
+                say(line(data))
 
 
 def line(event: dict[str, Any]) -> str:

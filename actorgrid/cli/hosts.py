@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
+from .printing import say
 from .show import ago, clock, coloured, last_known, number, share, size, table
 
 
@@ -28,26 +29,26 @@ def status(call: Call, strict: bool) -> int:
         call.document({**summary, "url": call.http.url})
         return code
     name = summary.get("name", "actorgrid")
-    click.echo(f"{click.style(name, bold=True)} at {call.http.url}: {coloured(health)}{'' if ready else ', not ready'}")
+    say(f"{click.style(name, bold=True)} at {call.http.url}: {coloured(health)}{'' if ready else ', not ready'}")
     last_known(summary, err=False)
     for finding in summary.get("findings") or [{"what": text} for text in summary.get("problems", [])]:
         _finding(finding)
-    click.echo(f"  hosts  {_part(summary.get('hosts_present'), summary.get('hosts', 0))}")
-    click.echo(f"  gpus   {_gpus_line(summary)}")
+    say(f"  hosts  {_part(summary.get('hosts_present'), summary.get('hosts', 0))}")
+    say(f"  gpus   {_gpus_line(summary)}")
     jobs = {state: count for state, count in summary.get("jobs", {}).items() if isinstance(count, int) and count}
-    click.echo("  jobs   " + (", ".join(f"{count} {coloured(state)}" for state, count in jobs.items()) or "none yet"))
+    say("  jobs   " + (", ".join(f"{count} {coloured(state)}" for state, count in jobs.items()) or "none yet"))
     binding = summary.get("binding")
     if binding:
-        click.echo(f"  short  {binding['text']}" + (f"; {binding['idle_gpus']}" if binding.get("idle_gpus") else ""))
+        say(f"  short  {binding['text']}" + (f"; {binding['idle_gpus']}" if binding.get("idle_gpus") else ""))
     figures = _performance_line(summary.get("performance", {}))
     if figures:
-        click.echo(f"  speed  {figures}")
+        say(f"  speed  {figures}")
     if summary.get("ca_fingerprint"):
-        click.echo(f"  known  by {summary['ca_fingerprint']}")
+        say(f"  known  by {summary['ca_fingerprint']}")
     if not ready:
-        click.echo("  next   actorgrid doctor")
+        say("  next   actorgrid doctor")
     elif not jobs:
-        click.echo("  next   actorgrid run --gpus 0.25 -- env")
+        say("  next   actorgrid run --gpus 0.25 -- env")
     return code
 
 
@@ -55,11 +56,11 @@ def _finding(finding: dict[str, Any]) -> None:
     """One thing that is wrong: what, since when, and what to do."""
     word = "note" if finding.get("level") == "note" else "problem"
     since = f" (since {clock(finding['since'])})" if finding.get("since") else ""
-    click.echo(f"  {word}: {finding['what']}{since}")
+    say(f"  {word}: {finding['what']}{since}")
     if finding.get("found"):
-        click.echo(f"    found: {finding['found']}")
+        say(f"    found: {finding['found']}")
     if finding.get("try"):
-        click.echo(f"    try: {finding['try']}")
+        say(f"    try: {finding['try']}")
 
 
 def _part(present: int | None, count: int) -> str:
@@ -168,7 +169,7 @@ def gpus(call: Call) -> None:
     for gpu in answer["gpus"]:
         counts[str(gpu["source"])] += 1
     if set(counts) - {"probed"}:
-        click.echo("(" + ", ".join(f"{count} {source}" for source, count in counts.items()) + ")")
+        say("(" + ", ".join(f"{count} {source}" for source, count in counts.items()) + ")")
 
 
 def _device_status(gpu: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
+from .printing import say
 
 WATCH_INTERVAL_S = 1.0
 SHOW = "show"
@@ -99,7 +100,7 @@ def _tree(call: Call, every: bool, watch: bool) -> None:
         if call.json:
             call.document(answer)
         elif not watch:
-            click.echo("\n".join(tree_lines(answer, every)))
+            say("\n".join(tree_lines(answer, every)))
         elif drawing:
             _redraw(tree_lines(answer, every))
         else:
@@ -111,7 +112,7 @@ def _tree(call: Call, every: bool, watch: bool) -> None:
 
 def _redraw(lines: list[str]) -> None:
     click.clear()
-    click.echo("\n".join([f"{time.strftime('%H:%M:%S')}  Ctrl-C leaves", *lines]))
+    say("\n".join([f"{time.strftime('%H:%M:%S')}  Ctrl-C leaves", *lines]))
 
 
 def _tell_changes(tree: dict[str, Any], seen: dict[str, str]) -> dict[str, str]:
@@ -125,10 +126,10 @@ def _tell_changes(tree: dict[str, Any], seen: dict[str, str]) -> dict[str, str]:
         path = f"{above}/{node['name']}" if above else str(node["name"])
         now[path] = f"{state_of(node)} {node['pid'] or '-'} {note_of(node, aged=False)}".rstrip()
         if seen.get(path) != now[path]:
-            click.echo(f"{time.strftime('%H:%M:%S')} {path} {now[path]}")
+            say(f"{time.strftime('%H:%M:%S')} {path} {now[path]}")
         waiting += [(child, path) for child in reversed(node["children"])]
     for path in seen.keys() - now.keys():
-        click.echo(f"{time.strftime('%H:%M:%S')} {path} gone")
+        say(f"{time.strftime('%H:%M:%S')} {path} gone")
     return now
 
 
@@ -146,7 +147,7 @@ def _server(call: Call, name: str, state: bool, watch: bool) -> None:
         elif watch and on_terminal():
             _redraw(server_lines(answer, state))
         else:
-            click.echo("\n".join(server_lines(answer, state)))
+            say("\n".join(server_lines(answer, state)))
         if not watch:
             return
         time.sleep(WATCH_INTERVAL_S)
@@ -160,10 +161,10 @@ def _hold(call: Call, name: str, for_s: float | None) -> None:
     if call.json:
         call.document(answer)
     elif for_s is None:
-        click.echo(f"{answer['name']} goes on")
+        say(f"{answer['name']} goes on")
     else:
         until = time.strftime("%H:%M:%S", time.localtime(answer["until"]))
-        click.echo(f"{answer['name']} is suspended until {until}; sooner: actorgrid inspect {name} --resume")
+        say(f"{answer['name']} is suspended until {until}; sooner: actorgrid inspect {name} --resume")
 
 
 def _trace(call: Call, name: str, events: float | None, watch: bool) -> None:
@@ -175,7 +176,7 @@ def _trace(call: Call, name: str, events: float | None, watch: bool) -> None:
                 call.document(answer)
             else:
                 kept = f"keeps its last {answer['events']} messages; actorgrid inspect {name} --trace shows them"
-                click.echo(f"{answer['name']} {kept if answer['events'] else 'is traced no more'}")
+                say(f"{answer['name']} {kept if answer['events'] else 'is traced no more'}")
             return
     _show_trace(call, name, watch)
 
@@ -194,9 +195,9 @@ def _show_trace(call: Call, name: str, watch: bool) -> None:
             if call.json:
                 call.document(event)
             else:
-                click.echo(event_line(event))
+                say(event_line(event))
         if not answer["traced"] and not call.json:
-            click.echo(f"{answer['name']} is not traced: actorgrid inspect {name} --trace 100", err=True)
+            say(f"{answer['name']} is not traced: actorgrid inspect {name} --trace 100", err=True)
         if not watch or not answer["traced"]:
             return
         time.sleep(WATCH_INTERVAL_S)

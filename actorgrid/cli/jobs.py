@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
+from .printing import say
 from .show import ago, aligned, coloured, last_known, on_terminal, share, size, span, table
 
 STATES = ["queued", "placed", "running", "succeeded", "failed", "cancelled", "lost"]
@@ -57,7 +58,7 @@ def ps(
     last_known(answer)
     table(COLUMNS, rows, "no jobs" if every or states else "no jobs wait or run; actorgrid ps --all shows ended ones")
     if answer.get("total", 0) > len(rows) > 0:
-        click.echo(_more(answer, len(rows), every, states, after))
+        say(_more(answer, len(rows), every, states, after))
 
 
 def _more(answer: dict[str, Any], shown: int, every: bool, states: tuple[str, ...], after: str | None) -> str:
@@ -176,10 +177,10 @@ def _watch(call: Call, states: list[str], limit: int, strict: bool) -> None:
         if drawing:
             rows = _rows(jobs, _host_names(call, jobs))
             click.clear()
-            click.echo(f"{time.strftime('%H:%M:%S')}  Ctrl-C leaves")
+            say(f"{time.strftime('%H:%M:%S')}  Ctrl-C leaves")
             last_known(answer)
             lines = aligned([[name.rstrip(">") for name in COLUMNS], *rows], COLUMNS) if rows else ["no jobs"]
-            click.echo("\n".join(lines))
+            say("\n".join(lines))
         for job in reversed([] if drawing else jobs):
             state = job["state"]
             if seen.get(job["job_id"]) == state:
@@ -190,7 +191,7 @@ def _watch(call: Call, states: list[str], limit: int, strict: bool) -> None:
             if call.json:
                 call.document(job)
             else:
-                click.echo(f"{job['job_id']} {job['name']} {state} {note(job)}".rstrip())
+                say(f"{job['job_id']} {job['name']} {state} {note(job)}".rstrip())
         first = False
         seen = {job["job_id"]: seen[job["job_id"]] for job in jobs if job["job_id"] in seen}
         time.sleep(WATCH_INTERVAL_S)
@@ -223,7 +224,7 @@ def cancel(call: Call, job_ids: tuple[str, ...], force: bool) -> None:
         call.document({"jobs": jobs, **({"leases": ended} if ended else {})})
         return
     for lease in ended:
-        click.echo(f"{lease['lease_id']} {coloured('cancelled')}: its task was killed")
+        say(f"{lease['lease_id']} {coloured('cancelled')}: its task was killed")
     for job in jobs:
         stopping = job["state"] in LIVE
-        click.echo(f"{job['job_id']} {'stopping' if stopping else coloured(job['state'])}")
+        say(f"{job['job_id']} {'stopping' if stopping else coloured(job['state'])}")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
+from .printing import say
 from .show import table
 from .state import StateCommands
 from .token import left, seconds
@@ -34,15 +35,15 @@ def create(call: Call, user: str | None, ttl_s: float) -> None:
     if call.json:
         call.document(made)
         return
-    click.echo(made["key"])
+    say(made["key"])
     lines = [f"export ACTORGRID_URL={made['url']}", "export ACTORGRID_TOKEN=KEY"]
     if made["ca_fingerprint"]:
         lines.append(f"export ACTORGRID_CA_FINGERPRINT={made['ca_fingerprint']}")
     else:
         lines[0] += "  # this host is alone: only clients on this machine reach it"
-    click.echo(f"\nfor {made['user_id']}, good for {left(ttl_s)}. Where it is used:", err=True)
+    say(f"\nfor {made['user_id']}, good for {left(ttl_s)}. Where it is used:", err=True)
     for line in lines:
-        click.echo(f"  {line}", err=True)
+        say(f"  {line}", err=True)
 
 
 @command.command("list")
@@ -70,7 +71,7 @@ def revoke(call: Call, key_id: str) -> None:
     if call.json:
         call.document(answer)
     else:
-        click.echo(f"{answer['id']} is revoked")
+        say(f"{answer['id']} is revoked")
 
 
 def _state(key: dict[str, Any]) -> str:

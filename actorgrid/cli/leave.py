@@ -10,6 +10,7 @@ import click
 from actorgrid.errors import HostUnreachable
 
 from .call import Call, host_options, pass_call
+from .printing import say
 from .show import progress
 
 WAIT_S, REQUEST_S = 5.0, 60.0
@@ -52,9 +53,9 @@ def command(call: Call, host: str, now: bool, force: bool, cancel: bool) -> None
     if call.json:
         call.document(answer)
         return
-    click.echo(_words(answer))
+    say(_words(answer))
     if answer.get("lost"):
-        click.echo(f"lost with it, and tried again elsewhere: {', '.join(answer['lost'][:10])}")
+        say(f"lost with it, and tried again elsewhere: {', '.join(answer['lost'][:10])}")
 
 
 def _words(answer: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from .call import Call, data_dir_option, json_option, pass_call
+from .printing import say
 from .show import progress, size
 
 STORAGE_CODE = 6
@@ -59,29 +60,25 @@ def verify(call: Call) -> int:
     if call.json:
         call.document(document)
         return STORAGE_CODE if found.problems else 0
-    click.echo(
-        f"log        {log.segments} segments, {size(log.size_bytes)}, entries {log.base_index + 1} to {log.last_index}"
-    )
+    say(f"log        {log.segments} segments, {size(log.size_bytes)}, entries {log.base_index + 1} to {log.last_index}")
     indexes = [str(each.index) for each in found.snapshots if each.intact]
-    click.echo(f"snapshots  {'at ' + ', '.join(indexes) if indexes else 'none'}")
-    click.echo(
+    say(f"snapshots  {'at ' + ', '.join(indexes) if indexes else 'none'}")
+    say(
         f"state      of entry {state.index}: term {state.term}, epoch {state.epoch}, {len(state.jobs)} jobs,"
         f" {len(state.allocations)} allocations, {len(state.hosts)} hosts"
     )
     if log.torn_bytes:
-        click.echo(
-            f"note       {log.torn_bytes} bytes at the end were being written; nobody was told that they are there"
-        )
+        say(f"note       {log.torn_bytes} bytes at the end were being written; nobody was told that they are there")
     for each in found.unreadable[:SHOWN_ENTRIES_MAX]:
-        click.echo(f"note       entry {each.index} of term {each.term} changes nothing: {each.reason}")
+        say(f"note       entry {each.index} of term {each.term} changes nothing: {each.reason}")
     if found.unreadable:
-        click.echo(
+        say(
             f"note       {len(found.unreadable)} entries like that: who led in their term runs another program, or is"
             " turned against the cluster"
         )
     for problem in found.problems:
-        click.echo(f"{click.style('problem', fg='red')}    {problem}")
-    click.echo("nothing is wrong" if not found.problems else "what is there can still be used: make a backup of it now")
+        say(f"{click.style('problem', fg='red')}    {problem}")
+    say("nothing is wrong" if not found.problems else "what is there can still be used: make a backup of it now")
     return STORAGE_CODE if found.problems else 0
 
 
@@ -111,7 +108,7 @@ def dump(call: Call, first: int, last: int, limit: int) -> None:
             continue
         text = json.dumps(record.get("command")) if record.get("command") else ""
         place = "" if "index" not in record else f"{record['index']:>10} {record['term']:>6}"
-        click.echo(f"{place:<17}  {record['kind']:<11} {record.get('type') or '':<16} {text[:200]}".rstrip())
+        say(f"{place:<17}  {record['kind']:<11} {record.get('type') or '':<16} {text[:200]}".rstrip())
 
 
 @command.command()
@@ -132,7 +129,7 @@ def backup(call: Call, file: Path) -> None:
     if call.json:
         call.document(made)
         return
-    click.echo(f"{made['path']}: {size(made['bytes'])}, the ledger up to entry {made['index']}")
+    say(f"{made['path']}: {size(made['bytes'])}, the ledger up to entry {made['index']}")
 
 
 @command.command()
@@ -163,11 +160,9 @@ def restore(call: Call, file: Path, replace: bool) -> None:
     if call.json:
         call.document(done)
         return
-    click.echo(
-        f"{done['path']}: entry {done['index']}, epoch {done['epoch']}, {done['jobs']} jobs, {done['hosts']} hosts"
-    )
+    say(f"{done['path']}: entry {done['index']}, epoch {done['epoch']}, {done['jobs']} jobs, {done['hosts']} hosts")
     if done["kept"]:
-        click.echo(f"the ledger that was there is in {done['kept']}")
+        say(f"the ledger that was there is in {done['kept']}")
 
 
 @command.command()
@@ -200,13 +195,11 @@ def recover(call: Call, survivor: bool) -> None:
     if call.json:
         call.document({**done, "has_authority_key": has_key})
         return
-    click.echo(
-        f"{done['path']}: entry {done['index']}, epoch {done['epoch']}, {done['jobs']} jobs; one voter, this host"
-    )
-    click.echo(f"  removed   {', '.join(f'{id} (node {node})' for id, node in done['removed'].items()) or 'nobody'}")
-    click.echo(f"  kept      {done['unsure']} last entries that this host did not know to be committed")
-    click.echo("  lost      whatever was accepted by the others and had not come here yet")
+    say(f"{done['path']}: entry {done['index']}, epoch {done['epoch']}, {done['jobs']} jobs; one voter, this host")
+    say(f"  removed   {', '.join(f'{id} (node {node})' for id, node in done['removed'].items()) or 'nobody'}")
+    say(f"  kept      {done['unsure']} last entries that this host did not know to be committed")
+    say("  lost      whatever was accepted by the others and had not come here yet")
     if not has_key:
-        click.echo("  note      this host did not vote, so it has no key of the authority: it cannot let hosts in")
-    click.echo(f"  before    {done['kept']}")
-    click.echo("  next      actorgrid up; the others join anew, in empty directories: actorgrid token create")
+        say("  note      this host did not vote, so it has no key of the authority: it cannot let hosts in")
+    say(f"  before    {done['kept']}")
+    say("  next      actorgrid up; the others join anew, in empty directories: actorgrid token create")

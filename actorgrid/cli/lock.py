@@ -19,6 +19,7 @@ from actorgrid.errors import ActorGridError, LockLost, NotFound
 from actorgrid.fencing import FencingToken
 
 from .call import Call, host_options, pass_call
+from .printing import say
 from .show import ago, table
 from .state import StateCommands
 from .token import seconds
@@ -34,7 +35,8 @@ ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
 if os.getppid() != int(sys.argv[1]): sys.exit(1)
 try: os.execvp(sys.argv[2], sys.argv[2:])
 except OSError as error:
-    print(f"actorgrid: {sys.argv[2]}: {error.strerror}", file=sys.stderr)
+    name = sys.argv[2] if sys.argv[2].isprintable() else ascii(sys.argv[2])
+    print(f"actorgrid: {name}: {error.strerror}", file=sys.stderr)
     sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
 """
 
@@ -109,7 +111,7 @@ def run(
         shown = {"name": name, "token": list(token), "fence": int(token), "exit_code": code, "lost": lost}
         call.document(shown)
     elif loss is not None:
-        click.echo(f"actorgrid: {loss}", err=True)
+        say(f"actorgrid: {loss}", err=True)
     return code if loss is None else loss.exit_code
 
 
@@ -179,7 +181,7 @@ def _give_back(hold: LockHold, ended_early: bool) -> LockLost | None:
     except LockLost as loss:
         return loss
     except ActorGridError as error:
-        click.echo(f"actorgrid: lock {hold.name} is given back by the end of its lease: {error.message}", err=True)
+        say(f"actorgrid: lock {hold.name} is given back by the end of its lease: {error.message}", err=True)
     return None
 
 
@@ -230,4 +232,4 @@ def release(call: Call, /, name: str, owner: str, token: int | None, force: bool
     if call.json:
         call.document(answer)
     else:
-        click.echo(f"{owner} has no part in {name} any more")
+        say(f"{owner} has no part in {name} any more")

@@ -17,6 +17,7 @@ import click
 from actorgrid.errors import ActorGridError
 
 from .call import Call
+from .printing import say, say_json, visible
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "A host": {
@@ -137,17 +138,13 @@ def _asks_json(arguments: list[str]) -> bool:
 
 def _tell(text: str) -> None:
     """To people, on stderr; outside any click context, so NO_COLOR is looked at here."""
-    click.echo(text, err=True, color=False if os.environ.get("NO_COLOR") else None)
+    say(text, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def _show_error(error: ActorGridError, as_json: bool) -> int:
     if as_json:
-        import json
-
-        click.echo(json.dumps({"error": error.to_dict()}))
+        say_json({"error": error.to_dict()})
         return error.exit_code
-    from .terminal import visible
-
     _tell(click.style("error: ", fg="red", bold=True) + visible(error.message or error.code))
     for label, text in (("asked", error.asked), ("found", error.found), ("try", error.hint)):
         if text:
@@ -163,14 +160,12 @@ def _show_usage_error(error: click.ClickException, as_json: bool) -> int:
     elif ctx is not None:
         hint = _hint_for(error, ctx)
     if as_json:
-        import json
-
         fields = {"code": "BadRequest", "message": message, "asked": "", "found": "", "hint": hint, "details": {}}
-        click.echo(json.dumps({"error": fields}))
+        say_json({"error": fields})
     else:
-        _tell(click.style("error: ", fg="red", bold=True) + message)
+        _tell(click.style("error: ", fg="red", bold=True) + visible(message))
         if hint:
-            _tell(f"  {click.style('try', bold=True)}: {hint}")
+            _tell(f"  {click.style('try', bold=True)}: {visible(hint)}")
     return USAGE_CODE
 
 
@@ -208,10 +203,10 @@ def cli(ctx: click.Context, show_version: bool) -> None:
     if show_version:
         from actorgrid import __version__
 
-        click.echo(f"actorgrid {__version__}")
+        say(f"actorgrid {__version__}")
         ctx.exit(0)
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        say(ctx.get_help())
         ctx.exit(0)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
+from .printing import say
 from .show import size, table
 from .state import StateCommands
 from .work import size_text
@@ -106,7 +107,7 @@ def _answer(call: Call, answer: dict[str, Any]) -> None:
     if call.json:
         call.document(answer)
     else:
-        click.echo(f"{answer['user']}: {_text(answer['limits'])} (was {_text(answer['previous'])})")
+        say(f"{answer['user']}: {_text(answer['limits'])} (was {_text(answer['previous'])})")
 
 
 def _text(limits: dict[str, Any] | None) -> str:

@@ -11,6 +11,7 @@ import click
 from actorgrid.errors import BadRequest
 
 from .call import Call, json_option, pass_call
+from .printing import say
 from .show import progress, span, table
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def command(
     if picture is not None and done:
         plots.draw(picture, mode, _title(name, about), done)
         if not call.json:
-            click.echo(f"drawn: {picture}")
+            say(f"drawn: {picture}")
     if interrupted:
         raise KeyboardInterrupt
 
@@ -168,7 +169,7 @@ def _introduce(name: str, about: dict[str, Any]) -> None:
     load = about["offered_load"]
     asked = f"load {load:.2f}" if load is not None else f"asking for {100 * about['asked_over_capacity']:.0f} % of them"
     what = f"{about['tasks']:,} tasks on {about['nodes']:,} nodes with {about['gpus']:,} GPUs"
-    click.echo(f"{name}, {about['mode']}: {what}, {asked}")
+    say(f"{name}, {about['mode']}: {what}, {asked}")
 
 
 def _title(name: str, about: dict[str, Any]) -> str:
@@ -210,7 +211,7 @@ def _print(mode: str, summary: Sequence[dict[str, Any]]) -> None:
     columns = ["", *(f"{each['label']}>" for each in summary)]
     table(columns, shown, "nothing to show")
     if mode == "queue":
-        click.echo()
+        say()
         table(["WAITING, BY GPUS", *columns[1:]], _waits(summary), "nothing ran")
 
 

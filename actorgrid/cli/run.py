@@ -13,6 +13,7 @@ from actorgrid.endings import how_it_ended
 from actorgrid.errors import BodyTooLarge, HostUnreachable
 
 from .call import Call, host_options, pass_call
+from .printing import say
 from .work import request, work_options
 
 if TYPE_CHECKING:
@@ -53,14 +54,14 @@ def command(call: Call, /, words: tuple[str, ...], send_stdin: bool, detach: boo
         if call.json:
             call.document(accepted)
         else:
-            click.echo(job_id)
+            say(job_id)
         return 0
     job = _attend(call, job_id, options["gang"])
     code = exit_code(job)
     if call.json:
         call.document({"job_id": job_id, "state": job["state"], "exit_code": code, "job": job})
     elif job["state"] != "succeeded":
-        click.echo(f"actorgrid: {ending(job)}", err=True)
+        say(f"actorgrid: {ending(job)}", err=True)
     return code
 
 
@@ -112,7 +113,7 @@ def _attend(call: Call, job_id: str, gang: int) -> dict[str, Any]:
 
     def notice(text: str) -> None:
         progress.clear()
-        click.echo(f"actorgrid: {text}", err=True)
+        say(f"actorgrid: {text}", err=True)
 
     stdout = binary("stderr" if call.json else "stdout")
     outputs = {"stdout": stdout, "stderr": binary("stderr")}

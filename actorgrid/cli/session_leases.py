@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from actorgrid.client.http import AdminHttp, segment
 from actorgrid.errors import BadRequest, NotFound, UnknownJob
 
 from .call import Call
 from .lookup import find_job, short_ids
+from .printing import say
 from .show import ago, last_known, share, size, table
 
 COLUMNS = ["LEASE", "USER", "GPUS>", "CPUS>", "ON", "HELD>", "SESSION"]
@@ -86,14 +85,14 @@ def explain_leases(call: Call, leases: list[dict[str, Any]]) -> None:
         return
     for lease in leases:
         held = f"{_gpus(lease)} GPUs and " if lease["gpu_indexes"] else ""
-        click.echo(
+        say(
             f"{lease['lease_id']} (a session's worker) held for {ago(lease['held_since'])} by user "
             f"{lease['user_id'] or '-'}: {held}{share(lease['cpu_milli'])} CPUs on {_place(lease)}"
         )
-        click.echo(f"  session {lease['session_id']}: its client renews it, and gives the worker back when it is idle")
-        click.echo("  next steps, any of")
-        click.echo(f"  - actorgrid logs {lease['lease_id']}")
-        click.echo(f"  - actorgrid cancel {lease['lease_id']} kills what runs under it and frees what it holds")
+        say(f"  session {lease['session_id']}: its client renews it, and gives the worker back when it is idle")
+        say("  next steps, any of")
+        say(f"  - actorgrid logs {lease['lease_id']}")
+        say(f"  - actorgrid cancel {lease['lease_id']} kills what runs under it and frees what it holds")
 
 
 def cancel_leases(http: AdminHttp, leases: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from .printing import say, say_json, visible
+
 LINE_EVERY_S = 10.0
 
 STATE_COLOURS = {
@@ -49,15 +51,13 @@ def coloured(word: str) -> str:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
     """Print rows under their headings: drawn on a terminal, aligned plain text elsewhere. A name that ends in ``>``
     is aligned to the right."""
-    from .terminal import visible
-
     rows = [[visible(cell, cell=True) for cell in row] for row in rows]
     if not rows:
-        click.echo(empty)
+        say(empty)
     elif on_terminal():
         _drawn(columns, rows)
     else:
-        click.echo("\n".join(aligned([[name.rstrip(">") for name in columns], *rows], columns)))
+        say("\n".join(aligned([[name.rstrip(">") for name in columns], *rows], columns)))
 
 
 def aligned(lines: Sequence[Sequence[str]], columns: Sequence[str]) -> list[str]:
@@ -96,12 +96,10 @@ def _lines(as_json: bool, every_s: float) -> Callable[[str, float, float], None]
             return
         last, next_at = label, now + every_s
         if as_json:
-            import json
-
-            click.echo(json.dumps({"event": "step", "step": label, "done": done, "of": total or None}), err=True)
+            say_json({"event": "step", "step": label, "done": done, "of": total or None}, err=True)
         else:
             of = f" ({done:.3g} of {total:.3g} done)" if total else ""
-            click.echo(f"{time.strftime('%H:%M:%S')} {label}{of}", err=True)
+            say(f"{time.strftime('%H:%M:%S')} {label}{of}", err=True)
 
     return report
 
@@ -122,7 +120,9 @@ def progress(as_json: bool, *, steps: bool = False) -> Iterator[Callable[[str, f
     layout = (TextColumn("{task.description}"), BarColumn(40), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*layout, console=Console(stderr=True), transient=True) as bars:
         bar = bars.add_task("", total=None)
-        yield lambda label, done, total: bars.update(bar, description=label, completed=done, total=total or None)
+        yield lambda label, done, total: bars.update(
+            bar, description=visible(label, cell=True), completed=done, total=total or None
+        )
 
 
 def size(number: int | None) -> str:
@@ -167,7 +167,7 @@ def last_known(answer: Mapping[str, Any], *, err: bool = True) -> None:
     known = answer.get("last_known")
     if known:
         why = f": {known['why']}" if known.get("why") else ""
-        click.echo(click.style(f"last known {span(known['age_s'])} ago{why}", fg="yellow"), err=err)
+        say(click.style(f"last known {span(known['age_s'])} ago{why}", fg="yellow"), err=err)
 
 
 def number(value: float | None, unit: str = "", digits: int = 0) -> str:

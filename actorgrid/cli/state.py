@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
+from .printing import say
 from .show import table
 from .suggest import suggestion
 
@@ -28,7 +29,7 @@ class StateCommands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Alone, it answers with its help; that is no mistake."""
         if not args:
-            click.echo(ctx.get_help())
+            say(ctx.get_help())
             ctx.exit(0)
         return super().parse_args(ctx, args)
 
@@ -59,7 +60,7 @@ def _answer(call: Call, key: str, value: Any) -> None:
     if call.json:
         call.document({"key": key, "value": value})
     else:
-        click.echo(_text(value))
+        say(_text(value))
 
 
 def _text(value: Any) -> str:
@@ -76,7 +77,7 @@ def get(call: Call, key: str) -> None:
     if call.json:
         call.document(entry)
     else:
-        click.echo(_text(entry["value"]))
+        say(_text(entry["value"]))
 
 
 @command.command("put")
@@ -150,4 +151,4 @@ def watch(call: Call, prefix: str, initial: bool) -> None:
         if call.json:
             call.document(entry)
         else:
-            click.echo(f"{entry['key']} {_text(entry['value'])}")
+            say(f"{entry['key']} {_text(entry['value'])}")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
+from .printing import say
 from .work import request, work_options
 
 
@@ -31,9 +32,9 @@ def command(call: Call, /, file: str, arguments: tuple[str, ...], interpreter: s
     if call.json:
         call.document(accepted)
         return
-    click.echo(accepted["job_id"])
+    say(accepted["job_id"])
     if sys.stderr.isatty():
-        click.echo(f"follow it: actorgrid logs -f {accepted['job_id'][:8]}", err=True)
+        say(f"follow it: actorgrid logs -f {accepted['job_id'][:8]}", err=True)
 
 
 def _python() -> str:

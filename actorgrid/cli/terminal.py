@@ -1,7 +1,7 @@
-"""What comes from outside, made safe to print for people: names and texts may hold bytes that command a terminal.
+"""What a host answers, made safe to print for people where the command line takes it in, also in parts of a line.
 
-Everything that a host answers passes here once, where the command line takes it in, unless it is printed as JSON, which
-writes such characters as escapes and so stays faithful. What work wrote (``logs``, ``run``) is passed on as it is.
+Not what is printed as JSON, which writes such characters as escapes and so stays faithful. ``printing`` looks at each
+line again as it is written: that knows no longer which colours in it are ours, and which came in a name.
 """
 
 from __future__ import annotations
@@ -14,16 +14,7 @@ from typing import Any
 from actorgrid.client.http import AdminHttp, ServerEvent
 from actorgrid.errors import ActorGridError, error_from_dict
 
-# C0 with DEL, C1, line and paragraph separators, what turns the direction of writing, and halves of pairs.
-_COMMANDS = (range(0x20), range(0x7F, 0xA0), range(0x200E, 0x2010), range(0x2028, 0x202F), range(0x2066, 0x206A))
-_SURROGATES = range(0xD800, 0xE000)
-_IN_A_CELL = {code: ascii(chr(code))[1:-1] for codes in (*_COMMANDS, _SURROGATES) for code in codes}
-_IN_A_TEXT = {code: shown for code, shown in _IN_A_CELL.items() if chr(code) not in "\n\t"}
-
-
-def visible(text: str, cell: bool = False) -> str:
-    """*text* with what could command a terminal written as in Python: ``\\x1b``. A *cell* has no new lines either."""
-    return text if text.isascii() and text.isprintable() else text.translate(_IN_A_CELL if cell else _IN_A_TEXT)
+from .printing import visible
 
 
 def visible_in(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
+from .printing import say
 from .show import table
 from .state import StateCommands
 
@@ -42,9 +43,9 @@ def create(call: Call, ttl_s: float, uses: int) -> None:
     if call.json:
         call.document(made)
         return
-    click.echo(made["token"])
+    say(made["token"])
     hosts = "one host" if uses == 1 else f"{uses} hosts"
-    click.echo(
+    say(
         f"\nfor {hosts}, within {left(ttl_s)}. On the new host:\n  actorgrid up --join {made['join']} --token TOKEN",
         err=True,
     )
@@ -77,7 +78,7 @@ def revoke(call: Call, token_id: str) -> None:
     if call.json:
         call.document(answer)
     else:
-        click.echo(f"{answer['id']} is revoked")
+        say(f"{answer['id']} is revoked")
 
 
 def _state(token: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from actorgrid.errors import ActorGridError, InvalidSetting, MalformedConfig, StartFailed
 
 from .call import Call, config_option, data_dir_option, json_option, pass_call
+from .printing import say
 
 if TYPE_CHECKING:
     from actorgrid.configs.schema import Settings
@@ -79,7 +80,7 @@ def command(
             said = {"taken_over": taken_over, "different": different} if taken_over or different else {}
             call.document({"event": "ready", "data_dir": str(data_dir), **info, **said})
         else:
-            click.echo(banner({"gpus": inventory(info, data_dir), **info}, data_dir, call.data_dir))
+            say(banner({"gpus": inventory(info, data_dir), **info}, data_dir, call.data_dir))
         sys.stdout.flush()
 
     def on_ready(info: dict[str, Any]) -> None:
@@ -94,7 +95,7 @@ def command(
     from actorgrid.actors.host.boot import run_host
 
     if not call.json:
-        click.echo(f"starting on {data_dir} …", err=True)
+        say(f"starting on {data_dir} …", err=True)
         if taken_over:
             _say(f"as at an earlier start: {' '.join(taken_over)} (--forget starts without)")
         for sentence in different:
@@ -159,7 +160,7 @@ def _start_again() -> NoReturn:
 
 
 def _say(text: str) -> None:
-    click.echo(f"  {text}", err=True)
+    say(f"  {text}", err=True)
 
 
 def flags(

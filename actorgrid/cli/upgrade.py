@@ -11,6 +11,7 @@ from actorgrid.errors import ActorError, CallTimeout, HostUnreachable, WrongStat
 
 from .call import Call, host_options, pass_call
 from .host_names import Host, find_host, title
+from .printing import say
 from .show import progress, span
 from .token import seconds
 
@@ -37,7 +38,7 @@ def restart(call: Call, host: str | None, within_s: float) -> None:
     if call.json:
         call.document(back)
     else:
-        click.echo(f"host {title(meant)} is back after {span(back['seconds'])}")
+        say(f"host {title(meant)} is back after {span(back['seconds'])}")
 
 
 @click.command()
@@ -74,7 +75,7 @@ def upgrade(call: Call, rolling: bool, named: str | None, within_s: float) -> No
     if call.json:
         call.document({"event": "done", "hosts": len(order), "seconds": round(time.monotonic() - began, 3)})
     else:
-        click.echo(f"{len(order)} host(s) restarted in {span(time.monotonic() - began)}")
+        say(f"{len(order)} host(s) restarted in {span(time.monotonic() - began)}")
 
 
 def _hosts(call: Call) -> list[Host]:

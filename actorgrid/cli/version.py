@@ -9,6 +9,7 @@ import click
 from actorgrid import __version__
 
 from .call import Call, json_option, pass_call
+from .printing import say
 
 
 @click.command()
@@ -28,4 +29,4 @@ def command(call: Call) -> None:
         call.document(versions)
         return
     for name, value in versions.items():
-        click.echo(f"{name:<10} {value}")
+        say(f"{name:<10} {value}")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
+from .printing import say
 from .show import aligned, coloured, share, span
 
 ESTIMATES = {
@@ -43,15 +44,15 @@ def command(call: Call, job_id: str) -> None:
         call.document(answer)
         return
     headline = answer.get("headline") or next(iter(answer.get("reasons", [])), "")
-    click.echo(f"{answer['job_id']} ({job['name']}) {coloured(answer['state'])}: {headline}")
+    say(f"{answer['job_id']} ({job['name']}) {coloured(answer['state'])}: {headline}")
     for section in (_constraints(answer), _facts(answer, time.time()), _attempts(answer), _held(answer), _tail(answer)):
         if section:
-            click.echo()
-            click.echo("\n".join(INDENT + line for line in section))
+            say()
+            say("\n".join(INDENT + line for line in section))
     steps = answer.get("next_steps") or [answer.get("next_step") or "nothing to do"]
-    click.echo()
-    click.echo(INDENT + click.style("next step" if len(steps) == 1 else "next steps, any of", bold=True))
-    click.echo("\n".join(f"{INDENT}- {step}" for step in steps))
+    say()
+    say(INDENT + click.style("next step" if len(steps) == 1 else "next steps, any of", bold=True))
+    say("\n".join(f"{INDENT}- {step}" for step in steps))
 
 
 def _table(columns: list[str], rows: list[list[str]]) -> list[str]:

@@ -13,6 +13,8 @@ import click
 
 from actorgrid.amounts import unclear_memory
 
+from .printing import say
+
 if TYPE_CHECKING:
     from .call import Call
 
@@ -223,7 +225,7 @@ def _environment(call: Call, named: dict[str, str], wanted: bool | None) -> dict
     taken = taken_from(os.environ, named)
     if taken.secrets and sys.stderr.isatty():
         names = ", ".join(taken.secrets)
-        click.echo(f"actorgrid: not sent, as they may be secrets: {names}; --env NAME sends one", err=True)
+        say(f"actorgrid: not sent, as they may be secrets: {names}; --env NAME sends one", err=True)
     return {**taken.variables, **named}
 
 

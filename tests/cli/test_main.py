@@ -45,8 +45,8 @@ def test_help_loads_neither_commands_nor_dear_modules() -> None:
     done = subprocess.run(arguments, capture_output=True, text=True, check=True, env=unmeasured)
     assert "DEAR []" in done.stdout
     assert (
-        "OWN ['actorgrid', 'actorgrid.cli', 'actorgrid.cli.call', 'actorgrid.cli.main', 'actorgrid.errors']"
-        in done.stdout
+        "OWN ['actorgrid', 'actorgrid.cli', 'actorgrid.cli.call', 'actorgrid.cli.main', 'actorgrid.cli.printing', "
+        "'actorgrid.errors']" in done.stdout
     )
 
 

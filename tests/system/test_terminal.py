@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from actorgrid.cli.printing import visible
 from actorgrid.cli.show import table
-from actorgrid.cli.terminal import visible, visible_in
+from actorgrid.cli.terminal import visible_in
 from tests.system.agent import Agent
 
 EVIL = "\x1b]52;c;ZXZpbA==\x07\x9b31m\x7f‮gpj"
