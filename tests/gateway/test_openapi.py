@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from pydantic import BaseModel, ValidationError
 
@@ -70,6 +74,84 @@ def of_requests() -> set[str]:
 
 def test_the_document_is_valid() -> None:
     assert [error.message for error in OpenAPIV31SpecValidator(DOCUMENT).iter_errors()] == []
+
+
+def schemas_of(part: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Each schema of the document that stands for itself, with where it stands."""
+    if isinstance(part, list):
+        for number, each in enumerate(part):
+            yield from schemas_of(each, f"{path}/{number}")
+    elif isinstance(part, dict):
+        for name, each in part.items():
+            if name == "schema":
+                yield f"{path}/{name}", each
+            else:
+                yield from schemas_of(each, f"{path}/{name}")
+
+
+ALL_SCHEMAS = [*schemas_of(DOCUMENT["paths"], ""), *((f"#/{name}", schema) for name, schema in SCHEMAS.items())]
+ONLY_PYTHON = re.compile(r"\(\?(P[<=>]|[aiLmsux-]+[):]|\(|>|#)|\\[AZ]|[*+?}]\+|\[\[:")
+"""What a pattern of Python may have and one of ECMA-262 not."""
+
+
+def parts_of(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """*schema* and each schema in it; names of properties are not taken for keywords."""
+    if not isinstance(schema, dict):
+        return
+    yield path, schema
+    for name in ("properties", "patternProperties", "$defs"):
+        for key, part in schema.get(name, {}).items():
+            yield from parts_of(part, f"{path}/{name}/{key}")
+    for name in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        for number, part in enumerate(schema.get(name, ())):
+            yield from parts_of(part, f"{path}/{name}/{number}")
+    for name in ("items", "additionalProperties", "propertyNames", "contains", "not"):
+        yield from parts_of(schema.get(name), f"{path}/{name}")
+
+
+def alone(schema: dict[str, Any]) -> dict[str, Any]:
+    """*schema* as a document of its own, with what it refers to."""
+    moved = json.dumps({**schema, "$defs": SCHEMAS}).replace("#/components/schemas/", "#/$defs/")
+    whole: dict[str, Any] = json.loads(moved)
+    return whole
+
+
+def test_each_schema_is_one_of_the_draft_by_itself() -> None:
+    json.dumps(DOCUMENT, allow_nan=False)
+    assert len(ALL_SCHEMAS) > 500
+    wrong = []
+    for path, schema in ALL_SCHEMAS:
+        wrong += [
+            (path, each.message) for each in Draft202012Validator(Draft202012Validator.META_SCHEMA).iter_errors(schema)
+        ]
+        for place, part in parts_of(schema, path):
+            name = str(part.get("$ref", "#/components/schemas/ErrorBody"))
+            if name.removeprefix("#/components/schemas/") not in SCHEMAS:
+                wrong.append((place, f"refers to {name}, which is not there"))
+            if "pattern" in part and (ONLY_PYTHON.search(part["pattern"]) or not re.compile(part["pattern"])):
+                wrong.append((place, f"{part['pattern']} is no pattern of ECMA-262"))
+            given = [*part.get("examples", ()), *([part["default"]] if "default" in part else ())]
+            for value in given:
+                errors = Draft202012Validator(alone(part)).iter_errors(value)
+                wrong += [(place, f"{value!r} is not valid here: {error.message}") for error in errors]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("pattern", [r"(?P<a>x)", r"x\Z", r"\Ax", r"(?i)x", r"x++", r"(?>x)", r"(?P=a)"])
+def test_patterns_that_only_python_knows_are_found(pattern: str) -> None:
+    assert ONLY_PYTHON.search(pattern)
+
+
+def test_parts_of_paths_and_names_of_operations_are_declared_once() -> None:
+    operations = [(path, each) for path, methods in DOCUMENT["paths"].items() for each in methods.values()]
+    for path, operation in operations:
+        declared = [each["name"] for each in operation["parameters"] if each["in"] == "path"]
+        assert sorted(declared) == sorted(re.findall(r"\{([^{}]*)\}", path)), path
+        assert all(each["required"] for each in operation["parameters"] if each["in"] == "path")
+        twice = Counter((each["name"], each["in"]) for each in operation["parameters"])
+        assert max(twice.values(), default=1) == 1, path
+    assert max(Counter(operation["operationId"] for _, operation in operations).values()) == 1
+    assert max(Counter(re.sub(r"\{[^{}]*\}", "{}", path) for path in DOCUMENT["paths"]).values()) == 1
 
 
 def test_everything_that_is_asked_has_a_limit() -> None:
