@@ -98,7 +98,7 @@ class FaultDetector(Server):
 
     @handles(HostsAway)
     def _hosts_away(self, _request: HostsAway) -> dict[str, Any]:
-        return {"quiet_s": self._watch.quiet_s()}
+        return {"quiet_s": self._watch.quiet_s(), "behind_s": self._watch.behind_s()}
 
     def _verdict(self) -> Verdict:
         silent = tuple(self._vitals.silent(self.runtime.monotonic()))

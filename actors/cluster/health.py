@@ -19,6 +19,8 @@ ELECTING_S = 6.0
 """Several elections could have been held in this time: a leader that is missing for longer cannot be elected."""
 STALLED_S = 5.0
 """A commit waits for two disks and a round trip; one that takes so long is stuck, not slow."""
+BEHIND_S = 30.0
+"""A member that answers and has taken nothing for so long is not just slow: a snapshot of the ledger takes seconds."""
 AWAY_KNOWN_S = 10.0
 """What a leader said of who is away counts for so long."""
 CERTIFICATE_LEFT_S = 15 * 86_400.0
@@ -42,6 +44,8 @@ class HostFact:
     draining: bool = False
     heard_at: float | None = None
     """When it was last heard of; ``None``: it is not missed by anybody this host hears."""
+    behind_since: float | None = None
+    """Since when it takes nothing from the leader, although it answers and lacks what is committed."""
     unfit: tuple[tuple[int, str], ...] = ()
     certificate_until: float | None = None
 
@@ -227,6 +231,7 @@ def _problems(facts: Facts, views: Mapping[str, HostView]) -> Iterator[Problem]:
             hosts=(facts.here,),
         )
     yield from _hosts_missing(facts, views)
+    yield from _behind(facts, views)
     for text in facts.own_problems:
         yield Problem(
             "host_short",
@@ -356,6 +361,29 @@ def _hosts_missing(facts: Facts, views: Mapping[str, HostView]) -> Iterator[Prob
             "actorgrid drain --undo HOST when they may have work again",
             facts.now,
             hosts=draining,
+        )
+
+
+def _behind(facts: Facts, views: Mapping[str, HostView]) -> Iterator[Problem]:
+    since = {
+        host.host_id: host.behind_since
+        for host in facts.hosts
+        if host.behind_since is not None
+        and facts.now - host.behind_since >= BEHIND_S
+        and views[host.host_id].presence is HostPresence.PRESENT
+    }
+    if since and facts.leader is not None:
+        yield Problem(
+            "hosts_behind",
+            "degraded",
+            f"{len(since)} of {len(facts.hosts)} hosts cannot be brought up to date: {_names(facts, since)}",
+            f"answers, and has taken nothing of the ledger for {duration(facts.now - min(since.values()))}; what it "
+            "shows is old, and if it votes, one voter fewer can be lost",
+            "actorgrid inspect consensus there, its disk, its network for large messages, and its agent.log; if that "
+            "does not help: actorgrid restart HOST",
+            facts.now,
+            min(since.values()),
+            tuple(since),
         )
 
 

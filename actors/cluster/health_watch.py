@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import time
 from typing import Any
 
@@ -34,6 +35,8 @@ class HealthWatch:
         self._ledger: LedgerFact | None = None
         self._reading = False
         self._away: dict[str, float] = {}  # when each was last heard of, as the leader said
+        self._behind: dict[str, float] = {}  # since when each takes nothing, as this host found, or the leader said
+        self._behind_of: tuple[str | None, float] = (None, 0.0)  # who led when that was found, and when it was
         self._away_at: float | None = None
         self._asking = False
 
@@ -51,6 +54,8 @@ class HealthWatch:
         self._reading = True
         try:
             status = await self._server.call("consensus", Query("status"), STATUS_S)
+            if self._mirror.leads:
+                self._behind_found(status.get("behind_s") or {})
             nodes = {int(member["node"]): host_id for host_id, member in self._mirror.members.items()}
             self._ledger = LedgerFact(
                 time(),
@@ -78,6 +83,7 @@ class HealthWatch:
             now = self._server.runtime.boottime()
             self._away = {str(host_id): now - float(ago_s) for host_id, ago_s in answer["quiet_s"].items()}
             self._away_at = now
+            self._behind_found(answer.get("behind_s") or {})  # hosts of an earlier version say nothing of it
         except (ActorGridError, ValueError, TypeError, KeyError, AttributeError) as error:
             # One of an earlier version does not know the question; one that is just lost does not answer.
             self._server.log.info("whom the leader misses is not known: %s", error)
@@ -90,6 +96,22 @@ class HealthWatch:
             raise NotLeader("this host does not lead", found=self._mirror.leader or "nobody is known to lead")
         now = self._server.runtime.boottime()
         return {host_id: now - at for host_id, at in self._mirror.absent.items()}
+
+    def behind_s(self) -> dict[str, float]:
+        """Where this host leads: for how long each takes nothing that answers and lacks what is committed."""
+        now = self._server.runtime.boottime()
+        return {host_id: now - at for host_id, at in self._known_behind().items()} if self._mirror.leads else {}
+
+    def _behind_found(self, seconds: Mapping[str, Any]) -> None:
+        now = self._server.runtime.boottime()
+        self._behind = {str(host_id): now - float(ago_s) for host_id, ago_s in seconds.items()}
+        self._behind_of = (self._mirror.leader, now)
+
+    def _known_behind(self) -> dict[str, float]:
+        # Whoever leads next has to find it out anew.
+        leader, at = self._behind_of
+        known = leader is not None and leader == self._mirror.leader
+        return self._behind if known and self._server.runtime.boottime() - at < AWAY_KNOWN_S else {}
 
     def verdict(self, silent: tuple[str, ...], own_problems: tuple[str, ...]) -> Verdict:
         """How the cluster is, by what is known now."""
@@ -127,6 +149,7 @@ class HealthWatch:
         heard_at = record.get("heard_at") if lost else None
         if host_id in away:
             heard_at = now - (clock - away[host_id])
+        behind_at = self._known_behind().get(host_id)
         unfit = told(record)
         trust = self._mirror.trust.get(host_id) if host_id != BUNDLE else None
         return HostFact(
@@ -136,6 +159,7 @@ class HealthWatch:
             lost,
             bool(record.get("draining", False)),
             heard_at,
+            None if behind_at is None else now - (clock - behind_at),
             tuple((int(each["index"]), unfit[each["uuid"]]) for each in record["devices"] if each["uuid"] in unfit),
             (trust or {}).get("valid_until") or None,
         )

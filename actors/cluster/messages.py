@@ -207,4 +207,5 @@ class ClusterHealthReport:
 
 @dataclass(frozen=True, slots=True)
 class HostsAway:
-    """For the host that leads. Answer: {"quiet_s": {host: for how long it was not heard of}}. Raises NotLeader."""
+    """For the host that leads. Answer: {"quiet_s": {host: for how long it was not heard of}, "behind_s": {host: for how
+    long it takes nothing of what is committed, although it answers}}. Raises NotLeader."""

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.cluster.fault_detector import EXPECTED, FaultDetector
-from actorgrid.actors.cluster.messages import HealthReport
+from actorgrid.actors.cluster.messages import ClusterHealthReport, HealthReport, HostsAway
+from actorgrid.actors.consensus.stalls import Stalls
 from actorgrid.actors.replication.messages import Read
 from actorgrid.supervisors.envelope import CAST, Beat, Envelope
 from tests.cluster.rig import Rig
@@ -78,3 +79,23 @@ def test_it_goes_on_when_the_shared_state_comes_back(rig: Rig, detector: FaultDe
     later(rig)
     shared = rig.node.request("distributed_state", Read(f"health/{rig.host.host_id}"))["value"]
     assert shared["health"] == "degraded"
+
+
+def test_a_member_that_takes_nothing_is_a_finding_of_the_cluster(
+    rig: Rig, detector: FaultDetector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = rig.host.host_id
+    # What the leader measures is planted; what is made of it is not.
+    measured = {"commits_stalled_s": None, "behind_s": {id: 50.0}}
+    monkeypatch.setattr(Stalls, "report", lambda *_: measured)
+    later(rig, *EXPECTED)
+    found = rig.node.request("fault_detector", ClusterHealthReport())
+    (problem,) = [each for each in found["problems"] if each["name"] == "hosts_behind"]
+    assert problem["hosts"] == [id] and problem["level"] == "degraded" and problem["try"]
+    assert 49 <= problem["read_at"] - problem["since"] <= 60
+    told = rig.node.request("fault_detector", HostsAway())
+    assert 49 <= told["behind_s"][id] <= 60, "to hosts that do not lead"
+    measured["behind_s"] = {}
+    later(rig, *EXPECTED)
+    found = rig.node.request("fault_detector", ClusterHealthReport())
+    assert "hosts_behind" not in [each["name"] for each in found["problems"]]

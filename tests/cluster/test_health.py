@@ -45,6 +45,19 @@ def test_a_host_that_is_missed_takes_its_gpus_with_it(lost: bool, name: str) -> 
     assert problem.hint and found.to_plain()["problems"][0]["try"] == problem.hint
 
 
+def test_a_host_that_cannot_be_brought_up_to_date_is_named() -> None:
+    behind = replace(HOSTS[1], behind_since=NOW - 45)
+    found = verdict(facts(hosts=(HOSTS[0], behind, HOSTS[2])))
+    assert (found.health.value, found.ready, names(found)) == ("degraded", True, ["hosts_behind"])
+    problem = found.problems[0]
+    assert "B" in problem.what and "1 of 3 hosts" in problem.what and "45 s" in problem.found and problem.hint
+    assert (problem.hosts, problem.since) == (("b",), NOW - 45)
+    catching_up = replace(behind, behind_since=NOW - 20)
+    assert names(verdict(facts(hosts=(HOSTS[0], catching_up, HOSTS[2])))) == []
+    away = replace(behind, heard_at=NOW - 5)
+    assert names(verdict(facts(hosts=(HOSTS[0], away, HOSTS[2])))) == ["hosts_away"], "said once"
+
+
 def test_a_voter_that_hears_too_few_has_no_quorum_and_says_whom_it_misses() -> None:
     found = verdict(facts(leader=None, leaderless_s=4.0, heard_s={"b": 30.0}))
     assert (found.health.value, found.ready, found.can_commit) == ("no_quorum", False, False)
