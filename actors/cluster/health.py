@@ -66,6 +66,16 @@ class LedgerFact:
 
 
 @dataclass(frozen=True, slots=True)
+class BoundFact:
+    """How much of a bound is used. ``whose``: for people; ``setting``: what says the bound."""
+
+    whose: str
+    used_bytes: int
+    max_bytes: int
+    setting: str
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """All that a verdict is made of. ``leaderless_s``: for how long nobody is known to lead; 0 while one is."""
 
@@ -80,6 +90,8 @@ class Facts:
     own_problems: tuple[str, ...] = ()
     """Of this host's disk and memory."""
     own_read_at: float = 0.0
+    waiting: tuple[BoundFact, ...] = ()
+    """What waiting jobs take, of all users and of the user whose take most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +264,7 @@ def _problems(facts: Facts, views: Mapping[str, HostView]) -> Iterator[Problem]:
             facts.ledger.read_at,
             hosts=(facts.here,),
         )
+    yield from _waiting(facts)
     yield from _devices(facts)
     yield from _certificates(facts)
 
@@ -384,6 +397,20 @@ def _behind(facts: Facts, views: Mapping[str, HostView]) -> Iterator[Problem]:
             facts.now,
             min(since.values()),
             tuple(since),
+        )
+
+
+def _waiting(facts: Facts) -> Iterator[Problem]:
+    near = [bound for bound in facts.waiting if 2 * bound.used_bytes > bound.max_bytes]
+    if near:
+        used = (f"those of {each.whose} take {100 * each.used_bytes // each.max_bytes} %" for each in near)
+        yield Problem(
+            "waiting_bytes",
+            "note",
+            "waiting jobs take more than half of what they may: " + ", ".join(used),
+            ", ".join(f"{each.used_bytes} of {each.max_bytes} bytes ({each.setting})" for each in near),
+            "more than that is refused: cancel some, give jobs smaller environments, or raise the setting",
+            facts.now if facts.ledger is None else facts.ledger.read_at,
         )
 
 

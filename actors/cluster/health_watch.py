@@ -14,7 +14,7 @@ from ..consensus.mirror import LedgerMirror
 from ..consensus.trust import BUNDLE
 from ..gpu.unfit import told
 from ..links.messages import AskLeader
-from .health import AWAY_KNOWN_S, Facts, HostFact, LedgerFact, Verdict, verdict
+from .health import AWAY_KNOWN_S, BoundFact, Facts, HostFact, LedgerFact, Verdict, verdict
 
 STATUS_S = 2.0
 AWAY_S = 1.0
@@ -33,6 +33,7 @@ class HealthWatch:
         self._mirror = mirror
         self._leaderless_at: float | None = server.runtime.boottime()
         self._ledger: LedgerFact | None = None
+        self._waiting: tuple[int, str, int] = (0, "", 0)  # bytes of waiting jobs; the user with most, and theirs
         self._reading = False
         self._away: dict[str, float] = {}  # when each was last heard of, as the leader said
         self._behind: dict[str, float] = {}  # since when each takes nothing, as this host found, or the leader said
@@ -56,6 +57,8 @@ class HealthWatch:
             status = await self._server.call("consensus", Query("status"), STATUS_S)
             if self._mirror.leads:
                 self._behind_found(status.get("behind_s") or {})
+            user, most = status.get("waiting_job_bytes_most") or ("", 0)
+            self._waiting = (int(status.get("waiting_job_bytes", 0)), user, int(most))
             nodes = {int(member["node"]): host_id for host_id, member in self._mirror.members.items()}
             self._ledger = LedgerFact(
                 time(),
@@ -132,7 +135,15 @@ class HealthWatch:
                 silent,
                 own_problems,
                 now,
+                self._waiting_facts(),
             )
+        )
+
+    def _waiting_facts(self) -> tuple[BoundFact, ...]:
+        (total, user, most), limits = self._waiting, self._server.host.settings.scheduling
+        return (
+            BoundFact("all users", total, limits.waiting_bytes_max, "scheduling.waiting_bytes_max"),
+            BoundFact(f"user {user}", most, limits.user_waiting_bytes_max, "scheduling.user_waiting_bytes_max"),
         )
 
     def _known_away(self, clock: float) -> dict[str, float]:

@@ -569,6 +569,7 @@ class Consensus(Server):
             "free_bytes": self._room.free_bytes,
             "accepts_new_work": self._accepts(),
             "waiting_job_bytes": self._voter.ledger.waiting_bytes,
+            "waiting_job_bytes_most": self._voter.ledger.waiting_bytes_most,
         }
 
     def _contact_s(self) -> dict[str, float]:

@@ -509,6 +509,11 @@ class Ledger:
         """What the waiting jobs of all users take (see ``waiting_bytes.py``)."""
         return self._jobs.waiting_bytes.total
 
+    @property
+    def waiting_bytes_most(self) -> tuple[str, int] | None:
+        """The user whose waiting jobs take most, and how much; ``None``: nothing waits."""
+        return self._jobs.waiting_bytes.most()
+
     # -- what an entry did
 
     @property

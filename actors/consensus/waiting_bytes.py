@@ -51,6 +51,10 @@ class WaitingBytes:
         if left:
             self.of[user] = left
 
+    def most(self) -> tuple[str, int] | None:
+        """The user whose waiting jobs take most, and how much; ``None``: nothing waits."""
+        return max(self.of.items(), key=lambda each: (each[1], each[0]), default=None)
+
     def refuse_over(self, jobs: Iterable[Plain], user_max: int, all_max: int) -> None:
         """Raises QueueFull when *jobs* would take a user, or all together, over these."""
         more: dict[str, int] = {}

@@ -11,7 +11,7 @@ from actorgrid.actors.cluster.messages import ClusterHealthReport, HealthReport,
 from actorgrid.actors.consensus.stalls import Stalls
 from actorgrid.actors.replication.messages import Read
 from actorgrid.supervisors.envelope import CAST, Beat, Envelope
-from tests.cluster.rig import Rig
+from tests.cluster.rig import Rig, job
 
 
 @pytest.fixture(autouse=True)
@@ -99,3 +99,18 @@ def test_a_member_that_takes_nothing_is_a_finding_of_the_cluster(
     later(rig, *EXPECTED)
     found = rig.node.request("fault_detector", ClusterHealthReport())
     assert "hosts_behind" not in [each["name"] for each in found["problems"]]
+
+
+def test_waiting_jobs_that_take_half_of_their_bound_are_a_note(rig: Rig) -> None:
+    def notes() -> list[dict[str, Any]]:
+        later(rig, *EXPECTED)
+        found = rig.node.request("fault_detector", ClusterHealthReport())
+        return [each for each in found["problems"] if each["name"] == "waiting_bytes"]
+
+    rig.settings.scheduling.user_waiting_bytes_max = 2**20
+    rig.propose("submit_jobs", jobs=[job(f"j{n}", 64, env={"A": "x" * 100_000}) for n in range(5)], at=1.0)
+    assert notes() == []
+    rig.propose("submit_jobs", jobs=[job("more", 64, env={"A": "x" * 100_000})], at=1.0)
+    (note,) = notes()
+    assert note["level"] == "note" and "user local" in note["what"] and "57 %" in note["what"]
+    assert "of 1048576 bytes (scheduling.user_waiting_bytes_max)" in note["found"] and "all users" not in note["what"]
