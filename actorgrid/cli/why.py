@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
-from .printing import say
+from .printing import say, visible
 from .show import aligned, coloured, share, span
 
 ESTIMATES = {
@@ -138,5 +138,5 @@ def _held(answer: dict[str, Any]) -> list[str]:
 def _tail(answer: dict[str, Any]) -> list[str]:
     """The last lines it wrote to stderr; control characters of theirs do not reach the terminal."""
     lines = answer.get("stderr_tail", [])
-    shown = ["".join(letter if letter.isprintable() else "?" for letter in line)[:200] for line in lines]
+    shown = [visible(line, cell=True)[:200] for line in lines]
     return ["its last words on stderr:", *(f"| {line}" for line in shown)] if shown else []
