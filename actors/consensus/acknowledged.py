@@ -25,6 +25,11 @@ from actorgrid.errors import LogCorrupted
 from .record import SECTOR
 from .segment_files import RECOVERY_HINT, write_all
 
+REJOIN_HINT = (
+    "what is committed is not lost, the other voters have it; this host's place is, and the work that runs on it. On"
+    " another host: actorgrid leave --host THIS-HOST --force, then actorgrid token create. Here: actorgrid up"
+    " --join MEMBER --token TOKEN with an empty --data-dir. Do not restore a backup of the ledger while others live"
+)
 MAGIC = b"AGACKED1"
 _SLOT = struct.Struct("<8sQQQI")
 _CRC = struct.Struct("<I")
@@ -49,6 +54,16 @@ def acknowledged_lost(last_index: int, acknowledged_index: int, **where: Any) ->
         hint=RECOVERY_HINT,
         index=last_index + 1,
         **where,
+    )
+
+
+def end_lost(last_index: int) -> LogCorrupted:
+    """The error of a voter whose leader knows that it had more: nothing here says how much."""
+    return LogCorrupted(
+        "this host's log has lost its end: the leader knows of entries that it had acknowledged",
+        found=f"last entry {last_index}",
+        hint=REJOIN_HINT,
+        index=last_index + 1,
     )
 
 

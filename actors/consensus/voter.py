@@ -16,6 +16,7 @@ from typing import Protocol
 from actorgrid.configs.schema import PerformanceSection
 from actorgrid.errors import ActorGridError, DiskFull, LogCorrupted, StorageError
 
+from .acknowledged import end_lost
 from .core import RaftCore
 from .entries import Done, apply_entry
 from .failure import FailureMarker
@@ -175,6 +176,10 @@ class Voter:
         """Take a message of another node."""
         if self.failure is None and message.to == self.node:
             self._core.step(message)
+            if message.kind == "damaged" and self._core.status().damaged:
+                # Nothing more is ever appended here; who waits for a read or a commit would wait for ever.
+                self._fail(end_lost(self._core.status().last_index))
+                return
             self.pump()
 
     @property

@@ -1,0 +1,44 @@
+"""A log whose end is lost, and with it the mark of how far it was durable: who notices, and what is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from actorgrid.actors.consensus.commands import set_setting
+from actorgrid.actors.consensus.ledger_check import check as check_files
+from actorgrid.errors import LogCorrupted
+from tests.consensus.rig import AT
+from tests.consensus.test_actor import MakeHost
+from tests.consensus.test_cluster import Town, three, town  # noqa: F401 - fixtures
+
+STARTED_WITHIN_S = 7.0
+"""Less than a host waits for a leader before it starts without one."""
+
+
+def cut(folder: Path, count: int) -> None:
+    """Take the last *count* bytes from the log, and its mark."""
+    (folder / "segments" / "acknowledged").unlink()
+    last = max((folder / "segments").glob("*.log"))
+    content = last.read_bytes()
+    assert len(content) > count, "the cut is to be within a segment"
+    last.write_bytes(content[:-count])
+
+
+def test_a_voter_whose_leader_knows_that_it_lost_its_end_does_not_start(three: Town) -> None:  # noqa: F811
+    town = three  # noqa: F811
+    lost = next(host_id for host_id in town.live if host_id != town.leader)
+    for number in range(3):
+        town.propose(set_setting("a", number, "me", AT), town.leader or "")
+    town.until(town.settled, "everybody has it")
+    folder = town.contexts[lost].paths.ledger_dir
+    town.kill(lost)
+    cut(folder, 500)
+    began = town.node.monotonic()
+    with pytest.raises(LogCorrupted, match="lost") as raised:
+        town.start(lost)
+    assert town.node.monotonic() - began < STARTED_WITHIN_S
+    assert "actorgrid leave --host" in raised.value.hint and "--join" in raised.value.hint
+    town.live.pop(lost, None)
+    town.propose(set_setting("a", 9, "me", AT), town.leader or "")  # the others go on
