@@ -48,6 +48,7 @@ def verify(call: Call) -> int:
         "last_index": log.last_index,
         "committed_index": found.committed_index,
         "torn_bytes": log.torn_bytes,
+        "marked": log.marked,
         "no_commands": [{"index": each.index, "term": each.term, "reason": each.reason} for each in found.unreadable],
         "snapshots": [each.index for each in found.snapshots if each.intact],
         "term": state.term,
@@ -69,6 +70,11 @@ def verify(call: Call) -> int:
     )
     if log.torn_bytes:
         say(f"note       {log.torn_bytes} bytes at the end were being written; nobody was told that they are there")
+    if not log.marked and log.last_index:
+        say(
+            "note       the mark of how far the log was durable is missing (segments/acknowledged): entries lost from"
+            " its end may not be noticed; the next start writes a new one"
+        )
     for each in found.unreadable[:SHOWN_ENTRIES_MAX]:
         say(f"note       entry {each.index} of term {each.term} changes nothing: {each.reason}")
     if found.unreadable:

@@ -45,7 +45,10 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(slots=True)
 class LogContents:
-    """What a whole log holds. ``entries`` are those after the index asked for that still count."""
+    """What a whole log holds. ``entries`` are those after the index asked for that still count.
+
+    ``marked``: there is a mark of how far it was durable, so that a lost end would have been noticed.
+    """
 
     segments: int = 0
     size_bytes: int = 0
@@ -53,6 +56,7 @@ class LogContents:
     last_index: int = 0
     last_term: int = 0
     torn_bytes: int = 0
+    marked: bool = True
     hard_state: HardState | None = None
     formats: set[int] = field(default_factory=set)
     records: Counter[str] = field(default_factory=Counter)
@@ -96,7 +100,8 @@ def check(
     """
     if not (folder / "segments").is_dir():
         raise DataDirUnusable("there is no ledger here", asked=str(folder), hint="name the host's with --data-dir")
-    snapshots = read_snapshots(folder / "state.db")
+    # Before the log: of a host that runs, the log only grows meanwhile.
+    snapshots, durable = read_store(folder / "state.db")
     newest = next((snapshot for snapshot in snapshots if snapshot.intact), None)
     index = newest.index if newest is not None else 0
     log = read_log(folder / "segments", index, report)
@@ -106,9 +111,10 @@ def check(
             found=f"state of entry {index}, log from entry {log.base_index + 1} to {log.last_index}",
             hint=RECOVERY_HINT,
         )
-    if log.hard_state is not None and log.hard_state.commit > log.last_index:
-        # Without the mark in ``acknowledged`` too: the log itself has noted that there was more.
-        raise acknowledged_lost(log.last_index, log.hard_state.commit, asked=str(folder))
+    noted = max(durable, log.hard_state.commit if log.hard_state is not None else 0)
+    if noted > log.last_index:
+        # Without the mark in ``acknowledged`` too: the log itself, or the store, has noted that there was more.
+        raise acknowledged_lost(log.last_index, noted, asked=str(folder))
     state = Ledger.restore(newest.data) if newest is not None else Ledger()
     committed = log.last_index
     if log.hard_state is not None and not whole and not _one_voter(newest, log.entries):
@@ -164,6 +170,7 @@ def read_log(folder: Path, after_index: int, report: Report) -> LogContents:
     found = LogContents()
     table = EntryTable(0)
     mark = AcknowledgedMark(folder / "acknowledged").read()
+    found.marked = mark is not None
     ended = (0, 0)
     paths = _paths(folder)
     for part in _walk(paths):
@@ -257,16 +264,19 @@ def _command(entry: Entry) -> dict[str, Any]:
 # -- the store
 
 
-def read_snapshots(path: Path) -> list[StoredSnapshot]:
-    """The snapshots in the store, newest first, from a copy: nothing is changed. Raises LogCorrupted, StorageError."""
+def read_store(path: Path) -> tuple[list[StoredSnapshot], int]:
+    """The snapshots, newest first, and as far as the log was durable when something was last written beside it.
+
+    From a copy: nothing is changed. Raises LogCorrupted, StorageError.
+    """
     if not path.exists():
-        return []
+        return [], 0
     with tempfile.TemporaryDirectory(prefix="actorgrid-") as folder:
         copy = Path(folder) / "state.db"
         copy_store(path, copy)
         store = Store(copy)
         try:
-            return store.snapshots()
+            return store.snapshots(), store.durable_index()
         finally:
             store.close()
 

@@ -371,6 +371,11 @@ class SegmentLog:
             reached = reached or (mark is not None and _passed(here, mark, len(self._segments) == 1))
         if not reached and mark is not None:
             raise self._lost(mark)
+        if mark is None and self._table.last_index > self._table.base_index:
+            log.warning(
+                "there is no mark of how far the log was durable: entries lost after %d would not be noticed here",
+                self._table.last_index,
+            )
         if self._segments:
             self._fd = os.open(self._segments[-1].path, os.O_RDWR | os.O_CLOEXEC)
             os.ftruncate(self._fd, self._offset)

@@ -42,3 +42,32 @@ def test_a_voter_whose_leader_knows_that_it_lost_its_end_does_not_start(three: T
     assert "actorgrid leave --host" in raised.value.hint and "--join" in raised.value.hint
     town.live.pop(lost, None)
     town.propose(set_setting("a", 9, "me", AT), town.leader or "")  # the others go on
+
+
+def test_verify_compares_with_what_the_store_noted_and_says_that_the_mark_is_missing(make_host: MakeHost) -> None:
+    host = make_host()
+    host.start()
+    for number in range(20):
+        host.propose(set_setting(f"k{number}", number, "me", AT))
+    folder = host.context.paths.ledger_dir
+    host.live._voter._store.write(host.live._voter.ledger.index, [], [])
+    host.kill()
+    assert check_files(folder, lambda *_: None).log.marked
+    whole = max((folder / "segments").glob("*.log")).read_bytes()
+    cut(folder, len(whole) // 3)
+    with pytest.raises(LogCorrupted, match="before an entry that was acknowledged"):
+        check_files(folder, lambda *_: None)
+    max((folder / "segments").glob("*.log")).write_bytes(whole)
+    assert not check_files(folder, lambda *_: None).log.marked
+
+
+def test_a_start_without_the_mark_says_so_once(make_host: MakeHost, caplog: pytest.LogCaptureFixture) -> None:
+    host = make_host()
+    host.start()
+    host.propose(set_setting("a", 1, "me", AT))
+    host.kill()
+    (host.context.paths.ledger_dir / "segments" / "acknowledged").unlink()
+    for expected in (1, 1):
+        host.start()
+        assert sum("no mark of how far" in record.message for record in caplog.records) == expected
+        host.kill()
