@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from .call import Call, host_options, pass_call
-from .printing import say
-from .show import ago, clock, coloured, last_known, number, share, size, table
+from .show import ago, clock, coloured, last_known, number, say_folded, share, size, table
 
 
 @click.command()
@@ -29,26 +28,26 @@ def status(call: Call, strict: bool) -> int:
         call.document({**summary, "url": call.http.url})
         return code
     name = summary.get("name", "actorgrid")
-    say(f"{click.style(name, bold=True)} at {call.http.url}: {coloured(health)}{'' if ready else ', not ready'}")
+    say_folded(f"{click.style(name, bold=True)} at {call.http.url}: {coloured(health)}{'' if ready else ', not ready'}")
     last_known(summary, err=False)
     for finding in summary.get("findings") or [{"what": text} for text in summary.get("problems", [])]:
         _finding(finding)
-    say(f"  hosts  {_part(summary.get('hosts_present'), summary.get('hosts', 0))}")
-    say(f"  gpus   {_gpus_line(summary)}")
+    say_folded(f"  hosts  {_part(summary.get('hosts_present'), summary.get('hosts', 0))}")
+    say_folded(f"  gpus   {_gpus_line(summary)}")
     jobs = {state: count for state, count in summary.get("jobs", {}).items() if isinstance(count, int) and count}
-    say("  jobs   " + (", ".join(f"{count} {coloured(state)}" for state, count in jobs.items()) or "none yet"))
+    say_folded("  jobs   " + (", ".join(f"{count} {coloured(state)}" for state, count in jobs.items()) or "none yet"))
     binding = summary.get("binding")
     if binding:
-        say(f"  short  {binding['text']}" + (f"; {binding['idle_gpus']}" if binding.get("idle_gpus") else ""))
+        say_folded(f"  short  {binding['text']}" + (f"; {binding['idle_gpus']}" if binding.get("idle_gpus") else ""))
     figures = _performance_line(summary.get("performance", {}))
     if figures:
-        say(f"  speed  {figures}")
+        say_folded(f"  speed  {figures}")
     if summary.get("ca_fingerprint"):
-        say(f"  known  by {summary['ca_fingerprint']}")
+        say_folded(f"  known  by {summary['ca_fingerprint']}")
     if not ready:
-        say("  next   actorgrid doctor")
+        say_folded("  next   actorgrid doctor")
     elif not jobs:
-        say("  next   actorgrid run --gpus 0.25 -- env")
+        say_folded("  next   actorgrid run --gpus 0.25 -- env")
     return code
 
 
@@ -56,11 +55,11 @@ def _finding(finding: dict[str, Any]) -> None:
     """One thing that is wrong: what, since when, and what to do."""
     word = "note" if finding.get("level") == "note" else "problem"
     since = f" (since {clock(finding['since'])})" if finding.get("since") else ""
-    say(f"  {word}: {finding['what']}{since}")
+    say_folded(f"  {word}: {finding['what']}{since}")
     if finding.get("found"):
-        say(f"    found: {finding['found']}")
+        say_folded(f"    found: {finding['found']}")
     if finding.get("try"):
-        say(f"    try: {finding['try']}")
+        say_folded(f"    try: {finding['try']}")
 
 
 def _part(present: int | None, count: int) -> str:
@@ -121,6 +120,7 @@ def hosts(call: Call) -> None:
         ["HOST", "HEALTH", "NODE>", "ROLE", "ADDRESS", "GPUS>", "CPUS>", "MEMORY>", "STARTS>", "PROBLEMS"],
         rows,
         "no hosts",
+        ["STARTS>", "ROLE", "NODE>", "MEMORY>", "ADDRESS", "CPUS>"],
     )
 
 
@@ -135,6 +135,9 @@ def _health(host: dict[str, Any]) -> str:
 def _problems(problems: list[str]) -> str:
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return problems[0] + more if problems else "-"
+
+
+GPUS_SPARE = ["POWER>", "TEMP>", "USE>", "MEMORY>", "MODEL"]
 
 
 @click.command()
@@ -164,12 +167,12 @@ def gpus(call: Call) -> None:
         for gpu in answer["gpus"]
     ]
     columns = ["HOST", "GPU>", "MODEL", "STATUS", "SHARE>", "MEMORY>", "USE>", "TEMP>", "POWER>", "JOBS"]
-    table(columns, rows, "no GPUs: actorgrid up --gpus 8xH100-80GB simulates some")
+    table(columns, rows, "no GPUs: actorgrid up --gpus 8xH100-80GB simulates some", GPUS_SPARE)
     counts = {source: 0 for source in sorted({str(gpu["source"]) for gpu in answer["gpus"]})}
     for gpu in answer["gpus"]:
         counts[str(gpu["source"])] += 1
     if set(counts) - {"probed"}:
-        say("(" + ", ".join(f"{count} {source}" for source, count in counts.items()) + ")")
+        say_folded("(" + ", ".join(f"{count} {source}" for source, count in counts.items()) + ")")
 
 
 def _device_status(gpu: dict[str, Any]) -> str:

@@ -9,11 +9,12 @@ import click
 
 from .call import Call, host_options, pass_call
 from .printing import say
-from .show import ago, aligned, coloured, last_known, on_terminal, share, size, span, table
+from .show import ago, coloured, last_known, lined_up, on_terminal, share, size, span, table, terminal_width
 
 STATES = ["queued", "placed", "running", "succeeded", "failed", "cancelled", "lost"]
 LIVE = ["queued", "placed", "running"]
 COLUMNS = ["JOB", "NAME", "STATE", "GPUS>", "ON", "AGE>", "RAN>", "TRY>", "NOTE"]
+SPARE = ["TRY>", "ON", "RAN>", "AGE>"]
 WATCH_INTERVAL_S = 1.0
 PAGE = 1_000
 """As many as a host lists at once."""
@@ -56,7 +57,8 @@ def ps(
         return
     rows = _rows(answer["jobs"], _host_names(call, answer["jobs"]))
     last_known(answer)
-    table(COLUMNS, rows, "no jobs" if every or states else "no jobs wait or run; actorgrid ps --all shows ended ones")
+    empty = "no jobs" if every or states else "no jobs wait or run; actorgrid ps --all shows ended ones"
+    table(COLUMNS, rows, empty, SPARE)
     if answer.get("total", 0) > len(rows) > 0:
         say(_more(answer, len(rows), every, states, after))
 
@@ -179,7 +181,7 @@ def _watch(call: Call, states: list[str], limit: int, strict: bool) -> None:
             click.clear()
             say(f"{time.strftime('%H:%M:%S')}  Ctrl-C leaves")
             last_known(answer)
-            lines = aligned([[name.rstrip(">") for name in COLUMNS], *rows], COLUMNS) if rows else ["no jobs"]
+            lines = lined_up(COLUMNS, rows, terminal_width(), SPARE) if rows else ["no jobs"]
             say("\n".join(lines))
         for job in reversed([] if drawing else jobs):
             state = job["state"]

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 import click
 
 from .call import Call, host_options, pass_call
-from .printing import say
 from .ranks import RANKS_MAX, Labelled, Ranks, members_of
+from .show import say_folded
 
 MAX_JSON_BYTES = 8 * 2**20
 
@@ -85,7 +85,7 @@ def command(
             for stream in streams:
                 _copy(of, stream, binary(stream))
         if not job["attempts"]:
-            say(f"{job['job_id']} has not started; actorgrid why {job['job_id']}", err=True)
+            say_folded(f"{job['job_id']} has not started; actorgrid why {job['job_id']}", err=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _follow(
         job["job_id"],
         call.new_http,
         outputs,
-        lambda text: say(f"actorgrid: {text}", err=True),
+        lambda text: say_folded(f"actorgrid: {text}", err=True),
         attempt=attempt or _latest(job),
         only=attempt is not None,
         rank=rank,

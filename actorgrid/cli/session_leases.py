@@ -61,7 +61,7 @@ def show_leases(call: Call) -> None:
         ]
         for lease in answer["leases"]
     ]
-    table(COLUMNS, rows, "no session holds a worker")
+    table(COLUMNS, rows, "no session holds a worker", ["SESSION", "CPUS>", "HELD>"])
 
 
 def _gpus(lease: dict[str, Any]) -> str:

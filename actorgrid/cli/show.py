@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +16,10 @@ import click
 from .printing import say, say_json, visible
 
 LINE_EVERY_S = 10.0
+CUT_AT_LEAST = 12
+"""Columns leave before a cell is cut to less than this."""
+_GAP = "  "
+_LABEL = re.compile(r"\s*(?:\S+(?: \S+)?\s{2,})?")
 
 STATE_COLOURS = {
     "queued": "yellow",
@@ -48,16 +54,89 @@ def coloured(word: str) -> str:
     return click.style(word, fg=colour) if colour else word
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str) -> None:
+def terminal_width() -> int | None:
+    """How wide the terminal is; ``None`` where nobody reads and nothing is cut off."""
+    return shutil.get_terminal_size().columns if on_terminal() else None
+
+
+def cut(text: str, room: int) -> str:
+    """*text* in at most *room* characters, and a sign where some are missing."""
+    return text if len(text) <= room else text[: max(0, room - 1)] + "…"
+
+
+def folded(text: str, width: int | None) -> list[str]:
+    """*text* in lines of at most *width*, broken between words; those that go on stand below the text, not below its
+    label (what two spaces set off). A word that is wider stays whole, so that it can be copied."""
+    if width is None or len(click.unstyle(text)) <= width:
+        return [text]
+    label = _LABEL.match(click.unstyle(text))
+    indent = " " * min(label.end() if label else 0, width // 2)
+    first = text[: len(indent)] if text[: len(indent)].isprintable() else ""
+    lines = [first]
+    for word in text[len(first) :].split():
+        longer = f"{lines[-1]}{' ' if lines[-1].strip() and lines[-1] != first else ''}{word}"
+        if len(click.unstyle(longer)) > width and lines[-1].strip() and lines[-1] != first:
+            lines.append(indent + word)
+        else:
+            lines[-1] = longer
+    return lines
+
+
+def say_folded(text: str, *, err: bool = False) -> None:
+    """Print text for people, folded where it is wider than their terminal."""
+    width = terminal_width()
+    say("\n".join(part for line in text.split("\n") for part in folded(line, width)), err=err)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: str, spare: Sequence[str] = ()) -> None:
     """Print rows under their headings: drawn on a terminal, aligned plain text elsewhere. A name that ends in ``>``
-    is aligned to the right."""
+    is aligned to the right. *spare*: the columns that leave on a narrow terminal, the first one first."""
     rows = [[visible(cell, cell=True) for cell in row] for row in rows]
     if not rows:
         say(empty)
     elif on_terminal():
+        columns, rows = fitting(columns, rows, terminal_width(), spare)
         _drawn(columns, rows)
     else:
         say("\n".join(aligned([[name.rstrip(">") for name in columns], *rows], columns)))
+
+
+def fitting(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, spare: Sequence[str] = ()
+) -> tuple[list[str], list[list[str]]]:
+    """The columns and rows that fit in *width*: *spare* columns leave, then the widest cells are cut, then the
+    columns furthest to the right leave."""
+    shown, cells = list(columns), [list(row) for row in rows]
+    if width is None:
+        return shown, cells
+    widths = [max(len(name.rstrip(">")), *(len(row[place]) for row in cells)) for place, name in enumerate(shown)]
+
+    def needed(least: int) -> int:
+        return sum(min(each, least) for each in widths) + len(_GAP) * (len(widths) - 1)
+
+    def drop(place: int) -> None:
+        for line in (shown, widths, *cells):
+            del line[place]  # type: ignore[attr-defined]
+
+    for name in spare:
+        if needed(CUT_AT_LEAST) <= width:
+            break
+        if name in shown:
+            drop(shown.index(name))
+    while needed(CUT_AT_LEAST) > width and len(shown) > 1:
+        drop(len(shown) - 1)
+    while needed(max(widths)) > width and max(widths) > 1:
+        widths[widths.index(max(widths))] -= 1
+    names = [cut(name.rstrip(">"), room) + ">" * name.endswith(">") for name, room in zip(shown, widths, strict=True)]
+    return names, [[cut(cell, room) for cell, room in zip(row, widths, strict=True)] for row in cells]
+
+
+def lined_up(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, spare: Sequence[str] = ()
+) -> list[str]:
+    """A table as plain lines, in *width*."""
+    columns, rows = fitting(columns, rows, width, spare)
+    return aligned([[name.rstrip(">") for name in columns], *rows], columns)
 
 
 def aligned(lines: Sequence[Sequence[str]], columns: Sequence[str]) -> list[str]:
@@ -69,7 +148,7 @@ def aligned(lines: Sequence[Sequence[str]], columns: Sequence[str]) -> list[str]
             cell.rjust(width) if name.endswith(">") else cell.ljust(width)
             for cell, width, name in zip(line, widths, columns, strict=True)
         ]
-        shown.append("  ".join(cells).rstrip())
+        shown.append(_GAP.join(cells).rstrip())
     return shown
 
 
@@ -80,10 +159,12 @@ def _drawn(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     grid = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        grid.add_column(name.rstrip(">"), justify="right" if name.endswith(">") else "left", overflow="ellipsis")
+        grid.add_column(
+            name.rstrip(">"), justify="right" if name.endswith(">") else "left", overflow="ellipsis", no_wrap=True
+        )
     for row in rows:
         grid.add_row(*[Text(cell, style=STATE_COLOURS.get(cell, "")) for cell in row])
-    Console(no_color=bool(os.environ.get("NO_COLOR")) or None, highlight=False).print(grid)
+    Console(width=terminal_width(), no_color=bool(os.environ.get("NO_COLOR")) or None, highlight=False).print(grid)
 
 
 def _lines(as_json: bool, every_s: float) -> Callable[[str, float, float], None]:
@@ -167,7 +248,7 @@ def last_known(answer: Mapping[str, Any], *, err: bool = True) -> None:
     known = answer.get("last_known")
     if known:
         why = f": {known['why']}" if known.get("why") else ""
-        say(click.style(f"last known {span(known['age_s'])} ago{why}", fg="yellow"), err=err)
+        say_folded(click.style(f"last known {span(known['age_s'])} ago{why}", fg="yellow"), err=err)
 
 
 def number(value: float | None, unit: str = "", digits: int = 0) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 import click
 
-from .show import ago, aligned, on_terminal, span
+from .show import ago, aligned, cut, span, terminal_width
 
 COLUMNS = ("NAME", "STATE", "PID>", "UP>", "RESTARTS>", "HANDLED>", "NOTE")
 GIVEN_UP_FIRST = ("UP>", "HANDLED>", "PID>", "RESTARTS>")
@@ -53,11 +52,6 @@ class Row:
     def cells(self) -> list[str]:
         """In the order of COLUMNS."""
         return [self.branch + self.name, self.state, self.pid, self.up, self.restarts, self.handled, self.note]
-
-
-def terminal_width() -> int | None:
-    """How wide the terminal is; ``None`` where nobody reads and nothing is cut off."""
-    return shutil.get_terminal_size().columns if on_terminal() else None
 
 
 def state_of(node: dict[str, Any]) -> str:
@@ -184,11 +178,6 @@ def fitting(rows: Sequence[Row], width: int | None) -> list[str]:
         click.style(lines[0], bold=True),
         *(_coloured(line, row) for line, row in zip(lines[1:], rows, strict=True)),
     ]
-
-
-def cut(text: str, room: int) -> str:
-    """*text* in at most *room* characters, and a sign where some are missing."""
-    return text if len(text) <= room else text[: max(0, room - 1)] + "…"
 
 
 def _coloured(line: str, row: Row) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from .call import Call, host_options, pass_call
 from .printing import say, visible
-from .show import aligned, coloured, share, span
+from .show import aligned, coloured, folded, lined_up, say_folded, share, span, terminal_width
 
 ESTIMATES = {
     "reservation": "its room is reserved",
@@ -17,7 +18,9 @@ ESTIMATES = {
     "retry": "the next attempt",
 }
 HELD_SHOWN = 5
+SPARE = ["FOR>", "CPUS>", "PRIORITY>", "HOST"]
 INDENT = "  "
+USUAL_POLICY, USUAL_PRIORITY = "priority", 50
 
 
 @click.command()
@@ -44,19 +47,23 @@ def command(call: Call, job_id: str) -> None:
         call.document(answer)
         return
     headline = answer.get("headline") or next(iter(answer.get("reasons", [])), "")
-    say(f"{answer['job_id']} ({job['name']}) {coloured(answer['state'])}: {headline}")
+    say_folded(f"{answer['job_id']} ({job['name']}) {coloured(answer['state'])}: {headline}")
     for section in (_constraints(answer), _facts(answer, time.time()), _attempts(answer), _held(answer), _tail(answer)):
         if section:
             say()
-            say("\n".join(INDENT + line for line in section))
+            say_folded("\n".join(INDENT + line for line in section))
     steps = answer.get("next_steps") or [answer.get("next_step") or "nothing to do"]
     say()
     say(INDENT + click.style("next step" if len(steps) == 1 else "next steps, any of", bold=True))
-    say("\n".join(f"{INDENT}- {step}" for step in steps))
+    width = terminal_width()
+    for step in steps:
+        first, *more = folded(step, width and width - len(INDENT) - 2)
+        say("\n".join([f"{INDENT}- {first}", *(f"{INDENT}  {line}" for line in more)]))
 
 
-def _table(columns: list[str], rows: list[list[str]]) -> list[str]:
-    return aligned([[name.rstrip(">") for name in columns], *rows], columns)
+def _table(columns: list[str], rows: list[list[str]], spare: Sequence[str] = ()) -> list[str]:
+    width = terminal_width()
+    return lined_up(columns, rows, width and width - len(INDENT), spare)
 
 
 def _constraints(answer: dict[str, Any]) -> list[str]:
@@ -69,8 +76,7 @@ def _facts(answer: dict[str, Any], now: float) -> list[str]:
     """What is known beside the constraints, a line each."""
     rows: list[list[str]] = []
     if answer.get("position"):
-        line = f"{answer['position']} of {answer['waiting']}"
-        rows.append(["line", f"{line} (policy {answer['policy']}, priority {answer['priority']})"])
+        rows.append(["line", f"{answer['position']} of {answer['waiting']}{_order(answer)}"])
     if answer.get("waiting_s") is not None:
         rows.append(["waiting", f"for {span(answer['waiting_s'])}"])
     rows += [["depends on", f"{one['job_id']} ({one['state']})"] for one in answer.get("depends_on", [])[:HELD_SHOWN]]
@@ -86,6 +92,14 @@ def _facts(answer: dict[str, Any], now: float) -> list[str]:
         rows.append(["start", f"{_moment(start['at'], now)}: {ESTIMATES.get(start['from'], start['from'])}"])
     rows += [["note", note] for note in answer.get("notes", [])]
     return aligned(rows, ["", ""]) if rows else []
+
+
+def _order(answer: dict[str, Any]) -> str:
+    """By what the line is ordered, for those who chose it: nothing where policy and priority are the usual ones."""
+    policy, priority = answer.get("policy", USUAL_POLICY), answer.get("priority", USUAL_PRIORITY)
+    chosen = [f"its priority is {priority}"] if priority != USUAL_PRIORITY else []
+    chosen += [f"the policy is {policy}"] if policy != USUAL_POLICY else []
+    return f" ({', '.join(chosen)})" if chosen else ""
 
 
 def _moment(at: float, now: float) -> str:
@@ -131,7 +145,7 @@ def _held(answer: dict[str, Any]) -> list[str]:
     ]
     if not rows:
         return []
-    lines = _table(["HELD BY", "NAME", "PRIORITY>", "GPUS>", "CPUS>", "HOST", "FOR>", "ENDS AT LATEST"], rows)
+    lines = _table(["HELD BY", "NAME", "PRIORITY>", "GPUS>", "CPUS>", "HOST", "FOR>", "ENDS AT LATEST"], rows, SPARE)
     return [*lines, f"and {len(held) - HELD_SHOWN} more"] if len(held) > HELD_SHOWN else lines
 
 

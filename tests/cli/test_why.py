@@ -6,6 +6,8 @@ import json
 import time
 from typing import Any
 
+import pytest
+
 from .conftest import Door, Invoke, job
 
 ONE = "abc111"
@@ -75,7 +77,7 @@ def test_a_waiting_job_is_shown_with_all_that_is_known(call: Invoke, door: Door)
         "WHY NOT HOSTS",
         "not enough of its GPUs free 2 of 3",
         "takes nothing new (draining, or down) 1 of 3",
-        "line 2 of 5 (policy priority, priority 50)",
+        "line 2 of 5",
         "waiting for 3m10s",
         "note GPU 3 of alpha takes nothing new: it is at 93 °C",
         "HELD BY NAME PRIORITY GPUS CPUS HOST FOR ENDS AT LATEST",
@@ -88,6 +90,21 @@ def test_a_waiting_job_is_shown_with_all_that_is_known(call: Invoke, door: Door)
         assert expected in words
     assert any(word.startswith("reserved alpha, ") and "(in 4m" in word for word in words)
     assert any(word.startswith("start ") and word.endswith(": its room is reserved") for word in words)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "line 1 of 2"),
+        ({"priority": 20}, "line 1 of 2 (its priority is 20)"),
+        ({"policy": "fifo"}, "line 1 of 2 (the policy is fifo)"),
+    ],
+)
+def test_the_order_of_the_line_is_told_to_those_who_chose_it(
+    call: Invoke, door: Door, fields: dict[str, Any], words: str
+) -> None:
+    answers(door, **{"position": 1, "waiting": 2, "policy": "priority", "priority": 50, **fields})
+    assert words in [" ".join(line.split()) for line in call("why", ONE).stdout.splitlines()]
 
 
 def test_long_lists_are_cut_and_say_so(call: Invoke, door: Door) -> None:
