@@ -25,6 +25,7 @@ from actorgrid.transports.thespian_unix import PARCEL, Parcel, PeerLost, UnixTra
 
 from .actor_runtime import CRASH_EXIT_STATUS, HELD_MAX, ActorRuntime
 from .child_runtime import SupervisorRuntime, told_to_stop
+from .crash_report import log_crash
 from .exits import ExitReason, from_error
 from .pulse import adopt
 from .wire import (
@@ -123,9 +124,9 @@ class ServerActor(Actor):  # type: ignore[misc]
         if reason.is_normal:
             log.info("%s ends: %s", runtime.name, reason)
         else:
-            log.critical("%s ends: %s", runtime.name, reason)  # its supervisor logs the traceback
+            log.debug("%s ends: %s", runtime.name, reason)  # its supervisor tells it, with all that is known
         runtime.say_ending(reason)
-        self.end_now(LastWords(reason), 0 if reason.is_normal else CRASH_EXIT_STATUS)
+        self.end_now(LastWords(runtime.with_moments(reason)), 0 if reason.is_normal else CRASH_EXIT_STATUS)
 
     # -- what the runtime asks (``actor_runtime.Process``)
 
@@ -180,8 +181,11 @@ class ServerActor(Actor):  # type: ignore[misc]
         if self.runtime is not None:
             try:
                 self.tell(self.runtime.owner, last_words)
-            except ActorGridError as error:  # it is gone or stuck: the exit status says enough
-                logging.getLogger("actorgrid.actor").info("the supervisor does not hear why: %s", error)
+            except ActorGridError as error:  # it is gone or stuck, so nobody else will tell
+                log = logging.getLogger(f"actorgrid.{self.runtime.name}")
+                log.info("the supervisor does not hear why we end: %s", error)
+                if isinstance(last_words, LastWords) and not last_words.reason.is_normal:
+                    log_crash(log, self.runtime.name, os.getpid(), last_words.reason)
         self._transport.flush(_FLUSH_S)
         logging.shutdown()
         os._exit(status)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import logging
 import os
 import resource
@@ -17,6 +18,7 @@ import select
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from time import CLOCK_BOOTTIME, clock_gettime, monotonic
@@ -24,8 +26,10 @@ from typing import Any, Protocol
 
 from actorgrid.errors import ActorGridError, MailboxFull, NoSuchActor, PeerGone, StartFailed
 
+from .crash_report import STATE_ATTRIBUTES_MAX, TRACEBACK_TAIL_CHARACTERS
 from .envelope import CALL, CAST, ERROR, REPLY, SIGNAL, Beat, Envelope
-from .exits import SHUTDOWN, ExitReason, from_error
+from .exits import SHUTDOWN, ExitReason, LastMoments, from_error
+from .inspection import shown_message
 from .pulse import OwnPulse
 from .ref import Ref
 from .registry import Registry
@@ -275,9 +279,12 @@ class ActorRuntime:
     def _start_ended(self, error: BaseException | None) -> None:
         if error is not None:
             if not isinstance(error, ActorGridError):
-                logging.getLogger(f"actorgrid.{self.name}").error("%s did not start", self.name, exc_info=error)
+                reason = from_error(error)
                 error = StartFailed(
-                    f"{self.name} did not start: {error!r}", hint="the agent's log has the traceback", server=self.name
+                    f"{self.name} did not start: {error!r}",
+                    found=reason.clue,
+                    server=self.name,
+                    traceback=reason.traceback[-TRACEBACK_TAIL_CHARACTERS:],
                 )
             self.process.end_now(ServerStartFailed(error), START_FAILED_EXIT_STATUS)
         held, self._held = self._held or deque(), None
@@ -379,6 +386,19 @@ class ActorRuntime:
         """Tell links and monitors that we end."""
         if self.server is not None:
             self.server.say_ending(reason)
+
+    def with_moments(self, reason: ExitReason) -> ExitReason:
+        """*reason* with what the server was at, for its supervisor alone; as it is for one that ends in order."""
+        if self.server is None or reason.is_normal:
+            return replace(reason, moments=None)
+        crashed_on, message = self.server.crashed_on, ""
+        if crashed_on is not None:
+            message = f"{crashed_on.kind} {shown_message(crashed_on.body)} from {crashed_on.sender}"
+        try:
+            state = dict(itertools.islice(self.server.format_state().items(), STATE_ATTRIBUTES_MAX))
+        except Exception as error:  # noqa: BLE001 - the server's own code, in whatever state the crash left it
+            state = {"(state)": f"not shown: {type(error).__name__}"}
+        return reason.with_moments(LastMoments(message, state))
 
     # -- the ends of others
 

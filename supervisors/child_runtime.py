@@ -21,7 +21,7 @@ from actorgrid.errors import ActorGridError, MailboxFull, PeerGone, StartFailed,
 
 from .actor_runtime import ActorRuntime, Process, hand_on
 from .child import ChildSpec
-from .exits import SHUTDOWN, ExitReason, from_error, from_status
+from .exits import SHUTDOWN, ExitReason, LastMoments, from_error, from_status
 from .pulse import TRACEBACK_WAIT_S, OwnPulse, Pulse
 from .ref import Ref
 from .supervisor import Started
@@ -202,7 +202,8 @@ class SupervisorRuntime(ActorRuntime):
         if isinstance(message, ServerStarted):
             self._came_up(child_id, child)
         elif isinstance(message, ServerStartFailed):
-            child.last_words = from_error(message.error)
+            traceback = str(message.error.details.get("traceback", ""))
+            child.last_words = from_error(message.error).with_traceback(traceback)
             self._supervisor.child_start_failed(child_id, message.error)
         elif isinstance(message, LastWords):
             child.last_words = message.reason
@@ -242,6 +243,8 @@ class SupervisorRuntime(ActorRuntime):
         reason = from_status(exit_status) if reason is None else reason.with_status(exit_status)
         if reason.kind == "error":
             reason = reason.with_traceback(child.pulse.traceback())
+        if reason.moments is None and not reason.is_normal and (handler := child.pulse.read().handler):
+            reason = reason.with_moments(LastMoments(handler))  # it could not say more than its pulse
         child.pulse.close()
         self._bury(address)
         self._remember(address, reason)

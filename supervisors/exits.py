@@ -20,12 +20,20 @@ TRACEBACK_CHARACTERS_MAX = 16_384
 
 
 @dataclass(frozen=True, slots=True)
+class LastMoments:
+    """What an actor was at when it crashed: the message that it handled, and its state as inspection shows it."""
+
+    message: str = ""
+    state: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ExitReason:
     """One end of one actor.
 
     ``message`` is one sentence; ``traceback`` is Python's, when there was one (at most 16,384 characters, the last
     ones); ``exit_status`` is the process's (negative: the signal), once it is known. ``error`` is the named error it
-    died of, if it was one.
+    died of, if it was one. ``moments``: what it was at when it crashed, as far as its process could tell.
     """
 
     kind: ExitKind
@@ -33,6 +41,7 @@ class ExitReason:
     traceback: str = ""
     exit_status: int | None = None
     error: ActorGridError | None = field(default=None, compare=False)
+    moments: LastMoments | None = field(default=None, compare=False)
 
     @property
     def is_normal(self) -> bool:
@@ -46,6 +55,22 @@ class ExitReason:
     def with_traceback(self, text: str) -> ExitReason:
         """The same with a traceback, unless it has one."""
         return self if self.traceback or not text else replace(self, traceback=text[-TRACEBACK_CHARACTERS_MAX:])
+
+    def with_moments(self, moments: LastMoments) -> ExitReason:
+        """The same with what the actor was at. Never another's: who dies with a linked one has its own."""
+        return replace(self, moments=moments)
+
+    @property
+    def place(self) -> str:
+        """Where in the code it ended, as the traceback says: ``shop.py, line 12, in sell``; empty without one."""
+        lines = [line.strip() for line in self.traceback.splitlines() if line.strip().startswith("File ")]
+        return lines[-1].removeprefix("File ").replace('"', "") if lines else ""
+
+    @property
+    def clue(self) -> str:
+        """What is known beside the reason, in one line: the last message and the place; empty when nothing is."""
+        message = f"its last message: {self.moments.message}" if self.moments and self.moments.message else ""
+        return "; ".join(filter(None, (message, f"at {self.place}" if self.place else "")))
 
     def to_error(self, name: str) -> ActorGridError:
         """What is raised for the end of *name*: the named error it died of, or ActorDown."""

@@ -20,6 +20,7 @@ from actorgrid.errors import ActorGridError, NoSuchActor
 
 from .envelope import CALL, REPLY, Envelope
 from .exits import ExitReason
+from .missing import no_such_server
 from .ref import Ref
 from .registry import MemoryRegistry
 from .server import Server
@@ -128,7 +129,7 @@ class InlineNode:
         """Queue for *to*; a message that cannot be pickled fails here, as it would between processes."""
         target = to if isinstance(to, Ref) else self.registry.whereis(to)
         if target is None or (target.address not in self.servers and target != TEST):
-            raise NoSuchActor(f"no server is called {to!s}", found=", ".join(sorted(self.servers)))
+            raise no_such_server(to, self.servers)
         self._inbox.append((target.address, source, pack(envelope)))
         return target.address
 

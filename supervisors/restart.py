@@ -398,7 +398,7 @@ class SupervisorCore:
             self._table.reply_start(child, error or self._stopped_while_starting(child))
             self._go_on_stopping()
         elif was == "starting":
-            died = StartFailed(f"{child.id} died while it started: {exit_in_words(reason)}", hint="see the agent's log")
+            died = StartFailed(f"{child.id} died while it started: {exit_in_words(reason)}", found=reason.clue)
             self._start_failed(child, error or died, now_s)
         elif was == "up" and not self._is_being_stopped_with_its_group(child):
             self._ended(child, reason, now_s)
@@ -501,11 +501,13 @@ class SupervisorCore:
             self._settle(now_s)
 
     def _give_up(self, child: Child) -> None:
-        last_end = exit_in_words(child.last_exit) if child.last_exit is not None else "unknown"
+        last_end = "unknown"
+        if child.last_exit is not None:
+            last_end = "; ".join(filter(None, (exit_in_words(child.last_exit), child.last_exit.clue)))
         error = RestartIntensityExceeded(
             f"{child.id} ended again after {self.flags.intensity} restarts in {self.flags.period_s:g} s",
             found=f"its last end: {last_end}",
-            hint="the agent's log shows what ended it; mend that and start the agent again",
+            hint="mend what ended it, and start it again",
             supervisor=self.name,
             child=child.id,
         )

@@ -101,6 +101,7 @@ class Server:
         self._call_boot = int.from_bytes(os.urandom(6), "big")
         self._signals = Signals(self.trap_exit)
         self._inspector = Inspector(self)
+        self.crashed_on: Envelope | None = None  # the message whose handler crashed
         self._base_attributes = frozenset(vars(self)) | {"_base_attributes"}
 
     # -- for subclasses to override
@@ -407,7 +408,7 @@ class Server:
         """End the handling of *envelope*: reply if it was a call, crash if *error* is a broken invariant."""
         expected = error is None or isinstance(error, ActorGridError)
         if not expected:
-            self.log.error("%s crashed on %s: %r", self.title, type(envelope.body).__name__, error)
+            self.crashed_on = envelope  # its supervisor logs it, with all else that is known of the crash
         if envelope.kind == CALL:
             if error is None:
                 body, kind = value, REPLY
@@ -437,7 +438,6 @@ class Server:
         if isinstance(error, ActorGridError):
             self.log.warning("background work of %s ended: %s", self.title, error)
             return
-        self.log.error("%s crashed in background work: %r", self.title, error)
         self.runtime.crash(error)
 
     def _advance_work(self, work: Coroutine[Any, Any, Any], done: Callable[[Any, BaseException | None], None]) -> None:

@@ -396,6 +396,6 @@ class StateMachine(Server):
             timer.cancel()
         self._running.clear()
         if event is not None:
+            self.crashed_on = event.origin if isinstance(event.origin, Envelope) else None
             self._settle(event, None, ActorDown(f"{self.title} crashed in state {self.state!r}: {error!r}"))
-        self.log.error("%s crashed in state %s: %r", self.title, self.state, error)
         self.runtime.crash(error)

@@ -21,6 +21,7 @@ from actorgrid.errors import ActorGridError, InvalidChildSpec, NoSuchChild
 
 from .child import ChildSpec, SupervisorFlags
 from .child_table import Child
+from .crash_report import log_crash
 from .exits import ExitReason
 from .orders import (
     CancelTimer,
@@ -230,7 +231,7 @@ class Supervisor(Server):
 
     def child_start_failed(self, child_id: str, error: ActorGridError) -> None:
         """The child's ``start`` raised; its process is ending."""
-        self.log.warning("%s did not start: %s", child_id, error)
+        self.log.debug("%s did not start: %s", child_id, error)  # told when its process has ended, with all else
         self._carry_out(self._core.child_start_failed(child_id, error, self.runtime.monotonic()))
 
     def child_exited(self, child_id: str, reason: ExitReason) -> None:
@@ -241,13 +242,18 @@ class Supervisor(Server):
         child = self._core.child(child_id)
         if child is None:
             return
-        self._running.pop(child_id, None)
+        process = self._running.pop(child_id, None)
         self._ended_at[child_id] = time()
         was_asked = child.state == "stopping"
         instructions = tell(self.runtime.monotonic())
         if child.last_exit is not None:
-            log = self.log.info if was_asked else self.log.warning
-            log("%s ended: %s%s", child_id, exit_in_words(child.last_exit), _indented(child.last_exit.traceback))
+            # One that crashes on its own is told even if it was being stopped by then: nobody else tells it.
+            crashed = child.last_exit.kind == "error" and child.last_exit.traceback != ""
+            if child.last_exit.is_normal or (was_asked and not crashed):
+                log = self.log.info if was_asked else self.log.warning
+                log("%s ended: %s", child_id, exit_in_words(child.last_exit))
+            else:
+                log_crash(self.log, child_id, process.pid if process is not None else None, child.last_exit)
         self._carry_out(instructions)
 
     # -- instructions
@@ -432,7 +438,3 @@ class Supervisor(Server):
             "children": self.children_now(),
             "stopping": self.stopping,
         }
-
-
-def _indented(traceback: str) -> str:
-    return "\n" + traceback.rstrip() if traceback else ""

@@ -30,7 +30,9 @@ from actorgrid.transports.unix_system import Ready, UnixSystem
 
 from .actor import SupervisorActor
 from .child import kind_of
+from .crash_report import log_crash
 from .envelope import CALL, CAST, ERROR, Envelope
+from .missing import no_such_server
 from .pulse import Pulse
 from .ref import Ref
 from .registry import Registry
@@ -144,9 +146,19 @@ class Tree:
             if isinstance(event, TreeFailed):
                 raise event.error
             if isinstance(event, TreeGone):
-                raise StartFailed(f"the tree of {kind} died while it started", hint="its log says why")
+                raise StartFailed(f"the tree of {kind} died while it started", found=self._begun_last())
             if event is None:
-                raise StartFailed(f"{kind} did not start in {timeout_s:g} s", hint="give it longer, or see its log")
+                raise StartFailed(
+                    f"{kind} did not start in {timeout_s:g} s",
+                    found=self._begun_last(),
+                    hint="look at what its start waits for, or give up() a longer timeout_s",
+                )
+
+    def _begun_last(self) -> str:
+        """Children start one after another, so what has the youngest process is the one that does not come up."""
+        names = {ref.address: name for name, ref in self.registry.names().items() if name != MAIN}
+        youngest = max(names, key=lambda address: [int(part) for part in address.split(".")[1:]], default="")
+        return f"begun last: {names[youngest]}" if names else "nothing was begun"
 
     # -- from outside the tree
 
@@ -187,7 +199,7 @@ class Tree:
     def _post(self, to: str | Ref, envelope: Envelope) -> Ref:
         target = to if isinstance(to, Ref) else self.registry.whereis(to)
         if target is None:
-            raise NoSuchActor(f"no server is called {to!s} now", hint="it is being restarted, or has not started yet")
+            raise no_such_server(to, (name for name in self.registry.names() if name != MAIN))
         try:
             self._system.tell(target.address, Parcel(pack(envelope)))
         except PeerGone as error:
@@ -256,6 +268,8 @@ class Tree:
             self._events.append(TreeFailed(message.error))
         elif isinstance(message, LastWords):
             if not message.reason.is_normal:
+                if message.reason.moments is not None:  # it crashed, and has no supervisor who tells it
+                    log_crash(log, "the root of the tree", self._pulse.pid, message.reason)
                 self._events.append(TreeFailed(message.reason.to_error("the root of the tree")))
         elif isinstance(message, PeerLost):
             for ref, callee in self._waiting.items():

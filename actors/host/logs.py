@@ -20,7 +20,10 @@ RECORD_BYTES_MAX = 64 * 1024
 
 
 class JsonLines(logging.Formatter):
-    """at (seconds since the epoch), level, logger, pid, message; error with the traceback if there is one."""
+    """at (seconds since the epoch), level, logger, pid, message; error with the traceback if there is one.
+
+    The report of a crash is in ``crash`` as a structure, and its first line is the message.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, without its end."""
@@ -31,11 +34,16 @@ class JsonLines(logging.Formatter):
             "pid": os.getpid(),
             "message": record.getMessage(),
         }
+        crash = getattr(record, "crash", None)
+        if crash is not None:
+            line["message"] = str(line["message"]).partition("\n")[0]
+            line["crash"] = crash
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         text = json.dumps(line, ensure_ascii=False, default=str)
         if len(text) > RECORD_BYTES_MAX // 4 and len(text.encode("utf-8", "replace")) > RECORD_BYTES_MAX:
             line["message"] = str(line["message"])[: RECORD_BYTES_MAX // 16]
+            line.pop("crash", None)
             line["error"] = str(line.get("error", ""))[-RECORD_BYTES_MAX // 16 :]
             text = json.dumps(line, default=str)
         return text

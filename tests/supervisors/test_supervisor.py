@@ -212,7 +212,7 @@ def test_the_traceback_of_an_end_is_in_the_log(caplog: pytest.LogCaptureFixture)
     boss.begin()
     with caplog.at_level(logging.WARNING, "actorgrid.boss"):
         boss.dies("a", ExitReason("error", "no", "Traceback: in f\n", 70))
-    assert "a ended: no (exit status 70)\nTraceback: in f" in caplog.text
+    assert "ended: no (exit status 70)\n  Traceback: in f" in caplog.text
 
 
 def test_the_first_start_that_fails_stops_the_rest_and_raises_its_error() -> None:
