@@ -146,6 +146,14 @@ class AsyncClient:
         """What attempts and leases hold."""
         return await asyncio.to_thread(self.sync.allocations)
 
+    async def leases(self) -> list[dict[str, Any]]:
+        """Workers that sessions hold."""
+        return await asyncio.to_thread(self.sync.leases)
+
+    async def cancel_lease(self, lease_id: str) -> None:
+        """End a session's lease."""
+        await asyncio.to_thread(self.sync.cancel_lease, lease_id)
+
     async def decisions(self, limit: int = 100) -> list[dict[str, Any]]:
         """The latest placements."""
         return await asyncio.to_thread(self.sync.decisions, limit)

@@ -33,7 +33,7 @@ class Workers(Server):
     @handles(AttachLease)
     def _attach(self, request: AttachLease) -> dict[str, Any]:
         self.attached.append(request.lease_id)
-        return {"lease_id": request.lease_id}
+        return {"lease_id": request.lease_id, "worker_id": f"worker-of-{request.lease_id}"}
 
     @handles(DetachLease)
     async def _detach(self, request: DetachLease) -> None:

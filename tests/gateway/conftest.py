@@ -36,7 +36,7 @@ from actorgrid.actors.replication.actor import DistributedState as RealDistribut
 from actorgrid.actors.security import messages as security
 from actorgrid.actors.security.api_keys import revoke_key
 from actorgrid.actors.security.host_material import store_material
-from actorgrid.actors.work.messages import ListAttempts
+from actorgrid.actors.work.messages import DetachLease, LeaseOutput, ListAttempts
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import ActorGridError, HostUnreachable, UnknownJob, UnknownKey, UnknownSession
@@ -475,6 +475,14 @@ class WorkerManager(StandIn):
     def attempts(self, _request: ListAttempts) -> list[dict[str, Any]]:
         return [{"id": "a.1", "kind": "attempt", "state": "running", "pid": 1, "shim_pid": 2, "pool": "x", "gpus": []}]
 
+    @handles(DetachLease)
+    def detach(self, _request: DetachLease) -> None:
+        return None
+
+    @handles(LeaseOutput)
+    def output(self, _request: LeaseOutput) -> dict[str, Any]:
+        return {"exists": True, "data": b"hello\n", "size": 6}
+
 
 class FaultDetector(StandIn):
     name = "fault_detector"
@@ -581,6 +589,12 @@ class Town:
     gateway: Gateway
     wake: tuple[int, int]
     servers: dict[str, Any] = field(default_factory=dict)
+
+    def hold_lease(self, lease_id: str) -> None:
+        """Let the gateway know a lease of a session."""
+        owner = {"kind": "session", "session_id": "h1.s1"}
+        lease = {**ALLOCATION, "allocation_id": lease_id, "owner": owner, "user_id": "ann"}
+        self.gateway._door.mirror.allocations[lease_id] = lease
 
     @property
     def url(self) -> str:

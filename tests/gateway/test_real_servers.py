@@ -20,7 +20,8 @@ READS = [
     if route.method == "GET"
     and isinstance(route.answer, type)
     and "{key" not in route.path
-    and "{session" not in route.path  # those of a session have one to ask about: tests/client/test_session.py
+    # Those of sessions and leases need one to ask about: test_routes.py, tests/system/test_session_leases.py.
+    and not any(name in route.path for name in ("{session", "{lease"))
 ]
 
 

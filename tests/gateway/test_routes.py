@@ -59,6 +59,7 @@ def prepare(town: Any) -> None:
     town.add_job("a", kind="function", state="succeeded", attempts=[attempt])
     town.servers["distributed_state"].put("work.kill_grace_s", 1)
     town.servers["load_balancer"].sessions.add("s1")
+    town.hold_lease(PARTS["lease_id"])
     _, key = make_key(bytes(5), bytes(30), "ann", "admin", 1.0)
     town.servers["consensus"].keys[PARTS["id"]] = {**key, "id": PARTS["id"]}
 

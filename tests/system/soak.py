@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from actorgrid.actors.consensus.store import Store
 from actorgrid.actors.work.environment import host_tag
 from actorgrid.actors.work.process_tree import find_marked, living
 from actorgrid.configs.paths import HostPaths
-from actorgrid.errors import ActorGridError, NotFound
+from actorgrid.errors import ActorGridError, HostUnreachable, NotFound
 from tests.processes import until
 from tests.system import hold
 from tests.system.agent import SERVERS, Agent
@@ -174,8 +175,16 @@ class Soak:
     # -- work
 
     def _connect(self) -> actorgrid.Client:
+        """A client; the agent may be between its death and its next start."""
         token = (self.agent.data_dir / "admin.token").read_text().strip()
-        return actorgrid.connect(f"http://127.0.0.1:{self.agent.port}", token=token)
+
+        def connected() -> actorgrid.Client | None:
+            with suppress(HostUnreachable):
+                return actorgrid.connect(f"http://127.0.0.1:{self.agent.port}", token=token)
+            return None
+
+        client: actorgrid.Client = until(connected, "an agent that answers", within_s=60.0)
+        return client
 
     def _submit_jobs(self, dice: random.Random) -> None:
         client = self._connect()

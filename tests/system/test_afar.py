@@ -103,7 +103,9 @@ def test_all_hosts_restart_one_after_the_other_while_work_goes_on(
         for number in range(5)
     ]
     until(lambda: [hosts[0].job(id)["state"] for id in held].count("running") == 5, "every GPU is used")
-    pids = [int((tmp_path / f"pid{number}").read_text()) for number in range(5)]
+    files = [tmp_path / f"pid{number}" for number in range(5)]
+    until(lambda: all(file.exists() and file.read_text().endswith("\n") for file in files), "all have begun")
+    pids = [int(file.read_text()) for file in files]
     before = {node: (host["node_id"], host["incarnation"]) for node, host in hosts[0].hosts().items()}
     agents = [host.process.pid for host in hosts if host.process is not None]
 
