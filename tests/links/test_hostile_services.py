@@ -10,13 +10,20 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.cluster.messages import HealthReport, LeaveStep
+from actorgrid.actors.cluster.messages import HealthReport, HostsAway, LeaveStep
 from actorgrid.actors.gpu.messages import AcquireLease, OwnReadings
 from actorgrid.actors.host.messages import RestartHost
 from actorgrid.actors.links.pieces import pack, unpack_fields
 from actorgrid.actors.links.relays import Relays
 from actorgrid.actors.links.services import Services
-from actorgrid.actors.work.messages import AttachLease, DetachLease, EndAllWork
+from actorgrid.actors.work.messages import (
+    AttachLease,
+    DetachLease,
+    EndAllWork,
+    LeaseOutput,
+    StartDelay,
+    TellWorkerEnd,
+)
 from actorgrid.errors import ActorGridError, BadRequest
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.server import Server, handles
@@ -29,6 +36,10 @@ CALLS: dict[str, dict[str, Any]] = {
     "blob": {"digest": "ab" * 32, "offset": 0, "size": 10},
     "keep_blobs": {"digests": ["ab" * 32]},
     "health": {},
+    "hosts_away": {},
+    "start_delay": {"attempt_id": "j.1"},
+    "worker_end": {"worker_id": "general-x-1", "lease_id": "l1"},
+    "lease_output": {"lease_id": "l1", "stream": "stdout", "offset": 0, "limit": 10},
     "readings": {},
     "acquire_lease": {
         "lease_id": "l1",
@@ -83,6 +94,26 @@ class Everyone(Server):
     def _end(self, _request: EndAllWork) -> int:
         return 0
 
+    @handles(StartDelay)
+    def _delay(self, request: StartDelay) -> dict[str, Any]:
+        self._texts(request)
+        return {}
+
+    @handles(TellWorkerEnd)
+    def _worker_end(self, request: TellWorkerEnd) -> dict[str, Any]:
+        self._texts(request)
+        return {}
+
+    @handles(LeaseOutput)
+    def _lease_output(self, request: LeaseOutput) -> dict[str, Any]:
+        self._texts(request)
+        assert request.offset >= 0 and 0 <= request.limit <= 2**19, request
+        return {}
+
+    @handles(HostsAway)
+    def _away(self, _request: HostsAway) -> dict[str, Any]:
+        return {}
+
     @handles(OwnReadings)
     def _readings(self, _request: OwnReadings) -> list[Any]:
         return []
@@ -122,6 +153,10 @@ def node(tmp_path: Path) -> InlineNode:
         made.add(Everyone, context, name=name)
     made.add(Door, context)
     return made
+
+
+def test_every_service_is_among_those_that_are_tried(node: InlineNode) -> None:
+    assert set(CALLS) == set(node.servers["door"].services._table)
 
 
 def test_a_lease_is_asked_for_with_amounts(node: InlineNode) -> None:
