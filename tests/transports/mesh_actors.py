@@ -208,7 +208,8 @@ class Hungry(Mirror):
     def receiveMessage(self, message: Any, sender: Any) -> Any:
         if message == "eat":
             _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+            highest = max(int(name) for name in os.listdir("/proc/self/fd"))  # what it was forked with stays open
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(64, highest + 24), hard))
             self.eaten: list[int] = []
             try:
                 while True:
