@@ -98,18 +98,8 @@ class DeviceProbe:
             return
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        argv = [sys.executable, "-P", "-m", __name__, self.vendor, str(theirs.fileno()), str(os.getpid())]
         try:
-            # Its own session: a Ctrl-C at our terminal is for us to handle, not for the driver.
-            self._process = subprocess.Popen(  # nosec B603
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                env=_environment(),
-                start_new_session=True,
-            )
+            self._process = _start(self.vendor, theirs)
         except OSError as error:
             ours.close()
             self._on_lost(f"cannot start: {error}")
@@ -235,18 +225,9 @@ def look_once(vendor: str, timeout_s: float) -> ProbeReport:
     """What a child of *vendor*'s library finds now; waits for it, and ends it. Never raises: trouble is an outcome."""
     ours, theirs = socket.socketpair()
     with ours:
-        argv = [sys.executable, "-P", "-m", __name__, vendor, str(theirs.fileno()), str(os.getpid())]
         with theirs:
             try:
-                child = subprocess.Popen(  # nosec B603
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
-                    env=_environment(),
-                    start_new_session=True,
-                )
+                child = _start(vendor, theirs)
             except OSError as error:
                 return ProbeReport(vendor, "no_library", f"cannot look: {error}")
         ours.settimeout(timeout_s)
@@ -262,6 +243,20 @@ def look_once(vendor: str, timeout_s: float) -> ProbeReport:
             # Stuck inside the driver, it is gone only when the kernel lets go of it; it is not waited for then.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(timeout=1.0)
+
+
+def _start(vendor: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """The child for *vendor*'s library, which talks on *theirs*. Raises OSError."""
+    # Its own session: a Ctrl-C at our terminal is for us to handle, not for the driver.
+    return subprocess.Popen(  # nosec B603
+        [sys.executable, "-P", "-m", __name__, vendor, str(theirs.fileno()), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(theirs.fileno(),),
+        env=_environment(),
+        start_new_session=True,
+    )
 
 
 def _environment() -> dict[str, str]:
