@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.messages import Entry
+from actorgrid.actors.consensus.raft.messages import ConfState, Entry
 from actorgrid.errors import SafetyViolated
 
 from ..simulator.disk import Image
@@ -74,6 +74,9 @@ class Checker:
 
     def commits(self, host: Host, entry: Entry, configurations: tuple[Voters, ...], hosts: Mapping[int, Host]) -> None:
         """A leader says that *entry* and all before it are committed, under one of its latest *configurations*."""
+
+    def changes_members(self, host: Host, before: ConfState, entry: Entry) -> None:
+        """*host* is about to apply a change of the members to those there are."""
 
     def applied(self, host: Host, entry: Entry, outcome: Outcome, state: Any) -> None:
         """*host* applied an entry; *state* is its ledger after it."""

@@ -6,7 +6,10 @@ from hashlib import blake2b
 from typing import Any
 
 from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.messages import Entry
+from actorgrid.actors.consensus.raft.codec import decode_conf_change
+from actorgrid.actors.consensus.raft.configuration import Configuration, InvalidConfChange
+from actorgrid.actors.consensus.raft.messages import ConfState, Entry
+from actorgrid.errors import MalformedMessage
 
 from .checker import Checker, Host
 
@@ -117,3 +120,25 @@ class StateMachineSafety(Checker):
         digest = state.digest()
         if self._digests.setdefault(index, digest) != digest:
             self.fail("two hosts have different states at one index", asked=f"host {host.id} at entry {index}")
+
+
+class MembershipChanges(Checker):
+    """Every change of the members that is committed fits those that it changes.
+
+    Hosts pass over one that does not, so that a hostile leader stops nobody; of an honest one it may never come. It
+    does when two changes are under way at once, which lets two majorities decide apart (Ongaro's dissertation, 4.1):
+    rarely does a run get that far.
+    """
+
+    def changes_members(self, host: Host, before: ConfState, entry: Entry) -> None:
+        """Look at it before the host does."""
+        try:
+            change = decode_conf_change(entry.data)
+            if not isinstance(change, ConfState):  # the beginning of a log names its members
+                Configuration.of(before).changed(*change)
+        except (InvalidConfChange, MalformedMessage) as error:
+            self.fail(
+                "a change of the members that does not fit them is committed",
+                asked=f"host {host.id} applies entry {entry.index} of term {entry.term} to {before}",
+                found=str(error),
+            )

@@ -55,7 +55,7 @@ MUTANTS: dict[str, Mutant] = {
     "cut_on_every_append": _core(cores.CutsOnEveryAppend),
     "heartbeat_commits_all": _core(cores.HeartbeatCommitsAll, "short_reigns"),
     "conf_change_at_any_time": _core(cores.ConfChangeEarly, "members_come_and_go"),
-    "conf_change_before_own_commit": _core(cores.ConfChangeBeforeOwnCommit, "members_come_and_go", fast=False),
+    "conf_change_before_own_commit": _core(cores.ConfChangeBeforeOwnCommit, "members_come_and_go"),
     "stale_read": _host(hosts.StaleRead),
     "read_without_quorum": _core(cores.ReadsWithoutQuorum, "old_leaders"),
     "read_before_first_commit": _core(cores.ReadsBeforeFirstCommit, "untold_commits"),

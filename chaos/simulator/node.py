@@ -357,6 +357,8 @@ class Node:
 
     def _apply(self, entry: Entry) -> None:
         if entry.kind == "conf_change":
+            before = self.core.status().config
+            self.world.tell(lambda checker: checker.changes_members(self, before, entry))
             config = self.core.apply_conf_change(entry)
             self._storage.set_conf_state(config)
             self.world.trace.add(self.name, f"applies {entry.index}: {config}")

@@ -13,7 +13,7 @@ from actorgrid.chaos.checkers.durability import Durability
 from actorgrid.chaos.checkers.grants import Grants, RunningTogether
 from actorgrid.chaos.checkers.jobs import LostJobs
 from actorgrid.chaos.checkers.locks import LockAnswers, LockBeliefs, LockGrants
-from actorgrid.chaos.checkers.raft import ElectionSafety, LogMatching, StateMachineSafety
+from actorgrid.chaos.checkers.raft import ElectionSafety, LogMatching, MembershipChanges, StateMachineSafety
 from actorgrid.chaos.faults.fault import Injection
 from actorgrid.chaos.workloads.workload import Client
 from actorgrid.errors import SafetyViolated
@@ -68,6 +68,7 @@ def checkers() -> list[Checker]:
         ElectionSafety(),
         LogMatching(),
         StateMachineSafety(),
+        MembershipChanges(),
         Durability(),
         Grants(),
         RunningTogether(),

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus.raft.messages import ConfState, Entry, HardState, Snapshot
+from actorgrid.actors.consensus.raft.codec import encode_conf_change
+from actorgrid.actors.consensus.raft.messages import ConfChange, ConfState, Entry, HardState, Snapshot
 from actorgrid.chaos.checkers.checker import Process
 from actorgrid.chaos.checkers.grants import RunningTogether
 from actorgrid.chaos.checkers.locks import apply_slots
-from actorgrid.chaos.checkers.raft import ElectionSafety, LogMatching
+from actorgrid.chaos.checkers.raft import ElectionSafety, LogMatching, MembershipChanges
 from actorgrid.chaos.simulator.clock import Clock
 from actorgrid.chaos.simulator.disk import Compaction, Disk, Image
 from actorgrid.chaos.simulator.network import Network
@@ -183,6 +184,18 @@ def test_logs_that_differ_before_an_entry_they_share_are_noticed() -> None:
     checker.written(StandIn(2), (entry(1), entry(2, term=3)))
     with pytest.raises(SafetyViolated, match="two logs differ"):
         checker.written(StandIn(3), (entry(1, term=2), entry(2, term=3)))
+
+
+def test_a_change_of_the_members_beside_another_is_noticed() -> None:
+    checker, before = MembershipChanges(), ConfState(voters=(1, 2, 3))
+    joint = ConfState(voters=(1, 2, 3), voters_outgoing=(1, 2, 4), auto_leave=True)
+    change = Entry(5, 1, "conf_change", encode_conf_change((ConfChange("add_voter", 5),), "auto"))
+    leave = Entry(5, 1, "conf_change", encode_conf_change((), "auto"))
+    checker.changes_members(StandIn(1), before, change)
+    checker.changes_members(StandIn(1), joint, leave)
+    for members, entry_ in ((joint, change), (before, leave), (before, Entry(5, 1, "conf_change", b"x"))):
+        with pytest.raises(SafetyViolated, match="does not fit"):
+            checker.changes_members(StandIn(1), members, entry_)
 
 
 def process(attempt: str, milli: int, host: str = "h1", gpus: tuple[int, ...] = (0,)) -> Process:
