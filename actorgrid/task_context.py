@@ -21,9 +21,9 @@ class CurrentTask:
     """The grant under which this process runs. Exactly one of *job_id* and *lease_id* is not None."""
 
     token: FencingToken
-    """Of two attempts of a job, that of the later one is greater."""
+    """Of two attempts of a job, or of a task of a session, that of the later one is greater."""
     attempt_number: int
-    """From 1. For a task of a session 1: it runs once in each lease."""
+    """From 1. For a task of a session one more for each worker that may have begun it before."""
     attempt_id: str
     """Of the attempt; for a task of a session, of the worker that runs it."""
     job_id: str | None

@@ -5,11 +5,12 @@ Client to worker::
     ["hello", {"version", "secret", "python", "session"}]   first, and once
     ["function", fn_id, code]                                fn_id: 16 bytes of the caller's choice; code: cloudpickle
     ["task", task_id, fn_id, args, timeout_s | nil]          args: cloudpickle of (args, kwargs)
+    ["task", task_id, fn_id, args, timeout_s | nil, number]  an attempt after the first: only to who "numbers_attempts"
     ["cancel", task_id]                                      only a task that has not started is cancelled
 
 Worker to client::
 
-    ["welcome", {"worker_id", "python", "pid", "gpu_uuids"}] | ["refused", error]
+    ["welcome", {"worker_id", "python", "pid", "gpu_uuids", "numbers_attempts"}] | ["refused", error]
     ["result", task_id, status, body]                        exactly one per task, in the order the tasks ended
     ["output", task_id, "stdout" | "stderr", bytes]          before the result of that task
 
@@ -38,6 +39,7 @@ FN_ID_BYTES = 16
 MAX_FUNCTIONS = 256
 MAX_BODY_BYTES = MAX_FRAME_BYTES - 1024
 MAX_TASK_ID = 2**63 - 1
+MAX_ATTEMPT_NUMBER = 2**31 - 1
 
 
 class Hello(NamedTuple):
@@ -63,6 +65,7 @@ class Task(NamedTuple):
     fn_id: bytes
     args: bytes
     timeout_s: float | None
+    attempt_number: int = 1
 
 
 class Cancel(NamedTuple):
@@ -78,6 +81,8 @@ class Welcome(NamedTuple):
     python: str
     pid: int
     gpu_uuids: list[str]
+    numbers_attempts: bool = False
+    """Whether it takes the number of an attempt. A worker that was started by an earlier version does not."""
 
 
 class Refused(NamedTuple):
@@ -124,9 +129,13 @@ def encode_function(fn_id: bytes, code: bytes) -> bytes:
     return encode_frame(["function", fn_id, code])
 
 
-def encode_task(task_id: int, fn_id: bytes, args: bytes, timeout_s: float | None = None) -> bytes:
+def encode_task(
+    task_id: int, fn_id: bytes, args: bytes, timeout_s: float | None = None, attempt_number: int = 1
+) -> bytes:
     """Call a function the worker was taught. Raises FrameTooLarge."""
-    return encode_frame(["task", task_id, fn_id, args, timeout_s])
+    if attempt_number == 1:
+        return encode_frame(["task", task_id, fn_id, args, timeout_s])
+    return encode_frame(["task", task_id, fn_id, args, timeout_s, attempt_number])
 
 
 def encode_cancel(task_id: int) -> bytes:
@@ -138,9 +147,9 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
     """What a client said. Raises MalformedBody on anything outside the protocol."""
     match frame:
         case ["task", int(task_id), bytes(fn_id), bytes(args), (None | float() | int()) as timeout_s]:
-            if not 0 <= task_id <= MAX_TASK_ID or (timeout_s is not None and not 0 < timeout_s < 1e9):
-                raise MalformedBody("a task frame holds a number out of range", found=f"{task_id}, {timeout_s}")
-            return Task(task_id, fn_id, args, timeout_s)
+            return _task(task_id, fn_id, args, timeout_s, 1)
+        case ["task", int(task_id), bytes(fn_id), bytes(args), (None | float() | int()) as timeout_s, int(number)]:
+            return _task(task_id, fn_id, args, timeout_s, number)
         case ["function", bytes(fn_id), bytes(code)] if len(fn_id) == FN_ID_BYTES:
             return Function(fn_id, code)
         case ["cancel", int(task_id)]:
@@ -153,13 +162,29 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
     raise MalformedBody("not a frame of a session client", found=_describe(frame))
 
 
+def _task(task_id: int, fn_id: bytes, args: bytes, timeout_s: float | None, number: int) -> Task:
+    in_range = 0 <= task_id <= MAX_TASK_ID and 1 <= number <= MAX_ATTEMPT_NUMBER
+    if not in_range or (timeout_s is not None and not 0 < timeout_s < 1e9):
+        raise MalformedBody("a task frame holds a number out of range", found=f"{task_id}, {timeout_s}, {number}")
+    return Task(task_id, fn_id, args, timeout_s, number)
+
+
 # -- worker to client
 
 
 def encode_welcome(worker_id: str, python: str, pid: int, gpu_uuids: list[str]) -> bytes:
     """Take the client."""
     return encode_frame(
-        ["welcome", {"worker_id": worker_id, "python": python, "pid": pid, "gpu_uuids": list(gpu_uuids)}]
+        [
+            "welcome",
+            {
+                "worker_id": worker_id,
+                "python": python,
+                "pid": pid,
+                "gpu_uuids": list(gpu_uuids),
+                "numbers_attempts": True,
+            },
+        ]
     )
 
 
@@ -192,9 +217,9 @@ def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
             return Output(task_id, stream, data)
         case [
             "welcome",
-            {"worker_id": str(worker_id), "python": str(python), "pid": int(pid), "gpu_uuids": list(uuids)},
+            {"worker_id": str(worker_id), "python": str(python), "pid": int(pid), "gpu_uuids": list(uuids), **rest},
         ]:
-            return Welcome(worker_id, python, pid, [str(uuid) for uuid in uuids])
+            return Welcome(worker_id, python, pid, [str(uuid) for uuid in uuids], rest.get("numbers_attempts") is True)
         case ["refused", dict(error)]:
             return Refused(error_from_dict(error))
     raise MalformedBody("not a frame of a worker", found=_describe(frame))

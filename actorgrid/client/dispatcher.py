@@ -23,7 +23,6 @@ from actorgrid.errors import (
     TaskTimedOut,
     TransportError,
     WorkerLost,
-    error_from_dict,
 )
 from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import (
@@ -34,11 +33,12 @@ from actorgrid.transports.task_frames import (
     encode_task,
 )
 
+from .call_errors import copy_of, only_older_tokens, raise_failure, worker_lost
 from .futures import TaskFuture
-from .lanes import MAX_LEASE_REQUESTS, STALL_S, Call, Lane, Link, Pace
+from .lanes import MAX_LEASE_REQUESTS, STALL_S, Call, Lane, Link, Pace, Token
 from .options import Shape, TaskOptions
 from .output import OutputPrinter
-from .pickling import FunctionCode, loads_value, with_cause
+from .pickling import FunctionCode, loads_value
 
 MAX_UNFINISHED = 100_000
 MAX_LANES = 256
@@ -224,6 +224,8 @@ class Dispatcher:
         sock: socket.socket,
         decoder: FrameDecoder,
         travel_s: float = 0.0,
+        token: Token | None = None,
+        numbers_attempts: bool = False,
     ) -> None:
         """A lease was granted and its worker said welcome, *travel_s* after our hello."""
         sock.setblocking(False)
@@ -231,13 +233,20 @@ class Dispatcher:
             lane.requests -= 1
             lane.failures = 0
             if not self._closed:
-                link = Link(lane, lease_id, worker_id, sock, decoder, time.monotonic(), travel_s)
+                hopeless = lane.granted(token)
+                self._finished(len(hopeless))
+                link = Link(
+                    lane, lease_id, worker_id, sock, decoder, time.monotonic(), travel_s, token, numbers_attempts
+                )
                 lane.links.append(link)
                 self._links[link.fd] = link
                 self._epoll.register(link.fd, select.EPOLLIN)
                 self._refill(link)
                 self._flush(link)
                 self._tick_soon()
+                for call in hopeless:
+                    call.done = True
+                    call.future.set_exception(only_older_tokens(call, token))
                 return
         sock.close()
         self._source.give_back(lease_id)
@@ -254,7 +263,7 @@ class Dispatcher:
             if lane.waiting:
                 self._tick_soon()
         for call in calls:
-            call.future.set_exception(_copy(error))
+            call.future.set_exception(copy_of(error))
 
     def drop_all(self) -> None:
         """The session is unknown to the host: no lease holds any more, everything is sent again."""
@@ -298,19 +307,20 @@ class Dispatcher:
             link.known.add(code.fn_id)
             link.out += encode_function(code.fn_id, code.code)
         link.took(call, estimate_s, now)
-        link.out += encode_task(call.task_id, code.fn_id, call.args, call.timeout_s)
+        number = call.attempt_number if link.numbers_attempts else 1
+        link.out += encode_task(call.task_id, code.fn_id, call.args, call.timeout_s, number)
 
     def _refill(self, link: Link) -> None:
         lane = link.lane
         now = time.monotonic()
         while lane.waiting and not link.lost:
-            call = lane.peek()
+            call = lane.peek(link)
             if call is None:
                 return
             estimate_s = self._pace.estimate_s(call.code.kin)
             if not link.has_room(estimate_s):
                 return
-            lane.pop()
+            lane.pop(link)
             self._put(link, call, estimate_s, now)
 
     def _flush(self, link: Link) -> None:
@@ -408,7 +418,7 @@ class Dispatcher:
             self._flush(link)
         for call, status, body in done:
             if not call.cancelled:
-                call.future.settle(_fail if status == FAILED else loads_value, body)
+                call.future.settle(raise_failure if status == FAILED else loads_value, body)
 
     def _ran_after_all(self, link: Link, frame: list[Any]) -> Call | None:
         """The answer to a recall. A worker that had started the call gives its outcome: the first one counts."""
@@ -440,6 +450,7 @@ class Dispatcher:
     def _tick(self, now: float) -> None:
         wanted: list[tuple[Lane, bool]] = []
         overdue: list[tuple[Link, Call]] = []
+        replaced: list[Link] = []
         with self._lock:
             busy = False
             for lane in self._lanes.values():
@@ -449,8 +460,15 @@ class Dispatcher:
                         self._refill(link)
                         self._flush(link)
                 self._recall(lane, now)
-                for link in lane.links:
+                outdated = lane.replaceable(now)
+                if outdated is not None:
+                    outdated.leaving = True
+                for link in list(lane.links):
                     head = link.head
+                    if link.leaving and head is None:
+                        self._unlink(link)
+                        replaced.append(link)
+                        lane.quiet_until = now
                     if head is None:
                         continue
                     link.stuck = now - link.mark > STALL_S
@@ -466,6 +484,9 @@ class Dispatcher:
                     if lane.requests >= MAX_LEASE_REQUESTS:
                         break
             self._ticking = busy
+        for link in replaced:
+            link.sock.close()
+            self._source.give_back(link.lease_id)
         for lane, first in wanted:
             self._source.want(lane, first)
         for link, call in overdue:
@@ -479,6 +500,7 @@ class Dispatcher:
         recalled = lane.recall(now)
         for link, call in reversed(recalled):
             link.gave(call.task_id, now)
+            call.may_have_begun(link.token)
             link.recalled[call.task_id] = call
             link.out += encode_cancel(call.task_id)
             lane.push(call, now, front=True)
@@ -499,6 +521,7 @@ class Dispatcher:
             calls = list(link.calls.values())
             for number, call in reversed(list(enumerate(calls))):
                 call.link = None
+                call.may_have_begun(link.token)  # each: answers of calls in front of it may be lost with the worker
                 if call.cancelled:
                     self._finished(1)
                 elif call.task_id in verdicts:
@@ -507,7 +530,7 @@ class Dispatcher:
                     if number == 0 and charge and not verdicts:  # workers run one call at a time: the first was it
                         call.losses_left -= 1
                     if call.losses_left < 0:
-                        ended.append((call, _lost(link, found)))
+                        ended.append((call, worker_lost(link, found)))
                     elif number == 0 and charge and not verdicts:
                         judged = call
                         self._judged.add(call)
@@ -547,25 +570,3 @@ class Dispatcher:
                 self._finished(1)
         if verdict is not None:
             call.future.set_exception(verdict)
-
-
-def _lost(link: Link, found: str) -> WorkerLost:
-    return WorkerLost(
-        "the worker died under the task, and no retry is left",
-        found=f"worker {link.worker_id}: {found or 'gone'}",
-        hint="does the task crash Python, end it (os._exit), or need more memory than there is? retries= sets how often"
-        " it is tried again",
-    )
-
-
-def _fail(body: bytes) -> Any:
-    error, exception = decode_failure_body(body)
-    raise with_cause(error, exception)
-
-
-def _copy(error: ActorGridError | None) -> ActorGridError:
-    """One exception object per future: a traceback belongs to one raise."""
-    assert error is not None
-    copied = error_from_dict(error.to_dict())
-    copied.__cause__ = error.__cause__
-    return copied

@@ -21,14 +21,22 @@ STALL_S = 0.02
 GROW_BACKLOG_S = 0.05
 MAX_LEASE_REQUESTS = 4
 MAX_PACES = 4096
+MAX_OLDER_GRANTS = MAX_LEASE_REQUESTS + 1
+"""So many leases in a row with too low a token: one at least was asked for after the loss, so the ledger is another."""
+
+Token = tuple[int, int]
 
 
 class Call:
-    """One task on its way."""
+    """One task on its way.
+
+    Once a worker may have begun it, it goes only to one whose lease has a greater token: what it writes to tells the
+    runs of one call apart by that (docs/fencing.md).
+    """
 
     __slots__ = (
-        "args", "cancelled", "code", "done", "estimate_s", "future", "lane", "link", "losses_left", "priority",
-        "task_id", "timeout_s",
+        "args", "attempt_number", "cancelled", "code", "done", "estimate_s", "future", "lane", "link", "losses_left",
+        "priority", "task_id", "timeout_s", "token",
     )  # fmt: skip
 
     def __init__(
@@ -54,20 +62,59 @@ class Call:
         self.estimate_s = 0.0
         self.cancelled = False  # its value is not wanted any more
         self.done = False  # it has its outcome
+        self.attempt_number = 1
+        self.token: Token | None = None  # the greatest under which it may have been begun
+
+    def may_have_begun(self, token: Token | None) -> None:
+        """A worker whose lease has *token* was sent it, and nobody can say that it did not start."""
+        self.attempt_number += 1
+        if token is not None and (self.token is None or token > self.token):
+            self.token = token
 
 
 class Link:
     """What we know of one leased worker. ``calls`` are with it, in the order sent; the first one is running."""
 
     __slots__ = (
-        "calls", "decoder", "fd", "fresh", "idle_since", "known", "lane", "lease_id", "load_s", "lost", "mark", "out",
-        "recalled", "sock", "stuck", "travel_s", "watches_out", "worker_id",
+        "calls",
+        "decoder",
+        "fd",
+        "fresh",
+        "idle_since",
+        "known",
+        "lane",
+        "lease_id",
+        "leaving",
+        "load_s",
+        "lost",
+        "mark",
+        "numbers_attempts",
+        "out",
+        "recalled",
+        "sock",
+        "stuck",
+        "token",
+        "travel_s",
+        "watches_out",
+        "worker_id",
     )  # fmt: skip
 
     def __init__(
-        self, lane: Lane, lease_id: str, worker_id: str, sock: Any, decoder: Any, now: float, travel_s: float = 0.0
+        self,
+        lane: Lane,
+        lease_id: str,
+        worker_id: str,
+        sock: Any,
+        decoder: Any,
+        now: float,
+        travel_s: float = 0.0,
+        token: Token | None = None,
+        numbers_attempts: bool = False,
     ) -> None:
         self.lane = lane
+        self.token = token  # of its lease
+        self.numbers_attempts = numbers_attempts  # whether the worker takes the number of an attempt
+        self.leaving = False  # takes nothing more, and is given back once it has nothing
         self.travel_s = travel_s  # there and back, when it was connected
         self.fresh = False  # what comes next was sent to an idle worker, and travelled both ways meanwhile
         self.lease_id = lease_id
@@ -93,6 +140,8 @@ class Link:
 
     def has_room(self, estimate_s: float) -> bool:
         """Whether one more call may be sent now."""
+        if self.leaving:
+            return False
         if not self.calls:
             return True
         return (
@@ -120,6 +169,10 @@ class Link:
         self.mark = now
         self.fresh = self.stuck = False
         return elapsed_s / count
+
+    def may_take(self, call: Call) -> bool:
+        """Whether its lease is newer than any under which the call may have been begun."""
+        return call.token is None or self.token is None or self.token > call.token
 
     def gave(self, task_id: int, now: float) -> Call | None:
         """A call ended or came back; ``None`` for one that is not here."""
@@ -169,10 +222,18 @@ class Lane:
         self.mean_s: float | None = None
         self.waiting_since = 0.0
         self._skipped = 0
+        self._older_grants = 0
         self._queues: dict[int, deque[Call]] = {}
+        self._again: deque[Call] = deque()  # may have been begun: they need a newer lease than that
 
     def push(self, call: Call, now: float, *, front: bool = False) -> None:
         """Let *call* wait; in *front* of its priority when it was sent before."""
+        if call.token is not None:
+            if self.waiting == 0:
+                self.waiting_since = now
+            self._again.appendleft(call)
+            self.waiting += 1
+            return
         queue = self._queues.get(call.priority)
         if queue is None:
             queue = self._queues[call.priority] = deque()
@@ -192,32 +253,38 @@ class Lane:
         self._skipped += 1
         if self._skipped > 1000 and self._skipped > self.waiting:
             self._skipped = 0
-            for queue in self._queues.values():
+            for queue in (self._again, *self._queues.values()):
                 alive = [kept for kept in queue if not (kept.cancelled or kept.done)]
                 queue.clear()
                 queue.extend(alive)
 
-    def peek(self) -> Call | None:
-        """The call to send next."""
-        for queue in self._queues.values():
-            while queue:
-                if not (queue[0].cancelled or queue[0].done):
-                    return queue[0]
-                queue.popleft()
-        return None
+    def peek(self, link: Link | None = None) -> Call | None:
+        """The call to send next: to *link*, if it is said."""
+        again = _first(self._again) if self._again else None
+        if again is not None and link is not None and not link.may_take(again):
+            again = None
+        for priority, queue in self._queues.items():
+            if again is not None and again.priority >= priority:
+                return again
+            fresh = _first(queue)
+            if fresh is not None:
+                return fresh
+        return again
 
-    def pop(self) -> Call | None:
+    def pop(self, link: Link | None = None) -> Call | None:
         """Take the call to send next out of the queue."""
-        call = self.peek()
+        call = self.peek(link)
         if call is not None:
-            self._queues[call.priority].popleft()
+            (self._again if call.token is not None else self._queues[call.priority]).popleft()
             self.waiting -= 1
         return call
 
     def drain(self) -> list[Call]:
         """Take all waiting calls out."""
-        calls = [call for call in itertools.chain(*self._queues.values()) if not (call.cancelled or call.done)]
+        queued = itertools.chain(self._again, *self._queues.values())
+        calls = [call for call in queued if not (call.cancelled or call.done)]
         self._queues.clear()
+        self._again.clear()
         self.waiting = 0
         return calls
 
@@ -240,16 +307,54 @@ class Lane:
         return sum(len(link.calls) - 1 for link in self.links if len(link.calls) > 1 and now - link.mark > STALL_S)
 
     def recall(self, now: float) -> list[tuple[Link, Call]]:
-        """Calls to ask back: they sit behind a long one while another worker has nothing to do."""
-        if not any(not link.calls for link in self.links):
+        """Calls to ask back: they sit behind a long one while a worker of a newer lease has nothing to do.
+
+        Of a newer one, because the call in front may end before the recall is read, and then they have begun.
+        """
+        idle = [link for link in self.links if not (link.calls or link.leaving)]
+        if not idle:
             return []
+        newest = _newest(idle)
         return [
             (link, call)
             for link in self.links
-            if len(link.calls) > 1 and now - link.mark > STALL_S
+            if len(link.calls) > 1 and now - link.mark > STALL_S and _is_older(link.token, newest)
             for call in itertools.islice(link.calls.values(), 1, None)
             if not call.cancelled
         ]
+
+    def lacks_newer(self) -> bool:
+        """Whether a call waits that may have been begun under a newer lease than any worker here has."""
+        again = _first(self._again) if self._again else None
+        return again is not None and not any(link.may_take(again) for link in self.links if not link.leaving)
+
+    def replaceable(self, now: float) -> Link | None:
+        """The worker to give back for one of a newer lease; ``None`` while none is needed, or one may come besides."""
+        if now >= self.quiet_until or self.requests or any(link.leaving for link in self.links):
+            return None
+        idle = [link for link in self.links if not link.calls]
+        newest = _newest(idle)
+        stalled = [link for link in self.links if len(link.calls) > 1 and now - link.mark > STALL_S]
+        if idle and (self.lacks_newer() or not all(_is_older(link.token, newest) for link in stalled)):
+            return min(idle, key=lambda link: link.token or (0, 0))
+        return min(self.links, key=lambda link: link.load_s, default=None) if self.lacks_newer() else None
+
+    def granted(self, token: Token | None) -> list[Call]:
+        """A lease came, with *token*; gives the calls for which none will ever be new enough."""
+        for link in self.links:
+            link.leaving = False
+        again = _first(self._again) if self._again else None
+        if again is None or _is_older(again.token, token):
+            self._older_grants = 0
+            return []
+        self._older_grants += 1
+        if self._older_grants < MAX_OLDER_GRANTS:
+            return []
+        self._older_grants = 0
+        hopeless = [call for call in self._again if not (call.cancelled or call.done)]
+        self._again.clear()
+        self.waiting -= len(hopeless)
+        return hopeless
 
     def wants_lease(self, now: float) -> bool:
         """Whether to ask for one more worker: the first at once, others while the queue would last."""
@@ -261,8 +366,26 @@ class Lane:
             return True
         if now < self.quiet_until:
             return False
-        if stalled:
+        if stalled or self.lacks_newer():
             return True
         if self.mean_s is None or now - self.waiting_since > 1.0:
             return now - self.waiting_since > STALL_S
         return self.waiting * self.mean_s / max(1, len(self.links)) > GROW_BACKLOG_S
+
+
+def _first(queue: deque[Call]) -> Call | None:
+    """The first that is still wanted; others are dropped on the way."""
+    while queue:
+        if not (queue[0].cancelled or queue[0].done):
+            return queue[0]
+        queue.popleft()
+    return None
+
+
+def _newest(links: list[Link]) -> Token | None:
+    return max((link.token for link in links if link.token is not None), default=None)
+
+
+def _is_older(token: Token | None, other: Token | None) -> bool:
+    """Whether *token* is below *other*; as far as can be told, where an older host names none."""
+    return token is None or other is None or token < other

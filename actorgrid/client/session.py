@@ -251,7 +251,8 @@ class Session:
             sock.close()
             self.give_back(lease_id)
             raise
-        self._dispatcher.add(lane, lease_id, answer.worker_id, sock, decoder, travel_s)
+        token = (int(grant["token"][0]), int(grant["token"][1]))
+        self._dispatcher.add(lane, lease_id, answer.worker_id, sock, decoder, travel_s, token, answer.numbers_attempts)
 
     def _return_leases(self) -> None:
         while (given_back := self._returns.get()) is not None:

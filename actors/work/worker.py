@@ -39,6 +39,7 @@ from actorgrid.errors import (
     UnknownKey,
     WrongToken,
 )
+from actorgrid.task_context import ATTEMPT_NUMBER
 from actorgrid.transports.frames import FrameDecoder, encode_frame
 from actorgrid.transports.task_frames import (
     MAX_BODY_BYTES,
@@ -381,6 +382,8 @@ class Worker:
             self._reply(client, encode_failure(task_id, TaskCancelled("cancelled before it started")))
             return
         self._task_id = task_id
+        if task.attempt_number != 1:
+            os.environ[ATTEMPT_NUMBER] = str(task.attempt_number)
         try:
             function = self._function(client, task.fn_id)
             args, kwargs = pickle.loads(task.args)  # nosec B301 - from the authenticated owner of this worker
@@ -394,6 +397,8 @@ class Worker:
                 self._stop_timer()  # the timer struck inside the clean-up
             named, exception = self._describe(error, task)
             reply = encode_failure(task_id, named, exception)
+        if task.attempt_number != 1:
+            os.environ[ATTEMPT_NUMBER] = "1"
         for tee in self._tees:
             if tee._held:
                 tee.flush()

@@ -171,7 +171,7 @@ class StandIn:
             "worker_id": worker.worker_id,
             "socket_path": worker.path,
             "secret": worker.begin(session_id, body["env"]),
-            "token": [1, 1],
+            "token": [1, self._made],
             "gpu_uuids": [],
             "enforcement": "none",
             "tenancy": "single",

@@ -134,3 +134,73 @@ def test_ended_calls_free_the_load() -> None:
     assert worker.gave(1, 5.0) is not None
     assert worker.gave(1, 5.0) is None
     assert (worker.load_s, worker.idle_since) == (0.0, 5.0)
+
+
+def leased(queue: Lane, name: str, index: int) -> Link:
+    made = link(queue, name)
+    made.token = (1, index)
+    return made
+
+
+def test_what_may_have_begun_goes_to_a_newer_lease_only_and_others_go_on() -> None:
+    queue = lane()
+    older = leased(queue, "a", 5)
+    again, fresh = call(queue, 1), call(queue, 2)
+    again.may_have_begun((1, 7))
+    queue.push(fresh, 0.0)
+    queue.push(again, 0.0, front=True)
+    assert again.attempt_number == 2 and queue.waiting == 2
+    assert queue.pop(older) is fresh and queue.peek(older) is None
+    assert queue.lacks_newer() and queue.wants_lease(0.0)
+    equal, newer = leased(queue, "b", 7), leased(queue, "c", 8)
+    assert queue.peek(equal) is None
+    assert not queue.lacks_newer() and queue.pop(newer) is again and queue.waiting == 0
+    again.may_have_begun((1, 6))  # of a worker that was older: the greatest counts
+    assert again.token == (1, 7) and again.attempt_number == 3
+
+
+def test_an_older_worker_is_given_back_only_where_no_room_is_for_a_newer_one() -> None:
+    queue = lane()
+    busy, idle = leased(queue, "a", 4), leased(queue, "b", 5)
+    busy.took(call(queue, 1), 0.001, 0.0)
+    again = call(queue, 2)
+    again.may_have_begun((1, 7))
+    queue.push(again, 0.0)
+    assert queue.replaceable(0.5) is None and queue.wants_lease(0.5)
+    queue.quiet_until = 2.0  # there was no room
+    assert queue.replaceable(0.5) is idle
+    idle.leaving = True
+    assert queue.replaceable(0.5) is None and not idle.has_room(0.0) and queue.pick(0.0) is not idle
+    queue.links.remove(idle)
+    assert queue.replaceable(0.5) is busy
+    busy.leaving = True
+    assert queue.granted((1, 9)) == [] and not busy.leaving  # one came after all
+
+
+def test_calls_behind_a_long_one_are_not_recalled_to_an_older_lease() -> None:
+    queue = lane()
+    stuck, idle = leased(queue, "a", 5), leased(queue, "b", 4)
+    for number in range(3):
+        stuck.took(call(queue, number), 0.0001, 0.0)
+    assert queue.recall(1.0) == [] and queue.wants_lease(1.0)
+    queue.quiet_until = 2.0
+    assert queue.replaceable(1.0) is idle
+    idle.token = (1, 6)
+    assert [found.task_id for _, found in queue.recall(1.0)] == [1, 2] and queue.replaceable(1.0) is None
+
+
+def test_a_ledger_that_was_made_anew_is_not_asked_for_ever() -> None:
+    queue = lane()
+    again = call(queue, 1)
+    again.may_have_begun((1, 700))
+    queue.push(again, 0.0)
+    assert [queue.granted((1, index)) for index in range(1, 6)] == [[], [], [], [], [again]]
+    assert queue.waiting == 0 and queue.peek() is None
+
+
+def test_hosts_that_name_no_token_are_no_reason_to_wait() -> None:
+    queue = lane()
+    again = call(queue, 1)
+    again.may_have_begun(None)
+    queue.push(again, 0.0, front=True)
+    assert queue.pop(link(queue, "a")) is again

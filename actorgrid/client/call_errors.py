@@ -1,0 +1,46 @@
+"""The errors that end a session task: of its worker, of its leases, and of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.errors import ActorGridError, StaleToken, WorkerLost, error_from_dict
+from actorgrid.fencing import FencingToken
+from actorgrid.transports.task_frames import decode_failure_body
+
+from .lanes import Call, Link, Token
+from .pickling import with_cause
+
+
+def only_older_tokens(call: Call, token: Token | None) -> StaleToken:
+    """No lease will be new enough for a call that may have begun."""
+    return StaleToken(
+        "the task may have begun before, and the cluster grants only older tokens than that",
+        asked=f"a token above {FencingToken(*call.token)}" if call.token else "",
+        found=f"{FencingToken(*token)}" if token else "",
+        hint="has the cluster been made anew meanwhile? then submit the task again",
+    )
+
+
+def worker_lost(link: Link, found: str) -> WorkerLost:
+    """The worker of *link* went once too often under a call."""
+    return WorkerLost(
+        "the worker died under the task, and no retry is left",
+        found=f"worker {link.worker_id}: {found or 'gone'}",
+        hint="does the task crash Python, end it (os._exit), or need more memory than there is? retries= sets how often"
+        " it is tried again",
+    )
+
+
+def raise_failure(body: bytes) -> Any:
+    """Raise what the body of a failed result says."""
+    error, exception = decode_failure_body(body)
+    raise with_cause(error, exception)
+
+
+def copy_of(error: ActorGridError | None) -> ActorGridError:
+    """One exception object per future: a traceback belongs to one raise."""
+    assert error is not None
+    made = error_from_dict(error.to_dict())
+    made.__cause__ = error.__cause__
+    return made
