@@ -9,7 +9,7 @@ KERNELS := $(wildcard hotpath/*.pyx hotpath/*.pxd)
 # Through the links, so that ruff sees actorgrid.actors and bans a bare `actors`.
 SOURCES := $(wildcard actorgrid/*/) $(wildcard actorgrid/*.py) tests setup.py
 
-.PHONY: run venv test coverage lint types bench soak sanitize wheel clean
+.PHONY: run venv test test-system coverage lint types bench soak sanitize wheel clean
 .DEFAULT_GOAL := run
 
 $(BIN)/python:
@@ -37,8 +37,16 @@ run: $(READY)
 
 venv: $(READY)
 
+# Two tiers (docs/testing.md). Two at a time on any machine: most of the time goes by in waiting for processes. Files
+# stay whole, because tests of one file share a started host.
+TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
+
 test: $(TESTING)
-	$(BIN)/python -m pytest -m 'not soak' -n 2 --dist loadfile --no-loadscope-reorder  # most of the time goes by in waiting for processes
+	$(BIN)/python -m pytest -m 'not system and not soak' $(TWO_AT_A_TIME)
+
+# Whole agents and clusters of them, network namespaces, faults: what `make test` leaves out.
+test-system: $(TESTING)
+	$(BIN)/python -m pytest -m 'system and not soak' $(TWO_AT_A_TIME)
 
 coverage: $(TESTING)
 	$(BIN)/python -m tests.measure -m 'not soak'

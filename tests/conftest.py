@@ -14,7 +14,14 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 
-@pytest.hookimpl(trylast=True)
+LONG_FIRST = ("tests/system/",)
+"""Folders whose files take longest. They are begun first: a process that begins them late leaves the other idle."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before the marks are asked for by -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole clusters first: a process that begins with the longest files late leaves the other with nothing to do."""
-    items.sort(key=lambda item: "tests/system/" not in item.nodeid)
+    """Sort the tests into their tiers, and those that take long to the front."""
+    for item in items:
+        if item.nodeid.startswith("tests/system/"):
+            item.add_marker(pytest.mark.system)
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG_FIRST))
