@@ -6,7 +6,7 @@ from libc.math cimport INFINITY, fmax, isinf
 from libc.stdlib cimport qsort
 from libc.string cimport memcpy, memmove, memset
 
-from actorgrid.hotpath.room import ENDS_MAX as _ENDS_MAX
+from actorgrid.hotpath.capacity import ENDS_MAX as _ENDS_MAX
 
 cdef enum:
     BY_END, BY_START_AND_SEQUENCE, BY_START, BY_END_ALONE

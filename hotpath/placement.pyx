@@ -9,9 +9,9 @@ from libc.string cimport memcpy, memset
 from operator import index as as_index
 
 from actorgrid.errors import AdoptRefused, BadRequest, DuplicateNode, UnknownNode, UnknownPlacement
-from actorgrid.hotpath.misfit import explain_misfit
+from actorgrid.hotpath.explain import explain_misfit
 from actorgrid.hotpath.completion import share_worth, whole_worth
-from actorgrid.hotpath.mix import DEFAULT_MIX, MIX_WEIGHT, check_mix, extent, sum_up
+from actorgrid.hotpath.typical_mix import DEFAULT_MIX, MIX_WEIGHT, check_mix, extent, sum_up
 from actorgrid.hotpath.records import (
     MAX_GANG as _MAX_GANG,
     MAX_GPUS_PER_NODE,

@@ -13,8 +13,8 @@ cimport cython
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
-from actorgrid.hotpath.mix import MIX_WEIGHT as _MIX_WEIGHT
-from actorgrid.hotpath.mix import DEMAND_UNIT as _DEMAND_UNIT, KINDS_MAX as _KINDS_MAX
+from actorgrid.hotpath.typical_mix import MIX_WEIGHT as _MIX_WEIGHT
+from actorgrid.hotpath.typical_mix import DEMAND_UNIT as _DEMAND_UNIT, KINDS_MAX as _KINDS_MAX
 from actorgrid.hotpath.reference.completion import PART_BITS as _PART_BITS, UNIT as _UNIT
 from actorgrid.hotpath.reference.model_price import (
     FILLED_TENTHS as _FILLED_TENTHS,

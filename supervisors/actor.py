@@ -21,13 +21,13 @@ from setproctitle import setproctitle
 from thespian.actors import Actor, ActorExitRequest, ChildActorExited, ThespianWatch, WakeupMessage, WatchMessage
 
 from actorgrid.errors import ActorGridError, StartFailed
-from actorgrid.transports.thespian_unix import PARCEL, Parcel, PeerLost, UnixTransport, address_of, name_of
+from actorgrid.transports.unix.thespian import PARCEL, Parcel, PeerLost, UnixTransport, address_of, name_of
 
 from .actor_runtime import CRASH_EXIT_STATUS, HELD_MAX, ActorRuntime
 from .child_runtime import SupervisorRuntime, told_to_stop
 from .crash_report import log_crash
 from .exits import ExitReason, from_error
-from .pulse import adopt
+from .heartbeat import adopt
 from .wire import (
     CameBack,
     Ended,

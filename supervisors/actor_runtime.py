@@ -29,8 +29,8 @@ from actorgrid.errors import ActorGridError, MailboxFull, NoSuchActor, PeerGone,
 from .crash_report import STATE_ATTRIBUTES_MAX, TRACEBACK_TAIL_CHARACTERS
 from .envelope import CALL, CAST, ERROR, REPLY, SIGNAL, Beat, Envelope
 from .exits import SHUTDOWN, ExitReason, LastMoments, from_error
+from .heartbeat import OwnPulse
 from .inspection import shown_message
-from .pulse import OwnPulse
 from .ref import Ref
 from .registry import Registry
 from .server import Server

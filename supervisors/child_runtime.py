@@ -22,7 +22,7 @@ from actorgrid.errors import ActorGridError, MailboxFull, PeerGone, StartFailed,
 from .actor_runtime import ActorRuntime, Process, hand_on
 from .child import ChildSpec
 from .exits import SHUTDOWN, ExitReason, LastMoments, from_error, from_status
-from .pulse import TRACEBACK_WAIT_S, OwnPulse, Pulse
+from .heartbeat import TRACEBACK_WAIT_S, OwnPulse, Pulse
 from .ref import Ref
 from .supervisor import Started
 from .watchdog import Hung, Watchdog

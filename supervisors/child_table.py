@@ -14,7 +14,7 @@ from actorgrid.errors import ActorGridError, CallTimeout, NoSuchChild
 
 from .child import ChildSpec
 from .exits import ExitReason
-from .orders import (
+from .instructions import (
     CancelTimer,
     Forgotten,
     Instruction,

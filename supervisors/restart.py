@@ -43,8 +43,7 @@ from actorgrid.errors import (
 from .child import CHILDREN_MAX, ChildSpec, SupervisorFlags, check_significance, check_supervisor
 from .child_table import Child, ChildTable
 from .exits import ExitReason, describe_status
-from .intensity import Intensity, retry_delay_s, who_shares_fate
-from .orders import (
+from .instructions import (
     Exit,
     GoOnWithout,
     Instruction,
@@ -53,6 +52,7 @@ from .orders import (
     Stopping,
     Tag,
 )
+from .intensity import Intensity, retry_delay_s, who_shares_fate
 
 LINGER_S = 1.0
 REQUESTS_MAX = 1000

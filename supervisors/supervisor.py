@@ -23,7 +23,7 @@ from .child import ChildSpec, SupervisorFlags
 from .child_table import Child
 from .crash_report import log_crash
 from .exits import ExitReason
-from .orders import (
+from .instructions import (
     CancelTimer,
     Exit,
     Forgotten,

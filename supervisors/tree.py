@@ -25,15 +25,15 @@ from time import monotonic
 from typing import Any
 
 from actorgrid.errors import ActorDown, ActorGridError, CallTimeout, NoSuchActor, PeerGone, StartFailed
-from actorgrid.transports.thespian_unix import Parcel, PeerLost
-from actorgrid.transports.unix_system import Ready, UnixSystem
+from actorgrid.transports.unix.system import Ready, UnixSystem
+from actorgrid.transports.unix.thespian import Parcel, PeerLost
 
 from .actor import SupervisorActor
 from .child import kind_of
 from .crash_report import log_crash
 from .envelope import CALL, CAST, ERROR, Envelope
+from .heartbeat import Pulse
 from .missing import no_such_server
-from .pulse import Pulse
 from .ref import Ref
 from .registry import Registry
 from .watchdog import Watchdog

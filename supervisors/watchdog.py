@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .pulse import Reading
+    from .heartbeat import Reading
 
 BEATS_MISSED_MAX = 3
 """Beats that an idle child may miss, besides the margin."""

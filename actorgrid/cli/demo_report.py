@@ -74,7 +74,7 @@ def shortage(steps: Sequence[Step], capacity: Mapping[str, int], asked: Mapping[
 
     *capacity*: of the host, by the names of ``binding.NAMES``; *asked*: what a job of each kind takes of them.
     """
-    from actorgrid.actors.cluster.binding import Room, binding
+    from actorgrid.actors.cluster.explain.binding import Room, binding
 
     moments = sorted({step.placed_at for step in steps})
     most, found = 0, ""

@@ -151,9 +151,9 @@ def restore(call: Call, file: Path, replace: bool) -> None:
     voter; add the others again.
     """
     from actorgrid.actors.consensus.ledger_backup import restore as put_back
-    from actorgrid.actors.consensus.raft.messages import ConfState
+    from actorgrid.actors.host.enrolment import FIRST_NODE, kept_place
     from actorgrid.actors.host.lock import AgentLock
-    from actorgrid.actors.host.place import FIRST_NODE, kept_place
+    from actorgrid.actors.raft.messages import ConfState
     from actorgrid.configs.paths import HostPaths
 
     paths = HostPaths(call.resolved_data_dir)
@@ -183,9 +183,9 @@ def recover(call: Call, survivor: bool) -> None:
     anew in an empty directory. Never start a majority of them again: they would go on as the old cluster.
     """
     from actorgrid.actors.consensus.recovery import recover as go_on
-    from actorgrid.actors.host.identity import ensure_host_id
+    from actorgrid.actors.files.identity import ensure_host_id
+    from actorgrid.actors.host.enrolment import kept_place
     from actorgrid.actors.host.lock import AgentLock
-    from actorgrid.actors.host.place import kept_place
     from actorgrid.configs.paths import HostPaths
     from actorgrid.errors import WrongState
 

@@ -15,8 +15,8 @@ from .printing import say
 from .show import progress, span, table
 
 if TYPE_CHECKING:
-    from actorgrid.chaos.replay.runs import Run
-    from actorgrid.chaos.replay.workload import Node, Task
+    from actorgrid.replay.runs import Run
+    from actorgrid.replay.workload import Node, Task
 
 MODES = ("inflate", "churn", "queue")
 PICTURE = click.Path(path_type=Path, dir_okay=False)
@@ -65,8 +65,8 @@ def command(
     -gpuspec25, -multigpu20), philly, philly-11cb48, philly-ee9e8c or chronus, all of them in the package; or give files
     of your own. Needs no host. The same seed gives the same figures, latencies apart.
     """
-    from actorgrid.chaos.replay import plots, runs
     from actorgrid.hotpath import PlacementEngine
+    from actorgrid.replay import plots, runs
 
     if picture is not None:
         plots.check(picture)
@@ -130,7 +130,7 @@ def command(
 
 def _read(trace: str | None, options: dict[str, Any]) -> tuple[str, str, list[Node], list[Task]]:
     """Name, mode, nodes and tasks. Raises BadRequest."""
-    from actorgrid.chaos.replay import catalogue, tables, workload
+    from actorgrid.replay import catalogue, tables, workload
 
     nodes_file, tasks_file = options["nodes_file"], options["tasks_file"]
     columns = tables.parse_map(options["maps"])

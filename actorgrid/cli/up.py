@@ -60,7 +60,7 @@ def command(
     are without it). --port, --gpus and --set are kept with the data directory, and hold at later starts where nothing
     else is said.
     """
-    from actorgrid.configs.apart import settings_read_apart
+    from actorgrid.configs.load_in_child import settings_read_apart
     from actorgrid.configs.start_options import Flag
 
     given = click.get_current_context().get_parameter_source("token") is ParameterSource.COMMANDLINE
@@ -102,7 +102,7 @@ def command(
             _say(sentence)
     order = None
     if member is not None and token is not None:
-        from actorgrid.actors.host.place import JoinOrder
+        from actorgrid.actors.host.enrolment import JoinOrder
 
         order = JoinOrder(member, token)
     run_host(

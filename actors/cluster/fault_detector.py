@@ -21,8 +21,8 @@ from actorgrid.supervisors.envelope import Beat
 from actorgrid.supervisors.runtime import Timer
 from actorgrid.supervisors.server import Server, handles
 
-from ..consensus.messages import Applied, Query
-from ..consensus.mirror import LedgerMirror
+from ..ledger.client import LedgerMirror
+from ..ledger.messages import Applied, Query
 from ..replication.messages import Mutate
 from .core import Vitals
 from .health import Verdict

@@ -9,10 +9,10 @@ from typing import Any
 from actorgrid.errors import ActorGridError, NotLeader
 from actorgrid.supervisors.server import Server
 
-from ..consensus.messages import Query
-from ..consensus.mirror import LedgerMirror
-from ..consensus.trust import BUNDLE
-from ..gpu.unfit import told
+from ..gpu.unhealthy_devices import told
+from ..ledger.client import LedgerMirror
+from ..ledger.messages import Query
+from ..ledger.tables.trust import BUNDLE
 from ..links.messages import AskLeader
 from .health import AWAY_KNOWN_S, BoundFact, Facts, HostFact, LedgerFact, Verdict, verdict
 

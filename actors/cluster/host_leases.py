@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..consensus.records import MAX_ISOLATION_S, isolation_of
+from ..ledger.records import MAX_ISOLATION_S, isolation_of
 from ..work.host_lease import LEASE_MAX_S
 
 MARGIN_S = 0.5

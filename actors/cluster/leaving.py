@@ -13,11 +13,11 @@ from typing import Any
 from actorgrid.errors import ActorGridError, NotFound, WrongState
 from actorgrid.supervisors.server import Server
 
-from ..consensus import commands
-from ..consensus.messages import Query
-from ..consensus.mirror import LEADERLESS_S, LedgerMirror
-from ..host.departure import mark_departed
+from ..files.departure import mark_departed
 from ..host.messages import StopHost
+from ..ledger import commands
+from ..ledger.client import LEADERLESS_S, LedgerMirror
+from ..ledger.messages import Query
 from ..links.messages import AskHost, AskLeader
 from .messages import LeaveHost, LeaveStep
 

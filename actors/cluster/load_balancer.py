@@ -17,10 +17,10 @@ from typing import Any
 from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, PythonMismatch, TooManySessions, UnknownSession
 from actorgrid.supervisors.server import Server, handles
 
-from ..consensus.messages import Applied, Snapshot
-from ..consensus.mirror import LedgerMirror
-from ..consensus.records import UNKNOWN_USER
 from ..gpu.messages import AcquireLease
+from ..ledger.client import LedgerMirror
+from ..ledger.messages import Applied, Snapshot
+from ..ledger.records import UNKNOWN_USER
 from ..links.messages import AskHost, AskLeader, OpenRelay
 from ..work.messages import AttachLease, DetachLease, TellWorkerEnd
 from ..work.worker_end import UNKNOWN, WorkerEnding

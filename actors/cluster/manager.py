@@ -18,20 +18,21 @@ from actorgrid.supervisors.envelope import GetStatus, SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
 
-from ..consensus.command_checks import VERSION
-from ..consensus.commands import change_member
-from ..consensus.exec_limits import check_exec
-from ..consensus.messages import Applied, Query, Snapshot
-from ..consensus.mirror import LEADERLESS_S, LedgerMirror
-from ..consensus.waiting_bytes import LIMITS_SINCE
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
+from ..ledger.client import LEADERLESS_S, LedgerMirror
+from ..ledger.command_checks import VERSION
+from ..ledger.commands import change_member
+from ..ledger.exec_limits import check_exec
+from ..ledger.messages import Applied, Query, Snapshot
+from ..ledger.tables.waiting_bytes import LIMITS_SINCE
 from ..links.messages import AskHost, AskHosts
 from ..work.containment_here import containment_here
 from ..work.messages import StartDelay
-from .absence import Absence
-from .binding import short_for
 from .condition import away_s, condition_of, keeping_back, not_told, summary_of, unsure_note
 from .core import choose_pool
+from .explain.binding import short_for
+from .explain.contention import options, other_kinds, reduced
+from .explain.why import Circumstances, explain_job
 from .leaving import Leaving
 from .messages import (
     AllowAbsence,
@@ -49,9 +50,8 @@ from .messages import (
     SubmitJobs,
     Why,
 )
-from .room import options, other_kinds, reduced
+from .planned_restart import Absence
 from .submissions import Submissions
-from .why import Circumstances, explain_job
 
 VERSION_TOLD_S = 600.0
 """A minority waits for the others to come back."""

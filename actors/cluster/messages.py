@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class SubmitJobs:
-    """Accept jobs, all or none. Each is a job record without state (see consensus/commands.py).
+    """Accept jobs, all or none. Each is a job record without state (see ledger/commands.py).
 
     Answer: list of {"job_id", "duplicate"}; given only after the ledger committed them.
     Raises UnknownGpuModel, TooManyGpus, RequestTooLarge, QuotaExceeded (more than the user may ever hold), QueueFull,
@@ -119,7 +119,7 @@ class ChangeSetting:
 
 @dataclass(frozen=True, slots=True)
 class SetQuota:
-    """Hold a user to ``limits`` (see consensus/quotas.py), or, with ``None``, to none of one's own.
+    """Hold a user to ``limits`` (see ledger/tables/quotas.py), or, with ``None``, to none of one's own.
 
     Answer: {"user", "limits", "previous"}. Raises NotFound when there is none to remove, BadRequest.
     """

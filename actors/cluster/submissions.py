@@ -17,7 +17,7 @@ from actorgrid.errors import ActorGridError, CallTimeout, MailboxFull, NoQuorum,
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
-from ..consensus.snapshot_format import pack
+from ..ledger.snapshot import pack
 
 TOGETHER_JOBS = 1_000
 TOGETHER_BYTES = 256 * 1024

@@ -16,34 +16,34 @@ from dataclasses import replace
 from time import time
 from typing import Any, ClassVar
 
+from actorgrid.actors.ledger.command_checks import check, refuse_if_too_new
+from actorgrid.actors.ledger.commands import compare_digest, decode_entry, encode_entry, expire_lock
+from actorgrid.actors.ledger.messages import HandOver, Propose, Proposed, Query, Snapshot, Subscribe
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.ledger.snapshot import FORMAT
+from actorgrid.actors.raft.messages import NO_NODE, Dropped, DroppedLater, Message
 from actorgrid.errors import ActorGridError, MailboxFull, NotLeader, StorageError
-from actorgrid.supervisors.collection import collection_paused
+from actorgrid.supervisors.gc_pause import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
 from ..security.messages import MaterialChanged
 from .admission import Admission, refuse_here
-from .command_checks import check, refuse_if_too_new
-from .commands import compare_digest, decode_entry, encode_entry, expire_lock
+from .affected_hosts import hosts_concerned
+from .apply import Done
 from .commit_times import CommitTimes
-from .concerned import hosts_concerned
 from .departures import Departures
-from .disk_room import DiskRoom
-from .entries import Done
+from .disk_space import DiskRoom
+from .electorate_policy import heir, next_step, successor
 from .figures import ledger_figures
-from .followers import Followers
-from .heard import Heard
-from .linearizable import Reads
+from .last_contact import Heard
 from .lock_leases import LockLeases
-from .messages import HandOver, Propose, Proposed, Query, Snapshot, Subscribe
-from .outcome import Outcome
 from .queries import Queries
-from .raft.messages import NO_NODE, Dropped, DroppedLater, Message
 from .raft_links import RaftLinks
-from .snapshot_format import FORMAT
+from .reads import Reads
+from .replica import Voter
 from .stalls import Stalls
-from .voter import Voter
-from .voter_policy import heir, next_step, successor
+from .subscribers import Followers
 
 BACKLOG_MAX = 10_000
 HOUSEKEEPING_S = 1.0

@@ -21,13 +21,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from actorgrid.actors.ledger.attempt_ids import attempt_of, job_of, number_of, rank_of
+from actorgrid.actors.ledger.command_checks import Command, check, refuse_if_too_new
+from actorgrid.actors.ledger.commands import decode_entry
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.raft.messages import ConfState, Entry, Message
 from actorgrid.errors import ActorGridError, NotAVoter
-
-from .attempt_ids import attempt_of, job_of, number_of, rank_of
-from .command_checks import Command, check, refuse_if_too_new
-from .commands import decode_entry
-from .ledger import Ledger
-from .raft.messages import ConfState, Entry, Message
 
 HELD_MAX = 1_000
 HELD_BYTES_MAX = 16 * 2**20

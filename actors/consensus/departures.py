@@ -8,7 +8,7 @@ from time import time
 from actorgrid.errors import CertificateRefused, HostRemoved
 from actorgrid.supervisors.server import Server
 
-from ..host.departure import mark_departed, removed
+from ..files.departure import mark_departed, removed
 from ..host.messages import StopHost
 from .member_links import ANOTHER_KEY, REMOVED
 

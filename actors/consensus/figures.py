@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .commit_times import CommitTimes
-from .voter import Voter
+from .replica import Voter
 
 
 def ledger_figures(voter: Voter, commit_times: CommitTimes, refused: Mapping[str, int]) -> dict[str, float]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from actorgrid.actors.ledger.job_filter import JobFilter
+from actorgrid.actors.ledger.outcome import Event, Outcome
+from actorgrid.actors.raft.storage.store import Store
 from actorgrid.errors import LogCorrupted, LogFailed, StorageError
-
-from .job_filter import JobFilter
-from .outcome import Event, Outcome
-from .store import Store
 
 log = logging.getLogger("actorgrid.consensus")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from actorgrid.errors import ActorGridError, FrameTooLarge, MailboxFull, MalformedMessage
 from actorgrid.sizes import RAFT_MESSAGE_BYTES_MAX
-from actorgrid.transports.peer_calls import Stream
+from actorgrid.transports.peer.calls import Stream
 
 TARGET = "raft"
 QUEUED_BYTES_MAX = 2 * RAFT_MESSAGE_BYTES_MAX

@@ -20,19 +20,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from actorgrid.configs.durable import sync_folder
+from actorgrid.actors.ledger.commands import new_term
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.raft.messages import ConfState, HardState
+from actorgrid.actors.raft.storage.disk import members_to_text
+from actorgrid.actors.raft.storage.log import Reset, SegmentLog
+from actorgrid.actors.raft.storage.segments import NO_ROOM, segment_paths
+from actorgrid.actors.raft.storage.store import Store
+from actorgrid.configs.fsync import sync_folder
 from actorgrid.errors import BadRequest, DataDirUnusable, DiskFull, LogCorrupted, StorageError
 
-from .commands import new_term
 from .history import WRITE_AT_ROWS, History
-from .ledger import Ledger
 from .ledger_check import Checked, Report, check, copy_store
-from .log import Reset, SegmentLog
-from .outcome import Outcome
-from .raft.messages import ConfState, HardState
-from .raft_storage import members_to_text
-from .segment_files import NO_ROOM, segment_paths
-from .store import Store
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -13,21 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actorgrid.errors import ActorGridError, BadRequest, DataDirUnusable, LogCorrupted, StorageError
-
-from .acknowledged import AcknowledgedMark, acknowledged_lost
-from .command_checks import check as check_command
-from .commands import decode_entry
-from .entries import apply_entry
-from .entry_table import EntryTable, OutOfPlace
-from .ledger import Ledger
-from .log_changes import Cut, Reset, change_of, hold
-from .outcome import Outcome
-from .raft.codec import decode_conf_change
-from .raft.messages import ConfState, Entry, HardState
-from .raft_storage import members_from_text
-from .record import HARD_STATE, KIND_NAMES, Damage, entries_of, hard_state_of
-from .segment_files import (
+from actorgrid.actors.ledger.command_checks import check as check_command
+from actorgrid.actors.ledger.commands import decode_entry
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.raft.codec import decode_conf_change
+from actorgrid.actors.raft.messages import ConfState, Entry, HardState
+from actorgrid.actors.raft.storage.disk import members_from_text
+from actorgrid.actors.raft.storage.durable_watermark import AcknowledgedMark, acknowledged_lost
+from actorgrid.actors.raft.storage.entry_table import EntryTable, OutOfPlace
+from actorgrid.actors.raft.storage.log_changes import Cut, Reset, change_of, hold
+from actorgrid.actors.raft.storage.log_record import HARD_STATE, KIND_NAMES, Damage, entries_of, hard_state_of
+from actorgrid.actors.raft.storage.segments import (
     RECOVERY_HINT,
     Located,
     SegmentStart,
@@ -37,7 +34,10 @@ from .segment_files import (
     segment_paths,
     walk,
 )
-from .store import Store, StoredSnapshot
+from actorgrid.actors.raft.storage.store import Store, StoredSnapshot
+from actorgrid.errors import ActorGridError, BadRequest, DataDirUnusable, LogCorrupted, StorageError
+
+from .apply import apply_entry
 
 Report = Callable[[str, int, int], None]
 """Told what is done, how far, and of how much."""

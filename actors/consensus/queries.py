@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+from actorgrid.actors.ledger.job_filter import JobFilter
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.ledger.tables.jobs import FINAL, QUEUED
 from actorgrid.errors import BadRequest, UnknownJob
 
 from .history import History
-from .job_filter import JobFilter
-from .jobs import FINAL, QUEUED
-from .ledger import Ledger
 
 LIST_MAX = 10_000
 LIST_DEFAULT = 100

@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from actorgrid.actors.raft.codec import MessageEncoder, decode_message
+from actorgrid.actors.raft.messages import Message
 from actorgrid.errors import FrameTooLarge, MailboxFull, MalformedMessage
-from actorgrid.transports.peer_calls import Loop, OnCast, OnStream
-from actorgrid.transports.peer_frames import PAYLOAD_BYTES_MAX
-from actorgrid.transports.peer_hosts import PeerHosts
-from actorgrid.transports.peer_link import Admit
-from actorgrid.transports.peer_net import Resolve
+from actorgrid.transports.peer.calls import Loop, OnCast, OnStream
+from actorgrid.transports.peer.frames import PAYLOAD_BYTES_MAX
+from actorgrid.transports.peer.hosts import PeerHosts
+from actorgrid.transports.peer.link import Admit
+from actorgrid.transports.peer.net import Resolve
 
 from .large_messages import LargeMessages
 from .member_links import addresses_of, refusal
-from .raft.codec import MessageEncoder, decode_message
-from .raft.messages import Message
 
 TARGET = "raft"
 SOUGHT_MAX = 5

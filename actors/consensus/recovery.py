@@ -14,13 +14,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from actorgrid.actors.ledger.commands import change_member, remove_member
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.raft.messages import ConfState
 from actorgrid.errors import WrongState
 
-from .commands import change_member, remove_member
-from .ledger import Ledger
 from .ledger_backup import begin_epoch, our_errors, put_in_place
 from .ledger_check import Report, check
-from .raft.messages import ConfState
 
 BY = "recovery from one survivor"
 

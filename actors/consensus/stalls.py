@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from .raft.status import Status
+from actorgrid.actors.raft.status import Status
 
 
 class Stalls:

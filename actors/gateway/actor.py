@@ -11,18 +11,18 @@ from actorgrid.errors import ActorGridError, CallTimeout, PortInUse, StartFailed
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
 
-from ..consensus.messages import Applied, Snapshot
-from ..consensus.mirror import LedgerMirror
+from ..ledger.client import LedgerMirror
+from ..ledger.messages import Applied, Snapshot
 from ..replication.messages import ReadPrefix, StateChanged, UnwatchPrefix, WatchPrefix
 from ..work.credentials import read_key
-from .auth import TokenGate, WorkGate, read_token
 from .blobs import BlobStore
-from .bridge import Bridge
-from .door import Door
-from .hub import Hub, Resynced
-from .loop import DRAIN_S, LoopThread
-from .port import listen, remember, remembered, url_of
-from .secured import Certificate, SecuredDoor
+from .server.application import Door
+from .server.auth import TokenGate, WorkGate, read_token
+from .server.bridge import Bridge
+from .server.hub import Hub, Resynced
+from .server.listener import listen, remember, remembered, url_of
+from .server.loop import DRAIN_S, LoopThread
+from .server.tls_listener import Certificate, SecuredDoor
 
 START_TIMEOUT_S = 20.0
 REBIND_S = 3.0

@@ -10,7 +10,7 @@ from actorgrid.errors import HostUnreachable, NotFound
 from ..links.messages import AskHost
 from ..links.pieces import Piece, read_result_piece
 from ..work.attempt_dir import AttemptDir
-from .route import Call
+from .server.route import Call
 
 OUTPUT_BYTES = 256 * 2**10
 RESULT_BYTES = 768 * 2**10

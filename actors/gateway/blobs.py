@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from actorgrid.configs.durable import sync_folder
+from actorgrid.configs.fsync import sync_folder
 from actorgrid.errors import DiskFull, StorageError
 
 INCOMING = ".incoming-"

@@ -14,8 +14,8 @@ from typing import Any
 
 from actorgrid.errors import LockLost, LockTimeout
 
-from ..consensus.commands import LockRequestId, acquire_lock, leave_line, renew_lock
 from ..consensus.lock_expiry import WAITER_LEASE_S
+from ..ledger.commands import LockRequestId, acquire_lock, leave_line, renew_lock
 
 RENEWS_A_LEASE = 3
 Plain = dict[str, Any]

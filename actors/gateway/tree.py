@@ -22,7 +22,7 @@ from actorgrid.supervisors.inspection import Inspect
 from actorgrid.supervisors.ref import Ref
 from actorgrid.supervisors.supervisor import WhichChildren
 
-from .bridge import Bridge
+from .server.bridge import Bridge
 
 ROOT = "host"
 NODES_MAX = 1_000

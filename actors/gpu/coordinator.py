@@ -23,19 +23,18 @@ from actorgrid.errors import (
     StorageError,
 )
 from actorgrid.hotpath import COMPILED, LatencyWindow
-from actorgrid.supervisors.collection import collection_paused
+from actorgrid.supervisors.gc_pause import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
-from ..consensus.exec_limits import check_exec
-from ..consensus.messages import Applied, Snapshot
-from ..consensus.mirror import LedgerMirror
-from ..consensus.quotas import shortage
+from ..ledger.client import LedgerMirror
+from ..ledger.exec_limits import check_exec
+from ..ledger.messages import Applied, Snapshot
+from ..ledger.tables.quotas import shortage
 from .capacity import host_cpu_milli, host_memory_mib
 from .core import CoordinatorCore
 from .device import Device, Readings, keep_indexes
 from .grant import Grant
-from .held import records_of
 from .inventory import HostInventory
 from .listing import NOT_ASKED, Elsewhere, device_row, readings_elsewhere
 from .messages import (
@@ -48,8 +47,9 @@ from .messages import (
     RecentDecisions,
 )
 from .orders import GivenUp, Order, Preemption
+from .placement_records import records_of
 from .sampling import HostSampling
-from .unfit import TELL_AGAIN_S, device_records, everywhere, listed, told
+from .unhealthy_devices import TELL_AGAIN_S, device_records, everywhere, listed, told
 
 IN_FLIGHT_MAX = 128
 """Grants and orders proposed and not answered; the mirror takes 256 proposals at once."""

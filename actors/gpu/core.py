@@ -18,8 +18,8 @@ from actorgrid.hotpath import Placement, PlacementEngine
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 from actorgrid.models import JobState
 
-from ..consensus.attempt_ids import attempt_of, job_of, number_of
-from ..consensus.quotas import quota_of, refuse_over_whole
+from ..ledger.attempt_ids import attempt_of, job_of, number_of
+from ..ledger.tables.quotas import quota_of, refuse_over_whole
 from ..scheduling.arrivals import Arrivals
 from ..scheduling.policies import SchedulingPolicy
 from ..scheduling.queue import Shape
@@ -28,10 +28,10 @@ from ..scheduling.scheduler import Scheduler
 from .admission import admission_refused
 from .feasibility import check_feasible
 from .grant import Grant, Record
-from .held import by_placement, records_of, shape_held, shares_of
 from .messages import AcquireLease
 from .nodes import add_nodes, fence, given_out, score_devices, typical_tasks
 from .orders import GivenUp, Order, Orders, Preemption
+from .placement_records import by_placement, records_of, shape_held, shares_of
 from .requests import (
     STOPPED_S,
     EngineWords,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from actorgrid.models import JobState
 
-from ..consensus.attempt_ids import job_of
+from ..ledger.attempt_ids import job_of
 from .grant import Record
 from .requests import STOPPED_S, waiting_id
 

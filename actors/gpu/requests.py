@@ -9,12 +9,12 @@ from typing import Any
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 from actorgrid.models import AttemptState
 
-from ..consensus.attempt_ids import attempt_id
-from ..consensus.preemption import may_ask
-from ..consensus.quotas import EVERYONE
-from ..scheduling.allowance import Limits
+from ..ledger.attempt_ids import attempt_id
+from ..ledger.tables.preemption import may_ask
+from ..ledger.tables.quotas import EVERYONE
 from ..scheduling.queue import DEFAULT_PRIORITY, LEASE_PRIORITY, Shape
 from ..scheduling.request import APART, NEAR, Need, Request
+from ..scheduling.tenant_limits import Limits
 from .feasibility import accepted_models
 from .grant import Record
 

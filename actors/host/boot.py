@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from setproctitle import getproctitle, setproctitle
 
 import actorgrid
+from actorgrid.actors.files.identity import ensure_token, next_incarnation, write_atomically
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.configs.start_options import StartOptions
@@ -33,11 +34,10 @@ from actorgrid.errors import ActorGridError, PeerGone, StartFailed
 from actorgrid.supervisors.child import ChildSpec, check_children
 from actorgrid.supervisors.tree import DescriptorReady, Tree, TreeFailed, TreeGone, TreeSaid, TreeStarted
 from actorgrid.supervisors.wire import TreeSettings
-from actorgrid.transports.unix_system import sweep
+from actorgrid.transports.unix.system import sweep
 
 from .children import CHILDREN, OF_A_CLUSTER
 from .context import HostContext
-from .identity import ensure_token, next_incarnation, write_atomically
 from .idle_memory import give_back_file_pages
 from .lock import AgentLock, handed_down
 from .logs import AgentLog, logging_to
@@ -47,7 +47,7 @@ from .start_checks import beginning_note, clock_note, refuse_what_is_not_here
 
 if TYPE_CHECKING:
     from ..security.host_material import HostMaterial
-    from .place import JoinOrder, Place
+    from .enrolment import JoinOrder, Place
 
 REBUILDS_MAX = 3
 REBUILD_PERIOD_S = 60.0
@@ -152,7 +152,7 @@ def _take_place(
 ) -> tuple[Place, HostMaterial] | None:
     if join is None and not settings.cluster.listen and not paths.cluster_file.exists():
         return None  # alone: nothing of certificates is loaded
-    from .place import take_place
+    from .enrolment import take_place
 
     return take_place(paths, settings, join, say)
 

@@ -11,7 +11,7 @@ from actorgrid.configs.schema import Settings
 
 if TYPE_CHECKING:
     from ..consensus.raft_links import VoterPlan
-    from .place import Place
+    from .enrolment import Place
 
 
 @dataclass(slots=True)

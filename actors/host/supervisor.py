@@ -11,7 +11,7 @@ from actorgrid.supervisors.server import handles
 from actorgrid.supervisors.supervisor import Supervisor
 
 from ..cluster.messages import AllowAbsence
-from ..consensus.messages import HandOver
+from ..ledger.messages import HandOver
 from .messages import HostAddress, HostRestarts, HostStopped, RestartHost, StopHost
 
 HAND_OVER_S = 3.0

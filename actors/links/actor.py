@@ -11,13 +11,13 @@ import actorgrid
 from actorgrid.errors import ActorGridError, HostUnreachable, NotFound, NotLeader, NotSupported
 from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.supervisors.server import Server, handles
-from actorgrid.transports.peer_calls import Answer, IncomingCall, Stream
-from actorgrid.transports.peer_limits import PeerLimits
-from actorgrid.transports.peer_net import PeerNet
+from actorgrid.transports.peer.calls import Answer, IncomingCall, Stream
+from actorgrid.transports.peer.limits import PeerLimits
+from actorgrid.transports.peer.net import PeerNet
 
 from ..consensus.member_links import addresses_of, refusal
-from ..consensus.messages import Applied, Query, Snapshot
-from ..consensus.mirror import LedgerMirror
+from ..ledger.client import LedgerMirror
+from ..ledger.messages import Applied, Query, Snapshot
 from ..security.messages import MaterialChanged
 from ..security.peer_identity import peer_identity
 from ..work.attempt_dir import RESULT_FILE_BYTES_MAX

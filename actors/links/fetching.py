@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from actorgrid.configs.durable import sync_folder
+from actorgrid.configs.fsync import sync_folder
 from actorgrid.errors import ActorGridError, DiskFull, MalformedMessage, NotFound, StorageError
 from actorgrid.supervisors.runtime import Waiter
 

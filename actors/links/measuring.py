@@ -16,10 +16,10 @@ from typing import Any
 
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.server import Server
-from actorgrid.transports.peer_calls import Answer
+from actorgrid.transports.peer.calls import Answer
 
-from ..consensus.commands import measure_host
-from ..consensus.mirror import LedgerMirror
+from ..ledger.client import LedgerMirror
+from ..ledger.commands import measure_host
 from .pieces import pack
 
 SERVICE = "measure"

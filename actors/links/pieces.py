@@ -12,8 +12,8 @@ import msgpack
 
 from actorgrid.errors import BadRequest, MalformedMessage, ResultGone
 
+from ..files.untrusted_files import open_to_read
 from ..work.attempt_dir import RESULT_FILE_BYTES_MAX, AttemptDir
-from ..work.untrusted_files import open_to_read
 
 PIECE_BYTES_MAX = 768 * 2**10
 """Of one piece; with what surrounds it, it has to fit into one call's answer."""

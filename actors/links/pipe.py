@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 
 from actorgrid.errors import ActorGridError, PeerGone
-from actorgrid.transports.peer_calls import Loop, Stream
+from actorgrid.transports.peer.calls import Loop, Stream
 
 READ_BYTES = 128 * 2**10
 

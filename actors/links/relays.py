@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from actorgrid.errors import Overloaded, PeerGone, StartFailed, UnknownAllocation
-from actorgrid.transports.peer_calls import Loop, Stream
+from actorgrid.transports.peer.calls import Loop, Stream
 
 from .pieces import pack
 from .pipe import Pipe

@@ -14,10 +14,10 @@ from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
 from ..cluster.messages import HealthReport, HostsAway, LeaveStep
-from ..consensus.command_checks import check
-from ..consensus.commands import grant_lease
 from ..gpu.messages import AcquireLease, OwnReadings
 from ..host.messages import RestartHost
+from ..ledger.command_checks import check
+from ..ledger.commands import grant_lease
 from ..work.attempt_dir import AttemptDir
 from ..work.containment_here import containment_here
 from ..work.messages import AttachLease, DetachLease, EndAllWork, LeaseOutput, StartDelay, TellWorkerEnd

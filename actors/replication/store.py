@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from actorgrid.configs.durable import sync_folder
+from actorgrid.configs.fsync import sync_folder
 from actorgrid.errors import ActorGridError, DiskFull, LogCorrupted, LogFailed, MalformedBody
 
 from .journal import Journal, frame, framed_size, read_record, storage_error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from actorgrid.hotpath.mix import most_popular
+from actorgrid.hotpath.typical_mix import most_popular
 
 from .queue import Shape
 

@@ -9,18 +9,18 @@ from typing import Any
 
 from actorgrid.errors import AdoptRefused, UnknownNode
 from actorgrid.hotpath import Placement, PlacementEngine
+from actorgrid.hotpath.capacity import Ask
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI, Shares
-from actorgrid.hotpath.room import Ask
 
-from .allowance import Allowances
 from .gang_places import choose_places
 from .job import Job
-from .line import Line, Lines, heads
+from .job_queue import Line, Lines, heads
 from .planner import Planner
 from .policies import SchedulingPolicy
 from .preemption import choose_victims
 from .request import Decision, Need, Start
 from .reservation import Plan, Reservation
+from .tenant_limits import Allowances
 
 OVERDUE_S = 1.0
 """How long a reservation outlives its start: jobs are not gone the moment they should be."""

@@ -12,11 +12,11 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from actorgrid.hotpath import NodeView
-from actorgrid.hotpath.misfit import explain_misfit
+from actorgrid.hotpath.capacity import Ask, Devices
+from actorgrid.hotpath.explain import explain_misfit
 from actorgrid.hotpath.records import Shares
-from actorgrid.hotpath.room import Ask, Devices
 
-from .shadow import Node
+from .preemption_view import Node
 
 HOSTS_SHOWN = 10
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from actorgrid.hotpath import Placement
-from actorgrid.hotpath.room import Ask
+from actorgrid.hotpath.capacity import Ask
 
 from .request import Need, Request
 
 if TYPE_CHECKING:
-    from .line import Line
+    from .job_queue import Line
     from .reservation import Reservation
 
 

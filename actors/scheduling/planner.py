@@ -19,8 +19,8 @@ from actorgrid.hotpath import Forecast, PlacementEngine
 from actorgrid.hotpath.records import Shares
 
 from .job import Job
+from .preemption_view import Shadow
 from .reservation import Plan, Reservation
-from .shadow import Shadow
 
 
 class Planner:

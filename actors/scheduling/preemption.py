@@ -11,12 +11,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 
-from actorgrid.hotpath.room import Devices, Free
+from actorgrid.hotpath.capacity import Devices, Free
 
 from .job import Job
 from .planner import Planner
+from .preemption_view import Node
 from .reservation import Plan
-from .shadow import Node
 
 VICTIMS_MAX = 256
 """Jobs stopped for one other at most; a plan that needs more is none."""

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from actorgrid.hotpath.capacity import Ask, Devices
 from actorgrid.hotpath.records import Shares
-from actorgrid.hotpath.room import Ask, Devices
 
 if TYPE_CHECKING:
     from .job import Job

@@ -13,17 +13,17 @@ from typing import Any
 
 from actorgrid.errors import BadRequest, QueueFull, UnknownPlacement
 from actorgrid.hotpath import Placement, PlacementEngine, TimerWheel
-from actorgrid.hotpath.room import Ask
+from actorgrid.hotpath.capacity import Ask
 
-from .allowance import Allowances, Limits
 from .dispatch import Dispatch
 from .gang_places import explain_places
 from .job import NO_TIMER, Job
-from .line import Key, Lines, length_class
+from .job_queue import Key, Lines, length_class
 from .planner import Planner
 from .policies import SchedulingPolicy, find_policy
 from .preemption import plan_after_stopped
 from .request import Decision, Need, Preempt, Refuse, Request
+from .tenant_limits import Allowances, Limits
 
 QUEUE_MAX = 100_000
 TICK_S = 0.001

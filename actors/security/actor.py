@@ -15,21 +15,21 @@ from typing import Any
 from cryptography import x509
 
 import actorgrid
+from actorgrid.actors.ledger.join_tokens import ID_BYTES, NONCE_BYTES, SECRET_BYTES, make_token
 from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded, PortInUse
 from actorgrid.supervisors.server import Server, handles
 
-from ..consensus.commands import create_join_token, redeem_join_token, revoke_join_token
-from ..consensus.messages import Applied, Query
-from ..consensus.mirror import LEADERLESS_S, LedgerMirror
+from ..ledger.client import LEADERLESS_S, LedgerMirror
+from ..ledger.commands import create_join_token, redeem_join_token, revoke_join_token
+from ..ledger.messages import Applied, Query
 from .host_material import HostMaterial, load_material
-from .join_door import JoinDoor, Redeem
+from .join_acceptor import JoinDoor, Redeem
+from .join_connection import Visitor
+from .join_log import VisitLog
 from .join_messages import VOTERS_MAX, Voter, Welcome
-from .join_tokens import ID_BYTES, NONCE_BYTES, SECRET_BYTES, make_token
-from .keeping import Keeping
 from .messages import MakeJoinToken, RenewCertificate, RotateAuthority, ShowTrust, TakeBackJoinToken
 from .tls_contexts import door_context
-from .visit_log import VisitLog
-from .visitor import Visitor
+from .trust_maintainer import Keeping
 
 BACKLOG = 32
 TICK_S = 0.5

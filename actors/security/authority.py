@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from actorgrid.actors.ledger.names import authority_uri
 from actorgrid.errors import CertificateRefused, WrongCluster
 
 from .certificate_requests import HostRequest, alternative_names
 from .certificates import GENERATIONS_MAX, check_authority, check_time, fingerprint, generation_of, p256_key
-from .names import authority_uri
 
 AUTHORITY_LIFE_S = 3650 * 86_400.0
 HOST_LIFE_S = 90 * 86_400.0

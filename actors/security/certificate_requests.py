@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtensionOID
 
+from actorgrid.actors.ledger.names import ADDRESSES_MAX, host_uri, is_loopback, plain_address
 from actorgrid.errors import BadRequest, CertificateRefused
 
 from .certificates import fingerprint, p256_key, refusing
-from .names import ADDRESSES_MAX, host_uri, is_loopback, plain_address
 
 REQUEST_BYTES_MAX = 8 * 1024
 

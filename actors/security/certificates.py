@@ -22,10 +22,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from actorgrid.actors.ledger.names import authority_uri, read_host_uri
 from actorgrid.amounts import duration
 from actorgrid.errors import CertificateRefused, WrongCluster
-
-from .names import authority_uri, read_host_uri
 
 CERTIFICATE_BYTES_MAX = 16 * 1024
 GENERATIONS_MAX = 1_000_000

@@ -28,13 +28,13 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from actorgrid.actors.files.private_files import read_private, write_private
 from actorgrid.errors import CertificateRefused, KeyUnusable, WrongCluster
 
 from .authority import Authority
 from .certificate_requests import check_request, make_request
 from .certificates import HostIdentity, addresses, fingerprint, identify, pem, read_certificate
 from .keys import key_bytes, new_private_key, read_key
-from .private_files import read_private, write_private
 from .trust_bundle import TrustBundle, read_bundle
 
 HOST_FILE, BUNDLE_FILE, JOINING_FILE, WRAP_FILE = "host.pem", "bundle.json", "joining.key", "wrap.key"

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from actorgrid.actors.ledger.join_tokens import JoinToken
 from actorgrid.errors import BadRequest, HostUnreachable
 
 from .join_messages import Capabilities, Welcome
-from .join_tokens import JoinToken
-from .joining import TIMEOUT_S, Close, Joined, Joiner, JoinerInstruction, JoinFailed, Send
+from .joiner import TIMEOUT_S, Close, Joined, Joiner, JoinerInstruction, JoinFailed, Send
 from .tls_contexts import joiner_context
 
 JOIN_PORT = 7403

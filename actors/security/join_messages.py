@@ -20,6 +20,8 @@ from typing import Any
 import msgpack
 from cryptography import x509
 
+from actorgrid.actors.ledger.join_tokens import NONCE_BYTES, JoinClaim
+from actorgrid.actors.ledger.names import ADDRESSES_MAX, check_id, plain_address
 from actorgrid.errors import (
     ActorGridError,
     BadRequest,
@@ -31,8 +33,6 @@ from actorgrid.transports.frames import encode_frame
 
 from .certificate_requests import REQUEST_BYTES_MAX
 from .certificates import CERTIFICATE_BYTES_MAX, pem, read_certificate
-from .join_tokens import NONCE_BYTES, JoinClaim
-from .names import ADDRESSES_MAX, check_id, plain_address
 from .trust_bundle import TrustBundle, read_bundle
 
 VERSION_LOW, VERSION_HIGH = 1, 1

@@ -23,10 +23,10 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_private_key,
 )
 
+from actorgrid.actors.files.private_files import read_private, write_private
 from actorgrid.errors import CertificateRefused, KeyUnusable
 
 from .authority import Authority
-from .private_files import read_private, write_private
 from .sealing import NONCE_BYTES, WRAP_KEY_BYTES, seal, unseal, unwrap, wrap
 from .trust_bundle import TrustBundle
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from actorgrid.errors import KeyUnusable
-from actorgrid.transports.peer_tls import PeerIdentity
+from actorgrid.transports.peer.tls import PeerIdentity
 
 from .host_material import load_material
 from .tls_contexts import ssl_contexts

@@ -21,11 +21,11 @@ from typing import Any, Literal
 
 from cryptography import x509
 
+from actorgrid.actors.ledger.names import check_id
 from actorgrid.errors import CertificateRefused, KeyUnusable, WrongCluster, WrongState
 
 from .authority import ROTATION_LEFT_S, is_endorsed
 from .certificates import HostIdentity, check_authority, check_host, fingerprint, pem, read_certificate
-from .names import check_id
 
 FORMAT = 1
 AUTHORITIES_MAX = 2

@@ -11,8 +11,8 @@ from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.envelope import GetMetrics
 
 from ..cluster.messages import HealthReport
-from ..consensus.messages import Query
 from ..gpu.messages import Inventory
+from ..ledger.messages import Query
 from .processes import ProcessReading
 
 ASK_TIMEOUT_S = 1.0

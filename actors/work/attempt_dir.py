@@ -24,10 +24,9 @@ from typing import Any
 
 import msgpack
 
-from actorgrid.configs.durable import sync_folder
+from actorgrid.actors.files.untrusted_files import open_to_read, open_to_write, read_whole, remove_tree, size_of
+from actorgrid.configs.fsync import sync_folder
 from actorgrid.errors import BadRequest, DiskFull, NotARegularFile
-
-from .untrusted_files import open_to_read, open_to_write, read_whole, remove_tree, size_of
 
 RESERVED_BYTES = 4096
 MAX_STATUS_BYTES = 1 << 20

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from actorgrid.actors.consensus.attempt_ids import number_of
-from actorgrid.actors.consensus.commands import take_success
-from actorgrid.actors.consensus.mirror import LedgerMirror
-from actorgrid.actors.consensus.records import END_FACTS, isolation_of
+from actorgrid.actors.files.untrusted_files import size_of
+from actorgrid.actors.ledger.attempt_ids import number_of
+from actorgrid.actors.ledger.client import LedgerMirror
+from actorgrid.actors.ledger.commands import take_success
+from actorgrid.actors.ledger.records import END_FACTS, isolation_of
 from actorgrid.errors import (
     ActorGridError,
     DependencyFailed,
@@ -38,7 +39,7 @@ from .environment import device_variables, host_tag, work_environment
 from .gang_environment import launcher_variables, rank_variables
 from .housekeeping import end_marked
 from .inputs import NOT_BROUGHT, Inputs
-from .lease_keeper import LeaseKeeper
+from .lease_renewer import LeaseKeeper
 from .linux import boot_id
 from .outcomes import (
     ASKED_TO_END,
@@ -54,7 +55,6 @@ from .outcomes import (
 )
 from .process_tree import send
 from .shim_link import SPEC_VERSION, ShimLink
-from .untrusted_files import size_of
 from .work_door import WorkDoor
 from .zygote_link import ZygoteLink
 

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 
 import msgpack
 
+from actorgrid.actors.files.untrusted_files import open_to_write, read_whole
 from actorgrid.errors import NotARegularFile
 
 from .groups import FreezerGroup, KillGroup, freezer_folder, kill_folder
@@ -30,7 +31,6 @@ from .process_tree import (
     start_ticks,
     stop_until_still,
 )
-from .untrusted_files import open_to_write, read_whole
 
 Kind = Literal["cgroup", "freezer", "pid_namespace", "none"]
 KINDS: tuple[Kind, ...] = ("cgroup", "freezer", "pid_namespace", "none")

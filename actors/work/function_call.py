@@ -15,6 +15,7 @@ from typing import Any
 
 import cloudpickle
 
+from actorgrid.actors.files.untrusted_files import read_whole
 from actorgrid.errors import (
     ActorGridError,
     DependencyFailed,
@@ -26,7 +27,6 @@ from actorgrid.errors import (
 from actorgrid.transports.task_frames import decode_result
 
 from .attempt_dir import RESULT_FILE_BYTES_MAX
-from .untrusted_files import read_whole
 
 MAX_TRACEBACK_CHARS = 64 * 1024
 MAX_EXCEPTION_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from actorgrid.supervisors.server import Server
 
-from ..consensus.attempt_ids import job_of
+from ..ledger.attempt_ids import job_of
 from .attempt_dir import AttemptDir, is_id
 from .containment import RECORD, end_left, read_record, remove_record, unrecorded
 from .groups import groups_of

@@ -20,8 +20,8 @@ from actorgrid.errors import (
 from actorgrid.job_outcome import deciding_attempt
 from actorgrid.supervisors.server import Server
 
-from ..consensus.attempt_ids import job_of, number_of, rank_of
-from ..consensus.messages import Query
+from ..ledger.attempt_ids import job_of, number_of, rank_of
+from ..ledger.messages import Query
 from ..links.messages import FetchBlobs, FetchResult
 from .attempt_dir import AttemptDir
 

@@ -8,8 +8,8 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from actorgrid.actors.consensus.mirror import LedgerMirror
-from actorgrid.actors.consensus.records import isolation_of
+from actorgrid.actors.ledger.client import LedgerMirror
+from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.errors import (
     ActorGridError,
     DiskFull,
@@ -38,7 +38,7 @@ from .core import (
 )
 from .environment import PYTHON, device_variables, enforcement, host_tag, work_environment
 from .housekeeping import end_marked
-from .lease_keeper import LeaseKeeper
+from .lease_renewer import LeaseKeeper
 from .shim_link import SPEC_VERSION, ShimLink
 from .work_door import WorkDoor
 from .worker_end import WorkerEnding, ending_of, read_lease, write_lease

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from actorgrid.actors.consensus.attempt_ids import job_of
-from actorgrid.actors.consensus.messages import Applied, Query, Snapshot
-from actorgrid.actors.consensus.mirror import LedgerMirror
+from actorgrid.actors.ledger.attempt_ids import job_of
+from actorgrid.actors.ledger.client import LedgerMirror
+from actorgrid.actors.ledger.messages import Applied, Query, Snapshot
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.runtime import Runtime
 from actorgrid.supervisors.server import Server, handles
@@ -34,7 +34,7 @@ from .housekeeping import (
     remove_dead_sockets,
     remove_old_workers,
 )
-from .lease_keeper import LeaseKeeper
+from .lease_renewer import LeaseKeeper
 from .leases import TICK_S, Leases
 from .messages import (
     AttachLease,

@@ -39,6 +39,7 @@ from typing import Any, NoReturn
 import msgpack
 from setproctitle import setproctitle
 
+from actorgrid.actors.files.untrusted_files import open_to_write
 from actorgrid.errors import ActorGridError, NotARegularFile
 from actorgrid.transports.frames import encode_frame
 
@@ -62,7 +63,6 @@ from .pid_namespace import Init
 from .pid_namespace import enter as enter_pid_namespace
 from .process_tree import children_of, descendants, kill_descendants, living, send, start_ticks, tree_rss_bytes
 from .shim_sockets import AgentSockets, WorkerSocket, listen
-from .untrusted_files import open_to_write
 
 MEMORY_CHECK_S = 0.25
 KILL_AGAIN_S = 0.01

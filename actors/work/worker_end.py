@@ -8,10 +8,10 @@ from typing import Any, TypedDict
 
 import msgpack
 
+from actorgrid.actors.files.untrusted_files import open_to_write, read_whole
 from actorgrid.errors import NotARegularFile
 
 from .attempt_dir import AttemptDir, is_id
-from .untrusted_files import open_to_write, read_whole
 
 STDERR_TAIL_BYTES = 2048
 LEASE_BYTES_MAX = 2**20

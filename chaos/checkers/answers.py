@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from actorgrid.actors.consensus.commands import decode_entry
-from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.messages import Entry
+from actorgrid.actors.ledger.commands import decode_entry
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.raft.messages import Entry
 from actorgrid.errors import ActorGridError
 
 from .checker import Call, Checker, Host

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.messages import ConfState, Entry
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.raft.messages import ConfState, Entry
 from actorgrid.errors import SafetyViolated
 
 from ..simulator.disk import Image

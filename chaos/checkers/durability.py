@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from actorgrid.actors.consensus.raft.messages import Entry
+from actorgrid.actors.raft.messages import Entry
 
 from .checker import Checker, Host, Voters
 

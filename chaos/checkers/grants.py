@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorgrid.actors.consensus.attempt_ids import attempt_of
-from actorgrid.actors.consensus.commands import decode_entry
-from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.messages import Entry
+from actorgrid.actors.ledger.attempt_ids import attempt_of
+from actorgrid.actors.ledger.commands import decode_entry
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.raft.messages import Entry
 
 from .checker import Checker, Host, Process
 

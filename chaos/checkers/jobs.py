@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.messages import Entry
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.raft.messages import Entry
 from actorgrid.models import JobState
 
 from .checker import Call, Checker, Host

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from actorgrid.actors.consensus.commands import decode_entry
-from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.messages import Entry
+from actorgrid.actors.ledger.commands import decode_entry
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.raft.messages import Entry
 from actorgrid.errors import LockHeld
 
 from .checker import Call, Checker, Host

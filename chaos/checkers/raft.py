@@ -5,10 +5,10 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import Any
 
-from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.codec import decode_conf_change
-from actorgrid.actors.consensus.raft.configuration import Configuration, InvalidConfChange
-from actorgrid.actors.consensus.raft.messages import ConfState, Entry
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.raft.codec import decode_conf_change
+from actorgrid.actors.raft.configuration import Configuration, InvalidConfChange
+from actorgrid.actors.raft.messages import ConfState, Entry
 from actorgrid.errors import MalformedMessage
 
 from .checker import Checker, Host

@@ -9,8 +9,8 @@ from random import Random
 
 from actorgrid.chaos.simulator.clock import MS
 from actorgrid.chaos.simulator.cluster import Cluster, Trap
-from actorgrid.chaos.simulator.dice import stream
 from actorgrid.chaos.simulator.node import Node
+from actorgrid.chaos.simulator.rng import stream
 
 Strike = Callable[[Cluster, Random], str]
 """Does it, and says what it did ("" for nothing)."""

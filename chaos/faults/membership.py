@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from actorgrid.actors.consensus.raft.messages import ConfChange
+from actorgrid.actors.raft.messages import ConfChange
 from actorgrid.chaos.simulator.clock import MS
 from actorgrid.chaos.simulator.cluster import Cluster
 from actorgrid.chaos.simulator.node import Node

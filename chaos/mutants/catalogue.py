@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actorgrid.actors.consensus.core import RaftCore
+from actorgrid.actors.raft.core import RaftCore
 from actorgrid.chaos.simulator.node import Node
 from actorgrid.chaos.simulator.run import play
 from actorgrid.errors import BadRequest

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from actorgrid.actors.consensus.core import RaftCore
-from actorgrid.actors.consensus.raft.leadership import Leadership
-from actorgrid.actors.consensus.raft.log import RaftLog
-from actorgrid.actors.consensus.raft.messages import DroppedReason, Entry, HardState, Message
-from actorgrid.actors.consensus.raft.progress import Progress
-from actorgrid.actors.consensus.raft.quorum import EVERYTHING
+from actorgrid.actors.raft.core import RaftCore
+from actorgrid.actors.raft.leadership import Leadership
+from actorgrid.actors.raft.log import RaftLog
+from actorgrid.actors.raft.messages import DroppedReason, Entry, HardState, Message
+from actorgrid.actors.raft.progress import Progress
+from actorgrid.actors.raft.quorum import EVERYTHING
 
 
 class VoteForgotten(RaftCore):

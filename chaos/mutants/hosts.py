@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from actorgrid.actors.consensus.allocations import Allocations
-from actorgrid.actors.consensus.attempts import Attempts
-from actorgrid.actors.consensus.capacity import Capacity
-from actorgrid.actors.consensus.core import RaftCore
-from actorgrid.actors.consensus.jobs import SUCCEEDED
-from actorgrid.actors.consensus.ledger import Ledger
-from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.messages import HardState, Ready, Snapshot
-from actorgrid.chaos.simulator.asking import Ask
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.ledger.tables.allocations import Allocations
+from actorgrid.actors.ledger.tables.attempts import Attempts
+from actorgrid.actors.ledger.tables.capacity import Capacity
+from actorgrid.actors.ledger.tables.jobs import SUCCEEDED
+from actorgrid.actors.raft.core import RaftCore
+from actorgrid.actors.raft.messages import HardState, Ready, Snapshot
 from actorgrid.chaos.simulator.disk import Compaction, Disk, Image
 from actorgrid.chaos.simulator.gateway import Gateway
 from actorgrid.chaos.simulator.node import Node
+from actorgrid.chaos.simulator.requests import Ask
 from actorgrid.errors import LogFailed, StorageError
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from actorgrid.actors.consensus.heard import Heard
+from actorgrid.actors.consensus.last_contact import Heard
 from actorgrid.actors.work.host_lease import HostLease
 from actorgrid.chaos.simulator.agent import Agent
-from actorgrid.chaos.simulator.leading import Leading
+from actorgrid.chaos.simulator.leader import Leading
 from actorgrid.chaos.simulator.node import Node
 
 # -- hosts

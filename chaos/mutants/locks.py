@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from actorgrid.actors.consensus import locks
-from actorgrid.actors.consensus.commands import leave_line
-from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.gateway.lock_wait import place_of
-from actorgrid.chaos.simulator.asking import Told
+from actorgrid.actors.ledger.commands import leave_line
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.ledger.tables import locks
 from actorgrid.chaos.simulator.lock_door import LockDoor, Waiting
 from actorgrid.chaos.simulator.node import Node
+from actorgrid.chaos.simulator.requests import Told
 
 
 class _CountsRenewals(LockDoor):

@@ -10,15 +10,15 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actorgrid.actors.consensus.commands import confirm_host, end_attempt, register_host, start_attempt, take_success
-from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.messages import Dropped, ReadState
-from actorgrid.actors.consensus.records import isolation_of
+from actorgrid.actors.ledger.commands import confirm_host, end_attempt, register_host, start_attempt, take_success
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.ledger.records import isolation_of
+from actorgrid.actors.raft.messages import Dropped, ReadState
 from actorgrid.actors.work.host_lease import LEASE_MAX_S, HostLease
 from actorgrid.chaos.checkers.checker import Process
 
-from .asking import Asker, Told
 from .clock import MS
+from .requests import Asker, Told
 
 if TYPE_CHECKING:
     from .node import Node

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actorgrid.actors.consensus.commands import end_attempt, register_host
-from actorgrid.actors.consensus.raft.messages import ConfChange, ConfState, Dropped, HardState, Snapshot
+from actorgrid.actors.ledger.commands import end_attempt, register_host
+from actorgrid.actors.raft.messages import ConfChange, ConfState, Dropped, HardState, Snapshot
 
-from .asking import Asker
 from .clock import MS
 from .node import Node
+from .requests import Asker
 from .world import World
 
 Trap = Callable[[Node], None]

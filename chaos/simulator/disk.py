@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from actorgrid.actors.consensus.raft.messages import Entry, HardState, Snapshot
+from actorgrid.actors.raft.messages import Entry, HardState, Snapshot
 from actorgrid.errors import DiskFull, LogCorrupted, LogFailed
 
 

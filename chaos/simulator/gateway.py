@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from actorgrid.actors.consensus.commands import encode_entry
-from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.messages import Dropped, DroppedLater, ReadState
+from actorgrid.actors.ledger.commands import encode_entry
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.raft.messages import Dropped, DroppedLater, ReadState
 
-from .asking import Ask, Told
+from .requests import Ask, Told
 
 if TYPE_CHECKING:
     from .node import Node

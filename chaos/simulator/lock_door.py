@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from actorgrid.actors.consensus.commands import release_lock, renew_lock
-from actorgrid.actors.consensus.outcome import Outcome
 from actorgrid.actors.gateway.lock_wait import Ask, Leave, LockWait, Tell, Terms
+from actorgrid.actors.ledger.commands import release_lock, renew_lock
+from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.errors import ActorGridError, LockLost
 
-from .asking import LANES_MAX, Asker, Told
 from .clock import MS, SECOND
+from .requests import LANES_MAX, Asker, Told
 
 if TYPE_CHECKING:
     from .node import Node

@@ -11,23 +11,23 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
-from actorgrid.actors.consensus.core import RaftCore
-from actorgrid.actors.consensus.entries import apply_entry
-from actorgrid.actors.consensus.ledger import Ledger
-from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.codec import decode_message, encode_message
-from actorgrid.actors.consensus.raft.messages import Entry, Message, RaftConfig, Ready, Snapshot, SoftState
-from actorgrid.actors.consensus.raft.storage import MemoryStorage
+from actorgrid.actors.consensus.apply import apply_entry
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.raft.codec import decode_message, encode_message
+from actorgrid.actors.raft.core import RaftCore
+from actorgrid.actors.raft.messages import Entry, Message, RaftConfig, Ready, Snapshot, SoftState
+from actorgrid.actors.raft.storage.memory import MemoryStorage
 from actorgrid.chaos.checkers.checker import Voters
 from actorgrid.errors import LogCorrupted, LogFailed, StorageError
 
 from .agent import Agent
-from .asking import Ask
 from .clock import MS, SECOND
 from .disk import Compaction, Disk, Image, Record
 from .gateway import Gateway
-from .leading import Leading
+from .leader import Leading
 from .lock_door import LockAsk, LockDoor
+from .requests import Ask
 from .world import World
 
 MAIL_MAX = 10_000

@@ -8,12 +8,12 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
-from actorgrid.actors.consensus.raft.messages import Entry, Message
+from actorgrid.actors.raft.messages import Entry, Message
 from actorgrid.chaos.checkers.checker import Checker, Host, Voters
 
 from .clock import MS, SECOND, Clock
-from .dice import stream
 from .network import Network
+from .rng import stream
 from .trace import Trace
 
 LEADERS_ONLY = frozenset({"append", "heartbeat", "snapshot"})

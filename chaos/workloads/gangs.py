@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorgrid.actors.consensus.commands import cancel_job, submit_jobs
+from actorgrid.actors.ledger.commands import cancel_job, submit_jobs
 
 from .workload import Client, Workload
 

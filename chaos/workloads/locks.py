@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from actorgrid.actors.consensus.commands import acquire_lock, release_lock, renew_lock
+from actorgrid.actors.ledger.commands import acquire_lock, release_lock, renew_lock
 from actorgrid.chaos.checkers.checker import Call
-from actorgrid.chaos.simulator.asking import Told
 from actorgrid.chaos.simulator.cluster import Cluster
+from actorgrid.chaos.simulator.requests import Told
 
 from .workload import Client, Workload
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorgrid.actors.consensus.commands import set_setting
+from actorgrid.actors.ledger.commands import set_setting
 
 from .workload import Client, Workload
 

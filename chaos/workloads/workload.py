@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from actorgrid.chaos.checkers.checker import Call
-from actorgrid.chaos.simulator.asking import Asker, Told
 from actorgrid.chaos.simulator.cluster import Cluster
+from actorgrid.chaos.simulator.requests import Asker, Told
 
 
 class Client(ABC):

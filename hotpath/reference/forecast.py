@@ -11,8 +11,8 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
+from ..capacity import ENDS_MAX, Ask, Devices, Free, Room
 from ..records import NodeView, Shares
-from ..room import ENDS_MAX, Ask, Devices, Free, Room
 
 
 class _Span:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..mix import DEMAND_UNIT
+from ..typical_mix import DEMAND_UNIT
 
 PRICED_FOR = 16  # placements: what is free changes little in between
 SHORTAGE_FREE = DEMAND_UNIT // 100

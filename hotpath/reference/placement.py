@@ -17,8 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from actorgrid.configs.placement_policy import POLICIES
 from actorgrid.errors import AdoptRefused, BadRequest, DuplicateNode, UnknownNode, UnknownPlacement
 
-from ..misfit import explain_misfit
-from ..mix import DEFAULT_MIX, check_mix
+from ..explain import explain_misfit
 from ..records import (
     WHOLE_GPU_MILLI,
     GpuView,
@@ -33,7 +32,8 @@ from ..records import (
     device_list,
     policy_number,
 )
-from .asked import Limits, Within, gang_size, number, shape_of
+from ..typical_mix import DEFAULT_MIX, check_mix
+from .arguments import Limits, Within, gang_size, number, shape_of
 from .model_price import PRICED_FOR
 from .score_table import Gpu, Mix, Node, Shape, as_good_as, choose, score, usable
 
@@ -411,7 +411,7 @@ class PlacementEngine:
     ) -> dict[str, Any]:
         """Whether ``place`` with these arguments would succeed, and if not, why; changes nothing.
 
-        ``fits``; ``gang`` and ``members_that_fit`` of it; and as :func:`~actorgrid.hotpath.misfit.explain_misfit`
+        ``fits``; ``gang`` and ``members_that_fit`` of it; and as :func:`~actorgrid.hotpath.explain.explain_misfit`
         for one member: ``total_nodes``, ``nodes_that_fit``, ``failed`` {constraint: nodes}, ``nearest``.
         """
         members = gang_size(gang)

@@ -31,9 +31,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..mix import COUNTS_MAX, MIX_WEIGHT, extent, sum_up, whole_weights
 from ..records import WHOLE_GPU_MILLI, TypicalTask
 from ..share_packing import share_prices
+from ..typical_mix import COUNTS_MAX, MIX_WEIGHT, extent, sum_up, whole_weights
 from .completion import UNIT, Shares, between, left_by, scaled_to_cpu, share_worth, whole_worth
 from .model_price import model_prices, surcharge
 

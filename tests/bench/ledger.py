@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from actorgrid.actors.consensus.actor import Consensus
-from actorgrid.actors.consensus.commands import grant_attempt, new_term, register_host, submit_jobs
-from actorgrid.actors.consensus.ledger import Ledger
-from actorgrid.actors.consensus.messages import Propose, Snapshot
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.ledger.commands import grant_attempt, new_term, register_host, submit_jobs
+from actorgrid.actors.ledger.messages import Propose, Snapshot
+from actorgrid.actors.ledger.state import Ledger
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.hotpath import PlacementEngine
-from actorgrid.supervisors.collection import collection_paused
+from actorgrid.supervisors.gc_pause import collection_paused
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.server import Server
 

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from actorgrid.actors.consensus.failure import FailureMarker
-from actorgrid.actors.consensus.log import SegmentLog
-from actorgrid.actors.consensus.log_writer import LogWriter
-from actorgrid.actors.consensus.raft.messages import ConfState, Entry, HardState, Ready
-from actorgrid.actors.consensus.raft_storage import RaftStorage
-from actorgrid.actors.consensus.reserve import Reserve
-from actorgrid.actors.consensus.store import Store
+from actorgrid.actors.files.disk_reserve import Reserve
+from actorgrid.actors.raft.messages import ConfState, Entry, HardState, Ready
+from actorgrid.actors.raft.storage.disk import RaftStorage
+from actorgrid.actors.raft.storage.failure_marker import FailureMarker
+from actorgrid.actors.raft.storage.log import SegmentLog
+from actorgrid.actors.raft.storage.store import Store
+from actorgrid.actors.raft.storage.writer import LogWriter
 
 from .figures import Figure, latency, registry
 

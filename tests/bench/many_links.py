@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 
 from actorgrid.supervisors.inline import InlineNode
-from actorgrid.transports.peer_limits import PeerLimits
-from actorgrid.transports.peer_net import PeerNet
-from actorgrid.transports.peer_tls import PeerIdentity
+from actorgrid.transports.peer.limits import PeerLimits
+from actorgrid.transports.peer.net import PeerNet
+from actorgrid.transports.peer.tls import PeerIdentity
 from tests.transports.peer_certificates import Authority
 
 from .figures import Figure, registry

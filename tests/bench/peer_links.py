@@ -17,10 +17,10 @@ from pathlib import Path
 
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.inline import InlineNode
-from actorgrid.transports.peer_calls import IncomingCall, Stream
-from actorgrid.transports.peer_limits import PeerLimits
-from actorgrid.transports.peer_net import PeerNet
-from actorgrid.transports.peer_tls import PeerIdentity
+from actorgrid.transports.peer.calls import IncomingCall, Stream
+from actorgrid.transports.peer.limits import PeerLimits
+from actorgrid.transports.peer.net import PeerNet
+from actorgrid.transports.peer.tls import PeerIdentity
 from tests.transports.peer_certificates import Authority
 
 from .figures import Figure, latency, registry

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from actorgrid.chaos.replay import catalogue
-from actorgrid.chaos.replay.workload import Task, build_engine, scaled, told_tasks
 from actorgrid.hotpath import COMPILED, PlacementEngine
+from actorgrid.replay import catalogue
+from actorgrid.replay.workload import Task, build_engine, scaled, told_tasks
 
 from .figures import Figure, latency, percentile, registry
 

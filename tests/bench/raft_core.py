@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from actorgrid.actors.consensus.core import RaftCore
-from actorgrid.actors.consensus.raft.codec import decode_message, encode_message
-from actorgrid.actors.consensus.raft.messages import ConfState, Message, RaftConfig
-from actorgrid.actors.consensus.raft.storage import MemoryStorage
+from actorgrid.actors.raft.codec import decode_message, encode_message
+from actorgrid.actors.raft.core import RaftCore
+from actorgrid.actors.raft.messages import ConfState, Message, RaftConfig
+from actorgrid.actors.raft.storage.memory import MemoryStorage
 
 from .figures import Figure, Skipped, latency, registry
 from .peers import answer_of, python_with

@@ -21,18 +21,18 @@ from typing import Any
 from cryptography import x509
 
 from actorgrid.actors.consensus.actor import Consensus
-from actorgrid.actors.consensus.commands import add_member, found_cluster, set_setting
-from actorgrid.actors.consensus.messages import Propose, Query
 from actorgrid.actors.consensus.raft_links import VoterPlan
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.ledger.commands import add_member, found_cluster, set_setting
+from actorgrid.actors.ledger.messages import Propose, Query
 from actorgrid.actors.security.certificates import fingerprint
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.server import Server
-from actorgrid.transports.peer_net import PeerNet
-from actorgrid.transports.peer_tls import PeerIdentity
+from actorgrid.transports.peer.net import PeerNet
+from actorgrid.transports.peer.tls import PeerIdentity
 from tests.processes import until
 from tests.transports.peer_certificates import Authority
 

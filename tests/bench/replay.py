@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from actorgrid.chaos.replay import catalogue
-from actorgrid.chaos.replay.runs import Run, Setup, prepare
-from actorgrid.chaos.replay.runs import replay as run_all
 from actorgrid.hotpath import PlacementEngine
+from actorgrid.replay import catalogue
+from actorgrid.replay.runs import Run, Setup, prepare
+from actorgrid.replay.runs import replay as run_all
 
 from .figures import Figure, registry
 

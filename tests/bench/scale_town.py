@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from actorgrid.actors.consensus.commands import encode_entry, end_attempt, register_host, start_attempt, submit_jobs
-from actorgrid.actors.consensus.concerned import hosts_concerned
-from actorgrid.actors.consensus.core import RaftCore
-from actorgrid.actors.consensus.entries import apply_entry
-from actorgrid.actors.consensus.ledger import Ledger
-from actorgrid.actors.consensus.outcome import Outcome
-from actorgrid.actors.consensus.raft.codec import MessageEncoder, decode_message
-from actorgrid.actors.consensus.raft.messages import ConfState, Entry, HardState, Message, RaftConfig, Ready, Snapshot
-from actorgrid.actors.consensus.raft.storage import MemoryStorage
+from actorgrid.actors.consensus.affected_hosts import hosts_concerned
+from actorgrid.actors.consensus.apply import apply_entry
 from actorgrid.actors.gpu.core import CoordinatorCore
+from actorgrid.actors.ledger.commands import encode_entry, end_attempt, register_host, start_attempt, submit_jobs
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.raft.codec import MessageEncoder, decode_message
+from actorgrid.actors.raft.core import RaftCore
+from actorgrid.actors.raft.messages import ConfState, Entry, HardState, Message, RaftConfig, Ready, Snapshot
+from actorgrid.actors.raft.storage.memory import MemoryStorage
 
 VOTERS = 5
 GPUS = 10

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 
 from actorgrid.actors.scheduling.request import Request
 from actorgrid.actors.scheduling.scheduler import Scheduler
-from actorgrid.chaos.replay.catalogue import find, nodes_of, tasks_of
-from actorgrid.chaos.replay.runs import Setup, prepare
-from actorgrid.chaos.replay.runs import replay as run_all
-from actorgrid.chaos.replay.workload import as_gangs, with_load
 from actorgrid.hotpath import COMPILED, Forecast, PlacementEngine, PriorityBitmap, TimerWheel
+from actorgrid.hotpath.capacity import Ask
 from actorgrid.hotpath.reference.forecast import Forecast as PlainForecast
-from actorgrid.hotpath.room import Ask
+from actorgrid.replay.catalogue import find, nodes_of, tasks_of
+from actorgrid.replay.runs import Setup, prepare
+from actorgrid.replay.runs import replay as run_all
+from actorgrid.replay.workload import as_gangs, with_load
 from tests.scheduling.cluster import cluster, simulate
 
 from .figures import Figure, Skipped, latency, registry

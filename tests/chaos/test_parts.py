@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus.raft.codec import encode_conf_change
-from actorgrid.actors.consensus.raft.messages import ConfChange, ConfState, Entry, HardState, Snapshot
+from actorgrid.actors.raft.codec import encode_conf_change
+from actorgrid.actors.raft.messages import ConfChange, ConfState, Entry, HardState, Snapshot
 from actorgrid.chaos.checkers.checker import Process
 from actorgrid.chaos.checkers.grants import RunningTogether
 from actorgrid.chaos.checkers.locks import apply_slots

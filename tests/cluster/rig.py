@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from actorgrid.actors.consensus.actor import Consensus
-from actorgrid.actors.consensus.messages import Propose, Query
 from actorgrid.actors.gpu.coordinator import GPUCoordinator
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.ledger.messages import Propose, Query
 from actorgrid.actors.replication.actor import DistributedState
 from actorgrid.actors.work.messages import AttachLease, DetachLease
 from actorgrid.configs.paths import HostPaths

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.cluster.binding import Room, binding, room_of
+from actorgrid.actors.cluster.explain.binding import Room, binding, room_of
 
 
 def asks(gpus: int = 0, gpu_milli: int = 1000, cpu: int = 0, memory: int = 0, gpu_memory: int = 0) -> dict[str, Any]:

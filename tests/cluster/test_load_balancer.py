@@ -12,9 +12,9 @@ import pytest
 from actorgrid.actors.cluster.load_balancer import LoadBalancer
 from actorgrid.actors.cluster.messages import AcquireWorker, OpenSession
 from actorgrid.actors.consensus.actor import Consensus
-from actorgrid.actors.consensus.messages import Propose, Query
 from actorgrid.actors.gpu.messages import AcquireLease
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.ledger.messages import Propose, Query
 from actorgrid.actors.work.messages import DetachLease
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings

@@ -18,7 +18,7 @@ from actorgrid.actors.cluster.messages import (
     SubmitJobs,
     Why,
 )
-from actorgrid.actors.consensus.messages import Applied, Query
+from actorgrid.actors.ledger.messages import Applied, Query
 from actorgrid.errors import (
     CallTimeout,
     DependencyFailed,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from actorgrid.actors.cluster.explain.why import Circumstances, explain_job
 from actorgrid.actors.cluster.load_balancer import LoadBalancer, python_version
 from actorgrid.actors.cluster.manager import ClusterManager
 from actorgrid.actors.cluster.messages import (
@@ -19,7 +20,6 @@ from actorgrid.actors.cluster.messages import (
     SubmitJobs,
     Why,
 )
-from actorgrid.actors.cluster.why import Circumstances, explain_job
 from actorgrid.actors.gpu.coordinator import GPUCoordinator
 from actorgrid.errors import NotFound, Overloaded, QueueFull, QuotaExceeded
 from tests.cluster.rig import Rig, job, resources

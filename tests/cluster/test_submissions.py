@@ -9,7 +9,7 @@ import pytest
 from actorgrid.actors.cluster.manager import ClusterManager
 from actorgrid.actors.cluster.messages import GetJob, ListJobs, SetQuota, SubmitJobs
 from actorgrid.actors.cluster.submissions import UNDER_WAY_MAX
-from actorgrid.actors.consensus.messages import Query
+from actorgrid.actors.ledger.messages import Query
 from actorgrid.errors import ActorGridError, Overloaded, QueueFull
 from tests.cluster.rig import Rig, job
 

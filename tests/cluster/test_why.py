@@ -6,9 +6,17 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.cluster.phrases import listed, nearest_has, needs
-from actorgrid.actors.cluster.room import freeing, has_room, holders, options, other_kinds, reduced, room_by
-from actorgrid.actors.cluster.why import Circumstances, explain_job
+from actorgrid.actors.cluster.explain.contention import (
+    freeing,
+    has_room,
+    holders,
+    options,
+    other_kinds,
+    reduced,
+    room_by,
+)
+from actorgrid.actors.cluster.explain.phrases import listed, nearest_has, needs
+from actorgrid.actors.cluster.explain.why import Circumstances, explain_job
 from actorgrid.actors.scheduling.request import APART, NEAR, Request
 from actorgrid.actors.scheduling.scheduler import Scheduler
 from actorgrid.amounts import duration, mebibytes

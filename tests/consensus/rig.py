@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from actorgrid.actors.consensus.actor import Consensus
-from actorgrid.actors.consensus.messages import Applied, JobsWanted, Propose, Query
-from actorgrid.actors.consensus.mirror import LedgerMirror
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.ledger.client import LedgerMirror
+from actorgrid.actors.ledger.messages import Applied, JobsWanted, Propose, Query
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import LogFailed

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus import jobs, mirror
-from actorgrid.actors.consensus.commands import (
+from actorgrid.actors.ledger import client
+from actorgrid.actors.ledger.commands import (
     acquire_lock,
     cancel_job,
     end_attempt,
@@ -20,9 +20,10 @@ from actorgrid.actors.consensus.commands import (
     start_attempt,
     submit_jobs,
 )
-from actorgrid.actors.consensus.ledger import Ledger
-from actorgrid.actors.consensus.messages import Propose, Query, Snapshot, Subscribe
-from actorgrid.actors.consensus.outcome import Outcome
+from actorgrid.actors.ledger.messages import Propose, Query, Snapshot, Subscribe
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.ledger.tables import jobs
 from actorgrid.errors import (
     ActorGridError,
     BadRequest,
@@ -439,10 +440,10 @@ def test_more_proposals_than_lanes_wait_their_turn(make_host: MakeHost) -> None:
     async def work(number: int) -> None:
         done.append(await follower.mirror.propose({"type": "submit_jobs", "jobs": [job_record(f"j{number}")]}))
 
-    for number in range(mirror.LANES_MAX + 300):
+    for number in range(client.LANES_MAX + 300):
         follower.spawn(work(number))
-    host.node.run_until(lambda: len(done) == mirror.LANES_MAX + 300)
-    assert len(host.live._voter.ledger.jobs) == mirror.LANES_MAX + 300
+    host.node.run_until(lambda: len(done) == client.LANES_MAX + 300)
+    assert len(host.live._voter.ledger.jobs) == client.LANES_MAX + 300
 
 
 def test_what_a_dead_consensus_had_in_hand_is_proposed_again_at_once(make_host: MakeHost) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.consensus.actor import Consensus
-from actorgrid.actors.consensus.commands import add_member, found_cluster, register_host, remove_member, set_setting
-from actorgrid.actors.consensus.messages import HandOver, Propose, Query, Subscribe
-from actorgrid.actors.consensus.raft.messages import Accepted
 from actorgrid.actors.consensus.raft_links import VoterPlan
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.ledger.commands import add_member, found_cluster, register_host, remove_member, set_setting
+from actorgrid.actors.ledger.messages import HandOver, Propose, Query, Subscribe
+from actorgrid.actors.raft.messages import Accepted
 from actorgrid.errors import ActorGridError, CallTimeout, HostRemoved, LogFailed, NotLeader, WrongState
 from actorgrid.supervisors.inline import InlineNode
-from actorgrid.transports.faulty_net import Faults, FaultyNet, FaultyNetwork
+from actorgrid.transports.peer.faulty_net import Faults, FaultyNet, FaultyNetwork
 from tests.consensus.rig import AT, host_record, make_context
 
 

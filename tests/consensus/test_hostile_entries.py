@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus import command_checks
-from actorgrid.actors.consensus.command_checks import check
-from actorgrid.actors.consensus.commands import change_member, decode_entry, found_cluster, set_quota, set_setting
-from actorgrid.actors.consensus.entries import apply_entry
-from actorgrid.actors.consensus.ledger import Ledger
+from actorgrid.actors.consensus.apply import apply_entry
 from actorgrid.actors.consensus.ledger_check import check as check_files
-from actorgrid.actors.consensus.raft.messages import Entry, HardState
+from actorgrid.actors.ledger import command_checks
+from actorgrid.actors.ledger.command_checks import check
+from actorgrid.actors.ledger.commands import change_member, decode_entry, found_cluster, set_quota, set_setting
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.raft.messages import Entry, HardState
 from actorgrid.errors import BadRequest, LedgerTooNew, LogCorrupted
 from tests.consensus.rig import AT, Host
 from tests.consensus.test_actor import MakeHost
 from tests.consensus.test_cluster import Town
-from tests.consensus.test_ledger import Book
 from tests.hostile.examples import examples, furnished
 from tests.hostile.mutations import ROUNDS, mutated, nested
+from tests.ledger.test_state import Book
 
 NO_COMMANDS = (
     b"x",

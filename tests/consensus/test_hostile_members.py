@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus import commands
 from actorgrid.actors.consensus.admission import BY_LEADER, FROM_DOORS, FROM_VOTERS, OF_ITS_WORK, OF_ITSELF, refusal
-from actorgrid.actors.consensus.command_checks import _FIELDS
-from actorgrid.actors.consensus.raft.codec import encode_conf_change
-from actorgrid.actors.consensus.raft.messages import ConfChange, Entry, Message
+from actorgrid.actors.ledger import commands
+from actorgrid.actors.ledger.command_checks import _FIELDS
+from actorgrid.actors.raft.codec import encode_conf_change
+from actorgrid.actors.raft.messages import ConfChange, Entry, Message
 from actorgrid.errors import NotAVoter
 from tests.consensus.rig import AT, host_record, job_record
 from tests.consensus.test_cluster import Town

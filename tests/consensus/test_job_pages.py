@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus import job_table, jobs
-from actorgrid.actors.consensus.commands import cancel_job, submit_jobs
+from actorgrid.actors.ledger.commands import cancel_job, submit_jobs
+from actorgrid.actors.ledger.tables import job_table, jobs
 from actorgrid.errors import UnknownJob
 from tests.consensus.rig import AT, Host, job_record
 

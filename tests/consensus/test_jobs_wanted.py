@@ -8,7 +8,9 @@ from typing import ClassVar
 
 import pytest
 
-from actorgrid.actors.consensus.commands import (
+from actorgrid.actors.consensus.queries import NAMES_MAX
+from actorgrid.actors.consensus.subscribers import TOLD_OF_WAITING
+from actorgrid.actors.ledger.commands import (
     cancel_job,
     end_attempt,
     grant_attempt,
@@ -16,9 +18,7 @@ from actorgrid.actors.consensus.commands import (
     start_attempt,
     submit_jobs,
 )
-from actorgrid.actors.consensus.followers import TOLD_OF_WAITING
-from actorgrid.actors.consensus.messages import JobsWanted, Query
-from actorgrid.actors.consensus.queries import NAMES_MAX
+from actorgrid.actors.ledger.messages import JobsWanted, Query
 from actorgrid.errors import BadRequest
 from tests.consensus.rig import AT, Follower, Host, host_record, job_record
 

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus.commands import MAX_COMMAND_BYTES, set_setting
 from actorgrid.actors.consensus.large_messages import ARRIVING_BYTES_MAX, LargeMessages
-from actorgrid.actors.consensus.messages import Query
-from actorgrid.actors.consensus.raft.messages import ConfState
-from actorgrid.actors.consensus.raft.progress import PeerStatus
-from actorgrid.actors.consensus.raft.status import Status
 from actorgrid.actors.consensus.stalls import Stalls
+from actorgrid.actors.ledger.commands import MAX_COMMAND_BYTES, set_setting
+from actorgrid.actors.ledger.messages import Query
+from actorgrid.actors.raft.messages import ConfState
+from actorgrid.actors.raft.progress import PeerStatus
+from actorgrid.actors.raft.status import Status
 from actorgrid.errors import FrameTooLarge, MailboxFull, MalformedMessage
 from actorgrid.sizes import ARGUMENT_BYTES_MAX, ENTRY_BYTES_MAX, EXEC_BYTES_MAX, RAFT_MESSAGE_BYTES_MAX
 from actorgrid.supervisors.inline import InlineNode
-from actorgrid.transports.faulty_net import FaultyNet, FaultyNetwork
-from actorgrid.transports.peer_frames import PAYLOAD_BYTES_MAX
+from actorgrid.transports.peer.faulty_net import FaultyNet, FaultyNetwork
+from actorgrid.transports.peer.frames import PAYLOAD_BYTES_MAX
 from tests.consensus.test_cluster import AT, Town
 
 
@@ -39,9 +39,9 @@ def large(size: int) -> list[str]:
 
 
 def test_the_sizes_on_the_way_follow_from_one_another() -> None:
-    from actorgrid.actors.consensus.record import MAX_PAYLOAD
-    from actorgrid.actors.consensus.voter import UNCOMMITTED_BYTES_MAX
-    from actorgrid.transports.unix_incoming import FRAME_BYTES_MAX
+    from actorgrid.actors.consensus.replica import UNCOMMITTED_BYTES_MAX
+    from actorgrid.actors.raft.storage.log_record import MAX_PAYLOAD
+    from actorgrid.transports.unix.incoming import FRAME_BYTES_MAX
 
     assert ARGUMENT_BYTES_MAX < EXEC_BYTES_MAX < ENTRY_BYTES_MAX == MAX_COMMAND_BYTES
     assert ENTRY_BYTES_MAX < RAFT_MESSAGE_BYTES_MAX < min(MAX_PAYLOAD, UNCOMMITTED_BYTES_MAX, FRAME_BYTES_MAX)

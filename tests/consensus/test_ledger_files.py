@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus.commands import cancel_job, grant_attempt, register_host, submit_jobs
 from actorgrid.actors.consensus.ledger_backup import backup, restore
 from actorgrid.actors.consensus.ledger_check import check, dump
-from actorgrid.actors.consensus.log import Cut, SegmentLog
-from actorgrid.actors.consensus.raft.codec import encode_members
-from actorgrid.actors.consensus.raft.messages import ConfState, Entry, HardState
-from actorgrid.actors.consensus.raft_storage import RaftStorage
-from actorgrid.actors.consensus.store import Store
+from actorgrid.actors.ledger.commands import cancel_job, grant_attempt, register_host, submit_jobs
+from actorgrid.actors.raft.codec import encode_members
+from actorgrid.actors.raft.messages import ConfState, Entry, HardState
+from actorgrid.actors.raft.storage.disk import RaftStorage
+from actorgrid.actors.raft.storage.log import Cut, SegmentLog
+from actorgrid.actors.raft.storage.store import Store
 from actorgrid.errors import ActorGridError, BadRequest, DataDirUnusable, LogCorrupted
 from tests.consensus.rig import AT, Host, host_record, job_record
 
@@ -269,7 +269,7 @@ def test_a_backup_cannot_write_elsewhere(tmp_path: Path, name: str) -> None:
 WORK = """
 import sys
 from pathlib import Path
-from actorgrid.actors.consensus.commands import submit_jobs
+from actorgrid.actors.ledger.commands import submit_jobs
 from tests.consensus.rig import AT, Host, job_record
 host = Host(Path(sys.argv[1]), ledger_segment_bytes=8192, ledger_snapshot_every=40)
 host.start()

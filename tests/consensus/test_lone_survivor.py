@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus.commands import (
+from actorgrid.actors.consensus.ledger_check import check
+from actorgrid.actors.consensus.recovery import recover
+from actorgrid.actors.ledger.commands import (
     grant_attempt,
     register_host,
     set_setting,
     submit_jobs,
 )
-from actorgrid.actors.consensus.ledger_check import check
-from actorgrid.actors.consensus.recovery import recover
 from actorgrid.errors import HostRemoved, WrongState
 from tests.consensus.rig import AT, host_record, job_record
 from tests.consensus.test_cluster import Town, three, town

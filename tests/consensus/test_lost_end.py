@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from actorgrid.actors.consensus.commands import set_setting
 from actorgrid.actors.consensus.ledger_check import check as check_files
+from actorgrid.actors.ledger.commands import set_setting
 from actorgrid.errors import LogCorrupted
 from tests.consensus.rig import AT
 from tests.consensus.test_actor import MakeHost

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus.commands import set_setting
-from actorgrid.actors.consensus.messages import Propose, Proposed, Snapshot, Subscribe
-from actorgrid.actors.consensus.mirror import LEADERLESS_S
+from actorgrid.actors.ledger.client import LEADERLESS_S
+from actorgrid.actors.ledger.commands import set_setting
+from actorgrid.actors.ledger.messages import Propose, Proposed, Snapshot, Subscribe
 from actorgrid.errors import ActorGridError, CallTimeout, NoQuorum, NotLeader
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.server import Server, handles

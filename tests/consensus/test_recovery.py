@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from actorgrid.actors.consensus.actor import Consensus
-from actorgrid.actors.consensus.commands import (
+from actorgrid.actors.ledger.commands import (
     cancel_job,
     end_attempt,
     fail_job,
@@ -24,10 +24,10 @@ from actorgrid.actors.consensus.commands import (
     set_setting,
     submit_jobs,
 )
-from actorgrid.actors.consensus.failure import FailureMarker
-from actorgrid.actors.consensus.ledger import Ledger
-from actorgrid.actors.consensus.log import EndMark
-from actorgrid.actors.consensus.snapshot_format import decode
+from actorgrid.actors.ledger.snapshot import decode
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.raft.storage.failure_marker import FailureMarker
+from actorgrid.actors.raft.storage.log import EndMark
 from actorgrid.errors import DiskFull, LogCorrupted, LogFailed, StorageError
 from actorgrid.supervisors.envelope import SettingChanged
 from tests.consensus.rig import AT, Host, host_record, job_record
@@ -241,7 +241,7 @@ COMMIT_UNTIL_IT_FAILS = """
 import resource, sys
 from pathlib import Path
 from actorgrid.actors.consensus.actor import Consensus
-from actorgrid.actors.consensus.commands import submit_jobs
+from actorgrid.actors.ledger.commands import submit_jobs
 from actorgrid.errors import LogFailed
 from tests.consensus.rig import AT, Host, job_record
 host = Host(Path(sys.argv[1]))
@@ -304,7 +304,7 @@ def test_a_half_written_failure_mark_does_not_stop_the_next_boot(make_host: Make
 COMMIT_FOR_EVER = """
 import sys
 from pathlib import Path
-from actorgrid.actors.consensus.commands import submit_jobs
+from actorgrid.actors.ledger.commands import submit_jobs
 from tests.consensus.rig import AT, Host, job_record
 host = Host(Path(sys.argv[1]), ledger_segment_bytes=20_000, ledger_snapshot_every=40)
 host.start()

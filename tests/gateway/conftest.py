@@ -23,18 +23,18 @@ from actorgrid.actors.cluster.health import Facts, HostFact, LedgerFact, verdict
 from actorgrid.actors.cluster.load_balancer import LoadBalancer as RealLoadBalancer
 from actorgrid.actors.cluster.manager import ClusterManager as RealClusterManager
 from actorgrid.actors.consensus.actor import Consensus as RealConsensus
-from actorgrid.actors.consensus.messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
 from actorgrid.actors.gateway.actor import Gateway
 from actorgrid.actors.gpu.coordinator import GPUCoordinator as RealGPUCoordinator
 from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.host.enrolment import Place
 from actorgrid.actors.host.messages import RestartHost
-from actorgrid.actors.host.place import Place
+from actorgrid.actors.ledger.api_keys import revoke_key
+from actorgrid.actors.ledger.messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
 from actorgrid.actors.links import messages as links
 from actorgrid.actors.replication import messages as replication
 from actorgrid.actors.replication.actor import DistributedState as RealDistributedState
 from actorgrid.actors.security import messages as security
-from actorgrid.actors.security.api_keys import revoke_key
 from actorgrid.actors.security.host_material import store_material
 from actorgrid.actors.work.messages import DetachLease, LeaseOutput, ListAttempts
 from actorgrid.configs.paths import HostPaths

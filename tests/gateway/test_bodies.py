@@ -10,8 +10,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from actorgrid.actors.gateway.body import check_plain, encode_json, field_names
-from actorgrid.actors.gateway.records import host_python, job_record
+from actorgrid.actors.gateway.job_requests import host_python, job_record
+from actorgrid.actors.gateway.server.codec import check_plain, encode_json, field_names
 from actorgrid.errors import HostUnreachable, MalformedBody
 from actorgrid.models import TaskRequest
 
@@ -46,8 +46,8 @@ def test_accepted_job_has_the_whole_record(town: Any) -> None:
     "more", [{}, {"deadline_s": 60}, {"deadline": "2030-01-31T18:00+01:00", "grace_s": 0, "preemptible": False}]
 )
 def test_the_ledger_takes_the_records_we_make(more: dict[str, Any]) -> None:
-    from actorgrid.actors.consensus.command_checks import check
-    from actorgrid.actors.consensus.commands import submit_jobs
+    from actorgrid.actors.ledger.command_checks import check
+    from actorgrid.actors.ledger.commands import submit_jobs
 
     request = TaskRequest(command=["x"], env={"A": "b"}, gpus=2, pool="general", max_execution_time_s=3, **more)
     check(submit_jobs([job_record(request, None, None, 10.0, 5.0, 1.0)], 1.0))

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.gateway import connections, loop
-from actorgrid.actors.gateway.connections import (
+from actorgrid.actors.gateway.server import connections, loop
+from actorgrid.actors.gateway.server.connections import (
     CONNECTIONS_MAX,
     OF_VISITOR_MAX,
     RESERVED_HERE,

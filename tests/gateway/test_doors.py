@@ -10,13 +10,13 @@ from typing import Any
 import psutil
 import pytest
 
-from actorgrid.actors.gateway import connections
-from actorgrid.actors.gateway import loop as gateway_loop
 from actorgrid.actors.gateway.actor import Gateway, shortest
-from actorgrid.actors.gateway.auth import TokenGate, allowed_names, check_host, read_token
-from actorgrid.actors.gateway.bridge import MAX_IN_FLIGHT
-from actorgrid.actors.gateway.door import nearest_path
-from actorgrid.actors.gateway.port import listen
+from actorgrid.actors.gateway.server import connections
+from actorgrid.actors.gateway.server import loop as gateway_loop
+from actorgrid.actors.gateway.server.application import nearest_path
+from actorgrid.actors.gateway.server.auth import TokenGate, allowed_names, check_host, read_token
+from actorgrid.actors.gateway.server.bridge import MAX_IN_FLIGHT
+from actorgrid.actors.gateway.server.listener import listen
 from actorgrid.errors import BadRequest, DataDirUnusable, DiskFull, Overloaded, PortInUse, QueueFull, WrongToken
 from actorgrid.supervisors.envelope import GetStatus
 

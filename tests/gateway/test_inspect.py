@@ -256,7 +256,7 @@ def test_a_server_between_two_processes_is_shown_and_everything_else_says_so(sho
 def test_a_server_that_hangs_is_shown_with_what_its_supervisor_knows(
     shop: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorgrid.actors.gateway.inspect.ANSWER_S", 0.3)
+    monkeypatch.setattr("actorgrid.actors.gateway.routes.inspect.ANSWER_S", 0.3)
     shop.servers["consensus"].mute = True
     answer = shop.http("GET", "/api/inspect/consensus").json
     assert answer["error"]["code"] == "CallTimeout" and answer["pid"] == os.getpid()

@@ -6,7 +6,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from actorgrid.actors.gateway.door import EXPECTED
+from actorgrid.actors.gateway.server.application import EXPECTED
 
 
 def scrape(town: Any, **more: Any) -> dict[str, list[Any]]:

@@ -13,9 +13,9 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from pydantic import BaseModel, ValidationError
 
-from actorgrid.actors.consensus.exec_limits import check_exec
-from actorgrid.actors.gateway.door import ROUTES
-from actorgrid.actors.gateway.openapi import document
+from actorgrid.actors.gateway.server.application import ROUTES
+from actorgrid.actors.gateway.server.openapi import document
+from actorgrid.actors.ledger.exec_limits import check_exec
 from actorgrid.errors import BadRequest, CommandTooLarge
 from actorgrid.models import TaskRequest
 from actorgrid.sizes import STATE_KEY_MAX

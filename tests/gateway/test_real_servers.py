@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
-from actorgrid.actors.gateway.door import ROUTES
-from actorgrid.actors.gateway.route import Route
+from actorgrid.actors.gateway.server.application import ROUTES
+from actorgrid.actors.gateway.server.route import Route
 from actorgrid.errors import WrongState
 
 READS = [

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.gateway.blobs import BlobStore
-from actorgrid.actors.gateway.port import listen, remember, remembered
+from actorgrid.actors.gateway.server.listener import listen, remember, remembered
 from actorgrid.errors import DiskFull, StartFailed, StorageError
 
 ROOT = Path(__file__).resolve().parents[2]

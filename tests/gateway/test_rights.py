@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from actorgrid.actors.gateway.door import ROUTES
-from actorgrid.actors.gateway.rights import WORK_MAY
+from actorgrid.actors.gateway.server.application import ROUTES
+from actorgrid.actors.gateway.server.rights import WORK_MAY
 
 OF_ADMINISTRATORS = ("/api/keys", "/api/tokens", "/api/ca", "/api/inspect", "/leave", "/restart", "/drain")
 

@@ -8,9 +8,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from actorgrid.actors.gateway.door import ROUTES
-from actorgrid.actors.gateway.route import Route
-from actorgrid.actors.security.api_keys import make_key
+from actorgrid.actors.gateway.server.application import ROUTES
+from actorgrid.actors.gateway.server.route import Route
+from actorgrid.actors.ledger.api_keys import make_key
 
 JOB = {"task_id": "new", "command": ["true"]}
 BODIES: dict[str, Any] = {

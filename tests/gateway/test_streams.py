@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus.messages import Applied
-from actorgrid.actors.gateway import hub as gateway_hub
-from actorgrid.actors.gateway import job_files, stream
-from actorgrid.actors.gateway.hub import GAP, Hub, Item, Listener
-from actorgrid.actors.gateway.state import grouped
+from actorgrid.actors.gateway.routes import job_files
+from actorgrid.actors.gateway.routes.state import grouped
+from actorgrid.actors.gateway.server import hub as gateway_hub
+from actorgrid.actors.gateway.server import stream
+from actorgrid.actors.gateway.server.hub import GAP, Hub, Item, Listener
+from actorgrid.actors.ledger.messages import Applied
 from actorgrid.errors import Overloaded
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from actorgrid.actors.consensus.actor import Consensus
-from actorgrid.actors.consensus.messages import Propose, Proposed, Query
 from actorgrid.actors.gpu.coordinator import GPUCoordinator
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.ledger.messages import Propose, Proposed, Query
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.supervisors.inline import InlineNode

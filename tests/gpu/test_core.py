@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actorgrid.actors.consensus.attempt_ids import attempt_of
-from actorgrid.actors.consensus.commands import set_quota
-from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.gpu.grant import Grant
-from actorgrid.actors.gpu.held import by_placement
 from actorgrid.actors.gpu.messages import AcquireLease
 from actorgrid.actors.gpu.orders import Order
+from actorgrid.actors.gpu.placement_records import by_placement
+from actorgrid.actors.ledger.attempt_ids import attempt_of
+from actorgrid.actors.ledger.commands import set_quota
+from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.scheduling.policies import SchedulingPolicy
 from actorgrid.errors import QuotaExceeded, UnknownPolicy
 from tests.gpu.rig import resources

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actorgrid.actors.consensus.preemption import PREEMPTIONS_MAX
 from actorgrid.actors.gpu.orders import GivenUp, Preemption, job_of
 from actorgrid.actors.gpu.requests import STOPPED_S
+from actorgrid.actors.ledger.tables.preemption import PREEMPTIONS_MAX
 from actorgrid.actors.scheduling.policies.las import LeastAttainedService
 from actorgrid.errors import AdmissionRefused
 from tests.gpu.rig import resources

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus.commands import end_attempt, new_term, preempt_attempt, register_host, submit_jobs
-from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.gpu.feasibility import check_feasible
 from actorgrid.actors.gpu.grant import Grant
+from actorgrid.actors.ledger.commands import end_attempt, new_term, preempt_attempt, register_host, submit_jobs
+from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.scheduling.queue import Shape
 from actorgrid.errors import RequestTooLarge
 from tests.consensus.rig import AT, host_record, job_record

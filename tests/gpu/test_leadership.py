@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from actorgrid.actors.consensus.messages import Applied
 from actorgrid.actors.gpu.messages import AcquireLease
+from actorgrid.actors.ledger.messages import Applied
 from actorgrid.errors import NotLeader
 from tests.gpu.rig import Rig, resources
 from tests.gpu.test_core import World

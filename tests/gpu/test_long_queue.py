@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus import job_table
-from actorgrid.actors.consensus.job_table import JobTable
-from actorgrid.actors.consensus.records import new_job
 from actorgrid.actors.gpu.core import CoordinatorCore
+from actorgrid.actors.ledger.records import new_job
+from actorgrid.actors.ledger.tables import job_table
+from actorgrid.actors.ledger.tables.job_table import JobTable
 from actorgrid.actors.scheduling.dispatch import Dispatch
 from tests.consensus.rig import AT, host_record, job_record
 

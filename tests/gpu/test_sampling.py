@@ -10,7 +10,7 @@ import pytest
 from actorgrid.actors.gpu.device import Device, Readings
 from actorgrid.actors.gpu.messages import Explain, Inventory
 from actorgrid.actors.gpu.sampling import HostSampling
-from actorgrid.actors.gpu.unfit import told
+from actorgrid.actors.gpu.unhealthy_devices import told
 from tests.gpu.rig import Rig, resources
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorgrid.actors.consensus import commands
-from actorgrid.actors.consensus.command_checks import VERSION
-from actorgrid.actors.consensus.ledger import Ledger
+from actorgrid.actors.ledger import commands
+from actorgrid.actors.ledger.command_checks import VERSION
+from actorgrid.actors.ledger.state import Ledger
 from tests.consensus.rig import AT, host_record, job_record
 
 Plain = dict[str, Any]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import actorgrid.hotpath
 from actorgrid.hotpath import PlacementEngine
+from actorgrid.hotpath.capacity import ENDS_MAX, Ask
 from actorgrid.hotpath.reference.forecast import Forecast as Reference
-from actorgrid.hotpath.room import ENDS_MAX, Ask
 
 KINDS: dict[str, Any] = {"reference": Reference}
 if actorgrid.hotpath.COMPILED:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorgrid.errors import BadRequest, UnknownNode
-from actorgrid.hotpath.mix import DEMAND_UNIT, MIX_MAX, MIX_WEIGHT, check_mix, extent, sum_up, whole_weights
 from actorgrid.hotpath.records import TypicalTask
 from actorgrid.hotpath.reference import completion as reference
 from actorgrid.hotpath.reference.model_price import PRICE_MAX, model_prices
 from actorgrid.hotpath.share_packing import share_prices
+from actorgrid.hotpath.typical_mix import DEMAND_UNIT, MIX_MAX, MIX_WEIGHT, check_mix, extent, sum_up, whole_weights
 
 ONE = TypicalTask(1000, 1, 1000, 1.0)
 HALF = TypicalTask(1000, 1, 500, 1.0)

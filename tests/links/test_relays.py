@@ -13,8 +13,8 @@ from actorgrid.actors.links.pieces import unpack_fields
 from actorgrid.actors.links.relays import Relays
 from actorgrid.errors import UnknownAllocation
 from actorgrid.supervisors.inline import InlineNode
-from actorgrid.transports.faulty_net import FaultyNet, FaultyNetwork
-from actorgrid.transports.peer_calls import Stream
+from actorgrid.transports.peer.calls import Stream
+from actorgrid.transports.peer.faulty_net import FaultyNet, FaultyNetwork
 from tests.transports.peer_conformance import QUICK
 
 BIG = bytes(range(256)) * 20_000  # ten windows of a stream

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from actorgrid.chaos.replay.workload import Node, Task
+from actorgrid.replay.workload import Node, Task
 
 SAMPLES = Path(__file__).parent / "samples"
 

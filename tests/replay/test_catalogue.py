@@ -8,10 +8,10 @@ import math
 
 import pytest
 
-from actorgrid.chaos.replay import catalogue
-from actorgrid.chaos.replay.throughput import STEPS_PER_S
-from actorgrid.chaos.replay.workload import as_gangs, capacity_gpu_milli, typical_tasks
 from actorgrid.errors import BadRequest
+from actorgrid.replay import catalogue
+from actorgrid.replay.throughput import STEPS_PER_S
+from actorgrid.replay.workload import as_gangs, capacity_gpu_milli, typical_tasks
 
 
 def test_openb_is_the_published_cluster() -> None:

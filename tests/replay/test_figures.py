@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from actorgrid.chaos.replay import figures
-from actorgrid.chaos.replay.inflation import Inflated, Point
-from actorgrid.chaos.replay.simulation import Outcome, Replayed
-from actorgrid.chaos.replay.workload import Task
+from actorgrid.replay import figures
+from actorgrid.replay.inflation import Inflated, Point
+from actorgrid.replay.simulation import Outcome, Replayed
+from actorgrid.replay.workload import Task
 
 
 def outcome(

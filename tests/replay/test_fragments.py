@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorgrid.chaos.replay.fragments import Fragments
-from actorgrid.chaos.replay.workload import Node, Task
 from actorgrid.hotpath import TypicalTask
+from actorgrid.replay.fragments import Fragments
+from actorgrid.replay.workload import Node, Task
 
 NODES = [
     Node("a", cpu_milli=8000, gpu_count=2, gpu_model="T4"),

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorgrid.chaos.replay.inflation import inflate, inflated
-from actorgrid.chaos.replay.workload import Node, Task
 from actorgrid.errors import BadRequest
 from actorgrid.hotpath import PlacementEngine
+from actorgrid.replay.inflation import inflate, inflated
+from actorgrid.replay.workload import Node, Task
 
 
 def ticking() -> float:

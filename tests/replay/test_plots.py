@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from actorgrid.chaos.replay import catalogue, plots, runs
-from actorgrid.chaos.replay.runs import Run, Setup
 from actorgrid.errors import BadRequest, DataDirUnusable
+from actorgrid.replay import catalogue, plots, runs
+from actorgrid.replay.runs import Run, Setup
 
 matplotlib = pytest.importorskip("matplotlib", reason="the extra plot is not installed")
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from actorgrid.actors.scheduling.request import Decision, Preempt, Request, Start
 from actorgrid.actors.scheduling.scheduler import Scheduler
-from actorgrid.chaos.replay.fragments import Fragments
-from actorgrid.chaos.replay.simulation import (
+from actorgrid.hotpath import PlacementEngine
+from actorgrid.replay.fragments import Fragments
+from actorgrid.replay.simulation import (
     MOMENTS_OF_ARRIVALS,
     SERIES_MAX,
     Immediate,
@@ -18,8 +19,7 @@ from actorgrid.chaos.replay.simulation import (
     Scheduling,
     Simulation,
 )
-from actorgrid.chaos.replay.workload import Node, Task, build_engine, typical_tasks
-from actorgrid.hotpath import PlacementEngine
+from actorgrid.replay.workload import Node, Task, build_engine, typical_tasks
 
 TWO_GPUS = [Node("n", cpu_milli=8000, memory_mib=8192, gpu_count=2)]
 Make = Callable[[PlacementEngine], Scheduling]

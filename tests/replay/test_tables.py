@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from actorgrid.chaos.replay import tables
-from actorgrid.chaos.replay.tables import check_map_is_used, parse_map, read_nodes, read_tasks
 from actorgrid.errors import BadRequest
+from actorgrid.replay import tables
+from actorgrid.replay.tables import check_map_is_used, parse_map, read_nodes, read_tasks
 
 SAMPLES = Path(__file__).parent / "samples"
 Write = Callable[..., Path]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from actorgrid.chaos.replay.workload import (
+from actorgrid.errors import BadRequest, TooManyGpus
+from actorgrid.replay.workload import (
     Node,
     Task,
     as_gangs,
@@ -17,7 +18,6 @@ from actorgrid.chaos.replay.workload import (
     typical_tasks,
     with_load,
 )
-from actorgrid.errors import BadRequest, TooManyGpus
 
 
 def test_the_mix_keeps_what_is_popular() -> None:

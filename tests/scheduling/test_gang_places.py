@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorgrid.actors.scheduling.gang_places import choose_places
+from actorgrid.actors.scheduling.preemption_view import Shadow
 from actorgrid.actors.scheduling.request import APART, NEAR, Need, Request, Start
 from actorgrid.actors.scheduling.scheduler import Scheduler
-from actorgrid.actors.scheduling.shadow import Shadow
 from actorgrid.hotpath import PlacementEngine
-from actorgrid.hotpath.room import Ask
+from actorgrid.hotpath.capacity import Ask
 
 
 def engine_of(*nodes: tuple[int, str | None]) -> PlacementEngine:

@@ -11,15 +11,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from actorgrid.actors.ledger.join_tokens import JoinToken, redeem
 from actorgrid.actors.security.host_material import HostMaterial
-from actorgrid.actors.security.join_door import JoinDoor, JoinVisit, Redeem
+from actorgrid.actors.security.join_acceptor import JoinDoor, JoinVisit, Redeem
 from actorgrid.actors.security.join_messages import (
     Capabilities,
     Voter,
     Welcome,
 )
-from actorgrid.actors.security.join_tokens import JoinToken, redeem
-from actorgrid.actors.security.joining import Close, Joined, Joiner, JoinFailed, Send
+from actorgrid.actors.security.joiner import Close, Joined, Joiner, JoinFailed, Send
 from actorgrid.actors.security.keys import new_private_key
 from actorgrid.actors.security.tls_contexts import door_context, joiner_context
 from actorgrid.errors import (

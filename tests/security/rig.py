@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from cryptography import x509
 
+from actorgrid.actors.ledger.join_tokens import JoinToken, Plain, make_token
 from actorgrid.actors.security.authority import Authority, create_authority
 from actorgrid.actors.security.certificate_requests import check_request, make_request
 from actorgrid.actors.security.host_material import HostMaterial
-from actorgrid.actors.security.join_tokens import JoinToken, Plain, make_token
 from actorgrid.actors.security.keys import new_private_key
 from actorgrid.actors.security.trust_bundle import TrustBundle, first_bundle
 

@@ -15,6 +15,7 @@ from cryptography.x509.oid import AttributeOID, ExtendedKeyUsageOID, NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actorgrid.actors.ledger.names import host_uri, plain_address, read_host_uri
 from actorgrid.actors.security.authority import AUTHORITY_LIFE_S, HOST_LIFE_S, Authority
 from actorgrid.actors.security.certificate_requests import alternative_names, check_request, make_request
 from actorgrid.actors.security.certificates import (
@@ -26,7 +27,6 @@ from actorgrid.actors.security.certificates import (
 )
 from actorgrid.actors.security.host_material import HostMaterial
 from actorgrid.actors.security.keys import new_private_key
-from actorgrid.actors.security.names import host_uri, plain_address, read_host_uri
 from actorgrid.actors.security.tls_contexts import ssl_contexts
 from actorgrid.errors import ActorGridError, BadRequest, CertificateRefused, WrongCluster
 from tests.security.rig import CLUSTER, DAY_S, NOW_S, OTHER_CLUSTER, Cluster, Pair, new_authority

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.consensus.actor import Consensus
+from actorgrid.actors.files.identity import ensure_host_id
 from actorgrid.actors.host.context import HostContext
-from actorgrid.actors.host.identity import ensure_host_id
-from actorgrid.actors.host.place import listens, take_place
+from actorgrid.actors.host.enrolment import listens, take_place
+from actorgrid.actors.ledger.join_tokens import JoinToken, read_token
 from actorgrid.actors.security.actor import JoinDoorServer
 from actorgrid.actors.security.join_client import Member, join
 from actorgrid.actors.security.join_messages import MESSAGE_BYTES_MAX, Capabilities, Welcome
-from actorgrid.actors.security.join_tokens import JoinToken, read_token
-from actorgrid.actors.security.joining import Joiner, Send
+from actorgrid.actors.security.joiner import Joiner, Send
 from actorgrid.actors.security.keys import new_private_key
 from actorgrid.actors.security.messages import MakeJoinToken, ShowTrust
 from actorgrid.actors.security.tls_contexts import joiner_context

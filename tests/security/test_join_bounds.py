@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actorgrid.actors.ledger.join_tokens import JoinClaim
 from actorgrid.actors.security.certificate_requests import make_request
 from actorgrid.actors.security.certificates import digest
-from actorgrid.actors.security.join_door import VISITS_MAX, VISITS_PER_SOURCE_MAX, JoinVisit, Redeem
+from actorgrid.actors.security.join_acceptor import VISITS_MAX, VISITS_PER_SOURCE_MAX, JoinVisit, Redeem
 from actorgrid.actors.security.join_messages import (
     Hello,
     Welcome,
@@ -19,10 +20,9 @@ from actorgrid.actors.security.join_messages import (
     encode_claim,
     read_capabilities,
 )
-from actorgrid.actors.security.join_tokens import JoinClaim
-from actorgrid.actors.security.joining import Close, JoinFailed, Send
+from actorgrid.actors.security.joiner import Close, JoinFailed, Send
 from actorgrid.actors.security.keys import new_private_key
-from actorgrid.actors.security.wrong_tokens import WrongTokens
+from actorgrid.actors.security.token_rate_limit import WrongTokens
 from actorgrid.errors import (
     ActorGridError,
     BadRequest,

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from actorgrid.actors.ledger.join_tokens import make_token
 from actorgrid.actors.security.join_client import Member, join, read_member
 from actorgrid.actors.security.join_messages import Capabilities, Welcome
-from actorgrid.actors.security.join_tokens import make_token
 from actorgrid.actors.security.keys import new_private_key
 from actorgrid.errors import BadRequest, HostUnreachable
 

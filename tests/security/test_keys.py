@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actorgrid.actors.files.private_files import read_private, write_private
 from actorgrid.actors.security.keys import (
     authority_file,
     ensure_wrap_key,
@@ -23,7 +24,6 @@ from actorgrid.actors.security.keys import (
     store_authority,
     unseal_authority,
 )
-from actorgrid.actors.security.private_files import read_private, write_private
 from actorgrid.actors.security.sealing import seal, unseal, unwrap, wrap
 from actorgrid.errors import CertificateRefused, DataDirUnusable, KeyExposed, KeyUnusable, WrongState
 from tests.security.rig import CLUSTER, Cluster, new_authority

@@ -56,7 +56,7 @@ CALLED_FROM_OUTSIDE = {
     "InlineNode": "tests, and whoever embeds a host: every server is tested on it",
 }
 # Files whose classes fill in Thespian's: it calls their methods.
-FILLS_IN_THESPIAN = {"transports/thespian_unix.py", "transports/unix_system.py"}
+FILLS_IN_THESPIAN = {"transports/unix/thespian.py", "transports/unix/system.py"}
 REGISTERING_NOTHING = {"property", "staticmethod", "classmethod", "contextmanager", "dataclass", "cache", "lru_cache"}
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

@@ -12,7 +12,7 @@ from typing import Any
 from actorgrid.errors import ActorGridError, StartFailed
 from actorgrid.supervisors.child import ChildSpec, SupervisorFlags
 from actorgrid.supervisors.exits import ExitReason
-from actorgrid.supervisors.orders import (
+from actorgrid.supervisors.instructions import (
     CancelTimer,
     Exit,
     Forgotten,

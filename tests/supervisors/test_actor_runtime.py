@@ -28,7 +28,7 @@ from actorgrid.supervisors import actor_runtime
 from actorgrid.supervisors.actor_runtime import ActorRuntime, load_server
 from actorgrid.supervisors.envelope import CALL, CAST, ERROR, REPLY, SIGNAL, Envelope
 from actorgrid.supervisors.exits import SHUTDOWN, ExitReason
-from actorgrid.supervisors.pulse import OwnPulse, Pulse
+from actorgrid.supervisors.heartbeat import OwnPulse, Pulse
 from actorgrid.supervisors.ref import Ref
 from actorgrid.supervisors.registry import Registry
 from actorgrid.supervisors.runtime import Waiter

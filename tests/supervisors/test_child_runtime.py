@@ -17,7 +17,7 @@ from actorgrid.supervisors.actor_runtime import ActorRuntime
 from actorgrid.supervisors.child import ChildSpec, SupervisorFlags
 from actorgrid.supervisors.child_runtime import SupervisorRuntime
 from actorgrid.supervisors.exits import ExitReason
-from actorgrid.supervisors.pulse import OwnPulse, Pulse
+from actorgrid.supervisors.heartbeat import OwnPulse, Pulse
 from actorgrid.supervisors.ref import Ref
 from actorgrid.supervisors.supervisor import Supervisor
 from actorgrid.supervisors.wire import Ended, HostServer, Inherited, ServerStarted, WhyEnded

@@ -6,7 +6,7 @@ from typing import Any
 
 from actorgrid.supervisors.actor import ServerActor
 from actorgrid.supervisors.wire import HostServer
-from actorgrid.transports.thespian_unix import Parcel, address_of
+from actorgrid.transports.unix.thespian import Parcel, address_of
 
 
 class Recorder:

@@ -8,8 +8,8 @@ import pytest
 
 from actorgrid.errors import LogCorrupted, RestartIntensityExceeded, StartFailed
 from actorgrid.supervisors.exits import ExitReason
+from actorgrid.supervisors.instructions import SetTimer, Tag
 from actorgrid.supervisors.intensity import Intensity
-from actorgrid.supervisors.orders import SetTimer, Tag
 from actorgrid.supervisors.restart import LINGER_S
 from tests.supervisors.stage import CRASH, KILLED, NORMAL, Stage
 

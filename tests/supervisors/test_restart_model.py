@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorgrid.supervisors.child import ChildSpec, SupervisorFlags
+from actorgrid.supervisors.instructions import Instruction, KillProcess, StartProcess, Stopping, StopProcess
 from actorgrid.supervisors.intensity import Intensity
-from actorgrid.supervisors.orders import Instruction, KillProcess, StartProcess, Stopping, StopProcess
 from tests.supervisors.stage import CRASH, KILLED, NORMAL, Stage
 from tests.supervisors.supervisor_model import Model
 

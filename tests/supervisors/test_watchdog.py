@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorgrid.supervisors.pulse import Reading
+from actorgrid.supervisors.heartbeat import Reading
 from actorgrid.supervisors.watchdog import BEATS_MISSED_MAX, PAUSE_INTERVALS, Hung, Watchdog
 
 INTERVAL_S, MARGIN_S = 1.0, 1.0

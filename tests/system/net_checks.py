@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from actorgrid.actors.consensus.entries import apply_entry
-from actorgrid.actors.consensus.ledger import Ledger
+from actorgrid.actors.consensus.apply import apply_entry
 from actorgrid.actors.consensus.ledger_check import read_log
-from actorgrid.actors.consensus.raft.messages import Entry
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.raft.messages import Entry
 from actorgrid.chaos.checkers.answers import ExactlyOnce
 from actorgrid.chaos.checkers.checker import Checker
 from actorgrid.chaos.checkers.grants import Grants

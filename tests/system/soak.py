@@ -24,9 +24,9 @@ from typing import Any
 import psutil
 
 import actorgrid
-from actorgrid.actors.consensus.ledger import Ledger
 from actorgrid.actors.consensus.ledger_check import read_log, replay
-from actorgrid.actors.consensus.store import Store
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.raft.storage.store import Store
 from actorgrid.actors.work.environment import host_tag
 from actorgrid.actors.work.process_tree import find_marked, living
 from actorgrid.configs.paths import HostPaths

@@ -9,16 +9,16 @@ from typing import Any, get_args
 
 import msgpack
 
-from actorgrid.actors.consensus.raft.codec import encode_message
-from actorgrid.actors.consensus.raft.messages import Entry, Message, MessageKind
 from actorgrid.actors.consensus.raft_links import TARGET
 from actorgrid.actors.links.pieces import pack
+from actorgrid.actors.raft.codec import encode_message
+from actorgrid.actors.raft.messages import Entry, Message, MessageKind
 from actorgrid.actors.security.peer_identity import peer_identity
 from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.inline import InlineNode
-from actorgrid.transports.peer_calls import Answer
-from actorgrid.transports.peer_net import PeerNet
+from actorgrid.transports.peer.calls import Answer
+from actorgrid.transports.peer.net import PeerNet
 from tests.hostile.mutations import ODD, ROUNDS, mutated
 from tests.links.test_hostile_services import CALLS
 from tests.processes import until

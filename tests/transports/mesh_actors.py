@@ -14,7 +14,7 @@ from typing import Any
 from thespian.actors import Actor, ActorExitRequest, ChildActorExited, ThespianWatch, WakeupMessage, WatchMessage
 
 from actorgrid.errors import MailboxFull, PeerGone
-from actorgrid.transports.thespian_unix import (
+from actorgrid.transports.unix.thespian import (
     DescriptorsReady,
     DescriptorWatch,
     Parcel,

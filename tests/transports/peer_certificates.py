@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from actorgrid.transports.peer_tls import PeerIdentity
+from actorgrid.transports.peer.tls import PeerIdentity
 
 DAY = timedelta(days=1)
 SIDES = (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)

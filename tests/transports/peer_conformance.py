@@ -8,11 +8,11 @@ from typing import Any
 
 from actorgrid.errors import ActorGridError, UnknownKey
 from actorgrid.supervisors.inline import InlineNode
-from actorgrid.transports.faulty_net import FaultyNet, FaultyNetwork
-from actorgrid.transports.peer_calls import IncomingCall, Stream
-from actorgrid.transports.peer_hosts import PeerHosts
-from actorgrid.transports.peer_limits import PeerLimits
-from actorgrid.transports.peer_net import PeerNet
+from actorgrid.transports.peer.calls import IncomingCall, Stream
+from actorgrid.transports.peer.faulty_net import FaultyNet, FaultyNetwork
+from actorgrid.transports.peer.hosts import PeerHosts
+from actorgrid.transports.peer.limits import PeerLimits
+from actorgrid.transports.peer.net import PeerNet
 from tests.transports.peer_certificates import Authority
 
 CLUSTER = "c1"

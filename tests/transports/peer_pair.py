@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actorgrid.transports.peer_limits import PeerLimits
-from actorgrid.transports.peer_link import Event, PeerLink, Up
-from actorgrid.transports.peer_tls import PeerIdentity
+from actorgrid.transports.peer.limits import PeerLimits
+from actorgrid.transports.peer.link import Event, PeerLink, Up
+from actorgrid.transports.peer.tls import PeerIdentity
 
 Spoil = Callable[[bytes], bytes]
 

@@ -19,7 +19,7 @@ import pytest
 from thespian.actors import ActorSystem
 from thespian.system.transport.IPBase import IPActorAddress
 
-from actorgrid.transports.unix_system import UnixSystem
+from actorgrid.transports.unix.system import UnixSystem
 from tests.processes import is_alive
 from tests.transports.conformance_actors import Everyman
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorgrid.errors import ActorGridError, CallTimeout, HostUnreachable, PeerGone
-from actorgrid.transports.faulty_net import Faults
+from actorgrid.transports.peer.faulty_net import Faults
 from tests.transports.peer_conformance import QUICK, MemoryWorld, Writer
 
 SETTLE_S = 5.0

@@ -14,8 +14,8 @@ from time import monotonic
 import pytest
 
 from actorgrid.errors import PeerGone
-from actorgrid.transports import unix_handshake as handshake
-from actorgrid.transports.unix_mesh import Mesh, listen
+from actorgrid.transports.unix import handshake
+from actorgrid.transports.unix.mesh import Mesh, listen
 
 KEY = b"k" * 32
 NOBODY = 65534

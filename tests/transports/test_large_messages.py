@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from actorgrid.errors import MailboxFull
-from actorgrid.transports import unix_handshake as handshake
-from actorgrid.transports import unix_large, unix_outgoing
-from actorgrid.transports.unix_mesh import Mesh
-from actorgrid.transports.unix_outgoing import AS_FILE
+from actorgrid.transports.unix import handshake, large, outgoing
+from actorgrid.transports.unix.mesh import Mesh
+from actorgrid.transports.unix.outgoing import AS_FILE
 from tests.transports.test_unix_mesh import KEY, MakeMesh, make, raw, turn
 
 __all__ = ["make"]
@@ -130,7 +129,7 @@ def test_a_receiver_out_of_descriptors_asks_for_a_stream_and_loses_nothing(pair:
 def test_large_messages_count_against_the_bound_of_the_queue(
     pair: tuple[Mesh, Mesh], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unix_outgoing, "QUEUED_BYTES_MAX", 10 * MIB)
+    monkeypatch.setattr(outgoing, "QUEUED_BYTES_MAX", 10 * MIB)
     a, b = pair
     told: list[str] = []
     a.when_room("b", lambda: told.append("at once"))
@@ -146,7 +145,7 @@ def test_large_messages_count_against_the_bound_of_the_queue(
 def test_who_waits_for_room_is_told_too_when_the_peer_is_lost(
     pair: tuple[Mesh, Mesh], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unix_outgoing, "QUEUED_BYTES_MAX", 10 * MIB)
+    monkeypatch.setattr(outgoing, "QUEUED_BYTES_MAX", 10 * MIB)
     a, b = pair
     told: list[bool] = []
     for _ in range(3):
@@ -176,12 +175,12 @@ def unsealed(size: int) -> int:
 
 def half_sealed(size: int) -> int:
     fd = unsealed(size)
-    fcntl.fcntl(fd, unix_large._F_ADD_SEALS, unix_large._SEAL_WRITE | unix_large._SEAL_GROW)
+    fcntl.fcntl(fd, large._F_ADD_SEALS, large._SEAL_WRITE | large._SEAL_GROW)
     return fd
 
 
 def another_size(size: int) -> int:
-    return unix_large.seal(bytes(size - 1))
+    return large.seal(bytes(size - 1))
 
 
 def no_file(_size: int) -> int:
@@ -195,7 +194,7 @@ def test_a_file_that_could_change_or_is_not_what_was_said_is_refused(
     b = make("b")
     with connect_as("a", b, tmp_path) as connection:
         before, fd = descriptors(), make_file(MIB)
-        unix_large.offer(connection, HEADER.pack(MIB, 1 | AS_FILE), fd)
+        large.offer(connection, HEADER.pack(MIB, 1 | AS_FILE), fd)
         os.close(fd)
         turn(b, until=lambda: not b.incoming.links)
         assert not b.inbox and connection.recv(10) == b""
@@ -206,14 +205,14 @@ def test_more_after_an_offer_or_two_files_at_once_end_the_connection(make: MakeM
     b = make("b")
     for extra in (b"x", HEADER.pack(MIB, 1 | AS_FILE)):
         with connect_as("a", b, tmp_path) as connection:
-            fd = unix_large.seal(bytes(MIB))
-            unix_large.offer(connection, HEADER.pack(MIB, 1 | AS_FILE) + extra, fd)
+            fd = large.seal(bytes(MIB))
+            large.offer(connection, HEADER.pack(MIB, 1 | AS_FILE) + extra, fd)
             os.close(fd)
             turn(b, until=lambda: not b.incoming.links)
     with connect_as("a", b, tmp_path) as connection:
-        fd = unix_large.seal(bytes(MIB))
-        unix_large.offer(connection, b"\0", fd)  # before any header says so
-        unix_large.offer(connection, b"\0", fd)
+        fd = large.seal(bytes(MIB))
+        large.offer(connection, b"\0", fd)  # before any header says so
+        large.offer(connection, b"\0", fd)
         os.close(fd)
         turn(b, until=lambda: not b.incoming.links)
     assert not b.inbox
@@ -224,7 +223,7 @@ def test_a_header_without_its_file_gets_its_stream(make: MakeMesh, tmp_path: Pat
     with connect_as("a", b, tmp_path) as connection:
         connection.send(HEADER.pack(MIB, 1 | AS_FILE))
         turn(b, until=lambda: b.incoming.links != set() and next(iter(b.incoming.links)).large is not None)
-        assert connection.recv(10) == unix_outgoing.REFUSED
+        assert connection.recv(10) == outgoing.REFUSED
         connection.setblocking(False)
         left = memoryview(b"y" * MIB)
         while left:
@@ -237,8 +236,8 @@ def test_a_header_without_its_file_gets_its_stream(make: MakeMesh, tmp_path: Pat
 ACTORS_UNDER_STRAIN = """
 import resource, sys
 from pathlib import Path
-from actorgrid.transports.thespian_unix import Parcel
-from actorgrid.transports.unix_system import UnixSystem
+from actorgrid.transports.unix.thespian import Parcel
+from actorgrid.transports.unix.system import UnixSystem
 from tests.transports.mesh_actors import Mirror
 if sys.argv[2] == "files":
     resource.setrlimit(resource.RLIMIT_FSIZE, (65536, resource.RLIM_INFINITY))

@@ -10,7 +10,7 @@ from time import monotonic
 
 import pytest
 
-from actorgrid.transports.unix_loop import Loop
+from actorgrid.transports.unix.loop import Loop
 
 
 @pytest.fixture

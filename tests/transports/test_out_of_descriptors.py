@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from actorgrid.errors import MailboxFull, PeerGone
-from actorgrid.transports.unix_loop import Loop
-from actorgrid.transports.unix_mesh import Mesh
+from actorgrid.transports.unix.loop import Loop
+from actorgrid.transports.unix.mesh import Mesh
 from tests.transports.test_large_messages import no_descriptor_left
 from tests.transports.test_unix_mesh import MakeMesh, make, turn
 
@@ -70,7 +70,7 @@ def test_a_link_that_is_being_redialled_waits_for_a_descriptor(make: MakeMesh) -
 
 
 def test_a_link_that_gets_no_descriptor_in_time_is_lost(make: MakeMesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorgrid.transports.unix_outgoing.HANDSHAKE_S", 0.0)
+    monkeypatch.setattr("actorgrid.transports.unix.outgoing.HANDSHAKE_S", 0.0)
     a, _b = make("a"), make("b")
     told: list[bool] = []
     a.post("b", 0, b"x", told.append)

@@ -23,9 +23,9 @@ from actorgrid.errors import (
     UnknownKey,
 )
 from actorgrid.supervisors.server import Server, handles
-from actorgrid.transports.peer_frames import PAYLOAD_BYTES_MAX
-from actorgrid.transports.peer_hosts import PeerHosts
-from actorgrid.transports.peer_limits import PeerLimits
+from actorgrid.transports.peer.frames import PAYLOAD_BYTES_MAX
+from actorgrid.transports.peer.hosts import PeerHosts
+from actorgrid.transports.peer.limits import PeerLimits
 from tests.transports.peer_conformance import QUICK, MemoryWorld, SocketWorld, World, Writer
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from actorgrid.transports import peer_dials
-from actorgrid.transports.peer_dials import SILENT_S, Dials
+from actorgrid.transports.peer import dials as dials_module
+from actorgrid.transports.peer.dials import SILENT_S, Dials
 from tests.transports.peer_conformance import QUICK, SocketWorld
 
 
@@ -55,7 +55,7 @@ def test_who_does_not_answer_keeps_nobody_waiting_for_long() -> None:
 
 
 def test_a_host_that_keeps_many_links_makes_so_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_dials, "SILENT_S", 60.0)  # a loaded machine is no silent host
+    monkeypatch.setattr(dials_module, "SILENT_S", 60.0)  # a loaded machine is no silent host
     world = SocketWorld(tmp_path)
     names = [f"h{number}" for number in range(12)]
     for name in names:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorgrid.errors import ActorGridError, FrameTooLarge, MalformedMessage, NotLeader
-from actorgrid.transports.peer_frames import (
+from actorgrid.transports.peer.frames import (
     BULK,
     BULK_BYTES_MAX,
     CHUNK_BYTES_MAX,

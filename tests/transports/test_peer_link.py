@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorgrid.errors import ActorGridError, FrameTooLarge, MailboxFull, PeerGone, UnknownKey
-from actorgrid.transports.peer_limits import PeerLimits, Refusal
-from actorgrid.transports.peer_link import SEND_BYTES, PeerLink, Up
-from actorgrid.transports.peer_session import CONTROL_TURN_BYTES, Called, Cancelled, CastReceived, Down, Replied
-from actorgrid.transports.peer_streams import StreamEnded, StreamOpened, StreamReceived, StreamRoom
-from actorgrid.transports.peer_tls import PeerIdentity
+from actorgrid.transports.peer.limits import PeerLimits, Refusal
+from actorgrid.transports.peer.link import SEND_BYTES, PeerLink, Up
+from actorgrid.transports.peer.session import CONTROL_TURN_BYTES, Called, Cancelled, CastReceived, Down, Replied
+from actorgrid.transports.peer.streams import StreamEnded, StreamOpened, StreamReceived, StreamRoom
+from actorgrid.transports.peer.tls import PeerIdentity
 from tests.transports.peer_certificates import Authority
 from tests.transports.peer_pair import Pair
 

@@ -17,10 +17,10 @@ import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from actorgrid.errors import ConfigError, HostUnreachable, NotSupported, PeerGone, PeerRefused, PortInUse
-from actorgrid.transports.peer_frames import MAGIC, Hello, encode
-from actorgrid.transports.peer_limits import PeerLimits
-from actorgrid.transports.peer_net import PeerNet
-from actorgrid.transports.peer_tls import PeerIdentity, TlsPipe
+from actorgrid.transports.peer.frames import MAGIC, Hello, encode
+from actorgrid.transports.peer.limits import PeerLimits
+from actorgrid.transports.peer.net import PeerNet
+from actorgrid.transports.peer.tls import PeerIdentity, TlsPipe
 from tests.transports.peer_certificates import Authority
 from tests.transports.peer_conformance import CLUSTER, QUICK, SocketWorld, Writer
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from actorgrid.errors import HostUnreachable, MailboxFull
-from actorgrid.transports.peer_door import Door
-from actorgrid.transports.peer_limits import PeerLimits, Refusal
-from actorgrid.transports.peer_route import Route, Work
+from actorgrid.transports.peer.acceptor import Door
+from actorgrid.transports.peer.limits import PeerLimits, Refusal
+from actorgrid.transports.peer.route import Route, Work
 
 LIMITS = PeerLimits(backoff_first_s=0.1, backoff_max_s=1.6, handshake_s=5.0)
 

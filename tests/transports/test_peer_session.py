@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorgrid.errors import ActorGridError, MalformedMessage, PeerGone, UnknownKey
-from actorgrid.transports.peer_frames import (
+from actorgrid.transports.peer.frames import (
     Bye,
     Call,
     Cancel,
@@ -29,9 +29,9 @@ from actorgrid.transports.peer_frames import (
     StreamReset,
     encode_error,
 )
-from actorgrid.transports.peer_limits import PeerLimits, Refusal
-from actorgrid.transports.peer_session import Called, PeerSession
-from actorgrid.transports.peer_streams import StreamOpened, StreamReceived
+from actorgrid.transports.peer.limits import PeerLimits, Refusal
+from actorgrid.transports.peer.session import Called, PeerSession
+from actorgrid.transports.peer.streams import StreamOpened, StreamReceived
 
 LIMITS = replace(
     PeerLimits(), streams_max=3, served_max=4, served_bytes_max=2000, stream_window_bytes=3000, unsent_bytes_max=5000

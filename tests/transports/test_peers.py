@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from actorgrid.transports.thespian_unix import Parcel, PeerLost, address_of
-from actorgrid.transports.unix_system import UnixSystem, raise_descriptor_limit, remove_sockets
+from actorgrid.transports.unix.system import UnixSystem, raise_descriptor_limit, remove_sockets
+from actorgrid.transports.unix.thespian import Parcel, PeerLost, address_of
 from tests.processes import is_alive
 from tests.transports.mesh_actors import Family, Flooder, Hungry, LastWords, Mirror, Parent, Sentry, Writer
 from tests.transports.test_thespian_unix import answer, wait_for
@@ -79,7 +79,7 @@ def test_a_child_with_a_subtree_is_reported_when_all_of_it_is_gone(system: UnixS
 
 
 def test_a_subtree_that_does_not_end_is_reported_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("actorgrid.transports.unix_system.GONE_S", 0.2)
+    monkeypatch.setattr("actorgrid.transports.unix.system.GONE_S", 0.2)
     system = UnixSystem(tmp_path / "boot-1")
     pid = 0
     try:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorgrid.transports import unix_queue
-from actorgrid.transports.unix_large import Large
-from actorgrid.transports.unix_queue import Chunks, Done, SendQueue
+from actorgrid.transports.unix import queue as send_queue
+from actorgrid.transports.unix.large import Large
+from actorgrid.transports.unix.queue import Chunks, Done, SendQueue
 
-CHUNK = unix_queue.CHUNK_BYTES
+CHUNK = send_queue.CHUNK_BYTES
 HEADER = b"head"
 
 frames = st.tuples(st.just("frame"), st.sampled_from([1, 2, 100, 70_000, CHUNK // 2 - 5, CHUNK // 2, CHUNK, 3 * CHUNK]))
@@ -99,7 +99,7 @@ def test_no_memory_for_a_chunk_is_a_memory_error(monkeypatch: pytest.MonkeyPatch
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm", encoding="ascii") as file:
         mapped = int(file.read().split()[0]) * resource.getpagesize()
-    monkeypatch.setattr(unix_queue, "CHUNK_BYTES", 2**40)
+    monkeypatch.setattr(send_queue, "CHUNK_BYTES", 2**40)
     resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**30, hard))
     try:
         with pytest.raises(MemoryError, match="to be sent"):

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from actorgrid.errors import FrameTooLarge, PeerGone
-from actorgrid.transports.thespian_unix import Parcel, PeerLost
-from actorgrid.transports.unix_system import UnixSystem, sweep
+from actorgrid.transports.unix.system import UnixSystem, sweep
+from actorgrid.transports.unix.thespian import Parcel, PeerLost
 from tests.processes import is_alive
 from tests.transports.mesh_actors import Mirror, Watcher
 
@@ -137,12 +137,12 @@ def test_sockets_are_in_a_private_directory_and_go_with_the_system(tmp_path: Pat
 
 
 def test_every_boot_has_its_own_key(tmp_path: Path) -> None:
-    from actorgrid.transports import thespian_unix
+    from actorgrid.transports.unix import thespian
 
     keys = []
     for number in range(2):
         system = UnixSystem(tmp_path / f"boot-{number}")
-        keys.append(thespian_unix._current_boot().key)
+        keys.append(thespian._current_boot().key)
         system.close()
     assert len(set(keys)) == 2 and all(len(key) == 32 for key in keys)
 

@@ -13,10 +13,10 @@ from time import monotonic
 import pytest
 
 from actorgrid.errors import FrameTooLarge, MailboxFull, PeerGone
-from actorgrid.transports import unix_handshake as handshake
-from actorgrid.transports import unix_incoming, unix_mesh, unix_outgoing
-from actorgrid.transports.unix_incoming import FRAME_BYTES_MAX, UNPROVEN_MAX
-from actorgrid.transports.unix_mesh import Mesh
+from actorgrid.transports.unix import handshake, incoming, outgoing
+from actorgrid.transports.unix import mesh as unix_mesh
+from actorgrid.transports.unix.incoming import FRAME_BYTES_MAX, UNPROVEN_MAX
+from actorgrid.transports.unix.mesh import Mesh
 
 KEY = b"k" * 32
 MakeMesh = Callable[..., Mesh]
@@ -89,7 +89,7 @@ def test_a_peer_that_dies_leaves_the_rest_undelivered_and_is_gone_next_time(make
 
 
 def test_the_queue_for_one_peer_is_bounded(make: MakeMesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unix_outgoing, "QUEUED_FRAMES_MAX", 50)
+    monkeypatch.setattr(outgoing, "QUEUED_FRAMES_MAX", 50)
     a, b = make("a"), make("b")
     with pytest.raises(MailboxFull, match="50 messages"):
         for _ in range(51):
@@ -100,7 +100,7 @@ def test_the_queue_for_one_peer_is_bounded(make: MakeMesh, monkeypatch: pytest.M
 
 
 def test_the_queue_is_bounded_in_bytes_too(make: MakeMesh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unix_outgoing, "QUEUED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(outgoing, "QUEUED_BYTES_MAX", 10_000)
     a, _b = make("a"), make("b")
     with pytest.raises(MailboxFull):
         for _ in range(3):
@@ -196,7 +196,7 @@ def test_names_that_could_be_paths_are_refused(name: str) -> None:
 def test_who_does_not_prove_itself_in_time_is_closed(
     make: MakeMesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unix_incoming, "UNPROVEN_S", 0.05)
+    monkeypatch.setattr(incoming, "UNPROVEN_S", 0.05)
     b = make("b")
     with raw(tmp_path, "b") as connection:
         turn(b, until=lambda: b.incoming.refused == 1)

@@ -18,8 +18,8 @@ from typing import Any
 import cloudpickle
 
 from actorgrid.actors.consensus.actor import Consensus
-from actorgrid.actors.consensus.messages import Propose, Query, Subscribe
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.ledger.messages import Propose, Query, Subscribe
 from actorgrid.actors.work.attempt_dir import AttemptDir
 from actorgrid.actors.work.environment import host_tag
 from actorgrid.actors.work.manager import WorkerManager

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.consensus.records import isolation_of
+from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.actors.work import zygote_link
 from actorgrid.actors.work.messages import StartDelay
 from actorgrid.errors import NotLeader
@@ -65,7 +65,7 @@ def test_a_read_that_is_slow_does_not_hold_up_the_next_and_its_answer_still_coun
 
 def test_reads_under_way_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.node.run_until(lambda: may_start(rig), what="a lease")
-    monkeypatch.setattr("actorgrid.actors.work.lease_keeper.RENEW_S", 0.01)
+    monkeypatch.setattr("actorgrid.actors.work.lease_renewer.RENEW_S", 0.01)
     held: list[Waiter] = []
     slow_reads(rig, held)
     rig.node.run_until(lambda: not may_start(rig), what="the end of the lease")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from actorgrid.actors.files.untrusted_files import open_to_write, read_whole, remove_tree, size_of
 from actorgrid.actors.links.pieces import read_piece, read_result_piece
 from actorgrid.actors.work.attempt_dir import RESULT_FILE_BYTES_MAX, AttemptDir
-from actorgrid.actors.work.untrusted_files import open_to_write, read_whole, remove_tree, size_of
 from actorgrid.errors import NotARegularFile, ResultGone
 
 

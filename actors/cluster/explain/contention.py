@@ -1,0 +1,169 @@
+"""Who holds the room a waiting job could use, what would free it, and what smaller request might fit. No I/O."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from actorgrid.actors.gpu.device import answers_to
+from actorgrid.actors.gpu.feasibility import usable_devices
+from actorgrid.actors.scheduling.queue import Shape
+
+Record = Mapping[str, Any]
+
+CANCELLED_MAX = 3
+"""Nobody is told to cancel more jobs than this to let one start."""
+OTHER_MODELS_MAX = 2
+LOOKED_AT_MAX = 256
+
+
+def holders(host: Record, allocations: Iterable[Record], jobs: Mapping[str, Record]) -> list[dict[str, Any]]:
+    """Who holds room on *host*, lowest priority first.
+
+    Each: ``job_id`` (or ``session_id`` and ``lease_id`` of a client's lease), ``name``, ``priority``, what it holds,
+    ``since`` and, where a time limit says so, ``ends_by``; times are seconds since the epoch. Of equal priority, the
+    one that began last comes first: ending it wastes least.
+    """
+    return _holders((held for held in allocations if held["host"] == host["host_id"]), jobs)
+
+
+def holders_of_user(user: str, allocations: Iterable[Record], jobs: Mapping[str, Record]) -> list[dict[str, Any]]:
+    """What holds room on behalf of *user*, as ``holders`` gives it, with ``host_id``."""
+    return _holders((held for held in allocations if held["user_id"] == user), jobs)
+
+
+def _holders(allocations: Iterable[Record], jobs: Mapping[str, Record]) -> list[dict[str, Any]]:
+    found = []
+    for held in allocations:
+        owner = held["owner"]
+        job = jobs.get(owner.get("job_id") or "", {})
+        attempt = job["attempts"][-1] if job.get("attempts") else {}
+        began, limit = attempt.get("started_at"), job.get("max_execution_time_s")
+        found.append(
+            {
+                "job_id": owner.get("job_id"),
+                "session_id": owner.get("session_id"),
+                "lease_id": owner.get("lease_id"),
+                "name": job.get("name") or ("a client's session" if owner.get("session_id") else ""),
+                "priority": job.get("priority"),
+                "gpus": held["gpu_milli"] * len(held["gpu_indexes"]) / 1000,
+                "gpu_indexes": list(held["gpu_indexes"]),
+                "gpu_milli": held["gpu_milli"],
+                "gpu_memory_mib": held["gpu_memory_mib"],
+                "cpu_milli": held["cpu_milli"],
+                "memory_mib": held["memory_mib"],
+                "since": held["granted_at"],
+                "ends_by": began + limit if began and limit else None,
+                "host_id": held["host"],
+            }
+        )
+    found.sort(key=lambda one: (one["priority"] is None, one["priority"] or 0, -one["since"]))
+    return found
+
+
+def has_room(host: Record, held: Iterable[Record], resources: Record) -> bool:
+    """Whether *host* could serve *resources* if nothing but *held* were on it."""
+    shape = Shape.of(resources)
+    cpu, memory = host["cpu_milli"], host["memory_mib"]
+    free = {device["index"]: [1000, device["memory_mib"]] for device in usable_devices(shape, host)}
+    for one in held:
+        cpu, memory = cpu - one["cpu_milli"], memory - one["memory_mib"]
+        for index in one["gpu_indexes"]:
+            if index in free:
+                free[index][0] -= one["gpu_milli"]
+                free[index][1] -= one["gpu_memory_mib"]
+    open_ones = sum(milli >= shape.gpu_milli and mib >= shape.gpu_memory_mib for milli, mib in free.values())
+    return bool(cpu >= shape.cpu_milli and memory >= shape.memory_mib and open_ones >= shape.gpu_count)
+
+
+def may_go(one: Record, priority: int) -> bool:
+    """Whether *one*, as :func:`holders` gives it, is a job of at most *priority*: others may be told to cancel it."""
+    return bool(one["job_id"]) and one["priority"] is not None and one["priority"] <= priority
+
+
+def freeing(host: Record, held: list[dict[str, Any]], resources: Record, priority: int) -> list[str]:
+    """The jobs of at most *priority* to cancel so that *host* has room for *resources*: none could be left out.
+
+    Lowest priorities first; sessions are never named. Empty when it takes more than 3 jobs, or cannot be done.
+    *held* is what :func:`holders` gives; no more than 256 of them are looked at.
+    """
+    kept = [one for one in held if not may_go(one, priority)]
+    victims = [one for one in held if may_go(one, priority)][:LOOKED_AT_MAX]
+    if not has_room(host, kept, resources):
+        return []
+    needed = list(victims)
+    for one in reversed(victims):  # those it would be the greatest pity to lose are spared first
+        without = [other for other in needed if other is not one]
+        spared = [other for other in victims if other not in without]
+        if has_room(host, [*kept, *spared], resources):
+            needed = without
+    return [str(one["job_id"]) for one in needed] if len(needed) <= CANCELLED_MAX else []
+
+
+def room_by(host: Record, held: list[dict[str, Any]], resources: Record) -> float | None:
+    """When at the latest *host* has room for *resources*, by the time limits of what is there; else ``None``."""
+    ends = sorted({one["ends_by"] for one in held if one["ends_by"] is not None})
+    for end in ends[:LOOKED_AT_MAX]:
+        left = [one for one in held if one["ends_by"] is None or one["ends_by"] > end]
+        if has_room(host, left, resources):
+            return float(end)
+    return None
+
+
+def reduced(resources: Record, report: Record) -> dict[str, Any] | None:
+    """*resources* cut down to what the nearest host of *report* (the engine's ``explain``) has, as far as that tells.
+
+    ``None`` when it tells nothing, or when nothing of what is short would be left.
+    """
+    missing = (report.get("nearest") or {}).get("missing") or {}
+    changed: dict[str, Any] = {}
+    count, milli = int(resources["gpu_count"]), int(resources["gpu_milli"])
+    short = int(missing.get("gpus", 0))
+    if short and "gpu_milli" in missing:
+        left = milli - int(missing["gpu_milli"])
+        if count > short:
+            changed |= {"gpu_count": count - short, "gpus": float(count - short)}
+        elif count == 1 and left > 0:
+            changed |= {"gpu_milli": left, "gpus": left / 1000}
+        else:
+            return None
+    for name in ("gpu_memory_mib", "cpu_milli", "memory_mib"):
+        if name in missing:
+            changed[name] = int(resources[name]) - int(missing[name])
+            if changed[name] <= 0:
+                return None
+    return {**resources, **changed} if changed else None
+
+
+def options(asked: Record, instead: Record) -> str:
+    """What to write on the command line to ask for *instead* rather than for *asked*."""
+    words = []
+    if asked["gpus"] != instead["gpus"]:
+        words.append(f"--gpus {instead['gpus']:g}")
+    for name, option in (("gpu_memory_mib", "--gpu-memory"), ("memory_mib", "--memory")):
+        if asked[name] != instead[name]:
+            words.append(f"{option} {instead[name]}MiB")
+    if asked["cpu_milli"] != instead["cpu_milli"]:
+        words.append(f"--cpus {instead['cpu_milli'] / 1000:g}")
+    if asked["gpu_models"] != instead["gpu_models"]:
+        words += [f"--gpu-model {shlex.quote(model)}" for model in instead["gpu_models"]]
+    return " ".join(words) or "any device instead of those named"
+
+
+def other_kinds(resources: Record, hosts: Iterable[Record]) -> list[dict[str, Any]]:
+    """*resources* on a model there is and that was not asked for, at most 2; and on any device, where some were named.
+
+    Whether one fits, only the engine knows.
+    """
+    found: list[dict[str, Any]] = []
+    asked = list(resources["gpu_models"])
+    if asked:
+        there = {str(one.get("model", "")): int(one["memory_mib"]) for host in hosts for one in host["devices"]}
+        others = [
+            model for model in sorted(there) if model and not any(answers_to(one, model, there[model]) for one in asked)
+        ]
+        found += [{**resources, "gpu_models": [model]} for model in others[:OTHER_MODELS_MAX]]
+    if resources["gpu_affinity"]:
+        found.append({**resources, "gpu_affinity": []})
+    return found

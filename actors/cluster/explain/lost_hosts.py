@@ -1,0 +1,55 @@
+"""What a host that is away, or was lost, means for a job, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actorgrid.actors.cluster.host_leases import over_after_s
+from actorgrid.actors.ledger.records import isolation_of
+from actorgrid.amounts import duration
+from actorgrid.errors import HostLost
+from actorgrid.job_outcome import decided_by
+
+Record = Mapping[str, Any]
+
+
+def lost_note(job: Record) -> list[str]:
+    """That the attempt before (or the last one, of a job that waits) went with its host."""
+    for attempt in reversed(job["attempts"]):
+        error = attempt.get("error") or {}
+        if error.get("code") == HostLost.__name__:
+            return [f"attempt {attempt['number']} went with its host ({error['found']}); that costs no retry"]
+        if attempt.get("ended_at") is not None:
+            break
+    return []
+
+
+def late_notes(job: Record) -> list[str]:
+    """Which attempt of a job that succeeded was taken, where one had been given up for lost and succeeded as well."""
+    notes = []
+    for attempt in job["attempts"]:
+        if attempt.get("late_success_at") is None:
+            continue
+        if attempt["number"] == job.get("taken"):
+            notes.append(
+                f"attempt {attempt['number']} had succeeded on a host that was away; its result was taken when that "
+                "came back, and what ran instead was stopped"
+            )
+        else:
+            notes.append(
+                f"attempt {attempt['number']} had succeeded as well, on a host that was away; "
+                f"attempt {decided_by(job)} was taken, as it was heard of first"
+            )
+    return notes
+
+
+def away_note(job: Record, name: str, quiet_s: float | None) -> list[str]:
+    """That the host of a running attempt has not been heard of, and when the job is started elsewhere."""
+    if quiet_s is None:
+        return []
+    left_s = over_after_s(isolation_of({}, dict(job))) - quiet_s
+    then = f"in {duration(left_s)} the attempt is over" if left_s > 0 else "the attempt is being ended"
+    return [
+        f"{name} has not been heard of for {duration(quiet_s)}; unless it is back, {then} and the job starts elsewhere"
+    ]

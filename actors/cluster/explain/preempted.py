@@ -1,0 +1,46 @@
+"""What preemption and a deadline mean for a job, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actorgrid.actors.ledger.tables.preemption import PREEMPTIONS_MAX
+from actorgrid.amounts import duration
+from actorgrid.models import AttemptState
+
+Record = Mapping[str, Any]
+
+
+def stopped_for_another(job: Record, now: float) -> str:
+    """That the running attempt was asked to end, for whom, and how long it has; empty when it was not."""
+    asked = job["attempts"][-1].get("preemption") if job["attempts"] else None
+    if asked is None:
+        return ""
+    left_s = asked["asked_at"] + asked["grace_s"] - now
+    left = f"has {duration(left_s)} left to save its work" if left_s > 0 else "is being killed, as its grace is over"
+    return f"it was asked to end so that {asked['for_job']} can start, and {left}"
+
+
+def waiting_notes(job: Record, now: float) -> list[str]:
+    """How often a waiting job was stopped for others, and its deadline."""
+    notes = []
+    last = job["attempts"][-1] if job["attempts"] else {}
+    if last.get("state") == AttemptState.PREEMPTED:
+        for_whom = (last.get("preemption") or {}).get("for_job")
+        notes.append(
+            f"attempt {last['number']} was stopped{f' for {for_whom}' if for_whom else ''}; it waits in its old place "
+            f"(preempted {job.get('preemptions', 0)} of at most {PREEMPTIONS_MAX} times; that costs no retry)"
+        )
+    return notes + deadline_note(job, now)
+
+
+def deadline_note(job: Record, now: float) -> list[str]:
+    """When it is to be done, if it said so."""
+    deadline = job.get("deadline")
+    if deadline is None:
+        return []
+    left_s = deadline - now
+    if left_s < 0:
+        return [f"its deadline passed {duration(-left_s)} ago"]
+    return [f"its deadline is in {duration(left_s)} (it counts under scheduling.queue=edf)"]

@@ -1,0 +1,54 @@
+"""A host that starts anew is away for longer than most: everybody is told, and waits for it (docs/leases.md).
+
+While ``absence_s`` stands in the host's record, the leader gives its work up only that long after it last heard of the
+host, and the host may have given what it left running as much time, before it stopped. So the record may lose it only
+when no such time is left: that long after the host's agent is back.
+"""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any
+
+from actorgrid.errors import ActorGridError
+from actorgrid.supervisors.server import Server
+
+from ..ledger.client import LedgerMirror
+from ..ledger.commands import allow_absence
+from .host_leases import over_after_s
+
+ABSENCE_S = 60.0
+
+
+class Absence:
+    """This host's."""
+
+    def __init__(self, server: Server, mirror: LedgerMirror) -> None:
+        self._server = server
+        self._mirror = mirror
+        self._ends = 0
+        self._asked = False
+
+    async def allow(self) -> int:
+        """Have everybody wait; gives the entry that says so. Raises what the ledger refuses with."""
+        host = self._server.host
+        self._asked = True  # before it is told of: this life ends before its own absence is over
+        answer = await self._mirror.propose(allow_absence(host.host_id, host.incarnation, ABSENCE_S, time()))
+        return int(answer["began"])
+
+    def look(self, record: dict[str, Any] | None) -> None:
+        """This host's record is another: an absence of the life before this one ends in its time."""
+        began = None if record is None else record.get("absence_index")
+        if record is None or began is None or began == self._ends or self._asked:
+            return
+        if record["incarnation"] == self._server.host.incarnation and not self._server.host.restart_mark.exists():
+            self._ends = began
+            self._server.spawn(self._end(float(record["absence_s"]), began))
+
+    async def _end(self, absence_s: float, began: int) -> None:
+        host = self._server.host
+        await self._server.sleep(over_after_s(absence_s))
+        try:
+            await self._mirror.propose(allow_absence(host.host_id, host.incarnation, 0.0, time(), began))
+        except ActorGridError as error:
+            self._server.log.info("everybody goes on waiting longer for this host: %s", error)

@@ -1,0 +1,68 @@
+"""What the ledger still takes when the disk runs full: first nothing new, and at the very end nothing at all.
+
+What is about accepted work goes on in the room that is kept for it (``reserve.py``).
+"""
+
+from __future__ import annotations
+
+from actorgrid.actors.files.disk_reserve import free_bytes
+from actorgrid.actors.ledger.commands import ABOUT_ACCEPTED_WORK
+from actorgrid.configs.paths import HostPaths
+from actorgrid.configs.schema import Settings
+from actorgrid.errors import DiskFull
+
+from .replica import Voter
+
+NEW_WORK = "submit_jobs"
+
+
+class DiskRoom:
+    """Of one host's ledger, which *voter* writes. Nothing is kept here."""
+
+    def __init__(self, voter: Voter, paths: HostPaths, settings: Settings) -> None:
+        self._voter = voter
+        self._paths = paths
+        self._settings = settings
+
+    @property
+    def free_bytes(self) -> int:
+        """On the ledger's disk."""
+        return free_bytes(self._paths.ledger_dir)
+
+    def refuse(self, command_type: str) -> None:
+        """Raises DiskFull for a command that there is no room for."""
+        if self._voter.full is not None:
+            raise self._voter.full  # not even what was accepted can be recorded
+        if command_type in ABOUT_ACCEPTED_WORK:
+            return
+        if self._voter.tight is not None:
+            raise self._voter.tight
+        free, wanted = self.free_bytes, self._settings.performance.min_free_bytes
+        if free < wanted:
+            raise DiskFull(
+                "the disk is nearly full, so no new work is accepted",
+                asked=f"{wanted} bytes free (performance.min_free_bytes)",
+                found=f"{free} bytes free under {self._paths.data_dir}",
+                hint="free some space; everything accepted is kept and goes on",
+                free_bytes=free,
+                min_free_bytes=wanted,
+            )
+
+    def accepts_new_work(self) -> bool:
+        """Whether there is room for that."""
+        try:
+            self.refuse(NEW_WORK)
+        except DiskFull:
+            return False
+        return True
+
+    def look(self) -> bool:
+        """Set the room for accepted work aside again where there is some; true when new work is accepted again."""
+        least = self._settings.performance.min_free_bytes
+        reserve = self._voter.reserve
+        held = reserve.refill(least)
+        tight = self._voter.tight is not None or self._voter.full is not None
+        if tight and (held or reserve.size_bytes == 0) and self.free_bytes >= least:
+            self._voter.retry()
+            return True
+        return False

@@ -1,0 +1,119 @@
+"""Which members vote: the next step by which a leader brings Raft's configuration into line with the ledger's members.
+
+A new member is a learner first, and votes once it holds nearly all of the log. The number of voters is odd, 5 at most:
+one of two hosts votes (two would stop when either does), three of three or four, five of more. Voters are spread over
+racks; one that has been silent for long gives its vote to a learner that is there, and keeps it where there is none:
+a cluster does not become smaller by itself. One step at a time, each a change of
+its own, so that each is safe by itself; what joins two is a joint configuration (Ongaro's dissertation, 4.3).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from actorgrid.actors.raft.messages import ConfChange, ConfState
+from actorgrid.actors.raft.progress import PeerStatus
+from actorgrid.actors.raft.status import Status
+
+VOTERS_MAX = 5
+NEAR_ENTRIES = 1_000
+"""A learner that lacks no more than this is soon there."""
+
+Plain = Mapping[str, Any]
+
+
+def voters_wanted(candidates: int) -> int:
+    """How many of as many members should vote."""
+    return max(1, min(VOTERS_MAX, candidates - 1 + candidates % 2))
+
+
+def next_step(
+    members: Mapping[str, Plain],
+    config: ConfState,
+    progress: Mapping[int, PeerStatus],
+    commit: int,
+    leader: int,
+    silent: frozenset[int],
+) -> tuple[ConfChange, ...]:
+    """The changes to propose now, together; none when all is as it should be, or something has to be waited for.
+
+    *silent*: nodes that have not been heard of for long. The *leader*'s own vote is never given away, unless it is no
+    member any more, or is to leave and is the only one.
+    """
+    if config.voters_outgoing:
+        return ()  # a change is under way
+    by_node = {record["node"]: record for record in members.values()}
+    known = {*config.voters, *config.learners}
+    for node in sorted(known - by_node.keys()):
+        if node in config.voters and len(config.voters) == 1:
+            continue  # its successor has to vote first
+        return (ConfChange("remove", node),)
+    for node in sorted(by_node.keys() - known):
+        return (ConfChange("add_learner", node),)
+    may_vote = _may_vote(members)
+    for node in sorted(set(config.voters) - may_vote - {leader}):
+        if len(config.voters) > 1:
+            return (ConfChange("add_learner", node),)
+    ready = [node for node in config.learners if node in may_vote and _is_near(progress.get(node), commit)]
+    ready = [node for node in ready if node not in silent]
+    if leader in by_node and ready and may_vote.isdisjoint(config.voters):
+        # The only voter leaves: who takes its place takes the leadership with it.
+        return (ConfChange("add_voter", ready[0]), ConfChange("add_learner", leader))
+    racks = Counter(by_node[node]["rack"] for node in config.voters if node in by_node)
+    ready.sort(key=lambda node: (racks[by_node[node]["rack"]], node))
+    wanted = voters_wanted(len(may_vote))
+    here = [node for node in config.voters if node in by_node]
+    if ready and len(here) < wanted:
+        # From one voter to three in one step: two would both be needed.
+        missing = min(wanted - len(here), len(ready))
+        if (len(config.voters) + missing) % 2 == 1 or (missing == 1 and len(config.voters) > 2):
+            return tuple(ConfChange("add_voter", node) for node in ready[:missing])
+        return ()
+    lost = sorted(node for node in config.voters if node in silent and node != leader)
+    if ready and lost:
+        return (ConfChange("add_voter", ready[0]), ConfChange("add_learner", lost[0]))
+    crowded = [
+        node for node in config.voters if node != leader and node in by_node and racks[by_node[node]["rack"]] > 1
+    ]
+    if ready and crowded and racks[by_node[ready[0]]["rack"]] == 0:
+        return (ConfChange("add_voter", ready[0]), ConfChange("add_learner", crowded[-1]))
+    if (len(config.voters) > wanted and len(config.voters) % 2 == 0) or len(config.voters) > wanted + 1:
+        extra = lost or [node for node in config.voters if node != leader]
+        if extra:
+            return (ConfChange("add_learner", extra[-1]),)
+    return ()
+
+
+def successor(status: Status, silent_ticks: float) -> int | None:
+    """Who is to lead when the leader, whose *status* it is, stops: of the voters that are there, the one that has the
+    most of the log. ``None`` where there is no other.
+    """
+    gone = {status.node, *status.silent(silent_ticks)}
+    able = [node for node in status.config.voters if node not in gone and not status.progress[node].damaged]
+    return max(able, key=lambda node: (status.progress[node].match, -node), default=None)
+
+
+def heir(
+    members: Mapping[str, Plain],
+    config: ConfState,
+    progress: Mapping[int, PeerStatus],
+    commit: int,
+    leader: int,
+    silent: frozenset[int],
+) -> int | None:
+    """To whom a leader hands over that is not to vote any more; ``None`` when it stays, or nobody else can lead yet."""
+    may_vote = _may_vote(members)
+    if leader in may_vote:
+        return None
+    others = [node for node in config.voters if node in may_vote and node not in silent]
+    return next((node for node in others if _is_near(progress.get(node), commit)), None)
+
+
+def _may_vote(members: Mapping[str, Plain]) -> set[int]:
+    return {record["node"] for record in members.values() if record["votes"]}
+
+
+def _is_near(status: PeerStatus | None, commit: int) -> bool:
+    return status is not None and status.active and not status.damaged and commit - status.match <= NEAR_ENTRIES

@@ -1,0 +1,374 @@
+"""One host's part in the ledger: the Raft core, the log and the state, carried out as ``Ready`` says.
+
+The core decides, a thread makes durable (``log_writer``), and what is committed is applied here; whoever owns this
+passes time on (``tick``), wakes it when the log has something to say (``collect``) and hears what came of it
+(``Audience``). While one Ready is on its way to the disk, proposals gather in the core, and the next takes them all
+with one fdatasync.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from actorgrid.actors.files.disk_reserve import Reserve
+from actorgrid.actors.ledger.state import Ledger
+from actorgrid.actors.raft.core import RaftCore
+from actorgrid.actors.raft.messages import (
+    NO_NODE,
+    Accepted,
+    ConfChange,
+    ConfState,
+    Dropped,
+    DroppedLater,
+    Message,
+    RaftConfig,
+    Ready,
+    Role,
+    Snapshot,
+)
+from actorgrid.actors.raft.status import Status
+from actorgrid.actors.raft.storage.disk import RaftStorage
+from actorgrid.actors.raft.storage.durable_watermark import end_lost
+from actorgrid.actors.raft.storage.failure_marker import FailureMarker
+from actorgrid.actors.raft.storage.log import SegmentLog
+from actorgrid.actors.raft.storage.store import Store
+from actorgrid.actors.raft.storage.writer import LogWriter
+from actorgrid.configs.schema import PerformanceSection
+from actorgrid.errors import ActorGridError, DiskFull, LogCorrupted, StorageError
+
+from .apply import Done, apply_entry
+from .history import WRITE_AT_ROWS, History
+
+UNCOMMITTED_BYTES_MAX = 64 * 2**20
+MESSAGE_BYTES_MAX = 512 * 1024
+"""So that a message with what is around it fits a frame between hosts."""
+
+
+class Audience(Protocol):
+    """Who is told. All calls come from within ``start``, ``pump``, ``collect`` or ``tick``."""
+
+    def applied(self, done: Done) -> None:
+        """An entry was applied to the ledger."""
+
+    def carried_out(self) -> None:
+        """That was all for now that was to be applied."""
+
+    def restored(self) -> None:
+        """The ledger is another one now: a snapshot of the leader's took its place."""
+
+    def led(self, term: int) -> None:
+        """This host leads, and has applied the entry that begins its term."""
+
+    def send(self, messages: tuple[Message, ...]) -> None:
+        """Bring these to their nodes, or lose them."""
+
+    def followed(self, leader: int) -> None:
+        """Another leads from now on, or (0) nobody knows who does."""
+
+    def readable(self, context: bytes, index: int) -> None:
+        """What ``read_index`` asked for under *context* may be read once *index* is applied; it may be already."""
+
+    def dropped(self, request: DroppedLater) -> None:
+        """What was asked under a context of ``read_index`` or ``propose`` is not carried out."""
+
+    def not_leading(self) -> None:
+        """This host leads no more, or not yet."""
+
+    def failed(self, error: ActorGridError) -> None:
+        """Nothing more will be applied here; see ``error``."""
+
+
+class Voter:
+    """Raises LogCorrupted, LogFailed or DiskFull when what is on the disk cannot be trusted or not be opened.
+
+    *in_place*: everything happens within the call that asks for it (see ``LogWriter``).
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        node: int,
+        boot_id: str,
+        performance: PerformanceSection,
+        audience: Audience,
+        in_place: bool = False,
+        founding: bool = True,
+    ) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.node = node
+        self.failure: ActorGridError | None = None
+        self.role: Role = "follower"
+        self.leader = NO_NODE
+        self.term = 0
+        self._led = 0
+        self._audience = audience
+        self._in_place = in_place
+        self.batches_total = 0
+        self._under_way: Ready | None = None
+        self._pumping = False
+        self.reserve = Reserve(folder / "reserve", performance.reserve_bytes)
+        marker = FailureMarker(folder / "failed")
+        end = marker.check(boot_id)
+        self._store = self._open_store(folder / "state.db")
+        try:
+            self.history = History(self._store)
+            self.log = SegmentLog.open(folder / "segments", performance.ledger_segment_bytes, end=end)
+            try:
+                founders = ConfState(voters=(node,)) if founding else ConfState()
+                self._storage = RaftStorage(self.log, self._store, founders)
+                marker.clear()
+                self.reserve.refill(performance.min_free_bytes)
+                self.members = self._storage.initial_state()[1]
+                self.ledger = self._restored(self._storage.snapshot()) if self.snapshot_index else Ledger()
+                config = RaftConfig(
+                    node,
+                    self.snapshot_index,
+                    uncommitted_bytes_max=UNCOMMITTED_BYTES_MAX,
+                    message_bytes_max=MESSAGE_BYTES_MAX,
+                    snapshot_chunk_bytes=MESSAGE_BYTES_MAX,
+                )
+                self._core = RaftCore(config, self._storage, random.Random())  # nosec B311 - who campaigns first
+                self._writer = LogWriter(self._storage, marker, boot_id, self.reserve, in_place)
+            except ActorGridError:
+                self.log.close()
+                raise
+        except ActorGridError:
+            self._store.close()
+            raise
+
+    def _open_store(self, path: Path) -> Store:
+        try:
+            return Store(path)
+        except LogCorrupted:
+            raise
+        except StorageError:
+            # SQLite needs a little room only to open its file.
+            if not self.reserve.release():
+                raise
+            return Store(path)
+
+    # -- running
+
+    def start(self) -> None:
+        """Apply what is known to be committed, and campaign where nobody else could."""
+        self.pump()
+        if self.members.voters == (self.node,) and not self.members.voters_outgoing:
+            self._core.campaign()  # no need to wait for a leader to be silent
+            self.pump()
+
+    def fileno(self) -> int:
+        """Call ``collect`` when it is readable."""
+        return self._writer.fileno()
+
+    def tick(self) -> None:
+        """Time passed."""
+        self._core.tick()
+        self.pump()
+
+    def propose(self, payload: bytes, context: bytes = b"") -> Accepted | Dropped:
+        """Add a command to the log; ``pump`` sets it going, so that several go together."""
+        return self._core.propose(payload, context)
+
+    def step(self, message: Message) -> None:
+        """Take a message of another node."""
+        if self.failure is None and message.to == self.node:
+            self._core.step(message)
+            if message.kind == "damaged" and self._core.status().damaged:
+                # Nothing more is ever appended here; who waits for a read or a commit would wait for ever.
+                self._fail(end_lost(self._core.status().last_index))
+                return
+            self.pump()
+
+    @property
+    def committed_at_most(self) -> int | None:
+        """While this node leads: no entry after it is committed, whatever any host knows."""
+        return self._core.committed_at_most
+
+    @property
+    def messages_refused(self) -> Mapping[str, int]:
+        """Messages of other nodes that did not count, by reason."""
+        return self._core.refused
+
+    def votes(self, node: int) -> bool:
+        """Whether that node does, as of what is applied here."""
+        return node in self.members.voters or node in self.members.voters_outgoing
+
+    def unreachable(self, node: int) -> None:
+        """A message to *node* was lost on this side."""
+        self._core.report_unreachable(node)
+
+    def hurry(self, node: int) -> None:
+        """*node* is to act on what was applied last: it is told before other learners."""
+        self._core.hurry(node, self.ledger.index)
+
+    def change_members(self, changes: tuple[ConfChange, ...]) -> Accepted | Dropped:
+        """Propose other voters or learners; ``pump`` sets it going."""
+        return self._core.propose_conf_change(changes)
+
+    def hand_over(self, node: int) -> Accepted | Dropped:
+        """Have another voter lead in this one's place; ``pump`` sets it going."""
+        return self._core.transfer_leader(node)
+
+    def status(self) -> Status:
+        """What the core knows, for people and for the policy of who votes."""
+        return self._core.status()
+
+    def read_index(self, context: bytes) -> Accepted | Dropped:
+        """Ask from which index on a read is linearizable (Ongaro's dissertation, 6.4); ``pump`` sets it going."""
+        return self._core.read_index(context)
+
+    def pump(self) -> None:
+        """Carry out what the core has to say, up to what must be durable first."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self.failure is None and self._core.has_ready():
+                ready = self._core.ready()
+                self._send(ready.messages)
+                try:
+                    if not self._writer.submit(ready):
+                        self.batches_total += 1
+                        self._under_way = ready
+                        if not (self._in_place and self._collect()):
+                            return
+                        continue
+                except StorageError as error:
+                    self._fail(error)
+                    return
+                self._finish(ready)
+        finally:
+            self._pumping = False
+
+    def collect(self) -> None:
+        """Go on with what is durable now."""
+        if self._collect():
+            self.pump()
+
+    def _collect(self) -> bool:
+        if self.failure is not None:
+            return False
+        try:
+            durable = self._writer.durable()
+        except StorageError as error:
+            self._fail(error)
+            return False
+        for ready in durable:
+            self._under_way = None
+            self._finish(ready)
+        return bool(durable)
+
+    def _send(self, messages: tuple[Message, ...]) -> None:
+        if messages:
+            self._audience.send(messages)
+
+    def _finish(self, ready: Ready) -> None:
+        """What was waiting for *ready* to be durable."""
+        self._send(ready.persisted_messages)
+        if ready.hard_state is not None:
+            self.term = ready.hard_state.term
+        if ready.soft_state is not None:
+            if self.role == "leader" != ready.soft_state.role:
+                self._audience.not_leading()
+            self.role = ready.soft_state.role
+            if ready.soft_state.leader != self.leader:
+                self.leader = ready.soft_state.leader
+                if self.leader != self.node:
+                    self._audience.followed(self.leader)
+        if ready.snapshot is not None:
+            self.ledger = self._restored(ready.snapshot)
+            self.members = ready.snapshot.conf_state
+            self._audience.restored()
+        for entry in ready.committed:
+            if entry.kind == "conf_change":
+                self.members = self._core.apply_conf_change(entry)
+            try:
+                done = apply_entry(self.ledger, entry)
+            except ActorGridError as error:
+                self._audience.carried_out()
+                self._fail(error)
+                return
+            self.history.keep(done.outcome)
+            self._audience.applied(done)
+            if self.role == "leader" and entry.term == self.term != self._led:
+                self._led = entry.term
+                self._audience.led(entry.term)
+        if ready.committed:
+            self._audience.carried_out()
+        for read in ready.read_states:
+            self._audience.readable(read.context, read.index)
+        for request in ready.dropped:
+            self._audience.dropped(request)
+        self._core.advance(ready)
+        if self.history.waiting > WRITE_AT_ROWS:
+            self.write_history()
+
+    # -- the disk
+
+    @property
+    def full(self) -> DiskFull | None:
+        """There is no room for what must be written next; it is tried again by ``retry``."""
+        return self._writer.full
+
+    @property
+    def tight(self) -> DiskFull | None:
+        """The reserve is being used up: what is new must be refused."""
+        return self._writer.tight
+
+    def retry(self) -> None:
+        """There is room on the disk again."""
+        self._writer.tight = None
+        if self._writer.full is not None:
+            self._writer.retry()
+            if self._in_place:
+                self.collect()
+
+    def write_history(self) -> None:
+        """Put what ended and happened into the store."""
+        if self.failure is None:
+            try:
+                self.history.write(self.ledger.index)
+            except StorageError as error:
+                self._fail(error)
+
+    # -- snapshots
+
+    @property
+    def snapshot_index(self) -> int:
+        """The index of the newest snapshot; 0 without one."""
+        return self._storage.snapshot_index
+
+    def begin_snapshot(self) -> tuple[int, ConfState, Iterator[bytes]]:
+        """Index, members and pieces of a snapshot of the ledger as it is now; give them to ``keep_snapshot``."""
+        self.write_history()  # the log that could make it again goes with the snapshot
+        return self.ledger.index, self.members, self.ledger.snapshot_pieces()
+
+    def keep_snapshot(self, index: int, members: ConfState, data: bytes) -> None:
+        """Store it, and let the log behind the one before go."""
+        if self.failure is None and index > self.snapshot_index:
+            self._writer.keep_snapshot(Snapshot(index, 0, members, data))
+
+    @staticmethod
+    def _restored(snapshot: Snapshot) -> Ledger:
+        ledger = Ledger.restore(snapshot.data)
+        assert ledger.index == snapshot.index, f"the snapshot of {snapshot.index} holds entry {ledger.index}"
+        return ledger
+
+    # -- the end
+
+    def _fail(self, error: ActorGridError) -> None:
+        self.failure = error
+        self._audience.failed(error)
+
+    def close(self, keep: bool = True) -> None:
+        """Let go of the files; *keep*: write what is left to write, and a snapshot where there is news."""
+        if keep and self.failure is None and self.full is None and self._under_way is None:
+            index, members, pieces = self.begin_snapshot()
+            self.keep_snapshot(index, members, b"".join(pieces))
+        self.failure = self.failure or StorageError("the ledger is stopped")
+        self._writer.close()
+        self.log.close()
+        self._store.close()

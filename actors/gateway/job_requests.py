@@ -1,0 +1,144 @@
+"""From what is asked at a door to the records the ledger keeps."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from typing import Any
+
+from actorgrid.errors import MalformedBody, PythonMismatch
+from actorgrid.models import Resources, TaskRequest
+
+from ..ledger.records import UNKNOWN_USER
+
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+def host_python() -> str:
+    """Major and minor version of the Python that workers run."""
+    return ".".join(platform.python_version_tuple()[:2])
+
+
+def check_python(python: str) -> None:
+    """Functions travel between equal Pythons only. Empty: the caller answers for it. Raises PythonMismatch."""
+    given = ".".join(python.split(".")[:2])
+    if given and given != host_python():
+        raise PythonMismatch(
+            "functions can only be exchanged between equal Python versions",
+            asked=f"client Python {python}",
+            found=f"worker Python {host_python()}",
+            hint=f"run the client with Python {host_python()}, or submit a command instead of a function",
+        )
+
+
+def check_env(env: dict[str, str], where: str) -> None:
+    """Refuse variables no process can be given. Raises MalformedBody."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise MalformedBody(
+                f"{where}: {name!r} cannot be set for a process",
+                asked=name[:100],
+                hint="names hold neither '=' nor NUL and are not empty; values hold no NUL",
+                field=where,
+            )
+
+
+def resources_record(request: Resources) -> dict[str, Any]:
+    """What scheduling counts with: thousandths and MiB, per touched device."""
+    return {
+        "gpus": request.gpus,
+        "gpu_count": request.gpu_count,
+        "gpu_milli": request.gpu_milli,
+        "gpu_memory_mib": request.gpu_memory_mib,
+        "gpu_models": list(request.gpu_models),
+        "gpu_affinity": list(request.gpu_affinity),
+        "cpu_milli": request.cpu_milli,
+        "memory_mib": request.memory_mib,
+    }
+
+
+def _gang(request: TaskRequest) -> dict[str, Any]:
+    """Of how many members it is, where it is more than one: the resources are those of each."""
+    if request.gang == 1:
+        return {}
+    return {"gang": request.gang, **({"spread": True} if request.spread else {})}
+
+
+def job_record(
+    request: TaskRequest,
+    payload_digest: str | None,
+    stdin_digest: str | None,
+    max_isolation_s: float,
+    kill_grace_s: float,
+    now: float,
+) -> dict[str, Any]:
+    """The job as it is submitted: everything but its state and attempts, which are the ledger's.
+
+    The deadline counts from *now*; what the request leaves open is as the host has it now.
+    """
+    deadline = request.deadline.timestamp() if request.deadline is not None else None
+    if request.deadline_s is not None:
+        deadline = now + request.deadline_s
+    if request.kind == "function":
+        name = request.name or "function"
+    else:
+        name = request.name or os.path.basename(request.command[0])[:200]
+    return {
+        "job_id": request.task_id,
+        "name": name,
+        "user_id": request.user_id or UNKNOWN_USER,
+        "kind": request.kind,
+        "command": list(request.command) if request.kind == "command" else [],
+        "payload_digest": payload_digest,
+        "stdin_digest": stdin_digest,
+        "python": request.python,
+        "priority": request.priority,
+        "policy": request.scheduling_policy.value,
+        "env": dict(request.env),
+        "cwd": request.cwd,
+        "max_execution_time_s": request.max_execution_time_s,
+        "pool": request.pool.value if request.pool else None,
+        "depends_on": list(dict.fromkeys(request.depends_on)),
+        "max_isolation_s": request.max_isolation_s if request.max_isolation_s is not None else max_isolation_s,
+        "resources": {**resources_record(request), **_gang(request)},
+        "retries_left": request.retries,
+        "deadline": deadline,
+        "preemptible": request.preemptible,
+        "grace_s": request.grace_s if request.grace_s is not None else kill_grace_s,
+        "submitted_at": now,
+    }
+
+
+def job_checks(request: TaskRequest, where: str = "") -> None:
+    """What the model cannot know. Raises PythonMismatch or MalformedBody."""
+    check_env(request.env, f"{where}env")
+    if request.spread and request.gang == 1:
+        raise MalformedBody(
+            f"{where}spread: only the members of a gang can be spread over hosts",
+            asked="spread",
+            found="gang=1",
+            hint="say how many members with gang (--gang N)",
+            field=f"{where}spread",
+        )
+    if request.kind == "function":
+        check_python(request.python)
+    if request.task_id in request.depends_on:
+        raise MalformedBody(
+            f"{where}depends_on: job {request.task_id} would wait for itself",
+            asked=request.task_id,
+            hint="leave its own id out",
+            field=f"{where}depends_on",
+        )
+    for name in request.depends_on:
+        if not _JOB_ID.fullmatch(name):
+            raise MalformedBody(
+                f"{where}depends_on: {name[:100]!r} is not a job id",
+                asked=name[:100],
+                hint="ids are letters, digits, '_', '.', '-'; at most 64",
+                field=f"{where}depends_on",
+            )
+    if request.cwd is not None and (not os.path.isabs(request.cwd) or "\0" in request.cwd):
+        raise MalformedBody(
+            f"{where}cwd: not an absolute path", asked=request.cwd[:200], hint="write it from /", field=f"{where}cwd"
+        )

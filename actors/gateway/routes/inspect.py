@@ -1,0 +1,234 @@
+"""Looking into the host's servers over HTTP, and holding one still: the supervision tree, states, traces.
+
+What changes a server (suspend, resume, trace) is logged with who asked for it. Two kinds of servers are not suspended:
+the gateway, which could not answer the request that resumes it, and supervisors, which would let the deadlines of
+starts and stops pass and put off an ordered stop of the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from time import monotonic, time
+from typing import Any
+
+from actorgrid.actors.cluster.fault_detector import EXPECTED
+from actorgrid.actors.gateway.schemas.answers import (
+    InspectAnswer,
+    Inspected,
+    Suspended,
+    SuspendRequest,
+    TraceAnswer,
+    TraceRequest,
+    TraceSet,
+)
+from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.tree import ANSWER_S, ROOT, Node, TreeWalk, find, note_starts, plain
+from actorgrid.actors.work.messages import ListAttempts
+from actorgrid.errors import ActorGridError, NoSuchActor, NotFound, NotSupported
+from actorgrid.supervisors.inspection import GetState, GetTrace, Inspect, Resume, SetTrace, Suspend
+from actorgrid.supervisors.ref import Ref
+
+log = logging.getLogger("actorgrid.gateway")
+
+
+async def get_inspect(call: Call) -> Any:
+    """The supervision tree, how each process of the host says it is, and the attempts under way."""
+    walk = TreeWalk(call.door.bridge, everyone=True)
+    root = await walk.run()
+    nodes = list(root.walk())
+    by_name = {node.name: node for node in reversed(nodes)}  # the first of a name wins, as it is the highest
+    names = (ROOT, *EXPECTED)
+    attempts, statuses, _ = await asyncio.gather(
+        _attempts(call, by_name.get("worker_manager")),
+        asyncio.gather(*(_status(call, name, by_name.get(name)) for name in names)),
+        call.door.in_pool(lambda: note_starts(nodes)),
+    )
+    return {
+        "at": time(),
+        "tree": root.whole(),
+        "truncated": walk.truncated,
+        "servers": dict(zip(names, statuses, strict=True)),
+        "attempts": attempts,
+    }
+
+
+async def _status(call: Call, name: str, node: Node | None) -> dict[str, Any]:
+    """What a server of the host says of itself, or why it does not."""
+    error: ActorGridError | None
+    if node is None:  # its supervisor did not answer: asked by its name
+        try:
+            return dict((await _told(call, name))["status"])
+        except ActorGridError as failure:
+            error = failure
+    elif node.inspect is not None:
+        return dict(node.inspect["status"])
+    else:
+        error = node.error or _no_process(node)
+    return {"error": error.to_dict()}
+
+
+async def _told(call: Call, to: str | Ref) -> dict[str, Any]:
+    """What a server says of itself, as plain values."""
+    return dict(plain(await call.ask(to, Inspect(), ANSWER_S)))
+
+
+async def _attempts(call: Call, manager: Node | None) -> list[dict[str, Any]]:
+    """The attempts, if their manager takes questions now: one that is suspended would hold ours."""
+    if manager is not None and (manager.inspect is None or manager.inspect["state"] != "running"):
+        return []
+    try:
+        found: list[dict[str, Any]] = await call.ask("worker_manager", ListAttempts(), ANSWER_S)
+    except ActorGridError:
+        return []  # its own status says so
+    return found
+
+
+async def get_inspect_server(call: Call) -> Any:
+    """One server: what its supervisor knows of it, what it says of itself, and its attributes."""
+    node = await find(call.door.bridge, call.part("name"))
+    ref = node.ref
+    attributes: dict[str, str] | None = None
+    if ref is None:
+        node.error = node.error or _no_process(node)
+    else:
+        node.error = None
+        try:
+            node.inspect, attributes = await asyncio.gather(_told(call, ref), call.ask(ref, GetState(), ANSWER_S))
+        except ActorGridError as error:  # one that hangs is what one looks at most
+            node.error = error
+    await call.door.in_pool(lambda: note_starts([node]))
+    return {**node.alone(), "attributes": attributes}
+
+
+async def get_inspect_trace(call: Call) -> Any:
+    """The messages that a traced server took and sent, the oldest first."""
+    node = await find(call.door.bridge, call.part("name"))
+    ref = _process_of(node)
+    told, events = await asyncio.gather(_told(call, ref), call.ask(ref, GetTrace(), ANSWER_S))
+    # All processes of a host share the clock that servers stamp their events with.
+    zero = time() - monotonic()
+    return {
+        "name": node.name,
+        "traced": told["traced"],
+        "events": [{**event, "at": zero + event["at"], "clock_s": event["at"]} for event in events],
+    }
+
+
+async def post_inspect_trace(call: Call) -> Any:
+    """Keep the last messages of a server, or end that."""
+    order = SetTrace(call.body_as(TraceRequest).events)
+    node = await find(call.door.bridge, call.part("name"))
+    await call.ask(_process_of(node), order, ANSWER_S)
+    _note(call, node, f"is traced, {order.events} events" if order.events else "is traced no more")
+    return {"name": node.name, "events": order.events}
+
+
+async def post_suspend(call: Call) -> Any:
+    """Have a server handle nothing, for at most that long."""
+    order = Suspend(call.body_as(SuspendRequest).for_s)
+    node = await find(call.door.bridge, call.part("name"))
+    ref = _process_of(node)
+    _check_may_stand_still(call, node)
+    await call.ask(ref, order, ANSWER_S)
+    _note(call, node, f"is suspended for at most {order.for_s:g} s")
+    return {"name": node.name, "state": "suspended", "until": time() + order.for_s}
+
+
+async def post_resume(call: Call) -> Any:
+    """Have a server go on; harmless when it was not suspended."""
+    node = await find(call.door.bridge, call.part("name"))
+    await call.ask(_process_of(node), Resume(), ANSWER_S)
+    _note(call, node, "is resumed")
+    return {"name": node.name, "state": "running", "until": None}
+
+
+def _check_may_stand_still(call: Call, node: Node) -> None:
+    """Raises NotSupported for who must not be suspended from here."""
+    if node.ref == call.door.bridge.me:
+        raise NotSupported(
+            "the gateway is not suspended from here",
+            asked=f"suspend {node.name}",
+            found="it serves this request, and could not answer the one that resumes it",
+            hint=f"a trace shows what it does: actorgrid inspect {node.name} --trace 100",
+        )
+    if node.type == "supervisor":
+        children = ", ".join(child.name for child in node.children[:5])
+        raise NotSupported(
+            f"{node.name} is a supervisor, and those are not suspended from here",
+            asked=f"suspend {node.name}",
+            found="deadlines of its children's starts and stops would not be kept, and an ordered stop would wait",
+            hint=f"suspend one of its children: {children}" if children else "it has no children",
+        )
+
+
+def _process_of(node: Node) -> Ref:
+    if node.ref is None:
+        raise node.error or _no_process(node)
+    return node.ref
+
+
+def _no_process(node: Node) -> NoSuchActor:
+    last = node.last_exit
+    return NoSuchActor(
+        f"{node.name} has no process now: it is {node.state}",
+        found=f"its last one ended: {last['reason']}" if last else "",
+        hint="ask again in a moment" if node.state != "down" else "its supervisor does not start it again by itself",
+    )
+
+
+def _note(call: Call, node: Node, what: str) -> None:
+    log.warning("%s (pid %s) %s; asked over http from %s", node.name, node.pid, what, call.http.remote)
+
+
+_TAG = "inspect"
+ROUTES = (
+    Route("GET", "/api/inspect", "The supervision tree, and how each process is", get_inspect, InspectAnswer, _TAG),
+    Route(
+        "GET",
+        "/api/inspect/{name}",
+        "One server: its supervisor's word, its own, and its state",
+        get_inspect_server,
+        Inspected,
+        _TAG,
+        errors=(NotFound,),
+    ),
+    Route(
+        "GET",
+        "/api/inspect/{name}/trace",
+        "The last messages of a traced server",
+        get_inspect_trace,
+        TraceAnswer,
+        _TAG,
+        errors=(NotFound,),
+    ),
+    Route(
+        "POST",
+        "/api/inspect/{name}/trace",
+        "Keep the last messages of a server; 0 ends it",
+        post_inspect_trace,
+        TraceSet,
+        _TAG,
+        request=TraceRequest,
+        errors=(NotFound,),
+    ),
+    Route(
+        "POST",
+        "/api/inspect/{name}/suspend",
+        "Have a server handle nothing for a while",
+        post_suspend,
+        Suspended,
+        _TAG,
+        request=SuspendRequest,
+        errors=(NotFound, NotSupported),
+    ),
+    Route(
+        "POST",
+        "/api/inspect/{name}/resume",
+        "Have a suspended server go on",
+        post_resume,
+        Suspended,
+        _TAG,
+        errors=(NotFound,),
+    ),
+)

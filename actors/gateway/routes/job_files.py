@@ -1,0 +1,274 @@
+"""What attempts leave on the disks of the hosts that they ran on: output, also as it grows, and results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from typing import Any
+
+from aiohttp import web
+
+from actorgrid.actors.cluster.messages import GetJob
+from actorgrid.actors.gateway.attempt_files import OUTPUT_BYTES, AttemptFiles, files_of
+from actorgrid.actors.gateway.schemas.answers import LogsQuery
+from actorgrid.actors.gateway.server.rights import check_owner
+from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.stream import gone, send_bytes
+from actorgrid.actors.links.pieces import Piece
+from actorgrid.errors import (
+    ActorError,
+    CallTimeout,
+    HostUnreachable,
+    NotARegularFile,
+    NotFound,
+    Overloaded,
+    PeerGone,
+    ResultGone,
+    TaskCancelled,
+    TaskFailed,
+    UnknownJob,
+    WrongState,
+    error_from_dict,
+)
+from actorgrid.job_outcome import decided_by
+from actorgrid.models import JobState
+
+POLL_S = 0.07
+RECHECK_S = 2.0
+"""How often a follower asks for the job even when it was told of no change."""
+MAX_FOLLOWERS = 256
+NOT_THERE = (HostUnreachable, CallTimeout, PeerGone, ActorError)
+"""What says that an attempt's host, or the way to it, is not there now."""
+
+
+async def _job(call: Call) -> dict[str, Any]:
+    record: dict[str, Any] = await call.ask("cluster_manager", GetJob(call.part("job_id"), seen=call.seen), 10.0)
+    check_owner(call, str(record["user_id"]), "job", record["job_id"])
+    return record
+
+
+def _pick(job: dict[str, Any], number: int | None, rank: int = 0) -> dict[str, Any] | None:
+    """The attempt asked for, or the one that decided, else the latest; of a gang that member of it. ``None`` when the
+    job has none yet.
+
+    Raises NotFound for a rank that there is not.
+    """
+    attempts: list[dict[str, Any]] = job["attempts"]
+    wanted = decided_by(job) if number is None else number
+    found = next((each for each in reversed(attempts) if each["number"] == wanted), None)
+    if found is None or (not rank and "members" not in found):
+        return found
+    members = found.get("members", ())
+    if rank >= len(members):
+        raise NotFound(
+            f"job {job['job_id']} has no member of rank {rank}",
+            asked=f"rank {rank}",
+            found=f"ranks 0 to {len(members) - 1}" if members else "it is no gang",
+            hint="leave rank out for the first",
+        )
+    return {**found, **members[rank], "attempt_id": members[rank]["allocation_id"]}
+
+
+async def get_logs(call: Call) -> Any:
+    """Output of an attempt."""
+    query = call.query_as(LogsQuery)
+    job = await _job(call)
+    attempt = _pick(job, query.attempt, query.rank)
+    if attempt is None and query.attempt is not None and not query.follow:
+        raise NotFound(
+            f"job {job['job_id']} has no attempt {query.attempt}",
+            asked=str(query.attempt),
+            found=f"{len(job['attempts'])} attempt(s), state {job['state']}",
+            hint="leave attempt out for the latest",
+        )
+    headers = {"X-Job-State": str(job["state"])}
+    if attempt is not None:
+        headers["X-Attempt"] = str(attempt["number"])
+        # A placed attempt may not have its folder yet; an ended one without it is past keeping.
+        if attempt.get("ended_at") is not None and not await _exists(call, attempt, query):
+            raise ResultGone(
+                f"the output of {attempt['attempt_id']} is not kept any more",
+                hint="work.keep_finished_jobs says how many are; write to files what must stay",
+            )
+    if query.follow:
+        if call.door.followers >= MAX_FOLLOWERS:
+            raise Overloaded(
+                "the host serves its maximum of followed outputs", found=f"{MAX_FOLLOWERS}", hint="close some"
+            )
+        if attempt is not None:
+            # What is no file is a named error before the answer begins; a host that is away may come back.
+            with suppress(*NOT_THERE):
+                await files_of(call, attempt).output(query.stream, 0, 0, follow=False)
+        pieces = _follow(call, query, job)
+    elif attempt is None:
+        pieces = _nothing()
+    else:
+        files = files_of(call, attempt)
+        # Asked before the answer begins: a host that is away is a named error, not half an answer.
+        first, _ = await files.output(query.stream, query.offset, OUTPUT_BYTES, follow=False)
+        pieces = _read(files, query.stream, query.offset, first)
+    return await send_bytes(call.http, pieces, headers)
+
+
+async def _nothing() -> AsyncGenerator[bytes]:
+    empty: tuple[bytes, ...] = ()
+    for piece in empty:
+        yield piece
+
+
+async def _exists(call: Call, attempt: dict[str, Any], query: LogsQuery) -> bool:
+    """Whether anything is kept of an ended attempt. One that was lost with its host does not keep a follower."""
+    try:
+        _, exists = await files_of(call, attempt).output(query.stream, 0, 0, follow=False)
+    except NOT_THERE:
+        if query.follow and query.attempt is None:
+            return True
+        raise
+    return exists
+
+
+async def _read(files: AttemptFiles, stream: str, offset: int, piece: Piece) -> AsyncGenerator[bytes]:
+    """What is there now, from *piece* on: a growing output is read up to its size at the beginning."""
+    end = piece.size
+    while piece.data:
+        yield piece.data
+        offset += len(piece.data)
+        if offset >= end:
+            return
+        piece, _ = await files.output(stream, offset, min(OUTPUT_BYTES, end - offset), follow=False)
+
+
+async def _follow(call: Call, query: LogsQuery, job: dict[str, Any]) -> AsyncGenerator[bytes]:
+    """Output as it comes, of one attempt or of each in turn, until nothing more can come."""
+    loop = asyncio.get_running_loop()
+    number = query.attempt or max(1, len(job["attempts"]))
+    offset = query.offset
+    asked_s = loop.time()
+    call.door.followers += 1
+    try:
+        with call.door.hub.watch("job", job["job_id"]) as watch:
+            while not gone(call.http) and not call.door.stopping:
+                attempt = _pick(job, number, query.rank)
+                final = JobState(job["state"]).final
+                data = b"" if attempt is None else await _more(call, attempt, query.stream, offset, final)
+                if data:
+                    offset += len(data)
+                    yield data
+                    continue
+                # What was known to have ended before this empty read has given all it had.
+                if attempt is None or attempt.get("ended_at") is not None or final:
+                    if final and (query.attempt is not None or number >= len(job["attempts"])):
+                        return
+                    if attempt is not None and query.attempt is not None:
+                        return
+                    if number < len(job["attempts"]):
+                        number, offset = number + 1, 0
+                        continue
+                told = await watch.wait(POLL_S)
+                if told and watch.record is not None:
+                    job = watch.record
+                elif told or loop.time() - asked_s > RECHECK_S:
+                    asked_s = loop.time()
+                    job = await _refreshed(call, job)
+    finally:
+        call.door.followers -= 1
+
+
+async def _more(call: Call, attempt: dict[str, Any], stream: str, offset: int, final: bool) -> bytes:
+    """What came since. A host that does not answer may come back, or be given up by the cluster and its work with it.
+
+    Raises HostUnreachable and the like when the job is over, and what is left to tell lies there.
+    """
+    try:
+        piece, _ = await files_of(call, attempt).output(stream, offset, OUTPUT_BYTES, follow=True)
+    except NOT_THERE:
+        if final and attempt.get("state") != "lost":
+            raise
+        return b""
+    return piece.data
+
+
+async def _refreshed(call: Call, job: dict[str, Any]) -> dict[str, Any]:
+    """The job as it is now; as it was while those who know are being restarted."""
+    try:
+        return await _job(call)
+    except ActorError:
+        return job
+
+
+async def get_result(call: Call) -> Any:
+    """The result file of a function job, as the worker wrote it; never unpickled here."""
+    job = await _job(call)
+    state = JobState(job["state"])
+    if not state.final:
+        raise WrongState(
+            f"job {job['job_id']} has no result yet",
+            found=f"it is {state.value}",
+            hint=f"wait for it: GET /api/jobs/{job['job_id']}?wait_s=60",
+        )
+    if job["kind"] != "function":
+        raise WrongState(
+            "a command has no result file",
+            asked=job["job_id"],
+            found=f"it {state.value}",
+            hint="its exit code is in the job, its output in the logs",
+        )
+    attempt = _pick(job, None)
+    if attempt is not None:
+        files = files_of(call, attempt)
+        piece = await files.result(0)
+        if piece is None:
+            raise _no_result(job, state)
+        if len(piece.data) == piece.size:
+            return web.Response(body=piece.data, content_type="application/octet-stream")
+        return await send_bytes(call.http, _file(files, piece), {"Content-Length": str(piece.size)})
+    raise _no_result(job, state)
+
+
+async def _file(files: AttemptFiles, piece: Piece | None) -> AsyncGenerator[bytes]:
+    offset = 0
+    while piece is not None and piece.data:
+        yield piece.data
+        offset += len(piece.data)
+        if offset >= piece.size:
+            return
+        piece = await files.result(offset)
+
+
+def _no_result(job: dict[str, Any], state: JobState) -> Exception:
+    if state is JobState.SUCCEEDED:
+        return ResultGone(
+            f"the result of {job['job_id']} is not kept any more",
+            hint="work.keep_finished_jobs says how many are; fetch results soon, or write them to files",
+        )
+    attempts = job["attempts"]
+    error = job.get("error") or (attempts[-1].get("error") if attempts else None)
+    if error:
+        return error_from_dict(error)
+    if state is JobState.CANCELLED:
+        return TaskCancelled(f"job {job['job_id']} was cancelled", hint="submit it again if you still want it")
+    return TaskFailed(f"job {job['job_id']} {state.value} without a result", hint="its logs may say why")
+
+
+ROUTES = (
+    Route(
+        "GET",
+        "/api/jobs/{job_id}/logs",
+        "Output of an attempt; follow=true goes on until the job is final",
+        get_logs,
+        "application/octet-stream",
+        "jobs",
+        query=LogsQuery,
+        errors=(UnknownJob, NotFound, ResultGone, NotARegularFile),
+    ),
+    Route(
+        "GET",
+        "/api/jobs/{job_id}/result",
+        "The result file of a function job",
+        get_result,
+        "application/octet-stream",
+        "jobs",
+        errors=(UnknownJob, WrongState, ResultGone, NotARegularFile, TaskFailed, TaskCancelled),
+    ),
+)

@@ -1,0 +1,196 @@
+"""Jobs: accept, list, wait, cancel, explain."""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any
+
+from actorgrid.actors.cluster.messages import CancelJob, GetJob, ListJobs, SubmitJobs, Why
+from actorgrid.actors.gateway.job_requests import job_checks, job_record
+from actorgrid.actors.gateway.schemas.answers import (
+    Accepted,
+    BatchAccepted,
+    BatchRequest,
+    JobsAnswer,
+    JobsQuery,
+    WaitQuery,
+    WhyAnswer,
+)
+from actorgrid.actors.gateway.server.last_known import ON_A_HOST, cluster_known, last_known, marked
+from actorgrid.actors.gateway.server.rights import check_job, check_jobs
+from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.links.messages import SpreadBlobs
+from actorgrid.errors import (
+    AdmissionRefused,
+    BadRequest,
+    CommandTooLarge,
+    DependencyFailed,
+    DiskFull,
+    PythonMismatch,
+    QueueFull,
+    QuotaExceeded,
+    RequestTooLarge,
+    TooManyGpus,
+    UnknownGpuModel,
+    UnknownJob,
+    UnknownPolicy,
+)
+from actorgrid.models import Job, JobState, TaskRequest
+
+COMMIT_TIMEOUT_S = 45.0
+"""A proposal outlives a restart of the ledger, which itself waits 30 s."""
+ANSWER_S = 10.0
+SPREAD_S = 45.0
+
+
+async def post_job(call: Call) -> Any:
+    """Accept one job."""
+    request = call.body_as(TaskRequest)
+    job_checks(request)
+    return (await _accept(call, [request]))[0]
+
+
+async def post_jobs(call: Call) -> Any:
+    """Accept many jobs, all or none."""
+    requests = call.body_as(BatchRequest).jobs
+    seen: set[str] = set()
+    for position, request in enumerate(requests):
+        job_checks(request, f"jobs.{position}.")
+        if request.task_id in seen:
+            raise BadRequest(
+                f"jobs.{position}.task_id: used twice in this batch", asked=request.task_id, hint="each job has its own"
+            )
+        seen.add(request.task_id)
+    return {"jobs": await _accept(call, requests)}
+
+
+async def _accept(call: Call, requests: list[TaskRequest]) -> list[dict[str, Any]]:
+    if call.only is not None:
+        # Work submits for whom it was submitted for, whoever its process says that it is.
+        requests = [request.model_copy(update={"user_id": call.only}) for request in requests]
+        together = {request.task_id for request in requests}
+        await check_jobs(call, (name for request in requests for name in request.depends_on if name not in together))
+    settings = call.door.settings
+    contents = [content for request in requests for content in (request.payload, request.stdin) if content is not None]
+    wanted = sum(len(content) for content in contents)
+    store = call.door.blobs
+
+    def keep() -> dict[bytes, str]:
+        store.check_room(wanted, settings.performance.min_free_bytes)
+        return dict(zip(contents, store.put_all(contents), strict=True))
+
+    # On the disk for good first: once the ledger names a payload, a crash of ours must not lose it.
+    digests = await call.door.in_pool(keep)
+    if digests and call.door.host.place is not None:
+        # As durable as the ledger's entry will be: the loss of this host must not lose the job.
+        await call.ask("links", SpreadBlobs(tuple(digests.values())), SPREAD_S)
+    now = time()
+    jobs = tuple(
+        job_record(
+            request,
+            digests[request.payload] if request.payload is not None else None,
+            digests[request.stdin] if request.stdin is not None else None,
+            settings.work.max_isolation_s,
+            settings.work.kill_grace_s,
+            now,
+        )
+        for request in requests
+    )
+    accepted: list[dict[str, Any]] = await call.ask("cluster_manager", SubmitJobs(jobs), COMMIT_TIMEOUT_S)
+    return accepted
+
+
+async def get_jobs(call: Call) -> Any:
+    """List jobs."""
+    query = call.query_as(JobsQuery)
+    if query.cursor is not None and query.before is not None:
+        raise BadRequest("both cursor and before", asked=query.cursor, hint="one of them: a page goes on, or a time")
+    states = tuple(part.strip() for part in query.state.split(",") if part.strip())
+    words = [state.value for state in JobState]
+    for state in states:
+        if state not in words:
+            raise BadRequest(
+                f"there is no job state {state[:40]!r}", asked=state[:40], hint=f"one of {', '.join(words)}"
+            )
+    known = await cluster_known(call)
+    wanted = ListJobs(states, query.limit, query.cursor or query.before, query.prefix, call.only or "")
+    answer = await call.ask("cluster_manager", wanted, ANSWER_S)
+    hosts = call.door.mirror.hosts
+    return {**answer, "jobs": marked(answer["jobs"], known, hosts), "last_known": last_known(known)}
+
+
+async def get_job(call: Call) -> Any:
+    """One job; with ``wait_s``, when it is final or that time is over."""
+    wait_s = call.query_as(WaitQuery).wait_s
+    await check_job(call, call.part("job_id"))
+    job = await call.ask("cluster_manager", GetJob(call.part("job_id"), wait_s, call.seen), wait_s + ANSWER_S)
+    known = await cluster_known(call, fresh=False) if job["state"] in ON_A_HOST else None
+    return marked([job], known, call.door.mirror.hosts)[0]
+
+
+async def cancel_job(call: Call) -> Any:
+    """Cancel a job; a final one stays as it is."""
+    await check_job(call, call.part("job_id"))
+    return await call.ask("cluster_manager", CancelJob(call.part("job_id"), by="http"), COMMIT_TIMEOUT_S)
+
+
+async def why_job(call: Call) -> Any:
+    """Why a job is where it is."""
+    await check_job(call, call.part("job_id"))
+    return await call.ask("cluster_manager", Why(call.part("job_id"), call.seen), 15.0)
+
+
+_ADMISSION = (
+    AdmissionRefused,
+    UnknownGpuModel,
+    TooManyGpus,
+    RequestTooLarge,
+    CommandTooLarge,
+    QuotaExceeded,
+    UnknownPolicy,
+    PythonMismatch,
+    DependencyFailed,
+    UnknownJob,
+    QueueFull,
+    DiskFull,
+)
+
+ROUTES = (
+    Route(
+        "POST",
+        "/api/jobs",
+        "Accept a job: committed when this answers",
+        post_job,
+        Accepted,
+        "jobs",
+        request=TaskRequest,
+        errors=_ADMISSION,
+        status=201,
+    ),
+    Route(
+        "POST",
+        "/api/jobs/batch",
+        "Accept up to 1000 jobs, all or none",
+        post_jobs,
+        BatchAccepted,
+        "jobs",
+        request=BatchRequest,
+        errors=_ADMISSION,
+        status=201,
+    ),
+    Route("GET", "/api/jobs", "Jobs, newest first", get_jobs, JobsAnswer, "jobs", query=JobsQuery),
+    Route(
+        "GET",
+        "/api/jobs/{job_id}",
+        "One job; wait_s waits for its end",
+        get_job,
+        Job,
+        "jobs",
+        query=WaitQuery,
+        errors=(UnknownJob,),
+    ),
+    Route("POST", "/api/jobs/{job_id}/cancel", "Cancel a job", cancel_job, Job, "jobs", errors=(UnknownJob,)),
+    Route(
+        "GET", "/api/jobs/{job_id}/why", "Why a job is where it is", why_job, WhyAnswer, "jobs", errors=(UnknownJob,)
+    ),
+)

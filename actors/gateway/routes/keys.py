@@ -1,0 +1,69 @@
+"""API keys: what opens the HTTP door of every host of the cluster."""
+
+from __future__ import annotations
+
+import os
+from time import time
+from typing import Any
+
+from actorgrid.actors.gateway.schemas.answers import KeyMade, KeyRequest, KeyRevoked, KeysAnswer
+from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.ledger.api_keys import ID_BYTES, SECRET_BYTES, make_key
+from actorgrid.actors.ledger.commands import create_api_key, revoke_api_key
+from actorgrid.actors.ledger.messages import Query
+from actorgrid.errors import NotFound, WrongState
+
+_SHOWN = ("id", "user_id", "roles", "made_by", "made_at", "expires_at", "revoked_at")
+
+
+async def get_api_keys(call: Call) -> Any:
+    """All that are remembered; none with its secret, which nobody has but who made it."""
+    records = (await call.ask("consensus", Query("api_keys"), 10.0))["api_keys"]
+    return {"keys": [{name: record[name] for name in _SHOWN} for record in records]}
+
+
+async def post_api_key(call: Call) -> Any:
+    """Make one."""
+    wanted, now_s = call.body_as(KeyRequest), time()
+    text, record = make_key(
+        os.urandom(ID_BYTES), os.urandom(SECRET_BYTES), wanted.user_id, call.visitor, now_s, wanted.ttl_s
+    )
+    await call.propose(create_api_key(record, now_s))
+    door = call.door
+    return {
+        "key": text,
+        "id": record["id"],
+        "user_id": record["user_id"],
+        "expires_at": record["expires_at"],
+        "url": door.url,
+        "ca_fingerprint": door.authority,
+    }
+
+
+async def delete_api_key(call: Call) -> Any:
+    """Take one back."""
+    return await call.propose(revoke_api_key(call.part("id"), call.visitor, time()))
+
+
+ROUTES = (
+    Route("GET", "/api/keys", "API keys: whose they are, who made them", get_api_keys, KeysAnswer, "keys"),
+    Route(
+        "POST",
+        "/api/keys",
+        "Make an API key; its text is in this answer and nowhere else",
+        post_api_key,
+        KeyMade,
+        "keys",
+        request=KeyRequest,
+        errors=(WrongState,),
+    ),
+    Route(
+        "DELETE",
+        "/api/keys/{id}",
+        "Take an API key back: it opens nothing any more",
+        delete_api_key,
+        KeyRevoked,
+        "keys",
+        errors=(NotFound,),
+    ),
+)

@@ -1,0 +1,63 @@
+"""Hosts that leave the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from actorgrid.actors.cluster.messages import LeaveHost
+from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.errors import NotFound, NotLeader, WrongState
+from actorgrid.models import Answer, Request
+
+MARGIN_S = 40.0
+WAIT_S_MAX = 60.0
+
+
+class LeaveRequest(Request):
+    """How a host leaves. ``now`` ends its work, which starts again elsewhere; ``force`` removes one that does not
+    answer, with its work; ``cancel``: it stays after all; ``wait_s``: how long the answer may take."""
+
+    now: bool = False
+    force: bool = False
+    cancel: bool = False
+    wait_s: float = Field(default=0.0, ge=0, le=WAIT_S_MAX)
+
+
+class LeaveAnswer(Answer):
+    """How far it is: draining (``waits_for`` names allocations), handing_over, left (``lost``: what was lost with
+    it), or stays. Ask again to go on."""
+
+    host_id: str
+    state: str
+    waits_for: list[str]
+    lost: list[str]
+
+
+async def post_leave(call: Call) -> Any:
+    """Take a host out of the cluster, a step further each time it is asked."""
+    wanted = call.body_as(LeaveRequest)
+    request = LeaveHost(
+        call.part("id"),
+        "http",
+        now=wanted.now,
+        force=wanted.force,
+        cancel=wanted.cancel,
+        wait_s=wanted.wait_s,
+    )
+    return await call.ask("cluster_manager", request, wanted.wait_s + MARGIN_S)
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/api/hosts/{id}/leave",
+        "Have a host leave the cluster (id, number or name; this: the host that is asked)",
+        post_leave,
+        LeaveAnswer,
+        "cluster",
+        request=LeaveRequest,
+        errors=(NotFound, WrongState, NotLeader),
+    ),
+)

@@ -1,0 +1,274 @@
+"""Locks and semaphores: who holds what; acquire, renew, release.
+
+A request that waits is held open here: this host keeps its place in line alive for as long as the client is
+connected, and gives it up when the client goes away. When this host goes away instead, the place stays for as long as
+its lease, and the client that asks again, here or elsewhere, stands where it stood.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from time import time
+from typing import Any
+
+from actorgrid.actors.gateway.lock_wait import Ask, Leave, LockWait, Tell, Terms
+from actorgrid.actors.gateway.schemas.locks import (
+    LockAnswer,
+    LockRelease,
+    LockReleased,
+    LockRenewal,
+    LockRequest,
+    LocksAnswer,
+    LocksQuery,
+)
+from actorgrid.actors.gateway.server.auth import ADMIN
+from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.ledger.command_checks import LOCK_NAME_MAX
+from actorgrid.actors.ledger.commands import break_lock, release_lock, renew_lock
+from actorgrid.actors.ledger.messages import Query
+from actorgrid.actors.ledger.records import UNKNOWN_USER
+from actorgrid.errors import (
+    ActorGridError,
+    BadRequest,
+    DiskFull,
+    HostsTooOld,
+    HostUnreachable,
+    LockHeld,
+    LockLost,
+    LockSlotsDiffer,
+    LockTimeout,
+    NoQuorum,
+    NotAllowed,
+    NotFound,
+    QueueFull,
+    StaleToken,
+    WrongState,
+)
+
+EPOCH_BITS = 48
+"""``fence`` is (epoch << 48) + index: 64 bits hold it for 32,767 recoveries of 2.8e14 entries each."""
+REQUEST_ID_BYTES = 8
+Plain = dict[str, Any]
+
+log = logging.getLogger("actorgrid.gateway")
+
+
+async def get_locks(call: Call) -> Any:
+    """What is held, by name."""
+    wanted = call.query_as(LocksQuery)
+    locks = (await call.ask("consensus", Query("locks"), 10.0))["locks"]
+    found = [lock for lock in locks if lock["name"].startswith(wanted.prefix)]
+    return {"locks": [_shown(lock) for lock in found[: wanted.limit]], "total": len(found)}
+
+
+async def post_acquire(call: Call) -> Any:
+    """Hold it, wait for it."""
+    wanted = call.body_as(LockRequest)
+    return await _Wait(call, _name(call), wanted).through()
+
+
+async def post_renew(call: Call) -> Any:
+    """Give a sign of life."""
+    wanted = call.body_as(LockRenewal)
+    asked_s = asyncio.get_running_loop().time()
+    name = _name(call)
+    answer = await _commit(call, renew_lock(name, wanted.owner, time(), _listed(wanted.token)))
+    return _answer(name, wanted.owner, answer, asked_s)
+
+
+async def post_release(call: Call) -> Any:
+    """Give it back; take it from somebody."""
+    wanted = call.body_as(LockRelease)
+    name, owner = _name(call), wanted.owner
+    if not wanted.force:
+        answer = await _commit(call, release_lock(name, owner, time(), _listed(wanted.token)))
+        return {"name": name, "owner": owner, "released": answer["released"]}
+    if call.only is not None:
+        raise NotAllowed(
+            "a job or task may not take a lock from its owner",
+            asked=owner,
+            hint="do it from outside of work: actorgrid lock release --force",
+        )
+    by = call.visitor if call.visitor not in ("", ADMIN) else wanted.user_id or UNKNOWN_USER
+    if not by.isprintable():
+        raise BadRequest("not the name of a user", asked=ascii(by)[:100], hint="letters that can be printed")
+    answer = await _commit(call, break_lock(name, owner, by, time()))
+    if not answer["broken"]:
+        raise NotFound(
+            f"{owner} neither holds lock {name} nor waits for it",
+            asked=owner,
+            hint="actorgrid lock list shows who does",
+        )
+    return {"name": name, "owner": owner, "released": True}
+
+
+class _Wait:
+    """One request to hold a lock, from the first question to the answer: does what ``LockWait`` says."""
+
+    def __init__(self, call: Call, name: str, wanted: LockRequest) -> None:
+        self._call = call
+        self._terms = Terms(
+            name,
+            wanted.owner,
+            wanted.ttl_s,
+            wanted.slots,
+            wanted.wait_s,
+            wanted.stay,
+            wanted.user_id,
+            wanted.request,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._wait = LockWait(self._terms, os.urandom(REQUEST_ID_BYTES).hex(), self._loop.time())
+        self._asked: asyncio.Future[Plain] | None = None
+
+    async def through(self) -> Plain:
+        """The answer. Raises LockHeld, LockTimeout, LockLost when it was taken out of the line, and what others do."""
+        try:
+            # Listened to before it is asked for: no change in between is missed.
+            with self._call.door.hub.watch("lock", self._terms.name) as watch:
+                await self._begin()
+                while True:
+                    step = self._wait.next(self._loop.time(), time())
+                    if isinstance(step, Tell):
+                        return _answer(self._terms.name, self._terms.owner, step.answer, step.asked_s)
+                    if isinstance(step, Ask):
+                        await self._ask(step.command)
+                    elif isinstance(step, Leave):
+                        self._wait.left(await _commit(self._call, step.command))
+                    else:
+                        changed = await watch.wait(max(0.0, step.at_s - self._loop.time()))
+                        if self._call.door.stopping:
+                            raise HostUnreachable("this host is stopping", hint="ask again: the place in line is kept")
+                        if changed:
+                            self._wait.changed(watch.record, self._loop.time())
+        except asyncio.CancelledError:
+            if self._asked is not None:
+                if self._call.door.stopping:
+                    self._asked.cancel()  # the place is kept for who asks again
+                else:
+                    self._call.door.in_background(self._clean_up(self._asked))
+            raise
+
+    async def _begin(self) -> None:
+        try:
+            await self._ask(self._wait.acquire(time()))
+        except HostsTooOld:
+            self._wait = LockWait(self._terms, None, self._loop.time())
+            await self._ask(self._wait.acquire(time()))
+
+    async def _ask(self, command: Plain) -> None:
+        asked_s = self._loop.time()
+        self._asked = asyncio.ensure_future(_commit(self._call, command))
+        try:
+            # It is carried out although the client goes away meanwhile; what it gave then has to be given back.
+            answer = await asyncio.shield(self._asked)
+        except LockLost as error:
+            self._wait.lost(error)
+        else:
+            self._wait.answered(answer, asked_s)
+
+    async def _clean_up(self, asked: asyncio.Future[Plain]) -> None:
+        """The client is gone: so is what this request of its was given. Only once it was given, or never is."""
+        terms = self._terms
+        with contextlib.suppress(ActorGridError):
+            await asked
+        try:
+            command = self._wait.clean_up(time())
+            if command is not None:
+                await _commit(self._call, command)
+        except ActorGridError as error:
+            log.info("lock %s of %s, who left, is given back by its lease: %s", terms.name, terms.owner, error)
+
+
+async def _commit(call: Call, command: Plain) -> Plain:
+    answer: Plain = await call.propose(command)
+    return answer
+
+
+def _name(call: Call) -> str:
+    name = call.part("name")
+    if len(name) > LOCK_NAME_MAX or not name.isprintable():
+        raise BadRequest(
+            "not the name of a lock",
+            asked=ascii(name)[:100],
+            hint=f"at most {LOCK_NAME_MAX} letters that can be printed",
+        )
+    return name
+
+
+def _listed(token: tuple[int, int] | None) -> list[int] | None:
+    return None if token is None else list(token)
+
+
+def fence(token: list[int]) -> int:
+    """A token as one number: of two tokens the higher one's is higher."""
+    return (token[0] << EPOCH_BITS) + token[1]
+
+
+def _answer(name: str, owner: str, answer: Plain, asked_s: float) -> Plain:
+    token = answer["token"]
+    spent_s = asyncio.get_running_loop().time() - asked_s
+    return {
+        "name": name,
+        "owner": owner,
+        "held": answer["held"],
+        "token": token,
+        "fence": None if token is None else fence(token),
+        "position": answer["position"],
+        "slots": answer["slots"],
+        "ttl_s": answer["ttl_s"],
+        "expires_in_s": max(0.0, answer["ttl_s"] - spent_s),
+    }
+
+
+def _shown(lock: Plain) -> Plain:
+    """A record as people see it."""
+    fields = ("owner", "user_id", "since", "ttl_s")
+    return {
+        "name": lock["name"],
+        "slots": lock["slots"],
+        "holders": [
+            {**{field: each[field] for field in fields}, "token": each["token"], "fence": fence(each["token"])}
+            for each in lock["holders"]
+        ],
+        "waiters": [{field: each[field] for field in fields} for each in lock["waiters"]],
+    }
+
+
+ROUTES = (
+    Route("GET", "/api/locks", "What is held, and who waits", get_locks, LocksAnswer, "locks", query=LocksQuery),
+    Route(
+        "POST",
+        "/api/locks/{name:.+}/acquire",
+        "Hold a lock or a slot of a semaphore; wait for it in line",
+        post_acquire,
+        LockAnswer,
+        "locks",
+        request=LockRequest,
+        errors=(LockHeld, LockTimeout, LockLost, LockSlotsDiffer, WrongState, QueueFull, DiskFull, NoQuorum),
+        waits=True,
+    ),
+    Route(
+        "POST",
+        "/api/locks/{name:.+}/renew",
+        "Renew the lease of a holder, or the place of one who waits",
+        post_renew,
+        LockAnswer,
+        "locks",
+        request=LockRenewal,
+        errors=(LockLost, StaleToken, NoQuorum),
+    ),
+    Route(
+        "POST",
+        "/api/locks/{name:.+}/release",
+        "Give a lock back, leave the line, or (force) take it from its owner",
+        post_release,
+        LockReleased,
+        "locks",
+        request=LockRelease,
+        errors=(StaleToken, NotFound, NoQuorum),
+    ),
+)

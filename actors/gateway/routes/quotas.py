@@ -1,0 +1,102 @@
+"""Quotas: what each user may hold at once, and holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.actors.cluster.messages import SetQuota
+from actorgrid.actors.gateway.schemas.answers import QuotaRequest, QuotasAnswer, QuotaSet
+from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.ledger.messages import Query
+from actorgrid.errors import BadRequest, NotFound
+
+COMMIT_TIMEOUT_S = 35.0
+USER_MAX = 128
+
+
+async def get_quotas(call: Call) -> Any:
+    """Users with their limits and what they use."""
+    rows = (await call.ask("consensus", Query("quotas"), 10.0))["quotas"]
+    return {"quotas": [{**row, "limits": _shown(row["limits"]), "used": _shown(row["used"])} for row in rows]}
+
+
+async def put_quota(call: Call) -> Any:
+    """Hold a user to limits, from now on."""
+    wanted = call.body_as(QuotaRequest)
+    limits = {
+        "gpu_milli": _milli(wanted.gpus),
+        "gpu_memory_mib": _mib(wanted.gpu_memory_bytes),
+        "cpu_milli": _milli(wanted.cpus),
+        "memory_mib": _mib(wanted.memory_bytes),
+        "jobs_waiting": wanted.jobs_waiting,
+    }
+    return await _set(call, limits)
+
+
+async def delete_quota(call: Call) -> Any:
+    """Take a user's own quota away."""
+    return await _set(call, None)
+
+
+async def _set(call: Call, limits: dict[str, Any] | None) -> dict[str, Any]:
+    user = call.part("user")
+    if len(user) > USER_MAX or not user.isprintable():
+        raise BadRequest(
+            "not the name of a user", asked=user[:100], hint=f"at most {USER_MAX} letters that can be printed"
+        )
+    answer = await call.ask("cluster_manager", SetQuota(user, limits, by="http"), COMMIT_TIMEOUT_S)
+    return {"user": user, "limits": _shown(answer["limits"]), "previous": _shown(answer["previous"])}
+
+
+def _shown(amounts: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The ledger's amounts in the units of requests."""
+    if amounts is None:
+        return None
+    return {
+        "gpus": _units(amounts["gpu_milli"]),
+        "gpu_memory_bytes": _bytes(amounts["gpu_memory_mib"]),
+        "cpus": _units(amounts["cpu_milli"]),
+        "memory_bytes": _bytes(amounts["memory_mib"]),
+        "jobs_waiting": amounts["jobs_waiting"],
+    }
+
+
+def _milli(units: float | None) -> int | None:
+    return None if units is None else round(units * 1000)
+
+
+def _mib(size: int | None) -> int | None:
+    # Down to whole MiB: never more than was said.
+    return None if size is None else size // 2**20
+
+
+def _units(milli: int | None) -> float | None:
+    return None if milli is None else milli / 1000
+
+
+def _bytes(mib: int | None) -> int | None:
+    return None if mib is None else mib * 2**20
+
+
+ROUTES = (
+    Route("GET", "/api/quotas", "Users: what limits apply, what they use", get_quotas, QuotasAnswer, "quotas"),
+    Route(
+        "PUT",
+        "/api/quotas/{user:.+}",
+        "Hold a user to limits; the user * is everyone without a quota of one's own",
+        put_quota,
+        QuotaSet,
+        "quotas",
+        request=QuotaRequest,
+        errors=(BadRequest,),
+    ),
+    Route(
+        "DELETE",
+        "/api/quotas/{user:.+}",
+        "Take a user's own quota away",
+        delete_quota,
+        QuotaSet,
+        "quotas",
+        errors=(NotFound,),
+    ),
+)

@@ -1,0 +1,168 @@
+"""The shared state: read, mutate, watch; and the events of the ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from actorgrid.actors.gateway.schemas.answers import EventsQuery, StateAnswer, StateQuery, WatchQuery
+from actorgrid.actors.gateway.server.codec import encode_json
+from actorgrid.actors.gateway.server.hub import Item
+from actorgrid.actors.gateway.server.rights import own_changes
+from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.stream import send_events
+from actorgrid.actors.ledger.messages import Query
+from actorgrid.actors.replication.messages import Mutate, Read, ReadPrefix
+from actorgrid.errors import BadRequest, DiskFull, StateTypeConflict, UnknownKey
+from actorgrid.models import StateEntry, StateMutation
+from actorgrid.sizes import STATE_KEY_MAX
+
+MAX_KEY = STATE_KEY_MAX
+RESYNC_KEYS = 10_000
+USERS_KEPT = 10_000
+"""Jobs whose users a stream for work remembers."""
+"""Keys under a watched prefix that are sent (again); with more, the first ones are."""
+HISTORY_PAGE = 500
+
+
+async def get_state(call: Call) -> Any:
+    """Entries under a prefix."""
+    query = call.query_as(StateQuery)
+    return {"entries": await call.ask("distributed_state", ReadPrefix(query.prefix, query.limit))}
+
+
+def _key(call: Call) -> str:
+    key = call.part("key")
+    if len(key) > MAX_KEY or "\0" in key:
+        raise BadRequest("not a key", asked=key[:100], hint=f"at most {MAX_KEY} characters, no NUL")
+    return key
+
+
+async def get_key(call: Call) -> Any:
+    """One entry."""
+    return await call.ask("distributed_state", Read(_key(call)))
+
+
+async def post_key(call: Call) -> Any:
+    """Apply a mutator to one key."""
+    change = call.body_as(StateMutation)
+    request = Mutate(_key(call), change.type, change.operation, change.value, change.field)
+    return await call.ask("distributed_state", request, 10.0)
+
+
+async def watch_state(call: Call) -> Any:
+    """Entries under a prefix, as they change."""
+    query = call.query_as(WatchQuery)
+    door = call.door
+
+    async def entries() -> AsyncIterator[Item]:
+        for entry in await call.ask("distributed_state", ReadPrefix(query.prefix, RESYNC_KEYS), 10.0):
+            yield Item(0, encode_json(entry))
+
+    with door.hub.listen_to_state(query.prefix) as listener:
+        await door.bridge.run(partial(door.watch_prefix, query.prefix), 10.0)
+        try:
+            start = entries() if query.initial else _nothing()
+            return await send_events(call.http, listener, start, lambda _last: entries())
+        finally:
+            door.bridge.post(partial(door.unwatch_prefix, query.prefix))
+
+
+async def get_events(call: Call) -> Any:
+    """What the ledger applied."""
+    first = call.query_as(EventsQuery).from_
+    resumed = call.http.headers.get("Last-Event-ID", "")
+    if resumed:
+        if not resumed.isdigit() or len(resumed) > 19:
+            raise BadRequest("Last-Event-ID is not one of ours", asked=resumed[:40], hint="send the id as it was given")
+        first = int(resumed) + 1
+
+    async def since(index: int) -> AsyncIterator[Item]:
+        recent = call.door.hub.recent(index)
+        if recent is not None:
+            for item in recent:
+                yield item
+            return
+        while True:
+            answer = await call.ask("consensus", Query("events", {"from": index, "limit": HISTORY_PAGE}), 10.0)
+            page = answer["events"]
+            for event in grouped(page):
+                yield Item(event["index"], encode_json(event))
+            if len(page) < HISTORY_PAGE:
+                return
+            index = page[-1]["index"] + 1
+
+    with call.door.hub.listen_to_events() as listener:
+        start = _nothing() if first is None else since(first)
+        if call.only is None:
+            return await send_events(call.http, listener, start, lambda last: since(last + 1))
+        users: dict[str, str | None] = {}
+
+        async def own(item: Item) -> Item | None:
+            # What was decided of it once is decided for good: a job stays its user's.
+            if len(users) > USERS_KEPT:
+                users.clear()
+            kept = await own_changes(call, json.loads(item.data), users)
+            return None if kept is None else Item(item.index, encode_json(kept))
+
+        return await send_events(call.http, listener, start, lambda last: since(last + 1), own=own)
+
+
+async def _nothing() -> AsyncIterator[Item]:
+    empty: tuple[Item, ...] = ()
+    for item in empty:
+        yield item
+
+
+def grouped(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of the ledger's history, one event per entry of the log, in the form of the live ones."""
+    for index, group in groupby(rows, key=itemgetter("index")):
+        changes = list(group)
+        yield {
+            "index": index,
+            "at": changes[0]["at"],
+            "type": changes[0]["type"],
+            "changes": [{"kind": row["kind"], "id": row["id"], "state": row["state"]} for row in changes],
+        }
+
+
+_CHANGE_ERRORS = (StateTypeConflict, DiskFull)
+
+ROUTES = (
+    Route(
+        "GET", "/api/state", "Entries of the shared state, by key", get_state, StateAnswer, "state", query=StateQuery
+    ),
+    Route(
+        "GET",
+        "/api/state-watch",
+        "Changes of the shared state under a prefix, as server-sent events",
+        watch_state,
+        "text/event-stream",
+        "state",
+        query=WatchQuery,
+    ),
+    Route("GET", "/api/state/{key:.+}", "One entry", get_key, StateEntry, "state", errors=(UnknownKey,)),
+    Route(
+        "POST",
+        "/api/state/{key:.+}",
+        "Apply one mutator to one key",
+        post_key,
+        StateEntry,
+        "state",
+        request=StateMutation,
+        errors=_CHANGE_ERRORS,
+    ),
+    Route(
+        "GET",
+        "/api/events",
+        "What the ledger applied, as server-sent events; resumes at from= or after Last-Event-ID",
+        get_events,
+        "text/event-stream",
+        "events",
+        query=EventsQuery,
+    ),
+)

@@ -1,0 +1,65 @@
+"""Join tokens: what lets further hosts into the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.actors.gateway.schemas.answers import TokenMade, TokenRequest, TokenRevoked, TokensAnswer
+from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.ledger.messages import Query
+from actorgrid.actors.security.messages import MakeJoinToken, TakeBackJoinToken
+from actorgrid.errors import BadRequest, UnknownJoinToken, WrongState
+
+COMMIT_TIMEOUT_S = 35.0
+_SHOWN = ("id", "made_by", "made_at", "expires_at", "uses_max", "used_by", "revoked_at")
+
+
+async def get_tokens(call: Call) -> Any:
+    """All that are remembered; none with its secret, which nobody has but who made it."""
+    records = (await call.ask("consensus", Query("join_tokens"), 10.0))["join_tokens"]
+    return {"tokens": [{name: record[name] for name in _SHOWN} for record in records]}
+
+
+async def post_token(call: Call) -> Any:
+    """Make one."""
+    if call.door.host.place is None:
+        raise WrongState(
+            "this host is alone, so no other can join it",
+            asked="a join token",
+            found="no cluster",
+            hint="begin one: start it with actorgrid up --listen ADDRESS",
+        )
+    wanted = call.body_as(TokenRequest)
+    return await call.ask("join_door", MakeJoinToken(wanted.ttl_s, wanted.uses, by="http"), COMMIT_TIMEOUT_S)
+
+
+async def delete_token(call: Call) -> Any:
+    """Take one back."""
+    token_id = call.part("id")
+    if call.door.host.place is None:
+        raise UnknownJoinToken("no join token of that id", asked=token_id, found="a host that is alone has none")
+    return await call.ask("join_door", TakeBackJoinToken(token_id), COMMIT_TIMEOUT_S)
+
+
+ROUTES = (
+    Route("GET", "/api/tokens", "Join tokens: who made them, who used them", get_tokens, TokensAnswer, "tokens"),
+    Route(
+        "POST",
+        "/api/tokens",
+        "Make a join token; its text is in this answer and nowhere else",
+        post_token,
+        TokenMade,
+        "tokens",
+        request=TokenRequest,
+        errors=(BadRequest, WrongState),
+    ),
+    Route(
+        "DELETE",
+        "/api/tokens/{id}",
+        "Take a join token back: it lets nobody in any more",
+        delete_token,
+        TokenRevoked,
+        "tokens",
+        errors=(UnknownJoinToken,),
+    ),
+)

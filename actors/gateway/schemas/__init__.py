@@ -1,0 +1,1 @@
+"""What the routes take and give, as models that check it."""

@@ -1,0 +1,398 @@
+"""The door: one aiohttp application made from the route table, and what its handlers share.
+
+Everything here lives in the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import functools
+import logging
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from aiohttp import web
+
+import actorgrid
+from actorgrid.actors.cluster.fault_detector import EXPECTED
+from actorgrid.actors.gateway.blobs import BlobStore
+from actorgrid.actors.gateway.routes import (
+    cluster,
+    health,
+    hosts,
+    inspect,
+    job_files,
+    jobs,
+    keys,
+    leases,
+    leaving,
+    locks,
+    quotas,
+    sessions,
+    state,
+    tokens,
+    trust,
+)
+from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.ledger.client import LedgerMirror
+from actorgrid.actors.telemetry.collect import collect
+from actorgrid.actors.telemetry.processes import read_processes
+from actorgrid.actors.telemetry.prometheus import HttpFigures, render
+from actorgrid.configs.schema import Settings
+from actorgrid.errors import ActorGridError, BadRequest, HostUnreachable, NotFound
+from actorgrid.sizes import STATE_KEY_MAX
+
+from .auth import TokenGate, allowed_names, check_host, is_here
+from .bridge import Bridge
+from .codec import JSON, MSGPACK, BodyReader, decode, encode_json, encode_msgpack, parse_query, wants_msgpack
+from .connections import Connections
+from .hub import Hub
+from .openapi import document
+from .rights import check_route
+from .route import TRAIL, Call, Route, Trail
+from .tls_listener import Certificate
+
+log = logging.getLogger("actorgrid.gateway")
+
+ROUTES: tuple[Route, ...] = (
+    *health.ROUTES,
+    *cluster.ROUTES,
+    *hosts.ROUTES,
+    *quotas.ROUTES,
+    *tokens.ROUTES,
+    *keys.ROUTES,
+    *trust.ROUTES,
+    *leaving.ROUTES,
+    *inspect.ROUTES,
+    *jobs.ROUTES,
+    *job_files.ROUTES,
+    *state.ROUTES,
+    *locks.ROUTES,
+    *sessions.ROUTES,
+    *leases.ROUTES,
+)
+"""All that is served, and all that is documented."""
+
+POOL_THREADS = 4
+"""Threads that write blobs, and read what the system says of processes."""
+FILE_THREADS = 4
+"""Threads that read what users' work has left. They are others: where such a file lies on a disk that hangs, those who
+read it wait, and nobody else."""
+SECURITY_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "Server": "actorgrid",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Proves(Protocol):
+    """A connection that keeps its place once a token was shown on it."""
+
+    def prove(self, visitor: str) -> None:
+        """Raises Overloaded where its owner has too many."""
+
+
+Prefixes = Callable[[str], Coroutine[Any, Any, None]]
+
+
+class Door:
+    """What handlers share: the bridge, the hub, the pool, settings, figures.
+
+    *mirror* is the server's: only its thread writes there, and the loop's reads one record at a time. *url*: where
+    clients reach the host, those of other machines if there is a *certificate* for it.
+    """
+
+    def __init__(
+        self,
+        host: HostContext,
+        bridge: Bridge,
+        hub: Hub,
+        gate: TokenGate,
+        watch_prefix: Prefixes,
+        unwatch_prefix: Callable[[str], None],
+        mirror: LedgerMirror,
+        url: str,
+        certificate: Certificate | None = None,
+    ) -> None:
+        self.host = host
+        self.mirror = mirror
+        self.url = url
+        self.certificate = certificate
+        self.bridge = bridge
+        self.hub = hub
+        self.gate = gate
+        self.watch_prefix = watch_prefix
+        self.unwatch_prefix = unwatch_prefix
+        self.blobs = BlobStore(host.paths.blobs_dir)
+        self.bodies = BodyReader()
+        self.figures = HttpFigures()
+        self.followers = 0
+        self.serving = 0
+        self.stopping = False
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.connections = Connections()
+        self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="gateway-files")
+        self._file_pool = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="gateway-output")
+        self._scrape: asyncio.Task[bytes] | None = None
+        place = host.place
+        self._names = allowed_names(host.settings.cluster.bind, *(() if place is None else (place.address,)))
+        self._background: set[asyncio.Task[None]] = set()
+
+    @functools.cached_property
+    def openapi(self) -> bytes:
+        """The served document, made when it is first asked for: making it takes some megabytes."""
+        return encode_json(document(ROUTES, actorgrid.__version__))
+
+    @property
+    def authority(self) -> str | None:
+        """By which clients know the cluster; ``None``: there is none."""
+        return None if self.certificate is None else self.certificate.authority
+
+    @property
+    def settings(self) -> Settings:
+        """The host's settings; live ones change under us."""
+        return self.host.settings
+
+    async def in_pool(self, work: Callable[[], T]) -> T:
+        """Run what blocks on our own files in the pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def in_file_pool(self, work: Callable[[], T]) -> T:
+        """Run what reads users' files in the threads that are for that."""
+        return await asyncio.get_running_loop().run_in_executor(self._file_pool, work)
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Go on with *work* for a client that has gone; at most one piece for each connection that was open."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def close(self) -> None:
+        """Let go of the pools; nothing may be asked of the door afterwards."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._file_pool.shutdown(wait=False, cancel_futures=True)  # a disk that hangs does not keep us
+
+    # -- figures
+
+    async def scrape(self) -> bytes:
+        """Figures as text. Those who ask while one scrape is under way share it."""
+        if self._scrape is None or self._scrape.done():
+            self._scrape = asyncio.create_task(self._collect())
+        return await asyncio.shield(self._scrape)
+
+    async def _collect(self) -> bytes:
+        async def read(pids: dict[str, int]) -> Any:
+            return await self.in_pool(lambda: read_processes(pids))
+
+        reading = await collect(self.bridge.call, ("host", *EXPECTED), read, ("gateway", os.getpid()))
+        self.figures.note(len(self.connections), self.gate.refused_total)
+        return render(reading, self.host.hostname, self.figures)
+
+    # -- answers
+
+    def encoded(self, request: web.Request, value: Any, status: int = 200) -> web.Response:
+        """Plain values in the form the client prefers."""
+        if wants_msgpack(request):
+            return web.Response(body=encode_msgpack(value), status=status, content_type=MSGPACK)
+        return web.Response(body=encode_json(value), status=status, content_type=JSON)
+
+    def refusal(
+        self, request: web.Request, error: ActorGridError, status: int | None = None, allow: str = ""
+    ) -> web.Response:
+        """A named error as an answer."""
+        response = self.encoded(request, {"error": error.to_dict()}, status or error.http_status)
+        if response.status == 401:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        if allow:
+            response.headers["Allow"] = allow
+        if response.status == 429:
+            response.headers["Retry-After"] = "1"
+        return response
+
+    # -- the application
+
+    def application(self) -> web.Application:
+        """The aiohttp application that serves ``ROUTES``."""
+        app = web.Application(middlewares=[self._front], client_max_size=0)
+        for route in ROUTES:
+            app.router.add_route(route.method, route.path, self._serve(route))
+        app.on_response_prepare.append(_add_headers)
+        return app
+
+    def _serve(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        strict = route.path.startswith("/api/")
+
+        async def serve(request: web.Request) -> web.StreamResponse:
+            TRAIL.get().route = route
+            for name, part in request.match_info.items():
+                if len(part) > STATE_KEY_MAX:
+                    raise BadRequest(
+                        f"{name} is too long to name anything",
+                        asked=f"{part[:80]}…, {len(part)} characters",
+                        found=f"at most {STATE_KEY_MAX}",
+                    )
+            if route.query is not None:
+                query: Any = parse_query(request.query, route.query)
+            elif strict and request.query:
+                raise BadRequest(
+                    f"there is no query parameter {next(iter(request.query))!r} here", hint="this path takes none"
+                )
+            else:
+                query = None
+            visitor, only = TRAIL.get().visitor, TRAIL.get().only
+            check_route(route, only)
+            if route.request is None:
+                result = await route.handler(Call(self, request, None, query, visitor, only))
+            else:
+                raw = await self.bodies.read(request, self.settings.security.max_body_bytes)
+                try:
+                    body = decode(raw, request.content_type, route.request)
+                    result = await route.handler(Call(self, request, body, query, visitor, only))
+                finally:
+                    self.bodies.done(raw)
+            if isinstance(result, web.StreamResponse):
+                return result
+            return self.encoded(request, result, route.status)
+
+        return serve
+
+    @web.middleware
+    async def _front(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        self.serving += 1
+        self.idle.clear()
+        status = 500
+        trail = Trail()
+        TRAIL.set(trail)
+        try:
+            try:
+                response = await self._guarded(request, handler)
+            except ActorGridError as error:
+                response = self._instead(request, error)
+            except web.HTTPMethodNotAllowed as error:
+                response = self._wrong_method(request, error)
+            except web.HTTPNotFound:
+                response = self._unknown_path(request)
+            except web.HTTPException as error:
+                response = self._instead(request, BadRequest(error.reason), error.status)
+            except (ConnectionError, web.PayloadAccessError, web.RequestPayloadError, asyncio.CancelledError):
+                status = 499  # the client hung up: nobody reads an answer
+                raise
+            except Exception:  # noqa: BLE001 - the outermost loop of a request: told by reference, logged in full
+                response = self._unexpected(request)
+            status = response.status
+            return response
+        finally:
+            self.serving -= 1
+            if not self.serving:
+                self.idle.set()
+            route = trail.route
+            waited = route is None or route.streams or route.waits or "wait_s" in request.query
+            self.figures.answered(
+                request.method if route else "other",
+                route.documented_path if route else "unmatched",
+                status,
+                None if waited else loop.time() - started_s,
+            )
+
+    async def _guarded(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if self.stopping:
+            raise HostUnreachable("this host is stopping", hint="start it again with actorgrid up")
+        check_host(request.headers.get("Host"), self._names)
+        # Everything under /api asks for the token, paths that do not exist too: a stranger learns nothing here.
+        if request.path.startswith("/api"):
+            TRAIL.get().visitor = self.admit(request)
+        return await handler(request)
+
+    def admit(self, request: web.Request) -> str:
+        """Who asks, by the token. Raises WrongToken, or Overloaded when there are too many wrong ones."""
+        source = "" if is_here(request.remote) else str(request.remote)
+        token = request.headers.get("Authorization")
+        now_s = asyncio.get_running_loop().time()
+        work = self.gate.check_work(token, now_s, source)
+        if work is None:
+            visitor = self.gate.check(token, now_s, time.time(), source)
+        else:
+            visitor, TRAIL.get().only = work
+        connection = request.protocol
+        if isinstance(connection, Proves):
+            connection.prove(visitor)
+        return visitor
+
+    def _instead(self, request: web.Request, error: ActorGridError, status: int | None = None) -> web.StreamResponse:
+        if TRAIL.get().streaming:
+            # Half an answer is out: all that is left is to break it off so that it is not taken for whole.
+            log.warning("%s broke off: %s", request.path, error)
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the answer was broken off")
+        return self.refusal(request, error, status)
+
+    def _unexpected(self, request: web.Request) -> web.StreamResponse:
+        reference = secrets.token_hex(6)
+        log.exception("reference %s: %s %s failed", reference, request.method, request.path)
+        error = ActorGridError(
+            "something broke inside the gateway",
+            asked=f"{request.method} {request.path}"[:300],
+            hint=f"the agent's log has the details under reference {reference}",
+            reference=reference,
+        )
+        return self._instead(request, error)
+
+    def _wrong_method(self, request: web.Request, error: web.HTTPMethodNotAllowed) -> web.StreamResponse:
+        allow = ", ".join(sorted(error.allowed_methods))
+        refusal = BadRequest(
+            f"{request.method} is not possible here", asked=f"{request.method} {request.path}"[:300], found=allow
+        )
+        return self.refusal(request, refusal, 405, allow)
+
+    def _unknown_path(self, request: web.Request) -> web.StreamResponse:
+        close = nearest_path(request.path)
+        return self.refusal(
+            request,
+            NotFound(
+                "there is no such path",
+                asked=request.path[:300],
+                hint=f"did you mean {close}?" if close else "GET /openapi.json lists all paths",
+            ),
+        )
+
+
+def nearest_path(path: str) -> str:
+    """The served path most like *path*, or an empty text."""
+    known = {route.documented_path for route in ROUTES}
+    parts = path.rstrip("/").split("/")[:6]
+    best, best_score = "", 0.0
+    for candidate in sorted(known):
+        wanted = candidate.split("/")
+        if len(wanted) != len(parts):
+            continue
+        # What stands where a name goes always fits; the words around it say how like the rest is.
+        words = [(a, b) for a, b in zip(parts, wanted, strict=True) if not b.startswith("{")]
+        score = min((difflib.SequenceMatcher(None, a, b).ratio() for a, b in words if a or b), default=0.0)
+        if score > best_score:
+            best, best_score = candidate, score
+    if best_score >= 0.6:
+        return best
+    close = difflib.get_close_matches(path[:200], sorted(known), n=1, cutoff=0.6)
+    return close[0] if close else ""
+
+
+async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(SECURITY_HEADERS)

@@ -1,0 +1,188 @@
+"""Who is at the door: the bearer token, and the Host header."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from actorgrid.actors.ledger.api_keys import key_id_of, opens
+from actorgrid.actors.ledger.names import is_loopback
+from actorgrid.actors.security.token_rate_limit import Rate, WrongTokens
+from actorgrid.actors.work import credentials
+from actorgrid.errors import BadRequest, DataDirUnusable, WrongToken
+
+log = logging.getLogger("actorgrid.gateway")
+
+WRONG_OF_ONE, WRONG_IN_ALL = Rate(20.0, 1.0), Rate(50.0, 50.0)
+"""Wrong tokens answered, of one address of another machine and in all; beyond that they get Overloaded. A right token
+always passes."""
+ADMIN = "admin"
+"""Who has the host's own token."""
+LOG_INTERVAL_S = 10.0
+"""Refusals are logged at most this often, with their number."""
+
+
+def read_token(path: Path) -> str:
+    """The token in *path*, made (0600) when there is none. Raises DataDirUnusable."""
+    for _ in range(2):
+        try:
+            token = path.read_text(encoding="ascii").strip()
+        except FileNotFoundError:
+            _make_token(path)
+            continue
+        except (OSError, ValueError) as error:
+            raise DataDirUnusable(
+                f"cannot read the token: {error}", asked=str(path), hint="mend or delete the file; a new one is made"
+            ) from error
+        if len(token) < 16:
+            raise DataDirUnusable(
+                "the token is too short to keep anyone out",
+                asked=str(path),
+                found=f"{len(token)} characters",
+                hint="delete the file; a new one is made at the next start",
+            )
+        path.chmod(0o600)
+        return token
+    raise DataDirUnusable("the token vanished as it was made", asked=str(path))
+
+
+def _make_token(path: Path) -> None:
+    # Complete before it has its name, so that nobody ever reads half of it.
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+            file.flush()
+            os.fsync(descriptor)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            log.info("another process made the token first; using that one")
+        finally:
+            draft.unlink()
+    except OSError as error:
+        raise DataDirUnusable(
+            f"cannot write the token: {error.strerror}", asked=str(path), hint="free some room, or mend its permissions"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class WorkGate:
+    """Knows the credentials of work that runs on this host. *find_grant*: the allocation of that id, held anywhere."""
+
+    key: bytes
+    host_id: str
+    find_grant: Callable[[str], dict[str, Any] | None]
+
+    def user_of(self, text: str, work_id: str) -> str | None:
+        """For whom the work was submitted; ``None`` when *text* opens nothing (any more)."""
+        grant = self.find_grant(work_id)
+        if not credentials.opens(self.key, text, grant, self.host_id) or grant is None:
+            return None
+        return credentials.user_of(grant)
+
+
+class TokenGate:
+    """Lets the host's token and the cluster's API keys through, in constant time; counts and slows down wrong ones.
+
+    *find_key*: the record of the API key with that id. It is asked in the loop's thread.
+    """
+
+    def __init__(
+        self, token: str, token_file: Path, find_key: Callable[[str], dict[str, Any] | None] = lambda _: None
+    ) -> None:
+        self._token = token.encode()
+        self._token_file = token_file
+        self._find_key = find_key
+        self.work: WorkGate | None = None
+        self._wrong = WrongTokens("tokens", WRONG_OF_ONE, WRONG_IN_ALL)
+        self._logged_s: float | None = None
+        self._unlogged = 0
+        self.refused_total = 0
+
+    def check(self, authorization: str | None, now_s: float, at_s: float, source: str = "") -> str:
+        """Whose token it is. *at_s*: the time of the day; *source*: the address, when it is of another machine.
+
+        Raises WrongToken, or Overloaded when there are too many wrong ones.
+        """
+        scheme, _, given = (authorization or "").partition(" ")
+        given = given.strip()
+        if scheme.lower() == "bearer":
+            if hmac.compare_digest(given.encode("utf-8", "replace"), self._token):
+                return ADMIN
+            key_id = key_id_of(given)
+            record = None if key_id is None else self._find_key(key_id)
+            if key_id is not None and opens(record, given, at_s) and record is not None:
+                return f"{record['user_id']} (key {key_id})"
+        self._count(now_s, source)
+        raise WrongToken(
+            "the bearer token is missing" if not authorization else "the bearer token is wrong",
+            asked="Authorization: Bearer TOKEN",
+            hint="an API key is needed, of this cluster and still good: actorgrid key create, on one of its hosts"
+            if source
+            else f"the token is in {self._token_file}; commands find it with --data-dir, or set ACTORGRID_TOKEN",
+        )
+
+    def check_work(self, authorization: str | None, now_s: float, source: str = "") -> tuple[str, str] | None:
+        """Who asks, and with whose rights, for the credential of work; ``None`` for what is none.
+
+        Raises WrongToken for one that is not of work that runs here, or Overloaded when there are too many wrong ones.
+        """
+        scheme, _, given = (authorization or "").partition(" ")
+        text = given.strip()
+        work_id = credentials.work_id_of(text) if scheme.lower() == "bearer" and self.work is not None else None
+        if work_id is None or self.work is None:
+            return None
+        user = self.work.user_of(text, work_id)
+        if user is not None:
+            return f"{user} (work {work_id})", user
+        self._count(now_s, source)
+        raise WrongToken(
+            "the credential of a job or task opens this door only while it runs on this host",
+            asked=work_id[:100],
+            found="it is over, or it never ran here",
+            hint="from outside of work: --data-dir, or ACTORGRID_URL and ACTORGRID_TOKEN",
+        )
+
+    def _count(self, now_s: float, source: str) -> None:
+        self.refused_total += 1
+        self._unlogged += 1
+        if self._logged_s is None or now_s - self._logged_s >= LOG_INTERVAL_S:
+            log.warning("%d request(s) without the right token were refused", self._unlogged)
+            self._logged_s, self._unlogged = now_s, 0
+        self._wrong.check(source, now_s)
+        self._wrong.count(source, now_s)
+
+
+def is_here(address: str | None) -> bool:
+    """Whether who comes from *address* is on this machine."""
+    return not address or is_loopback(address)
+
+
+def allowed_names(*addresses: str) -> frozenset[str]:
+    """Names a Host header may carry: loopback's, and the *addresses* we listen on."""
+    own = (f"[{address}]" if ":" in address else address for address in addresses)
+    return frozenset({"localhost", "127.0.0.1", "[::1]", *(name.lower() for name in own)})
+
+
+def check_host(header: str | None, names: frozenset[str]) -> None:
+    """Refuse a name that is not ours: a page may have pointed its own name at us. Raises BadRequest."""
+    name = (header or "").strip().lower()
+    if not name.endswith("]"):
+        host, colon, port = name.rpartition(":")
+        if colon and port.isdigit():
+            name = host
+    if name not in names:
+        raise BadRequest(
+            "the Host header does not name this host",
+            asked=f"Host: {(header or '(none)')[:100]}",
+            found=", ".join(sorted(names)),
+            hint="use one of these names",
+        )

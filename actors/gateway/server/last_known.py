@@ -1,0 +1,86 @@
+"""What an answer says of its own age: a host that hears no leader shows what it knew last, and says so.
+
+Work on a host that is not there is marked as well: that it runs is what was last known of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from time import time
+from typing import Any
+
+from actorgrid.actors.cluster.messages import ClusterHealthReport, HealthReport
+from actorgrid.amounts import duration
+from actorgrid.errors import ActorGridError
+from actorgrid.models import HostPresence, JobState
+
+from .route import Call
+
+HEALTH_S = 3.0
+ON_A_HOST = (JobState.PLACED, JobState.RUNNING)
+GONE = {
+    HostPresence.AWAY: "has not been heard of",
+    HostPresence.LOST: "is lost",
+    HostPresence.UNKNOWN: "cannot be asked about: nobody is known to lead",
+}
+
+Plain = dict[str, Any]
+
+
+async def cluster_known(call: Call, *, fresh: bool = True) -> Plain | None:
+    """The verdict on the cluster (``cluster/health.py``), or ``None`` while the server that knows is restarting.
+
+    *fresh*: the host that leads is asked whom it misses, which may take a second.
+    """
+    try:
+        if fresh:
+            found: Plain = await call.ask("fault_detector", ClusterHealthReport(), HEALTH_S)
+        else:
+            found = (await call.ask("fault_detector", HealthReport(), HEALTH_S))["cluster"]
+    except ActorGridError:
+        return None
+    return found
+
+
+def last_known(known: Plain | None) -> Plain | None:
+    """``{"at", "age_s", "why"}`` of an answer that may be old; ``None`` for one of now."""
+    if known is None or known["known_at"] is None:
+        return None
+    why = [problem["what"] for problem in known["problems"] if problem["name"] in ("no_quorum", "no_leader")]
+    return {
+        "at": known["known_at"],
+        "age_s": round(max(0.0, time() - known["known_at"]), 1),
+        "why": why[0] if why else "",
+    }
+
+
+def presence(known: Plain | None, host_id: str) -> str:
+    """Whether that host is there: a word of HostPresence."""
+    if known is None or host_id not in known["hosts"]:
+        return HostPresence.UNKNOWN.value
+    return str(known["hosts"][host_id]["presence"])
+
+
+def marked(jobs: Iterable[Plain], known: Plain | None, names: Mapping[str, Any]) -> list[Plain]:
+    """*jobs*, with why they are ``unconfirmed`` where they are placed or run on a host that is not there.
+
+    *names*: records of hosts.
+    """
+    return [{**job, "unconfirmed": _unconfirmed(job, known, names)} for job in jobs]
+
+
+def _unconfirmed(job: Plain, known: Plain | None, names: Mapping[str, Any]) -> str | None:
+    if known is None or job["state"] not in ON_A_HOST or not job["attempts"]:
+        return None
+    attempt = job["attempts"][-1]
+    hosts = [str(part["host"]) for part in attempt.get("members") or (attempt,)]
+    for host_id in dict.fromkeys(hosts):
+        view = known["hosts"].get(host_id)
+        if view is None or view["presence"] == HostPresence.PRESENT:
+            continue
+        name = names.get(host_id, {}).get("hostname", host_id)
+        heard = ""
+        if view["heard_at"] is not None and view["presence"] != HostPresence.UNKNOWN:
+            heard = f" for {duration(time() - view['heard_at'])}"
+        return f"its host {name} {GONE[HostPresence(view['presence'])]}{heard}"
+    return None

@@ -1,0 +1,127 @@
+"""What one row of the route table holds, and what a handler is given."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from aiohttp import web
+from pydantic import BaseModel
+
+from actorgrid.actors.ledger.client import LEADERLESS_S
+from actorgrid.errors import ActorGridError
+from actorgrid.supervisors.ref import Ref
+
+if TYPE_CHECKING:
+    from .application import Door
+
+COMMIT_S = 30.0
+ModelT = TypeVar("ModelT", bound=BaseModel)
+Media = Literal["application/octet-stream", "text/event-stream", "text/plain", "application/json"]
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, decoded and checked against its route."""
+
+    door: Door
+    http: web.Request
+    body: Any
+    query: Any
+    visitor: str = ""
+    """Who asks, by the token."""
+    only: str | None = None
+    """Work asks, with the rights of this user: what is another's is not for it. ``None``: whoever may do all."""
+
+    def part(self, name: str) -> str:
+        """A part of the path, decoded."""
+        return self.http.match_info[name]
+
+    async def ask(self, server: str | Ref, request: Any, timeout_s: float = 5.0) -> Any:
+        """The answer of a server of this host: of whoever has the name, or of that one process."""
+        return await self.door.bridge.call(server, request, timeout_s)
+
+    async def propose(self, command: dict[str, Any]) -> Any:
+        """The result of the ledger's *command*, once it is committed. Raises what it refuses with, and NoQuorum."""
+        mirror = self.door.mirror
+
+        async def commit() -> dict[str, Any]:
+            return await mirror.propose(command, COMMIT_S, leaderless_s=LEADERLESS_S)
+
+        return await self.door.bridge.run(commit, COMMIT_S, str(command["type"]))
+
+    @property
+    def seen(self) -> int:
+        """How far in the ledger this host's clients may have seen: no answer may be of an earlier state."""
+        return self.door.hub.last_index
+
+    def body_as(self, kind: type[ModelT]) -> ModelT:
+        """The body; the route table says that it is a *kind*."""
+        return cast(ModelT, self.body)
+
+    def query_as(self, kind: type[ModelT]) -> ModelT:
+        """The query; the route table says that it is a *kind*."""
+        return cast(ModelT, self.query)
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+"""Returns plain values to encode, or a response it has made itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One operation: what is served and what is documented come from this alone.
+
+    ``path`` may hold ``{name}`` and ``{name:pattern}``. ``answer`` is a model, or the media type of a body that
+    is not one. ``other`` lists further statuses that carry the answer's model (readiness has one). ``waits``: it may
+    take as long as the client says, so that its time is no figure.
+    """
+
+    method: Literal["GET", "POST", "PUT", "DELETE"]
+    path: str
+    summary: str
+    handler: Handler
+    answer: type[BaseModel] | Media
+    tag: str
+    request: type[BaseModel] | None = None
+    query: type[BaseModel] | None = None
+    errors: tuple[type[ActorGridError], ...] = ()
+    status: int = 200
+    other: tuple[int, ...] = ()
+    token: bool = True
+    name: str = ""
+    waits: bool = False
+
+    @property
+    def streams(self) -> bool:
+        """Whether the answer may go on for as long as the client listens."""
+        return self.answer == "text/event-stream" or self.answer == "application/octet-stream"
+
+    @property
+    def documented_path(self) -> str:
+        """The path as OpenAPI writes it: no patterns."""
+        parts = []
+        for part in self.path.split("/"):
+            parts.append("{" + part[1:-1].partition(":")[0] + "}" if part.startswith("{") else part)
+        return "/".join(parts)
+
+    @property
+    def operation(self) -> str:
+        """A stable name of the operation: that of its handler."""
+        return self.name or self.handler.__name__
+
+
+@dataclass(slots=True)
+class Trail:
+    """How far the request being served has come."""
+
+    route: Route | None = None
+    streaming: bool = False
+    visitor: str = ""
+    only: str | None = None
+
+
+TRAIL: ContextVar[Trail] = ContextVar("gateway_trail")
+"""Set for each request by the outermost handler."""

@@ -1,0 +1,52 @@
+"""Allocations of the ledger as the engine holds them: one placement for an attempt, with a share for each member."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from actorgrid.hotpath.records import Shares
+
+from ..ledger.attempt_ids import attempt_of, job_of
+from ..scheduling.queue import Shape
+from .grant import Record
+
+
+def by_placement(allocations: Mapping[str, Record]) -> dict[str, list[Record]]:
+    """All allocations by the placement that they are of: those of a gang's members together, by rank."""
+    found: dict[str, list[Record]] = {}
+    for id, record in allocations.items():
+        found.setdefault(attempt_of(id), []).append(record)
+    for records in found.values():
+        if len(records) > 1:
+            records.sort(key=lambda record: int(record["owner"].get("rank", 0)))
+    return found
+
+
+def records_of(id: str, allocations: Mapping[str, Record], jobs: Mapping[str, Record]) -> list[Record]:
+    """The allocations that make the placement *id*, by rank; none when the ledger holds nothing of it."""
+    if id in allocations:
+        return [allocations[id]]
+    attempts = jobs.get(job_of(id), {}).get("attempts", ())
+    members = next((each.get("members", ()) for each in reversed(attempts) if each["attempt_id"] == id), ())
+    ids = [member["allocation_id"] for member in members]
+    return [allocations[each] for each in ids if each in allocations]
+
+
+def shares_of(records: Iterable[Record]) -> Shares:
+    """Where they lie, as the engine takes it."""
+    return tuple((record["host"], tuple(record["gpu_indexes"])) for record in records)
+
+
+def shape_held(records: list[Record], cpu_milli: int, memory_mib: int) -> Shape:
+    """What each of them has of its host; where it lies is settled, so models and devices do not matter."""
+    first = records[0]
+    return Shape(
+        gpu_count=len(first["gpu_indexes"]),
+        gpu_milli=first["gpu_milli"],
+        gpu_memory_mib=first["gpu_memory_mib"],
+        gpu_models=(),
+        gpu_affinity=(),
+        cpu_milli=cpu_milli,
+        memory_mib=memory_mib,
+        gang=len(records),
+    )

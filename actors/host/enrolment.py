@@ -1,0 +1,312 @@
+"""A host's place in a cluster: how it gets one, as the first or by joining, and what it keeps of it (cluster.json).
+
+A host without one is alone: it listens on loopback only and has no certificate. The file is written last, after key,
+certificate and bundle (``security/host_material.py``): a start that was cut off before it begins again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from time import time
+from typing import Any
+
+from cryptography import x509
+
+import actorgrid
+from actorgrid.actors.files.departure import refuse_departed
+from actorgrid.actors.files.identity import ensure_host_id, write_atomically
+from actorgrid.configs.paths import HostPaths
+from actorgrid.configs.schema import Settings
+from actorgrid.errors import CertificateRefused, DataDirUnusable, InvalidSetting, WrongState
+
+from ..consensus.raft_links import VoterPlan
+from ..gpu.capacity import host_cpu_milli, host_memory_mib
+from ..ledger.commands import found_cluster
+from ..ledger.join_tokens import JoinToken, read_token
+from ..ledger.names import is_loopback
+from ..security.authority import create_authority
+from ..security.host_material import (
+    WRAP_FILE,
+    HostMaterial,
+    ensure_host_key,
+    issue_own,
+    load_material,
+    store_material,
+)
+from ..security.join_client import Member, join, read_member
+from ..security.join_messages import Capabilities, Welcome
+from ..security.keys import ensure_wrap_key, load_authority, new_private_key, store_authority
+from ..security.trust_bundle import first_bundle
+from .raft_net import RaftNet
+from .start_checks import refuse_foreign_address
+
+FIRST_NODE = 1
+CALLS_OFFSET, RAFT_OFFSET, JOIN_OFFSET = 1, 2, 3
+LOOPBACK_HTTPS_OFFSET = 4
+"""A cluster whose hosts share a machine has plain HTTP on that address already."""
+_NAME_CHARACTERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class JoinOrder:
+    """What a person said: by which member (``HOST[:PORT]``), with which token."""
+
+    member: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which cluster, which node of it, and where this host listens for the others.
+
+    ``seeds``: the members it was told of when it joined, as ``VoterPlan`` takes them.
+    """
+
+    cluster_id: str
+    node: int
+    founding: bool
+    address: str
+    base_port: int
+    seeds: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def listens(self) -> dict[str, str]:
+        """ADDRESS:PORT by what is served there, for the ledger."""
+        return listens(self.address, self.base_port)
+
+    @property
+    def calls_port(self) -> int:
+        """Where it takes calls and streams of other hosts."""
+        return self.base_port + CALLS_OFFSET
+
+    @property
+    def join_port(self) -> int:
+        """Where it lets hosts in."""
+        return self.base_port + JOIN_OFFSET
+
+    @property
+    def https_port(self) -> int:
+        """Where clients of other machines come."""
+        return https_port(self.address, self.base_port)
+
+    def plan(self, paths: HostPaths, host_id: str, material: HostMaterial) -> VoterPlan:
+        """What Consensus starts from."""
+        net = RaftNet(paths.security_dir, self.address, self.base_port + RAFT_OFFSET)
+        founds = None
+        if self.founding:
+            founds = found_cluster(self.cluster_id, host_id, self.listens, material.identity.fingerprint, time())
+        return VoterPlan(self.node, net, self.founding, self.seeds, net.renew, founds)
+
+
+def https_port(address: str, base_port: int) -> int:
+    """The base port itself, on which loopback has plain HTTP; another one where *address* is of loopback, too."""
+    return base_port + LOOPBACK_HTTPS_OFFSET if is_loopback(address) else base_port
+
+
+def listens(address: str, base_port: int) -> dict[str, str]:
+    """ADDRESS:PORT by what is served there."""
+    ports = {
+        "raft": base_port + RAFT_OFFSET,
+        "calls": base_port + CALLS_OFFSET,
+        "join": base_port + JOIN_OFFSET,
+        "https": https_port(address, base_port),
+    }
+    return {service: str(Member(address, port)) for service, port in ports.items()}
+
+
+def take_place(
+    paths: HostPaths, settings: Settings, order: JoinOrder | None, say: Callable[[str], None]
+) -> tuple[Place, HostMaterial] | None:
+    """This host's place, kept or new; ``None`` for one that is to be alone. What is in *settings* follows it.
+
+    Raises WrongState when it has one already and *order* wants another, InvalidSetting when the settings do not fit it,
+    what ``join`` raises, and what is wrong with its files (KeyUnusable, KeyExposed, CertificateRefused, ...).
+    """
+    refuse_departed(paths)
+    kept = kept_place(paths)
+    if kept is not None:
+        return _return_to(kept, paths, settings, order, say)
+    if order is None and not settings.cluster.listen:
+        return None
+    _refuse_no_port(settings)
+    place, material = _join(paths, settings, order, say) if order is not None else _found(paths, settings)
+    store_material(paths.security_dir, material)
+    _keep(paths, place)
+    return place, material
+
+
+def kept_place(paths: HostPaths) -> Place | None:
+    """The place that this host has, from its disk. Raises DataDirUnusable."""
+    try:
+        return Place(**json.loads(paths.cluster_file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, OSError) as error:
+        raise DataDirUnusable(
+            f"{paths.cluster_file} cannot be read: {error}",
+            asked=str(paths.cluster_file),
+            hint="restore it from a backup; else remove the host from the cluster and join in an empty directory",
+        ) from error
+
+
+def _return_to(
+    place: Place, paths: HostPaths, settings: Settings, order: JoinOrder | None, say: Callable[[str], None]
+) -> tuple[Place, HostMaterial]:
+    if settings.origin("cluster.base_port") == "default":
+        settings.cluster.base_port = place.base_port
+    _refuse_no_port(settings)
+    if order is not None:
+        return _join_again(place, paths, settings, order, say)
+    moved = replace(place, address=settings.cluster.listen or place.address, base_port=settings.cluster.base_port)
+    refuse_foreign_address(moved.address, "if this host has another address now, actorgrid up --listen")
+    material = _kept_material(paths, moved)
+    if moved != place:
+        # The others hear of it as soon as one of them is reached (security/trust_maintainer.py).
+        say(f"this host is at {moved.address}, ports from {moved.base_port}, and tells the others")
+        _keep(paths, moved)
+    return moved, material
+
+
+def _kept_material(paths: HostPaths, place: Place) -> HostMaterial:
+    """What the host has; a new certificate when it has run out and this host has the authority's key.
+
+    Raises CertificateRefused for one that has run out otherwise, DataDirUnusable when there is none.
+    """
+    folder, now_s = paths.security_dir, time()
+    material = load_material(folder, now_s, expired_too=True)
+    if material is None:
+        raise DataDirUnusable(
+            f"{folder} holds no certificate",
+            asked=place.cluster_id,
+            hint="restore it from a backup; else remove the host from the cluster and join in an empty directory",
+        )
+    if now_s <= material.identity.valid_until_s:
+        return material
+    bundle = material.bundle
+    authority = load_authority(folder, bundle, bundle.signing.generation, ensure_wrap_key(folder / WRAP_FILE))
+    if authority is None:
+        material.check(now_s)
+        raise AssertionError("a certificate that has run out is refused")
+    host_id, serial = material.identity.host_id, x509.random_serial_number()
+    fresh = issue_own(authority, bundle, material.key, host_id, (place.address,), now_s, serial)
+    store_material(folder, fresh)
+    return fresh
+
+
+def _keep(paths: HostPaths, place: Place) -> None:
+    text = json.dumps(asdict(place), indent=1) + "\n"
+    write_atomically(paths.cluster_file, text.encode())
+
+
+def _refuse_no_port(settings: Settings) -> None:
+    if not settings.cluster.base_port:
+        raise InvalidSetting(
+            "a host of a cluster has ports that the others know",
+            asked="cluster.base_port: 0",
+            hint="choose one: --port 7400",
+        )
+
+
+def _found(paths: HostPaths, settings: Settings) -> tuple[Place, HostMaterial]:
+    """The first host: an authority of its own, and a certificate that this issues."""
+    host_id, now_s, address = ensure_host_id(paths), time(), settings.cluster.listen
+    slug = re.sub(r"[^a-z0-9]+", "-", settings.cluster.name.lower()).strip("-")[:_NAME_CHARACTERS].strip("-")
+    # Clusters of one name are not one cluster: a token, a certificate, a link of the one is nothing to the other.
+    cluster_id = f"{slug or 'cluster'}-{secrets.token_hex(3)}"
+    authority = create_authority(cluster_id, new_private_key(), now_s, x509.random_serial_number())
+    store_authority(paths.security_dir, authority, ensure_wrap_key(paths.security_dir / WRAP_FILE))
+    material = issue_own(
+        authority,
+        first_bundle(authority.certificate, cluster_id),
+        ensure_host_key(paths.security_dir),
+        host_id,
+        (address,),
+        now_s,
+        x509.random_serial_number(),
+    )
+    return Place(cluster_id, FIRST_NODE, True, address, settings.cluster.base_port), material
+
+
+def _join(
+    paths: HostPaths, settings: Settings, order: JoinOrder, say: Callable[[str], None]
+) -> tuple[Place, HostMaterial]:
+    token, member = read_token(order.token), read_member(order.member)
+    if any((paths.ledger_dir / "segments").glob("*")):
+        raise WrongState(
+            "this data directory holds a ledger of its own, which a cluster cannot take over",
+            asked=f"--join {order.member}",
+            found=str(paths.ledger_dir),
+            hint="give an empty directory with --data-dir; the host that has the jobs can begin the cluster (--listen)",
+        )
+    welcome, address, material = _visit(paths, settings, token, member, say)
+    say(f"let in to cluster {welcome.cluster_id} as node {welcome.node}")
+    base_port = settings.cluster.base_port
+    return Place(welcome.cluster_id, welcome.node, False, address, base_port, _seeds(welcome)), material
+
+
+def _join_again(
+    place: Place, paths: HostPaths, settings: Settings, order: JoinOrder, say: Callable[[str], None]
+) -> tuple[Place, HostMaterial]:
+    """A member that the others do not believe any more, because its certificate ran out, or its authority went while
+    it was away: a token gives it another, for the key that they know it by."""
+    try:
+        load_material(paths.security_dir, time())
+    except CertificateRefused as error:
+        say(f"joining again: {error.message}")
+    else:
+        raise WrongState(
+            f"this host is a member of cluster {place.cluster_id} already",
+            asked=f"--join {order.member}",
+            found=str(paths.cluster_file),
+            hint="start it without --join; to join another cluster, give an empty directory with --data-dir",
+        )
+    welcome, address, material = _visit(paths, settings, read_token(order.token), read_member(order.member), say)
+    if (welcome.cluster_id, welcome.node) != (place.cluster_id, place.node):
+        raise WrongState(
+            "the cluster takes this host for a new one, and its data is that of another",
+            asked=f"node {place.node} of {place.cluster_id}",
+            found=f"node {welcome.node} of {welcome.cluster_id}",
+            hint="join in an empty directory (--data-dir)",
+        )
+    again = replace(place, address=address, base_port=settings.cluster.base_port, seeds=_seeds(welcome))
+    store_material(paths.security_dir, material)
+    _keep(paths, again)
+    return again, material
+
+
+def _visit(
+    paths: HostPaths, settings: Settings, token: JoinToken, member: Member, say: Callable[[str], None]
+) -> tuple[Welcome, str, HostMaterial]:
+    """Go to a member and be let in; gives its welcome, and the address of this host."""
+    host_id, key = ensure_host_id(paths), ensure_host_key(paths.security_dir)
+    addresses: list[str] = []
+
+    def capabilities(own: str) -> Capabilities:
+        # Where it reaches the member from is where the members reach it, unless somebody says otherwise.
+        addresses.append(settings.cluster.listen or own)
+        return Capabilities(
+            host_cpu_milli(),
+            host_memory_mib(),
+            (addresses[0],),
+            listens(addresses[0], settings.cluster.base_port),
+            actorgrid.__version__,
+            settings.cluster.rack or None,
+        )
+
+    welcome = join(member, token, host_id, key, capabilities, say)
+    return welcome, addresses[0], HostMaterial(key, welcome.certificate, welcome.bundle)
+
+
+def _seeds(welcome: Welcome) -> dict[str, dict[str, Any]]:
+    return {
+        voter.host_id: {
+            "node": voter.node,
+            "addresses": {"raft": voter.raft, "calls": voter.calls},
+            "fingerprints": [voter.fingerprint],
+        }
+        for voter in welcome.voters
+    }

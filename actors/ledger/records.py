@@ -1,0 +1,177 @@
+"""The shapes of the ledger's records: job, attempt, allocation, host, with a value for every field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.errors import ActorGridError, DependencyFailed, TaskCancelled, TaskFailed, TaskTimedOut, WorkerLost
+
+from .tables.preemption import PREEMPTED, preempted_error
+
+END_FACTS = ("exit_code", "signal", "max_rss_bytes", "cpu_s", "result_bytes")
+NEVER_BEFORE = 0.0
+MAX_ISOLATION_S = 10.0
+"""How long work goes on alone when nobody said."""
+MIN_ISOLATION_S = 3.0
+"""Less is no patience: a leader waits for so long at least (``LEASE_MAX_S``), so that less would only end work sooner
+than it can begin elsewhere, and a host renews once a second, which a busy machine makes slower. What an earlier version
+took as less counts as that."""
+UNKNOWN_USER = "local"
+"""Whose work it is when nobody said."""
+
+Plain = dict[str, Any]
+
+
+def resources_of(given: Plain) -> Plain:
+    """What is asked for, of each member of a gang; what is not named is not asked for. Only a gang says its size."""
+    return {
+        "gpus": 0.0,
+        "gpu_count": 0,
+        "gpu_milli": 0,
+        "gpu_memory_mib": 0,
+        "gpu_models": [],
+        "gpu_affinity": [],
+        "cpu_milli": 0,
+        "memory_mib": 0,
+        **given,
+    }
+
+
+def new_job(given: Plain, ordinal: int, index: int, at: float) -> Plain:
+    """A queued job. ``ordinal`` counts jobs in the order of their acceptance, from 1."""
+    return {
+        "name": "",
+        "user_id": UNKNOWN_USER,
+        "kind": "command",
+        "command": [],
+        "payload_digest": None,
+        "stdin_digest": None,
+        "python": "",
+        "priority": 50,
+        "policy": "priority",
+        "env": {},
+        "cwd": None,
+        "max_execution_time_s": None,
+        "pool": None,
+        "max_isolation_s": MAX_ISOLATION_S,
+        "retries_left": 0,
+        "deadline": None,
+        "preemptible": True,
+        "grace_s": 5.0,
+        "submitted_at": at,
+        **given,
+        "depends_on": list(dict.fromkeys(given.get("depends_on", ()))),
+        "resources": resources_of(given["resources"]),
+        "ordinal": ordinal,
+        "state": "queued",
+        "cancel_requested": False,
+        "preemptions": 0,
+        "submitted_index": index,
+        "not_before": NEVER_BEFORE,
+        "ended_at": None,
+        "error": None,
+        "attempts": [],
+    }
+
+
+def new_attempt(allocation: Plain, number: int, latency_us: float | None) -> Plain:
+    """A placed attempt, from the allocation it runs on."""
+    return {
+        "number": number,
+        "attempt_id": allocation["allocation_id"],
+        "allocation_id": allocation["allocation_id"],
+        "host": allocation["host"],
+        "incarnation": allocation["incarnation"],
+        "state": "placed",
+        "token": allocation["token"],
+        "gpu_indexes": allocation["gpu_indexes"],
+        "gpu_uuids": allocation["gpu_uuids"],
+        "placed_at": allocation["granted_at"],
+        "started_at": None,
+        "ended_at": None,
+        "error": None,
+        "preemption": None,
+        "placement_latency_us": latency_us,
+        **dict.fromkeys(END_FACTS),
+    }
+
+
+def with_attempt(job: Plain, attempt: Plain) -> list[Plain]:
+    """The job's attempts, with this one in the place of the one of its number."""
+    return [attempt if each["number"] == attempt["number"] else each for each in job["attempts"]]
+
+
+def last_number(job: Plain) -> int:
+    """The number of the job's latest attempt; 0 before the first."""
+    number: int = job["attempts"][-1]["number"] if job["attempts"] else 0
+    return number
+
+
+def new_allocation(allocation_id: str, owner: Plain, where: Plain, devices: list[Plain], resources: Plain) -> Plain:
+    """What is given out; *where* holds host, incarnation, gpu_indexes, token, granted_at, pool, env and user_id."""
+    return {
+        "allocation_id": allocation_id,
+        "owner": owner,
+        "gpu_uuids": [device["uuid"] for device in devices],
+        "gpu_milli": resources["gpu_milli"] if devices else 0,
+        "gpu_memory_mib": resources["gpu_memory_mib"] if devices else 0,
+        "cpu_milli": resources["cpu_milli"],
+        "memory_mib": resources["memory_mib"],
+        **where,
+    }
+
+
+def isolation_of(allocation: Plain, job: Plain) -> float:
+    """How long what holds *allocation* may go on alone. The leader and the host must go by the same."""
+    given = allocation if "max_isolation_s" in allocation else job
+    return max(MIN_ISOLATION_S, float(given.get("max_isolation_s") or MAX_ISOLATION_S))
+
+
+def new_host(given: Plain, at: float) -> Plain:
+    """A registered host."""
+    unknown = {
+        "vendor": "",
+        "model": "",
+        "source": "declared",
+        "compute_capability": None,
+        "pcie_bus_id": None,
+        "numa_node": None,
+    }
+    return {
+        "hostname": given["host_id"],
+        "state": "up",
+        "address": None,
+        "port": None,
+        **given,
+        "devices": [{**unknown, **device} for device in given["devices"]],
+        "registered_at": at,
+    }
+
+
+def dependency_failed(job_id: str, dependency: str, state: str) -> Plain:
+    """The error of a job that can never run."""
+    return DependencyFailed(
+        f"job {dependency}, which job {job_id} depends on, ended {state}",
+        asked=job_id,
+        found=state,
+        hint=f"actorgrid why {dependency}",
+    ).to_dict()
+
+
+def cancelled_before_start(by: str) -> Plain:
+    """The error of a job that was cancelled while it waited."""
+    return TaskCancelled(f"cancelled by {by or 'request'} before it started").to_dict()
+
+
+def default_error(outcome: str, attempt: Plain) -> Plain:
+    """For an attempt that ended badly and came with no error."""
+    attempt_id = attempt["attempt_id"]
+    if outcome == PREEMPTED:
+        return preempted_error(attempt)
+    kinds: dict[str, type[ActorGridError]] = {
+        "failed": TaskFailed,
+        "cancelled": TaskCancelled,
+        "timed_out": TaskTimedOut,
+        "lost": WorkerLost,
+    }
+    return kinds[outcome](f"attempt {attempt_id} {outcome.replace('_', ' ')}").to_dict()

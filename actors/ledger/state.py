@@ -1,0 +1,532 @@
+"""The replicated state machine: committed commands in, results and changes out.
+
+``apply`` is the guard of the cluster: it refuses, the same way on every replica, any grant that gives out more
+than there is, comes from an old term or names a past incarnation. It uses no clock and no dice; the same log gives
+the same state, byte for byte (``snapshot``), which voters compare (``digest``). A refused command changes nothing but
+the proposer's session.
+
+Bounds: live jobs 1,000,000; hosts 10,000; allocations 100,000; settings 1,000; locks 10,000; quotas 10,000; members
+10,000; join tokens 1,000; API keys 1,000; sessions 10,000 (least recently used goes first); 1,000 ended jobs kept
+whole, 100,000 more by id and state; 1,000 attempts per job, of which the first and the last 49 are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
+
+from actorgrid.errors import (
+    ActorGridError,
+    LedgerDiverged,
+    LedgerTooNew,
+    QueueFull,
+    StaleToken,
+    UnknownJob,
+    WrongState,
+    error_from_dict,
+)
+
+from .command_checks import check
+from .digest import DigestMarks, StateDigest
+from .messages import JobsWanted, Snapshot
+from .outcome import Change, Event, Outcome
+from .records import (
+    MAX_ISOLATION_S,
+    UNKNOWN_USER,
+    cancelled_before_start,
+    new_job,
+    resources_of,
+)
+from .snapshot import decode, encode
+from .tables.allocations import Allocations
+from .tables.api_keys import ApiKeys
+from .tables.attempts import Attempts
+from .tables.dependencies import refuse_circles
+from .tables.hosts import Hosts, lost_with
+from .tables.jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, Jobs
+from .tables.join_tokens import JoinTokens
+from .tables.locks import Locks
+from .tables.members import Members
+from .tables.quotas import Quotas
+from .tables.removal import Removal
+from .tables.sessions import Sessions
+from .tables.trust import Trust
+
+LIVE_JOBS_MAX = 1_000_000
+SETTINGS_MAX = 1_000
+NO_RECORDS = ("term", "lock_break")
+"""Kinds of changes that are told and are nothing that is kept."""
+
+
+class Ledger:
+    """The state, and the only way to change it. A record handed out stays as it is: one that changes is replaced."""
+
+    allocations_class: ClassVar[type[Allocations]] = Allocations
+    attempts_class: ClassVar[type[Attempts]] = Attempts
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.term = 0
+        self.epoch = 1
+        self._jobs = Jobs(
+            lambda job_id, job, state: self._changed("job", job_id, job, state),
+            lambda kind, id: self._digest.changed(kind, id),
+        )
+        self.jobs = self._jobs.records
+        self._hosts = Hosts(lambda *told: self._changed("host", *told))
+        self.hosts = self._hosts.records
+        self.settings: dict[str, Any] = {}
+        self._locks = Locks(lambda *told: self._changed("lock", *told))
+        self.locks = self._locks.records
+        self.counts = self._jobs.counts
+        self.quotas = Quotas(lambda *told: self._changed("quota", *told), self._jobs.waiting)
+        self._given = self.allocations_class(
+            self.hosts, self.quotas, lambda id, record: self._changed("allocation", id, record, "")
+        )
+        self.allocations = self._given.records
+        self.capacity = self._given.capacity
+        self._members = Members(lambda *told: self._changed("member", *told))
+        self.members = self._members.records
+        self._attempts = self.attempts_class(self._jobs, self._given, self.members)
+        self._join_tokens = JoinTokens(self._members, lambda *told: self._changed("join_token", *told))
+        self.join_tokens = self._join_tokens.records
+        self._api_keys = ApiKeys(lambda *told: self._changed("api_key", *told))
+        self.api_keys = self._api_keys.records
+        self._trust = Trust(self._members, lambda *told: self._changed("trust", *told))
+        self.trust = self._trust.records
+        self._removal = Removal(self._members, self._hosts, self._given, self._attempts, self._trust)
+        self.removed = self._members.removed
+        self._sessions = Sessions(lambda session: self._digest.changed("session", session))
+        self._events_total = 0
+        self._digest = self._new_digest()
+        self.digest_marks = DigestMarks()
+        # Of the entry being applied.
+        self._at = 0.0
+        self._type = ""
+        self._changes: list[Change] = []
+        self._events: list[Event] = []
+        self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "new_term": self._new_term,
+            "register_host": self._register_host,
+            "confirm_host": lambda command: self._hosts.confirm(command, self.index),
+            "lose_host": self._lose_host,
+            "allow_absence": lambda command: self._hosts.allow_absence(command, self.index),
+            "drain_host": self._hosts.drain,
+            "measure_host": self._hosts.measure,
+            "submit_jobs": self._submit_jobs,
+            "grant_attempt": self._grant_attempt,
+            "grant_gang": self._grant_gang,
+            "start_attempt": lambda command: self._attempts.start(command, self._at),
+            "end_attempt": lambda command: self._attempts.end(command, self._at),
+            "take_success": lambda command: self._attempts.take_success(command, self._at),
+            "preempt_attempt": self._preempt_attempt,
+            "cancel_job": self._cancel_job,
+            "fail_job": self._fail_job,
+            "grant_lease": self._grant_lease,
+            "release_lease": self._release_lease,
+            "set_setting": self._set_setting,
+            "acquire_lock": lambda command: self._locks.acquire(command, self._token, self._at),
+            "renew_lock": self._locks.renew,
+            "release_lock": lambda command: self._locks.release(command, self._token, self._at),
+            "expire_lock": self._expire_lock,
+            "break_lock": self._break_lock,
+            "compare_digest": lambda command: self.digest_marks.compare(command),
+            "set_quota": self.quotas.set,
+            "found_cluster": lambda command: self._members.found(command, self._at),
+            "add_member": lambda command: self._members.add(command, self._at),
+            "change_member": self._members.change,
+            "remove_member": lambda command: self._removal.remove(command, self._at),
+            "publish_bundle": self._trust.publish,
+            "report_trust": self._trust.report,
+            "request_certificate": lambda command: self._trust.request(command, self.index),
+            "issue_certificate": self._trust.issue,
+            "seal_authority": self._trust.seal,
+            "create_join_token": lambda command: self._join_tokens.create(command, self._at),
+            "revoke_join_token": lambda command: self._join_tokens.revoke(command, self._at),
+            "redeem_join_token": lambda command: self._join_tokens.redeem(command, self._at),
+            "create_api_key": lambda command: self._api_keys.create(command, self._at),
+            "revoke_api_key": lambda command: self._api_keys.revoke(command, self._at),
+        }
+
+    # -- entries
+
+    def repeated(self, session: str, seq: int) -> Outcome | None:
+        """The outcome already given to (session, seq), or WrongState for one that a later one has overtaken."""
+        last = self._sessions.last(session) if session else None
+        if last is None or seq > last[0]:
+            return None
+        if seq < last[0]:
+            error = WrongState(
+                "a later command of this session was already committed",
+                asked=f"session {session} number {seq}",
+                found=f"number {last[0]}",
+                hint="keep one command per session under way at a time",
+            )
+            return Outcome(self.index, None, error, repeated=True)
+        kept = last[2]
+        if "error" in kept:
+            return Outcome(last[1], None, error_from_dict(kept["error"]), repeated=True)
+        return Outcome(last[1], kept["result"], None, repeated=True)
+
+    def apply(self, index: int, command: Any, session: str = "", seq: int = 0) -> Outcome:
+        """Carry out the entry at *index*, which must be the next. Never raises for what the command holds.
+
+        Raises LedgerDiverged when a digest of the leader's shows that this state is not the cluster's, LedgerTooNew for
+        a command that all members know, as they have said, and this program does not.
+        """
+        assert index == self.index + 1, f"entry {index} after {self.index}: the log has a gap"
+        self.index = index
+        earlier = self.repeated(session, seq)
+        if earlier is not None:
+            self._sessions.used(session)
+            return earlier
+        self._changes, self._events = [], []
+        result: dict[str, Any] | None = None
+        error: ActorGridError | None = None
+        try:
+            command = check(command, self.members)
+            self._at, self._type = float(command["at"]), command["type"]
+            result = self._verbs[command["type"]](command)
+        except (LedgerDiverged, LedgerTooNew):
+            raise  # no refusal, which all voters would give alike
+        except ActorGridError as refusal:
+            assert not self._changes, f"{self._type} changed the state before it was refused"
+            error = refusal
+        if session:
+            answer = {"result": result} if error is None else {"error": error.to_dict()}
+            self._sessions.told(session, seq, index, answer)
+        retired = tuple(self._jobs.retire())
+        for kind, id, _ in self._changes:
+            if kind not in NO_RECORDS:
+                self._digest.changed(kind, id)
+        self.digest_marks.passed(index, self._digest, self._rest)
+        return Outcome(index, result, error, tuple(self._changes), tuple(self._events), retired)
+
+    def refuse(self, index: int, error: ActorGridError) -> Outcome:
+        """Apply an entry that is no command: it changes nothing, and nobody waits for its answer."""
+        assert index == self.index + 1, f"entry {index} after {self.index}: the log has a gap"
+        self.index = index
+        self.digest_marks.passed(index, self._digest, self._rest)
+        return Outcome(index, None, error)
+
+    def pass_over(self, index: int, term: int) -> Outcome:
+        """Apply an entry that is Raft's own. The first one of a *term* begins it: grants of earlier terms are refused.
+
+        A leader has such an entry before any other of its term. Where a ``new_term`` went further, nothing begins.
+        """
+        assert index == self.index + 1, f"entry {index} after {self.index}: the log has a gap"
+        self.index = index
+        changes: tuple[Change, ...] = ()
+        if term > self.term:
+            self.term = term
+            changes = (("term", "", (self.term, self.epoch)),)
+        self.digest_marks.passed(index, self._digest, self._rest)
+        return Outcome(index, {}, None, changes)
+
+    # -- snapshots
+
+    def snapshot(self) -> bytes:
+        """The whole state as bytes; equal states give equal bytes."""
+        return b"".join(self.snapshot_pieces())
+
+    def snapshot_pieces(self) -> Iterator[bytes]:
+        """``snapshot`` bit by bit: of the state at this call, however much is applied before the last piece is taken.
+
+        Records are never written into, so a copy of the tables is a copy of the state.
+        """
+        sections: dict[str, Iterable[Any]] = {
+            **self._jobs.dump(),
+            "allocations": list(self.allocations.values()),
+            "hosts": list(self.hosts.values()),
+            "settings": list(self.settings.items()),
+            "locks": list(self.locks.values()),
+            "quotas": list(self.quotas.records.items()),
+            "members": list(self.members.values()),
+            "join_tokens": list(self.join_tokens.values()),
+            "api_keys": list(self.api_keys.values()),
+            "trust": list(self.trust.items()),
+            "sessions": self._sessions.dump(),
+        }
+        return encode({**self._rest(), "index": self.index}, sections)
+
+    def _rest(self) -> dict[str, Any]:
+        """What is no record."""
+        return {
+            "term": self.term,
+            "epoch": self.epoch,
+            "events_total": self._events_total,
+            "job_totals": self._jobs.totals,
+            "cluster": self._members.rest(),
+        }
+
+    def digest(self) -> dict[str, str]:
+        """SHA-256 in hex by kind of record, of the "rest" but the index, and of all as "root": a Merkle tree's top.
+
+        Its cost follows what has changed since it was last asked for.
+        """
+        return self._digest.by_kind(self._rest())
+
+    def _new_digest(self) -> StateDigest:
+        return StateDigest(
+            {
+                "job": self.jobs,
+                "remembered": self._jobs.remembered,
+                "allocation": self.allocations,
+                "host": self.hosts,
+                "setting": self.settings,
+                "lock": self.locks,
+                "quota": self.quotas.records,
+                "member": self.members,
+                "join_token": self.join_tokens,
+                "api_key": self.api_keys,
+                "trust": self.trust,
+                "session": self._sessions.answers,
+            }
+        )
+
+    @classmethod
+    def restore(cls, data: bytes) -> Ledger:
+        """The state that ``snapshot`` wrote, or an earlier version's. Raises LedgerRefused for a later format."""
+        header, sections = decode(data)
+        ledger = cls()
+        ledger.index, ledger.term, ledger.epoch = header["index"], header["term"], header["epoch"]
+        ledger._events_total = header["events_total"]
+        ledger._jobs.load(sections, header["job_totals"])
+        ledger.hosts.update((record["host_id"], record) for record in sections.get("hosts", ()))
+        ledger.settings.update((key, value) for key, value in sections.get("settings", ()))
+        ledger._locks.load(sections.get("locks", ()))
+        ledger._sessions.load(sections.get("sessions", ()))
+        ledger.quotas.records.update(sections.get("quotas", ()))
+        ledger._members.load(header["cluster"], sections.get("members", []))
+        ledger._join_tokens.load(sections.get("join_tokens", []))
+        ledger._api_keys.load(sections.get("api_keys", []))
+        ledger._trust.load(sections.get("trust", []))
+        ledger._given.load(sections.get("allocations", []))
+        ledger._digest = ledger._new_digest()
+        return ledger
+
+    def live(self, jobs: JobsWanted = "all") -> Snapshot:
+        """What a subscriber starts from, who has to know these *jobs*."""
+        return Snapshot(
+            index=self.index,
+            term=self.term,
+            epoch=self.epoch,
+            jobs=self._jobs.wanted(jobs),
+            job_counts=dict(self.counts),
+            allocations=dict(self.allocations),
+            hosts=dict(self.hosts),
+            settings=dict(self.settings),
+            locks=dict(self.locks),
+            quotas=dict(self.quotas.records),
+            members=dict(self.members),
+            join_tokens=dict(self.join_tokens),
+            api_keys=dict(self.api_keys),
+            trust=dict(self.trust),
+        )
+
+    def _register_host(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._members.refuse_removed(command["host"]["host_id"])
+        return self._hosts.register(command, self._at, self.index)
+
+    # -- terms, settings
+
+    def _new_term(self, command: dict[str, Any]) -> dict[str, Any]:
+        epoch = command.get("epoch") or self.epoch
+        if command["term"] <= self.term or epoch < self.epoch:
+            raise StaleToken("the term is not new", asked=f"term {command['term']}", found=f"term {self.term}")
+        self.term, self.epoch = command["term"], epoch
+        self._changes.append(("term", "", (self.term, self.epoch)))
+        return {"term": self.term, "epoch": self.epoch}
+
+    def _set_setting(self, command: dict[str, Any]) -> dict[str, Any]:
+        key, value = command["key"], command["value"]
+        previous = self.settings.get(key)
+        if value is None:
+            self.settings.pop(key, None)
+        elif key not in self.settings and len(self.settings) >= SETTINGS_MAX:
+            raise WrongState("the ledger holds its maximum of settings", found=f"{SETTINGS_MAX} settings")
+        else:
+            self.settings[key] = value
+        self._changed("setting", key, value, "unset" if value is None else "set")
+        return {"key": key, "value": value, "previous": previous}
+
+    # -- locks
+
+    def _expire_lock(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._check_term(command)
+        return self._locks.expire(command, self._token, self._at)
+
+    def _break_lock(self, command: dict[str, Any]) -> dict[str, Any]:
+        answer = self._locks.break_open(command, self._token, self._at)
+        if answer["broken"]:
+            told = {"owner": command["owner"], "by": command["by"]}
+            self._changes.append(("lock_break", command["name"], told))
+        return answer
+
+    # -- jobs
+
+    def _submit_jobs(self, command: dict[str, Any]) -> dict[str, Any]:
+        fresh: dict[str, dict[str, Any]] = {}
+        answers = []
+        for given in command["jobs"]:
+            job_id = given["job_id"]
+            duplicate = job_id in fresh or self._jobs.known(job_id)
+            answers.append({"job_id": job_id, "duplicate": duplicate})
+            if not duplicate:
+                fresh[job_id] = given
+        live = self._jobs.live_count
+        if live + len(fresh) > LIVE_JOBS_MAX:
+            raise QueueFull(
+                "the ledger holds its maximum of jobs", asked=f"{len(fresh)} more", found=f"{live} of {LIVE_JOBS_MAX}"
+            )
+        for given in fresh.values():
+            for name in given.get("depends_on", ()):
+                if name not in fresh and not self._jobs.known(name):
+                    raise UnknownJob(
+                        f"job {given['job_id']} depends on {name}, which is not known",
+                        asked=name,
+                        hint="submit it first, or in the same batch",
+                    )
+        self.quotas.check_submit(fresh.values())
+        limits = command.get("waiting_bytes")
+        if limits is not None:
+            self._jobs.waiting_bytes.refuse_over(fresh.values(), limits["user"], limits["all"])
+        refuse_circles({job_id: given.get("depends_on", ()) for job_id, given in fresh.items()})
+        first = self._jobs.next_ordinal
+        self._jobs.accept(
+            [new_job(given, first + number, self.index, self._at) for number, given in enumerate(fresh.values())],
+            self._at,
+        )
+        return {"jobs": answers}
+
+    def _cancel_job(self, command: dict[str, Any]) -> dict[str, Any]:
+        job_id = command["job_id"]
+        job = self.jobs.get(job_id)
+        if job is None:
+            if self._jobs.known(job_id):
+                return {"state": self._jobs.state_of(job_id), "cancel_requested": False}
+            raise UnknownJob(f"there is no job {job_id}", asked=job_id)
+        if job["state"] == QUEUED:
+            job = self._jobs.finish(job_id, CANCELLED, cancelled_before_start(command.get("by", "")), self._at)
+        elif job["state"] not in FINAL and not job["cancel_requested"]:
+            job = self._jobs.change(job_id, cancel_requested=True)
+        return {"state": job["state"], "cancel_requested": job["cancel_requested"]}
+
+    def _fail_job(self, command: dict[str, Any]) -> dict[str, Any]:
+        job_id = command["job_id"]
+        job = self.jobs.get(job_id)
+        if job is None:
+            if self._jobs.known(job_id):
+                return {"state": self._jobs.state_of(job_id)}
+            raise UnknownJob(f"there is no job {job_id}", asked=job_id)
+        if job["state"] in (PLACED, RUNNING):
+            raise WrongState(
+                f"job {job_id} is {job['state']}", asked="fail it before it starts", hint="cancel it instead"
+            )
+        if job["state"] == QUEUED:
+            job = self._jobs.finish(job_id, FAILED, command["error"], self._at)
+        return {"state": job["state"]}
+
+    # -- grants
+
+    def _grant_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._check_term(command)
+        return self._attempts.grant(command, self._token, self._at)
+
+    def _grant_gang(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._check_term(command)
+        return self._attempts.grant_gang(command, self._token, self._at)
+
+    def _preempt_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._check_term(command)
+        return self._attempts.preempt(command, self._at)
+
+    def _grant_lease(self, command: dict[str, Any]) -> dict[str, Any]:
+        self._check_term(command)
+        self._given.host_for(command)
+        lease_id, user = command["lease_id"], command.get("user_id", UNKNOWN_USER)
+        owner = {"kind": "session", "session_id": command["session_id"], "lease_id": lease_id}
+        resources = resources_of(command["resources"])
+        pool, env = command.get("pool"), command.get("env", {})
+        allocation = self._given.give_out(
+            lease_id,
+            owner,
+            command,
+            resources,
+            user=user,
+            token=self._token,
+            at=self._at,
+            pool=pool,
+            env=env,
+            max_isolation_s=command.get("max_isolation_s", MAX_ISOLATION_S),
+        )
+        self._event("allocation", lease_id, "granted")
+        return {"token": allocation["token"], "gpu_uuids": allocation["gpu_uuids"]}
+
+    def _check_term(self, command: dict[str, Any]) -> None:
+        if command["term"] != self.term:
+            raise StaleToken(
+                "that was decided under another leadership",
+                asked=f"{command['type']} of term {command['term']}",
+                found=f"term {self.term}",
+                hint="decide again from the state of this term",
+            )
+
+    def _release_lease(self, command: dict[str, Any]) -> dict[str, Any]:
+        lease_id = command["lease_id"]
+        allocation = self.allocations.get(lease_id)
+        if allocation is None:
+            return {"released": False}
+        if allocation["owner"]["kind"] != "session":
+            raise WrongState(f"{lease_id} belongs to a job's attempt", hint="end or cancel the job")
+        self._given.take_back(lease_id)
+        self._event("allocation", lease_id, "released")
+        return {"released": True}
+
+    # -- hosts that are lost
+
+    def _lose_host(self, command: dict[str, Any]) -> dict[str, Any]:
+        """End what the leader says cannot live on there any more, and grant nothing there until the host is back."""
+        self._check_term(command)
+        host = self._hosts.current(command)
+        self._hosts.lose(command, self.index)
+        ended = []
+        for name, token in command["allocations"]:
+            allocation = self.allocations.get(name)
+            if allocation is None or allocation["token"] != token or allocation["host"] != command["host"]:
+                continue  # it ended by itself meanwhile
+            ended.append(name)
+            if allocation["owner"]["kind"] == "session":
+                self._release_lease({"lease_id": name})
+                continue
+            error = lost_with(host, name, command["heard_at"])
+            end = {"attempt_id": name, "token": token, "outcome": LOST, "charge": False, "error": error}
+            self._attempts.end(end, self._at)
+        return {"ended": ended, "lost_at": self.hosts[command["host"]].get("lost_at")}
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What the waiting jobs of all users take (see ``waiting_bytes.py``)."""
+        return self._jobs.waiting_bytes.total
+
+    @property
+    def waiting_bytes_most(self) -> tuple[str, int] | None:
+        """The user whose waiting jobs take most, and how much; ``None``: nothing waits."""
+        return self._jobs.waiting_bytes.most()
+
+    # -- what an entry did
+
+    @property
+    def _token(self) -> list[int]:
+        """Of what is given out by the entry being applied."""
+        return [self.epoch, self.index]
+
+    def _changed(self, kind: str, identity: str, record: Any, state: str) -> None:
+        """A record is another now; without a word for its *state* it is no event for people."""
+        self._changes.append((kind, identity, record))
+        if state:
+            self._event(kind, identity, state)
+
+    def _event(self, kind: str, identity: str, state: str) -> None:
+        self._events_total += 1
+        self._events.append(Event(self._events_total, self.index, self._at, self._type, kind, identity, state))

@@ -1,0 +1,261 @@
+"""The attempts of jobs: granted, started, asked to end for another, ended. Part of the replicated state's verbs.
+
+An attempt is of one member or, for a gang, of several (``gangs.py``), which start and end by their own ids. 1,000
+attempts per job, of which the first and the last 49 are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actorgrid.actors.ledger.attempt_ids import attempt_id as id_of_attempt
+from actorgrid.actors.ledger.attempt_ids import attempt_of, job_of, number_of, rank_of
+from actorgrid.actors.ledger.records import last_number, new_attempt, with_attempt
+from actorgrid.errors import StaleToken, WrongState
+from actorgrid.job_outcome import decided_by
+
+from . import gangs, preemption
+from .allocations import Allocations
+from .attempt_end import after_attempt, ended_attempt
+from .jobs import FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
+from .late_success import superseded, with_success
+
+ATTEMPTS_KEPT = 50
+
+Plain = dict[str, Any]
+
+
+class Attempts:
+    """Works on *jobs* and on what is *given* out; *hosts* are the members of the cluster, where gangs meet."""
+
+    def __init__(self, jobs: Jobs, given: Allocations, hosts: Mapping[str, Plain]) -> None:
+        self._jobs = jobs
+        self._given = given
+        self._hosts = hosts
+
+    # -- grants
+
+    def grant(self, command: Plain, token: list[int], at: float) -> Plain:
+        """Carry out ``grant_attempt``: all of one member. The term has been looked at."""
+        self._given.host_for(command)
+        job = self._waiting(command)
+        if gangs.size_of(job["resources"]) != 1:
+            raise WrongState(f"job {job['job_id']} is a gang", asked="an attempt of one member")
+        number = command["number"]
+        attempt_id = id_of_attempt(job["job_id"], number)
+        owner = {"kind": "attempt", "job_id": job["job_id"], "attempt": number}
+        allocation = self._given.give_out(
+            attempt_id,
+            owner,
+            command,
+            job["resources"],
+            user=job["user_id"],
+            token=token,
+            at=at,
+            pool=job["pool"],
+            env={},
+            max_isolation_s=job["max_isolation_s"],
+        )
+        self._placed(job, new_attempt(allocation, number, command.get("placement_latency_us")))
+        return {"token": token, "attempt_id": attempt_id, "gpu_uuids": allocation["gpu_uuids"]}
+
+    def grant_gang(self, command: Plain, token: list[int], at: float) -> Plain:
+        """Carry out ``grant_gang``: all members or none."""
+        places = command["members"]
+        for place in places:
+            self._given.host_for(place)
+        job = self._waiting(command)
+        gangs.refuse_layout(job, places)
+        first = places[0]["host"]
+        port = gangs.rendezvous_port(command["ports"], token[1], self._given.ports_of(first))
+        number = command["number"]
+        allocations = self._given.give_out_gang(job, number, places, port, token=token, at=at)
+        addresses = [gangs.address_of(self._hosts.get(place["host"])) for place in places]
+        attempt = gangs.new_gang_attempt(allocations, number, command.get("placement_latency_us"), addresses, port)
+        self._placed(job, attempt)
+        return {
+            "token": token,
+            "attempt_id": attempt["attempt_id"],
+            "gpu_uuids": [uuid for allocation in allocations for uuid in allocation["gpu_uuids"]],
+        }
+
+    def _waiting(self, command: Plain) -> Plain:
+        """The job that a grant is for. Raises WrongState when it does not wait for that attempt."""
+        job_id, number = command["job_id"], command["number"]
+        job = self._jobs.records.get(job_id)
+        if job is None or job["state"] != QUEUED or job["cancel_requested"]:
+            found = "no such live job" if job is None else f"{job['state']}"
+            raise WrongState(f"job {job_id} is not waiting", asked=f"attempt {number}", found=found)
+        if number != last_number(job) + 1:
+            raise WrongState(
+                f"job {job_id} has had another number of attempts",
+                asked=f"attempt {number}",
+                found=f"the next is {last_number(job) + 1}",
+            )
+        unmet = self._jobs.unmet(job_id)
+        if unmet:
+            raise WrongState(f"job {job_id} waits for others", found=f"not ended: {', '.join(unmet[:5])}")
+        return job
+
+    def _placed(self, job: Plain, attempt: Plain) -> None:
+        attempts = [*job["attempts"], attempt]
+        if len(attempts) > ATTEMPTS_KEPT:
+            del attempts[1]
+        self._jobs.change(job["job_id"], PLACED, attempts=attempts)
+
+    # -- life
+
+    def start(self, command: Plain, at: float) -> Plain:
+        """Carry out ``start_attempt``, of an attempt or of one member of a gang; says what is wished of it."""
+        job, attempt, rank = self._find_member(command)
+        if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
+            raise WrongState(f"attempt {command['attempt_id']} is over", asked="start it")
+        wishes = {
+            "cancel_requested": job["cancel_requested"],
+            "preemption": attempt.get("preemption"),
+            "superseded": attempt.get("superseded"),
+        }
+        if rank is not None:
+            wishes["ending"] = attempt["ending"]
+        if _part(attempt, rank)["state"] == RUNNING:
+            return {"already": True, **wishes}
+        if rank is None:
+            started = {**attempt, "state": RUNNING, "started_at": at}
+        else:
+            started = gangs.started_member(attempt, rank, at)
+        self._jobs.change(job["job_id"], RUNNING, attempts=with_attempt(job, started))
+        return {"already": False, **wishes}
+
+    def preempt(self, command: Plain, at: float) -> Plain:
+        """Carry out ``preempt_attempt``: of an attempt with all its members. The term has been looked at."""
+        job, attempt = self._find(command)
+        if job is None or attempt is None or attempt["ended_at"] is not None:
+            raise WrongState(f"attempt {command['attempt_id']} is over", asked="end it for another")
+        if attempt.get("preemption") is not None or attempt.get("superseded") is not None:
+            return {"already": True}
+        asked = {**attempt, "preemption": preemption.asked(job, attempt, command, at)}
+        self._jobs.change(job["job_id"], attempts=with_attempt(job, asked))
+        return {"already": False}
+
+    # -- ends
+
+    def end(self, command: Plain, at: float) -> Plain:
+        """Carry out ``end_attempt``, of an attempt or of one member of a gang: by the id of its allocation."""
+        job, attempt, rank = self._find_member(command)
+        if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
+            if attempt is not None and rank is not None and command["outcome"] == LOST:
+                self._given.take_back(command["attempt_id"])  # it had ended before its host was lost
+            return {"already": True, "job_state": self._jobs.state_of(job_of(command["attempt_id"]))}
+        return {"already": False, "job_state": self._end(job, attempt, rank, command, at)}
+
+    def _end(self, job: Plain, attempt: Plain, rank: int | None, command: Plain, at: float) -> str:
+        """End an attempt, or one member and with the last one the attempt. Gives the job's state after it."""
+        if rank is not None:
+            attempt = gangs.ended_member(attempt, rank, command, at)
+            if command["outcome"] == LOST:
+                # Its host may be lost as well: nothing there is held for a gang whose other members still stop.
+                self._given.take_back(attempt["members"][rank]["allocation_id"])
+            if not self.is_over(attempt):
+                changed = self._jobs.change(job["job_id"], attempts=with_attempt(job, attempt))
+                return str(changed["state"])
+            command = gangs.verdict(job, attempt, command.get("retry_at"))
+        ended = ended_attempt(attempt, command, at)
+        attempts = with_attempt(job, ended)
+        state, fields = after_attempt(job, attempt["number"], command, at)
+        for member in attempt.get("members", (attempt,)):
+            self._given.take_back(member["allocation_id"])
+        if state == QUEUED:
+            self._jobs.change(job["job_id"], QUEUED, attempts=attempts, **fields)
+        else:
+            error = None if state == SUCCEEDED else ended["error"]
+            self._jobs.finish(job["job_id"], state, error, at, attempts=attempts)
+        return state
+
+    def take_success(self, command: Plain, at: float) -> Plain:
+        """Carry out ``take_success``: an attempt that was lost with its host had succeeded there (``late_success.py``).
+
+        ``taken`` of the answer is the number of the attempt whose outcome is the job's; ``None`` when there is none
+        yet, or it is not known any more. Raises WrongState for an attempt that is not over.
+        """
+        job, attempt, rank = self._find_member(command)
+        if job is None or attempt is None:
+            return {"taken": None, "job_state": self._jobs.state_of(job_of(command["attempt_id"]))}
+        if _part(attempt, rank)["ended_at"] is None:
+            raise WrongState(
+                f"attempt {command['attempt_id']} is not over",
+                asked="take its success late",
+                found=_part(attempt, rank)["state"],
+                hint="end it: end_attempt",
+            )
+        if attempt["state"] == LOST and _part(attempt, rank)["state"] == LOST:
+            job = self._take(job, attempt, rank, command, at)
+        decided = job["state"] in FINAL or job.get("taken") is not None
+        return {"taken": decided_by(job) if decided else None, "job_state": job["state"]}
+
+    def _take(self, job: Plain, lost: Plain, rank: int | None, command: Plain, at: float) -> Plain:
+        """Note the success of an attempt that was *lost*, and let it be the job's unless that is decided."""
+        if job["state"] in FINAL or job.get("taken") is not None:
+            return self._jobs.change(job["job_id"], attempts=with_attempt(job, {**lost, "late_success_at": at}))
+        told = with_success(lost, rank, command, at)
+        attempts, number = with_attempt(job, told), told["number"]
+        if told["state"] != SUCCEEDED:
+            return self._jobs.change(job["job_id"], attempts=attempts)
+        if job["state"] == QUEUED:
+            return self._jobs.finish(job["job_id"], SUCCEEDED, None, at, attempts=attempts, taken=number)
+        # What runs keeps its room until its host has ended it: nothing else may be given it before.
+        attempts[-1] = superseded(attempts[-1], number, at)
+        return self._jobs.change(job["job_id"], attempts=attempts, taken=number)
+
+    def is_over(self, attempt: Plain) -> bool:
+        """Whether nothing of a gang's attempt runs any more, so that the next one may."""
+        return all(member["ended_at"] is not None for member in attempt["members"])
+
+    # -- finding
+
+    def _find_member(self, command: Plain) -> tuple[Plain | None, Plain | None, int | None]:
+        """As ``_find``, and the rank that is named. Raises WrongState for a gang's attempt as a whole."""
+        job, attempt = self._find(command)
+        rank = rank_of(command["attempt_id"])
+        if attempt is not None and rank is None and "members" in attempt:
+            raise WrongState(
+                f"attempt {command['attempt_id']} is a gang's",
+                asked=command["type"],
+                hint="name one member by its rank",
+            )
+        return job, attempt, rank
+
+    def _find(self, command: Plain) -> tuple[Plain | None, Plain | None]:
+        """The job and attempt a command is about; no attempt when it ended too long ago to be kept."""
+        id = command["attempt_id"]
+        job_id, number = job_of(id), number_of(id)
+        job = self._jobs.records.get(job_id)
+        if job is None:
+            if self._jobs.known(job_id):
+                return None, None
+            raise _unknown(id)
+        attempt = next((a for a in reversed(job["attempts"]) if a["number"] == number), None)
+        if attempt is None:
+            if number is not None and 1 <= number < last_number(job):
+                return job, None
+            raise _unknown(id)
+        rank = rank_of(id)
+        if (attempt_of(id) if rank is not None else id) != attempt["attempt_id"]:
+            raise _unknown(id)
+        if rank is not None and rank >= len(attempt.get("members", ())):
+            raise _unknown(id)
+        if command["token"] != attempt["token"]:
+            raise StaleToken(
+                f"the token is not that of attempt {id}", asked=f"{command['token']}", found=f"{attempt['token']}"
+            )
+        return job, attempt
+
+
+def _part(attempt: Plain, rank: int | None) -> Plain:
+    """What starts and ends by itself: the attempt, or the member of that rank."""
+    part: Plain = attempt if rank is None else attempt["members"][rank]
+    return part
+
+
+def _unknown(id: str) -> WrongState:
+    return WrongState(f"there is no attempt {id}", asked=id)

@@ -1,0 +1,182 @@
+"""The jobs the ledger knows, and how they move from state to state: whole, ended, or only remembered by name."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from actorgrid.actors.ledger.messages import JobsWanted
+from actorgrid.actors.ledger.records import dependency_failed
+from actorgrid.models import JobState
+
+from .dependencies import Dependencies
+from .job_table import JobTable
+from .waiting_bytes import WaitingBytes
+
+ENDED_MAX = 1_000
+REMEMBERED_MAX = 100_000
+
+QUEUED, PLACED, RUNNING = JobState.QUEUED.value, JobState.PLACED.value, JobState.RUNNING.value
+SUCCEEDED, FAILED = JobState.SUCCEEDED.value, JobState.FAILED.value
+CANCELLED, LOST = JobState.CANCELLED.value, JobState.LOST.value
+BEGUN = (PLACED, RUNNING)
+FINAL = (SUCCEEDED, FAILED, CANCELLED, LOST)
+
+Plain = dict[str, Any]
+
+
+class Jobs:
+    """Part of the replicated state. *changed* is told of every job whose record changed, and its state; *touched*,
+    of what only left memory, by kind and id.
+
+    ``records`` holds live jobs and the last 1,000 that ended, in order of acceptance; of 100,000 more the id and
+    the state are kept, so that they can be depended on and are not accepted twice. A record is never written into:
+    one that changes is replaced, so that whoever has read it keeps what was true then.
+    """
+
+    def __init__(self, changed: Callable[[str, Plain, str], None], touched: Callable[[str, str], None]) -> None:
+        self._touched = touched
+        self.records = JobTable()
+        self.counts: dict[str, int] = {state.value: 0 for state in JobState}
+        self.waiting: dict[str, int] = {}
+        """Queued jobs by user; users without any are not in it."""
+        self.waiting_bytes = WaitingBytes()
+        self._changed = changed
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self.remembered: OrderedDict[str, str] = OrderedDict()
+        self._dependencies = Dependencies()
+        self._total = 0
+        self._retired_total = 0
+
+    @property
+    def live_count(self) -> int:
+        """Jobs that are not final."""
+        return len(self.records) - len(self._ended)
+
+    @property
+    def next_ordinal(self) -> int:
+        """The number the next accepted job gets."""
+        return self._total + 1
+
+    def known(self, job_id: str) -> bool:
+        """Whether a job of that id was accepted before, as far as is remembered."""
+        return job_id in self.records or job_id in self.remembered
+
+    def state_of(self, job_id: str) -> str:
+        """The state of a known job. One remembered no more has succeeded: its failure would have ended who asks."""
+        if self.records.waits(job_id):
+            return QUEUED
+        job = self.records.get(job_id)
+        return str(job["state"]) if job is not None else self.remembered.get(job_id, SUCCEEDED)
+
+    def unmet(self, job_id: str) -> list[str]:
+        """The jobs a queued one still waits for."""
+        return self._dependencies.unmet(job_id)
+
+    def wanted(self, which: JobsWanted) -> JobTable:
+        """A table of its own for whoever has to know these."""
+        if which == "none":
+            return JobTable()
+        if which == "all":
+            return self.records.copy(lambda job: job["state"] not in FINAL)
+        return self.records.copy(lambda job: job["state"] in BEGUN, waiting=False)
+
+    def accept(self, jobs: list[Plain], at: float) -> None:
+        """Take in new records, already numbered; those that can never run end at once."""
+        for job in jobs:
+            self._total = job["ordinal"]
+            self.records[job["job_id"]] = job
+            self._count(job, QUEUED, 1)
+            self._changed(job["job_id"], job, QUEUED)
+        for job in jobs:
+            self._await_dependencies(job)
+        for job in jobs:
+            if not job["depends_on"]:
+                continue
+            broken = next((name for name in job["depends_on"] if self.state_of(name) in FINAL[1:]), None)
+            if broken is not None and self.state_of(job["job_id"]) == QUEUED:
+                failed = dependency_failed(job["job_id"], broken, self.state_of(broken))
+                self.finish(job["job_id"], FAILED, failed, at)
+
+    def change(self, job_id: str, state: str | None = None, **fields: Any) -> Plain:
+        """Another record in the place of the job's, with these fields and that state; what was read before stays."""
+        before = self.records[job_id]
+        state = state or before["state"]
+        self._count(before, before["state"], -1)
+        self._count(before, state, 1)
+        job = {**before, **fields, "state": state}
+        self.records[job_id] = job
+        self._changed(job_id, job, state)
+        return job
+
+    def finish(self, job_id: str, state: str, error: Plain | None, at: float, **fields: Any) -> Plain:
+        """End a job, and with it, unless it succeeded, all that waits for it, directly or not. Gives its record."""
+        first = job_id
+        ending = deque([(job_id, state, error, fields)])
+        while ending:
+            job_id, state, error, fields = ending.popleft()
+            self._dependencies.drop(job_id)
+            self.change(job_id, state, ended_at=at, error=error, **fields)
+            self._ended[job_id] = None
+            for dependent_id in self._dependencies.leave(job_id):
+                if state != SUCCEEDED:
+                    # It ends only once, whatever else it waits for.
+                    self._dependencies.drop(dependent_id)
+                    failed = dependency_failed(dependent_id, job_id, state)
+                    ending.append((dependent_id, FAILED, failed, {}))
+        return self.records[first]
+
+    def retire(self) -> list[tuple[int, Plain]]:
+        """The ended jobs over the bound, oldest end first, with a number each: the history is their home now."""
+        retired = []
+        while len(self._ended) > ENDED_MAX:
+            job_id, _ = self._ended.popitem(last=False)
+            job = self.records.pop(job_id)
+            self.counts[job["state"]] -= 1
+            self.remembered[job_id] = job["state"]
+            self._touched("job", job_id)
+            self._touched("remembered", job_id)
+            self._retired_total += 1
+            retired.append((self._retired_total, job))
+        while len(self.remembered) > REMEMBERED_MAX:
+            self._touched("remembered", self.remembered.popitem(last=False)[0])
+        return retired
+
+    @property
+    def totals(self) -> list[int]:
+        """How many were ever accepted, and how many retired."""
+        return [self._total, self._retired_total]
+
+    def dump(self) -> dict[str, Iterable[Any]]:
+        """Plain values, all of the state but the totals: as it is at this call, whenever they are taken."""
+        return {
+            "jobs": self.records.at_once(),
+            "ended": list(self._ended),
+            "remembered": list(self.remembered.items()),
+        }
+
+    def load(self, dumped: Mapping[str, Iterable[Any]], totals: Iterable[int]) -> None:
+        """Become what ``dump`` gave; for a new, empty object."""
+        self.records.update((job["job_id"], job) for job in dumped.get("jobs", ()))
+        self._ended.update(OrderedDict.fromkeys(dumped.get("ended", ())))
+        self.remembered.update((name, state) for name, state in dumped.get("remembered", ()))
+        self._total, self._retired_total = totals
+        for job in self.records.values():
+            self._count(job, job["state"], 1)
+            if job["state"] == QUEUED and job["depends_on"]:
+                self._await_dependencies(job)
+
+    def _count(self, job: Plain, state: str, by: int) -> None:
+        self.counts[state] += by
+        if state != QUEUED:
+            return
+        self.waiting_bytes.count(job, by)
+        user = job["user_id"]
+        count = self.waiting.pop(user, 0) + by
+        if count:
+            self.waiting[user] = count
+
+    def _await_dependencies(self, job: Plain) -> None:
+        open_ones = [name for name in job["depends_on"] if self.state_of(name) != SUCCEEDED]
+        self._dependencies.add(job["job_id"], open_ones)

@@ -1,0 +1,88 @@
+"""The join tokens that the cluster knows: made, taken back, and used, with which a host becomes a member.
+
+What a token is, and when it still counts, is in ``ledger/join_tokens.py``; here are the records. They hold no secret.
+A use and the member that comes of it are one entry, so there is never one without the other.
+
+Bounds: 1,000 tokens; at that, those whose time is over make room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from actorgrid.errors import WrongState
+
+from ..join_tokens import redeem, revoke_token
+from .members import Members
+
+JOIN_TOKENS_MAX = 1_000
+
+Plain = dict[str, Any]
+
+
+class JoinTokens:
+    """*changed* is told of each that is new, other or gone: its id, its record or ``None``, and a word."""
+
+    def __init__(self, members: Members, changed: Callable[[str, Plain | None, str], None]) -> None:
+        self.records: dict[str, Plain] = {}
+        self._members = members
+        self._changed = changed
+
+    def create(self, command: Plain, at: float) -> Plain:
+        """Keep a new one. Raises WrongState for an id that is taken, on a host without a cluster, or at the bound."""
+        record = command["token"]
+        if record["cluster_id"] != self._members.cluster_id:
+            raise WrongState(
+                "the join token is not for this cluster",
+                asked=record["cluster_id"],
+                found=self._members.cluster_id or "a host that is alone",
+                hint="a cluster begins with: actorgrid up --listen ADDRESS",
+            )
+        if record["id"] in self.records:
+            raise WrongState("there is a join token of that id already", asked=record["id"])
+        over = [id for id, known in self.records.items() if known["expires_at"] < at]
+        if len(self.records) >= JOIN_TOKENS_MAX and not over:
+            raise WrongState(
+                "the ledger holds its maximum of join tokens",
+                found=f"{JOIN_TOKENS_MAX}, all in their time",
+                hint="make one for several hosts: actorgrid token create --uses N",
+            )
+        if len(self.records) >= JOIN_TOKENS_MAX:
+            for id in over:
+                del self.records[id]
+                self._changed(id, None, "forgotten")
+        self._put(record, "created")
+        return {"id": record["id"], "expires_at": record["expires_at"]}
+
+    def revoke(self, command: Plain, at: float) -> Plain:
+        """Take one back; a second time changes nothing. Raises UnknownJoinToken."""
+        record = revoke_token(self.records.get(command["token_id"]), at)
+        if record is not self.records[record["id"]]:
+            self._put(record, "revoked")
+        return {"id": record["id"], "revoked_at": record["revoked_at"]}
+
+    def redeem(self, command: Plain, at: float) -> Plain:
+        """Use one, and let the host in; gives its node number.
+
+        Raises what ``security.join_tokens.redeem`` does, and WrongState as ``Members.admit``.
+        """
+        record = redeem(
+            self.records.get(command["token_id"]),
+            self._members.cluster_id,
+            command["host_id"],
+            command["fingerprint"],
+            at,
+        )
+        answer = self._members.admit({**command, "votes": "voter" in record["roles"]}, at)
+        if record is not self.records[record["id"]]:
+            self._put(record, "used")
+        return answer
+
+    def load(self, records: list[Plain]) -> None:
+        """Become what a snapshot held; for a new, empty object."""
+        self.records.update((record["id"], record) for record in records)
+
+    def _put(self, record: Plain, word: str) -> None:
+        self.records[record["id"]] = record
+        self._changed(record["id"], record, word)

@@ -1,0 +1,40 @@
+"""Successes heard of late: an attempt had ended well within its lease, and its host was lost before it said so.
+
+The host's shim keeps the outcome on disk, and the host tells it when it is back. By then the leader has ended the
+attempt as lost, and the job waits, or runs again. Running work again that is done helps nobody, so such a success is
+the job's as long as the job is not over: ``taken`` on its record is the number of that attempt, and an attempt that
+runs by then carries ``superseded`` {by, at} and is stopped by its host. Its room is given back when its processes are
+gone, as ever, and only then is the job over. When the job was over before, that stays as it is, and the lost attempt
+carries ``late_success_at``. Nothing of this moves a token: what the later attempt wrote under its own stays fenced.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from actorgrid.actors.ledger.records import END_FACTS
+
+from .gangs import succeeded_member, verdict
+from .jobs import SUCCEEDED
+
+Plain = dict[str, Any]
+
+
+def with_success(attempt: Plain, rank: int | None, command: Plain, at: float) -> Plain:
+    """*attempt*, which was lost, with the success that *command* tells of it or of its member of that *rank*.
+
+    A gang's attempt has succeeded once all of its members have.
+    """
+    if rank is None:
+        facts = {name: command.get(name) for name in END_FACTS}
+        return {**attempt, **facts, "state": SUCCEEDED, "error": None, "late_success_at": at}
+    told = succeeded_member(attempt, rank, command)
+    if any(member["state"] != SUCCEEDED for member in told["members"]):
+        return told
+    whole = verdict({}, {**told, "ending": None}, None)
+    return with_success(told, None, whole, at)
+
+
+def superseded(attempt: Plain, by: int, at: float) -> Plain:
+    """The live *attempt*, which is to end, as attempt number *by* has done the work."""
+    return {**attempt, "superseded": {"by": by, "at": at}}

@@ -1,0 +1,250 @@
+"""Locks and semaphores with fencing tokens: holders in the order of the log, and a line of those who wait.
+
+A lock has one slot, a semaphore several; up to that many hold it, each with a token of its own. The token of a grant is
+(recovery epoch, log index), so a later grant's is always higher; whoever writes something that a lock guards sends its
+token along, and what is lower than the highest seen there is refused (Burrows, "The Chubby lock service", OSDI 2006,
+2.4, calls it a sequencer). A lease runs out by an entry of the log, never by a replica's clock: the leader counts the
+time (``lock_expiry.py``) and says which renewal it has seen last, so that an expiry which was overtaken by a renewal
+does nothing.
+
+Each time that an owner asks is a request of its own, and the record keeps which of them what it has was given to, for
+as long as nobody may have been told: only under that name does a host take back what a client did not live to hear of
+(``_newest``). Else the clean-up for a connection that broke takes the lock from who asked again over another one.
+
+Bounds: 10,000 locks held at a time, of 1,000 slots; 1,000 who wait for each; leases of 0.5 s to a day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from actorgrid.actors.ledger.records import UNKNOWN_USER
+from actorgrid.errors import LockHeld, LockLost, LockSlotsDiffer, QueueFull, StaleToken, WrongState
+
+LOCKS_MAX = 10_000
+WAITERS_MAX = 1_000
+
+Plain = dict[str, Any]
+Answer = dict[str, Any]
+_NOBODYS = [0, ""]
+
+
+class Locks:
+    """Part of the replicated state. *changed* is told of each lock that changed: its name, its record or
+    ``None``, and what happened.
+
+    A record is {"name", "slots", "holders", "waiters"}; those are in the order in which they came to be it, each
+    {"owner", "user_id", "ttl_s", "renewals", "since", "token"}, where the token of a waiter is ``None``, and
+    "request", [number, id], when it was asked for with one: an empty id is nobody's. While
+    somebody waits, no slot is free. Records are replaced when they change, never written into.
+    """
+
+    def __init__(self, changed: Callable[[str, Plain | None, str], None]) -> None:
+        self.records: dict[str, Plain] = {}
+        self._changed = changed
+
+    def load(self, records: Iterable[Plain]) -> None:
+        """The records of a snapshot."""
+        self.records.update((record["name"], record) for record in records)
+
+    def acquire(self, command: Plain, token: list[int], at: float) -> Answer:
+        """Hold the lock with *token*, or stand in line for it.
+
+        Asked again by the same owner, the same answer, and a sign of life with the time to live that is said now.
+        Raises LockHeld when it is taken and the command does not ask to wait, LockSlotsDiffer, and WrongState or
+        QueueFull at the bounds.
+        """
+        name, owner, slots = command["name"], command["owner"], command.get("slots", 1)
+        record = self.records.get(name)
+        asker: Plain = {
+            "owner": owner,
+            "user_id": command.get("user_id", UNKNOWN_USER),
+            "ttl_s": command["ttl_s"],
+            "renewals": 0,
+            "since": at,
+            "token": None,
+        }
+        if "request" in command:
+            asker["request"] = command["request"]
+        if record is None:
+            if len(self.records) >= LOCKS_MAX:
+                raise WrongState("the ledger holds its maximum of locks", found=f"{LOCKS_MAX} locks")
+            self._put({"name": name, "slots": slots, "holders": [{**asker, "token": token}], "waiters": []}, "granted")
+            return self._answer(name, owner)
+        if record["slots"] != slots:
+            raise LockSlotsDiffer(
+                f"lock {name} has another number of slots",
+                asked=f"{slots}",
+                found=f"{record['slots']}, {_held_by(record)}",
+                hint=f"ask for {record['slots']}; the number can change once nobody holds it",
+            )
+        mine = _find(record, owner)
+        if mine is not None:
+            renewed = {**mine, "ttl_s": command["ttl_s"], "renewals": mine["renewals"] + 1}
+            self._replace(record, _newest(renewed, command.get("request")))
+        elif len(record["holders"]) < slots:
+            self._put({**record, "holders": [*record["holders"], {**asker, "token": token}]}, "granted")
+        elif not command.get("wait", False):
+            raise LockHeld(
+                f"lock {name} is held",
+                asked=f"it for {owner}",
+                found=_held_by(record),
+                hint="wait for it, or ask again later",
+            )
+        elif len(record["waiters"]) >= WAITERS_MAX:
+            raise QueueFull(f"too many wait for lock {name}", found=f"{WAITERS_MAX} waiting", hint="try again later")
+        else:
+            self._put({**record, "waiters": [*record["waiters"], asker]}, "awaited")
+        return self._answer(name, owner)
+
+    def renew(self, command: Plain) -> Answer:
+        """Count a sign of life of a holder or waiter. Raises LockLost for anyone else, StaleToken for an old token.
+
+        One that names its request is a host's, for a client that waits there: LockLost when that client has asked
+        anew since. Any other is the owner's own, who knows from then on what it has.
+        """
+        name, owner = command["name"], command["owner"]
+        record = self.records.get(name)
+        mine = None if record is None else _find(record, owner)
+        if record is None or mine is None:
+            raise LockLost(
+                f"{owner} neither holds lock {name} nor waits for it",
+                asked=f"to renew it for {owner}",
+                found="nobody has it" if record is None else _held_by(record),
+                hint="its lease ran out, or it was released: stop what it guards, then acquire it anew",
+            )
+        _check_token(command, mine)
+        request = command.get("request")
+        if request is not None and mine.get("request", _NOBODYS)[1] not in ("", request[1]):
+            raise LockLost(
+                f"{owner} has asked for lock {name} again since",
+                asked="to keep its place for an earlier request",
+                found="a later one, which goes on in its place",
+                hint="nothing, when another request of this owner is under way; else ask again",
+            )
+        renewed = {**mine, "renewals": mine["renewals"] + 1}
+        self._replace(record, renewed if request is not None else _disowned(renewed))
+        return self._answer(name, owner)
+
+    def release(self, command: Plain, token: list[int], at: float) -> Answer:
+        """Give the lock back, or leave the line. One that is not held by *owner* is no error; StaleToken may be.
+
+        Whoever releases for another that seems to be gone names the ``request`` that it was given to: then nothing is
+        done once the owner was told, or asked again. Or the ``renewals`` it has seen: then nothing is done when the
+        owner has given a sign of life since.
+        """
+        return {"released": self._remove(command, token, at, "released")}
+
+    def break_open(self, command: Plain, token: list[int], at: float) -> Answer:
+        """Take the lock, or the place in line, from its owner on somebody's word."""
+        return {"broken": self._remove(command, token, at, f"broken by {command['by']}")}
+
+    def expire(self, command: Plain, token: list[int], at: float) -> Answer:
+        """Take the lock, or the place in line, from one who has not renewed since the leader looked."""
+        return {"expired": self._remove(command, token, at, "expired")}
+
+    def _remove(self, command: Plain, token: list[int], at: float, word: str) -> bool:
+        name, owner = command["name"], command["owner"]
+        record = self.records.get(name)
+        mine = None if record is None else _find(record, owner)
+        if record is None or mine is None or command.get("renewals", mine["renewals"]) != mine["renewals"]:
+            return False
+        if "request" in command and mine.get("request") != command["request"]:
+            return False
+        _check_token(command, mine)
+        holders = [holder for holder in record["holders"] if holder is not mine]
+        waiters = [waiter for waiter in record["waiters"] if waiter is not mine]
+        if waiters and len(holders) < record["slots"]:
+            first = waiters.pop(0)
+            # The lease counts from now: a waiter could not know earlier that it holds the lock.
+            holders.append({**first, "token": token, "renewals": first["renewals"] + 1, "since": at})
+            word = f"{word}, granted"
+        if holders:
+            self._put({**record, "holders": holders, "waiters": waiters}, word)
+        else:
+            del self.records[name]
+            self._changed(name, None, word)
+        return True
+
+    def _replace(self, record: Plain, mine: Plain) -> None:
+        """*mine* in the place of what its owner had; no event for people."""
+
+        def renewed(those: list[Plain]) -> list[Plain]:
+            return [mine if each["owner"] == mine["owner"] else each for each in those]
+
+        kind = "waiters" if mine["token"] is None else "holders"
+        self._put({**record, kind: renewed(record[kind])}, "")
+
+    def _put(self, record: Plain, word: str) -> None:
+        self.records[record["name"]] = record
+        self._changed(record["name"], record, word)
+
+    def _answer(self, name: str, owner: str) -> Answer:
+        """What an owner is told: its token once it holds the lock; its place in line, from 1, until then."""
+        record = self.records[name]
+        mine = _find(record, owner)
+        assert mine is not None, f"{owner} was given lock {name}, or a place in its line"
+        place = 0 if mine["token"] is not None else 1 + record["waiters"].index(mine)
+        return {
+            "held": mine["token"] is not None,
+            "token": mine["token"],
+            "position": place,
+            "slots": record["slots"],
+            "ttl_s": mine["ttl_s"],
+            "renewals": mine["renewals"],
+            **({"request": mine["request"]} if "request" in mine else {}),
+        }
+
+
+def of_one_holder(record: Plain) -> Plain:
+    """A record as formats before 5 had it, of a lock with one slot and its holder by itself, as it is now."""
+    return {"name": record["name"], "slots": 1, "holders": [record["holder"]], "waiters": record["waiters"]}
+
+
+def _newest(mine: Plain, request: list[Any] | None) -> Plain:
+    """What an owner has, after it asked for it again under *request*: [the number it gave, the id its host gave].
+
+    A place in line goes over to a request with a higher number, so that a client which hangs up then leaves the line.
+    One with a lower number was overtaken on its way here and changes nothing. In all other cases nobody knows which
+    of the two was told or will be: what is held already, numbers that are equal or that are missing (0). From then on
+    it is taken back by nobody but its lease.
+    """
+    if "request" not in mine:
+        return mine
+    number = 0 if request is None else request[0]
+    if number and number < mine["request"][0]:
+        return mine
+    if request is not None and mine["token"] is None and number > mine["request"][0]:
+        return {**mine, "request": request}
+    return _disowned(mine, number)
+
+
+def _disowned(mine: Plain, number: int = 0) -> Plain:
+    """No request has it to itself any more."""
+    if "request" not in mine:
+        return mine
+    return {**mine, "request": [max(number, mine["request"][0]), ""]}
+
+
+def _find(record: Plain, owner: str) -> Plain | None:
+    for those in (record["holders"], record["waiters"]):
+        for each in those:
+            if each["owner"] == owner:
+                found: Plain = each
+                return found
+    return None
+
+
+def _held_by(record: Plain) -> str:
+    """Who has it, in a few words."""
+    first, *others = record["holders"]
+    more = f" and {len(others)} more have it" if others else " has it"
+    waiting = len(record["waiters"])
+    return f"{first['owner']} of {first['user_id']}{more}, {waiting} wait{'s' if waiting == 1 else ''}"
+
+
+def _check_token(command: Plain, mine: Plain) -> None:
+    given = command.get("token")
+    if given is not None and given != mine["token"]:
+        raise StaleToken(f"the token is not that of lock {command['name']}", asked=f"{given}", found=f"{mine['token']}")

@@ -1,0 +1,85 @@
+"""The cluster as the search for victims sees it: who runs on each node, what is free there, what is reserved.
+
+The engine stays the truth: a shadow is read from ``engine.nodes()`` and then follows the scheduler's own starts and
+ends. When room comes free is the forecast's business, not the shadow's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from actorgrid.hotpath import NodeView, PlacementEngine
+from actorgrid.hotpath.capacity import Devices, Room
+from actorgrid.hotpath.records import Shares
+
+if TYPE_CHECKING:
+    from .job import Job
+    from .reservation import Reservation
+
+
+class Node(Room):
+    """A node: what is free, who runs there, who has a reservation there."""
+
+    __slots__ = ("rack", "reserved", "runs")
+
+    def __init__(self, view: NodeView, number: int) -> None:
+        super().__init__(view, number)
+        self.rack = view.rack
+        self.runs: dict[str, tuple[Job, list[Devices]]] = {}
+        self.reserved: dict[str, Reservation] = {}
+
+
+class Shadow:
+    """All nodes, read from the engine; *running* are the jobs whose ends the scheduler will tell."""
+
+    def __init__(self, engine: PlacementEngine, running: Iterable[Job]) -> None:
+        self.nodes = {view.name: Node(view, number) for number, view in enumerate(engine.nodes())}
+        for job in running:
+            self._note(job)
+
+    def started(self, job: Job) -> None:
+        """*job* has taken its placement."""
+        self._note(job)
+        self._change(job, -1)
+
+    def ended(self, job: Job) -> None:
+        """*job* gives its placement back."""
+        self._change(job, 1)
+        assert job.placement is not None
+        for name, _ in job.placement.shares:
+            if name in self.nodes:
+                self.nodes[name].runs.pop(job.id, None)
+
+    def keep(self, reservation: Reservation) -> None:
+        """Its place is kept."""
+        for name in reservation.nodes:
+            if name in self.nodes:
+                self.nodes[name].reserved[reservation.job.id] = reservation
+
+    def let_go(self, reservation: Reservation) -> None:
+        """Its place is kept no more."""
+        for name in reservation.nodes:
+            if name in self.nodes:
+                self.nodes[name].reserved.pop(reservation.job.id, None)
+
+    def rack_or_node(self, names: Iterable[str]) -> Shares:
+        """The nodes of these names and of these racks, whole, as ``within`` has them."""
+        wanted = frozenset(names)
+        return tuple(
+            (node.name, tuple(range(len(node.models))))
+            for node in self.nodes.values()
+            if node.name in wanted or node.rack in wanted
+        )
+
+    def _note(self, job: Job) -> None:
+        assert job.placement is not None
+        for name, indexes in job.placement.shares:
+            if name in self.nodes:
+                self.nodes[name].runs.setdefault(job.id, (job, []))[1].append(indexes)
+
+    def _change(self, job: Job, sign: int) -> None:
+        assert job.placement is not None and job.ask is not None
+        for name, indexes in job.placement.shares:
+            if name in self.nodes:
+                self.nodes[name].free.change(job.ask, indexes, sign)

@@ -1,0 +1,63 @@
+"""Who may knock at a listener: connections of one address are counted until they have proven a host.
+
+Addresses and times in, verdicts out. A proof costs a millisecond of this host's time, so that an address that proves
+nothing gets few of them: a token bucket each, which an honest host's links give back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from .limits import PeerLimits, Refusal
+
+
+class _Knocks:
+    __slots__ = ("half_open", "left", "since_s")
+
+    def __init__(self, left: float, now_s: float) -> None:
+        self.left = left
+        self.since_s = now_s
+        self.half_open = 0
+
+
+class Door:
+    """See the module; ``PeerLimits`` has the bounds."""
+
+    def __init__(self, limits: PeerLimits) -> None:
+        self._limits = limits
+        self._addresses: OrderedDict[str, _Knocks] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def knock(self, address: str, now_s: float) -> Refusal | None:
+        """A connection from *address*: why it is closed unread, or ``None``; then ``proven`` or ``gone`` follows."""
+        limits = self._limits
+        knocks = self._addresses.get(address)
+        if knocks is None:
+            knocks = self._addresses[address] = _Knocks(limits.knocks_burst, now_s)
+            if len(self._addresses) > limits.addresses_max:
+                self._addresses.popitem(last=False)
+        self._addresses.move_to_end(address)
+        earned = max(0.0, now_s - knocks.since_s) * limits.knocks_per_s
+        knocks.left, knocks.since_s = min(limits.knocks_burst, knocks.left + earned), now_s
+        if knocks.half_open >= limits.half_open_per_address_max:
+            return Refusal.TOO_MANY_HALF_OPEN
+        if knocks.left < 1:
+            return Refusal.TOO_FAST
+        knocks.left -= 1
+        knocks.half_open += 1
+        return None
+
+    def proven(self, address: str) -> None:
+        """A connection of *address* has proven a host: it does not count."""
+        knocks = self._addresses.get(address)
+        if knocks is not None:
+            knocks.left = min(self._limits.knocks_burst, knocks.left + 1)
+        self.gone(address)
+
+    def gone(self, address: str) -> None:
+        """A connection of *address* ended before it proved anything."""
+        knocks = self._addresses.get(address)
+        if knocks is not None and knocks.half_open:
+            knocks.half_open -= 1

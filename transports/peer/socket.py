@@ -1,0 +1,152 @@
+"""One link on one socket: carries a PeerLink's bytes.
+
+Memory beyond the link's own: what one ``bytes_to_send`` gave and the kernel has not taken. The kernel is told to keep
+little of what is not on the wire yet (TCP_NOTSENT_LOWAT), or control frames would wait behind streams in its buffer.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+from .calls import Loop
+from .end import Handlers, PeerEnd
+from .limits import Refusal
+from .link import PeerLink, Up
+from .session import Down
+
+RECEIVE_BYTES = 64 * 1024
+RECEIVES_A_TURN = 4
+"""Then other sockets have their turn."""
+NOT_SENT_BYTES = 128 * 1024
+
+
+class PeerSocket(PeerEnd):
+    """See the module. *address* is the other end's."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        connection: socket.socket,
+        link: PeerLink,
+        address: str,
+        handlers: Handlers,
+        on_up: Callable[[PeerEnd], None],
+        on_down: Callable[[PeerEnd, Down], None],
+    ) -> None:
+        super().__init__(link.session, handlers, on_up, on_down)
+        self.dialled = link.dialled
+        self.address = address
+        self.link = link
+        self._loop = loop
+        self._socket = connection
+        self._unsent = memoryview(b"")
+        self._closed = False
+        self._busy = False
+        self._watches_writable: bool | None = None
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOT_SENT_BYTES)
+        self._watch(writable=link.dialled)  # a dialled one is writable when it is connected, or cannot be
+
+    @property
+    def held_bytes(self) -> int:
+        """As ``PeerLink.held_bytes``."""
+        return self.link.held_bytes
+
+    def tick(self) -> None:
+        """Some time has passed."""
+        self.link.tick(self._loop.monotonic())
+        if self.link.restless:
+            self._go_on()
+
+    def close(self, refusal: Refusal, message: str) -> None:
+        """End it now."""
+        self.link.close(refusal, message)
+        self._go_on()
+
+    def _watch(self, writable: bool) -> None:
+        if self._watches_writable is not writable:
+            self._watches_writable = writable
+            self._loop.watch(self._socket.fileno(), self._readable, self._writable if writable else None)
+
+    def _readable(self) -> None:
+        for _ in range(RECEIVES_A_TURN):
+            if self._closed:
+                return
+            try:
+                data = self._socket.recv(RECEIVE_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data = b""
+            if data:
+                self.bytes_in += len(data)
+                self.link.receive(data, self._loop.monotonic())
+            else:
+                self.link.end_of_stream()
+            self._go_on()
+            if len(data) < RECEIVE_BYTES:
+                return
+
+    def _writable(self) -> None:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Deal with what happened and send what there is, until neither is left or the kernel takes no more."""
+        if self._busy or self._closed:
+            return
+        self._busy = True
+        try:
+            while True:
+                while (event := self.link.next_event()) is not None:
+                    if isinstance(event, Down):
+                        self._leave()
+                        self._lost(event)
+                        return
+                    if isinstance(event, Up):
+                        self.lane, self.fingerprint = event.lane, event.fingerprint
+                        self._on_up(self)
+                    else:
+                        self._happened(event)
+                if not self._send():
+                    break
+        finally:
+            self._busy = False
+
+    def _send(self) -> bool:
+        """Give the kernel what it takes; whether it took a whole load and there is more to do."""
+        if not self._unsent:
+            self._unsent = memoryview(self.link.bytes_to_send())
+        while self._unsent:
+            try:
+                sent = self._socket.send(self._unsent)
+            except (BlockingIOError, InterruptedError):
+                self._watch(writable=True)
+                return False
+            except OSError:
+                self._unsent = memoryview(b"")
+                self.link.end_of_stream()
+                return True
+            self.bytes_out += sent
+            self._unsent = self._unsent[sent:]
+            if not self._unsent:
+                self._watch(writable=False)
+                return self.link.restless
+        self._watch(writable=False)
+        return False
+
+    def _leave(self) -> None:
+        """Send the last bytes if the kernel takes them, and close the socket."""
+        self._closed = True
+        self._loop.unwatch(self._socket.fileno())
+        last = bytes(self._unsent) + self.link.bytes_to_send()
+        try:
+            if last:
+                self.bytes_out += self._socket.send(last)
+            # What came and was not read would have the kernel reset the connection, and our last words with it.
+            for _ in range(RECEIVES_A_TURN):
+                if not self._socket.recv(RECEIVE_BYTES):
+                    break
+        except OSError:
+            pass
+        self._socket.close()
