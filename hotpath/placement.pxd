@@ -26,6 +26,8 @@ cdef class PlacementEngine:
     cdef Py_ssize_t rack_capacity
     cdef int* chosen
     cdef Py_ssize_t chosen_capacity
+    cdef void** taken               # shares of a gang's members, borrowed while no Python code can run
+    cdef Py_ssize_t taken_capacity
     cdef long long allocated_milli
     cdef long long capacity_milli
     cdef unsigned long long dice
@@ -36,7 +38,8 @@ cdef class PlacementEngine:
     cdef list names
     cdef list numas
     cdef list nvlinks
-    cdef list single_shares         # of each node: what a member with device 0, 1, ... gets, and last one without
+    cdef list single_shares         # of each node: what a member with device 0, 1, ... gets, and last one without;
+                                    # nodes and devices point at them, so that none is looked up
     cdef dict model_numbers
     cdef list model_names
     cdef dict set_numbers
@@ -64,11 +67,13 @@ cdef class PlacementEngine:
     cdef Py_ssize_t find(self, Shape* shape, int row, bint excluding, bint racks, int policy) except -2
     cdef tuple place_all(self, Shape* shape, Py_ssize_t gang, object exclude, object racks, object within,
                          int policy, Py_ssize_t* slot, int* gpu, bint partly)
+    cdef tuple share_of(self, Py_ssize_t slot, int count)
     cdef void charge(self, Py_ssize_t slot, const int* gpus, int count, long long cpu, long long memory, int milli,
                      long long mib, int sign) noexcept nogil
     cdef int charge_share(self, object share, long long cpu, long long memory, int milli, long long mib,
                           int sign) except -1
     cdef str misfit(self, object share, Shape* shape)
     cdef object hold(self, object id, tuple shares, Shape* shape, Py_ssize_t slot, int gpu)
+    cdef int need_members(self, Py_ssize_t count) except -1
     cdef int cover(self, long long cpu, long long gpus) except -1
     cdef int sum_up_mix(self) except -1

@@ -3,6 +3,8 @@
 
 cimport cython
 from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -45,10 +47,14 @@ from .score_table cimport (
     TOPOLOGY,
     WHOLE,
     Gpu,
+    GpuDetail,
     Node,
     ScoreTable,
     Shape,
+    details,
+    gpus_size,
     grown,
+    prefetch,
 )
 
 cdef enum:
@@ -89,7 +95,7 @@ cdef class PlacementEngine:
     def __cinit__(self, policy="completion", rng=None):
         self.call = 0
         self.dice = 0
-        self.rack_capacity = self.chosen_capacity = 0
+        self.rack_capacity = self.chosen_capacity = self.taken_capacity = 0
         self.allocated_milli = self.capacity_milli = 0
         self.next_id = 1
         self.priced_for = 0
@@ -119,6 +125,7 @@ cdef class PlacementEngine:
         free(self.rack_call)
         free(self.rack_room)
         free(self.chosen)
+        free(self.taken)
 
     # -- what there is
 
@@ -176,27 +183,28 @@ cdef class PlacementEngine:
         return list(self.snapshot().nodes)
 
     def snapshot(self):
-        cdef Py_ssize_t slot, gpus = 0, count = self.table.used
+        cdef Py_ssize_t slot, count = self.table.used
+        cdef size_t size = 0
         cdef Node* nodes
-        cdef Gpu* devices
+        cdef char* devices
         cdef Node* node
         # Until the copy is made no Python code runs, so no other thread can change what is copied.
         names, numas, nvlinks = self.names[:], self.numas[:], self.nvlinks[:]
         for slot in range(count):
-            gpus += self.table.nodes[slot].gpu_count if self.table.nodes[slot].alive else 0
+            size += gpus_size(self.table.nodes[slot].gpu_count) if self.table.nodes[slot].alive else 0
         nodes = <Node*>calloc(max(1, count), sizeof(Node))
-        devices = <Gpu*>calloc(max(1, gpus), sizeof(Gpu))
+        devices = <char*>calloc(max(<size_t>1, size), 1)
         try:
             if nodes == NULL or devices == NULL:
                 raise MemoryError(f"no memory for a snapshot of {count} nodes")
-            gpus = 0
+            size = 0
             for slot in range(count):
                 node = &nodes[slot]
                 node[0] = self.table.nodes[slot]
                 if node.alive:
-                    memcpy(devices + gpus, node.gpus, node.gpu_count * sizeof(Gpu))
-                    node.gpus = devices + gpus
-                    gpus += node.gpu_count
+                    memcpy(devices + size, node.gpus, gpus_size(node.gpu_count))
+                    node.gpus = <Gpu*>(devices + size)
+                    size += gpus_size(node.gpu_count)
             version, allocated, capacity = self.table.version, self.allocated_milli, self.capacity_milli
             return Snapshot(version, self._views(nodes, names, numas, nvlinks), allocated, capacity)
         finally:
@@ -226,7 +234,7 @@ cdef class PlacementEngine:
                             self.model_names[node.gpus[index].model],
                             node.gpus[index].milli_free,
                             node.gpus[index].memory_free,
-                            node.gpus[index].memory,
+                            details(node)[index].memory,
                         )
                         for index in range(node.gpu_count)
                     ]),
@@ -261,6 +269,7 @@ cdef class PlacementEngine:
         cdef Py_ssize_t slot
         cdef Node* node
         cdef Gpu* gpus
+        cdef GpuDetail* detail
         cdef int index, rack_number
         cdef long long cpu = number(cpu_milli, "cpu_milli"), memory = number(memory_mib, "memory_mib")
         if name in self.by_name:
@@ -278,16 +287,19 @@ cdef class PlacementEngine:
             slot += 1
         self.vacant = slot
         self.table.grow_nodes(slot + 1)
-        gpus = <Gpu*>calloc(max(1, len(listed)), sizeof(Gpu))
+        gpus = <Gpu*>calloc(1, gpus_size(<int>len(listed)))
         if gpus == NULL:
             raise MemoryError(f"no memory for the GPUs of node {name!r}")
+        detail = <GpuDetail*>(gpus + len(listed))
         for index in range(len(listed)):
             gpus[index].milli_free = WHOLE
             gpus[index].model = models[index]
-            gpus[index].domain = domains[index]
-            gpus[index].memory = gpus[index].memory_free = listed[index][1]
+            gpus[index].memory_free = detail[index].memory = listed[index][1]
+            detail[index].domain = domains[index]
         shares = [(name, (index,)) for index in range(len(listed))]
         shares.append((name, ()))
+        for index, share in enumerate(shares):
+            detail[index].share = <void*>share
         if slot == self.table.used:
             self.table.used += 1
             self.names.append(name)
@@ -380,7 +392,7 @@ cdef class PlacementEngine:
                 found=f"{node.gpu_count} GPUs",
                 hint="a score is 0 to 1000",
             )
-        node.gpus[index].score = <int>value
+        details(node)[index].score = <int>value
         self.table.touch(self.by_name[name], True)
 
     # -- giving out and taking back
@@ -566,6 +578,13 @@ cdef class PlacementEngine:
             self.chosen = <int*>grown(self.chosen, count, sizeof(int))
             self.chosen_capacity = count
 
+    cdef int need_members(self, Py_ssize_t count) except -1:
+        """Room for the shares of a gang of *count*, which is at most MAX_GANG."""
+        if count > self.taken_capacity:
+            self.taken = <void**>grown(self.taken, count, sizeof(void*))
+            self.taken_capacity = count
+        return 0
+
     cdef int cover(self, long long cpu, long long gpus) except -1:
         """The tables are made anew before the next decision if a node has grown over them."""
         self.largest_cpu = max(self.largest_cpu, cpu)
@@ -617,7 +636,7 @@ cdef class PlacementEngine:
             node.allowed = self.call
             for index in indexes:
                 if 0 <= index < node.gpu_count:
-                    node.gpus[<Py_ssize_t>index].allowed = self.call
+                    details(node)[<Py_ssize_t>index].allowed = self.call
         return 0
 
     cdef int mark_excluded(self, object exclude) except -1:
@@ -718,11 +737,17 @@ cdef class PlacementEngine:
         """Shares for all members; without all of them ``None``, or those there are if *partly*."""
         cdef ScoreTable table = self.table
         cdef Py_ssize_t slot
+        cdef Node* node
+        cdef Py_ssize_t done = 0
         cdef int row = -1, count, at
         cdef bint excluding = False, near = False
+        # Shares are counted as held once all are found: they lie far apart, and are fetched meanwhile. The dice may be
+        # Python code, in which another thread may take a node away, shares and all.
+        cdef bint is_lent = shape.gpu_count < 2 and policy != RANDOM
         cdef unsigned long long only = 0
         cdef list shares = None
-        cdef object share
+        cdef tuple found = None
+        cdef void* single = NULL
         self.call += 1
         if self.is_mix_stale:
             self.sum_up_mix()
@@ -744,37 +769,62 @@ cdef class PlacementEngine:
         if gang > 1:
             if policy == TOPOLOGY and row >= 0 and not near:
                 near = self.mark_tightest_rack(shape, row, gang)
-            shares = []
-        while True:
+            if is_lent:
+                self.need_members(gang)
+                found = PyTuple_New(gang)  # now: once shares are borrowed, nothing is to run that could free them
+            else:
+                shares = []
+        while done < gang:
             slot = self.find(shape, row, excluding, near, policy)
             if slot < 0:
                 break
-            count = table.pick(&table.nodes[slot], shape, only, self.chosen)
-            self.charge(slot, self.chosen, count, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, 1)
+            done += 1
+            node = &table.nodes[slot]
+            count = table.pick(node, shape, only, self.chosen)
             if count < 2:
-                at = self.chosen[0] if count else table.nodes[slot].gpu_count
-                share = (<list>self.single_shares[slot])[at]
-                if shares is None:
+                single = details(node)[self.chosen[0] if count else node.gpu_count].share
+                prefetch(single)
+            self.charge(slot, self.chosen, count, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, 1)
+            if gang == 1:
+                if count < 2:
                     single_slot[0] = slot
                     single_gpu[0] = self.chosen[0] if count else -1
+                    found = (<object>single,)
+                else:
+                    found = (self.share_of(slot, count),)
+                table.settle(SETTLED_A_CALL)
+                return found
+            if is_lent:
+                self.taken[done - 1] = single
             else:
-                share = (self.names[slot], tuple([self.chosen[at] for at in range(count)]))
-            if shares is None:
-                table.settle(SETTLED_A_CALL)
-                return (share,)
-            shares.append(share)
-            if len(shares) == gang:
-                table.settle(SETTLED_A_CALL)
-                return tuple(shares)
-            if row >= 0:
+                shares.append(<object>single if count < 2 else self.share_of(slot, count))
+            if row >= 0 and done < gang:
                 table.set_cell(row, slot, table.cell(row, slot))
+        if done == 0 and not partly:
+            table.settle(SETTLED_A_CALL)
+            return None
+        if is_lent and gang > 1:
+            for slot in range(done):
+                Py_INCREF(<object>self.taken[slot])
+                PyTuple_SET_ITEM(found, slot, <object>self.taken[slot])
+            if done < gang:
+                found = found[:done]
+        else:
+            found = tuple(shares or ())
+        if done == gang:
+            table.settle(SETTLED_A_CALL)
+            return found
         if partly:
-            return tuple(shares or ())
-        if shares:
-            for share in shares:
-                self.charge_share(share, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, -1)
+            return found
+        for share in found:
+            self.charge_share(share, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, -1)
         table.settle(SETTLED_A_CALL)
         return None
+
+    cdef tuple share_of(self, Py_ssize_t slot, int count):
+        """What a member with the *count* devices that are chosen gets."""
+        cdef int at
+        return (self.names[slot], tuple([self.chosen[at] for at in range(count)]))
 
     cdef void charge(self, Py_ssize_t slot, const int* gpus, int count, long long cpu, long long memory, int milli,
                      long long mib, int sign) noexcept nogil:

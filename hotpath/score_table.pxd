@@ -2,6 +2,16 @@
 
 cimport cython
 
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define actorgrid_prefetch(address) __builtin_prefetch(address, 1)
+    #else
+    #define actorgrid_prefetch(address) ((void)(address))
+    #endif
+    """
+    void prefetch "actorgrid_prefetch"(void* address) noexcept nogil
+
 cdef enum:
     WHOLE = 1000
     BLOCK = 64              # nodes a maximum stands for
@@ -23,14 +33,18 @@ cdef enum:
     DEVICE_SCORE = 9
 
 
-cdef struct Gpu:
+cdef struct Gpu:                    # what every decision reads, so that a node's lie in a few lines of the cache
     int milli_free
     int model                       # number of the model's name
+    long long memory_free
+
+
+cdef struct GpuDetail:              # of a device, what few decisions read
     int domain                      # devices of one domain are close: an NVLink group, else a NUMA node
     int score                       # 0 to 1000, given from outside: device_score takes the highest
-    long long memory_free
     long long memory
     unsigned long long allowed      # call that listed this device in `within`
+    void* share                     # what a member with this device alone gets; the engine's `single_shares` holds it
 
 
 cdef struct Node:
@@ -51,7 +65,7 @@ cdef struct Node:
     long long memory_free
     unsigned long long excluded     # call that listed this node in `exclude`
     unsigned long long allowed      # call that listed this node in `within`
-    Gpu* gpus
+    Gpu* gpus                       # behind them their details, and those of none: what a member without a device gets
 
 
 cdef struct Shape:
@@ -90,6 +104,15 @@ cdef struct Served:                 # for FGD, with the CPU that is left: the us
     long long* shares               # mass by threshold rank
     long long* wholes               # mass by count
     long long use                   # of the shares as they are
+
+
+cdef inline GpuDetail* details(Node* node) noexcept nogil:
+    return <GpuDetail*>(node.gpus + node.gpu_count)
+
+
+cdef inline size_t gpus_size(int count) noexcept nogil:
+    """Bytes of so many devices and their details."""
+    return count * (sizeof(Gpu) + sizeof(GpuDetail)) + sizeof(GpuDetail)
 
 
 cdef void* grown(void* block, Py_ssize_t count, Py_ssize_t size) except NULL
@@ -191,7 +214,7 @@ cdef class ScoreTable:
     cdef int best_in_block(self, int row, Py_ssize_t block, Shape* shape, int milli, int over) noexcept nogil
     cdef int as_good_as(self, int score) noexcept nogil
     cdef bint fits(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
-    cdef bint usable(self, Gpu* gpu, Shape* shape, unsigned long long call) noexcept nogil
+    cdef bint usable(self, Node* node, int at, Shape* shape, unsigned long long call) noexcept nogil
     cdef int score(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
     cdef int pick(self, Node* node, Shape* shape, unsigned long long call, int* chosen) noexcept nogil
     cdef int pick_in_domains(self, Node* node, Shape* shape, unsigned long long call, int* chosen) noexcept nogil

@@ -28,11 +28,6 @@ from .completion cimport CPU_KEPT, worth_between
 
 cdef extern from *:
     """
-    #if defined(__GNUC__)
-    #define actorgrid_prefetch(address) __builtin_prefetch(address, 1)
-    #else
-    #define actorgrid_prefetch(address) ((void)(address))
-    #endif
     #include <string.h>
     static short actorgrid_highest(const short* scores, int count)
     {
@@ -55,7 +50,6 @@ cdef extern from *:
         return found;
     }
     """
-    void prefetch "actorgrid_prefetch"(void* address) noexcept nogil
     short highest_of "actorgrid_highest"(const short* scores, int count) noexcept nogil
     int differing "actorgrid_differing"(const short* before, const short* after, int count,
                                         unsigned short* places) noexcept nogil
@@ -461,6 +455,9 @@ cdef class ScoreTable:
         if node.dirty:
             return
         node.dirty = True
+        if self.dirty_count == 0:  # it is worked out soon: have its column fetched meanwhile
+            for at in range(0, self.rows, 32):
+                prefetch(self.columns + slot * ROWS_MAX + at)
         if self.dirty_start + self.dirty_count == self.capacity:
             for at in range(self.dirty_count):
                 self.dirty[at] = self.dirty[self.dirty_start + at]
@@ -708,18 +705,19 @@ cdef class ScoreTable:
         cdef Py_ssize_t at, block, first = 0
         cdef short* line
         cdef const short* maxima = self.maxima + row * self.block_capacity
+        highest = highest_of(maxima, <int>self.block_count)
+        if highest == 0:
+            return -1
         if milli == 0 or not self.is_priced:
             milli = 0
-            for block in range(self.block_count):
-                if maxima[block] > highest:
-                    highest, first = maxima[block], block
+            while maxima[first] < highest:
+                first += 1
         else:
+            highest = 0
             for block in range(self.block_count):
                 bound = self.block_bound(row, block, milli)
                 if bound > highest:
                     highest, first = bound, block
-        if highest == 0:
-            return -1
         found = self.best_in_block(row, first, shape, milli, 0)
         if found < highest:
             for block in range(self.block_count):
@@ -817,13 +815,14 @@ cdef class ScoreTable:
 
     # -- whether it fits, and how well
 
-    cdef bint usable(self, Gpu* gpu, Shape* shape, unsigned long long call) noexcept nogil:
+    cdef bint usable(self, Node* node, int at, Shape* shape, unsigned long long call) noexcept nogil:
         """*call*: only devices that it listed; 0: any."""
+        cdef Gpu* gpu = &node.gpus[at]
         return (
             gpu.milli_free >= shape.gpu_milli
             and gpu.memory_free >= shape.gpu_memory
             and (shape.models == 0 or self.may[shape.models * self.model_capacity + gpu.model])
-            and (call == 0 or gpu.allowed == call)
+            and (call == 0 or details(node)[at].allowed == call)
         )
 
     cdef bint fits(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil:
@@ -839,7 +838,7 @@ cdef class ScoreTable:
         if shape.gpu_milli == WHOLE and node.whole_free < shape.gpu_count:
             return False
         for at in range(node.gpu_count):
-            found += self.usable(&node.gpus[at], shape, call)
+            found += self.usable(node, at, shape, call)
             if found == shape.gpu_count:
                 return True
         return False
@@ -866,7 +865,7 @@ cdef class ScoreTable:
         if self.policy == PACKING:
             if shape.gpu_count and shape.gpu_milli < WHOLE:
                 for at in range(node.gpu_count):
-                    if node.gpus[at].milli_free < WHOLE and self.usable(&node.gpus[at], shape, call):
+                    if node.gpus[at].milli_free < WHOLE and self.usable(node, at, shape, call):
                         return 3
             if node.cpu_free < node.cpu or node.milli_free < <long long>WHOLE * node.gpu_count:
                 return 2
@@ -884,7 +883,7 @@ cdef class ScoreTable:
                 return clamped(SCORE_MAX - ((node.cpu - node.cpu_free) * 32_000 // node.cpu if node.cpu else 0))
             value = 0
             for at in range(count):
-                value += node.gpus[chosen[at]].score
+                value += details(node)[chosen[at]].score
             return clamped(1 + value * 32 // count)
         left = node.milli_free - taken + (node.cpu_free - shape.cpu) // CORES_OF_A_GPU
         if self.policy == BEST_FIT:
@@ -921,7 +920,7 @@ cdef class ScoreTable:
             best = -1
             best_value = 0
             for at in range(node.gpu_count):
-                if not self.usable(&gpus[at], shape, call):
+                if not self.usable(node, at, shape, call):
                     continue
                 is_taken = False
                 for other in range(taken):
@@ -931,7 +930,7 @@ cdef class ScoreTable:
                 if self.policy == SPREAD:
                     value = gpus[at].milli_free
                 elif self.policy == DEVICE_SCORE:
-                    value = gpus[at].score
+                    value = details(node)[at].score
                 elif self.policy == FIRST_FIT or self.policy == RANDOM:
                     value = 0
                 else:
@@ -955,7 +954,7 @@ cdef class ScoreTable:
         if alike and self.policy == FGD:
             self.serve(&served, &devices, node.cpu_free - shape.cpu)
         for at in range(node.gpu_count):
-            if not self.usable(&gpus[at], shape, call):
+            if not self.usable(node, at, shape, call):
                 continue
             if best >= 0 and alike and gpus[at].milli_free == gpus[best].milli_free:
                 value = best_value
@@ -975,7 +974,7 @@ cdef class ScoreTable:
         for at in range(node.gpu_count):
             counts[at] = 0
         for at in range(node.gpu_count):
-            counts[node.gpus[at].domain] += self.usable(&node.gpus[at], shape, call)
+            counts[details(node)[at].domain] += self.usable(node, at, shape, call)
         while taken < wanted:
             best = -1
             for domain in range(node.gpu_count):
@@ -986,7 +985,7 @@ cdef class ScoreTable:
                     if counts[domain] > 0 and (best < 0 or counts[domain] > counts[best]):
                         best = domain
             for at in range(node.gpu_count):
-                if taken < wanted and node.gpus[at].domain == best and self.usable(&node.gpus[at], shape, call):
+                if taken < wanted and details(node)[at].domain == best and self.usable(node, at, shape, call):
                     chosen[taken] = at
                     taken += 1
             counts[best] = 0
@@ -1001,7 +1000,7 @@ cdef class ScoreTable:
         for at in range(node.gpu_count):
             counts[at] = 0
         for at in range(node.gpu_count):
-            counts[node.gpus[at].domain] += self.usable(&node.gpus[at], shape, call)
+            counts[details(node)[at].domain] += self.usable(node, at, shape, call)
         for at in range(node.gpu_count):
             if counts[at] >= shape.gpu_count:
                 return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import sys
 from typing import Any
 
 import psutil
@@ -251,11 +252,44 @@ def churn(operations: int) -> int:
         if number % 16:
             held = engine.place(cpu_milli=number % 400, gpu_count=1, gpu_milli=250)
         else:
+            # With all of a gang's ways to take shares: built for it, lent by the nodes, given back, and only counted.
             held = engine.place(cpu_milli=100, gpu_count=2, gang=3)
+            engine.release(held.id)
+            assert engine.place(gpu_count=1, gang=65) is None
+            if number % 512 == 0:
+                assert engine.explain(gpu_count=1, gang=65)["members_that_fit"] == 64
+            held = engine.place(cpu_milli=100, gpu_count=number // 16 % 2, gang=3)
         engine.release(held.id)
     gc.collect()
     assert engine.allocated_gpu_milli == 0
     return int(process.memory_info().rss - before)
+
+
+@pytest.mark.parametrize("gpu_count", [0, 1, 2])
+def test_the_shares_of_a_gang_are_counted_as_often_as_they_are_held(gpu_count: int) -> None:
+    engine = actorgrid.hotpath.PlacementEngine()
+    for name in ("alpha", "beta"):
+        engine.add_node(name, cpu_milli=64_000, memory_mib=4096, gpu_count=8, gpu_model="A")
+    counted = []
+    for _ in range(3):
+        placed = engine.place(cpu_milli=16_000, gpu_count=gpu_count, gang=8)
+        assert sorted(name for name, _ in placed.shares) == ["alpha"] * 4 + ["beta"] * 4
+        assert engine.place(cpu_milli=1, gpu_count=gpu_count, gang=2) is None
+        engine.release(placed.id)
+        assert engine.place(cpu_milli=16_000, gpu_count=gpu_count, gang=9) is None
+        assert engine.explain(cpu_milli=16_000, gpu_count=gpu_count, gang=9)["members_that_fit"] == 8
+        counted.append([sys.getrefcount(share) for share in placed.shares])
+        del placed
+    assert counted == [counted[0]] * 3
+
+
+def test_a_gang_keeps_its_shares_when_its_node_is_gone() -> None:
+    engine = actorgrid.hotpath.PlacementEngine()
+    engine.add_node("alpha", cpu_milli=64_000, memory_mib=4096, gpu_count=8, gpu_model="A")
+    placed = engine.place(gpu_count=1, gang=8)
+    assert engine.remove_node("alpha") == (placed.id,)
+    gc.collect()
+    assert sorted(placed.shares) == [("alpha", (index,)) for index in range(8)]
 
 
 def test_operations_leave_nothing_behind() -> None:
