@@ -11,9 +11,8 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from actorgrid.errors import (
     ActorGridError,
@@ -36,6 +35,8 @@ from actorgrid.transports.task_frames import (
 from .call_errors import copy_of, only_older_tokens, raise_failure, worker_lost
 from .futures import TaskFuture
 from .lanes import MAX_LEASE_REQUESTS, STALL_S, Call, Lane, Link, Pace, Token
+from .lease_source import LeaseSource
+from .lending import Ask, Lending, Return, Send
 from .options import Shape, TaskOptions
 from .output import OutputPrinter
 from .pickling import FunctionCode, loads_value
@@ -47,28 +48,13 @@ TIMEOUT_GRACE_S = 2.0
 _READ_BYTES = 256 * 1024
 
 
-class LeaseSource(Protocol):
-    """Where workers come from. No method blocks."""
-
-    def want(self, lane: Lane, first: bool) -> None:
-        """Ask for a worker; ends in ``Dispatcher.add`` or ``Dispatcher.no_lease``."""
-
-    def give_back(self, lease_id: str) -> None:
-        """The worker is not used any more, or must die."""
-
-    def tell_loss(self, lease_id: str, error: WorkerLost, settle: Callable[[ActorGridError], None]) -> None:
-        """Have *settle* called with *error*, once it says how the worker ended; soon, whether that is known or not."""
-
-    def judge_loss(self, lease_id: str, settle: Callable[[ActorGridError | None], None]) -> None:
-        """Have *settle* called soon: with TaskCancelled where somebody ended the lease, so that its task is not tried
-        again; else with ``None``."""
-
-
 class Dispatcher:
     """All unfinished session tasks of a client: at most 100,000, then ``submit`` waits."""
 
-    def __init__(self, source: LeaseSource, printer: OutputPrinter | None) -> None:
+    def __init__(self, source: LeaseSource, printer: OutputPrinter | None, own_cpus: float = 0.0) -> None:
         self._source = source
+        self._lending = Lending(own_cpus)
+        self.lends = own_cpus > 0
         self._printer = printer
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
@@ -151,6 +137,17 @@ class Dispatcher:
             call: Call = future.call
             return call.link is not None and call.link.head is call
 
+    def wait_begins(self, future: TaskFuture[Any], *, blocked: bool) -> None:
+        """A thread waits for it from now on; *blocked*: and nothing else goes on in that thread."""
+        self._lending.begins(future)
+        if blocked:
+            with self._lock:
+                self._lend(time.monotonic())
+
+    def wait_ends(self, future: TaskFuture[Any]) -> None:
+        """A thread that waited for it goes on."""
+        self._lending.ends(future)
+
     def kill(self, future: TaskFuture[Any]) -> bool:
         """Cancel a call even if it runs: its worker dies, other calls there go elsewhere. ``False`` if it had ended."""
         call: Call = future.call
@@ -226,14 +223,18 @@ class Dispatcher:
         travel_s: float = 0.0,
         token: Token | None = None,
         numbers_attempts: bool = False,
+        on_loan: bool = False,
     ) -> None:
         """A lease was granted and its worker said welcome, *travel_s* after our hello."""
         sock.setblocking(False)
         with self._lock:
-            lane.requests -= 1
-            lane.failures = 0
+            if on_loan:
+                self._lending.asked = False
+            else:
+                lane.requests -= 1
+                lane.failures = 0
             if not self._closed:
-                hopeless = lane.granted(token)
+                hopeless = [] if on_loan else lane.granted(token)
                 self._finished(len(hopeless))
                 link = Link(
                     lane, lease_id, worker_id, sock, decoder, time.monotonic(), travel_s, token, numbers_attempts
@@ -241,6 +242,9 @@ class Dispatcher:
                 lane.links.append(link)
                 self._links[link.fd] = link
                 self._epoll.register(link.fd, select.EPOLLIN)
+                if on_loan:
+                    link.on_loan, self._lending.link = True, link
+                    self._lend(time.monotonic())
                 self._refill(link)
                 self._flush(link)
                 self._tick_soon()
@@ -264,6 +268,11 @@ class Dispatcher:
                 self._tick_soon()
         for call in calls:
             call.future.set_exception(copy_of(error))
+
+    def no_loan(self, quiet_s: float) -> None:
+        """No worker on what we lend: ask again after *quiet_s*."""
+        self._lending.asked = False
+        self._lending.quiet_until = time.monotonic() + quiet_s
 
     def drop_all(self) -> None:
         """The session is unknown to the host: no lease holds any more, everything is sent again."""
@@ -343,6 +352,20 @@ class Dispatcher:
             link.watches_out = True
             self._epoll.modify(link.fd, select.EPOLLIN | select.EPOLLOUT)
 
+    def _lend(self, now: float) -> None:
+        if not self.lends:
+            return
+        match self._lending.decide(now, self._judged):
+            case Send(link, call):
+                call.lane.take(call)
+                self._put(link, call, self._pace.estimate_s(call.code.kin), now)
+                self._flush(link)
+            case Return(link):
+                self._hand_back(link)
+            case Ask(lane):
+                self._lending.asked = True
+                self._source.want_on_loan(lane, self._lending.cpus)
+
     def _tick_soon(self) -> None:
         if not self._ticking:
             self._ticking = True
@@ -351,9 +374,16 @@ class Dispatcher:
 
     def _unlink(self, link: Link) -> None:
         link.lost = True
+        if self._lending.link is link:
+            self._lending.link = None
         link.lane.links.remove(link)
         self._links.pop(link.fd, None)
         self._epoll.unregister(link.fd)
+
+    def _hand_back(self, link: Link) -> None:
+        self._unlink(link)
+        link.sock.close()
+        self._source.give_back(link.lease_id)
 
     # -- the reader thread
 
@@ -416,6 +446,8 @@ class Dispatcher:
                 self._finished(len(done))
             self._refill(link)
             self._flush(link)
+            if link.on_loan:
+                self._lend(now)
         for call, status, body in done:
             if not call.cancelled:
                 call.future.settle(raise_failure if status == FAILED else loads_value, body)
@@ -450,7 +482,6 @@ class Dispatcher:
     def _tick(self, now: float) -> None:
         wanted: list[tuple[Lane, bool]] = []
         overdue: list[tuple[Link, Call]] = []
-        replaced: list[Link] = []
         with self._lock:
             busy = False
             for lane in self._lanes.values():
@@ -466,8 +497,7 @@ class Dispatcher:
                 for link in list(lane.links):
                     head = link.head
                     if link.leaving and head is None:
-                        self._unlink(link)
-                        replaced.append(link)
+                        self._hand_back(link)
                         lane.quiet_until = now
                     if head is None:
                         continue
@@ -483,10 +513,8 @@ class Dispatcher:
                     lane.requests += 1
                     if lane.requests >= MAX_LEASE_REQUESTS:
                         break
+            self._lend(now)
             self._ticking = busy
-        for link in replaced:
-            link.sock.close()
-            self._source.give_back(link.lease_id)
         for lane, first in wanted:
             self._source.want(lane, first)
         for link, call in overdue:

@@ -6,9 +6,10 @@ take them. Callbacks run in the client's reader thread: keep them short.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from typing import Any, NoReturn, Protocol, TypeVar, cast
 
@@ -79,6 +80,15 @@ class _LazyFuture(Future[T]):
 class TaskOwner(Protocol):
     """Who runs session tasks."""
 
+    lends: bool
+    """Whether the CPUs of whoever waits are lent meanwhile, so that it wants to know who waits."""
+
+    def wait_begins(self, future: TaskFuture[Any], *, blocked: bool) -> None:
+        """A thread waits for it from now on. With *blocked* no lock of a future is held by the caller."""
+
+    def wait_ends(self, future: TaskFuture[Any]) -> None:
+        """A thread that waited for it goes on."""
+
     def take_back(self, future: TaskFuture[Any]) -> bool:
         """Cancel it unless a worker has started it."""
 
@@ -89,6 +99,23 @@ class TaskOwner(Protocol):
         """Cancel it even if it runs: its worker is killed."""
 
 
+class _Waiters(list[Any]):
+    """Those of a future, to which ``concurrent.futures.wait`` and ``as_completed`` add themselves."""
+
+    def __init__(self, future: TaskFuture[Any], owner: TaskOwner) -> None:
+        super().__init__()
+        self._future = future
+        self._owner = owner
+
+    def append(self, waiter: Any) -> None:
+        super().append(waiter)
+        self._owner.wait_begins(self._future, blocked=False)
+
+    def remove(self, waiter: Any) -> None:
+        super().remove(waiter)
+        self._owner.wait_ends(self._future)
+
+
 class TaskFuture(_LazyFuture[T]):
     """The value of a session task."""
 
@@ -96,6 +123,40 @@ class TaskFuture(_LazyFuture[T]):
         super().__init__()
         self._owner = owner
         self.call: Any = None  # the dispatcher's record of it
+        self._blocked = 0
+        if owner.lends:
+            self._waiters: list[Any] = _Waiters(self, owner)
+
+    def result(self, timeout: float | None = None) -> T:
+        """As of every future. Inside of work our CPUs are lent to what we wait for (docs/what_work_gets.md)."""
+        if not self._owner.lends or self._state != _PENDING:
+            return super().result(timeout)
+        with self._awaited():
+            return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """As of every future."""
+        if not self._owner.lends or self._state != _PENDING:
+            return super().exception(timeout)
+        with self._awaited():
+            return super().exception(timeout)
+
+    def is_awaited(self) -> bool:
+        """Whether a thread is blocked on it now: in ``result``, or in ``wait`` and ``as_completed`` of the library."""
+        # as_completed stays among the waiters while its caller works on a value: whether it sleeps, its event tells.
+        return self._blocked > 0 or any(waiter.event._cond._waiters for waiter in list(self._waiters))
+
+    @contextlib.contextmanager
+    def _awaited(self) -> Iterator[None]:
+        with self._condition:
+            self._blocked += 1
+        self._owner.wait_begins(self, blocked=True)
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._blocked -= 1
+            self._owner.wait_ends(self)
 
     def cancel(self, *, force: bool = False) -> bool:
         """Take the task back if it has not started; ``True`` when it will give no value.

@@ -89,6 +89,7 @@ class Link:
         "lost",
         "mark",
         "numbers_attempts",
+        "on_loan",
         "out",
         "recalled",
         "sock",
@@ -114,6 +115,7 @@ class Link:
         self.lane = lane
         self.token = token  # of its lease
         self.numbers_attempts = numbers_attempts  # whether the worker takes the number of an attempt
+        self.on_loan = False  # of CPUs that a waiting task lends: takes what that waits for, one by one
         self.leaving = False  # takes nothing more, and is given back once it has nothing
         self.travel_s = travel_s  # there and back, when it was connected
         self.fresh = False  # what comes next was sent to an idle worker, and travelled both ways meanwhile
@@ -140,7 +142,7 @@ class Link:
 
     def has_room(self, estimate_s: float) -> bool:
         """Whether one more call may be sent now."""
-        if self.leaving:
+        if self.leaving or self.on_loan:
             return False
         if not self.calls:
             return True
@@ -311,7 +313,7 @@ class Lane:
 
         Of a newer one, because the call in front may end before the recall is read, and then they have begun.
         """
-        idle = [link for link in self.links if not (link.calls or link.leaving)]
+        idle = [link for link in self.links if not (link.calls or link.leaving or link.on_loan)]
         if not idle:
             return []
         newest = _newest(idle)
@@ -326,18 +328,26 @@ class Lane:
     def lacks_newer(self) -> bool:
         """Whether a call waits that may have been begun under a newer lease than any worker here has."""
         again = _first(self._again) if self._again else None
-        return again is not None and not any(link.may_take(again) for link in self.links if not link.leaving)
+        return again is not None and not any(link.may_take(again) for link in self._regular() if not link.leaving)
+
+    def _regular(self) -> list[Link]:
+        return [link for link in self.links if not link.on_loan]
+
+    def take(self, call: Call) -> None:
+        """Take this very call out of its queue."""
+        (self._again if call.token is not None else self._queues[call.priority]).remove(call)
+        self.waiting -= 1
 
     def replaceable(self, now: float) -> Link | None:
         """The worker to give back for one of a newer lease; ``None`` while none is needed, or one may come besides."""
         if now >= self.quiet_until or self.requests or any(link.leaving for link in self.links):
             return None
-        idle = [link for link in self.links if not link.calls]
+        idle = [link for link in self._regular() if not link.calls]
         newest = _newest(idle)
         stalled = [link for link in self.links if len(link.calls) > 1 and now - link.mark > STALL_S]
         if idle and (self.lacks_newer() or not all(_is_older(link.token, newest) for link in stalled)):
             return min(idle, key=lambda link: link.token or (0, 0))
-        return min(self.links, key=lambda link: link.load_s, default=None) if self.lacks_newer() else None
+        return min(self._regular(), key=lambda link: link.load_s, default=None) if self.lacks_newer() else None
 
     def granted(self, token: Token | None) -> list[Call]:
         """A lease came, with *token*; gives the calls for which none will ever be new enough."""

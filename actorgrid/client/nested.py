@@ -1,5 +1,7 @@
 """Work that submits work and waits for it: it holds its room meanwhile, so what it waits for may never get any.
 
+Its CPUs are lent to the tasks of a session that it waits for (lending.py), its GPUs and its memory are not.
+
 A task of a session that gets no worker within ``nested_wait_s`` fails with NoRoomForNestedTask. A job may rightly wait
 in the queue for hours, so its waiting fails only when nothing but this very job or task holds what it waits for.
 """
@@ -16,7 +18,10 @@ from .http import AdminHttp, segment
 NESTED_WAIT_S = 60.0
 LOOK_S = 15.0
 """How often somebody who waits for a job inside of work looks whether it can ever start."""
-_HINT = "ask for less in the task that submits (cpus=0.1 for one that only waits), or submit from outside of work"
+_HINT = (
+    "ask for less in the task that submits (cpus=0.1 for one that only waits; GPUs and memory of what waits are not"
+    " lent, nor its CPUs to a job), or submit from outside of work"
+)
 
 
 def inside_work() -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actorgrid.amounts import unclear_memory
 from actorgrid.errors import BadRequest
+from actorgrid.task_context import LENT_CPU_MILLI
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -27,17 +28,24 @@ class Shape(NamedTuple):
     gpu_affinity: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
 
-    def lease_request(self, python: str, wait_s: float, lease_id: str) -> dict[str, Any]:
-        """The body of a lease request; asked again with the same id it gives the same lease."""
+    def lease_request(self, python: str, wait_s: float, lease_id: str, lent_cpus: float = 0.0) -> dict[str, Any]:
+        """The body of a lease request; asked again with the same id it gives the same lease.
+
+        *lent_cpus* are held already, by the task that waits for what will run there, and are not asked for again.
+        """
+        env, lent_cpus = dict(self.env), min(self.cpus, lent_cpus)
+        if lent_cpus:
+            env[LENT_CPU_MILLI] = str(round(lent_cpus * 1000))
+            env.setdefault("OMP_NUM_THREADS", str(max(1, int(self.cpus))))
         return {
             "gpus": self.gpus,
             "gpu_memory_bytes": self.gpu_memory,
-            "cpus": self.cpus,
+            "cpus": self.cpus - lent_cpus,
             "memory_bytes": self.memory,
             "pool": self.pool,
             "gpu_models": list(self.gpu_models),
             "gpu_affinity": list(self.gpu_affinity),
-            "env": dict(self.env),
+            "env": env,
             "python": python,
             "wait_s": wait_s,
             "lease_id": lease_id,

@@ -46,6 +46,7 @@ from .dispatcher import Dispatcher
 from .futures import TaskFuture
 from .http import AdminHttp, segment
 from .lanes import Lane
+from .lending import own_cpus
 from .nested import NESTED_WAIT_S, inside_work, starved
 from .options import TaskOptions
 from .output import OutputPrinter
@@ -89,7 +90,7 @@ class Session:
         self._asking: set[str] = set()
         self._returns: queue.SimpleQueue[tuple[str, str] | _Loss | _Judgement | None] = queue.SimpleQueue()
         self._printer = OutputPrinter() if stream_output else None
-        self._dispatcher = Dispatcher(self, self._printer)
+        self._dispatcher = Dispatcher(self, self._printer, own_cpus() if inside_work() else 0.0)
         self._keeper = threading.Thread(target=self._keep, name="actorgrid-session", daemon=True)
         self._returner = threading.Thread(target=self._return_leases, name="actorgrid-returns", daemon=True)
         self._keeper.start()
@@ -130,6 +131,10 @@ class Session:
     def want(self, lane: Lane, first: bool) -> None:
         """Ask for a lease in the background; the dispatcher bounds how many at once."""
         threading.Thread(target=self._acquire, args=(lane, first), name="actorgrid-lease", daemon=True).start()
+
+    def want_on_loan(self, lane: Lane, cpus: float) -> None:
+        """Ask for a worker on *cpus* that this process's own work holds, in the background."""
+        threading.Thread(target=self._borrow, args=(lane, cpus), name="actorgrid-loan", daemon=True).start()
 
     def give_back(self, lease_id: str) -> None:
         """Release a lease in the background."""
@@ -201,6 +206,24 @@ class Session:
             with self._lock:
                 self._asking.discard(lease_id)
 
+    def _borrow(self, lane: Lane, cpus: float) -> None:
+        lease_id, session_id = self._ask_for(None), ""
+        try:
+            session_id = self._open()
+            request = lane.shape.lease_request(PYTHON, GROWTH_WAIT_S, lease_id, cpus)
+            grant = self._http.post(
+                f"/api/sessions/{segment(session_id)}/leases", request, timeout_s=FIRST_LEASE_WAIT_S + WELCOME_TIMEOUT_S
+            )
+            self._join(lane, grant, session_id, on_loan=True)
+        except (ActorGridError, TransportError) as error:
+            if isinstance(error, UnknownSession):
+                self._session_lost(session_id)
+            self._orphans |= isinstance(error, (HostUnreachable, ActorError))
+            self._dispatcher.no_loan(GROWTH_QUIET_S)
+        finally:
+            with self._lock:
+                self._asking.discard(lease_id)
+
     def _ask_for(self, done: str | None) -> str:
         """A new lease id, in place of *done*, which is not asked for any more."""
         lease_id = secrets.token_hex(8)
@@ -209,7 +232,7 @@ class Session:
             self._asking.add(lease_id)
         return lease_id
 
-    def _join(self, lane: Lane, grant: dict[str, Any], session_id: str) -> None:
+    def _join(self, lane: Lane, grant: dict[str, Any], session_id: str, on_loan: bool = False) -> None:
         """Connect to the leased worker. Raises what it refuses us with."""
         lease_id = str(grant["lease_id"])
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -252,7 +275,8 @@ class Session:
             self.give_back(lease_id)
             raise
         token = (int(grant["token"][0]), int(grant["token"][1]))
-        self._dispatcher.add(lane, lease_id, answer.worker_id, sock, decoder, travel_s, token, answer.numbers_attempts)
+        numbered = answer.numbers_attempts
+        self._dispatcher.add(lane, lease_id, answer.worker_id, sock, decoder, travel_s, token, numbered, on_loan)
 
     def _return_leases(self) -> None:
         while (given_back := self._returns.get()) is not None:

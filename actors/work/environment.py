@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from actorgrid.fencing import FencingToken
-from actorgrid.task_context import ATTEMPT_NUMBER, CREDENTIAL_FILE, JOB_ID, LEASE_ID, TOKEN
+from actorgrid.task_context import ATTEMPT_NUMBER, CPU_MILLI, CREDENTIAL_FILE, JOB_ID, LEASE_ID, LENT_CPU_MILLI, TOKEN
 
 from .linux import MARK_ATTEMPT, MARK_HOST
 
@@ -25,7 +25,7 @@ _PASSED_ON = frozenset(
     | {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}
 )
 
-OF_GRANT = (TOKEN, ATTEMPT_NUMBER, JOB_ID, LEASE_ID, CREDENTIAL_FILE)
+OF_GRANT = (TOKEN, ATTEMPT_NUMBER, JOB_ID, LEASE_ID, CREDENTIAL_FILE, CPU_MILLI)
 
 # The variable by which each vendor's runtime is told its devices.
 VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
@@ -93,6 +93,10 @@ def work_environment(
     variables[MARK_HOST] = host_tag
     for name in OF_GRANT:
         variables.pop(name, None)  # a job submitted from within a job may bring its submitter's along
+    if not lease_id:
+        variables.pop(LENT_CPU_MILLI, None)  # only leases are of CPUs that a waiting task lends
+    if cpu_milli:
+        variables[CPU_MILLI] = str(cpu_milli)
     if token:
         variables[TOKEN] = str(FencingToken(*token))
         variables[ATTEMPT_NUMBER] = str(attempt_number)

@@ -166,13 +166,23 @@ def waits_for_room(cpus: float, durable: bool) -> str:
             return f"{type(error).__name__}: {error.hint}"
 
 
+def waits_for_gpus(gpus: float) -> str:
+    with actorgrid.connect(nested_wait_s=1.0) as client:
+        try:
+            return str(client.submit(lambda: "it ran", gpus=gpus).result())
+        except NoRoomForNestedTask as error:
+            return f"{type(error).__name__}: {error.hint}"
+
+
 def test_work_that_waits_for_room_it_holds_itself_is_told_so(make_agent: Callable[..., Agent]) -> None:
     agent = make_agent().start()
     client = agent.client()
     whole = sum(host["cpu_milli"] for host in client.hosts()) / 1000
-    for durable in (False, True):
-        told = client.submit(waits_for_room, whole, durable, cpus=whole).result(120)
-        assert told.startswith("NoRoomForNestedTask") and "cpus=0.1" in told
+    told = client.submit(waits_for_room, whole, True, cpus=whole).result(120)
+    assert told.startswith("NoRoomForNestedTask") and "cpus=0.1" in told
+    gpus = len(client.gpus())
+    told = client.submit(waits_for_gpus, gpus, gpus=gpus, cpus=0.1).result(120)
+    assert told.startswith("NoRoomForNestedTask") and "GPUs" in told
     assert client.submit(waits_for_room, whole / 2, False, cpus=whole / 2).result(120) == "it ran"
     for job in client.jobs(["queued", "running"]):
         client.cancel(job["job_id"])

@@ -1,0 +1,30 @@
+"""What a dispatcher asks of whoever has the leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from actorgrid.errors import ActorGridError, WorkerLost
+
+from .lanes import Lane
+
+
+class LeaseSource(Protocol):
+    """Where workers come from. No method blocks."""
+
+    def want(self, lane: Lane, first: bool) -> None:
+        """Ask for a worker; ends in ``Dispatcher.add`` or ``Dispatcher.no_lease``."""
+
+    def want_on_loan(self, lane: Lane, cpus: float) -> None:
+        """Ask for a worker on *cpus* that we hold; ends in ``Dispatcher.add`` or ``Dispatcher.no_loan``."""
+
+    def give_back(self, lease_id: str) -> None:
+        """The worker is not used any more, or must die."""
+
+    def tell_loss(self, lease_id: str, error: WorkerLost, settle: Callable[[ActorGridError], None]) -> None:
+        """Have *settle* called with *error*, once it says how the worker ended; soon, whether that is known or not."""
+
+    def judge_loss(self, lease_id: str, settle: Callable[[ActorGridError | None], None]) -> None:
+        """Have *settle* called soon: with TaskCancelled where somebody ended the lease, so that its task is not tried
+        again; else with ``None``."""
