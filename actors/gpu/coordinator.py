@@ -138,9 +138,9 @@ class GPUCoordinator(Server):
         finally:
             self._registering = False
         self._problem = ""
-        for waiter in self._registered:
+        waiting, self._registered = self._registered, []  # each takes itself off the list as it goes on
+        for waiter in waiting:
             waiter.set(None)
-        self._registered.clear()
 
     def _host_record(self) -> dict[str, Any]:
         host_id = self.host.host_id

@@ -117,6 +117,18 @@ def test_waiting_for_a_job_is_answered_at_its_end_or_at_the_time_asked(rig: Rig,
     assert rig.manager(GetJob("a", wait_s=1000.0))["state"] == "succeeded"
 
 
+def test_all_who_wait_for_one_job_are_answered_at_its_end(rig: Rig, manager: ClusterManager) -> None:
+    submit(rig, job("a"))
+    asked = [(0, 999_990 + number) for number in range(5)]
+    for ref in asked:
+        rig.node.send("cluster_manager", Envelope(CALL, "test", ref, GetJob("a", wait_s=1000.0)))
+    rig.node.settle()
+    rig.end("a")
+    states = [rig.node._replies[ref].body["state"] for ref in asked if ref in rig.node._replies]
+    assert states == ["succeeded"] * 5
+    assert manager.status()["waiting_calls"] == 0
+
+
 def test_no_answer_is_of_an_earlier_state_than_the_one_its_asker_has_seen(rig: Rig, manager: ClusterManager) -> None:
     submit(rig, job("a"))
     rig.until_state("a", "placed")

@@ -92,6 +92,19 @@ def test_nothing_is_answered_for_devices_before_they_are_known(
         rig.ask(CheckFeasible(resources(1)))
 
 
+def test_all_who_ask_before_devices_are_known_are_answered_once_they_are(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    rig.start_coordinator()
+    asked = [(0, 999_990 + number) for number in range(5)]
+    for ref in asked:
+        rig.node.send("gpu_coordinator", Envelope(CALL, "test", ref, CheckFeasible(resources(1))))
+    rig.until(lambda: len(rig.coordinator._registered) == 5, "all wait")
+    rig.node.add(Consensus, rig.host)
+    rig.until(lambda: rig.coordinator.status()["registered"], "registration")
+    rig.settle()
+    assert [ref for ref in asked if ref in rig.node._replies] == asked
+
+
 def test_a_new_incarnation_keeps_counting_what_still_runs(rig: Rig) -> None:
     rig.submit("a", gpus=8)
     rig.wait_placed("a")
