@@ -92,6 +92,24 @@ def test_a_terminated_temporary_child_is_forgotten() -> None:
     assert stage.answer("terminate_child", "a") == "NoSuchChild"
 
 
+def test_a_temporary_child_that_ended_makes_room_for_another_of_its_id() -> None:
+    stage = Stage().start()
+    for _ in range(2):
+        assert stage.answer("start_child", spec("a temporary")) == "a"
+        stage.dies("a", NORMAL)
+        assert stage.states() == {}
+
+
+def test_a_start_that_waited_for_its_namesake_s_start_is_carried_out_when_that_one_has_failed() -> None:
+    stage = Stage(strategy="one_for_all", intensity=0).start()
+    stage.silent.add("a")
+    first, second = stage.ask("start_child", spec("a temporary")), stage.ask("start_child", spec("a temporary"))
+    stage.silent.clear()
+    assert stage.dies("a", NORMAL) == ["start a"]
+    assert (stage.outcome(first), stage.outcome(second)) == ("StartFailed", "a")
+    assert stage.states() == {"a": "up"} and stage.exit is None
+
+
 def test_terminating_a_child_that_waits_to_be_restarted_ends_that() -> None:
     stage = Stage("a").start()
     stage.failing["a"] = 1
