@@ -115,6 +115,7 @@ class Tree:
         self._answers: dict[tuple[int, int], Envelope] = {}
         self._waiting: dict[tuple[int, int], Ref] = {}
         self.gone = False
+        self._closed = False
 
     @property
     def admin_pid(self) -> int:
@@ -122,7 +123,8 @@ class Tree:
         return self._system.admin_pid
 
     def start(self, name: str, kind: str | type, host: Any, *arguments: Any) -> None:
-        """Start the root; TreeStarted or TreeFailed follows. Raises PeerGone when the tree died at once."""
+        """Start the root; TreeStarted or TreeFailed follows. Raises PeerGone when the tree died at once or is closed."""
+        self._check_open()
         self._root = self._system.create(SupervisorActor)
         self.registry.register(name, Ref(self._root, name))
         self._watchdog.watch(_ROOT, None)
@@ -196,7 +198,12 @@ class Tree:
             raise answer.body
         return answer.body
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise PeerGone("this tree was closed", hint="make another Tree")
+
     def _post(self, to: str | Ref, envelope: Envelope) -> Ref:
+        self._check_open()
         target = to if isinstance(to, Ref) else self.registry.whereis(to)
         if target is None:
             raise no_such_server(to, (name for name in self.registry.names() if name != MAIN))
@@ -285,10 +292,14 @@ class Tree:
 
     def stop(self, reason: str) -> None:
         """Ask the root to stop everything in order, even when it has not started yet; TreeGone follows."""
+        self._check_open()
         self._system.tell(self._root, StopServer(reason))
 
     def close(self) -> None:
-        """Kill what is left, wait until all of it is gone, and remove its sockets."""
+        """Kill what is left, wait until all of it is gone, and remove its sockets. Again: harmless."""
+        if self._closed:
+            return
+        self._closed = self.gone = True
         self._system.close()
         self._pulse.close()
         if self._made is not None:
@@ -299,7 +310,7 @@ class Tree:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Stop the tree in order, for at most 10 s, then kill what is left."""
+        """Stop the tree in order, for at most 10 s, then kill what is left; nothing when it was closed already."""
         try:
             if self._root and not self.gone:
                 self.stop("done")

@@ -243,7 +243,12 @@ class Loop:
             os.close(fd)
 
     def close(self) -> None:
-        """Let go of our own descriptors, also in a forked child: the parent's registrations stay with the parent."""
+        """Let go of our own descriptors, also in a forked child: the parent's registrations stay with the parent.
+
+        Again: harmless.
+        """
+        if self.closed:
+            return
         self._epoll.close()
         os.close(self._wake)
         os.close(self._timer)

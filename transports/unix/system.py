@@ -465,16 +465,21 @@ class UnixSystem:
 
     def wait_gone(self, timeout_s: float = GONE_S) -> bool:
         """Wait until no process of the system is left; ``False`` when some are after *timeout_s*."""
+        if self.lifeline < 0:
+            return True  # closed
         poller = select.poll()
         poller.register(self.lifeline, select.POLLIN)
         return bool(poller.poll(timeout_s * 1000))
 
     def close(self) -> None:
-        """Kill what is left of the system, wait for it, and remove its sockets."""
+        """Kill what is left of the system, wait for it, and remove its sockets. Again: harmless."""
+        if self.lifeline < 0:
+            return
         self._base.end()
         if not self.wait_gone():
             log.error("processes of %s are left after %g s", self.folder.name, GONE_S)
         os.close(self.lifeline)
+        self.lifeline = -1  # its number may be somebody else's by the next call
         sweep(self.folder)
 
 
