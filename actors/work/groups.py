@@ -7,14 +7,18 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import NoReturn
 
 from .limits import mount_points, own_group, writable_cgroup
+from .linux import die_with_parent
 from .process_tree import living, send
 
 PREFIX = "actorgrid-"
+_PROBE = f"{PREFIX}probe-"
 FREEZE_PATIENCE_S = 0.2  # for v1 to say FROZEN; what sleeps in a driver may take for ever, and is killed all the same
 FREEZE_LOOK_S = 0.002
 _TRY_S = 2.0
+_ABANDONED_S = 60.0  # so old is no trial under way, of a pid that only another pid namespace sees
 
 
 def group_name(host_tag: str, work_id: str) -> str:
@@ -165,8 +169,9 @@ def groups_of(folder: Path, host_tag: str) -> list[tuple[str, KillGroup | Freeze
 def _first_that_works(places: list[Path], kind: type[KillGroup] | type[FreezerGroup]) -> Path:
     failure: OSError | None = None
     for place in places:
+        _remove_abandoned(place, kind)
         try:
-            _try_out(kind(place / f"{PREFIX}probe-{os.getpid()}"))
+            _try_out(kind(place / f"{_PROBE}{os.getpid()}"))
             return place
         except OSError as error:
             failure = error
@@ -179,17 +184,10 @@ def _try_out(group: KillGroup | FreezerGroup) -> None:
     child = 0
     try:
         entered_read, entered_write = os.pipe2(os.O_CLOEXEC)
+        maker = os.getpid()
         child = os.fork()
         if child == 0:
-            code = 0
-            try:
-                group.enter()
-            except OSError as error:
-                code = error.errno or 1
-            os.write(entered_write, bytes([min(code, 255)]))
-            while not code:
-                signal.pause()
-            os._exit(1)
+            _be_member(group, maker, entered_write)
         os.close(entered_write)
         with open(entered_read, "rb", buffering=0) as pipe:
             code = (pipe.read(1) or b"\1")[0]
@@ -207,6 +205,39 @@ def _try_out(group: KillGroup | FreezerGroup) -> None:
             send(child, signal.SIGKILL)
             os.waitpid(child, 0)
         _remove(group.path)
+
+
+def _be_member(group: KillGroup | FreezerGroup, maker: int, entered: int) -> NoReturn:
+    """What a trial puts in and sees killed. It ends with its maker, which may be killed at any moment."""
+    try:
+        die_with_parent(maker)
+        code = 0
+        try:
+            group.enter()
+        except OSError as error:
+            code = error.errno or 1
+        os.write(entered, bytes([min(code, 255)]))
+        while not code:
+            signal.pause()
+    finally:
+        os._exit(1)  # nothing of the maker's own goes on here
+
+
+def _remove_abandoned(place: Path, kind: type[KillGroup] | type[FreezerGroup]) -> None:
+    """Take away what trials left that were killed: empty groups, and a member frozen in one, which nothing else ends."""
+    try:
+        names = [name for name in os.listdir(place) if name.startswith(_PROBE)]
+    except OSError:
+        return
+    for name in names:
+        group = kind(place / name)
+        try:
+            age_s = time.time() - os.stat(group.path).st_mtime
+        except OSError:
+            continue  # gone meanwhile
+        if age_s > _ABANDONED_S and not os.path.exists(f"/proc/{name.removeprefix(_PROBE)}"):
+            group.kill()
+            group.remove()
 
 
 def _write(path: Path, text: str) -> None:

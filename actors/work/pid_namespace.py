@@ -80,10 +80,12 @@ def enter(body: Callable[[], NoReturn], title: str) -> Init:
         _make(body, title, shim, alive_read, report_write)
     os.close(alive_read)
     os.close(report_write)
-    os.waitpid(maker, 0)
-    with suppress(BrokenPipeError):
-        os.write(alive_write, _GO)
-    data = os.read(report_read, _STATUS.size)
+    _, status = os.waitpid(maker, 0)
+    data = b""
+    if status == 0:  # else it was killed, maybe without a word of an init that it made: that one leaves without a go
+        with suppress(BrokenPipeError):
+            os.write(alive_write, _GO)
+        data = os.read(report_read, _STATUS.size)
     tag, number = _STATUS.unpack(data) if len(data) == _STATUS.size else (_FAILED, errno.EAGAIN)
     if tag != _INIT:
         os.close(alive_write)
@@ -95,10 +97,12 @@ def enter(body: Callable[[], NoReturn], title: str) -> Init:
 def try_out() -> None:
     """Run nothing in a namespace and see how it ended. Raises OSError when there is none to be had."""
     read, write = os.pipe2(os.O_CLOEXEC)
+    maker = os.getpid()
     child = os.fork()
     if child == 0:
         number = errno.EIO
         try:
+            die_with_parent(maker)
             adopt_orphans()
             init = enter(lambda: os._exit(7), "")
             number = 0 if init.status() == 7 << 8 else errno.EIO
@@ -127,6 +131,8 @@ def _make(body: Callable[[], NoReturn], title: str, shim: int, alive: int, repor
         os.write(report, _STATUS.pack(_INIT, init))
     except OSError as error:
         os.write(report, _STATUS.pack(_FAILED, error.errno or errno.EIO))
+    except BaseException:  # noqa: BLE001 - no error may go up into what is a copy of the shim
+        os._exit(1)
     os._exit(0)
 
 

@@ -139,7 +139,9 @@ class Watched(Stage):
         self.automatic = False
         self.flags = flags
         self.order = [child.id for child in children]
-        self.started_temporary: set[tuple[str, int | None]] = set()  # with the request; none: the supervisor's own start
+        self.started_temporary: set[tuple[str, int | None]] = (
+            set()
+        )  # with the request; none: the supervisor's own start
         self.restarts_at: list[float] = []
         self.was_down: set[str] = set()  # transient, ended in order by itself
         self.asked_to_stop: list[str] = []
