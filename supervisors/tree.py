@@ -123,7 +123,7 @@ class Tree:
         return self._system.admin_pid
 
     def start(self, name: str, kind: str | type, host: Any, *arguments: Any) -> None:
-        """Start the root; TreeStarted or TreeFailed follows. Raises PeerGone when the tree died at once or is closed."""
+        """Start the root; TreeStarted or TreeFailed follows. Raises PeerGone when the tree died or is closed."""
         self._check_open()
         self._root = self._system.create(SupervisorActor)
         self.registry.register(name, Ref(self._root, name))

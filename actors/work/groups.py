@@ -224,7 +224,7 @@ def _be_member(group: KillGroup | FreezerGroup, maker: int, entered: int) -> NoR
 
 
 def _remove_abandoned(place: Path, kind: type[KillGroup] | type[FreezerGroup]) -> None:
-    """Take away what trials left that were killed: empty groups, and a member frozen in one, which nothing else ends."""
+    """Take away what trials left that were killed: empty groups, and a frozen member, which nothing else ends."""
     try:
         names = [name for name in os.listdir(place) if name.startswith(_PROBE)]
     except OSError:

@@ -11,8 +11,8 @@ from actorgrid.errors import PeerGone
 from actorgrid.supervisors.child import ChildSpec
 from actorgrid.supervisors.supervisor import Supervisor
 from actorgrid.supervisors.tree import Tree, TreeGone
-from actorgrid.transports.unix_loop import Loop
-from actorgrid.transports.unix_system import UnixSystem
+from actorgrid.transports.unix.loop import Loop
+from actorgrid.transports.unix.system import UnixSystem
 from tests.otp.till import Sell
 
 TILL = ChildSpec("till", "tests.otp.till:Till", restart="temporary")

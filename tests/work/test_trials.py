@@ -22,7 +22,7 @@ from actorgrid.actors.work.containment import KINDS, choose
 from tests.processes import until
 
 # Waits before the N-th call of those that a process of the trial makes: the maker itself or, "below" it, each that it
-# forked; goes on when the file that it made is gone.
+# forked. Says so by a file, and goes on once the one that holds it is gone.
 PROGRAM = """
 import os, signal, sys, time
 from actorgrid.actors.work import containment, groups, linux, pid_namespace
@@ -36,7 +36,7 @@ def stopping(call):
         if (os.getpid() == maker) == (where == "maker"):
             count += 1
             if count == number:
-                with open(sys.argv[4], "w"):
+                with open(sys.argv[5], "w"):
                     pass
                 while os.path.exists(sys.argv[4]):
                     time.sleep(0.001)
@@ -50,7 +50,6 @@ for module in (os, signal):
             setattr(module, name, stopping(getattr(module, name)))
 assert containment.choose(kind).holds
 """
-STEPS = 60
 
 
 def marked(mark: str) -> list[int]:
@@ -71,32 +70,37 @@ def mark() -> Iterator[str]:
             os.kill(pid, signal.SIGKILL)
 
 
+def killed_at(kind: str, where: str, number: int, mark: str, folder: Path) -> int | None:
+    """The pid of a maker that was killed at that step; ``None`` when its trial ended before."""
+    hold, reached = folder / f"hold-{number}", folder / f"reached-{number}"
+    hold.touch()
+    command = [sys.executable, "-c", PROGRAM, kind, where, str(number), str(hold), str(reached)]
+    maker = subprocess.Popen(command, env={**os.environ, "ACTORGRID_TEST_MARK": mark})
+    try:
+        until(lambda: maker.poll() is not None or reached.exists(), "the step or the end")
+        ended = maker.poll()
+        assert not ended, "the last trial was not disturbed"
+        return maker.pid if ended is None else None
+    finally:
+        maker.kill()
+        maker.wait()
+        hold.unlink()  # what is below goes on, without its maker
+
+
 @pytest.mark.parametrize("where", ["maker", "below"])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
 def test_a_trial_whose_maker_is_killed_leaves_no_process(kind: str, where: str, mark: str, tmp_path: Path) -> None:
     if not (found := choose(kind)).holds:
         pytest.skip(f"this machine offers no {kind}: {found.why}")
     reached = 0
-    for number in range(1, STEPS):
-        flag = tmp_path / str(number)
-        command = [sys.executable, "-c", PROGRAM, kind, where, str(number), str(flag)]
-        maker = subprocess.Popen(command, env={**os.environ, "ACTORGRID_TEST_MARK": mark})
-        try:
-            until(lambda: maker.poll() is not None or flag.exists(), "the step or the end")
-            if maker.poll() is not None:
-                break
-            reached += 1
-        finally:
-            maker.kill()
-            maker.wait()
-        flag.unlink()  # what is below goes on, without its maker
-        left = Path(found.folder) / f"{groups.PREFIX}probe-{maker.pid}"
+    while (maker := killed_at(kind, where, reached + 1, mark, tmp_path)) is not None:
+        reached += 1
+        left = Path(found.folder) / f"{groups.PREFIX}probe-{maker}"
         if kind == "freezer":
             next_start(kind, left)  # what was frozen by then can neither run nor end before that
-        until(lambda: not marked(mark), f"the end of all that was forked, killed at step {number}")
+        until(lambda: not marked(mark), f"the end of all that was forked, killed at step {reached}")
         if kind == "cgroup":
             next_start(kind, left)
-    assert maker.returncode == 0, "the last trial was not disturbed"
     assert reached >= 3
 
 
