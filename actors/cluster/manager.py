@@ -155,9 +155,7 @@ class ClusterManager(Server):
         self._recent.move_to_end(job_id)
         while len(self._recent) > RECENT_JOBS:
             self._recent.popitem(last=False)
-        # A waiter goes on at once, and takes itself off the list it finds itself on: not off the one we go through, or
-        # every second of several would be passed over.
-        for waiter in tuple(self._waiters.pop(job_id, ())):
+        for waiter in tuple(self._waiters.pop(job_id, ())):  # each, going on at once, takes itself off that list
             waiter.set(None)
 
     def _tell_setting(self, key: str, value: Any) -> None:
