@@ -21,6 +21,8 @@ $(BIN)/python:
 # Re-installs when the metadata changes, recompiles when a kernel changes; new .py files need neither.
 $(READY): $(BIN)/python pyproject.toml setup.py $(KERNELS)
 	$(BIN)/python -m pip install --quiet --editable '.[demo,nvidia]'
+	@# An editable install compiles nothing, and where PYTHONDONTWRITEBYTECODE is set every start would compile it all.
+	@$(BIN)/python -m compileall -q -j 2 $(SOURCES)
 	@$(BIN)/python -c 'import actorgrid.hotpath as h; print("hot path: " + ("compiled" if h.COMPILED else "plain Python (no C compiler was found: slower, same answers)"))'
 	@touch $@
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from time import time
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from actorgrid.actors.ledger.command_checks import check, refuse_if_too_new
 from actorgrid.actors.ledger.commands import compare_digest, decode_entry, encode_entry, expire_lock
@@ -39,17 +39,18 @@ from .figures import ledger_figures
 from .last_contact import Heard
 from .lock_leases import LockLeases
 from .queries import Queries
-from .raft_links import RaftLinks
 from .reads import Reads
 from .replica import Voter
 from .stalls import Stalls
 from .subscribers import Followers
 
+if TYPE_CHECKING:
+    from .raft_links import RaftLinks
+
 BACKLOG_MAX = 10_000
 HOUSEKEEPING_S = 1.0
-TICK_S = 0.05
-LONE_TICK_S = 1.0
-"""For a host that has nobody to hear of."""
+TICK_S, LONE_TICK_S = 0.05, 1.0
+"""The second for a host that has nobody to hear of."""
 CATCH_UP_S = 8.0
 WAITS_S = 60.0
 """A proposal waits here at most; by then its caller has repeated it several times."""
@@ -58,10 +59,8 @@ ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
 """A voter that was not heard of for so long may lose its vote to a host that is there."""
-PIECES_A_TURN = 4
-"""Of a snapshot, between two looks at the mailbox: 4,000 records, some 30 ms."""
-ONLY_VOTER = 1
-"""The node of a host that is alone."""
+PIECES_A_TURN = 4  # of a snapshot, between two looks at the mailbox: 4,000 records, some 30 ms
+ONLY_VOTER = 1  # the node of a host that is alone
 
 
 class Consensus(Server):
@@ -118,6 +117,8 @@ class Consensus(Server):
             self._snapshot_due = self._voter.snapshot_index + performance.ledger_snapshot_every
             self.runtime.watch(self._voter.fileno(), self._voter.collect)
             if plan is not None:
+                from .raft_links import RaftLinks  # TLS and X.509 come with it: 5 MB that a host alone does without
+
                 self._links = RaftLinks(
                     self.runtime,
                     plan,

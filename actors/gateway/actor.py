@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actorgrid.errors import ActorGridError, CallTimeout, PortInUse, StartFailed
 from actorgrid.supervisors.runtime import Waiter
@@ -22,7 +22,9 @@ from .server.bridge import Bridge
 from .server.hub import Hub, Resynced
 from .server.listener import listen, remember, remembered, url_of
 from .server.loop import DRAIN_S, LoopThread
-from .server.tls_listener import Certificate, SecuredDoor
+
+if TYPE_CHECKING:
+    from .server.tls_listener import Certificate
 
 START_TIMEOUT_S = 20.0
 REBIND_S = 3.0
@@ -63,6 +65,8 @@ class Gateway(Server):
         BlobStore(paths.blobs_dir).clear_drafts()
         certificate, secured = None, None
         if self.host.place is not None:
+            from .server.tls_listener import Certificate, SecuredDoor  # with X.509: 3 MB that a host alone does without
+
             certificate = Certificate(paths.security_dir)
             secured = SecuredDoor(await self._listen_again(self._listen_afar), certificate)
             self.every(LOOK_S, lambda: self._look(certificate))

@@ -38,7 +38,7 @@ from actorgrid.transports.unix.system import sweep
 
 from .children import CHILDREN, OF_A_CLUSTER
 from .context import HostContext
-from .idle_memory import give_back_file_pages
+from .idle_memory import fill_gaps, give_back_file_pages
 from .lock import AgentLock, handed_down
 from .logs import AgentLog, logging_to
 from .messages import HostAddress, HostRestarts, HostStopped
@@ -57,6 +57,8 @@ _STOP_S_MAX = 4 * 3600.0
 _SUPERVISOR = "actorgrid.actors.host.supervisor:HostSupervisor"
 # Loaded once, before the fork, and shared by all processes: each would cost every process its own copy.
 _PRELOAD = ("aiohttp", "aiohttp.web", "uvloop", "pydantic", "msgpack", "prometheus_client", "psutil", "sqlite3")
+# What servers load only on a host of a cluster, and then several of them.
+_PRELOAD_OF_A_CLUSTER = ("actorgrid.actors.consensus.raft_links", "actorgrid.actors.gateway.server.tls_listener")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 log = logging.getLogger("actorgrid.boot")
@@ -133,8 +135,9 @@ def _run(
     title = getproctitle()
     setproctitle("actorgrid: up")
     ensure_token(paths)
-    _preload(specs)
+    _preload(specs, taken is not None)
     gc.collect()
+    fill_gaps()
     gc.freeze()
     gc.enable()
     try:
@@ -157,8 +160,9 @@ def _take_place(
     return take_place(paths, settings, join, say)
 
 
-def _preload(specs: Sequence[ChildSpec]) -> None:
-    for module in (*_PRELOAD, "actorgrid.actors.host.supervisor", *(spec.module for spec in specs)):
+def _preload(specs: Sequence[ChildSpec], of_a_cluster: bool) -> None:
+    more = _PRELOAD_OF_A_CLUSTER if of_a_cluster else ()
+    for module in (*_PRELOAD, *more, "actorgrid.actors.host.supervisor", *(spec.module for spec in specs)):
         try:
             importlib.import_module(module)
         except ImportError as error:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import actorgrid
 
 from .figures import Figure, registry
-from .machine import pss_mb
+from .machine import agent_processes, pss_mb
 
 SETTLE_S = 5.0
 
@@ -52,6 +52,36 @@ def idle(runs: int) -> Iterator[Figure]:
         largest = max(parts, key=lambda title: parts[title])
         note = f"{len(parts)} processes, largest {largest}: {parts[largest]:.0f} MB"
         yield Figure("idle agent, PSS without workers", "MB", sizes, False, must=120, stretch=70, note=note)
+
+
+PSS_MB_MUST = {"consensus": 16.5, "gateway": 17.5, "gpu_coordinator": 15.0, "worker_manager": 15.0, "up": 13.0}
+OTHER_PSS_MB_MUST = 12.5
+START_CPU_S_MUST = {"up": 1.0, "host": 0.15}
+OTHER_START_CPU_S_MUST = 0.1
+"""Measured plus about a tenth of memory and a third of CPU: what comes on top is a library that came along."""
+
+
+@registry.add("processes")
+def processes(runs: int) -> Iterator[Figure]:
+    """Each process of a host: its memory when it idles, and the CPU it took to come up."""
+    memory: dict[str, list[float]] = {}
+    start_s: dict[str, list[float]] = {}
+    for _ in range(runs):
+        with actorgrid.LocalCluster(gpus=8) as cluster:
+            for name, process in agent_processes(cluster.pid):
+                times = process.cpu_times()
+                start_s.setdefault(name, []).append(times.user + times.system)
+            threading.Event().wait(SETTLE_S)
+            for name, process in agent_processes(cluster.pid):
+                memory.setdefault(name, []).append(process.memory_full_info().pss / 1e6)
+    for name, sizes in memory.items():
+        must = PSS_MB_MUST.get(name, OTHER_PSS_MB_MUST)
+        yield Figure(f"idle {name}, PSS", "MB", sizes, False, must=must)
+    for name, seconds in start_s.items():
+        must = START_CPU_S_MUST.get(name, OTHER_START_CPU_S_MUST)
+        yield Figure(f"start of {name}, CPU", "s", seconds, False, must=must)
+    totals = [sum(each) for each in zip(*start_s.values(), strict=True)]
+    yield Figure("start of an agent, CPU without workers", "s", totals, False, must=1.5, stretch=0.8)
 
 
 def _cpu_ms(arguments: list[str]) -> float:

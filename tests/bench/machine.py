@@ -6,6 +6,8 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,16 @@ def _cpu() -> str:
 def _commit() -> str:
     asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return asked.stdout.strip()
+
+
+def agent_processes(pid: int) -> Iterator[tuple[str, psutil.Process]]:
+    """The processes of an agent by the names of their servers, without workers and what starts them."""
+    front = psutil.Process(pid)
+    for process in [front, *front.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            name = " ".join(process.cmdline()).removeprefix("actorgrid: ").strip()
+            if name == "worker_manager" or not any(word in name for word in ("worker", "shim", "zygote", "guard")):
+                yield name, process
 
 
 def pss_mb(pid: int) -> tuple[float, dict[str, float]]:

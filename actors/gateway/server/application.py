@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from aiohttp import web
 
@@ -55,7 +55,9 @@ from .hub import Hub
 from .openapi import document
 from .rights import check_route
 from .route import TRAIL, Call, Route, Trail
-from .tls_listener import Certificate
+
+if TYPE_CHECKING:
+    from .tls_listener import Certificate
 
 log = logging.getLogger("actorgrid.gateway")
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import uvloop
 from aiohttp import web
@@ -25,7 +25,9 @@ from .bridge import Bridge
 from .codec import encode_json
 from .connections import CONNECTIONS_MAX, OF_VISITOR_MAX, UNPROVEN_S, Connections
 from .hub import Hub
-from .tls_listener import SecuredDoor
+
+if TYPE_CHECKING:
+    from .tls_listener import SecuredDoor
 
 FIRST_REQUEST_S = 15.0
 """A connection must bring the head of its first request within this time."""
