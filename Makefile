@@ -9,6 +9,9 @@ KERNELS := $(wildcard hotpath/*.pyx hotpath/*.pxd)
 # Through the links, so that ruff sees actorgrid.actors and bans a bare `actors`.
 SOURCES := $(wildcard actorgrid/*/) $(wildcard actorgrid/*.py) tests setup.py
 
+# Agents, servers and commands are started by the thousand: none of them should have to compile all of our modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run venv test test-system coverage lint types bench soak sanitize wheel clean
 .DEFAULT_GOAL := run
 

@@ -12,6 +12,7 @@ FAST_SEEDS_MAX = 60
 FAST = [name for name, mutant in MUTANTS.items() if mutant.fast]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", FAST)
 def test_a_mutant_is_caught_fast(name: str) -> None:
     hunted = catalogue.hunt(name, FAST_SEEDS_MAX)

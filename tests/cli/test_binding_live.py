@@ -10,7 +10,7 @@ import actorgrid
 
 from .conftest import Starting, until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
 
 def test_status_and_why_name_the_resource_that_is_short(starting: Starting) -> None:

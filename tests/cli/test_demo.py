@@ -246,6 +246,7 @@ def run_demo(*arguments: str, timeout_s: float = 150) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.system
 def test_the_demo_renders_on_a_real_host_and_reports_every_step(tmp_path: Path) -> None:
     from PIL import Image
 

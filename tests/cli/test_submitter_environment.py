@@ -93,6 +93,7 @@ def test_a_host_that_is_named_by_its_url_gets_it_only_when_asked(
     assert sent["LR"] == "2" and sent["PATH"] == os.environ["PATH"] and "ACTORGRID_TOKEN" not in sent
 
 
+@pytest.mark.system
 @pytest.mark.timeout(120)
 def test_on_a_host_that_is_alone_a_job_runs_as_it_would_here(host: Host, tmp_path: Path) -> None:
     venv = tmp_path / "venv/bin"

@@ -15,7 +15,7 @@ import pytest
 
 from actorgrid.actors.gpu.vendors.nvidia import traces_of_nvidia
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 
 
 def start(data_dir: Path, *options: str, **variables: str) -> subprocess.Popen[str]:

@@ -314,6 +314,7 @@ def test_allocations_show_who_holds_what(client: Client) -> None:
 # -- the cluster's own life
 
 
+@pytest.mark.system
 def test_nothing_is_left_behind() -> None:
     cluster = LocalCluster(gpus=1)
     pid, folder, runtime = cluster.pid, cluster.data_dir, HostPaths(cluster.data_dir).runtime_dir
@@ -323,6 +324,7 @@ def test_nothing_is_left_behind() -> None:
     assert gone(pid) and not folder.exists() and not runtime.exists()
 
 
+@pytest.mark.system
 def test_settings_and_a_data_directory_of_ones_own(tmp_path: Path) -> None:
     with LocalCluster(gpus=0, data_dir=tmp_path / "host", settings={"work.kill_grace_s": 1.5}) as cluster:
         client = cluster.client()
@@ -340,6 +342,7 @@ def test_a_start_that_fails_says_why() -> None:
         LocalCluster(hosts=3)
 
 
+@pytest.mark.system
 def test_a_cluster_ends_with_the_process_that_made_it() -> None:
     code = "import actorgrid, os; c = actorgrid.LocalCluster(gpus=1); print(c.pid, c.data_dir, flush=True); os._exit(1)"
     made = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=60)
@@ -348,6 +351,7 @@ def test_a_cluster_ends_with_the_process_that_made_it() -> None:
     subprocess.run(["rm", "-rf", folder, str(HostPaths(Path(folder)).runtime_dir)], check=True)
 
 
+@pytest.mark.system
 def test_a_cluster_made_in_a_thread_outlives_the_thread() -> None:
     made: list[LocalCluster] = []
     thread = threading.Thread(target=lambda: made.append(LocalCluster(gpus=1)))

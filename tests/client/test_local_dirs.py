@@ -16,7 +16,7 @@ import pytest
 from actorgrid.client import local_dirs
 from tests.processes import is_alive, until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.system, pytest.mark.timeout(120)]
 OPENS = """
 import actorgrid, os, sys
 cluster = actorgrid.LocalCluster(gpus=1)

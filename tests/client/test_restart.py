@@ -51,6 +51,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     agent.end(signal.SIGTERM)
 
 
+@pytest.mark.system
 def test_tasks_and_jobs_outlive_a_killed_agent(agent: Agent, tmp_path: Path) -> None:
     def wait_for(gate: str, mark: str) -> str:
         with open(mark, "a") as file:

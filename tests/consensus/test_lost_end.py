@@ -13,9 +13,6 @@ from tests.consensus.rig import AT
 from tests.consensus.test_actor import MakeHost
 from tests.consensus.test_cluster import Town, three, town  # noqa: F401 - fixtures
 
-STARTED_WITHIN_S = 7.0
-"""Less than a host waits for a leader before it starts without one."""
-
 
 def cut(folder: Path, count: int) -> None:
     """Take the last *count* bytes from the log, and its mark."""
@@ -35,10 +32,8 @@ def test_a_voter_whose_leader_knows_that_it_lost_its_end_does_not_start(three: T
     folder = town.contexts[lost].paths.ledger_dir
     town.kill(lost)
     cut(folder, 500)
-    began = town.node.monotonic()
     with pytest.raises(LogCorrupted, match="lost") as raised:
         town.start(lost)
-    assert town.node.monotonic() - began < STARTED_WITHIN_S
     assert "actorgrid leave --host" in raised.value.hint and "--join" in raised.value.hint
     town.live.pop(lost, None)
     town.propose(set_setting("a", 9, "me", AT), town.leader or "")  # the others go on

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from actorgrid.errors import RestartIntensityExceeded
 from actorgrid.supervisors.child import SupervisorFlags
@@ -109,6 +110,7 @@ def test_a_host_whose_child_dies_again_and_again_stops_the_others_and_says_why(t
     assert seen[-2:] == ["last stop", "first stop"]
 
 
+@pytest.mark.system
 def test_actorgrid_up_says_on_stderr_which_server_did_not_stay_up(tmp_path: Path) -> None:
     agent = Agent(tmp_path / "data")
     command = [argument for argument in agent.command() if argument != "--json"]
