@@ -19,17 +19,21 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "needs Python 3.11 or newer (set PYTHON=...)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "this python3 has no venv module (Debian/Ubuntu: apt install python3-venv python3-dev)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 
-# Re-installs when the metadata changes, recompiles when a kernel changes; new .py files need neither.
+# Re-installs when the metadata changes, recompiles the kernels that changed; new .py files need neither. What builds
+# the kernels stays in the environment: an isolated build would fetch and unpack it anew each time.
 $(READY): $(BIN)/python pyproject.toml setup.py $(KERNELS)
-	$(BIN)/python -m pip install --quiet --editable '.[demo,nvidia]'
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' >$(VENV)/build-requires
+	$(BIN)/python -m pip install --quiet --requirement $(VENV)/build-requires
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[demo,nvidia]'
 	@# An editable install compiles nothing, and where PYTHONDONTWRITEBYTECODE is set every start would compile it all.
 	@$(BIN)/python -m compileall -q -j 2 $(SOURCES)
 	@$(BIN)/python -c 'import actorgrid.hotpath as h; print("hot path: " + ("compiled" if h.COMPILED else "plain Python (no C compiler was found: slower, same answers)"))'
 	@touch $@
 
+# --group needs pip 25.1: newer than what comes with Python 3.11 and 3.12.
 $(TESTING): $(READY)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --group test
 	@touch $@
 

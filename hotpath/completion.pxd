@@ -1,5 +1,7 @@
 """A task of the typical mix, as the tables of expected completion reckon with it, and how such a table is read."""
 
+from cpython.array cimport array
+
 
 cdef enum:
     CPU_KEPT = 11               # sixteenths; see reference/completion.py
@@ -13,6 +15,13 @@ cdef struct Task:
 
 
 cdef int listed(object tasks, Task* into) except -1
+
+
+cdef inline int* ints(array values) except NULL:
+    """What is in an array of C ints. A typed memoryview would double the C of each kernel that has one."""
+    if values.typecode != "i":
+        raise TypeError(f"an array of 'i' is needed, not of {values.typecode!r}")
+    return values.data.as_ints
 
 
 cdef inline long long worth_between(const int* line, Py_ssize_t cpu_buckets, int cpu_shift, long long cpu) noexcept nogil:

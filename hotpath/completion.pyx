@@ -1,7 +1,7 @@
 # cython: cdivision=True
 """Expected completion, compiled. Contract and prose: ``reference/completion.py``."""
 
-from array import array as new_array
+from cpython.array cimport array, clone
 
 from actorgrid.hotpath.reference.completion import (
     COUNT_UNIT as _COUNT_UNIT,
@@ -28,6 +28,9 @@ cdef enum:
 
 assert (UNIT, DRAWN_TENTHS, USE_TENTHS, USE_OF_SEVERAL_TENTHS, CPU_KEPT, COUNT_UNIT, CPU_MAX, PART_BITS) == (
     _UNIT, _DRAWN_TENTHS, _USE_TENTHS, _USE_OF_SEVERAL_TENTHS, _CPU_KEPT, _COUNT_UNIT, _CPU_MAX, _PART_BITS)
+
+cdef array NO_INTS = array("i")
+
 
 cdef int listed(object tasks, Task* into) except -1:
     cdef int at = 0
@@ -66,9 +69,9 @@ def share_worth(tasks, prices):
         for at in range(sizes):
             if priced[at].milli <= free:
                 packed[free] = max(packed[free], packed[free - priced[at].milli] + priced[at].weight)
-    worths, cpus = new_array("i", bytes(4 * WHOLE)), new_array("i", bytes(4 * WHOLE))
-    cdef int[:] of_worth = worths
-    cdef int[:] of_cpu = cpus
+    cdef array worths = clone(NO_INTS, WHOLE, zero=True), cpus = clone(NO_INTS, WHOLE, zero=True)
+    cdef int* of_worth = ints(worths)
+    cdef int* of_cpu = ints(cpus)
     for free in range(WHOLE):
         of_worth[free] = <int>((DRAWN_TENTHS * drawn[free] + (10 - DRAWN_TENTHS) * packed[free]) // 10)
         of_cpu[free] = <int>(asked[free])
@@ -81,13 +84,13 @@ def whole_worth(tasks, shares, Py_ssize_t cpu_buckets, int cpu_shift, int wholes
     cdef int count = listed(tasks, all), at, whole
     cdef Py_ssize_t bucket
     cdef long long total, mass, has, needed, worth, rest, share, shares_taken = shares.taken, used
-    cdef const int[:] share_worths = shares.worth
-    cdef const int[:] share_cpus = shares.cpu
-    streams = new_array("i", bytes(4 * cpu_buckets * (wholes + 1)))
-    found = new_array("i", bytes(4 * cpu_buckets * (wholes + 1)))
-    cdef int[:] of_streams = streams
-    cdef int[:] of_found = found
-    cdef int* stream = &of_streams[0]
+    cdef array worths = shares.worth, cpus = shares.cpu     # held here while only their ints are used
+    cdef const int* share_worths = ints(worths)
+    cdef const int* share_cpus = ints(cpus)
+    cdef array streams = clone(NO_INTS, cpu_buckets * (wholes + 1), zero=True)
+    cdef array found = clone(NO_INTS, cpu_buckets * (wholes + 1), zero=True)
+    cdef int* stream = ints(streams)
+    cdef int* of_found = ints(found)
     with nogil:
         for whole in range(1, wholes + 1):
             for bucket in range(cpu_buckets):

@@ -10,6 +10,7 @@ The scores themselves are told in prose in ``reference/score_table.py``, which g
 """
 
 cimport cython
+from cpython.array cimport array
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
@@ -24,7 +25,7 @@ from actorgrid.hotpath.reference.model_price import (
     SHORTAGE_FREE as _SHORTAGE_FREE,
 )
 
-from .completion cimport CPU_KEPT, worth_between
+from .completion cimport CPU_KEPT, ints, worth_between
 
 cdef extern from *:
     """
@@ -263,17 +264,17 @@ cdef class ScoreTable:
     def set_completion(self, list tables, list shares, int cpu_buckets, int cpu_shift, int wholes):
         """Expected completion by kind; before ``set_mix``, which works out all scores anew."""
         cdef Py_ssize_t kind, size = cpu_buckets * (wholes + 1)
-        cdef const int[:] values
+        cdef array values
         self.completion = <int*>grown(self.completion, len(tables) * size, sizeof(int))
         self.partial = <int*>grown(self.partial, len(tables) * WHOLE, sizeof(int))
         self.partial_cpu = <int*>grown(self.partial_cpu, len(tables) * WHOLE, sizeof(int))
         for kind in range(len(tables)):
             values = tables[kind]
-            memcpy(self.completion + kind * size, &values[0], size * sizeof(int))
+            memcpy(self.completion + kind * size, ints(values), size * sizeof(int))
             values = shares[kind].worth
-            memcpy(self.partial + kind * WHOLE, &values[0], WHOLE * sizeof(int))
+            memcpy(self.partial + kind * WHOLE, ints(values), WHOLE * sizeof(int))
             values = shares[kind].cpu
-            memcpy(self.partial_cpu + kind * WHOLE, &values[0], WHOLE * sizeof(int))
+            memcpy(self.partial_cpu + kind * WHOLE, ints(values), WHOLE * sizeof(int))
         self.cpu_buckets, self.cpu_shift, self.wholes = cpu_buckets, cpu_shift, wholes
 
     # -- rows

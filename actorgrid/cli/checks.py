@@ -26,10 +26,10 @@ SLOW_SYNC_S = 0.02
 LATE_S = 15 * 86_400
 """A certificate with less left than this should have been renewed long ago."""
 VENDORS = {
-    # library, device node that says there is hardware, extra that uses it
+    # library, device node that says there is hardware, extra that reads it (none yet: such GPUs are declared)
     "nvidia": ("libnvidia-ml.so.1", "/dev/nvidiactl", "actorgrid[nvidia]"),
-    "amd": ("libamd_smi.so", "/dev/kfd", "actorgrid[amd]"),
-    "intel": ("libze_loader.so.1", "/dev/dri/renderD128", "actorgrid[intel]"),
+    "amd": ("libamd_smi.so", "/dev/kfd", None),
+    "intel": ("libze_loader.so.1", "/dev/dri/renderD128", None),
 }
 LIBRARY_DIRS = ("/usr/lib/wsl/lib", "/opt/rocm/lib", "/usr/local/cuda/lib64")
 
@@ -263,7 +263,11 @@ def check_vendors() -> Iterator[Finding]:
     for vendor, (library, node, extra) in VENDORS.items():
         path, device = find_library(library), os.path.exists(node)
         if device and not path:
-            fix = f"install the vendor's management library, then pip install '{extra}'"
+            fix = (
+                f"install the vendor's management library, then pip install '{extra}'"
+                if extra
+                else "declare its GPUs (gpus.declared): actorgrid does not read this vendor's by itself yet"
+            )
             yield Finding("gpus", "note", f"{vendor}: {node} is there, but {library} is not", fix)
         elif path and not device:
             yield Finding(
