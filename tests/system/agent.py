@@ -15,6 +15,7 @@ import psutil
 
 import actorgrid
 from tests.processes import is_alive, until
+from tests.system.programs import installed
 
 SERVERS = (
     "consensus",
@@ -36,6 +37,8 @@ class Agent:
         self.data_dir = data_dir
         self.gpus = gpus
         self.settings = list(settings)
+        self.program: Path | None = None
+        """The tree that its processes load, where it is another than the venv's."""
         self.process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
         self._clients: list[Any] = []
@@ -47,7 +50,9 @@ class Agent:
 
     def start(self) -> Agent:
         """Start and wait until it is ready."""
-        self.process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            self.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment()
+        )
         assert self.process.stdout is not None
         if not select.select([self.process.stdout], [], [], READY_S)[0]:
             raise AssertionError(f"the agent said nothing in {READY_S:g} s")
@@ -58,20 +63,26 @@ class Agent:
             raise AssertionError(f"the agent did not come up: {line!r} {self.process.stderr.read()!r}")
         return self
 
+    def environment(self) -> dict[str, str]:
+        """What its processes and commands are started with."""
+        return dict(os.environ) if self.program is None else installed(self.program)
+
     def client(self) -> actorgrid.Client:
         """A client of the running agent; closed with the agent."""
         client = actorgrid.connect(data_dir=self.data_dir)
         self._clients.append(client)
         return client
 
-    def cli(self, *arguments: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
+    def cli(
+        self, *arguments: str, check: bool = True, timeout_s: float = 60, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
         """Run one command of the command line against this agent."""
         done = subprocess.run(
             [sys.executable, "-m", "actorgrid", *arguments],
             capture_output=True,
             text=True,
-            timeout=60,
-            env={**os.environ, "ACTORGRID_DATA_DIR": str(self.data_dir)},
+            timeout=timeout_s,
+            env={**self.environment(), "ACTORGRID_DATA_DIR": str(self.data_dir)},
             **options,
         )
         assert not check or done.returncode == 0, done.stdout + done.stderr

@@ -50,7 +50,8 @@ class ClusterHost(Agent):
     def command(self, *extra: str) -> list[str]:
         where = ["--data-dir", str(self.data_dir), "--port", str(self.base_port), "--gpus", self.gpus]
         first, self.first = self.first, []
-        return [sys.executable, "-m", "actorgrid", "up", "--json", *where, *first, *extra]
+        flags = [part for setting in self.settings for part in ("--set", setting)]
+        return [sys.executable, "-m", "actorgrid", "up", "--json", *where, *flags, *first, *extra]
 
     def found(self) -> ClusterHost:
         self.first = ["--listen", ADDRESS]
@@ -69,7 +70,7 @@ class ClusterHost(Agent):
 
     def refused_up(self) -> dict[str, Any]:
         """The error that a start ends with."""
-        done = subprocess.run(self.command(), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(self.command(), capture_output=True, text=True, timeout=60, env=self.environment())
         assert done.returncode, done.stdout
         error: dict[str, Any] = json.loads(done.stdout)["error"]
         return error

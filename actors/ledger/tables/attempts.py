@@ -111,11 +111,11 @@ class Attempts:
         job, attempt, rank = self._find_member(command)
         if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
             raise WrongState(f"attempt {command['attempt_id']} is over", asked="start it")
-        wishes = {
-            "cancel_requested": job["cancel_requested"],
-            "preemption": attempt.get("preemption"),
-            "superseded": attempt.get("superseded"),
-        }
+        wishes = {"cancel_requested": job["cancel_requested"], "preemption": attempt.get("preemption")}
+        # Only where it was wished, which takes a command that all members know: answers are part of what voters must
+        # agree on, and those of the version before have no such field.
+        if attempt.get("superseded") is not None:
+            wishes["superseded"] = attempt["superseded"]
         if rank is not None:
             wishes["ending"] = attempt["ending"]
         if _part(attempt, rank)["state"] == RUNNING:
