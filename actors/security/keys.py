@@ -111,9 +111,9 @@ def forget_authority(folder: Path, generation: int) -> None:
     authority_file(folder, generation).unlink(missing_ok=True)
 
 
-def seal_authority(authority: Authority, voter: x509.Certificate, once: ec.EllipticCurvePrivateKey) -> bytes:
-    """The authority's key, for the voter with this certificate. *once*: a new key, used for nothing else."""
-    return seal(voter, once, key_bytes(authority.key), _purpose(authority.cluster_id, authority.generation))
+def seal_authority(authority: Authority, voter: x509.Certificate) -> bytes:
+    """The authority's key, for the voter with this certificate."""
+    return seal(voter, key_bytes(authority.key), _purpose(authority.cluster_id, authority.generation))
 
 
 def unseal_authority(key: ec.EllipticCurvePrivateKey, sealed: bytes, bundle: TrustBundle, generation: int) -> Authority:

@@ -1,9 +1,9 @@
 """Secrets closed for one reader: for a host by its certificate's key, or for this host by a key of its own.
 
-*seal* is an integrated encryption scheme (ECIES; Abdalla, Bellare, Rogaway, "DHIES", 1999; the order of steps is that
-of HPKE's base mode, RFC 9180): a key pair used once, ECDH on P-256 with the reader's key, HKDF-SHA256 over both public
-keys and the purpose, AES-256-GCM. The reader's key signs in TLS as well; ECDSA and ECIES on one key are jointly secure
-(Degabriele, Lehmann, Paterson, Smart, Strefler, "On the Joint Security of Encryption and Signature in EMV", 2012).
+*seal* is HPKE (RFC 9180) in base mode as ``cryptography`` has it: P-256 for the reader's key, HKDF-SHA256, AES-256-GCM.
+The reader's key signs in TLS as well; ECDSA and such an encryption on one key are jointly secure (Degabriele, Lehmann,
+Paterson, Smart, Strefler, "On the Joint Security of Encryption and Signature in EMV", 2012). *unseal* opens also
+what a host of version 0.1 sealed, which a ledger may still hold (docs/decisions/0026).
 
 What is sealed says nothing about who sealed it: send it over an authenticated link, and check what comes out (the key
 of an authority has to fit a certificate that is trusted already, ``keys.py``).
@@ -14,11 +14,14 @@ one purpose opens for no other.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from cryptography import x509
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -30,24 +33,22 @@ WRAP_KEY_BYTES = 32
 NONCE_BYTES = 12
 SEALED_BYTES_MAX = 64 * 1024
 _POINT_BYTES = 65
-_SEAL_LABEL, _WRAP_LABEL = b"actorgrid seal 1\0", b"actorgrid wrap 1\0"
+_SEAL_LABEL, _WRAP_LABEL = b"actorgrid seal 2\0", b"actorgrid wrap 1\0"
+_SEAL_LABEL_0_1 = b"actorgrid seal 1\0"
+_SUITE = Suite(KEM.P256, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 
 
-def seal(reader: x509.Certificate, once: ec.EllipticCurvePrivateKey, secret: bytes, purpose: str) -> bytes:
-    """*secret* for whoever has the key of the *reader*'s certificate.
+def seal(reader: x509.Certificate, secret: bytes, purpose: str) -> bytes:
+    """*secret* for whoever has the key of the *reader*'s certificate: the encapsulated key, then the text and its tag.
 
-    *once* is a new P-256 key that is used for nothing else and forgotten. Raises CertificateRefused for a certificate
-    with another kind of key.
+    Raises CertificateRefused for a certificate with another kind of key.
     """
     assert len(secret) <= SEALED_BYTES_MAX, len(secret)
-    their_key = p256_key(reader)
-    point = _point(once.public_key())
-    key, nonce = _derive(once.exchange(ec.ECDH(), their_key), point, _point(their_key), purpose)
-    return point + AESGCM(key).encrypt(nonce, secret, None)
+    return _SUITE.encrypt(secret, p256_key(reader), info=_SEAL_LABEL + purpose.encode())
 
 
 def unseal(key: ec.EllipticCurvePrivateKey, sealed: bytes, purpose: str) -> bytes:
-    """What was sealed for the holder of *key*. Raises KeyUnusable when it was not, or was changed."""
+    """What was sealed for the holder of *key*, a P-256 key. Raises KeyUnusable when it was not, or was changed."""
     refusal = KeyUnusable(
         "what was sealed does not open with this host's key",
         asked=purpose[:80],
@@ -55,12 +56,11 @@ def unseal(key: ec.EllipticCurvePrivateKey, sealed: bytes, purpose: str) -> byte
     )
     if not _POINT_BYTES < len(sealed) <= SEALED_BYTES_MAX + _POINT_BYTES + 16:
         raise refusal
-    point = sealed[:_POINT_BYTES]
+    # Nothing in the bytes says which form they have. Both are authenticated, so at most one opens.
+    with suppress(ValueError, InvalidTag):
+        return _SUITE.decrypt(sealed, key, info=_SEAL_LABEL + purpose.encode())
     try:
-        sender = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), point)
-        shared = key.exchange(ec.ECDH(), sender)
-        opener, nonce = _derive(shared, point, _point(key.public_key()), purpose)
-        return AESGCM(opener).decrypt(nonce, sealed[_POINT_BYTES:], None)
+        return _open_0_1(key, sealed, purpose)
     except (ValueError, InvalidTag) as error:
         raise refusal from error
 
@@ -81,12 +81,11 @@ def unwrap(wrap_key: bytes, wrapped: bytes, purpose: str) -> bytes:
         raise KeyUnusable("it was wrapped with another key, or damaged", asked=purpose[:80]) from error
 
 
-def _point(key: ec.EllipticCurvePublicKey) -> bytes:
-    return key.public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
-
-
-def _derive(shared: bytes, sender: bytes, reader: bytes, purpose: str) -> tuple[bytes, bytes]:
-    # The key is new for every message, so its nonce may come from the same derivation.
-    info = _SEAL_LABEL + sender + reader + purpose.encode()
-    out = HKDF(SHA256(), WRAP_KEY_BYTES + NONCE_BYTES, None, info).derive(shared)
-    return out[:WRAP_KEY_BYTES], out[WRAP_KEY_BYTES:]
+def _open_0_1(key: ec.EllipticCurvePrivateKey, sealed: bytes, purpose: str) -> bytes:
+    """What version 0.1 sealed: ECDH with a key used once, HKDF over both public keys and the purpose, AES-256-GCM."""
+    point = sealed[:_POINT_BYTES]
+    sender = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), point)
+    reader = key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+    info = _SEAL_LABEL_0_1 + point + reader + purpose.encode()
+    out = HKDF(SHA256(), WRAP_KEY_BYTES + NONCE_BYTES, None, info).derive(key.exchange(ec.ECDH(), sender))
+    return AESGCM(out[:WRAP_KEY_BYTES]).decrypt(out[WRAP_KEY_BYTES:], sealed[_POINT_BYTES:], None)

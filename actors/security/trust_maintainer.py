@@ -205,7 +205,7 @@ class Keeping:
             command = commands.publish_bundle(step.bundle.to_plain(), now_s)
             self._server.log.info("the trust bundle, version %d: %s", step.bundle.version, step.why)
         elif isinstance(step, trust_policy.Seal):
-            sealed = seal_authority(step.authority, step.certificate, new_private_key()).hex()
+            sealed = seal_authority(step.authority, step.certificate).hex()
             generation = step.authority.generation
             command = commands.seal_authority(step.host_id, generation, step.fingerprint, sealed, now_s)
             self._server.log.info("sending the key of the authority's generation %d to %s", generation, step.host_id)

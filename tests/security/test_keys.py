@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +19,6 @@ from actorgrid.actors.security.keys import (
     forget_authority,
     key_bytes,
     load_authority,
-    new_private_key,
     read_key,
     seal_authority,
     store_authority,
@@ -134,7 +134,7 @@ def test_a_write_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_a_new_voter_opens_what_was_sealed_for_it_and_nobody_else_does() -> None:
     cluster = Cluster()
     voter, other = cluster.host("host-b"), cluster.host("host-c")
-    sealed = seal_authority(cluster.authority, voter.certificate, new_private_key())
+    sealed = seal_authority(cluster.authority, voter.certificate)
     back = unseal_authority(voter.key, sealed, cluster.bundle, 1)
     assert key_bytes(back.key) == key_bytes(cluster.authority.key)
     with pytest.raises(KeyUnusable, match="does not open"):
@@ -144,14 +144,14 @@ def test_a_new_voter_opens_what_was_sealed_for_it_and_nobody_else_does() -> None
 def test_a_sealed_key_that_is_not_the_trusted_authoritys_is_refused() -> None:
     cluster = Cluster()
     voter = cluster.host("host-b")
-    sealed = seal_authority(new_authority(CLUSTER), voter.certificate, new_private_key())
+    sealed = seal_authority(new_authority(CLUSTER), voter.certificate)
     with pytest.raises(CertificateRefused, match="not that of the authority"):
         unseal_authority(voter.key, sealed, cluster.bundle, 1)
 
 
 def test_what_was_closed_for_one_purpose_opens_for_no_other() -> None:
     voter = Cluster().host("host-b")
-    sealed = seal(voter.certificate, new_private_key(), b"secret", "one")
+    sealed = seal(voter.certificate, b"secret", "one")
     assert unseal(voter.key, sealed, "one") == b"secret"
     with pytest.raises(KeyUnusable):
         unseal(voter.key, sealed, "two")
@@ -162,7 +162,7 @@ def test_what_was_closed_for_one_purpose_opens_for_no_other() -> None:
 
 
 VOTER = Cluster().host("host-b")
-SEALED = seal(VOTER.certificate, new_private_key(), b"secret", "one")
+SEALED = seal(VOTER.certificate, b"secret", "one")
 
 
 @given(st.integers(0, len(SEALED) - 1), st.integers(1, 255))
@@ -183,8 +183,33 @@ def test_bytes_that_were_never_sealed_or_wrapped_do_not_open(data: bytes) -> Non
         read_key(data)
 
 
+SEALED_BY_0_1 = bytes.fromhex(
+    "04321bf673163c2f3790c843b6d7551d8ede1d23416c24c940da0dae479f9472bcec6cc918174e59e442eaa9"
+    "dd721cdd3f3118c9ed8172fe1273d19cbe1b812c6c863270832e1eaf6b25686d05dfa6fcf6c7007186c103"
+)
+READER_OF_0_1 = ec.derive_private_key(
+    66614995220559890206543600985895294721319907190388693047580805611098686468397, ec.SECP256R1()
+)
+
+
+def test_what_version_0_1_sealed_still_opens_and_only_as_it_was_sealed() -> None:
+    assert unseal(READER_OF_0_1, SEALED_BY_0_1, "one") == b"secret"
+    for key, sealed, purpose in (
+        (VOTER.key, SEALED_BY_0_1, "one"),
+        (READER_OF_0_1, SEALED_BY_0_1, "two"),
+        (READER_OF_0_1, SEALED_BY_0_1[:-1] + bytes([SEALED_BY_0_1[-1] ^ 1]), "one"),
+    ):
+        with pytest.raises(KeyUnusable, match="does not open"):
+            unseal(key, sealed, purpose)
+
+
+def test_what_is_sealed_is_hpke_of_the_rfc_and_opens_without_our_code() -> None:
+    suite = Suite(KEM.P256, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+    assert suite.decrypt(SEALED, VOTER.key, info=b"actorgrid seal 2\0one") == b"secret"
+
+
 def test_two_seals_of_one_secret_have_nothing_in_common() -> None:
-    once, twice = (seal(VOTER.certificate, new_private_key(), b"secret", "one") for _ in range(2))
+    once, twice = (seal(VOTER.certificate, b"secret", "one") for _ in range(2))
     assert once[:65] != twice[:65] and once[65:] != twice[65:]
 
 

@@ -130,7 +130,7 @@ class Rig:
         if isinstance(step, trust_policy.Publish):
             command = commands.publish_bundle(step.bundle.to_plain(), self.now_s)
         elif isinstance(step, trust_policy.Seal):
-            sealed = seal_authority(step.authority, step.certificate, new_private_key()).hex()
+            sealed = seal_authority(step.authority, step.certificate).hex()
             generation = step.authority.generation
             command = commands.seal_authority(step.host_id, generation, step.fingerprint, sealed, self.now_s)
         else:
