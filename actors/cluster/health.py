@@ -51,6 +51,19 @@ class HostFact:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedFact:
+    """A snapshot of the ledger that host *sender* sent as leader and this one refused, ``ago_s`` ago.
+
+    ``behind``: nothing has come to the ledger here since.
+    """
+
+    sender: str
+    reason: str
+    ago_s: float
+    behind: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerFact:
     """What Consensus on this host said at ``read_at``. Ages are in seconds, of that moment.
 
@@ -63,6 +76,7 @@ class LedgerFact:
     heard_s: Mapping[str, float]
     accepts: bool = True
     stalled_s: float | None = None
+    refused: RefusedFact | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +258,7 @@ def _problems(facts: Facts, views: Mapping[str, HostView]) -> Iterator[Problem]:
         )
     yield from _hosts_missing(facts, views)
     yield from _behind(facts, views)
+    yield from _snapshot_refused(facts)
     for text in facts.own_problems:
         yield Problem(
             "host_short",
@@ -398,6 +413,25 @@ def _behind(facts: Facts, views: Mapping[str, HostView]) -> Iterator[Problem]:
             min(since.values()),
             tuple(since),
         )
+
+
+def _snapshot_refused(facts: Facts) -> Iterator[Problem]:
+    ledger = facts.ledger
+    if ledger is None or ledger.refused is None:
+        return
+    refused = ledger.refused
+    yield Problem(
+        "snapshot_refused",
+        "degraded" if refused.behind else "note",
+        f"this host refused what {_names(facts, (refused.sender,))} sent it, as leader, for the state of the ledger",
+        f"{duration(refused.ago_s)} ago: {refused.reason}; "
+        + ("what this host shows is of before" if refused.behind else "it has come from another leader since"),
+        "on that host: actorgrid ledger verify; if its files are sound, somebody else may have its key: actorgrid leave"
+        " --host NAME --force, then let it join again",
+        ledger.read_at,
+        ledger.read_at - refused.ago_s,
+        (facts.here, refused.sender),
+    )
 
 
 def _waiting(facts: Facts) -> Iterator[Problem]:

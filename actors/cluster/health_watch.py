@@ -14,7 +14,7 @@ from ..ledger.client import LedgerMirror
 from ..ledger.messages import Query
 from ..ledger.tables.trust import BUNDLE
 from ..links.messages import AskLeader
-from .health import AWAY_KNOWN_S, BoundFact, Facts, HostFact, LedgerFact, Verdict, verdict
+from .health import AWAY_KNOWN_S, BoundFact, Facts, HostFact, LedgerFact, RefusedFact, Verdict, verdict
 
 STATUS_S = 2.0
 AWAY_S = 1.0
@@ -66,6 +66,7 @@ class HealthWatch:
                 dict(status["contact_s"]),
                 bool(status["accepts_new_work"]),
                 status.get("commits_stalled_s"),
+                RefusedFact(**refused) if (refused := status.get("snapshot_refused")) else None,
             )
         except ActorGridError as error:
             self._server.log.info("the ledger's status: %s", error)

@@ -22,7 +22,7 @@ from actorgrid.actors.ledger.messages import HandOver, Propose, Proposed, Query,
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.snapshot import FORMAT
 from actorgrid.actors.raft.messages import NO_NODE, Dropped, DroppedLater, Message
-from actorgrid.errors import ActorGridError, MailboxFull, NotLeader, StorageError
+from actorgrid.errors import ActorGridError, LedgerRefused, MailboxFull, NotLeader, StorageError
 from actorgrid.supervisors.gc_pause import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
@@ -40,14 +40,15 @@ from .last_contact import Heard
 from .lock_leases import LockLeases
 from .queries import Queries
 from .reads import Reads
+from .refused_snapshots import RefusedSnapshots
 from .replica import Voter
 from .stalls import Stalls
 from .subscribers import Followers
+from .waiting_proposals import WaitingProposals
 
 if TYPE_CHECKING:
     from .raft_links import RaftLinks
 
-BACKLOG_MAX = 10_000
 HOUSEKEEPING_S = 1.0
 TICK_S, LONE_TICK_S = 0.05, 1.0
 """The second for a host that has nobody to hear of."""
@@ -74,9 +75,7 @@ class Consensus(Server):
         """Recover the state from disk and begin a new term; what is on the disk is applied when this returns."""
         performance = self.host.settings.performance
         self._failed: ActorGridError | None = None
-        self._waiting: dict[tuple[str, int], list[tuple[Waiter, float]]] = {}
-        self._waiting_count = 0
-        self._answers: list[tuple[Waiter, Outcome]] = []
+        self._waiting = WaitingProposals()
         self._gathered = 0
         self._reads = Reads(lambda context: self._voter.read_index(context), lambda: self._voter.ledger.index)
         self._pump_timer: Timer | None = None
@@ -100,6 +99,7 @@ class Consensus(Server):
             lambda host_id, why: self.log.warning("proposals of host %s are not taken: %s", host_id, why),
         )
         self._unreadable_total = 0
+        self._refused_snapshots = RefusedSnapshots()
         self._departures = Departures(self, self._is_led, lambda: not self._ready.done, self.failed)
         plan = self.host.voter
         with collection_paused():
@@ -184,11 +184,7 @@ class Consensus(Server):
     def _give_up(self) -> None:
         """Let go of proposals that were lost on their way to a leader: whoever waited has asked again, or left."""
         oldest = self.runtime.monotonic() - WAITS_S
-        for key, waiters in [entry for entry in self._waiting.items() if entry[1][-1][1] < oldest]:
-            del self._waiting[key]
-            self._waiting_count -= len(waiters)
-            for waiter, _ in waiters:
-                waiter.fail(_not_leader("no leader answered"))
+        self._waiting.give_up(oldest, _not_leader("no leader answered"))
         self._reads.give_up(oldest, _not_leader("no leader answered"))
 
     # -- what the voter tells
@@ -213,10 +209,8 @@ class Consensus(Server):
             self._unreadable(outcome)
         command = done.command
         self._followers.tell(outcome, command.get("at", 0.0), command.get("type", "new_term"))
-        for waiter, since in self._waiting.pop((done.session, done.seq), ()):
-            self._waiting_count -= 1
+        for since in self._waiting.applied((done.session, done.seq), outcome):
             self._commit_times.note(self.runtime.monotonic() - since)
-            self._answers.append((waiter, outcome))
         if self._leading:
             self._put_digest(outcome.index)
         if outcome.index >= self._snapshot_due and not self._snapshot_under_way:
@@ -225,9 +219,7 @@ class Consensus(Server):
     def carried_out(self) -> None:
         """See ``voter.Audience``: those who follow hear of it before those who proposed it."""
         self._followers.flush()
-        answers, self._answers = self._answers, []
-        for waiter, outcome in answers:
-            waiter.set(outcome)
+        self._waiting.answer()
         self._reads.release()
         self._admission.applied()
 
@@ -290,9 +282,20 @@ class Consensus(Server):
     def _leader_host(self) -> str | None:
         if self._leading:
             return str(self.host.host_id)
-        leader = self._voter.leader
+        return self._host_of(self._voter.leader)
+
+    def _host_of(self, node: int) -> str | None:
         members = self._voter.ledger.members
-        return next((str(host_id) for host_id, record in members.items() if record["node"] == leader), None)
+        return next((str(host_id) for host_id, record in members.items() if record["node"] == node), None)
+
+    def snapshot_refused(self, error: LedgerRefused, sender: int) -> None:
+        """See ``voter.Audience``: this host goes on with the state it has, and its start without a leader's."""
+        host_id, index = self._host_of(sender) or f"node {sender}", self._voter.ledger.index
+        self._refused_snapshots.refused(host_id, f"{error.message}: {error.found}", self.runtime.monotonic(), index)
+        self.log.error("from host %s: %s", host_id, error)
+        if not self._ready.done and not index:
+            self.failed(error)  # it has just joined: there is nothing to go on with
+        self._ready.set(None)
 
     def failed(self, error: ActorGridError) -> None:
         """See ``voter.Audience``: tell those who wait, and die."""
@@ -305,10 +308,7 @@ class Consensus(Server):
         self.runtime.crash(error)
 
     def _abandon(self, error: ActorGridError) -> None:
-        waiting, self._waiting, self._waiting_count = self._waiting, {}, 0
-        for waiters in waiting.values():
-            for waiter, _ in waiters:
-                waiter.fail(error)
+        self._waiting.abandon(error)
         self._reads.abandon(error)
 
     # -- what only a leader does
@@ -417,10 +417,7 @@ class Consensus(Server):
             votes = self._leading or self._voter.votes(self._voter.node)
             refuse_here(command, votes, self._voter.ledger.members, self._voter.members)
             self._room.refuse(command["type"])
-            if self._waiting_count >= BACKLOG_MAX:
-                raise MailboxFull(
-                    "too many commands wait for the disk", found=f"{BACKLOG_MAX} waiting", hint="propose it again"
-                )
+            self._waiting.refuse_when_full()
             key = request.session, request.seq
             # In our own log one entry answers both; what went to another host may be lost, and twice does no harm.
             if key not in self._waiting or not self._leading:
@@ -428,9 +425,7 @@ class Consensus(Server):
         except ActorGridError as error:
             self._refused_total[error.code] += 1
             raise
-        waiter = Waiter()
-        self._waiting.setdefault(key, []).append((waiter, self.runtime.monotonic()))
-        self._waiting_count += 1
+        waiter = self._waiting.add(key, self.runtime.monotonic())
         self._gathered += 1
         # A timer of no delay fires when the mailbox is empty: until then, the batch grows.
         if self._gathered >= self.host.settings.performance.ledger_batch_max:
@@ -535,10 +530,8 @@ class Consensus(Server):
             return
         seq, _, session = request.context.partition(b" ")
         key = session.decode(errors="replace"), int(seq) if seq.isdigit() and len(seq) < 20 else -1
-        for waiter, _ in self._waiting.pop(key, ()):
-            self._waiting_count -= 1
-            # An earlier try, or a later one, may have been taken all the same.
-            waiter.fail(_refused(request.reason, taken=True))
+        # An earlier try, or a later one, may have been taken all the same.
+        self._waiting.fail(key, _refused(request.reason, taken=True))
 
     def metrics(self) -> dict[str, float]:
         """Commits, batches, refusals by reason, how long the last 1,024 proposals from here waited, sizes."""
@@ -548,6 +541,7 @@ class Consensus(Server):
             "ledger_subscribers": len(self._followers),
             "ledger_accepts_new_work": float(self._accepts()),
             "ledger_unreadable_entries_total": self._unreadable_total,
+            "ledger_snapshots_refused_total": self._refused_snapshots.total,
             "ledger_proposals_of_others_refused_total": self._admission.refused.total(),
         }
 
@@ -559,7 +553,8 @@ class Consensus(Server):
             "leader": self._leader_host(),
             "voters": list(self._voter.members.voters),
             "contact_s": self._contact_s(),
-            **self._stalls.report(now, self._voter.status(), self._waiting.values(), self._voter.ledger.members),
+            **self._stalls.report(now, self._voter.status(), self._waiting.since(), self._voter.ledger.members),
+            "snapshot_refused": self._refused_snapshots.report(now, self._voter.ledger.index),
             "term": self._voter.ledger.term,
             "index": self._voter.ledger.index,
             "epoch": self._voter.ledger.epoch,

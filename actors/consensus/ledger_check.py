@@ -38,6 +38,7 @@ from actorgrid.actors.raft.storage.store import Store, StoredSnapshot
 from actorgrid.errors import ActorGridError, BadRequest, DataDirUnusable, LogCorrupted, StorageError
 
 from .apply import apply_entry
+from .stored_state import restore_stored
 
 Report = Callable[[str, int, int], None]
 """Told what is done, how far, and of how much."""
@@ -96,12 +97,12 @@ def check(
     *whole*: apply what is not known to be committed as well, for a survivor: it may have been, and acknowledged.
 
     Raises DataDirUnusable when there is none, LogCorrupted when it does not make a whole, LogFailed when it cannot be
-    read, and what the ledger raises for a snapshot that it does not know.
+    read, and LedgerTooNew for a snapshot of a later format.
     """
     if not (folder / "segments").is_dir():
         raise DataDirUnusable("there is no ledger here", asked=str(folder), hint="name the host's with --data-dir")
     # Before the log: of a host that runs, the log only grows meanwhile.
-    snapshots, durable = read_store(folder / "state.db")
+    snapshots, durable, received = read_store(folder / "state.db")
     newest = next((snapshot for snapshot in snapshots if snapshot.intact), None)
     index = newest.index if newest is not None else 0
     log = read_log(folder / "segments", index, report)
@@ -115,7 +116,7 @@ def check(
     if noted > log.last_index:
         # Without the mark in ``acknowledged`` too: the log itself, or the store, has noted that there was more.
         raise acknowledged_lost(log.last_index, noted, asked=str(folder))
-    state = Ledger.restore(newest.data) if newest is not None else Ledger()
+    state = restore_stored(index, newest.data, received) if newest is not None else Ledger()
     committed = log.last_index
     if log.hard_state is not None and not whole and not _one_voter(newest, log.entries):
         committed = max(log.hard_state.commit, index)
@@ -264,19 +265,20 @@ def _command(entry: Entry) -> dict[str, Any]:
 # -- the store
 
 
-def read_store(path: Path) -> tuple[list[StoredSnapshot], int]:
-    """The snapshots, newest first, and as far as the log was durable when something was last written beside it.
+def read_store(path: Path) -> tuple[list[StoredSnapshot], int, int]:
+    """The snapshots, newest first; as far as the log was durable when something was last written beside it; and the
+    index of the snapshot that came from a leader, 0 for none.
 
     From a copy: nothing is changed. Raises LogCorrupted, StorageError.
     """
     if not path.exists():
-        return [], 0
+        return [], 0, 0
     with tempfile.TemporaryDirectory(prefix="actorgrid-") as folder:
         copy = Path(folder) / "state.db"
         copy_store(path, copy)
         store = Store(copy)
         try:
-            return store.snapshots(), store.durable_index()
+            return store.snapshots(), store.durable_index(), store.received_index()
         finally:
             store.close()
 

@@ -37,10 +37,11 @@ from actorgrid.actors.raft.storage.log import SegmentLog
 from actorgrid.actors.raft.storage.store import Store
 from actorgrid.actors.raft.storage.writer import LogWriter
 from actorgrid.configs.schema import PerformanceSection
-from actorgrid.errors import ActorGridError, DiskFull, LogCorrupted, StorageError
+from actorgrid.errors import ActorGridError, DiskFull, LedgerRefused, LedgerTooNew, LogCorrupted, StorageError
 
 from .apply import Done, apply_entry
 from .history import WRITE_AT_ROWS, History
+from .stored_state import restore_stored
 
 UNCOMMITTED_BYTES_MAX = 64 * 2**20
 MESSAGE_BYTES_MAX = 512 * 1024
@@ -77,6 +78,9 @@ class Audience(Protocol):
     def not_leading(self) -> None:
         """This host leads no more, or not yet."""
 
+    def snapshot_refused(self, error: LedgerRefused, sender: int) -> None:
+        """What that node sent, as leader, is no state: nothing came of it."""
+
     def failed(self, error: ActorGridError) -> None:
         """Nothing more will be applied here; see ``error``."""
 
@@ -108,6 +112,8 @@ class Voter:
         self._in_place = in_place
         self.batches_total = 0
         self._under_way: Ready | None = None
+        self._tried: tuple[bytes, Ledger] | None = None
+        self._unfit: LedgerRefused | None = None
         self._pumping = False
         self.reserve = Reserve(folder / "reserve", performance.reserve_bytes)
         marker = FailureMarker(folder / "failed")
@@ -122,13 +128,14 @@ class Voter:
                 marker.clear()
                 self.reserve.refill(performance.min_free_bytes)
                 self.members = self._storage.initial_state()[1]
-                self.ledger = self._restored(self._storage.snapshot()) if self.snapshot_index else Ledger()
+                self.ledger = self._stored_state()
                 config = RaftConfig(
                     node,
                     self.snapshot_index,
                     uncommitted_bytes_max=UNCOMMITTED_BYTES_MAX,
                     message_bytes_max=MESSAGE_BYTES_MAX,
                     snapshot_chunk_bytes=MESSAGE_BYTES_MAX,
+                    snapshot_check=self._fits,
                 )
                 self._core = RaftCore(config, self._storage, random.Random())  # nosec B311 - who campaigns first
                 self._writer = LogWriter(self._storage, marker, boot_id, self.reserve, in_place)
@@ -175,7 +182,15 @@ class Voter:
     def step(self, message: Message) -> None:
         """Take a message of another node."""
         if self.failure is None and message.to == self.node:
-            self._core.step(message)
+            try:
+                self._core.step(message)
+            except LedgerTooNew as error:
+                # Of a snapshot, before anything of it was taken: a later version of the program can take it then.
+                self._fail(error)
+                return
+            if self._unfit is not None:
+                unfit, self._unfit = self._unfit, None
+                self._audience.snapshot_refused(unfit, message.sender)
             if message.kind == "damaged" and self._core.status().damaged:
                 # Nothing more is ever appended here; who waits for a read or a commit would wait for ever.
                 self._fail(end_lost(self._core.status().last_index))
@@ -279,7 +294,7 @@ class Voter:
                 if self.leader != self.node:
                     self._audience.followed(self.leader)
         if ready.snapshot is not None:
-            self.ledger = self._restored(ready.snapshot)
+            self.ledger = self._looked_at(ready.snapshot.data)
             self.members = ready.snapshot.conf_state
             self._audience.restored()
         for entry in ready.committed:
@@ -351,11 +366,31 @@ class Voter:
         if self.failure is None and index > self.snapshot_index:
             self._writer.keep_snapshot(Snapshot(index, 0, members, data))
 
-    @staticmethod
-    def _restored(snapshot: Snapshot) -> Ledger:
-        ledger = Ledger.restore(snapshot.data)
-        assert ledger.index == snapshot.index, f"the snapshot of {snapshot.index} holds entry {ledger.index}"
-        return ledger
+    def _fits(self, snapshot: Snapshot) -> bool:
+        """Whether a leader's bytes are a state, before they are stored: else every start would fail on them.
+
+        Raises LedgerTooNew for those of a later version.
+        """
+        try:
+            self._tried = snapshot.data, Ledger.restore_of_others(snapshot.data, snapshot.index)
+        except LedgerRefused as error:
+            self._unfit = error
+            return False
+        return True
+
+    def _looked_at(self, data: bytes) -> Ledger:
+        """The state that ``_fits`` has found in *data*."""
+        if self._tried is not None and self._tried[0] is data:
+            (_, ledger), self._tried = self._tried, None
+            return ledger
+        return Ledger.restore(data)  # another snapshot came, and was looked at, while this one went to the disk
+
+    def _stored_state(self) -> Ledger:
+        """That of the snapshot on the disk. Raises LogCorrupted when it holds none, LedgerTooNew."""
+        if not self.snapshot_index:
+            return Ledger()
+        snapshot = self._storage.snapshot()
+        return restore_stored(snapshot.index, snapshot.data, self._store.received_index())
 
     # -- the end
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgpack
 
-from actorgrid.errors import LedgerRefused
+from actorgrid.errors import LedgerRefused, LedgerTooNew
 
 from .records import UNKNOWN_USER
 from .tables.locks import of_one_holder
@@ -66,7 +66,10 @@ def unpack(data: bytes) -> Any:
 
 
 def decode(data: bytes) -> tuple[Plain, dict[str, list[Any]]]:
-    """The header, and the items of each section, of any format up to ours. Raises LedgerRefused for anything else."""
+    """The header, and the items of each section, of any format up to ours.
+
+    Raises LedgerTooNew for a later one, LedgerRefused for anything else.
+    """
     if data[:1] == b"{":
         return _from_json(data)
     try:
@@ -78,10 +81,10 @@ def decode(data: bytes) -> tuple[Plain, dict[str, list[Any]]]:
         header, *pieces, end = values
         known = int(header["format"])
         if known > FORMAT:
-            raise LedgerRefused(
+            raise LedgerTooNew(
                 f"the snapshot is of format {known}",
                 found=f"this host knows formats up to {FORMAT}",
-                hint="upgrade this host",
+                hint="upgrade this host: start it with the version that the other hosts have, or that it had before",
             )
         if end != [END, len(pieces)]:
             raise ValueError("it has no end")

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from actorgrid.errors import (
     ActorGridError,
     LedgerDiverged,
+    LedgerRefused,
     LedgerTooNew,
     QueueFull,
     StaleToken,
@@ -54,6 +55,8 @@ from .tables.trust import Trust
 
 LIVE_JOBS_MAX = 1_000_000
 SETTINGS_MAX = 1_000
+NO_STATE = (ActorGridError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
+"""What bytes that are no state make the tables raise: a whole state comes as bytes, from a disk or another host."""
 NO_RECORDS = ("term", "lock_break")
 """Kinds of changes that are told and are nothing that is kept."""
 
@@ -286,8 +289,22 @@ class Ledger:
 
     @classmethod
     def restore(cls, data: bytes) -> Ledger:
-        """The state that ``snapshot`` wrote, or an earlier version's. Raises LedgerRefused for a later format."""
-        header, sections = decode(data)
+        """The state that ``snapshot`` wrote, or an earlier version's.
+
+        Raises LedgerTooNew for a later format, LedgerRefused for bytes that are no state.
+        """
+        try:
+            return cls._of(*decode(data))
+        except (LedgerRefused, LedgerTooNew):
+            raise
+        except NO_STATE as error:
+            raise _no_state(data, f"{type(error).__name__}: {error}") from None
+
+    @classmethod
+    def _of(cls, header: dict[str, Any], sections: dict[str, list[Any]]) -> Ledger:
+        for name in ("index", "term", "epoch"):
+            if type(header[name]) is not int or header[name] < 0:
+                raise ValueError(f"its {name} is {header[name]!r:.40}")
         ledger = cls()
         ledger.index, ledger.term, ledger.epoch = header["index"], header["term"], header["epoch"]
         ledger._events_total = header["events_total"]
@@ -303,6 +320,21 @@ class Ledger:
         ledger._trust.load(sections.get("trust", []))
         ledger._given.load(sections.get("allocations", []))
         ledger._digest = ledger._new_digest()
+        return ledger
+
+    @classmethod
+    def restore_of_others(cls, data: bytes, index: int) -> Ledger:
+        """As ``restore``, of bytes that another host sent as the state of entry *index*: each record is looked at.
+
+        Raises LedgerTooNew, LedgerRefused.
+        """
+        ledger = cls.restore(data)
+        try:
+            ledger.digest()
+        except NO_STATE as error:
+            raise _no_state(data, f"{type(error).__name__}: {error}") from None
+        if ledger.index != index:
+            raise _no_state(data, f"it is of entry {ledger.index}, sent as of {index}")
         return ledger
 
     def live(self, jobs: JobsWanted = "all") -> Snapshot:
@@ -530,3 +562,12 @@ class Ledger:
     def _event(self, kind: str, identity: str, state: str) -> None:
         self._events_total += 1
         self._events.append(Event(self._events_total, self.index, self._at, self._type, kind, identity, state))
+
+
+def _no_state(data: bytes, reason: str) -> LedgerRefused:
+    return LedgerRefused(
+        "the snapshot is no state of a ledger",
+        found=f"{len(data)} bytes: {reason[:200]}",
+        hint="take an earlier one, or a backup. Of a leader: actorgrid ledger verify there says whether its files are"
+        " damaged; if they are not, does somebody else have its key?",
+    )

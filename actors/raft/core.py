@@ -78,7 +78,7 @@ class RaftCore:
         self._term, self._vote = self.remembered(hard_state)
         self._votes: dict[int, bool] = {}
         self._leadership: Leadership | None = None
-        self._follower = Follower(cfg, self._log)
+        self._follower = Follower(cfg, self._log, self.refused)
         self._damaged = False
         self._elapsed = 0  # ticks since a leader or a candidate worth a vote was heard; of a leader, since its check
         self._timeout = 0
@@ -231,11 +231,10 @@ class RaftCore:
         if self._from_leader(msg) and self._electable():
             self._begin_vote(force=True)
 
-    def _reply(self, reply: Message) -> None:
-        if reply.kind == "append_reply" and not reply.reject:
-            self._send_persisted(reply)
-        else:
-            self._messages.append(reply)
+    def _reply(self, reply: Message | None) -> None:
+        if reply is not None:
+            later = reply.kind == "append_reply" and not reply.reject
+            (self._persisted_messages if later else self._messages).append(reply)
 
     def _on_answer(self, msg: Message) -> None:
         if self._leadership is None:

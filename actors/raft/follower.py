@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from .log import RaftLog
 from .messages import Message, RaftConfig, Snapshot
 from .snapshots import Incoming
@@ -14,10 +16,13 @@ class Follower:
     snapshot is being received.
     """
 
-    __slots__ = ("_incoming", "_log", "_node")
+    __slots__ = ("_check", "_incoming", "_log", "_node", "_refused", "_unfit")
 
-    def __init__(self, config: RaftConfig, log: RaftLog) -> None:
+    def __init__(self, config: RaftConfig, log: RaftLog, refused: Counter[str]) -> None:
         self._node = config.node
+        self._check = config.snapshot_check
+        self._refused = refused
+        self._unfit: tuple[int, ...] | None = None  # the snapshot refused last, and by whom in which term it was sent
         self._log = log
         self._incoming = Incoming(config)
 
@@ -51,8 +56,8 @@ class Follower:
             sequence=message.sequence,
         )
 
-    def snapshot(self, message: Message) -> Message:
-        """Add a chunk; with the last one, restore."""
+    def snapshot(self, message: Message) -> Message | None:
+        """Add a chunk; with the last one, restore. No answer to a snapshot that is no state."""
         chunk, log = message.chunk, self._log
         assert chunk is not None, "a snapshot message carries a chunk"
         if not self.is_news(chunk.index):
@@ -61,6 +66,10 @@ class Follower:
             self._incoming.drop()
             log.commit_to(chunk.index)
             return self._acknowledge(message, chunk.index)
+        # Of this leader in this term: its checksum is easily met, and must not keep out another leader's snapshot.
+        identity = (chunk.index, chunk.term, chunk.total_bytes, chunk.checksum, message.sender, message.term)
+        if identity == self._unfit:  # the leader asks again and again: to look at it once is enough
+            return None
         whole = self._incoming.take(chunk)
         if whole is None:
             return Message(
@@ -74,6 +83,10 @@ class Follower:
                 last_index=log.last_index,
                 sequence=message.sequence,
             )
+        if self._check is not None and not self._check(whole):
+            self._unfit = identity
+            self._refused["a snapshot that is no state"] += 1
+            return None
         self._restore(whole)
         return self._acknowledge(message, whole.index)
 

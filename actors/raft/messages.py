@@ -6,6 +6,7 @@ first. Time is ticks, whose length the caller chooses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -254,7 +255,8 @@ class RaftConfig:
     ``reads_max``. In one tick ``learners_a_tick`` learners are sent news, and who waits for them. One Ready gives out
     at most ``apply_bytes_max`` of committed entries (but one at least). A snapshot travels in chunks of
     ``snapshot_chunk_bytes``, ``snapshot_chunks_inflight`` at a time; one of more than ``snapshot_bytes_max`` is not
-    received.
+    received, nor one that ``snapshot_check`` says no to: the state machine's word on its bytes, before they count. What
+    it raises comes out of ``step``, and nothing of the snapshot was taken.
     """
 
     node: int
@@ -272,6 +274,7 @@ class RaftConfig:
     snapshot_chunk_bytes: int = 2**20
     snapshot_chunks_inflight: int = 4
     snapshot_bytes_max: int = 2**30
+    snapshot_check: Callable[[Snapshot], bool] | None = None
 
     def __post_init__(self) -> None:
         assert self.node > NO_NODE, "node ids count from 1"

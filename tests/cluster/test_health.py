@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.cluster.health import Facts, HostFact, LedgerFact, Verdict, verdict
+from actorgrid.actors.cluster.health import Facts, HostFact, LedgerFact, RefusedFact, Verdict, verdict
 
 NOW = 10_000.0
 HOSTS = tuple(HostFact(name, name.upper(), 8) for name in ("a", "b", "c"))
@@ -56,6 +56,17 @@ def test_a_host_that_cannot_be_brought_up_to_date_is_named() -> None:
     assert names(verdict(facts(hosts=(HOSTS[0], catching_up, HOSTS[2])))) == []
     away = replace(behind, heard_at=NOW - 5)
     assert names(verdict(facts(hosts=(HOSTS[0], away, HOSTS[2])))) == ["hosts_away"], "said once"
+
+
+def test_a_leader_whose_state_was_refused_is_named_and_when_another_leads_it_is_a_note() -> None:
+    refused = RefusedFact("b", "no state: 1 bytes", 7.0, behind=True)
+    found = verdict(facts(refused=refused))
+    assert (found.health.value, found.ready, names(found)) == ("degraded", True, ["snapshot_refused"])
+    (problem,) = found.problems
+    assert "B" in problem.what and "no state" in problem.found and "7.0 s" in problem.found and problem.hint
+    assert (problem.since, problem.hosts) == (NOW - 7, ("a", "b"))
+    later = verdict(facts(refused=replace(refused, behind=False)))
+    assert (later.health.value, names(later), later.problems[0].level) == ("healthy", ["snapshot_refused"], "note")
 
 
 def test_a_voter_that_hears_too_few_has_no_quorum_and_says_whom_it_misses() -> None:

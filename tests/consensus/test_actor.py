@@ -458,7 +458,7 @@ def test_what_a_dead_consensus_had_in_hand_is_proposed_again_at_once(make_host: 
         done.append(host.node.now_s)
 
     follower.spawn(work())
-    host.node.run_until(lambda: host.live._waiting_count == 1)
+    host.node.run_until(lambda: len(host.live._waiting) == 1)
     host.kill()
     host.start()
     started = host.node.now_s

@@ -215,7 +215,7 @@ def test_a_proposal_lost_on_its_way_to_the_leader_is_committed_when_it_is_repeat
     assert three.node.request("b", Propose(command, "lost", 1), 10.0).result["key"] == "k"
     three.until(three.settled, "everybody up to date")
     three.node.advance(70.0)
-    assert all(server._waiting == {} and server._waiting_count == 0 for server in three.live.values())
+    assert all(len(server._waiting) == 0 and not server._waiting.since() for server in three.live.values())
 
 
 def test_who_proposed_through_another_host_hears_at_once_that_its_leader_refused(three: Town) -> None:
@@ -225,7 +225,7 @@ def test_who_proposed_through_another_host_hears_at_once_that_its_leader_refused
     with pytest.raises(NotLeader, match="transferring") as refused:
         three.propose(set_setting("k", 1, "me", AT), "b", timeout_s=0.3)
     assert refused.value.details["taken"], "an earlier try of it may be in the log"
-    assert three.live["b"]._waiting == {} and three.live["b"]._waiting_count == 0
+    assert not three.live["b"]._waiting.since() and len(three.live["b"]._waiting) == 0
     three.node.advance(1.0)
     assert three.propose(set_setting("k", 1, "me", AT), "b")["previous"] is None
 

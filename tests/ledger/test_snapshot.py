@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from actorgrid.actors.ledger.commands import set_setting, submit_jobs
 from actorgrid.actors.ledger.snapshot import FORMAT, PIECE_ITEMS, decode, encode
 from actorgrid.actors.ledger.state import Ledger
-from actorgrid.errors import LedgerRefused
+from actorgrid.errors import LedgerRefused, LedgerTooNew
 from tests.consensus.rig import AT, job_record
 from tests.ledger.test_state import Book
 
@@ -68,15 +68,15 @@ def test_every_cut_and_every_changed_byte_is_refused_or_read_but_never_a_crash()
         damaged[at] ^= 0x41
         try:
             decode(bytes(damaged))
-        except LedgerRefused:
+        except (LedgerRefused, LedgerTooNew):
             continue
 
 
 def test_a_later_format_is_refused_with_what_to_do() -> None:
     data = b"".join(encode({"format": FORMAT + 1}, {}))
-    with pytest.raises(LedgerRefused, match=f"format {FORMAT + 1}") as refused:
+    with pytest.raises(LedgerTooNew, match=f"format {FORMAT + 1}") as refused:
         Ledger.restore(data)
-    assert refused.value.hint == "upgrade this host"
+    assert "upgrade this host" in refused.value.hint
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"{}", b'{"format":9}', b"\xc1", b"null"])

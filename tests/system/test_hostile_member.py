@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any, get_args
+from zlib import crc32
 
 import msgpack
 
 from actorgrid.actors.consensus.raft_links import TARGET
 from actorgrid.actors.links.pieces import pack
 from actorgrid.actors.raft.codec import encode_message
-from actorgrid.actors.raft.messages import Entry, Message, MessageKind
+from actorgrid.actors.raft.messages import ConfState, Entry, Message, MessageKind, SnapshotChunk
+from actorgrid.actors.raft.storage.store import Store
 from actorgrid.actors.security.peer_identity import peer_identity
 from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import ActorGridError
@@ -132,3 +134,60 @@ def test_whatever_a_member_sends_with_its_own_certificate_stops_no_other_host(
     assert not outcomes.keys() & {"PeerGone", "HostUnreachable", "ActorDown"}, outcomes
     assert {process.pid for process in first.processes()} >= servers, "a server of the host died"
     assert first.ended("--", "true")["state"] == "succeeded"
+
+
+def test_a_snapshot_that_is_no_state_is_refused_told_and_survived_by_a_running_host(
+    make_host: Callable[..., ClusterHost],
+) -> None:
+    """A voter's own key: it raises the term, leads the victim, and sends what is no state."""
+    first, victim, third = make_host("a", 1).found(), make_host("b", 1), make_host("c", 1)
+    token = first.token("--uses", "2")["token"]
+    victim.join(first, token)
+    third.join(first, token)
+    until(lambda: sorted(first.roles()) == [1, 2, 3] and "learner" not in first.roles().values(), "three voters", 60.0)
+    known = first.hosts()
+    nodes = {str(host["node_id"]): node for node, host in known.items()}
+    here = next(id for id in nodes if nodes[id] == 2)
+    third.stop()
+    servers = {process.pid for process in victim.processes()}
+
+    data = b"no state at all"
+    chunk = SnapshotChunk(10**6, 1, ConfState(voters=(1, 2, 3)), 0, len(data), crc32(data), data)
+    loop = InlineNode(real_time=True)
+    raft = own_net(loop, third, victim, RAFT_PORT)
+    try:
+        for term in (1_000, 1_001):  # one that it looks at in each term
+            for _ in range(3):
+                raft.cast(here, TARGET, encode_message(Message("snapshot", 2, 3, term, chunk=chunk)))
+            loop.run_until(lambda: unsent(raft, here) == 0, 30.0, "what was said is on its way")
+    finally:
+        raft.close()
+
+    def refused() -> Any:
+        found = {each["name"]: each for each in victim.cli_json("status")["findings"]}
+        return found.get("snapshot_refused")
+
+    told = until(refused, "the finding", 30.0)
+    assert "cannot be read" in told["found"] and set(told["hosts"]) >= {here}, told
+    assert {process.pid for process in victim.processes()} >= servers, "a server of the host died"
+    assert victim.ended("--", "true")["state"] == "succeeded"
+    until(lambda: (told := refused()) and told["level"] == "note", "an honest leader", 30.0)
+    victim.stop()
+    victim.start()
+    assert victim.ended("--", "true")["state"] == "succeeded"
+    assert refused() is None
+
+
+def test_a_host_that_has_such_a_snapshot_on_its_disk_ends_by_name(make_host: Callable[..., ClusterHost]) -> None:
+    """As the version before has stored it; at every start, and without a start in between."""
+    host = make_host("a", 1).found()
+    host.stop()
+    store = Store(HostPaths(host.data_dir).ledger_dir / "state.db")
+    try:
+        store.save_snapshot(store.snapshots()[0].index, 1, b"no state at all", "", received=True)
+    finally:
+        store.close()
+    for _ in range(2):
+        error = host.refused_up()
+        assert error["code"] == "LogCorrupted" and "holds no state" in error["message"], error
+        assert "--join" in error["hint"], error

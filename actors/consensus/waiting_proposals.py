@@ -1,0 +1,79 @@
+"""This host's proposals that wait for what comes of them: under which session and number, who asks, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.errors import ActorGridError, MailboxFull
+from actorgrid.supervisors.runtime import Waiter
+
+WAITING_MAX = 10_000
+
+Key = tuple[str, int]
+"""Session and number: who asks again under the same waits beside the first."""
+
+
+class WaitingProposals:
+    """*now_s* is of one clock that never steps back. At most ``WAITING_MAX`` wait."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Key, list[tuple[Waiter, float]]] = {}
+        self._count = 0
+        self._answers: list[tuple[Waiter, Outcome]] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._waiting
+
+    def refuse_when_full(self) -> None:
+        """Raises MailboxFull when no more may wait."""
+        if self._count >= WAITING_MAX:
+            raise MailboxFull(
+                "too many commands wait for the disk", found=f"{WAITING_MAX} waiting", hint="propose it again"
+            )
+
+    def add(self, key: Key, now_s: float) -> Waiter:
+        """One more that waits: the waiter is set to the outcome, or fails."""
+        waiter = Waiter()
+        self._waiting.setdefault(key, []).append((waiter, now_s))
+        self._count += 1
+        return waiter
+
+    def since(self) -> Collection[Sequence[tuple[Waiter, float]]]:
+        """Of each key those that wait with since when, the oldest first."""
+        return self._waiting.values()
+
+    def applied(self, key: Key, outcome: Outcome) -> list[float]:
+        """It was applied: whoever waits for it is told by ``answer``. Since when each has waited."""
+        waiters = self._take(key)
+        self._answers += [(waiter, outcome) for waiter, _ in waiters]
+        return [since_s for _, since_s in waiters]
+
+    def answer(self) -> None:
+        """Tell those whose proposals were applied."""
+        answers, self._answers = self._answers, []
+        for waiter, outcome in answers:
+            waiter.set(outcome)
+
+    def fail(self, key: Key, error: ActorGridError) -> None:
+        """It was not taken."""
+        for waiter, _ in self._take(key):
+            waiter.fail(error)
+
+    def give_up(self, before_s: float, error: ActorGridError) -> None:
+        """Those that nobody has asked for again since *before_s* were lost: whoever waited has left."""
+        for key in [key for key, waiters in self._waiting.items() if waiters[-1][1] < before_s]:
+            self.fail(key, error)
+
+    def abandon(self, error: ActorGridError) -> None:
+        """No answer can come to those that wait for one."""
+        for key in list(self._waiting):
+            self.fail(key, error)
+
+    def _take(self, key: Key) -> list[tuple[Waiter, float]]:
+        waiters = self._waiting.pop(key, [])
+        self._count -= len(waiters)
+        return waiters
