@@ -29,7 +29,7 @@ def command() -> None:
 @pass_call
 def create(call: Call, user: str | None, ttl_s: float) -> None:
     """Make one; it is shown once."""
-    from actorgrid.client.session import user_name
+    from actorgrid.client.user import user_name
 
     made = call.http.post("/api/keys", {"user_id": user or user_name(), "ttl_s": ttl_s})
     if call.json:

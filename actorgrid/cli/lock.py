@@ -89,7 +89,7 @@ def run(
     did (128+n: signal n; 126, 127: it cannot be run), with 7 when the lock was not to be had in time, with 8 when it
     was lost. With --json, CMD's output goes to stderr.
     """
-    from actorgrid.client.session import user_name
+    from actorgrid.client.user import user_name
 
     grace_s = min(GRACE_MAX_S, ttl / 4) if grace is None else min(grace, ttl / 2)
     hold = LockHold(call.http, name, ttl_s=ttl, slots=slots, user=user_name(), on_lost=None, alive=lambda: True)
@@ -219,7 +219,7 @@ def release(call: Call, /, name: str, owner: str, token: int | None, force: bool
     What the lock guards may still be written to by an owner that does not know yet: tokens are for that. Who broke a
     lock is in the events.
     """
-    from actorgrid.client.session import user_name
+    from actorgrid.client.user import user_name
 
     if (token is None) != force:
         raise click.UsageError("give the holder's --token, or --force to take the lock from it")

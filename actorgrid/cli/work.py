@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +15,8 @@ from actorgrid.amounts import unclear_memory
 from .printing import say
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from .call import Call
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -66,14 +67,14 @@ def _isolation(_ctx: click.Context, _parameter: click.Parameter, value: str | No
     return seconds
 
 
-def _deadline(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | str | None:
-    """A length of time from now, in seconds, or a date and time (of here, unless it names its zone) as text."""
+def _deadline(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | datetime | None:
+    """A length of time from now, in seconds, or a date and time (of here, unless it names its zone)."""
     if value is None or _TIME.match(value.strip()):
         return _seconds(_ctx, _parameter, value)
     from datetime import datetime
 
     try:
-        return datetime.fromisoformat(value.strip()).astimezone().isoformat()
+        return datetime.fromisoformat(value.strip()).astimezone()
     except ValueError:
         raise click.BadParameter(
             f"{value!r} is no time; write for example 30m, 2h, 2030-01-31T18:00 or 2030-01-31T18:00+01:00"
@@ -137,9 +138,12 @@ _OPTIONS = [
         help="To be done by then: 30m, 2h, or 2030-01-31T18:00. Counts under scheduling.queue=edf.",
     ),
     click.option("--no-preempt", is_flag=True, help="Never stop it so that another can start."),
-    click.option("--grace", callback=_grace, metavar="TIME", help="When it is preempted: from SIGTERM to SIGKILL."),
+    click.option(
+        "--grace", "grace_s", callback=_grace, metavar="TIME", help="When it is preempted: from SIGTERM to SIGKILL."
+    ),
     click.option(
         "--max-isolation",
+        "max_isolation_s",
         callback=_isolation,
         metavar="TIME",
         help="It goes on so long on a host that is cut off, and starts elsewhere only then.",
@@ -170,50 +174,26 @@ def request(call: Call, command: list[str], stdin: bytes | None = None, **option
     """The job to submit, as the HTTP API takes it. Raises UnknownJob for an ``--after`` nobody knows, BodyTooLarge
     for an environment that is too large to travel.
 
-    The id is made here, so that sending it twice makes one job.
+    Its id is made here, so that sending it twice makes one job.
     """
+    from actorgrid.client.options import options_of
+
     from .lookup import find_job
 
-    wanted: dict[str, Any] = {
-        "task_id": uuid.uuid4().hex,
-        "kind": "command",
-        "command": command,
-        "name": options["name"],
-        "gpus": options["gpus"],
-        "gpu_models": list(options["gpu_models"]),
-        "cpus": options["cpus"],
-        "priority": options["priority"],
-        "retries": options["retries"],
-        "env": _environment(call, options["env"], options["env_from_me"]),
-        "cwd": os.path.abspath(options["cwd"] or os.getcwd()),
-        "depends_on": [find_job(call.http, text)["job_id"] for text in options["after"]],
-        "user_id": _user(),
-    }
     if options["gpus"] == 0:
         for name, given in (("--gpu-model", options["gpu_models"]), ("--gpu-memory", options["gpu_memory"])):
             if given:
                 raise click.UsageError(f"{name} without --gpus: say how much of a GPU, as in --gpus 0.25 or --gpus 1")
     if options["spread"] and options["gang"] == 1:
         raise click.UsageError("--spread is about the members of a gang: say how many with --gang N")
-    if options["gang"] > 1:
-        wanted |= {"gang": options["gang"], "spread": options["spread"]}
-    if options["gpu_memory"]:
-        wanted["gpu_memory"] = options["gpu_memory"]
-    if options["memory"]:
-        wanted["memory"] = options["memory"]
-    if options["timeout"]:
-        wanted["max_execution_time_s"] = options["timeout"]
-    if options["deadline"] is not None:
-        wanted["deadline" if isinstance(options["deadline"], str) else "deadline_s"] = options["deadline"]
-    if options["no_preempt"]:
-        wanted["preemptible"] = False
-    if options["grace"] is not None:
-        wanted["grace_s"] = options["grace"]
-    if options["max_isolation"] is not None:
-        wanted["max_isolation_s"] = options["max_isolation"]
+    options["env"] = _environment(call, options["env"], options.pop("env_from_me"))
+    options["depends_on"] = [find_job(call.http, text)["job_id"] for text in options.pop("after")]
+    options["preemptible"] = not options.pop("no_preempt")
+    work: dict[str, Any] = {"command": command, "cwd": os.path.abspath(options.pop("cwd") or os.getcwd())}
     if stdin is not None:
-        wanted["stdin"] = stdin
-    return wanted
+        work["stdin"] = stdin
+    asked = {name: value for name, value in options.items() if value is not None}
+    return options_of({**asked, "durable": True}).job_request(kind="command", **work)
 
 
 def _environment(call: Call, named: dict[str, str], wanted: bool | None) -> dict[str, str]:
@@ -227,12 +207,3 @@ def _environment(call: Call, named: dict[str, str], wanted: bool | None) -> dict
         names = ", ".join(taken.secrets)
         say(f"actorgrid: not sent, as they may be secrets: {names}; --env NAME sends one", err=True)
     return {**taken.variables, **named}
-
-
-def _user() -> str:
-    import getpass
-
-    try:
-        return getpass.getuser()[:128]
-    except (KeyError, OSError):
-        return f"uid-{os.getuid()}"

@@ -173,10 +173,9 @@ class Client:
             )
         chosen = options_of({**options, "timeout": timeout})
         job_id = self.submit_job(
-            command=[str(word) for word in command],
             stdin=stdin,
             cwd=None if cwd is None else os.path.abspath(cwd),
-            **_request_fields(chosen),
+            **chosen.job_request(kind="command", command=[str(word) for word in command]),
         )["job_id"]
         job = self.wait(job_id)
         if check and job["state"] != "succeeded":
@@ -516,12 +515,11 @@ class Client:
 
     def _jobs(self) -> DurableJobs:
         from .durable import DurableJobs
-        from .session import user_name
 
         with self._lock:
             self._usable()
             if self._durable is None:
-                self._durable = DurableJobs(self.http, user_name())
+                self._durable = DurableJobs(self.http)
             return self._durable
 
     def _usable(self) -> None:
@@ -563,29 +561,6 @@ def connect(
         client.close()
         raise
     return client
-
-
-def _request_fields(options: TaskOptions) -> dict[str, Any]:
-    """Options as fields of a TaskRequest."""
-    from .session import user_name
-
-    return {
-        "user_id": user_name(),
-        "name": (options.name or "")[:200],
-        "gpus": options.gpus,
-        "gpu_memory_bytes": options.gpu_memory,
-        "gpu_models": list(options.gpu_models),
-        "gpu_affinity": list(options.gpu_affinity),
-        "cpus": options.cpus,
-        "memory_bytes": options.memory,
-        "priority": options.priority,
-        "retries": options.retries or 0,
-        "max_execution_time_s": options.timeout,
-        **options.job_terms(),
-        "pool": options.pool,
-        "env": dict(options.env or {}),
-        "depends_on": [getattr(item, "job_id", item) for item in options.depends_on],
-    }
 
 
 _open_clients: weakref.WeakSet[Client] = weakref.WeakSet()

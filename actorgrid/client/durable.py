@@ -10,7 +10,6 @@ import json
 import queue
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -46,9 +45,8 @@ SWEEP_JOBS = 50
 class DurableJobs:
     """Function jobs of one client, from submit to result."""
 
-    def __init__(self, http: AdminHttp, user: str) -> None:
+    def __init__(self, http: AdminHttp) -> None:
         self._http = http
-        self._user = user
         self._lock = threading.Lock()
         self._unsent: queue.Queue[tuple[dict[str, Any], JobFuture[Any]] | None] = queue.Queue(MAX_UNSENT)
         self._outstanding: dict[str, JobFuture[Any]] = {}
@@ -63,30 +61,9 @@ class DurableJobs:
     ) -> JobFuture[Any]:
         """Queue one job; it goes out with others within a few milliseconds. Waits while 10,000 are unsent."""
         payload, inputs = job_payload(fn, args, kwargs)
-        after = [item.job_id if isinstance(item, JobFuture) else str(item) for item in options.depends_on]
-        job_id = uuid.uuid4().hex
         name = options.name or str(getattr(fn, "__name__", type(fn).__name__))
-        request = {
-            "task_id": job_id,
-            "user_id": self._user,
-            "name": name[:200],
-            "kind": "function",
-            "payload": payload,
-            "python": PYTHON,
-            "priority": options.priority,
-            "gpus": options.gpus,
-            "gpu_memory_bytes": options.gpu_memory,
-            "gpu_models": list(options.gpu_models),
-            "gpu_affinity": list(options.gpu_affinity),
-            "cpus": options.cpus,
-            "memory_bytes": options.memory,
-            "env": dict(options.env or {}),
-            "max_execution_time_s": options.timeout,
-            "retries": options.retries or 0,
-            **options.job_terms(),
-            "pool": options.pool,
-            "depends_on": list(dict.fromkeys([*inputs, *after])),
-        }
+        request = options.job_request(inputs, kind="function", payload=payload, python=PYTHON, name=name)
+        job_id = request["task_id"]
         future: JobFuture[Any] = JobFuture(job_id, name, self._cancel, self._never_starts)
         with self._lock:
             if self._stop.is_set():

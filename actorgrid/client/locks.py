@@ -65,7 +65,7 @@ class Terms:
 
     def new_hold(self, alive: Callable[[], bool], on_lost: OnLost | None) -> LockHold:
         """A try for it by an owner that is there for as long as *alive* says so."""
-        from .session import user_name
+        from .user import user_name
 
         hold = LockHold(
             self._holds.http,

@@ -1,8 +1,9 @@
-"""What a task may ask for, in one place: the keyword arguments of submit, map, run and @task."""
+"""What work may ask for, and the body of the request that says so, in one place for clients and command line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,10 +11,37 @@ from actorgrid.amounts import unclear_memory
 from actorgrid.errors import BadRequest
 from actorgrid.task_context import LENT_CPU_MILLI
 
+from .user import user_name
+
 if TYPE_CHECKING:
     from datetime import datetime
 
 WORKER_LOSSES = 3
+JOB_NAME_MAX = 200
+_IN_BODY = {"gpu_memory": "gpu_memory_bytes", "memory": "memory_bytes", "timeout": "max_execution_time_s"}
+"""What the body calls by another name: it has units in its names."""
+_NOT_IN_BODY = ("durable", "shape")
+
+
+def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as fields of a request's body.
+
+    What is as it is by default is left out: so a host of an earlier version takes what asks for nothing newer.
+    """
+    body: dict[str, Any] = {}
+    for name, value in asked.items():
+        if name in _NOT_IN_BODY or value is None or value == getattr(DEFAULTS, name):
+            continue
+        if isinstance(value, Mapping):
+            value = dict(value)
+        elif isinstance(value, Iterable) and not isinstance(value, str):
+            value = list(value)
+        elif hasattr(value, "isoformat"):
+            value = value.isoformat()
+        elif name == "deadline":
+            name = "deadline_s"
+        body[_IN_BODY.get(name, name)] = value
+    return body
 
 
 class Shape(NamedTuple):
@@ -37,19 +65,8 @@ class Shape(NamedTuple):
         if lent_cpus:
             env[LENT_CPU_MILLI] = str(round(lent_cpus * 1000))
             env.setdefault("OMP_NUM_THREADS", str(max(1, int(self.cpus))))
-        return {
-            "gpus": self.gpus,
-            "gpu_memory_bytes": self.gpu_memory,
-            "cpus": self.cpus - lent_cpus,
-            "memory_bytes": self.memory,
-            "pool": self.pool,
-            "gpu_models": list(self.gpu_models),
-            "gpu_affinity": list(self.gpu_affinity),
-            "env": env,
-            "python": python,
-            "wait_s": wait_s,
-            "lease_id": lease_id,
-        }
+        asked = {**self._asdict(), "env": env or None, "cpus": self.cpus - lent_cpus}
+        return {**_body(asked), "python": python, "wait_s": wait_s, "lease_id": lease_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,20 +160,20 @@ class TaskOptions:
                 "a deadline without a time zone", asked=str(self.deadline), hint="datetime.now().astimezone() has one"
             )
 
-    def job_terms(self) -> dict[str, Any]:
-        """Deadline, preemption, isolation and gang as fields of a job request; what is not said is left out."""
-        terms: dict[str, Any] = {} if self.preemptible else {"preemptible": False}
-        if isinstance(self.deadline, (int, float)):
-            terms["deadline_s"] = self.deadline
-        elif self.deadline is not None:
-            terms["deadline"] = self.deadline.isoformat()
-        if self.grace_s is not None:
-            terms["grace_s"] = self.grace_s
-        if self.max_isolation_s is not None:
-            terms["max_isolation_s"] = self.max_isolation_s
-        if self.gang > 1:
-            terms |= {"gang": self.gang, "spread": self.spread}
-        return terms
+    def job_request(self, inputs: Iterable[str] = (), **work: Any) -> dict[str, Any]:
+        """The body of a request for a job that does *work* (its kind, and what is to run) after *inputs*, other jobs.
+
+        Its id is made here, so that sent twice it is one job.
+        """
+        after = [str(getattr(item, "job_id", item)) for item in self.depends_on]
+        asked = {name: getattr(self, name) for name in _NAMES}
+        return {
+            "task_id": uuid.uuid4().hex,
+            "user_id": user_name(),
+            **_body({**asked, "depends_on": tuple(dict.fromkeys([*inputs, *after]))}),
+            **work,
+            "name": str(self.name or work.get("name", ""))[:JOB_NAME_MAX],
+        }
 
     def changed(self, **changes: Any) -> TaskOptions:
         """The same options but for *changes*. Raises BadRequest on one that does not exist."""

@@ -8,7 +8,6 @@ is sent again.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import math
 import os
 import queue
@@ -51,6 +50,7 @@ from .nested import NESTED_WAIT_S, inside_work, starved
 from .options import TaskOptions
 from .output import OutputPrinter
 from .pickling import PYTHON, FunctionCode
+from .user import user_name
 
 FIRST_LEASE_WAIT_S = 20.0
 GROWTH_WAIT_S = 0.5
@@ -408,11 +408,3 @@ def _with_ending(error: WorkerLost, ending: dict[str, Any]) -> WorkerLost:
         signal=number,
         stderr=stderr,
     )
-
-
-def user_name() -> str:
-    """Who we are to the host."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "local"

@@ -170,7 +170,7 @@ class StandIn:
             "lease_id": lease_id,
             "worker_id": worker.worker_id,
             "socket_path": worker.path,
-            "secret": worker.begin(session_id, body["env"]),
+            "secret": worker.begin(session_id, body.get("env", {})),
             "token": [1, self._made],
             "gpu_uuids": [],
             "enforcement": "none",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from actorgrid.client.session import user_name
+from actorgrid.client.user import user_name
 from tests.processes import until
 from tests.system.agent import Agent
 
