@@ -178,3 +178,76 @@ def test_a_cluster_is_upgraded_host_by_host_while_work_goes_on(form: Form, tmp_p
     log = commands(a)
     new = [at for at, each in enumerate(log) if each["v"] > 1]
     assert new and new[0] > told(log)[2], "what only this version knows came after all had told that they know it"
+
+
+def leader_of(hosts: list[ClusterHost]) -> int:
+    """The number of the host that leads, as the first of *hosts* sees it; 0: none."""
+    return next((node for node, role in hosts[0].roles().items() if role == "leader"), 0)
+
+
+def snapshots(host: ClusterHost) -> int:
+    """How far its last snapshot goes."""
+    found: int = host.cli_json("ledger", "verify", "--data-dir", str(host.data_dir))["snapshots"][-1]
+    return found
+
+
+def test_each_version_leads_the_other_and_a_snapshot_of_the_new_is_read_by_the_old(form: Form, before: Path) -> None:
+    a, b, c = three = form("performance.ledger_snapshot_every=20")
+    key, fingerprint = key_of(a)
+    a.cli("quota", "set", "--waiting", "1000", "ann")
+
+    # The old one leads a new one: what is new is used by nobody, and nothing that the old one knows is refused.
+    b.stop()
+    upgrade(b)
+    b.start()
+    until(lambda: b.roles() == {1: "leader", 2: "voter", 3: "voter"}, "the new one follows")
+    with Submitter([b], key, fingerprint) as by_new, Submitter([c], key, fingerprint) as by_old:
+        by_new.more()
+        by_old.more()
+        with b.client().lock("seats", ttl_s=60, slots=2), connected([c], key, fingerprint) as client:
+            (seats,) = client.locks("seats")
+            assert len(seats["holders"]) == 1
+
+    # Two new ones go on without the old one, further than the log is kept.
+    c.stop()
+    old_end = c.cli_json("ledger", "verify", "--data-dir", str(c.data_dir))["last_index"]
+    upgrade(a)
+    a.stop()
+    a.start()
+    until(lambda: leader_of([a]) in (1, 2), "a new one leads")
+    with Submitter([a, b], key, fingerprint) as submitter:
+        until(lambda: len(submitter.accepted) > 40 or submitter.refused, "many jobs", 120)
+        assert not submitter.refused
+        until(lambda: snapshots(a) > old_end + 60 and snapshots(b) > old_end + 60, "snapshots behind its end")
+
+        # The old one comes back: it reads a snapshot of the new one, and follows it.
+        c.start()
+        until(lambda: set(c.roles().values()) == {"leader", "voter"} and leader_of([c]) in (1, 2), "it follows")
+        ended = submitter.accepted[0]
+        assert c.job(ended)["job_id"] == ended
+        submitter.more()
+    assert c.ended("--", "true")["state"] == "succeeded"
+    assert c.cli_json("quota")["quotas"][0]["limits"]["jobs_waiting"] == 1000
+
+    # It can lead them, too: its log is the longer one when the other two begin.
+    b.stop()
+    until(lambda: leader_of([c]) in (1, 3), "two of three have a leader", 60)
+    assert c.ended("--", "true")["state"] == "succeeded"
+    a.stop()
+    b.start()
+    until(lambda: leader_of([b]) == 3, "the old one leads", 60)
+    a.start()
+    with Submitter([b], key, fingerprint) as by_new:
+        by_new.more()
+    assert a.ended("--gpus", "1", "--", "true")["state"] == "succeeded"
+    c.stop()
+    assert c.cli_json("ledger", "verify", "--data-dir", str(c.data_dir))["first_index"] > old_end, "it had a snapshot"
+    upgrade(c)
+    c.start()
+    until(lambda: len([role for role in c.roles().values() if role in ("leader", "voter")]) == 3, "all are new")
+    with connected(three, key, fingerprint) as client, client.lock("seats", ttl_s=60, slots=2):
+        assert client.wait(client.submit_job(command=["/bin/true"])["job_id"], 60)["state"] == "succeeded"
+    assert [crashes(host) for host in three] == [[], [], []]
+    for host in three:
+        assert host.stop() == 0
+    verify_all(three)
