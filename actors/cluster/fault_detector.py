@@ -21,7 +21,7 @@ from actorgrid.supervisors.envelope import Beat
 from actorgrid.supervisors.runtime import Timer
 from actorgrid.supervisors.server import Server, handles
 
-from ..ledger.client import LedgerMirror
+from ..ledger.client import LedgerClient
 from ..ledger.messages import Applied, Query
 from ..replication.messages import Mutate
 from .core import Vitals
@@ -55,14 +55,14 @@ class FaultDetector(Server):
 
     async def start(self) -> None:
         """Nobody is judged before a full patience has passed."""
-        self._mirror = LedgerMirror(self, lambda _snapshot: self._on_snapshot(), self._on_applied, jobs="begun")
-        self._watch = HealthWatch(self, self._mirror)
+        self._ledger = LedgerClient(self, lambda _snapshot: self._on_snapshot(), self._on_applied, jobs="begun")
+        self._watch = HealthWatch(self, self._ledger)
         self._plan_timer: Timer | None = None
         self._judging = False
         self._heard: dict[str, float] = {}
         self._hosts_lost_total = 0
         self._attempts_lost_total = 0
-        await self._mirror.start()
+        await self._ledger.start()
         interval_s = self.host.settings.monitoring.beat_interval_s
         now_s = self.runtime.monotonic()
         self._interval_s = interval_s
@@ -74,11 +74,11 @@ class FaultDetector(Server):
 
     def peer_restarted(self, name: str) -> None:
         """Follow the ledger's settings again when it comes back."""
-        self._mirror.peer_restarted(name)
+        self._ledger.peer_restarted(name)
 
     @handles(Applied)
     def _applied(self, message: Applied) -> None:
-        self._mirror.applied(message)
+        self._ledger.applied(message)
 
     @handles(Beat)
     def _beat(self, beat: Beat) -> None:
@@ -149,8 +149,8 @@ class FaultDetector(Server):
         if self._plan_timer is not None:
             self._plan_timer.cancel()
             self._plan_timer = None
-        absent = self._mirror.absent
-        if not (self._mirror.leads and absent) or self._judging:
+        absent = self._ledger.absent
+        if not (self._ledger.leads and absent) or self._judging:
             return
         heard = {host_id: max(at, self._heard.get(host_id, at)) for host_id, at in absent.items()}
         at = next_at(self._picture(), heard)
@@ -159,15 +159,15 @@ class FaultDetector(Server):
             self._plan_timer = self.runtime.after(delay_s, lambda: self.spawn(self._judge()))
 
     def _picture(self) -> Picture:
-        mirror = self._mirror
-        return picture_of(mirror.hosts, mirror.allocations.values(), mirror.jobs, mirror.term, mirror.absent)
+        ledger = self._ledger
+        return picture_of(ledger.hosts, ledger.allocations.values(), ledger.jobs, ledger.term, ledger.absent)
 
     async def _judge(self) -> None:
         """Ask who was heard of when, and have told lost what is over; look again until nothing is."""
         self._judging = True
         try:
             picture = self._picture()
-            known = await self._mirror.ask(Query("hosts_heard"), timeout_s=HEARD_S)
+            known = await self._ledger.ask(Query("hosts_heard"), timeout_s=HEARD_S)
             self._heard = known["heard"]
             for loss in losses(picture, known["heard"], known["as_of"]):
                 await self._lose(loss, time() - (self.runtime.boottime() - known["heard"][loss.host]))
@@ -178,8 +178,8 @@ class FaultDetector(Server):
         self._plan()
 
     async def _lose(self, loss: Loss, heard_at: float) -> None:
-        before = self._mirror.hosts.get(loss.host, {}).get("state")
-        result = await self._mirror.propose(loss.command(heard_at), timeout_s=LOSE_S)
+        before = self._ledger.hosts.get(loss.host, {}).get("state")
+        result = await self._ledger.propose(loss.command(heard_at), timeout_s=LOSE_S)
         self._hosts_lost_total += before == "up"
         self._attempts_lost_total += len(result["ended"])
         self.log.warning(
@@ -204,7 +204,7 @@ class FaultDetector(Server):
             "silent_servers": len(self._vitals.silent(self.runtime.monotonic())),
             "server_restarts_total": sum(vital.restarts for vital in self._vitals.servers.values()),
             "host_pauses_total": self._pauses,
-            "hosts_lost": sum(host["state"] == "lost" for host in self._mirror.hosts.values()),
+            "hosts_lost": sum(host["state"] == "lost" for host in self._ledger.hosts.values()),
             "hosts_lost_total": self._hosts_lost_total,
             "attempts_lost_total": self._attempts_lost_total,
         }

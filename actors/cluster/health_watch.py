@@ -10,7 +10,7 @@ from actorgrid.errors import ActorGridError, NotLeader
 from actorgrid.supervisors.server import Server
 
 from ..gpu.unhealthy_devices import told
-from ..ledger.client import LedgerMirror
+from ..ledger.client import LedgerClient
 from ..ledger.messages import Query
 from ..ledger.tables.trust import BUNDLE
 from ..links.messages import AskLeader
@@ -28,11 +28,11 @@ AWAY_EVERY_S = 2.0
 class HealthWatch:
     """Of one host. ``now`` values are seconds since the epoch; ages are counted on CLOCK_BOOTTIME."""
 
-    def __init__(self, server: Server, mirror: LedgerMirror) -> None:
+    def __init__(self, server: Server, ledger: LedgerClient) -> None:
         self._server = server
-        self._mirror = mirror
+        self._ledger = ledger
         self._leaderless_at: float | None = server.runtime.boottime()
-        self._ledger: LedgerFact | None = None
+        self._ledger_fact: LedgerFact | None = None
         self._waiting: tuple[int, str, int] = (0, "", 0)  # bytes of waiting jobs; the user with most, and theirs
         self._reading = False
         self._away: dict[str, float] = {}  # when each was last heard of, as the leader said
@@ -42,8 +42,8 @@ class HealthWatch:
         self._asking = False
 
     def leader_changed(self) -> None:
-        """The mirror may know another leader, or none."""
-        if self._mirror.leader is not None:
+        """The ledger client may know another leader, or none."""
+        if self._ledger.leader is not None:
             self._leaderless_at = None
         elif self._leaderless_at is None:
             self._leaderless_at = self._server.runtime.boottime()
@@ -55,12 +55,12 @@ class HealthWatch:
         self._reading = True
         try:
             status = await self._server.call("consensus", Query("status"), STATUS_S)
-            if self._mirror.leads:
+            if self._ledger.leads:
                 self._behind_found(status.get("behind_s") or {})
             user, most = status.get("waiting_job_bytes_most") or ("", 0)
             self._waiting = (int(status.get("waiting_job_bytes", 0)), user, int(most))
-            nodes = {int(member["node"]): host_id for host_id, member in self._mirror.members.items()}
-            self._ledger = LedgerFact(
+            nodes = {int(member["node"]): host_id for host_id, member in self._ledger.members.items()}
+            self._ledger_fact = LedgerFact(
                 time(),
                 tuple(nodes[node] for node in status["voters"] if node in nodes) or (self._server.host.host_id,),
                 dict(status["contact_s"]),
@@ -72,13 +72,13 @@ class HealthWatch:
             self._server.log.info("the ledger's status: %s", error)
         finally:
             self._reading = False
-        if self._ledger is not None and self._server.host.host_id in self._ledger.voters:
+        if self._ledger_fact is not None and self._server.host.host_id in self._ledger_fact.voters:
             await self.ask_leader(AWAY_EVERY_S)
 
     async def ask_leader(self, fresh_s: float = AWAY_FRESH_S) -> None:
         """Whom the host that leads misses, unless that was asked within *fresh_s*."""
         now_s = self._server.runtime.boottime()
-        alone = self._server.host.place is None or self._mirror.leads or self._mirror.leader is None
+        alone = self._server.host.place is None or self._ledger.leads or self._ledger.leader is None
         if alone or self._asking or (self._away_at is not None and now_s - self._away_at < fresh_s):
             return
         self._asking = True
@@ -96,25 +96,25 @@ class HealthWatch:
 
     def quiet_s(self) -> dict[str, float]:
         """For how long each host that is away has not been heard of. Raises NotLeader where another leads."""
-        if not self._mirror.leads:
-            raise NotLeader("this host does not lead", found=self._mirror.leader or "nobody is known to lead")
+        if not self._ledger.leads:
+            raise NotLeader("this host does not lead", found=self._ledger.leader or "nobody is known to lead")
         now = self._server.runtime.boottime()
-        return {host_id: now - at for host_id, at in self._mirror.absent.items()}
+        return {host_id: now - at for host_id, at in self._ledger.absent.items()}
 
     def behind_s(self) -> dict[str, float]:
         """Where this host leads: for how long each takes nothing that answers and lacks what is committed."""
         now = self._server.runtime.boottime()
-        return {host_id: now - at for host_id, at in self._known_behind().items()} if self._mirror.leads else {}
+        return {host_id: now - at for host_id, at in self._known_behind().items()} if self._ledger.leads else {}
 
     def _behind_found(self, seconds: Mapping[str, Any]) -> None:
         now = self._server.runtime.boottime()
         self._behind = {str(host_id): now - float(ago_s) for host_id, ago_s in seconds.items()}
-        self._behind_of = (self._mirror.leader, now)
+        self._behind_of = (self._ledger.leader, now)
 
     def _known_behind(self) -> dict[str, float]:
         # Whoever leads next has to find it out anew.
         leader, at = self._behind_of
-        known = leader is not None and leader == self._mirror.leader
+        known = leader is not None and leader == self._ledger.leader
         return self._behind if known and self._server.runtime.boottime() - at < AWAY_KNOWN_S else {}
 
     def verdict(self, silent: tuple[str, ...], own_problems: tuple[str, ...]) -> Verdict:
@@ -123,16 +123,16 @@ class HealthWatch:
         leaderless_s = 0.0 if self._leaderless_at is None else max(0.0, clock - self._leaderless_at)
         away = self._known_away(clock)
         hosts = tuple(
-            self._host_fact(host_id, record, now, clock, away) for host_id, record in sorted(self._mirror.hosts.items())
+            self._host_fact(host_id, record, now, clock, away) for host_id, record in sorted(self._ledger.hosts.items())
         )
         return verdict(
             Facts(
                 self._server.host.host_id,
                 now,
                 hosts,
-                self._mirror.leader,
+                self._ledger.leader,
                 leaderless_s,
-                self._ledger,
+                self._ledger_fact,
                 silent,
                 own_problems,
                 now,
@@ -148,11 +148,11 @@ class HealthWatch:
         )
 
     def _known_away(self, clock: float) -> dict[str, float]:
-        if self._mirror.leads:
-            return self._mirror.absent
+        if self._ledger.leads:
+            return self._ledger.absent
         fresh = self._away_at is not None and clock - self._away_at < AWAY_KNOWN_S
         # Without a leader it is the last that was known: nobody can say that they are back.
-        return self._away if fresh or self._mirror.leader is None else {}
+        return self._away if fresh or self._ledger.leader is None else {}
 
     def _host_fact(
         self, host_id: str, record: dict[str, Any], now: float, clock: float, away: dict[str, float]
@@ -163,7 +163,7 @@ class HealthWatch:
             heard_at = now - (clock - away[host_id])
         behind_at = self._known_behind().get(host_id)
         unfit = told(record)
-        trust = self._mirror.trust.get(host_id) if host_id != BUNDLE else None
+        trust = self._ledger.trust.get(host_id) if host_id != BUNDLE else None
         return HostFact(
             host_id,
             str(record["hostname"]),

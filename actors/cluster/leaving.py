@@ -16,7 +16,7 @@ from actorgrid.supervisors.server import Server
 from ..files.departure import mark_departed
 from ..host.messages import StopHost
 from ..ledger import commands
-from ..ledger.client import LEADERLESS_S, LedgerMirror
+from ..ledger.client import LEADERLESS_S, LedgerClient
 from ..ledger.messages import Query
 from ..links.messages import AskHost, AskLeader
 from .messages import LeaveHost, LeaveStep
@@ -34,8 +34,8 @@ DRAINING, HANDING_OVER, LEFT, STAYS = "draining", "handing_over", "left", "stays
 class Leaving:
     """For the server that doors speak to."""
 
-    def __init__(self, server: Server, mirror: LedgerMirror) -> None:
-        self._server, self._mirror = server, mirror
+    def __init__(self, server: Server, ledger: LedgerClient) -> None:
+        self._server, self._ledger = server, ledger
         self._node: int | None = None
         self._twin = False
 
@@ -44,7 +44,7 @@ class Leaving:
     def look(self) -> None:
         """The members may be others: go, when this host is one no more."""
         host = self._server.host
-        record = self._mirror.members.get(host.host_id)
+        record = self._ledger.members.get(host.host_id)
         if record is not None:
             self._node = record["node"]
         elif self._node is not None and host.place is not None and self._node == host.place.node:
@@ -96,14 +96,14 @@ class Leaving:
     async def _is_gone(self, host_id: str) -> bool:
         """Whether it is a member no more, as this host hears soon if it is so."""
         deadline = self._server.runtime.monotonic() + HEAR_S
-        while host_id in self._mirror.members and self._server.runtime.monotonic() < deadline:
+        while host_id in self._ledger.members and self._server.runtime.monotonic() < deadline:
             await self._server.sleep(PAUSE_S)
-        return host_id not in self._mirror.members
+        return host_id not in self._ledger.members
 
     def find(self, text: str) -> str:
         """The member with this id, number or name. Raises NotFound, or WrongState for a name that several have."""
-        mirror = self._mirror
-        if not mirror.members:
+        ledger = self._ledger
+        if not ledger.members:
             raise WrongState(
                 "this host is alone", asked="to leave", found="no cluster", hint="stop the agent, and delete its data"
             )
@@ -111,8 +111,8 @@ class Leaving:
             return str(self._server.host.host_id)
         named = [
             id
-            for id, member in mirror.members.items()
-            if text in (id, str(member["node"]), mirror.hosts.get(id, {}).get("hostname"))
+            for id, member in ledger.members.items()
+            if text in (id, str(member["node"]), ledger.hosts.get(id, {}).get("hostname"))
         ]
         if len(named) > 1:
             raise WrongState(
@@ -128,23 +128,23 @@ class Leaving:
 
     async def step(self, request: LeaveStep) -> dict[str, Any]:
         """Carry out LeaveStep."""
-        host_id, by, mirror = request.host_id, request.by, self._mirror
-        member = mirror.members.get(host_id)
+        host_id, by, ledger = request.host_id, request.by, self._ledger
+        member = ledger.members.get(host_id)
         if member is None:
             return _state(host_id, LEFT)
         if request.cancel:
             return await self._stay(host_id, by)
-        if not any(other["votes"] for id, other in mirror.members.items() if id != host_id):
+        if not any(other["votes"] for id, other in ledger.members.items() if id != host_id):
             raise WrongState(
                 f"host {host_id} is the last that may vote",
                 asked="to leave",
                 hint="stop the agent instead, and delete its data when the cluster is not wanted any more",
             )
-        host = mirror.hosts.get(host_id)
+        host = ledger.hosts.get(host_id)
         if host is not None and not host.get("draining"):
             await self._commit(commands.drain_host(host_id, True, by, time()))
-        held = sorted(id for id, record in mirror.allocations.items() if record["host"] == host_id)
-        gone = host_id in mirror.absent or (host or {}).get("state") == "lost"
+        held = sorted(id for id, record in ledger.allocations.items() if record["host"] == host_id)
+        gone = host_id in ledger.absent or (host or {}).get("state") == "lost"
         if held:
             wait = await self._let_work_end(host_id, held, gone, request)
             if wait:
@@ -180,11 +180,11 @@ class Leaving:
         return True
 
     async def _commit(self, command: dict[str, Any]) -> dict[str, Any]:
-        return await self._mirror.propose(command, leaderless_s=LEADERLESS_S)
+        return await self._ledger.propose(command, leaderless_s=LEADERLESS_S)
 
     async def _stay(self, host_id: str, by: str) -> dict[str, Any]:
         await self._commit(commands.change_member(host_id, time(), votes=True))
-        if host_id in self._mirror.hosts:
+        if host_id in self._ledger.hosts:
             await self._commit(commands.drain_host(host_id, False, by, time()))
         return _state(host_id, STAYS)
 

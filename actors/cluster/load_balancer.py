@@ -18,7 +18,7 @@ from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, PythonMism
 from actorgrid.supervisors.server import Server, handles
 
 from ..gpu.messages import AcquireLease
-from ..ledger.client import LedgerMirror
+from ..ledger.client import LedgerClient
 from ..ledger.messages import Applied, Snapshot
 from ..ledger.records import UNKNOWN_USER
 from ..links.messages import AskHost, AskLeader, OpenRelay
@@ -68,17 +68,17 @@ class LoadBalancer(Server):
         self._expired_total = 0
         self._granted_total = 0
         self._gone_since: dict[str, float] = {}  # hosts with sessions that are not heard of
-        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="none")
-        await self._mirror.start()
+        self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="none")
+        await self._ledger.start()
         self.every(CHECK_INTERVAL_S, self._close_expired)
 
     def peer_restarted(self, name: str) -> None:
         """Follow the ledger again when it comes back."""
-        self._mirror.peer_restarted(name)
+        self._ledger.peer_restarted(name)
 
     @handles(Applied)
     def _applied(self, message: Applied) -> None:
-        self._mirror.applied(message)
+        self._ledger.applied(message)
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         held: dict[str, set[str]] = {}
@@ -220,7 +220,7 @@ class LoadBalancer(Server):
             if self.runtime.monotonic() > deadline_s:
                 raise CallTimeout(f"lease {lease_id} is still being settled", hint="ask again, or for another lease")
             await self.sleep(DETACH_AGAIN_S)
-        held = self._mirror.allocations.get(lease_id)
+        held = self._ledger.allocations.get(lease_id)
         if held is not None and held["owner"].get("session_id") != session_id:
             raise BadRequest("the lease is another session's", asked=lease_id, hint="choose a random lease_id")
 
@@ -251,16 +251,16 @@ class LoadBalancer(Server):
                 self._expired_total += 1
                 self.log.info("session %s was not renewed: its %d lease(s) are freed", session_id, len(session.leases))
                 self._release(session.leases)
-        if self._mirror.leads and self._mirror.members:
+        if self._ledger.leads and self._ledger.members:
             self._release(self._orphans(now_s))
 
     def _orphans(self, now_s: float) -> set[str]:
         """Leases of sessions whose host is not heard of for as long as a session lives without its client."""
         gone: dict[str, set[str]] = {}
-        for lease_id, allocation in self._mirror.allocations.items():
+        for lease_id, allocation in self._ledger.allocations.items():
             if allocation["owner"]["kind"] == "session":
                 home = self._home(allocation)
-                if home in self._mirror.absent or home not in self._mirror.members:
+                if home in self._ledger.absent or home not in self._ledger.members:
                     gone.setdefault(home, set()).add(lease_id)
         self._gone_since = {home: self._gone_since.get(home, now_s) for home in gone}
         expire_s = float(self.host.settings.sessions.expire_s)
@@ -273,7 +273,7 @@ class LoadBalancer(Server):
 
     async def _detach(self, lease_id: str) -> None:
         """Have the worker let go, then the lease freed: its devices are given to nobody while a process holds them."""
-        host_id = self._mirror.allocations.get(lease_id, {}).get("host", self.host.host_id)
+        host_id = self._ledger.allocations.get(lease_id, {}).get("host", self.host.host_id)
         try:
             while True:
                 try:
@@ -285,10 +285,10 @@ class LoadBalancer(Server):
                 except ActorGridError as error:
                     self.log.info("lease %s is not released yet: %s", lease_id, error)
                 # Still there: its end is on its way to us, or it was granted while it was being ended.
-                if lease_id not in self._mirror.allocations:
+                if lease_id not in self._ledger.allocations:
                     return
                 await self.sleep(DETACH_AGAIN_S)
-                host_id = self._mirror.allocations.get(lease_id, {}).get("host", host_id)
+                host_id = self._ledger.allocations.get(lease_id, {}).get("host", host_id)
         finally:
             self._releasing.discard(lease_id)
 

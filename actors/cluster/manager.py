@@ -19,7 +19,7 @@ from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
 
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
-from ..ledger.client import LEADERLESS_S, LedgerMirror
+from ..ledger.client import LEADERLESS_S, LedgerClient
 from ..ledger.command_checks import VERSION
 from ..ledger.commands import change_member
 from ..ledger.exec_limits import check_exec
@@ -84,36 +84,36 @@ class ClusterManager(Server):
         self._ended_at: list[float] = []
         self._submitted_total = 0
         self._ended_total = {state.value: 0 for state in JobState if state.final}
-        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="told")
+        self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="told")
         self._submissions = Submissions(self, self._commit)
-        self._leaving = Leaving(self, self._mirror)
-        self._absence = Absence(self, self._mirror)
-        await self._mirror.start()
-        self._absence.look(self._mirror.hosts.get(self.host.host_id))
+        self._leaving = Leaving(self, self._ledger)
+        self._absence = Absence(self, self._ledger)
+        await self._ledger.start()
+        self._absence.look(self._ledger.hosts.get(self.host.host_id))
         self.spawn(self._tell_version())
 
     async def _tell_version(self) -> None:
         """Have the others know what software this host runs now, and which commands of the ledger it knows."""
-        known = self._mirror.members.get(self.host.host_id)
+        known = self._ledger.members.get(self.host.host_id)
         fields = {"version": actorgrid.__version__, "ledger_version": VERSION}
         if known is not None and any(known.get(name) != value for name, value in fields.items()):
             try:
-                await self._mirror.propose(change_member(self.host.host_id, time(), **fields), VERSION_TOLD_S)
+                await self._ledger.propose(change_member(self.host.host_id, time(), **fields), VERSION_TOLD_S)
             except ActorGridError as error:
                 self.log.warning("the cluster does not know this host's version yet: %s", error)
 
     def peer_restarted(self, name: str) -> None:
         """A restarted server has the settings of its files; tell it what was changed since."""
-        self._mirror.peer_restarted(name)
+        self._ledger.peer_restarted(name)
         if name in WITHOUT_MIRROR:
-            for key, value in self._mirror.settings.items():
+            for key, value in self._ledger.settings.items():
                 self.cast(name, SettingChanged(key, value))
 
     # -- following the ledger
 
     @handles(Applied)
     def _applied(self, message: Applied) -> None:
-        self._mirror.applied(message)
+        self._ledger.applied(message)
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         for key, value in snapshot.settings.items():
@@ -168,7 +168,7 @@ class ClusterManager(Server):
     async def _submit(self, request: SubmitJobs) -> list[dict[str, Any]]:
         for job in request.jobs:
             check_exec(job.get("command") or (), job.get("env") or {})
-        waiting = self._mirror.job_counts.get(JobState.QUEUED, 0)
+        waiting = self._ledger.job_counts.get(JobState.QUEUED, 0)
         limit = self.host.settings.scheduling.queue_max
         if waiting + len(request.jobs) > limit:
             raise QueueFull(
@@ -211,7 +211,7 @@ class ClusterManager(Server):
 
         Raises DependencyFailed for what ended badly, UnknownJob.
         """
-        near = {job["job_id"] for job in jobs} | self._mirror.jobs.keys()
+        near = {job["job_id"] for job in jobs} | self._ledger.jobs.keys()
         far = {name: job["job_id"] for job in jobs for name in job["depends_on"] if name not in near}
         if not far:
             return set()
@@ -239,10 +239,10 @@ class ClusterManager(Server):
             limits = self.host.settings.scheduling
             bytes_max = {"user": limits.user_waiting_bytes_max, "all": limits.waiting_bytes_max}
             command = {**command, "v": LIMITS_SINCE, "waiting_bytes": bytes_max}
-        return await self._mirror.propose(command, leaderless_s=LEADERLESS_S)
+        return await self._ledger.propose(command, leaderless_s=LEADERLESS_S)
 
     def _all_know(self, version: int) -> bool:
-        return all(member.get("ledger_version", 1) >= version for member in self._mirror.members.values())
+        return all(member.get("ledger_version", 1) >= version for member in self._ledger.members.values())
 
     @handles(AllowAbsence)
     async def _allow_absence(self, _request: AllowAbsence) -> int:
@@ -251,12 +251,12 @@ class ClusterManager(Server):
     # -- answering
 
     async def _record(self, job_id: str) -> dict[str, Any]:
-        record = self._mirror.jobs.get(job_id) or self._recent.get(job_id)
+        record = self._ledger.jobs.get(job_id) or self._recent.get(job_id)
         if record is None:
             record = await self.call("consensus", Query("job", {"job_id": job_id}))
         if record is None and self.host.place is not None:
             # Another host may have accepted it, and this one not have heard of it yet.
-            record = await self._mirror.read("job", {"job_id": job_id})
+            record = await self._ledger.read("job", {"job_id": job_id})
         if record is None:
             raise UnknownJob(
                 f"there is no job {job_id}", asked=job_id, hint="actorgrid ps --all lists the jobs there are"
@@ -265,7 +265,7 @@ class ClusterManager(Server):
 
     @handles(GetJob)
     async def _get(self, request: GetJob) -> dict[str, Any]:
-        await self._mirror.reached(request.seen)
+        await self._ledger.reached(request.seen)
         if request.wait_s <= 0:
             return await self._record(request.job_id)
         # We listen before we look: the record may have to be asked for, and the job end meanwhile.
@@ -308,7 +308,7 @@ class ClusterManager(Server):
 
     @handles(Why)
     async def _why(self, request: Why) -> dict[str, Any]:
-        await self._mirror.reached(request.seen)
+        await self._ledger.reached(request.seen)
         job = await self._record(request.job_id)
         states = {}
         for name in job["depends_on"]:
@@ -327,13 +327,13 @@ class ClusterManager(Server):
             dependencies=states,
             fit=fit,
             problems=keeping_back(health),
-            hosts=self._mirror.hosts,
-            allocations=tuple(self._mirror.allocations.values()),
-            jobs=self._mirror.jobs,
+            hosts=self._ledger.hosts,
+            allocations=tuple(self._ledger.allocations.values()),
+            jobs=self._ledger.jobs,
             openings=tuple(openings),
             waiting=int((fit or {}).get("waiting") or 0),
             root=await self._root_of_failure(job),
-            quotas=self._mirror.quotas,
+            quotas=self._ledger.quotas,
             away=away_s(health, time()),
             unsure=unsure_note(health, self.host.host_id, job, time()),
             start_delay=await self._start_delay(job) if job["state"] == JobState.PLACED else None,
@@ -378,7 +378,7 @@ class ClusterManager(Server):
                 openings.append(options(asked, cut))
                 break
             smaller, report = cut, answer
-        for other in other_kinds(asked, self._mirror.hosts.values()):
+        for other in other_kinds(asked, self._ledger.hosts.values()):
             answer = await self._explain(other, None)
             if answer is not None and answer.get("fits"):
                 openings.append(options(asked, other))
@@ -419,7 +419,7 @@ class ClusterManager(Server):
     async def _devices(self) -> list[dict[str, Any]]:
         try:
             devices: list[dict[str, Any]] = await self.call(
-                "gpu_coordinator", Inventory(self._mirror.index), timeout_s=2.0
+                "gpu_coordinator", Inventory(self._ledger.index), timeout_s=2.0
             )
         except ActorGridError as error:
             self.log.info("inventory: %s", error)
@@ -428,7 +428,7 @@ class ClusterManager(Server):
 
     @handles(ListHosts)
     async def _hosts(self, request: ListHosts) -> list[dict[str, Any]]:
-        await self._mirror.reached(request.seen)
+        await self._ledger.reached(request.seen)
         own = {**await self._health(), "containment": await containment_here(self)}
         reports = {self.host.host_id: own, **await self._reports_elsewhere()}
         known = await self._cluster_health()
@@ -437,12 +437,12 @@ class ClusterManager(Server):
         voters = (await self.call("consensus", Query("status")))["voters"]
         return [
             {**self._host_view(record, reports, known, devices, port), **self._membership(host_id, voters)}
-            for host_id, record in sorted(self._mirror.hosts.items())
+            for host_id, record in sorted(self._ledger.hosts.items())
         ]
 
     async def _reports_elsewhere(self) -> dict[str, dict[str, Any]]:
         """How the other hosts say that they are, those that answer soon; at most 256 are asked."""
-        others = sorted(self._mirror.hosts.keys() & self._mirror.members.keys() - {self.host.host_id})
+        others = sorted(self._ledger.hosts.keys() & self._ledger.members.keys() - {self.host.host_id})
         if self.host.place is None or not others:
             return {}
         try:
@@ -456,15 +456,15 @@ class ClusterManager(Server):
 
     def _membership(self, host_id: str, voters: list[int]) -> dict[str, Any]:
         """What a host is to the cluster; all that there is when it is alone."""
-        if not self._mirror.members:
+        if not self._ledger.members:
             return {"node": None, "raft_role": "leader"}
-        member = self._mirror.members.get(host_id)
+        member = self._ledger.members.get(host_id)
         if member is None:
             return {"node": None, "raft_role": "none"}
         role = "voter" if member["node"] in voters else "learner"
         return {
             "node": member["node"],
-            "raft_role": "leader" if host_id == self._mirror.leader else role,
+            "raft_role": "leader" if host_id == self._ledger.leader else role,
             "ip_address": member["addresses"]["raft"].rpartition(":")[0].strip("[]"),
             **_url_of(member["addresses"]),
         }
@@ -489,7 +489,7 @@ class ClusterManager(Server):
         devices: list[dict[str, Any]],
         port: int,
     ) -> dict[str, Any]:
-        held = [a for a in self._mirror.allocations.values() if a["host"] == record["host_id"]]
+        held = [a for a in self._ledger.allocations.values() if a["host"] == record["host_id"]]
         return {
             "node_id": record["host_id"],
             "hostname": record["hostname"],
@@ -509,7 +509,7 @@ class ClusterManager(Server):
 
     @handles(ClusterSummary)
     async def _summary(self, request: ClusterSummary) -> dict[str, Any]:
-        await self._mirror.reached(request.seen)
+        await self._ledger.reached(request.seen)
         known = await self._cluster_health()
         health = await self._health()
         devices = await self._devices()
@@ -524,16 +524,16 @@ class ClusterManager(Server):
             "name": self.host.settings.cluster.name,
             **summary_of(known),
             "servers": health["servers"],
-            "hosts": len(self._mirror.hosts),
+            "hosts": len(self._ledger.hosts),
             "gpus": len(devices),
             "gpu_sources": sorted({device["source"] for device in devices}),
             "gpu_models": sorted({device["model"] for device in devices}),
             "gpu_allocated_milli": allocated,
             "gpu_capacity_milli": 1000 * len(devices),
-            "binding": short_for(self._mirror, (await self._list(ListJobs((JobState.QUEUED,), 200)))["jobs"]),
+            "binding": short_for(self._ledger, (await self._list(ListJobs((JobState.QUEUED,), 200)))["jobs"]),
             "jobs": jobs,
-            "allocations": len(self._mirror.allocations),
-            "ledger": {"index": self._mirror.index, "term": self._mirror.term, "epoch": self._mirror.epoch},
+            "allocations": len(self._ledger.allocations),
+            "ledger": {"index": self._ledger.index, "term": self._ledger.term, "epoch": self._ledger.epoch},
             "performance": {
                 "scheduling_latency_us": latency.get("p50_us"),
                 "scheduling_latency_p99_us": latency.get("p99_us"),
@@ -541,8 +541,8 @@ class ClusterManager(Server):
                 "gpu_allocated_percent": allocated / (10 * len(devices)) if devices else None,
                 "gpu_utilization_percent": sum(readings) / len(readings) if readings else None,
                 "cluster_throughput_tasks_per_second": len(self._ended_at) / RATE_WINDOW_S,
-                "active_tasks": len(self._mirror.jobs),
-                "queued_tasks": self._mirror.job_counts.get(JobState.QUEUED, 0),
+                "active_tasks": len(self._ledger.jobs),
+                "queued_tasks": self._ledger.job_counts.get(JobState.QUEUED, 0),
             },
         }
 
@@ -577,7 +577,7 @@ class ClusterManager(Server):
 
     def metrics(self) -> dict[str, float]:
         """Jobs by state, submissions and ends."""
-        counts = self._mirror.job_counts
+        counts = self._ledger.job_counts
         states: dict[str, float] = {
             f"jobs_{state.value}": counts.get(state, 0) for state in JobState if not state.final
         }
@@ -587,11 +587,11 @@ class ClusterManager(Server):
         return states
 
     def _live_count(self) -> int:
-        return sum(count for state, count in self._mirror.job_counts.items() if not JobState(state).final)
+        return sum(count for state, count in self._ledger.job_counts.items() if not JobState(state).final)
 
     def status(self) -> dict[str, Any]:
         """How far it follows the ledger."""
-        return {"index": self._mirror.index, "jobs": self._live_count(), "waiting_calls": len(self._waiters)}
+        return {"index": self._ledger.index, "jobs": self._live_count(), "waiting_calls": len(self._waiters)}
 
 
 def _url_of(addresses: dict[str, str]) -> dict[str, Any]:

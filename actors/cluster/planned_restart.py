@@ -13,7 +13,7 @@ from typing import Any
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.server import Server
 
-from ..ledger.client import LedgerMirror
+from ..ledger.client import LedgerClient
 from ..ledger.commands import allow_absence
 from .host_leases import over_after_s
 
@@ -23,9 +23,9 @@ ABSENCE_S = 60.0
 class Absence:
     """This host's."""
 
-    def __init__(self, server: Server, mirror: LedgerMirror) -> None:
+    def __init__(self, server: Server, ledger: LedgerClient) -> None:
         self._server = server
-        self._mirror = mirror
+        self._ledger = ledger
         self._ends = 0
         self._asked = False
 
@@ -33,7 +33,7 @@ class Absence:
         """Have everybody wait; gives the entry that says so. Raises what the ledger refuses with."""
         host = self._server.host
         self._asked = True  # before it is told of: this life ends before its own absence is over
-        answer = await self._mirror.propose(allow_absence(host.host_id, host.incarnation, ABSENCE_S, time()))
+        answer = await self._ledger.propose(allow_absence(host.host_id, host.incarnation, ABSENCE_S, time()))
         return int(answer["began"])
 
     def look(self, record: dict[str, Any] | None) -> None:
@@ -49,6 +49,6 @@ class Absence:
         host = self._server.host
         await self._server.sleep(over_after_s(absence_s))
         try:
-            await self._mirror.propose(allow_absence(host.host_id, host.incarnation, 0.0, time(), began))
+            await self._ledger.propose(allow_absence(host.host_id, host.incarnation, 0.0, time(), began))
         except ActorGridError as error:
             self._server.log.info("everybody goes on waiting longer for this host: %s", error)

@@ -1,7 +1,7 @@
 """Consensus: the ledger's process. An entry is committed once a majority of the voters' disks have it.
 
 Commands that wait in the mailbox go to the log together, with one fdatasync; each is answered after it was committed
-and applied, and after the subscribers were told. ``voter.py`` is the ledger on this host: core, log and state. This
+and applied, and after the subscribers were told. ``replica.py`` is the ledger on this host: core, log and state. This
 file ties it to messages and clocks, and does what only a leader does: it ends lock leases and puts digests into the
 log.
 
@@ -29,21 +29,21 @@ from actorgrid.supervisors.server import Server, handles
 
 from ..security.messages import MaterialChanged
 from .admission import Admission, refuse_here
-from .affected_hosts import hosts_concerned
-from .apply import Done
+from .affected_hosts import affected_hosts
+from .apply import AppliedEntry
 from .commit_times import CommitTimes
 from .departures import Departures
-from .disk_space import DiskRoom
+from .disk_space import DiskSpace
 from .electorate_policy import heir, next_step, successor
 from .figures import ledger_figures
-from .last_contact import Heard
+from .last_contact import LastContact
 from .lock_leases import LockLeases
 from .queries import Queries
-from .reads import Reads
+from .reads import LinearizableReads
 from .refused_snapshots import RefusedSnapshots
-from .replica import Voter
+from .replica import Replica
 from .stalls import Stalls
-from .subscribers import Followers
+from .subscribers import Subscribers
 from .waiting_proposals import WaitingProposals
 
 if TYPE_CHECKING:
@@ -77,9 +77,11 @@ class Consensus(Server):
         self._failed: ActorGridError | None = None
         self._waiting = WaitingProposals()
         self._gathered = 0
-        self._reads = Reads(lambda context: self._voter.read_index(context), lambda: self._voter.ledger.index)
+        self._reads = LinearizableReads(
+            lambda context: self._replica.read_index(context), lambda: self._replica.ledger.index
+        )
         self._pump_timer: Timer | None = None
-        self._followers = Followers(self, lambda: self._voter.ledger.counts)
+        self._subscribers = Subscribers(self, lambda: self._replica.ledger.counts)
         self._commits_total = 0
         self._refused_total: Counter[str] = Counter()
         self._commit_times = CommitTimes()
@@ -88,14 +90,14 @@ class Consensus(Server):
         self._ready = Waiter()
         self._snapshot_under_way = False
         self._links: RaftLinks | None = None
-        self._heard_of = Heard()
+        self._last_contact = LastContact()
         self._stalls = Stalls()
         self._contacts: dict[int, float] = {}  # by node: when anything of it came, whoever leads
         self._absent: dict[str, float] = {}
         self._admission = Admission(
-            lambda: self._voter.ledger,
-            lambda node: self._voter.votes(node),
-            lambda message: self._voter.step(message),
+            lambda: self._replica.ledger,
+            lambda node: self._replica.votes(node),
+            lambda message: self._replica.step(message),
             lambda host_id, why: self.log.warning("proposals of host %s are not taken: %s", host_id, why),
         )
         self._unreadable_total = 0
@@ -103,7 +105,7 @@ class Consensus(Server):
         self._departures = Departures(self, self._is_led, lambda: not self._ready.done, self.failed)
         plan = self.host.voter
         with collection_paused():
-            self._voter = Voter(
+            self._replica = Replica(
                 self.host.paths.ledger_dir,
                 ONLY_VOTER if plan is None else plan.node,
                 self.host.boot_id,
@@ -112,24 +114,24 @@ class Consensus(Server):
                 self.runtime.in_place,
                 plan is None or plan.founding,
             )
-            self._room = DiskRoom(self._voter, self.host.paths, self.host.settings)
-            self._queries = Queries(self._voter.ledger, self._voter.history)
-            self._snapshot_due = self._voter.snapshot_index + performance.ledger_snapshot_every
-            self.runtime.watch(self._voter.fileno(), self._voter.collect)
+            self._disk_space = DiskSpace(self._replica, self.host.paths, self.host.settings)
+            self._queries = Queries(self._replica.ledger, self._replica.history)
+            self._snapshot_due = self._replica.snapshot_index + performance.ledger_snapshot_every
+            self.runtime.watch(self._replica.fileno(), self._replica.collect)
             if plan is not None:
                 from .raft_links import RaftLinks  # TLS and X.509 come with it: 5 MB that a host alone does without
 
                 self._links = RaftLinks(
                     self.runtime,
                     plan,
-                    lambda: self._voter.ledger.members,
-                    lambda: self._voter.ledger.removed,
+                    lambda: self._replica.ledger.members,
+                    lambda: self._replica.ledger.removed,
                     self._departures.refused,
                     self._step,
-                    self._voter.unreachable,
+                    self._replica.unreachable,
                 )
-            self._voter.start()
-        self.every(LONE_TICK_S if plan is None else TICK_S, self._voter.tick)
+            self._replica.start()
+        self.every(LONE_TICK_S if plan is None else TICK_S, self._replica.tick)
         self.every(HOUSEKEEPING_S, self._keep_house)
         if plan is not None:
             self.every(LOOK_S, self._look_around)
@@ -164,21 +166,21 @@ class Consensus(Server):
 
     def _close(self, keep: bool) -> None:
         self._failed = self._failed or StorageError("the ledger is stopped")
-        self.runtime.unwatch(self._voter.fileno())
+        self.runtime.unwatch(self._replica.fileno())
         if self._links is not None:
             self._links.close()
-        self._voter.close(keep)
+        self._replica.close(keep)
 
     def _keep_house(self) -> None:
         if self._failed is None:
-            self._voter.write_history()
-            if self._room.look():
+            self._replica.write_history()
+            if self._disk_space.look():
                 self.log.warning("there is room on the disk again: new work is accepted")
             self._choose_voters()
-            self._stalls.look(self.runtime.monotonic(), self._voter.status())
+            self._stalls.look(self.runtime.monotonic(), self._replica.status())
             if self._links is not None and not self._is_led():
                 # Any voter may say who leads, or that this host is no member any more.
-                self._links.seek(self._voter.members.voters)
+                self._links.seek(self._replica.members.voters)
             self._give_up()
 
     def _give_up(self) -> None:
@@ -187,19 +189,19 @@ class Consensus(Server):
         self._waiting.give_up(oldest, _not_leader("no leader answered"))
         self._reads.give_up(oldest, _not_leader("no leader answered"))
 
-    # -- what the voter tells
+    # -- what the replica tells
 
-    def applied(self, done: Done) -> None:
-        """See ``voter.Audience``."""
+    def applied(self, done: AppliedEntry) -> None:
+        """See ``ReplicaListener``."""
         outcome = done.outcome
         if outcome.error is not None:
             self._refused_total[outcome.error.code] += 1
         self._commits_total += self._ready.done
         if self._leading and self._links is not None:
-            for host_id in hosts_concerned(outcome.changes):
-                member = self._voter.ledger.members.get(host_id)
+            for host_id in affected_hosts(outcome.changes):
+                member = self._replica.ledger.members.get(host_id)
                 if member is not None:
-                    self._voter.hurry(int(member["node"]))
+                    self._replica.hurry(int(member["node"]))
         for kind, name, record in outcome.changes:
             if kind == "lock" and self._leading:
                 self._lock_leases.changed(name, record)
@@ -208,7 +210,7 @@ class Consensus(Server):
         if done.unreadable:
             self._unreadable(outcome)
         command = done.command
-        self._followers.tell(outcome, command.get("at", 0.0), command.get("type", "new_term"))
+        self._subscribers.tell(outcome, command.get("at", 0.0), command.get("type", "new_term"))
         for since in self._waiting.applied((done.session, done.seq), outcome):
             self._commit_times.note(self.runtime.monotonic() - since)
         if self._leading:
@@ -218,7 +220,7 @@ class Consensus(Server):
 
     def carried_out(self) -> None:
         """See ``voter.Audience``: those who follow hear of it before those who proposed it."""
-        self._followers.flush()
+        self._subscribers.flush()
         self._waiting.answer()
         self._reads.release()
         self._admission.applied()
@@ -231,66 +233,66 @@ class Consensus(Server):
             self.log.error(text, outcome.index, outcome.error)
 
     def restored(self) -> None:
-        """See ``voter.Audience``: whoever follows has to start over."""
-        self._queries = Queries(self._voter.ledger, self._voter.history)
+        """See ``ReplicaListener``: whoever follows has to start over."""
+        self._queries = Queries(self._replica.ledger, self._replica.history)
         if self._links is not None:
             self._links.members_changed()
-        self._followers.lose_all(self._voter.ledger.index)
+        self._subscribers.lose_all(self._replica.ledger.index)
 
     def led(self, term: int) -> None:
-        """See ``voter.Audience``."""
+        """See ``ReplicaListener``."""
         self.log.info("this host leads the ledger in term %d", term)
         self._leading = True
-        self._lock_leases.lead(self._voter.ledger.locks)
-        self._heard_of.begin()
+        self._lock_leases.lead(self._replica.ledger.locks)
+        self._last_contact.begin()
         self._look_around()  # before anybody places work
         self._tell_leadership()
         plan = self.host.voter
-        if plan is not None and plan.founds is not None and not self._voter.ledger.members:
+        if plan is not None and plan.founds is not None and not self._replica.ledger.members:
             self._put({**plan.founds, "at": time()})
         self._ready.set(None)
 
     def not_leading(self) -> None:
-        """See ``voter.Audience``: what was proposed here may be lost, or be committed by the next leader."""
+        """See ``ReplicaListener``: what was proposed here may be lost, or be committed by the next leader."""
         self._admission.drop()
         if self._leading:
             self._leading = False
             self._absent = {}
             self._tell_leadership()
-            self._followers.tell_between(("absent", "", {}))
+            self._subscribers.tell_between(("absent", "", {}))
         self._abandon(_not_leader())
 
     def followed(self, leader: int) -> None:
-        """See ``voter.Audience``: what was sent to the leader before may be lost; who waits asks again, at once."""
+        """See ``ReplicaListener``: what was sent to the leader before may be lost; who waits asks again, at once."""
         self._abandon(_not_leader("another host leads now" if leader else "nobody is known to lead"))
         if self._links is not None and leader:
             self._links.keep([leader])
         self._tell_leadership()
 
     def send(self, messages: tuple[Message, ...]) -> None:
-        """See ``voter.Audience``."""
+        """See ``ReplicaListener``."""
         assert self._links is not None, f"there is nobody to send to, and yet: {messages[0]}"
         self._links.send(messages)
 
     def _tell_leadership(self) -> None:
         """Those who follow the ledger hear who leads as they hear what it holds."""
-        self._followers.tell_between(("leader", "", (self._leader_host(), self._leading)))
+        self._subscribers.tell_between(("leader", "", (self._leader_host(), self._leading)))
 
     def _is_led(self) -> bool:
-        return self._voter.leader != NO_NODE
+        return self._replica.leader != NO_NODE
 
     def _leader_host(self) -> str | None:
         if self._leading:
             return str(self.host.host_id)
-        return self._host_of(self._voter.leader)
+        return self._host_of(self._replica.leader)
 
     def _host_of(self, node: int) -> str | None:
-        members = self._voter.ledger.members
+        members = self._replica.ledger.members
         return next((str(host_id) for host_id, record in members.items() if record["node"] == node), None)
 
     def snapshot_refused(self, error: LedgerRefused, sender: int) -> None:
         """See ``voter.Audience``: this host goes on with the state it has, and its start without a leader's."""
-        host_id, index = self._host_of(sender) or f"node {sender}", self._voter.ledger.index
+        host_id, index = self._host_of(sender) or f"node {sender}", self._replica.ledger.index
         self._refused_snapshots.refused(host_id, f"{error.message}: {error.found}", self.runtime.monotonic(), index)
         self.log.error("from host %s: %s", host_id, error)
         if not self._ready.done and not index:
@@ -298,7 +300,7 @@ class Consensus(Server):
         self._ready.set(None)
 
     def failed(self, error: ActorGridError) -> None:
-        """See ``voter.Audience``: tell those who wait, and die."""
+        """See ``ReplicaListener``: tell those who wait, and die."""
         self._failed = error
         self._abandon(error)
         if not self._ready.done:
@@ -315,41 +317,41 @@ class Consensus(Server):
 
     def _put_digest(self, index: int) -> None:
         """Let the other voters compare their state of *index* with ours."""
-        digest = self._voter.ledger.digest_marks.marks.get(index)
+        digest = self._replica.ledger.digest_marks.marks.get(index)
         if digest is not None:
             self._put(compare_digest(index, digest, FORMAT, time()))
 
     def _expire_lock(self, name: str, owner: str, renewals: int) -> None:
-        self._put(expire_lock(name, owner, renewals, self._voter.ledger.term, time()))
+        self._put(expire_lock(name, owner, renewals, self._replica.ledger.term, time()))
 
     def _step(self, host_id: str, message: Message) -> None:
         """Take a message of another host."""
         now = self.runtime.boottime()
         self._contacts[message.sender] = now
         if self._leading:
-            self._heard_of.message(message.kind, message.sender, now)
+            self._last_contact.message(message.kind, message.sender, now)
         if message.kind == "propose":
-            self._admission.came(host_id, message, self._voter.committed_at_most)
+            self._admission.came(host_id, message, self._replica.committed_at_most)
         else:
-            self._voter.step(message)
+            self._replica.step(message)
 
     def _look_around(self) -> None:
         """Tell who is away, and since when. Everybody is, to a new leader, before he has answered it."""
-        members = self._voter.ledger.members
+        members = self._replica.ledger.members
         if not self._leading or not members:
             return
-        status = self._voter.status()
+        status = self._replica.status()
         most, heard = ABSENT_S / TICK_S, self._heard()
         here = {node for node, progress in status.progress.items() if progress.match and progress.quiet_ticks <= most}
         here.add(status.node)
         absent = {host_id: at for host_id, at in heard.items() if members[host_id]["node"] not in here}
         if absent.keys() != self._absent.keys():
             self._absent = absent
-            self._followers.tell_between(("absent", "", dict(absent)))
+            self._subscribers.tell_between(("absent", "", dict(absent)))
 
     def _heard(self) -> dict[str, float]:
-        nodes = {host_id: int(record["node"]) for host_id, record in self._voter.ledger.members.items()}
-        return self._heard_of.of(nodes, self._voter.node, self.runtime.boottime())
+        nodes = {host_id: int(record["node"]) for host_id, record in self._replica.ledger.members.items()}
+        return self._last_contact.of(nodes, self._replica.node, self.runtime.boottime())
 
     async def _hosts_heard(self) -> dict[str, Any]:
         """Who was heard of when, as the leader knows it that a majority has confirmed after ``as_of``."""
@@ -361,10 +363,10 @@ class Consensus(Server):
 
     def _choose_voters(self) -> None:
         """Bring the voters into line with the members, a step at a time."""
-        members = self._voter.ledger.members
+        members = self._replica.ledger.members
         if not self._leading or not members:
             return
-        status = self._voter.status()
+        status = self._replica.status()
         silent = status.silent(SILENT_S / TICK_S)
         around = (members, status.config, status.progress, status.commit, status.node, silent)
         next_leader = heir(*around)
@@ -373,17 +375,17 @@ class Consensus(Server):
             return
         changes = next_step(*around)
         if changes:
-            taken = self._voter.change_members(changes)
+            taken = self._replica.change_members(changes)
             self.log.info("voters: %s: %s", changes, taken)
             self._pump_soon()
 
     def _give_leadership(self, to: int) -> None:
-        self.log.info("handing the leadership over to node %d: %s", to, self._voter.hand_over(to))
+        self.log.info("handing the leadership over to node %d: %s", to, self._replica.hand_over(to))
         self._pump_soon()
 
     @handles(HandOver)
     async def _hand_over(self, _request: HandOver) -> dict[str, Any]:
-        to = successor(self._voter.status(), ABSENT_S / TICK_S) if self._leading else None
+        to = successor(self._replica.status(), ABSENT_S / TICK_S) if self._leading else None
         if to is not None:
             self._give_leadership(to)
             deadline = self.runtime.monotonic() + HAND_OVER_S
@@ -393,7 +395,7 @@ class Consensus(Server):
 
     def _put(self, command: dict[str, Any]) -> None:
         """Propose for ourselves; what is lost with the leadership is not missed."""
-        self._voter.propose(encode_entry(command, "", 0))
+        self._replica.propose(encode_entry(command, "", 0))
         self._pump_soon()
 
     @handles(MaterialChanged)
@@ -407,16 +409,16 @@ class Consensus(Server):
     async def _propose(self, request: Propose) -> Proposed:
         if self._failed is not None:
             raise self._failed
-        earlier = self._voter.ledger.repeated(request.session, request.seq)
+        earlier = self._replica.ledger.repeated(request.session, request.seq)
         if earlier is not None:
             return self._proposed(earlier)
         try:
             payload = encode_entry(request.command, request.session, request.seq)
             command = check(decode_entry(payload)[2])
-            refuse_if_too_new(command, self._voter.ledger.members)
-            votes = self._leading or self._voter.votes(self._voter.node)
-            refuse_here(command, votes, self._voter.ledger.members, self._voter.members)
-            self._room.refuse(command["type"])
+            refuse_if_too_new(command, self._replica.ledger.members)
+            votes = self._leading or self._replica.votes(self._replica.node)
+            refuse_here(command, votes, self._replica.ledger.members, self._replica.members)
+            self._disk_space.refuse(command["type"])
             self._waiting.refuse_when_full()
             key = request.session, request.seq
             # In our own log one entry answers both; what went to another host may be lost, and twice does no harm.
@@ -435,7 +437,7 @@ class Consensus(Server):
         return self._proposed(await waiter)
 
     def _into_the_log(self, payload: bytes, key: tuple[str, int]) -> None:
-        taken = self._voter.propose(payload, b"%d %b" % (key[1], key[0].encode()))
+        taken = self._replica.propose(payload, b"%d %b" % (key[1], key[0].encode()))
         if isinstance(taken, Dropped):
             raise _refused(taken.reason, taken=False)
 
@@ -456,7 +458,7 @@ class Consensus(Server):
         self._gathered = 0
         if self._failed is None:
             self._reads.ask(self.runtime.monotonic(), _not_leader)
-            self._voter.pump()
+            self._replica.pump()
             self._lock_leases.arm()
 
     # -- snapshots
@@ -464,23 +466,23 @@ class Consensus(Server):
     async def _snapshot(self) -> None:
         """A snapshot, piece by piece between other work."""
         self._snapshot_under_way = True
-        self._snapshot_due = self._voter.ledger.index + self.host.settings.performance.ledger_snapshot_every
-        index, members, pieces = self._voter.begin_snapshot()
+        self._snapshot_due = self._replica.ledger.index + self.host.settings.performance.ledger_snapshot_every
+        index, members, pieces = self._replica.begin_snapshot()
         parts = []
         for piece in pieces:
             parts.append(piece)
             if len(parts) % PIECES_A_TURN == 0:
                 await self.sleep(0.0)
         self._snapshot_under_way = False
-        if self._failed is None and self._voter.tight is None:
-            self._voter.keep_snapshot(index, members, b"".join(parts))
+        if self._failed is None and self._replica.tight is None:
+            self._replica.keep_snapshot(index, members, b"".join(parts))
 
     # -- subscribers
 
     @handles(Subscribe)
     def _subscribe(self, request: Subscribe, sender: str) -> Snapshot:
-        live = self._voter.ledger.live(request.jobs)
-        index = self._followers.subscribed(sender, live.index, request.jobs)
+        live = self._replica.ledger.live(request.jobs)
+        index = self._subscribers.subscribed(sender, live.index, request.jobs)
         return replace(live, index=index, leader=self._leader_host(), leads=self._leading, absent=self._absent)
 
     # -- reading
@@ -494,7 +496,7 @@ class Consensus(Server):
         if query.kind == "status":
             return self.status()
         if query.kind == "index":
-            return self._voter.ledger.index
+            return self._replica.ledger.index
         if query.kind == "files_in_use":
             return await self._files_in_use(query.args)
         answer = self._queries.answer(query.kind, query.args)
@@ -520,11 +522,11 @@ class Consensus(Server):
         await read
 
     def readable(self, context: bytes, index: int) -> None:
-        """See ``voter.Audience``."""
+        """See ``ReplicaListener``."""
         self._reads.confirmed(context, index)
 
     def dropped(self, request: DroppedLater) -> None:
-        """See ``voter.Audience``: reads are asked anew, who proposed is told to ask again."""
+        """See ``ReplicaListener``: reads are asked anew, who proposed is told to ask again."""
         if request.kind == "read":
             self._reads.dropped(request.context, request.reason, self.runtime.monotonic(), _not_leader)
             return
@@ -536,9 +538,9 @@ class Consensus(Server):
     def metrics(self) -> dict[str, float]:
         """Commits, batches, refusals by reason, how long the last 1,024 proposals from here waited, sizes."""
         return {
-            **ledger_figures(self._voter, self._commit_times, self._refused_total),
+            **ledger_figures(self._replica, self._commit_times, self._refused_total),
             "ledger_commits_total": self._commits_total,
-            "ledger_subscribers": len(self._followers),
+            "ledger_subscribers": len(self._subscribers),
             "ledger_accepts_new_work": float(self._accepts()),
             "ledger_unreadable_entries_total": self._unreadable_total,
             "ledger_snapshots_refused_total": self._refused_snapshots.total,
@@ -549,33 +551,33 @@ class Consensus(Server):
         """Where the ledger stands."""
         now = self.runtime.monotonic()
         return {
-            "role": self._voter.role,
+            "role": self._replica.role,
             "leader": self._leader_host(),
-            "voters": list(self._voter.members.voters),
+            "voters": list(self._replica.members.voters),
             "contact_s": self._contact_s(),
-            **self._stalls.report(now, self._voter.status(), self._waiting.since(), self._voter.ledger.members),
-            "snapshot_refused": self._refused_snapshots.report(now, self._voter.ledger.index),
-            "term": self._voter.ledger.term,
-            "index": self._voter.ledger.index,
-            "epoch": self._voter.ledger.epoch,
-            "snapshot_index": self._voter.snapshot_index,
-            "log_bytes": self._voter.log.size_bytes,
-            "segments": self._voter.log.segment_count,
-            "subscribers": self._followers.names,
-            "free_bytes": self._room.free_bytes,
+            **self._stalls.report(now, self._replica.status(), self._waiting.since(), self._replica.ledger.members),
+            "snapshot_refused": self._refused_snapshots.report(now, self._replica.ledger.index),
+            "term": self._replica.ledger.term,
+            "index": self._replica.ledger.index,
+            "epoch": self._replica.ledger.epoch,
+            "snapshot_index": self._replica.snapshot_index,
+            "log_bytes": self._replica.log.size_bytes,
+            "segments": self._replica.log.segment_count,
+            "subscribers": self._subscribers.names,
+            "free_bytes": self._disk_space.free_bytes,
             "accepts_new_work": self._accepts(),
-            "waiting_job_bytes": self._voter.ledger.waiting_bytes,
-            "waiting_job_bytes_most": self._voter.ledger.waiting_bytes_most,
+            "waiting_job_bytes": self._replica.ledger.waiting_bytes,
+            "waiting_job_bytes_most": self._replica.ledger.waiting_bytes_most,
         }
 
     def _contact_s(self) -> dict[str, float]:
         """By host: how long ago anything of it came. At most as many as there are members."""
-        now, members = self.runtime.boottime(), self._voter.ledger.members
+        now, members = self.runtime.boottime(), self._replica.ledger.members
         nodes = {int(record["node"]): str(host_id) for host_id, record in members.items()}
         return {nodes[node]: round(now - at, 3) for node, at in self._contacts.items() if node in nodes}
 
     def _accepts(self) -> bool:
-        return self._failed is None and self._room.accepts_new_work()
+        return self._failed is None and self._disk_space.accepts_new_work()
 
 
 def _refused(reason: str, *, taken: bool) -> ActorGridError:

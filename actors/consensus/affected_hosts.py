@@ -9,7 +9,7 @@ Change = tuple[str, str, Any]
 """Kind, identity and new record; ``None`` when it is gone."""
 
 
-def hosts_concerned(changes: Iterable[Change]) -> set[str]:
+def affected_hosts(changes: Iterable[Change]) -> set[str]:
     """The hosts of allocations that are new, of jobs' latest attempts and their members, and those that changed."""
     found: set[str] = set()
     for kind, identity, record in changes:

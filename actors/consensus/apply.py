@@ -13,7 +13,7 @@ from actorgrid.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class AppliedEntry:
     """An entry that was applied. ``session`` is empty, and ``command`` too, where it was none of a proposer's.
 
     ``unreadable``: it is a command's, and no command.
@@ -27,16 +27,16 @@ class Done:
     unreadable: bool = False
 
 
-def apply_entry(ledger: Ledger, entry: Entry) -> Done:
+def apply_entry(ledger: Ledger, entry: Entry) -> AppliedEntry:
     """Apply *entry*, which must be the next. Raises LedgerDiverged and LedgerTooNew (see ``Ledger.apply``).
 
     A command without data and a change of the members are Raft's own. Bytes that are no command are refused like one
     that is malformed: they are committed, so every voter has them, and has them again at each start.
     """
     if entry.kind != "command" or not entry.data:
-        return Done(entry, "", 0, {}, ledger.pass_over(entry.index, entry.term))
+        return AppliedEntry(entry, "", 0, {}, ledger.pass_over(entry.index, entry.term))
     try:
         session, seq, command = decode_entry(entry.data)
     except BadRequest as error:
-        return Done(entry, "", 0, {}, ledger.refuse(entry.index, error), unreadable=True)
-    return Done(entry, session, seq, command, ledger.apply(entry.index, command, session, seq))
+        return AppliedEntry(entry, "", 0, {}, ledger.refuse(entry.index, error), unreadable=True)
+    return AppliedEntry(entry, session, seq, command, ledger.apply(entry.index, command, session, seq))

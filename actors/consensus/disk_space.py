@@ -1,6 +1,6 @@
 """What the ledger still takes when the disk runs full: first nothing new, and at the very end nothing at all.
 
-What is about accepted work goes on in the room that is kept for it (``reserve.py``).
+What is about accepted work goes on in the space that is kept for it (``files/disk_reserve.py``).
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import DiskFull
 
-from .replica import Voter
+from .replica import Replica
 
 NEW_WORK = "submit_jobs"
 
 
-class DiskRoom:
-    """Of one host's ledger, which *voter* writes. Nothing is kept here."""
+class DiskSpace:
+    """Of one host's ledger, which *replica* writes. Nothing is kept here."""
 
-    def __init__(self, voter: Voter, paths: HostPaths, settings: Settings) -> None:
-        self._voter = voter
+    def __init__(self, replica: Replica, paths: HostPaths, settings: Settings) -> None:
+        self._replica = replica
         self._paths = paths
         self._settings = settings
 
@@ -30,13 +30,13 @@ class DiskRoom:
         return free_bytes(self._paths.ledger_dir)
 
     def refuse(self, command_type: str) -> None:
-        """Raises DiskFull for a command that there is no room for."""
-        if self._voter.full is not None:
-            raise self._voter.full  # not even what was accepted can be recorded
+        """Raises DiskFull for a command that there is no space for."""
+        if self._replica.full is not None:
+            raise self._replica.full  # not even what was accepted can be recorded
         if command_type in ABOUT_ACCEPTED_WORK:
             return
-        if self._voter.tight is not None:
-            raise self._voter.tight
+        if self._replica.tight is not None:
+            raise self._replica.tight
         free, wanted = self.free_bytes, self._settings.performance.min_free_bytes
         if free < wanted:
             raise DiskFull(
@@ -49,7 +49,7 @@ class DiskRoom:
             )
 
     def accepts_new_work(self) -> bool:
-        """Whether there is room for that."""
+        """Whether there is space for that."""
         try:
             self.refuse(NEW_WORK)
         except DiskFull:
@@ -57,12 +57,12 @@ class DiskRoom:
         return True
 
     def look(self) -> bool:
-        """Set the room for accepted work aside again where there is some; true when new work is accepted again."""
+        """Set the space for accepted work aside again where there is some; true when new work is accepted again."""
         least = self._settings.performance.min_free_bytes
-        reserve = self._voter.reserve
+        reserve = self._replica.reserve
         held = reserve.refill(least)
-        tight = self._voter.tight is not None or self._voter.full is not None
+        tight = self._replica.tight is not None or self._replica.full is not None
         if tight and (held or reserve.size_bytes == 0) and self.free_bytes >= least:
-            self._voter.retry()
+            self._replica.retry()
             return True
         return False

@@ -8,7 +8,7 @@ SIGNS_OF_LIFE = frozenset({"append_reply", "heartbeat_reply", "snapshot_reply", 
 """What a leader hears of a host that hears it. A read must be among them: it renews the host's lease."""
 
 
-class Heard:
+class LastContact:
     """Of one leadership. All times are of the leader's CLOCK_BOOTTIME.
 
     Who was not heard of in it counts as heard at its beginning: up to then another leader may have confirmed its lease.

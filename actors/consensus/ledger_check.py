@@ -20,7 +20,7 @@ from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.codec import decode_conf_change
 from actorgrid.actors.raft.messages import ConfState, Entry, HardState
 from actorgrid.actors.raft.storage.disk import members_from_text
-from actorgrid.actors.raft.storage.durable_watermark import AcknowledgedMark, acknowledged_lost
+from actorgrid.actors.raft.storage.durable_watermark import DurableWatermark, acknowledged_lost
 from actorgrid.actors.raft.storage.entry_table import EntryTable, OutOfPlace
 from actorgrid.actors.raft.storage.log_changes import Cut, Reset, change_of, hold
 from actorgrid.actors.raft.storage.log_record import HARD_STATE, KIND_NAMES, Damage, entries_of, hard_state_of
@@ -170,7 +170,7 @@ def read_log(folder: Path, after_index: int, report: Report) -> LogContents:
     """All that the log in *folder* says, with the entries after *after_index*. Raises as ``check`` does."""
     found = LogContents()
     table = EntryTable(0)
-    mark = AcknowledgedMark(folder / "acknowledged").read()
+    mark = DurableWatermark(folder / "acknowledged").read()
     found.marked = mark is not None
     ended = (0, 0)
     paths = _paths(folder)

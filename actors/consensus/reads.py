@@ -18,7 +18,7 @@ from actorgrid.supervisors.runtime import Waiter
 READS_MAX = 4_096
 
 
-class Reads:
+class LinearizableReads:
     """*ask* hands a context to the core; *applied* gives the last index that is applied here."""
 
     def __init__(self, ask: Callable[[bytes], Accepted | Dropped], applied: Callable[[], int]) -> None:

@@ -2,8 +2,8 @@
 
 The core decides, a thread makes durable (``log_writer``), and what is committed is applied here; whoever owns this
 passes time on (``tick``), wakes it when the log has something to say (``collect``) and hears what came of it
-(``Audience``). While one Ready is on its way to the disk, proposals gather in the core, and the next takes them all
-with one fdatasync.
+(``ReplicaListener``). While one Ready is on its way to the disk, proposals gather in the core, and the next takes them
+all with one fdatasync.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from actorgrid.actors.files.disk_reserve import Reserve
+from actorgrid.actors.files.disk_reserve import DiskReserve
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.core import RaftCore
 from actorgrid.actors.raft.messages import (
@@ -39,7 +39,7 @@ from actorgrid.actors.raft.storage.writer import LogWriter
 from actorgrid.configs.schema import PerformanceSection
 from actorgrid.errors import ActorGridError, DiskFull, LedgerRefused, LedgerTooNew, LogCorrupted, StorageError
 
-from .apply import Done, apply_entry
+from .apply import AppliedEntry, apply_entry
 from .history import WRITE_AT_ROWS, History
 from .stored_state import restore_stored
 
@@ -48,10 +48,10 @@ MESSAGE_BYTES_MAX = 512 * 1024
 """So that a message with what is around it fits a frame between hosts."""
 
 
-class Audience(Protocol):
+class ReplicaListener(Protocol):
     """Who is told. All calls come from within ``start``, ``pump``, ``collect`` or ``tick``."""
 
-    def applied(self, done: Done) -> None:
+    def applied(self, done: AppliedEntry) -> None:
         """An entry was applied to the ledger."""
 
     def carried_out(self) -> None:
@@ -85,7 +85,7 @@ class Audience(Protocol):
         """Nothing more will be applied here; see ``error``."""
 
 
-class Voter:
+class Replica:
     """Raises LogCorrupted, LogFailed or DiskFull when what is on the disk cannot be trusted or not be opened.
 
     *in_place*: everything happens within the call that asks for it (see ``LogWriter``).
@@ -97,7 +97,7 @@ class Voter:
         node: int,
         boot_id: str,
         performance: PerformanceSection,
-        audience: Audience,
+        listener: ReplicaListener,
         in_place: bool = False,
         founding: bool = True,
     ) -> None:
@@ -108,14 +108,14 @@ class Voter:
         self.leader = NO_NODE
         self.term = 0
         self._led = 0
-        self._audience = audience
+        self._listener = listener
         self._in_place = in_place
         self.batches_total = 0
         self._under_way: Ready | None = None
         self._tried: tuple[bytes, Ledger] | None = None
         self._unfit: LedgerRefused | None = None
         self._pumping = False
-        self.reserve = Reserve(folder / "reserve", performance.reserve_bytes)
+        self.reserve = DiskReserve(folder / "reserve", performance.reserve_bytes)
         marker = FailureMarker(folder / "failed")
         end = marker.check(boot_id)
         self._store = self._open_store(folder / "state.db")
@@ -190,7 +190,7 @@ class Voter:
                 return
             if self._unfit is not None:
                 unfit, self._unfit = self._unfit, None
-                self._audience.snapshot_refused(unfit, message.sender)
+                self._listener.snapshot_refused(unfit, message.sender)
             if message.kind == "damaged" and self._core.status().damaged:
                 # Nothing more is ever appended here; who waits for a read or a commit would wait for ever.
                 self._fail(end_lost(self._core.status().last_index))
@@ -278,7 +278,7 @@ class Voter:
 
     def _send(self, messages: tuple[Message, ...]) -> None:
         if messages:
-            self._audience.send(messages)
+            self._listener.send(messages)
 
     def _finish(self, ready: Ready) -> None:
         """What was waiting for *ready* to be durable."""
@@ -287,36 +287,36 @@ class Voter:
             self.term = ready.hard_state.term
         if ready.soft_state is not None:
             if self.role == "leader" != ready.soft_state.role:
-                self._audience.not_leading()
+                self._listener.not_leading()
             self.role = ready.soft_state.role
             if ready.soft_state.leader != self.leader:
                 self.leader = ready.soft_state.leader
                 if self.leader != self.node:
-                    self._audience.followed(self.leader)
+                    self._listener.followed(self.leader)
         if ready.snapshot is not None:
             self.ledger = self._looked_at(ready.snapshot.data)
             self.members = ready.snapshot.conf_state
-            self._audience.restored()
+            self._listener.restored()
         for entry in ready.committed:
             if entry.kind == "conf_change":
                 self.members = self._core.apply_conf_change(entry)
             try:
                 done = apply_entry(self.ledger, entry)
             except ActorGridError as error:
-                self._audience.carried_out()
+                self._listener.carried_out()
                 self._fail(error)
                 return
             self.history.keep(done.outcome)
-            self._audience.applied(done)
+            self._listener.applied(done)
             if self.role == "leader" and entry.term == self.term != self._led:
                 self._led = entry.term
-                self._audience.led(entry.term)
+                self._listener.led(entry.term)
         if ready.committed:
-            self._audience.carried_out()
+            self._listener.carried_out()
         for read in ready.read_states:
-            self._audience.readable(read.context, read.index)
+            self._listener.readable(read.context, read.index)
         for request in ready.dropped:
-            self._audience.dropped(request)
+            self._listener.dropped(request)
         self._core.advance(ready)
         if self.history.waiting > WRITE_AT_ROWS:
             self.write_history()
@@ -396,7 +396,7 @@ class Voter:
 
     def _fail(self, error: ActorGridError) -> None:
         self.failure = error
-        self._audience.failed(error)
+        self._listener.failed(error)
 
     def close(self, keep: bool = True) -> None:
         """Let go of the files; *keep*: write what is left to write, and a snapshot where there is news."""

@@ -38,7 +38,7 @@ TOGETHER_MAX = 256
 """Changes that are gathered before they are told."""
 
 
-class Followers:
+class Subscribers:
     """See the module. *counts*: how many jobs are in each state by now."""
 
     def __init__(self, server: Server, counts: Callable[[], Mapping[str, int]]) -> None:

@@ -1,4 +1,4 @@
-"""A file that only takes up room, given back when the disk is full so that accepted work can still be recorded."""
+"""A file that only takes up space, given back when the disk is full so that accepted work can still be recorded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-class Reserve:
+class DiskReserve:
     """``size_bytes`` of allocated blocks at *path*, or as good as nothing once released."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:
@@ -15,20 +15,20 @@ class Reserve:
 
     @property
     def held(self) -> bool:
-        """Whether the room is set aside now."""
+        """Whether the space is set aside now."""
         try:
             return self.size_bytes > 0 and self.path.stat().st_size >= self.size_bytes
         except FileNotFoundError:
             return False
 
     def release(self) -> bool:
-        """Give the room back; ``False`` when there was none."""
+        """Give the space back; ``False`` when there was none."""
         held = self.held
         self.path.unlink(missing_ok=True)
         return held
 
     def refill(self, keep_free_bytes: int) -> bool:
-        """Set the room aside again when that leaves *keep_free_bytes*; whether it is held afterwards."""
+        """Set the space aside again when that leaves *keep_free_bytes*; whether it is held afterwards."""
         if self.held or self.size_bytes == 0:
             return self.held
         if free_bytes(self.path.parent) < self.size_bytes + keep_free_bytes:
@@ -40,7 +40,7 @@ class Reserve:
             finally:
                 os.close(fd)
         except OSError:
-            # Someone else took the room between the look and the grab: as before, none is held.
+            # Someone else took the space between the look and the grab: as before, none is held.
             self.path.unlink(missing_ok=True)
             return False
         return True

@@ -11,7 +11,7 @@ from actorgrid.errors import ActorGridError, CallTimeout, PortInUse, StartFailed
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
 
-from ..ledger.client import LedgerMirror
+from ..ledger.client import LedgerClient
 from ..ledger.messages import Applied, Snapshot
 from ..replication.messages import ReadPrefix, StateChanged, UnwatchPrefix, WatchPrefix
 from ..work.credentials import read_key
@@ -55,12 +55,12 @@ class Gateway(Server):
         self._adjusting = False
         self._unadjusted = False
         self._await_adjusted: list[Waiter] = []
-        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="told")
+        self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="told")
         self._gate = TokenGate(
-            read_token(paths.token_file), paths.token_file, lambda key_id: self._mirror.api_keys.get(key_id)
+            read_token(paths.token_file), paths.token_file, lambda key_id: self._ledger.api_keys.get(key_id)
         )
         self._gate.work = WorkGate(
-            read_key(paths.work_key_file), self.host.host_id, lambda work_id: self._mirror.allocations.get(work_id)
+            read_key(paths.work_key_file), self.host.host_id, lambda work_id: self._ledger.allocations.get(work_id)
         )
         BlobStore(paths.blobs_dir).clear_drafts()
         certificate, secured = None, None
@@ -90,7 +90,7 @@ class Gateway(Server):
                 self._gate,
                 self._watch_prefix,
                 self._unwatch_prefix,
-                self._mirror,
+                self._ledger,
                 afar,
                 certificate,
             )
@@ -119,7 +119,7 @@ class Gateway(Server):
             timer.cancel()
         remember(paths.boot_dir(self.host.boot_id) / PORT_FILE, int(sock.getsockname()[1]))
         self.log.info("listening on %s", self.url if afar == self.url else f"{self.url} and {afar}")
-        self.spawn(self._mirror.start())
+        self.spawn(self._ledger.start())
 
     async def _listen(self) -> socket.socket:
         """The socket: on the port this boot had before if there was one, for that is what clients know."""
@@ -163,7 +163,7 @@ class Gateway(Server):
 
     def peer_restarted(self, name: str) -> None:
         """Follow it again."""
-        self._mirror.peer_restarted(name)
+        self._ledger.peer_restarted(name)
         if name == "distributed_state" and self._watched:
             self.spawn(self._watch_again())
 
@@ -171,7 +171,7 @@ class Gateway(Server):
 
     @handles(Applied)
     def _applied(self, message: Applied) -> None:
-        self._mirror.applied(message)
+        self._ledger.applied(message)
 
     def _on_applied(self, message: Applied) -> None:
         if self._bridge is not None:
@@ -266,7 +266,7 @@ class Gateway(Server):
 
     def status(self) -> dict[str, Any]:
         """Where it listens, and how busy it is."""
-        found: dict[str, Any] = {"url": self.url, "pid": os.getpid(), "ledger_index": self._mirror.index}
+        found: dict[str, Any] = {"url": self.url, "pid": os.getpid(), "ledger_index": self._ledger.index}
         if self._door is not None:
             found |= {
                 "connections": len(self._door.connections),

@@ -27,7 +27,7 @@ from actorgrid.supervisors.gc_pause import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
 
-from ..ledger.client import LedgerMirror
+from ..ledger.client import LedgerClient
 from ..ledger.exec_limits import check_exec
 from ..ledger.messages import Applied, Snapshot
 from ..ledger.tables.quotas import shortage
@@ -52,7 +52,7 @@ from .sampling import HostSampling
 from .unhealthy_devices import TELL_AGAIN_S, device_records, everywhere, listed, told
 
 IN_FLIGHT_MAX = 128
-"""Grants and orders proposed and not answered; the mirror takes 256 proposals at once."""
+"""Grants and orders proposed and not answered; the ledger client takes 256 proposals at once."""
 REGISTER_WAIT_S = 8.0
 DECISIONS_KEPT = 1024
 RETRY_S = 1.0
@@ -78,7 +78,7 @@ class GPUCoordinator(Server):
         )
         self._inventory = HostInventory(settings.gpus, self.host.host_id, self.runtime, self._devices_changed, self.log)
         self._sampling = HostSampling(self.host.host_id, self.log)
-        self._mirror = LedgerMirror(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
+        self._ledger = LedgerClient(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
         self._latency = LatencyWindow()
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self._grants_total = 0
@@ -101,7 +101,7 @@ class GPUCoordinator(Server):
 
     def peer_restarted(self, name: str) -> None:
         """A new Consensus does not know us."""
-        self._mirror.peer_restarted(name)
+        self._ledger.peer_restarted(name)
 
     def setting_changed(self, key: str) -> None:
         """The queue's size is live."""
@@ -112,7 +112,7 @@ class GPUCoordinator(Server):
 
     async def _boot(self) -> None:
         found = self._inventory.start()
-        await self._mirror.start()
+        await self._ledger.start()
         await found
         await self._register()
 
@@ -129,7 +129,7 @@ class GPUCoordinator(Server):
             while True:
                 host = self._host_record()
                 try:
-                    await self._mirror.propose({"type": "register_host", "host": host})
+                    await self._ledger.propose({"type": "register_host", "host": host})
                     break
                 except (CallTimeout, StorageError, LedgerRefused, BadRequest) as error:
                     self.log.warning("registering this host: %s", error)
@@ -144,11 +144,11 @@ class GPUCoordinator(Server):
 
     def _host_record(self) -> dict[str, Any]:
         host_id = self.host.host_id
-        before = (self._mirror.hosts.get(host_id) or {}).get("devices", [])
+        before = (self._ledger.hosts.get(host_id) or {}).get("devices", [])
         here = {device.uuid for device in self._inventory.devices}
         held = {
             index
-            for allocation in self._mirror.allocations.values()
+            for allocation in self._ledger.allocations.values()
             if allocation["host"] == host_id
             for index in allocation["gpu_indexes"]
         }
@@ -210,12 +210,12 @@ class GPUCoordinator(Server):
         self._tell_unfit()
 
     def _unfit(self) -> dict[str, str]:
-        return everywhere(self._mirror.hosts, self.host.host_id, self._sampling.unfit())
+        return everywhere(self._ledger.hosts, self.host.host_id, self._sampling.unfit())
 
     def _tell_unfit(self) -> None:
         """Have the host that leads know which devices of this one take nothing new."""
         now = self.runtime.monotonic()
-        changed = told(self._mirror.hosts.get(self.host.host_id)) != self._sampling.unfit()
+        changed = told(self._ledger.hosts.get(self.host.host_id)) != self._sampling.unfit()
         if changed and self._core.registered and now >= self._tell_unfit_at:
             self._tell_unfit_at = now + TELL_AGAIN_S
             self.spawn(self._register())
@@ -224,12 +224,12 @@ class GPUCoordinator(Server):
 
     @handles(Applied)
     def _applied(self, message: Applied) -> None:
-        self._mirror.applied(message)
+        self._ledger.applied(message)
 
     def _on_snapshot(self, _snapshot: Snapshot) -> None:
-        if not self._mirror.leads:
+        if not self._ledger.leads:
             self._leave_to_leader()
-        self._core.set_absent(frozenset(self._mirror.absent))
+        self._core.set_absent(frozenset(self._ledger.absent))
         self._load()
         for lease_id in list(self._lease_waiters):
             self._settle_lease(lease_id)
@@ -243,22 +243,22 @@ class GPUCoordinator(Server):
             elif kind == "leader":
                 self._leadership_changed()
             elif kind == "absent":
-                self._core.set_absent(frozenset(self._mirror.absent))
+                self._core.set_absent(frozenset(self._ledger.absent))
             elif kind == "host":
                 self._core.set_sick(self._unfit())
         self._kick()
 
     def _leadership_changed(self) -> None:
         """Only where the ledger's leader is, work is placed; a new leader starts from what the ledger says."""
-        if self._mirror.leads:
+        if self._ledger.leads:
             self._load()
         else:
             self._leave_to_leader()
 
     def _load(self) -> None:
-        mirror = self._mirror
+        ledger = self._ledger
         with collection_paused():
-            self._core.load(mirror.jobs, mirror.allocations, mirror.hosts, time(), mirror.quotas)
+            self._core.load(ledger.jobs, ledger.allocations, ledger.hosts, time(), ledger.quotas)
 
     def _leave_to_leader(self) -> None:
         self._core.forget()
@@ -269,7 +269,7 @@ class GPUCoordinator(Server):
         return NotLeader(
             "another host of the cluster places work",
             asked="a worker",
-            found=f"host {self._mirror.leader or 'unknown: none leads just now'}",
+            found=f"host {self._ledger.leader or 'unknown: none leads just now'}",
             hint="ask again in a moment",
         )
 
@@ -287,7 +287,7 @@ class GPUCoordinator(Server):
         if self.runtime.monotonic() < self._hold_until:
             self._wake_in(self._hold_until - self.runtime.monotonic())
             return
-        if not self._core.registered or not self._mirror.leads:
+        if not self._core.registered or not self._ledger.leads:
             return
         room = IN_FLIGHT_MAX - len(self._core.in_flight) - self._core.orders.under_way
         if room <= 0:
@@ -321,10 +321,10 @@ class GPUCoordinator(Server):
         """Commit a grant. What the ledger may or may not have committed stays reserved and is asked again."""
         while grant.id in self._core.in_flight:
             try:
-                command = grant.command(self._mirror.term, self._ports())
+                command = grant.command(self._ledger.term, self._ports())
                 if grant.lease is not None:
                     command["max_isolation_s"] = self.host.settings.work.max_isolation_s
-                result = await self._mirror.propose(command)
+                result = await self._ledger.propose(command)
                 self._grants_total += 1
                 self._decisions.appendleft(self._decision(grant))
                 await self._seen(grant, int(result["token"][1]))
@@ -346,7 +346,7 @@ class GPUCoordinator(Server):
         """Commit the end of an attempt or of a waiting job, until the ledger shows it or refuses."""
         while self._core.orders.stands(order):
             try:
-                await self._mirror.propose(order.command(self._mirror.term))
+                await self._ledger.propose(order.command(self._ledger.term))
             except CallTimeout as error:
                 self.log.warning("%s: %s", order, error)
             except ActorGridError as error:
@@ -358,20 +358,20 @@ class GPUCoordinator(Server):
             else:
                 self._orders_total[type(order)] += 1
                 self._kick()
-                return  # the mirror shows it already, or will when it has subscribed again
+                return  # our copy of the ledger shows it already, or will when it has subscribed again
             await self.sleep(RETRY_S)
 
     async def _seen(self, grant: Grant, index: int) -> None:
-        """Stop holding room for *grant*, committed at *index*, once the mirror is that far."""
-        while grant.id in self._core.in_flight and self._mirror.index < index:
+        """Stop holding room for *grant*, committed at *index*, once our copy of the ledger is that far."""
+        while grant.id in self._core.in_flight and self._ledger.index < index:
             await self.sleep(RETRY_S)  # the ledger is being subscribed to again
         if grant.id in self._core.in_flight:
             self._core.committed(grant, time())
             self._kick()
 
     def _decision(self, grant: Grant) -> dict[str, Any]:
-        held = records_of(grant.id, self._mirror.allocations, self._mirror.jobs)
-        job = self._mirror.jobs.get(grant.job_id, {})
+        held = records_of(grant.id, self._ledger.allocations, self._ledger.jobs)
+        job = self._ledger.jobs.get(grant.job_id, {})
         return {
             "task_id": grant.job_id or grant.id,
             "node_id": grant.host,
@@ -412,17 +412,17 @@ class GPUCoordinator(Server):
             report["host"] = "this host's devices are not known yet"
         elif self._problem:
             report["host"] = self._problem
-        report["unfit"] = listed(self._mirror.hosts, self._unfit())
+        report["unfit"] = listed(self._ledger.hosts, self._unfit())
         return report
 
     @handles(AcquireLease)
     async def _acquire_lease(self, request: AcquireLease) -> dict[str, Any]:
-        if request.lease_id in self._mirror.allocations:
-            return self._mirror.allocations[request.lease_id]
+        if request.lease_id in self._ledger.allocations:
+            return self._ledger.allocations[request.lease_id]
         check_exec((), request.env)
         deadline = self.runtime.monotonic() + request.wait_s
         await self._until_registered(max(request.wait_s, REGISTER_WAIT_S))
-        if not self._mirror.leads:
+        if not self._ledger.leads:
             raise self._not_leader()
         waiting = self._lease_waiters.get(request.lease_id)
         if waiting is None:
@@ -434,8 +434,8 @@ class GPUCoordinator(Server):
         return record
 
     def _settle_lease(self, lease_id: str) -> None:
-        if lease_id in self._lease_waiters and lease_id in self._mirror.allocations:
-            self._take_waiter(lease_id).set(self._mirror.allocations[lease_id])
+        if lease_id in self._lease_waiters and lease_id in self._ledger.allocations:
+            self._take_waiter(lease_id).set(self._ledger.allocations[lease_id])
 
     def _take_waiter(self, lease_id: str) -> Waiter:
         """Who waits for that lease, to be answered: nobody does any more."""
@@ -459,7 +459,7 @@ class GPUCoordinator(Server):
 
     def _no_room(self, request: AcquireLease) -> Overloaded:
         asked, user = f"a worker within {request.wait_s:g} s", request.user_id
-        short = shortage(user, self._mirror.quotas, request.resources, self._mirror.allocations.values())
+        short = shortage(user, self._ledger.quotas, request.resources, self._ledger.allocations.values())
         if short is not None:
             return Overloaded(
                 f"the quota of user {user} did not come free in time",
@@ -477,15 +477,15 @@ class GPUCoordinator(Server):
 
     @handles(Inventory)
     async def _list(self, request: Inventory) -> list[dict[str, Any]]:
-        await self._mirror.reached(request.seen)
+        await self._ledger.reached(request.seen)
         elsewhere: Elsewhere = {}
         if request.everywhere and self.host.place is not None:
-            others = self._mirror.hosts.keys() - self._mirror.absent - {self.host.host_id}
+            others = self._ledger.hosts.keys() - self._ledger.absent - {self.host.host_id}
             elsewhere = await readings_elsewhere(self, sorted(others))
         allocated = self._core.allocated()
         unfit = self._unfit()
         rows = []
-        for host_id, host in sorted(self._mirror.hosts.items()):
+        for host_id, host in sorted(self._ledger.hosts.items()):
             for record in host["devices"]:
                 device = Device.from_record(record)
                 milli, memory_mib, owners = allocated.get((host_id, device.index), (0, 0, []))
@@ -524,7 +524,7 @@ class GPUCoordinator(Server):
 
     def metrics(self) -> dict[str, float]:
         """Devices, what is given out of them, the queue, and placement latencies."""
-        devices = sum(len(host["devices"]) for host in self._mirror.hosts.values())
+        devices = sum(len(host["devices"]) for host in self._ledger.hosts.values())
         figures = {
             "gpu_devices": float(devices),
             "gpu_capacity_milli": 1000.0 * devices,

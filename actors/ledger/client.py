@@ -1,7 +1,7 @@
 """A server's own copy of what is live in the ledger, kept current by the Applied casts it is sent.
 
 It lags by what is on its way, never more: a gap in the chain of casts makes it subscribe again. A proposal
-whose answer has arrived is already in the mirror, because Consensus casts before it answers. Two mirrors may be
+whose answer has arrived is already in the copy, because Consensus casts before it answers. Two copies may be
 at different indexes: who has seen one and asks the server of another says how far it has seen (``reached``), or it
 could be told that a job still runs whose end it was told before. Terry et al., "Session Guarantees for Weakly
 Consistent Replicated Data", 1994, call that monotonic reads.
@@ -34,10 +34,10 @@ WAITING_MAX = 10_000
 LEADERLESS_S = 6.0
 """Patience of one who waits at a door with a ledger that nobody leads: several elections could have been held."""
 REACH_S = 5.0
-"""Patience of a reader for the mirror to come as far as what it has seen already."""
+"""Patience of a reader for the copy to come as far as what it has seen already."""
 
 
-class LedgerMirror:
+class LedgerClient:
     """Follows the ledger for one server and proposes for it.
 
     ``jobs`` holds those that *jobs* asks for (see ``JobsWanted``): say the least that the server can do with, since a
@@ -143,7 +143,7 @@ class LedgerMirror:
         }
 
     async def reached(self, index: int, within_s: float = REACH_S) -> None:
-        """Return when the mirror holds all that the ledger held at *index*. Raises CallTimeout after *within_s*.
+        """Return when the copy holds all that the ledger held at *index*. Raises CallTimeout after *within_s*.
 
         For servers that are told of all jobs: others are not told of entries that do not concern them.
         """

@@ -16,7 +16,7 @@ from actorgrid.transports.peer.limits import PeerLimits
 from actorgrid.transports.peer.net import PeerNet
 
 from ..consensus.member_links import addresses_of, refusal
-from ..ledger.client import LedgerMirror
+from ..ledger.client import LedgerClient
 from ..ledger.messages import Applied, Query, Snapshot
 from ..security.messages import MaterialChanged
 from ..security.peer_identity import peer_identity
@@ -70,7 +70,7 @@ class Links(Server):
 
     def __init__(self, host: Any, runtime: Runtime) -> None:
         super().__init__(host, runtime)
-        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="told")
+        self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="told")
         self._fetching = Fetching(self._ask)
         self._relays = Relays(runtime, host.paths.work_sockets_dir, self._open_stream)
         self._services = Services(self, self._relays, self._keep)
@@ -86,7 +86,7 @@ class Links(Server):
             self.runtime,
             peer_identity(self.host.paths.security_dir),
             (place.address, place.calls_port),
-            resolve=lambda host_id: addresses_of(self._mirror.members.get(host_id), CALLS),
+            resolve=lambda host_id: addresses_of(self._ledger.members.get(host_id), CALLS),
             admit=self._admit,
             on_call=lambda call: self.spawn(self._serve(call)),
             on_cast=self._refuse_cast,
@@ -94,8 +94,8 @@ class Links(Server):
             software=actorgrid.__version__,
             limits=LIMITS,
         )
-        self.spawn(self._mirror.start())
-        self.spawn(Measuring(self, self._mirror, self._net.call).run())
+        self.spawn(self._ledger.start())
+        self.spawn(Measuring(self, self._ledger, self._net.call).run())
         self.every(REPAIR_S, self._repair)
 
     def stop(self, reason: str) -> None:
@@ -105,13 +105,13 @@ class Links(Server):
 
     def peer_restarted(self, name: str) -> None:
         """Follow the ledger again when it comes back."""
-        self._mirror.peer_restarted(name)
+        self._ledger.peer_restarted(name)
 
     # -- the ledger
 
     @handles(Applied)
     def _applied(self, message: Applied) -> None:
-        self._mirror.applied(message)
+        self._ledger.applied(message)
 
     def _on_applied(self, message: Applied) -> None:
         for kind, identity, record in message.changes:
@@ -130,7 +130,7 @@ class Links(Server):
                 self._relays.ended(lease_id)
 
     def _admit(self, host_id: str, fingerprint: str) -> str | None:
-        return refusal(host_id, self._mirror.members.get(host_id), fingerprint)
+        return refusal(host_id, self._ledger.members.get(host_id), fingerprint)
 
     @handles(MaterialChanged)
     def _material_changed(self, _message: MaterialChanged) -> None:
@@ -182,7 +182,7 @@ class Links(Server):
     async def _ask_leader(self, request: AskLeader) -> Any:
         deadline = self.runtime.monotonic() + request.timeout_s
         while True:
-            leader, left_s = self._mirror.leader, deadline - self.runtime.monotonic()
+            leader, left_s = self._ledger.leader, deadline - self.runtime.monotonic()
             try:
                 if leader is not None:
                     return await self._ask(leader, request.service, request.fields, max(left_s, AGAIN_S))
@@ -292,13 +292,13 @@ class Links(Server):
     async def _voters(self) -> list[str]:
         """Those that vote, whoever answers soonest first."""
         status = await self.call("consensus", Query("status"))
-        members = self._mirror.members
+        members = self._ledger.members
         voters = [host_id for host_id, member in members.items() if member["node"] in status["voters"]]
         return sorted(voters, key=lambda host_id: not self._net.reachable(host_id))
 
     def _likely_hosts(self, voters: list[str]) -> list[str]:
         """Where a payload may be: the voters have it, and who took the job."""
-        others = [host_id for host_id in self._mirror.members if host_id not in voters]
+        others = [host_id for host_id in self._ledger.members if host_id not in voters]
         return [host_id for host_id in (*voters, *others) if host_id != self.host.host_id]
 
     @handles(FetchResult)

@@ -18,7 +18,7 @@ from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.server import Server
 from actorgrid.transports.peer.calls import Answer
 
-from ..ledger.client import LedgerMirror
+from ..ledger.client import LedgerClient
 from ..ledger.commands import measure_host
 from .pieces import pack
 
@@ -39,17 +39,17 @@ Call = Callable[[str, str, bytes, float], Answer]
 class Measuring:
     """For the links server of a host; *call* asks another host."""
 
-    def __init__(self, server: Server, mirror: LedgerMirror, call: Call) -> None:
-        self._server, self._mirror, self._call = server, mirror, call
+    def __init__(self, server: Server, ledger: LedgerClient, call: Call) -> None:
+        self._server, self._ledger, self._call = server, ledger, call
 
     async def run(self) -> None:
         """Measure, unless that was done less than a day ago, and tell the ledger."""
         await self._server.sleep(BEGIN_S)
         host = self._server.host
-        record = self._mirror.hosts.get(host.host_id)
+        record = self._ledger.hosts.get(host.host_id)
         while record is None or record["incarnation"] != host.incarnation:
             await self._server.sleep(BEGIN_S)
-            record = self._mirror.hosts.get(host.host_id)
+            record = self._ledger.hosts.get(host.host_id)
         now = time()
         if now - AGAIN_S < (record.get("measured") or {}).get("at", 0.0) <= now:
             return
@@ -61,14 +61,14 @@ class Measuring:
             except ActorGridError as error:
                 self._server.log.info("measuring the network to %s: %s", other, error)
                 measured["at"] = 0.0  # the next start tries again
-        await self._mirror.propose(measure_host(host.host_id, host.incarnation, measured, time()))
+        await self._ledger.propose(measure_host(host.host_id, host.incarnation, measured, time()))
         self._server.log.info("measured: %s", measured)
 
     def _neighbour(self) -> str | None:
         """The member by which this host joined, else whoever leads."""
         place, own = self._server.host.place, self._server.host.host_id
-        known = [id for id in place.seeds if id in self._mirror.members]
-        return next((id for id in (*known, self._mirror.leader) if id is not None and id != own), None)
+        known = [id for id in place.seeds if id in self._ledger.members]
+        return next((id for id in (*known, self._ledger.leader) if id is not None and id != own), None)
 
     async def _storage(self, folder: Path) -> dict[str, float]:
         """The median fdatasync of 4 KiB, and how fast bytes become durable one after the other."""

@@ -19,7 +19,7 @@ from actorgrid.actors.ledger.join_tokens import ID_BYTES, NONCE_BYTES, SECRET_BY
 from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded, PortInUse
 from actorgrid.supervisors.server import Server, handles
 
-from ..ledger.client import LEADERLESS_S, LedgerMirror
+from ..ledger.client import LEADERLESS_S, LedgerClient
 from ..ledger.commands import create_join_token, redeem_join_token, revoke_join_token
 from ..ledger.messages import Applied, Query
 from .host_material import HostMaterial, load_material
@@ -52,15 +52,15 @@ class JoinDoorServer(Server):
         if material is None:
             raise KeyUnusable("this host has no certificate", asked=str(folder))
         self._use(material)
-        self._mirror = LedgerMirror(self, lambda _: self._keeping.look(), self._ledger_applied, jobs="none")
-        self._keeping = Keeping(self, self._mirror, place.listens, place.address, material, self._use)
+        self._ledger = LedgerClient(self, lambda _: self._keeping.look(), self._ledger_applied, jobs="none")
+        self._keeping = Keeping(self, self._ledger, place.listens, place.address, material, self._use)
         self._door = JoinDoor(self._find_token, self._taken, actorgrid.__version__)
         self._visitors: dict[Visitor, None] = {}
         self._visit_log = VisitLog()
         self._listener = _listen(place.address, place.join_port)
         self.runtime.watch(self._listener.fileno(), self._accept)
         self.every(TICK_S, self._tick)
-        self.spawn(self._mirror.start())
+        self.spawn(self._ledger.start())
 
     def _use(self, material: HostMaterial) -> None:
         self._material = material
@@ -75,11 +75,11 @@ class JoinDoorServer(Server):
 
     def peer_restarted(self, name: str) -> None:
         """Follow the ledger again when it comes back."""
-        self._mirror.peer_restarted(name)
+        self._ledger.peer_restarted(name)
 
     @handles(Applied)
     def _applied(self, message: Applied) -> None:
-        self._mirror.applied(message)
+        self._ledger.applied(message)
 
     def _ledger_applied(self, message: Applied) -> None:
         if any(kind in ("trust", "member", "leader") for kind, _, _ in message.changes):
@@ -128,12 +128,12 @@ class JoinDoorServer(Server):
             visitor.tick()
 
     def _find_token(self, token_id: str) -> dict[str, Any] | None:
-        return self._mirror.join_tokens.get(token_id)
+        return self._ledger.join_tokens.get(token_id)
 
     def _taken(self) -> dict[str, str]:
         return {
             _address(where): host_id
-            for host_id, member in self._mirror.members.items()
+            for host_id, member in self._ledger.members.items()
             for where in member["addresses"].values()
         }
 
@@ -171,7 +171,7 @@ class JoinDoorServer(Server):
             rack=asked.capabilities.rack,
             version=asked.capabilities.software,
         )
-        result = await self._mirror.propose(command, COMMIT_TIMEOUT_S)
+        result = await self._ledger.propose(command, COMMIT_TIMEOUT_S)
         status = await self.call("consensus", Query("status"))
         return Welcome(
             self._material.bundle.cluster_id,
@@ -186,7 +186,7 @@ class JoinDoorServer(Server):
         """Whom the new host hears from first: the leader, then the other voters."""
         members = [
             member
-            for host_id, member in self._mirror.members.items()
+            for host_id, member in self._ledger.members.items()
             if host_id != but and (member["node"] in nodes or host_id == leader)
         ]
         members.sort(key=lambda member: (member["host_id"] != leader, member["node"]))
@@ -217,7 +217,7 @@ class JoinDoorServer(Server):
             uses=request.uses,
             made_by=request.by,
         )
-        await self._mirror.propose(create_join_token(record, time()), leaderless_s=LEADERLESS_S)
+        await self._ledger.propose(create_join_token(record, time()), leaderless_s=LEADERLESS_S)
         fields = ("id", "expires_at", "uses_max")
         place = self.host.place
         assert place is not None
@@ -225,7 +225,7 @@ class JoinDoorServer(Server):
 
     @handles(TakeBackJoinToken)
     async def _take_back(self, request: TakeBackJoinToken) -> dict[str, Any]:
-        return await self._mirror.propose(revoke_join_token(request.token_id, time()), leaderless_s=LEADERLESS_S)
+        return await self._ledger.propose(revoke_join_token(request.token_id, time()), leaderless_s=LEADERLESS_S)
 
     # -- the cluster's trust
 

@@ -17,7 +17,7 @@ from actorgrid.errors import ActorGridError, WrongState
 from actorgrid.supervisors.server import Server
 
 from ..ledger import commands
-from ..ledger.client import LEADERLESS_S, LedgerMirror
+from ..ledger.client import LEADERLESS_S, LedgerClient
 from ..ledger.messages import Query
 from ..ledger.tables.trust import holders
 from . import trust_policy
@@ -42,7 +42,7 @@ class Keeping:
     def __init__(
         self,
         server: Server,
-        mirror: LedgerMirror,
+        ledger: LedgerClient,
         listens: Mapping[str, str],
         address: str,
         material: HostMaterial,
@@ -50,7 +50,7 @@ class Keeping:
     ) -> None:
         self.material = material
         self.authorities: dict[int, Authority] = {}
-        self._server, self._mirror, self._changed = server, mirror, changed
+        self._server, self._ledger, self._changed = server, ledger, changed
         self._listens, self._address = listens, address
         self._folder = server.host.paths.security_dir
         self._host_id = str(server.host.host_id)
@@ -75,10 +75,10 @@ class Keeping:
         """The members that have the key of the authority that issues, as far as they have told; the leader first."""
         found = [
             id
-            for id in holders(self._mirror.trust, self.material.bundle.signing.generation)
-            if id in self._mirror.members
+            for id in holders(self._ledger.trust, self.material.bundle.signing.generation)
+            if id in self._ledger.members
         ]
-        return sorted(found, key=lambda id: (id != self._mirror.leader, self._mirror.members[id]["node"]))
+        return sorted(found, key=lambda id: (id != self._ledger.leader, self._ledger.members[id]["node"]))
 
     def look(self) -> None:
         """Something may be to do."""
@@ -98,12 +98,12 @@ class Keeping:
         self._busy = False
 
     async def _turn(self) -> None:
-        mirror = self._mirror
-        if self._host_id not in mirror.members:
+        ledger = self._ledger
+        if self._host_id not in ledger.members:
             return
         status = await self._server.call("consensus", Query("status"))
         nodes = set(status["voters"])
-        self._voters = frozenset(id for id, member in mirror.members.items() if member["node"] in nodes)
+        self._voters = frozenset(id for id, member in ledger.members.items() if member["node"] in nodes)
         for _ in range(STEPS_A_TURN):
             steps = trust_policy.own_steps(self.view())
             for step in steps:
@@ -129,8 +129,8 @@ class Keeping:
             self.authorities,
             self._listens,
             (self._address,),
-            self._mirror.members,
-            self._mirror.trust,
+            self._ledger.members,
+            self._ledger.trust,
             self._voters,
             time(),
             spare,
@@ -139,7 +139,7 @@ class Keeping:
 
     def _is_ours(self, name: str) -> bool:
         """Whether this host is the one to act: at once if it leads, else when those before it had their time."""
-        if self._mirror.leads:
+        if self._ledger.leads:
             return True
         now = self._server.runtime.monotonic()
         since = self._seen_at.setdefault(name, now)
@@ -163,18 +163,18 @@ class Keeping:
             self.authorities.pop(step.generation, None)
             log.info("the key of the authority's generation %d is forgotten", step.generation)
         elif isinstance(step, trust_policy.Report):
-            await self._mirror.propose(commands.report_trust(**step.fields, at=now_s), COMMIT_TIMEOUT_S)
+            await self._ledger.propose(commands.report_trust(**step.fields, at=now_s), COMMIT_TIMEOUT_S)
         elif isinstance(step, trust_policy.Move):
             log.info("telling the others where this host is reached: %s", step.listens)
             # Under a new key: a data directory that was left behind, or copied, is believed no more.
             ensure_host_key(self._folder, anew=True)
             moved = commands.change_member(self._host_id, now_s, addresses=step.listens)
-            await self._mirror.propose(moved, COMMIT_TIMEOUT_S)
+            await self._ledger.propose(moved, COMMIT_TIMEOUT_S)
         elif isinstance(step, trust_policy.Ask):
             log.info("asking for a certificate: %s", step.why)
             addresses = list(self.view().addresses)
             asked = commands.request_certificate(self._host_id, step.csr.hex(), addresses, now_s)
-            await self._mirror.propose(asked, COMMIT_TIMEOUT_S)
+            await self._ledger.propose(asked, COMMIT_TIMEOUT_S)
             self._renew_now = False
         else:
             self._complain(step)
@@ -217,7 +217,7 @@ class Keeping:
             fields = trust_policy.issued_fields(certificate)
             command = commands.issue_certificate(step.host_id, step.number, **fields, at=now_s)
             self._server.log.info("a certificate for %s", step.host_id)
-        await self._mirror.propose(command, COMMIT_TIMEOUT_S)
+        await self._ledger.propose(command, COMMIT_TIMEOUT_S)
 
     # -- what people ask for
 
@@ -243,7 +243,7 @@ class Keeping:
         # The key first: a bundle with an authority whose key nobody has could never be switched to.
         store_authority(self._folder, new, ensure_wrap_key(self._folder / WRAP_FILE))
         try:
-            await self._mirror.propose(commands.publish_bundle(bundle.to_plain(), now_s), leaderless_s=LEADERLESS_S)
+            await self._ledger.propose(commands.publish_bundle(bundle.to_plain(), now_s), leaderless_s=LEADERLESS_S)
         except WrongState:
             forget_authority(self._folder, new.generation)
             raise
@@ -257,12 +257,12 @@ class Keeping:
         if waiting is None:
             raise WrongState("no rotation can be called off", found="no authority waits to sign")
         bundle = self.material.bundle.retire(waiting.generation)
-        await self._mirror.propose(commands.publish_bundle(bundle.to_plain(), time()), leaderless_s=LEADERLESS_S)
+        await self._ledger.propose(commands.publish_bundle(bundle.to_plain(), time()), leaderless_s=LEADERLESS_S)
         return {"generation": waiting.generation, "fingerprint": waiting.fingerprint}
 
     def cannot(self, what: str) -> WrongState:
         """The refusal of a host without the authority's key, which names those that have it."""
-        can = [f"{self._mirror.members[id]['addresses'].get('join', id)}" for id in self.holders]
+        can = [f"{self._ledger.members[id]['addresses'].get('join', id)}" for id in self.holders]
         return WrongState(
             "this host does not have the authority's key",
             asked=what,

@@ -18,7 +18,7 @@ from typing import Any
 
 from actorgrid.actors.files.untrusted_files import size_of
 from actorgrid.actors.ledger.attempt_ids import number_of
-from actorgrid.actors.ledger.client import LedgerMirror
+from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.commands import take_success
 from actorgrid.actors.ledger.records import END_FACTS, isolation_of
 from actorgrid.errors import (
@@ -93,7 +93,7 @@ class Attempts:
     """All attempts of this host that the ledger does not know the end of. At most ``work.max_attempts`` run."""
 
     def __init__(
-        self, server: Server, mirror: LedgerMirror, zygote: ZygoteLink, keeper: LeaseKeeper, door: WorkDoor
+        self, server: Server, ledger: LedgerClient, zygote: ZygoteLink, keeper: LeaseKeeper, door: WorkDoor
     ) -> None:
         self._door = door
         self.started_total = 0
@@ -101,7 +101,7 @@ class Attempts:
         self.ended_total: dict[str, int] = {}
         self.live: dict[str, LiveAttempt] = {}
         self._server = server
-        self._mirror = mirror
+        self._ledger = ledger
         self._zygote = zygote
         self._keeper = keeper
         self._tag = host_tag(server.host.paths.data_dir)
@@ -110,7 +110,7 @@ class Attempts:
         self._waiting: dict[str, float] = {}  # beyond the most that may run, in order; by when each is to begin
         self._stopping = False
         self._left = False
-        self.ledger_known = False  # set by the manager once the mirror is filled
+        self.ledger_known = False  # set by the manager once our copy of the ledger is filled
         self.on_reported: Callable[[AttemptDir], None] = lambda _directory: None
 
     # -- what the manager tells us
@@ -133,7 +133,7 @@ class Attempts:
     def ensure(self, allocation: dict[str, Any]) -> None:
         """The ledger granted this: run it, unless it is running already, or is a gang's member that is over."""
         attempt_id = allocation["allocation_id"]
-        job = self._mirror.jobs.get(allocation["owner"]["job_id"]) or {}
+        job = self._ledger.jobs.get(allocation["owner"]["job_id"]) or {}
         if is_over(job, attempt_id):
             return
         live = self.live.get(attempt_id)
@@ -173,8 +173,8 @@ class Attempts:
         """What has not begun yet does not begin; what was told before keeps that grace."""
         if attempt_id in self._waiting:
             del self._waiting[attempt_id]
-            allocation = self._mirror.allocations[attempt_id]
-            job = self._mirror.jobs.get(allocation["owner"]["job_id"]) or {}
+            allocation = self._ledger.allocations[attempt_id]
+            job = self._ledger.jobs.get(allocation["owner"]["job_id"]) or {}
             self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), reason)
         elif attempt_id in self.live and not self.live[attempt_id].stop_reason:
             self.live[attempt_id].stop(reason, grace_s)
@@ -186,9 +186,9 @@ class Attempts:
             if now < start_by:
                 break  # they are in order
             del self._waiting[attempt_id]
-            allocation = self._mirror.allocations.get(attempt_id)
+            allocation = self._ledger.allocations.get(attempt_id)
             if allocation is not None:
-                job = self._mirror.jobs.get(allocation["owner"]["job_id"]) or {}
+                job = self._ledger.jobs.get(allocation["owner"]["job_id"]) or {}
                 waited_for = f"one of {most} attempts here (work.max_attempts) to end"
                 self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), late=(start_by, waited_for))
 
@@ -228,7 +228,7 @@ class Attempts:
         return [
             attempt_id
             for attempt_id, attempt in self.live.items()
-            if attempt_id not in self._mirror.allocations
+            if attempt_id not in self._ledger.allocations
             and attempt.state != "reporting"
             and attempt.directory.read_started() is not None
         ]
@@ -282,7 +282,7 @@ class Attempts:
         while self._waiting and len(self.live) < self._server.host.settings.work.max_attempts:
             attempt_id = next(iter(self._waiting))
             del self._waiting[attempt_id]
-            allocation = self._mirror.allocations.get(attempt_id)
+            allocation = self._ledger.allocations.get(attempt_id)
             if allocation is not None:
                 self.ensure(allocation)
 
@@ -367,15 +367,15 @@ class Attempts:
                 return True
         if attempt.stop_reason in ASKED_TO_END and not attempt.directory.exists():
             return True  # it does not begin, which is told where that is looked at
-        allocation = self._mirror.allocations.get(attempt_id)
-        job = self._mirror.jobs.get(allocation["owner"]["job_id"]) if allocation else None
+        allocation = self._ledger.allocations.get(attempt_id)
+        job = self._ledger.jobs.get(allocation["owner"]["job_id"]) if allocation else None
         if allocation is None or job is None or self._stopping or attempt.stop_reason == "stopped":
             attempt.directory.remove()
             return False
         if not attempt.directory.exists():
             attempt.waits_for = "what it needs from other hosts"
             inputs = await self._inputs.bring(job)
-            if attempt_id not in self._mirror.allocations or self._stopping:
+            if attempt_id not in self._ledger.allocations or self._stopping:
                 return False  # taken back meanwhile
             # Bringing them has a limit of its own, and may rightly take long: the time to start begins after it.
             attempt.start_by = self._start_by()
@@ -403,7 +403,7 @@ class Attempts:
         if attempt.start_by == math.inf and self.ledger_known:
             attempt.start_by = self._start_by()
         late = self._server.runtime.boottime() >= attempt.start_by
-        if not late or attempt.directory.attempt_id not in self._mirror.allocations or attempt.stop_reason:
+        if not late or attempt.directory.attempt_id not in self._ledger.allocations or attempt.stop_reason:
             return False
         if not attempt.directory.exists():
             return True
@@ -417,7 +417,7 @@ class Attempts:
         """Whether what is to be done with one that has not begun can be done now: to start it, or to let it be."""
         if not self.ledger_known:
             return False  # from before our start: whether it is still wanted, the ledger says
-        wanted = attempt.directory.attempt_id in self._mirror.allocations
+        wanted = attempt.directory.attempt_id in self._ledger.allocations
         return self._keeper.may_start(attempt.isolation_s) or not wanted
 
     def _note_started(self, attempt: LiveAttempt) -> None:
@@ -428,7 +428,7 @@ class Attempts:
     async def _tell_started(self, attempt: LiveAttempt) -> None:
         command = {"type": "start_attempt", "attempt_id": attempt.directory.attempt_id, "token": attempt.token}
         try:
-            answer = await self._mirror.propose(command)
+            answer = await self._ledger.propose(command)
         except LedgerRefused as refused:
             if attempt.state != "reporting":
                 self._server.log.info("attempt %s is not ours to run: %s", attempt.directory.attempt_id, refused)
@@ -494,7 +494,7 @@ class Attempts:
             if retry_in_s is not None:
                 command["retry_at"] = command["at"] + retry_in_s
             try:
-                return await self._mirror.propose(command)
+                return await self._ledger.propose(command)
             except (LedgerRefused, HostsTooOld) as refused:
                 self._server.log.info("the end of %s is no news: %s", command["attempt_id"], refused)
                 return None
@@ -507,7 +507,7 @@ class Attempts:
     def _spec(self, job: dict[str, Any], allocation: dict[str, Any], inputs: dict[str, str]) -> dict[str, Any]:
         paths, settings = self._server.host.paths, self._server.host.settings
         attempt_id = allocation["allocation_id"]
-        devices = self._mirror.hosts.get(allocation["host"], {}).get("devices", [])
+        devices = self._ledger.hosts.get(allocation["host"], {}).get("devices", [])
         resources = job["resources"]
         kind = job.get("kind", "command")
         env, fixed = job.get("env") or {}, device_variables(devices, allocation["gpu_uuids"])

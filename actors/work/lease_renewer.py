@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from actorgrid.actors.ledger.client import LedgerMirror
+from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.errors import ActorGridError, HostIsolated
 from actorgrid.supervisors.runtime import Waiter
@@ -41,7 +41,7 @@ class LeaseKeeper:
     def __init__(
         self,
         server: Server,
-        mirror: LedgerMirror,
+        ledger: LedgerClient,
         on_turn: Callable[[], None],
         on_open: Callable[[], None],
         patience: Callable[[], float],
@@ -49,7 +49,7 @@ class LeaseKeeper:
     ) -> None:
         self.lease = HostLease(server.host.settings.work.lease_s)
         self._server = server
-        self._mirror = mirror
+        self._ledger = ledger
         self._on_turn = on_turn
         self._on_open = on_open
         self._patience = patience
@@ -81,7 +81,7 @@ class LeaseKeeper:
         """One read; what it confirms, it confirms of the moment before it was asked."""
         runtime = self._server.runtime
         try:
-            index: int = await self._mirror.ask(Query("index", linearizable=True), ANSWER_S)
+            index: int = await self._ledger.ask(Query("index", linearizable=True), ANSWER_S)
         except ActorGridError as error:
             self._server.log.debug("the lease is not renewed: %s", error)
             self._refused = True  # nobody leads, or nobody can be asked: that may be over in a moment
@@ -122,7 +122,7 @@ class LeaseKeeper:
 
     def may_start(self, max_isolation_s: float = math.inf) -> bool:
         """Whether something new, that may go on alone for so long, may be started now."""
-        record = self._mirror.hosts.get(self._server.host.host_id)
+        record = self._ledger.hosts.get(self._server.host.host_id)
         return (
             record is not None
             and record["incarnation"] == self._server.host.incarnation
@@ -135,7 +135,7 @@ class LeaseKeeper:
         """What is missing before something of that patience may be started, for people; empty when nothing is."""
         if self.may_start(max_isolation_s):
             return ""
-        record = self._mirror.hosts.get(self._server.host.host_id)
+        record = self._ledger.hosts.get(self._server.host.host_id)
         if record is None or record["incarnation"] != self._server.host.incarnation:
             return "this host to be registered with the cluster"
         if record["state"] != "up":
@@ -158,7 +158,7 @@ class LeaseKeeper:
         for waiter in waiting:
             waiter.set(None)
         if not (is_open or self._confirming) and self.lease.valid(self._server.runtime.boottime()):
-            record = self._mirror.hosts.get(self._server.host.host_id)
+            record = self._ledger.hosts.get(self._server.host.host_id)
             ours = record is not None and record["incarnation"] == self._server.host.incarnation
             if record is not None and ours and record["state"] in ("up", "lost"):
                 self._server.spawn(self._confirm(record))
@@ -200,7 +200,7 @@ class LeaseKeeper:
             "lost_at": record.get("lost_at"),
         }
         try:
-            await self._mirror.propose(command, CONFIRM_S)
+            await self._ledger.propose(command, CONFIRM_S)
         except ActorGridError as error:
             self._server.log.info("not confirmed yet: %s", error)
             return

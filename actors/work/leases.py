@@ -8,7 +8,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from actorgrid.actors.ledger.client import LedgerMirror
+from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.errors import (
     ActorGridError,
@@ -57,7 +57,7 @@ class Leases:
     """The workers of this host's pools and the leases they serve."""
 
     def __init__(
-        self, server: Server, mirror: LedgerMirror, zygote: ZygoteLink, keeper: LeaseKeeper, door: WorkDoor
+        self, server: Server, ledger: LedgerClient, zygote: ZygoteLink, keeper: LeaseKeeper, door: WorkDoor
     ) -> None:
         self._door = door
         pools = server.host.settings.work.pools
@@ -66,7 +66,7 @@ class Leases:
         self.workers_lost_total = 0
         self._pools = WorkerPools(sizes, secrets.token_hex(4))
         self._server = server
-        self._mirror = mirror
+        self._ledger = ledger
         self._zygote = zygote
         self._keeper = keeper
         self._tag = host_tag(server.host.paths.data_dir)
@@ -80,7 +80,7 @@ class Leases:
         self._failures = 0
         self._stopping = False
         self._left = False
-        self.ledger_known = False  # set by the manager once the mirror is filled
+        self.ledger_known = False  # set by the manager once our copy of the ledger is filled
 
     # -- what the manager tells us
 
@@ -166,7 +166,7 @@ class Leases:
 
     def _isolation_s(self, lease_id: str | None) -> float:
         """How long a worker may go on alone: for a lease, what the ledger says, because the leader goes by it."""
-        return isolation_of(self._mirror.allocations.get(lease_id or "", {}), {})
+        return isolation_of(self._ledger.allocations.get(lease_id or "", {}), {})
 
     def patience(self) -> float:
         """The least of what workers with a lease may go on alone; infinite when there are none."""
@@ -178,7 +178,7 @@ class Leases:
             worker.worker_id
             for worker in self._pools.workers.values()
             if worker.state in (CLOSING, RETIRING)
-            or (worker.lease_id is not None and worker.lease_id not in self._mirror.allocations)
+            or (worker.lease_id is not None and worker.lease_id not in self._ledger.allocations)
         ]
 
     def stop_all(self) -> int:
@@ -281,7 +281,7 @@ class Leases:
             await self._server.sleep(ENDING_LOOK_S)
 
     def _no_worker(self, lease_id: str) -> Overloaded | UnknownAllocation:
-        if lease_id not in self._mirror.allocations:
+        if lease_id not in self._ledger.allocations:
             return UnknownAllocation(f"no lease {lease_id} is granted on this host", asked=lease_id)
         return Overloaded(
             f"no worker became ready for lease {lease_id} in {ATTACH_WAIT_S:g} s",
@@ -289,10 +289,10 @@ class Leases:
         )
 
     def _grant(self, lease_id: str, worker: PoolWorker) -> dict[str, Any]:
-        allocation = self._mirror.allocations.get(lease_id)
+        allocation = self._ledger.allocations.get(lease_id)
         if allocation is None:
             raise self._no_worker(lease_id)
-        devices = self._mirror.hosts.get(allocation["host"], {}).get("devices", [])
+        devices = self._ledger.hosts.get(allocation["host"], {}).get("devices", [])
         return {
             "lease_id": lease_id,
             "worker_id": worker.worker_id,
@@ -438,10 +438,10 @@ class Leases:
         return AttemptDir(self._server.host.paths.workers_dir, worker_id).path / f"credential-{lease_id}.json"
 
     def _open(self, worker_id: str, lease_id: str) -> None:
-        allocation = self._mirror.allocations.get(lease_id, {})
+        allocation = self._ledger.allocations.get(lease_id, {})
         if allocation:
             self._door.give(self._credential_file(worker_id, lease_id), allocation)
-        devices = self._mirror.hosts.get(str(allocation.get("host")), {}).get("devices", [])
+        devices = self._ledger.hosts.get(str(allocation.get("host")), {}).get("devices", [])
         key = self._pools.key_of(lease_id)
         env = self._environment(worker_id, dict(key.env), devices, key.gpu_uuids, allocation)
         secret = secrets.token_urlsafe(32)
@@ -499,9 +499,9 @@ class Leases:
             link.send(["stop", "retired", self._server.host.settings.work.kill_grace_s])
 
     async def _release(self, lease_id: str) -> None:
-        while lease_id in self._mirror.allocations:
+        while lease_id in self._ledger.allocations:
             try:
-                await self._mirror.propose({"type": "release_lease", "lease_id": lease_id})
+                await self._ledger.propose({"type": "release_lease", "lease_id": lease_id})
                 return
             except LedgerRefused as refused:
                 self._server.log.info("lease %s was not released: %s", lease_id, refused)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from actorgrid.actors.ledger.attempt_ids import job_of
-from actorgrid.actors.ledger.client import LedgerMirror
+from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.messages import Applied, Query, Snapshot
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.runtime import Runtime
@@ -71,11 +71,11 @@ class WorkerManager(Server):
         self._tag = host_tag(host.paths.data_dir)
         self._guard = guard_path(host.paths.work_sockets_dir, self._tag)
         self._zygote = ZygoteLink(runtime, self.log.warning, host.settings.work.containment, str(self._guard))
-        self._mirror = LedgerMirror(self, self._on_snapshot, self._on_applied, jobs="begun")
-        self._keeper = LeaseKeeper(self, self._mirror, self._renew, self._take_up_all, self._patience, self._strays)
+        self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="begun")
+        self._keeper = LeaseKeeper(self, self._ledger, self._renew, self._take_up_all, self._patience, self._strays)
         self._door = WorkDoor(self)
-        self._attempts = Attempts(self, self._mirror, self._zygote, self._keeper, self._door)
-        self._leases = Leases(self, self._mirror, self._zygote, self._keeper, self._door)
+        self._attempts = Attempts(self, self._ledger, self._zygote, self._keeper, self._door)
+        self._leases = Leases(self, self._ledger, self._zygote, self._keeper, self._door)
         self._follows = False
         self._killed_escaped = 0
         self._attempts_in_turn, self._blobs_in_turn = InTurn(LOOKS_MAX), InTurn(LOOKS_MAX)
@@ -95,7 +95,7 @@ class WorkerManager(Server):
         self.every(TICK_S, self._attempts.give_back_late)
         self.every(CLEAN_S, self._clean)
         self._leases.tick()
-        self.spawn(self._mirror.start())
+        self.spawn(self._ledger.start())
         self.spawn(self._keeper.run())
 
     def stop(self, reason: str) -> None:
@@ -140,7 +140,7 @@ class WorkerManager(Server):
 
     def _prolong(self, absence_index: int) -> None:
         """Let what runs go on for as long as the ledger has everybody wait for us."""
-        own = self._mirror.hosts.get(self.host.host_id, {})
+        own = self._ledger.hosts.get(self.host.host_id, {})
         if absence_index and own.get("absence_index") == absence_index and own["incarnation"] == self.host.incarnation:
             self._attempts.renew(own["absence_s"])
             self._leases.renew(own["absence_s"])
@@ -149,22 +149,22 @@ class WorkerManager(Server):
 
     def peer_restarted(self, name: str) -> None:
         """Consensus came back: subscribe again."""
-        self._mirror.peer_restarted(name)
+        self._ledger.peer_restarted(name)
 
     # -- the ledger
 
     @handles(Applied)
     def _applied(self, message: Applied) -> None:
-        self._mirror.applied(message)
+        self._ledger.applied(message)
 
     def _on_snapshot(self, _snapshot: Snapshot) -> None:
         self._follows = self._attempts.ledger_known = self._leases.ledger_known = True
         self._take_up_all()
         for attempt_id, attempt in list(self._attempts.live.items()):
-            if attempt_id not in self._mirror.allocations and attempt.directory.read_started() is not None:
+            if attempt_id not in self._ledger.allocations and attempt.directory.read_started() is not None:
                 self._attempts.disowned(attempt_id)
         for lease_id in self._leases.known():
-            if lease_id not in self._mirror.allocations:
+            if lease_id not in self._ledger.allocations:
                 self._leases.disowned(lease_id)
         self._keeper.look()
 
@@ -183,7 +183,7 @@ class WorkerManager(Server):
                 self._keeper.look()
 
     def _take_up_all(self) -> None:
-        for allocation in list(self._mirror.allocations.values()):
+        for allocation in list(self._ledger.allocations.values()):
             self._take_up(allocation)
 
     def _take_up(self, allocation: dict[str, Any]) -> None:
@@ -216,7 +216,7 @@ class WorkerManager(Server):
     def _list_attempts(self, _request: ListAttempts) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         for attempt_id, attempt in self._attempts.live.items():
-            allocation = self._mirror.allocations.get(attempt_id, {})
+            allocation = self._ledger.allocations.get(attempt_id, {})
             found.append(
                 {
                     "id": attempt_id,

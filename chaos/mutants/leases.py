@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from actorgrid.actors.consensus.last_contact import Heard
+from actorgrid.actors.consensus.last_contact import LastContact
 from actorgrid.actors.work.host_lease import HostLease
 from actorgrid.chaos.simulator.agent import Agent
 from actorgrid.chaos.simulator.leader import Leading
@@ -31,7 +31,7 @@ class LeaseFromTheAnswer(Node):
 # -- leaders
 
 
-class _HeardLongAgo(Heard):
+class _HeardLongAgo(LastContact):
     def of(self, nodes: Mapping[str, int], own: int, now: float) -> dict[str, float]:
         for node in nodes.values():
             self._nodes.setdefault(node, now - 60.0)

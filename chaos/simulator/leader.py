@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from actorgrid.actors.cluster.host_leases import Loss, Picture, losses, next_at, picture_of
-from actorgrid.actors.consensus.last_contact import Heard
+from actorgrid.actors.consensus.last_contact import LastContact
 from actorgrid.actors.consensus.lock_expiry import LockExpiry
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.gpu.grant import Grant
@@ -39,7 +39,7 @@ class Leading:
     What is proposed and not yet answered stays reserved, at most 8 grants.
     """
 
-    heard_class: ClassVar[type[Heard]] = Heard
+    heard_class: ClassVar[type[LastContact]] = LastContact
 
     def __init__(self, node: Node, term: int) -> None:
         self._node = node

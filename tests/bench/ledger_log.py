@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from actorgrid.actors.files.disk_reserve import Reserve
+from actorgrid.actors.files.disk_reserve import DiskReserve
 from actorgrid.actors.raft.messages import ConfState, Entry, HardState, Ready
 from actorgrid.actors.raft.storage.disk import RaftStorage
 from actorgrid.actors.raft.storage.failure_marker import FailureMarker
@@ -117,7 +117,7 @@ class Threaded:
         self._store = Store(folder / "state.db")
         self._log = SegmentLog.open(folder / "threaded", SEGMENT_BYTES)
         storage = RaftStorage(self._log, self._store, ConfState(voters=(1,)))
-        self._writer = LogWriter(storage, FailureMarker(folder / "failed"), "bench", Reserve(folder / "reserve", 0))
+        self._writer = LogWriter(storage, FailureMarker(folder / "failed"), "bench", DiskReserve(folder / "reserve", 0))
         self._next = [
             Ready(HardState(1, 1, BATCH * number), None, _batch(BATCH * number, 1), None, (), (), (), (), True)
             for number in range(BATCHES)

@@ -134,7 +134,7 @@ class Station:
             return
         if verb == "status":
             status = self.consensus.status()
-            self.control.send((status, dict(self.consensus._voter.ledger.members), time.process_time()))
+            self.control.send((status, dict(self.consensus._replica.ledger.members), time.process_time()))
         elif verb == "propose":
             self.asker.spawn(self._answer(lambda: self.asker.propose(*arguments)))
         else:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from actorgrid.actors.consensus.affected_hosts import hosts_concerned
+from actorgrid.actors.consensus.affected_hosts import affected_hosts
 from actorgrid.actors.consensus.apply import apply_entry
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.ledger.commands import encode_entry, end_attempt, register_host, start_attempt, submit_jobs
@@ -144,7 +144,7 @@ class Town:
     def _apply_alone(self, ledger: Ledger, command: dict[str, Any]) -> None:
         outcome = ledger.apply(ledger.index + 1, command, "", 0)
         assert outcome.error is None, outcome.error
-        self._mirror(outcome)
+        self._ledger(outcome)
 
     def _job(self, gpu_milli: int, count: int) -> dict[str, Any]:
         self._job_count += 1
@@ -244,9 +244,9 @@ class Town:
             outcomes = self.leader.carry_out(ready)
         for outcome in outcomes:
             assert outcome.error is None, outcome.error
-            for name in hosts_concerned(outcome.changes):
+            for name in affected_hosts(outcome.changes):
                 self.leader.core.hurry(int(name[5:]), outcome.index)
-            self._mirror(outcome)
+            self._ledger(outcome)
             with self._spends("schedule"):
                 self._scheduler.changed(outcome.changes, self.now_s)
         if outcomes:
@@ -258,7 +258,7 @@ class Town:
                 self.leader.core.propose(encode_entry(command, "", 0))
         self._act(self.leader)
 
-    def _mirror(self, outcome: Outcome) -> None:
+    def _ledger(self, outcome: Outcome) -> None:
         for kind, id, record in outcome.changes:
             kept = {"job": self._jobs, "allocation": self._allocations}.get(kind)
             if kept is None:

@@ -133,14 +133,14 @@ def test_no_answer_is_of_an_earlier_state_than_the_one_its_asker_has_seen(rig: R
     submit(rig, job("a"))
     rig.until_state("a", "placed")
     on_their_way: list[Applied] = []
-    take, manager._mirror.applied = manager._mirror.applied, on_their_way.append  # type: ignore[method-assign]
+    take, manager._ledger.applied = manager._ledger.applied, on_their_way.append  # type: ignore[method-assign]
     rig.end("a")
-    seen = rig.node.servers["gpu_coordinator"]._mirror.index
+    seen = rig.node.servers["gpu_coordinator"]._ledger.index
     assert rig.manager(GetJob("a"))["state"] == "placed"
     rig.node.send("cluster_manager", Envelope(CALL, "test", (0, 999_999), GetJob("a", seen=seen)))
     rig.node.settle()
     assert (0, 999_999) not in rig.node._replies
-    manager._mirror.applied = take  # type: ignore[method-assign]
+    manager._ledger.applied = take  # type: ignore[method-assign]
     for message in on_their_way:
         take(message)
     rig.node.settle()
@@ -154,9 +154,9 @@ def test_who_waits_while_the_ledger_restarts_hears_of_an_end_meanwhile(rig: Rig,
     rig.until_state("a", "placed")
     rig.node.send("cluster_manager", Envelope(CALL, "test", (0, 999_999), GetJob("a", wait_s=1000.0)))
     rig.node.settle()
-    hears, manager._mirror._on_applied = manager._mirror._on_applied, None  # the end happens while it is cut off
+    hears, manager._ledger._on_applied = manager._ledger._on_applied, None  # the end happens while it is cut off
     rig.end("a")
-    manager._mirror._on_applied = hears
+    manager._ledger._on_applied = hears
     manager.peer_restarted("consensus")
     rig.node.settle()
     assert rig.node._replies[(0, 999_999)].body["state"] == "succeeded"

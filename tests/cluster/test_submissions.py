@@ -56,7 +56,7 @@ def test_what_waits_is_not_kept_here(rig: Rig, manager: ClusterManager) -> None:
     rig.manager(SubmitJobs((job("holds", gpus=2),)))
     rig.until_state("holds", "placed")
     rig.manager(SubmitJobs(tuple(job(f"j{n}", gpus=1) for n in range(MANY))))
-    assert list(manager._mirror.jobs) == ["holds"]
+    assert list(manager._ledger.jobs) == ["holds"]
     assert manager.status()["jobs"] == MANY + 1 and manager.metrics()["jobs_queued"] == MANY
     assert rig.manager(GetJob("j7"))["state"] == "queued"
 

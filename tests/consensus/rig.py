@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.host.context import HostContext
-from actorgrid.actors.ledger.client import LedgerMirror
+from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.messages import Applied, JobsWanted, Propose, Query
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
@@ -60,18 +60,18 @@ class Follower(Server):
     async def start(self) -> None:
         self.heard: list[Applied] = []
         self.snapshots = 0
-        self.mirror = LedgerMirror(self, self._on_snapshot, self.heard.append, jobs=self.jobs)
-        await self.mirror.start()
+        self.ledger = LedgerClient(self, self._on_snapshot, self.heard.append, jobs=self.jobs)
+        await self.ledger.start()
 
     def _on_snapshot(self, _snapshot: Any) -> None:
         self.snapshots += 1
 
     def peer_restarted(self, name: str) -> None:
-        self.mirror.peer_restarted(name)
+        self.ledger.peer_restarted(name)
 
     @handles(Applied)
     def _applied(self, message: Applied) -> None:
-        self.mirror.applied(message)
+        self.ledger.applied(message)
 
 
 class Host:
@@ -101,7 +101,7 @@ class Host:
         server = self.live
         self.node.remove("consensus")
         # Its timers are still in the node's queue: a dead process has none.
-        voter = server._voter
+        voter = server._replica
         server._failed = voter.failure = LogFailed("killed")
         server.runtime.unwatch(voter.fileno())
         voter._writer.failed = LogFailed("killed")

@@ -66,7 +66,7 @@ def test_state_survives_stop_and_kill(make_host: MakeHost) -> None:
     host.start()
     host.propose(register_host(host_record(), AT))
     run_job(host, "a")
-    before = host.live._voter.ledger.index
+    before = host.live._replica.ledger.index
     host.stop()
     host.start()
     assert host.query("job", job_id="a")["state"] == "succeeded"
@@ -76,7 +76,7 @@ def test_state_survives_stop_and_kill(make_host: MakeHost) -> None:
     host.start()
     assert host.live.status()["term"] == 3
     assert host.query("job", job_id="b")["state"] == "queued"
-    assert host.live._voter.ledger.index == before + 3
+    assert host.live._replica.ledger.index == before + 3
 
 
 def test_a_follower_has_the_effect_when_its_proposal_is_answered(make_host: MakeHost) -> None:
@@ -87,8 +87,8 @@ def test_a_follower_has_the_effect_when_its_proposal_is_answered(make_host: Make
     seen: list[Any] = []
 
     async def work() -> None:
-        seen.append(await follower.mirror.propose({"type": "submit_jobs", "jobs": [job_record("a")]}))
-        seen.append(follower.mirror.jobs["a"]["state"])
+        seen.append(await follower.ledger.propose({"type": "submit_jobs", "jobs": [job_record("a")]}))
+        seen.append(follower.ledger.jobs["a"]["state"])
 
     follower.spawn(work())
     host.node.run_until(lambda: len(seen) == 2)
@@ -106,7 +106,7 @@ def test_mirror_follows_through_a_restart_of_consensus(make_host: MakeHost) -> N
     done: list[Any] = []
 
     async def work() -> None:
-        done.append(await follower.mirror.propose({"type": "cancel_job", "job_id": "a", "by": "me"}))
+        done.append(await follower.ledger.propose({"type": "cancel_job", "job_id": "a", "by": "me"}))
 
     follower.spawn(work())
     host.node.advance(1.0)
@@ -116,9 +116,9 @@ def test_mirror_follows_through_a_restart_of_consensus(make_host: MakeHost) -> N
     host.node.run_until(lambda: bool(done))
     host.node.settle()
     assert done == [{"state": "cancelled", "cancel_requested": False}]
-    assert follower.mirror.jobs == {}
-    assert follower.mirror.term == 2
-    assert follower.mirror.index == host.live._voter.ledger.index
+    assert follower.ledger.jobs == {}
+    assert follower.ledger.term == 2
+    assert follower.ledger.index == host.live._replica.ledger.index
     assert follower.snapshots == 2
 
 
@@ -177,17 +177,17 @@ def test_a_lock_that_nobody_renews_is_given_to_who_waits(make_host: MakeHost) ->
     waits = host.propose(acquire_lock("deploy", "b", 60.0, AT, wait=True)).result
     assert (first["held"], waits["held"]) == (True, False)
     host.node.advance(2.0)
-    assert host.live._voter.ledger.locks["deploy"]["holders"][0]["owner"] == "a"
+    assert host.live._replica.ledger.locks["deploy"]["holders"][0]["owner"] == "a"
     host.node.advance(1.0)
-    holder = host.live._voter.ledger.locks["deploy"]["holders"][0]
+    holder = host.live._replica.ledger.locks["deploy"]["holders"][0]
     assert holder["owner"] == "b"
     assert holder["token"] > first["token"]
     host.kill()
     host.start()  # whoever leads next starts the lease anew
     host.node.advance(61.0)
-    assert host.live._voter.ledger.locks["deploy"]["holders"][0]["owner"] == "b"
+    assert host.live._replica.ledger.locks["deploy"]["holders"][0]["owner"] == "b"
     host.node.advance(6.0)
-    assert host.live._voter.ledger.locks == {}
+    assert host.live._replica.ledger.locks == {}
 
 
 def test_a_replay_that_comes_out_differently_keeps_the_ledger_down(
@@ -200,7 +200,7 @@ def test_a_replay_that_comes_out_differently_keeps_the_ledger_down(
     host.node.settle()
     host.kill()
     host.start()
-    assert 256 in host.live._voter.ledger.digest_marks.marks
+    assert 256 in host.live._replica.ledger.digest_marks.marks
     host.kill()
     begins = Ledger.pass_over
 
@@ -249,13 +249,13 @@ def test_leases_go_through_to_the_mirror_and_back(make_host: MakeHost) -> None:
     resources = {"gpu_count": 1, "gpu_milli": 250}
     host.propose(grant_lease("L1", "S", "h1", 1, [1], resources, "gpu_compute", {}, 1, AT))
     host.node.settle()
-    assert follower.mirror.allocations["L1"]["gpu_uuids"] == ["GPU-h1-1"]
-    assert follower.mirror.hosts["h1"]["incarnation"] == 1
+    assert follower.ledger.allocations["L1"]["gpu_uuids"] == ["GPU-h1-1"]
+    assert follower.ledger.hosts["h1"]["incarnation"] == 1
     host.propose(release_lease("L1", AT))
     host.propose(set_setting("work.kill_grace_s", 2, "me", AT))
     host.node.settle()
-    assert follower.mirror.allocations == {}
-    assert follower.mirror.settings == {"work.kill_grace_s": 2}
+    assert follower.ledger.allocations == {}
+    assert follower.ledger.settings == {"work.kill_grace_s": 2}
     chain = [(message.previous, message.index) for message in follower.heard]
     assert [previous for previous, _ in chain[1:]] == [index for _, index in chain[:-1]]
     assert follower.snapshots == 1
@@ -270,13 +270,13 @@ def test_a_subscriber_that_missed_a_cast_subscribes_again(make_host: MakeHost) -
     host.propose(submit_jobs([job_record("a")], AT))
     host.propose(submit_jobs([job_record("b")], AT))
     host.node.servers["follower"] = follower
-    assert follower.mirror.jobs == {}
+    assert follower.ledger.jobs == {}
     host.node.advance(2.0)
-    assert sorted(follower.mirror.jobs) == ["a", "b"]
+    assert sorted(follower.ledger.jobs) == ["a", "b"]
     assert follower.snapshots == 2
     host.propose(cancel_job("a", "me", AT))
     host.node.settle()
-    assert sorted(follower.mirror.jobs) == ["b"]
+    assert sorted(follower.ledger.jobs) == ["b"]
 
 
 def test_who_subscribes_after_an_entry_that_changed_nothing_is_no_further_than_the_others(make_host: MakeHost) -> None:
@@ -290,7 +290,7 @@ def test_who_subscribes_after_an_entry_that_changed_nothing_is_no_further_than_t
     follower = host.node.add(Follower, host.context)
     host.propose(set_setting("k", 1, "me", AT))
     host.node.settle()
-    assert isinstance(follower, Follower) and follower.mirror.settings == {"k": 1} and follower.snapshots == 1
+    assert isinstance(follower, Follower) and follower.ledger.settings == {"k": 1} and follower.snapshots == 1
 
 
 def test_many_proposals_of_one_server_are_under_way_at_once(make_host: MakeHost) -> None:
@@ -301,7 +301,7 @@ def test_many_proposals_of_one_server_are_under_way_at_once(make_host: MakeHost)
     done: list[Any] = []
 
     async def work(number: int) -> None:
-        done.append(await follower.mirror.propose({"type": "submit_jobs", "jobs": [job_record(f"j{number}")]}))
+        done.append(await follower.ledger.propose({"type": "submit_jobs", "jobs": [job_record(f"j{number}")]}))
 
     for number in range(200):
         follower.spawn(work(number))
@@ -311,7 +311,7 @@ def test_many_proposals_of_one_server_are_under_way_at_once(make_host: MakeHost)
     host.node.run_until(lambda: len(done) == 200)
     assert not any(answer["jobs"][0]["duplicate"] for answer in done)
     host.node.settle()
-    assert len(follower.mirror.jobs) == 200
+    assert len(follower.ledger.jobs) == 200
     assert host.query("jobs", limit=1)["total"] == 200
 
 
@@ -323,8 +323,8 @@ def test_what_is_committed_together_is_told_together_before_it_is_answered(make_
     seen: list[int] = []
 
     async def work(number: int) -> None:
-        await follower.mirror.propose(submit_jobs([job_record(f"j{number}")], AT))
-        seen.append(len(follower.mirror.jobs))
+        await follower.ledger.propose(submit_jobs([job_record(f"j{number}")], AT))
+        seen.append(len(follower.ledger.jobs))
 
     handled = follower.handled
     for number in range(50):
@@ -344,12 +344,12 @@ def test_mirror_gives_the_ledgers_refusal_to_its_caller(make_host: MakeHost) -> 
 
     async def work() -> None:
         try:
-            await follower.mirror.propose({"type": "fail_job", "job_id": "nobody", "error": {}})
+            await follower.ledger.propose({"type": "fail_job", "job_id": "nobody", "error": {}})
         except UnknownJob as error:
             caught.append(error)
         host.kill()
         try:
-            await follower.mirror.propose({"type": "release_lease", "lease_id": "L"}, timeout_s=3.0)
+            await follower.ledger.propose({"type": "release_lease", "lease_id": "L"}, timeout_s=3.0)
         except CallTimeout as error:
             caught.append(error)
 
@@ -438,12 +438,12 @@ def test_more_proposals_than_lanes_wait_their_turn(make_host: MakeHost) -> None:
     done: list[Any] = []
 
     async def work(number: int) -> None:
-        done.append(await follower.mirror.propose({"type": "submit_jobs", "jobs": [job_record(f"j{number}")]}))
+        done.append(await follower.ledger.propose({"type": "submit_jobs", "jobs": [job_record(f"j{number}")]}))
 
     for number in range(client.LANES_MAX + 300):
         follower.spawn(work(number))
     host.node.run_until(lambda: len(done) == client.LANES_MAX + 300)
-    assert len(host.live._voter.ledger.jobs) == client.LANES_MAX + 300
+    assert len(host.live._replica.ledger.jobs) == client.LANES_MAX + 300
 
 
 def test_what_a_dead_consensus_had_in_hand_is_proposed_again_at_once(make_host: MakeHost) -> None:
@@ -454,7 +454,7 @@ def test_what_a_dead_consensus_had_in_hand_is_proposed_again_at_once(make_host: 
     done: list[float] = []
 
     async def work() -> None:
-        await follower.mirror.propose({"type": "submit_jobs", "jobs": [job_record("a")]})
+        await follower.ledger.propose({"type": "submit_jobs", "jobs": [job_record("a")]})
         done.append(host.node.now_s)
 
     follower.spawn(work())
@@ -466,4 +466,4 @@ def test_what_a_dead_consensus_had_in_hand_is_proposed_again_at_once(make_host: 
     host.node.run_until(lambda: bool(done))
     assert done[0] - started < 1.0
     host.node.settle()
-    assert list(follower.mirror.jobs) == ["a"]
+    assert list(follower.ledger.jobs) == ["a"]

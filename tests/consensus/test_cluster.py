@@ -62,7 +62,7 @@ class Town:
         self.contexts[host_id] = context = make_context(self.folder / host_id, **self.performance)
         context.host_id = host_id
         # As a welcome has them: others only, and not all.
-        seeds = {via: self.live[via]._voter.ledger.members[via]}
+        seeds = {via: self.live[via]._replica.ledger.members[via]}
         context.voter = VoterPlan(answer["node"], self._net(host_id), seeds=seeds)
         self.start(host_id)
 
@@ -73,7 +73,7 @@ class Town:
     def kill(self, host_id: str) -> None:
         server = self.live.pop(host_id)
         self.node.remove(host_id)
-        voter = server._voter
+        voter = server._replica
         server._failed = voter.failure = LogFailed("killed")
         server.runtime.unwatch(voter.fileno())
         self.network.crash(host_id)
@@ -90,25 +90,25 @@ class Town:
         raise AssertionError(f"{what}: not within {within_s} s; {self.states()}")
 
     def states(self) -> dict[str, Any]:
-        return {id: server._voter.status() for id, server in self.live.items()}
+        return {id: server._replica.status() for id, server in self.live.items()}
 
     @property
     def leader(self) -> str | None:
         leading = [id for id, server in self.live.items() if server._leading]
-        terms = {id: self.live[id]._voter.term for id in leading}
+        terms = {id: self.live[id]._replica.term for id in leading}
         return max(leading, key=lambda id: terms[id]) if leading else None
 
     def voters(self) -> set[int]:
         leader = self.leader
-        return set() if leader is None else set(self.live[leader]._voter.status().config.voters)
+        return set() if leader is None else set(self.live[leader]._replica.status().config.voters)
 
     def settled(self) -> bool:
         """Everybody has applied what the leader has."""
-        indexes = {server._voter.ledger.index for server in self.live.values()}
+        indexes = {server._replica.ledger.index for server in self.live.values()}
         return self.leader is not None and len(indexes) == 1
 
     def digests(self) -> list[dict[str, str]]:
-        return [server._voter.ledger.digest() for server in self.live.values()]
+        return [server._replica.ledger.digest() for server in self.live.values()]
 
     def close(self) -> None:
         for host_id in list(self.live):
@@ -137,7 +137,7 @@ def test_hosts_that_join_are_learners_and_then_voters(town: Town) -> None:
     town.join("b")
     town.node.advance(5.0)
     assert town.voters() == {1}  # with two hosts, one votes: the loss of the other stops nobody
-    assert set(town.live["a"]._voter.status().config.learners) == {2}
+    assert set(town.live["a"]._replica.status().config.learners) == {2}
     town.join("c")
     town.until(lambda: town.voters() == {1, 2, 3}, "three voters")
     town.until(town.settled, "everybody up to date")
@@ -148,7 +148,7 @@ def test_what_is_proposed_on_any_host_is_committed_once_and_seen_on_all(three: T
     for number, host_id in enumerate("abc" * 5):
         answer = three.propose(set_setting("k", number, host_id, AT), host_id)
         assert answer["previous"] == (number - 1 if number else None)
-        assert three.live[host_id]._voter.ledger.settings["k"] == number
+        assert three.live[host_id]._replica.ledger.settings["k"] == number
     three.until(three.settled, "everybody up to date")
     assert len({str(digest) for digest in three.digests()}) == 1
 
@@ -162,8 +162,8 @@ def test_a_lost_leader_is_replaced_and_nothing_committed_is_lost(three: Town) ->
     assert three.propose(set_setting("k", "after", "me", AT), leader)["previous"] == "before"
     three.start("a")
     three.until(three.settled, "everybody up to date")
-    assert three.live["a"]._voter.ledger.settings["k"] == "after"
-    assert three.live["a"]._voter.ledger.term == three.live[leader]._voter.ledger.term
+    assert three.live["a"]._replica.ledger.settings["k"] == "after"
+    assert three.live["a"]._replica.ledger.term == three.live[leader]._replica.ledger.term
 
 
 def test_a_leader_that_is_about_to_stop_hands_over_to_the_one_that_has_the_most(three: Town) -> None:
@@ -196,7 +196,7 @@ def test_a_minority_commits_nothing_and_says_why(three: Town) -> None:
     assert three.node.request("a", Query("settings"), 3.0) == {"settings": {}}
     three.network.mend()
     three.until(three.settled, "everybody up to date")
-    assert three.live["a"]._voter.ledger.settings == {"k": "kept"}
+    assert three.live["a"]._replica.ledger.settings == {"k": "kept"}
 
 
 def test_linearizable_reads_on_any_host_see_what_was_committed_anywhere(three: Town) -> None:
@@ -221,7 +221,7 @@ def test_a_proposal_lost_on_its_way_to_the_leader_is_committed_when_it_is_repeat
 def test_who_proposed_through_another_host_hears_at_once_that_its_leader_refused(three: Town) -> None:
     three.network.cut(["c"], ["a", "b"])
     leader = three.live["a"]
-    assert isinstance(leader._voter.hand_over(3), Accepted)
+    assert isinstance(leader._replica.hand_over(3), Accepted)
     with pytest.raises(NotLeader, match="transferring") as refused:
         three.propose(set_setting("k", 1, "me", AT), "b", timeout_s=0.3)
     assert refused.value.details["taken"], "an earlier try of it may be in the log"
@@ -249,22 +249,22 @@ def test_a_read_whose_answers_all_come_late_is_answered(three: Town) -> None:
 
 def test_a_removed_host_is_refused_and_the_others_go_on(three: Town) -> None:
     three.join("d")
-    three.until(lambda: set(three.live["a"]._voter.status().config.learners) == {4}, "a learner")
+    three.until(lambda: set(three.live["a"]._replica.status().config.learners) == {4}, "a learner")
     three.propose(remove_member("c", "me", AT), "a")
     three.until(lambda: three.voters() == {1, 2, 4}, "the next in its place")
-    gone = three.live["c"]._voter.ledger.index
+    gone = three.live["c"]._replica.ledger.index
     three.propose(set_setting("k", 1, "me", AT), "d")
     three.node.advance(5.0)
-    assert three.live["c"]._voter.ledger.index <= gone + 3
+    assert three.live["c"]._replica.ledger.index <= gone + 3
     assert three.live["a"]._links is not None
-    assert "k" not in three.live["c"]._voter.ledger.settings
+    assert "k" not in three.live["c"]._replica.ledger.settings
 
 
 def test_a_host_far_behind_is_sent_a_snapshot(three: Town) -> None:
     three.kill("c")
     for number in range(400):
         three.propose(set_setting(f"k{number % 20}", number, "me", AT), "a")
-    three.until(lambda: three.live["a"]._voter.snapshot_index > 300, "a snapshot")
+    three.until(lambda: three.live["a"]._replica.snapshot_index > 300, "a snapshot")
     three.start("c")
     three.until(three.settled, "everybody up to date")
     assert len({str(digest) for digest in three.digests()}) == 1
@@ -351,7 +351,7 @@ def test_all_hosts_lose_power_and_come_back_with_everything(three: Town) -> None
     three.start(next(names))
     three.start(next(names))
     three.until(three.settled, "everybody up to date")
-    assert len(three.live["c"]._voter.ledger.settings) == 20
+    assert len(three.live["c"]._replica.ledger.settings) == 20
 
 
 def test_a_host_that_was_removed_hears_it_when_it_comes_back_and_stops(three: Town) -> None:
@@ -366,7 +366,7 @@ def test_a_host_that_was_removed_hears_it_when_it_comes_back_and_stops(three: To
 
 def test_a_dead_voter_that_is_removed_gives_its_vote_to_a_learner(three: Town) -> None:
     three.join("d")
-    three.until(lambda: set(three.live["a"]._voter.status().config.learners) == {4}, "a learner")
+    three.until(lambda: set(three.live["a"]._replica.status().config.learners) == {4}, "a learner")
     three.kill("c")
     three.propose(remove_member("c", "ann", AT, force=True), "a")
     three.until(lambda: three.voters() == {1, 2, 4}, "the learner votes in its place")
@@ -374,9 +374,9 @@ def test_a_dead_voter_that_is_removed_gives_its_vote_to_a_learner(three: Town) -
 
 def test_a_voter_that_is_silent_for_long_gives_its_vote_to_a_learner_and_comes_back_as_one(three: Town) -> None:
     three.join("d")
-    three.until(lambda: set(three.live["a"]._voter.status().config.learners) == {4}, "a learner")
+    three.until(lambda: set(three.live["a"]._replica.status().config.learners) == {4}, "a learner")
     three.kill("c")
     three.until(lambda: three.voters() == {1, 2, 4}, "the learner votes in its place", within_s=90.0)
     three.start("c")
-    three.until(lambda: set(three.live["a"]._voter.status().config.learners) == {3}, "it is a learner now")
+    three.until(lambda: set(three.live["a"]._replica.status().config.learners) == {3}, "it is a learner now")
     three.until(three.settled, "everybody up to date")

@@ -45,7 +45,7 @@ NO_COMMANDS = (
 def put(host: Host, *payloads: bytes) -> None:
     """Into the log and committed, past every door."""
     for payload in payloads:
-        host.live._voter.propose(payload)
+        host.live._replica.propose(payload)
     host.live._pump()
     host.node.advance(0.1)
 
@@ -56,7 +56,7 @@ def kinds(ledger: Ledger) -> dict[str, str]:
 
 
 def records(host: Host) -> dict[str, str]:
-    return kinds(host.live._voter.ledger)
+    return kinds(host.live._replica.ledger)
 
 
 @pytest.mark.parametrize("payload", NO_COMMANDS, ids=lambda payload: repr(payload[:20]))
@@ -117,7 +117,7 @@ def test_verify_finds_a_log_that_ends_before_what_it_says_is_committed(make_host
     host = make_host()
     host.start()
     host.propose(set_setting("a", 1, "me", AT))
-    log = host.live._voter.log
+    log = host.live._replica.log
     log.write([HardState(1, 1, log.last_index + 5)])
     host.kill()
     (host.context.paths.ledger_dir / "segments" / "acknowledged").unlink()
@@ -177,21 +177,21 @@ def test_no_command_whatever_is_in_it_stops_the_ledger(seed: int, tmp_path: Path
             put_in(town, command, f"s{number}")
         for number in range(300):
             consensus = town.live["a"]
-            command = dice.choice(examples(consensus._voter.ledger))
+            command = dice.choice(examples(consensus._replica.ledger))
             if command["type"] in ("remove_member", "lose_host") and dice.random() < 0.8:
                 continue
             put_in(town, mutated(command, dice) if dice.random() < 0.9 else command, f"f{number}")
             assert consensus._failed is None, command
-        digest = kinds(town.live["a"]._voter.ledger)
+        digest = kinds(town.live["a"]._replica.ledger)
         town.kill("a")
         town.start("a")
-        assert kinds(town.live["a"]._voter.ledger) == digest
+        assert kinds(town.live["a"]._replica.ledger) == digest
     finally:
         town.close()
 
 
 def put_in(town: Town, command: Any, session: str) -> None:
-    town.live["a"]._voter.propose(json.dumps([session, 1, command]).encode())
+    town.live["a"]._replica.propose(json.dumps([session, 1, command]).encode())
     town.live["a"]._pump()
     town.node.settle()
 

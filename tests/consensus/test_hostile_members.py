@@ -41,7 +41,9 @@ def send(town: Town, host_id: str, *payloads: bytes, kind: Any = "command") -> N
     """Proposals of *host_id*, as its Raft would send them, whatever is in them."""
     liar, leader = town.live[host_id], leads(town)
     entries = tuple(Entry(0, 0, kind, payload) for payload in payloads)
-    liar._links.send((Message("propose", leader._voter.node, liar._voter.node, leader._voter.term, entries=entries),))
+    liar._links.send(
+        (Message("propose", leader._replica.node, liar._replica.node, leader._replica.term, entries=entries),)
+    )
     town.node.advance(1.0)
 
 
@@ -82,18 +84,18 @@ def test_of_the_commands_of_a_learner_those_are_taken_that_are_its_to_bring() ->
     ids=lambda command: command["type"],
 )
 def test_what_a_learner_may_not_bring_never_comes_into_the_log(four: Town, command: dict[str, Any]) -> None:
-    index = leads(four)._voter.status().last_index
+    index = leads(four)._replica.status().last_index
     bring(four, "d", command)
-    assert leads(four)._voter.status().last_index == index
+    assert leads(four)._replica.status().last_index == index
     assert leads(four)._admission.refused.total() == 1
 
 
 def test_nor_do_bytes_that_are_no_command_or_other_voters(four: Town) -> None:
-    index = leads(four)._voter.status().last_index
+    index = leads(four)._replica.status().last_index
     send(four, "d", b"x", b"[]", b"[" * 5_000)
     send(four, "b", b"x")
     send(four, "d", encode_conf_change((ConfChange("add_voter", 4),), "auto"), kind="conf_change")
-    assert leads(four)._voter.status().last_index == index
+    assert leads(four)._replica.status().last_index == index
     assert leads(four)._admission.refused == {"BadRequest": 4, "changes the voters": 1}
 
 
@@ -101,7 +103,7 @@ def test_a_member_ends_and_releases_its_own_work_only(four: Town) -> None:
     for host_id in "cd":
         four.propose(commands.register_host(host_record(host_id), AT), host_id)
     four.propose(commands.submit_jobs([job_record("j")], AT), "d")
-    term = leads(four)._voter.ledger.term
+    term = leads(four)._replica.ledger.term
     token = four.propose(commands.grant_attempt("j", 1, "c", 1, [0], term, AT), four.leader or "")["token"]
     four.propose(
         commands.grant_lease("l1", "s", "c", 1, [1], {"gpu_count": 1, "gpu_milli": 1}, "", {}, term, AT),
@@ -115,10 +117,10 @@ def test_a_member_ends_and_releases_its_own_work_only(four: Town) -> None:
     ):
         bring(four, "d", command)
     assert leads(four)._admission.refused == {"about another host's work": 4}
-    assert set(leads(four)._voter.ledger.allocations) == {"j.1", "l1"}
+    assert set(leads(four)._replica.ledger.allocations) == {"j.1", "l1"}
     bring(four, "c", commands.end_attempt("j.1", token, "failed", AT))
     bring(four, "c", commands.release_lease("l1", AT))
-    assert not leads(four)._voter.ledger.allocations
+    assert not leads(four)._replica.ledger.allocations
     bring(four, "c", commands.end_attempt("j.1", token, "failed", AT))  # again: its answer was lost
     assert leads(four)._admission.refused.total() == 4
 
@@ -127,7 +129,7 @@ def test_nobody_answers_in_the_session_of_another_host(four: Town) -> None:
     bring(four, "d", commands.set_setting("k", 1, "me", AT), session="a/gateway-00-1")
     assert leads(four)._admission.refused == {"under another host's session": 1}
     bring(four, "d", commands.set_setting("k", 1, "me", AT), session="d/gateway-00-1")
-    assert leads(four)._voter.ledger.settings == {"k": 1}
+    assert leads(four)._replica.ledger.settings == {"k": 1}
 
 
 def test_a_learners_own_servers_are_told_where_rights_are_given(four: Town) -> None:
@@ -138,19 +140,21 @@ def test_a_learners_own_servers_are_told_where_rights_are_given(four: Town) -> N
 
 
 def test_a_learner_that_says_it_leads_is_obeyed_by_nobody(four: Town) -> None:
-    liar, index = four.live["d"], leads(four)._voter.status().last_index
+    liar, index = four.live["d"], leads(four)._replica.status().last_index
     entries = (Entry(index + 1, 50, "command", b"x"),)
     for node in (1, 2, 3):
         liar._links.send(
             (
-                Message("append", node, 4, 50, index, leads(four)._voter.term, index + 1, entries, sequence=1),
+                Message("append", node, 4, 50, index, leads(four)._replica.term, index + 1, entries, sequence=1),
                 Message("heartbeat", node, 4, 50, commit=index + 1, sequence=2),
                 Message("vote", node, 4, 51, 99, 50, force=True),
                 Message("timeout_now", node, 4, 52),
             )
         )
     four.node.advance(1.0)
-    assert {four.live[id]._voter.term for id in "abc"} == {leads(four)._voter.term} and leads(four)._voter.term < 50
+    assert {four.live[id]._replica.term for id in "abc"} == {leads(four)._replica.term} and leads(
+        four
+    )._replica.term < 50
     assert {id: four.live[id].metrics()["ledger_messages_not_counted_total"] for id in "abc"} == dict.fromkeys("abc", 4)
     four.propose(commands.set_setting("k", 1, "me", AT), "b")
 

@@ -60,7 +60,7 @@ def added(host: Host) -> list[Follower]:
 
 
 def kept(followers: list[Follower]) -> list[list[str]]:
-    return [sorted(each.mirror.jobs) for each in followers]
+    return [sorted(each.ledger.jobs) for each in followers]
 
 
 def told_of_jobs(followers: list[Follower]) -> list[list[str]]:
@@ -71,7 +71,7 @@ def told_of_jobs(followers: list[Follower]) -> list[list[str]]:
 
 
 def grant(host: Host, job_id: str) -> list[int]:
-    term = host.live._voter.ledger.term
+    term = host.live._replica.ledger.term
     token: list[int] = host.propose(grant_attempt(job_id, 1, "h1", 1, [0], term, AT)).result["token"]
     return token
 
@@ -83,14 +83,14 @@ def test_each_keeps_and_hears_what_it_asked_for_and_misses_nothing(host: Host) -
     host.propose(start_attempt("a.1", token, AT))
     host.node.settle()
     assert kept(followers) == [[], ["a"], ["a"], ["a", "b"]]
-    assert [dict(each.mirror.job_counts)["queued"] for each in followers[2:]] == [1, 1]
+    assert [dict(each.ledger.job_counts)["queued"] for each in followers[2:]] == [1, 1]
     host.propose(end_attempt("a.1", token, "failed", AT))
     host.propose(cancel_job("b", "me", AT))
     host.node.settle()
     assert kept(followers) == [[], [], [], ["a"]]
     everything = ["a queued", "b queued", "a placed", "a running", "a queued", "b cancelled"]
     assert told_of_jobs(followers) == [[], everything[2:], everything, everything]
-    assert all("a.1" not in each.mirror.allocations for each in followers)
+    assert all("a.1" not in each.ledger.allocations for each in followers)
     queued = [job for each in followers[2:] for _, id, job in each.heard[0].changes if id == "b"]
     assert [sorted(job) == sorted(TOLD_OF_WAITING) for job in queued] == [True, False], "in short, and whole"
     assert [each.snapshots for each in followers] == [1] * len(followers), "what is left out is no gap"
@@ -101,7 +101,7 @@ def test_who_comes_later_or_again_starts_from_the_same(host: Host) -> None:
     grant(host, "a")
     followers = added(host)
     assert kept(followers) == [[], ["a"], ["a"], ["a", "b"]]
-    assert dict(followers[1].mirror.job_counts)["queued"] == 1
+    assert dict(followers[1].ledger.job_counts)["queued"] == 1
     host.kill()
     host.start()
     for each in followers:
@@ -117,7 +117,7 @@ def test_a_queue_costs_those_who_need_not_know_it_nothing(host: Host) -> None:
     for first in range(0, COUNT, 500):
         host.propose(submit_jobs([job_record(f"j{first + number}") for number in range(500)], AT))
     host.node.settle()
-    assert [len(each.mirror.jobs) for each in followers] == [0, 0, 0, COUNT]
+    assert [len(each.ledger.jobs) for each in followers] == [0, 0, 0, COUNT]
     assert [len(messages) for messages in told_of_jobs(followers)] == [0, 0, COUNT, COUNT]
 
 

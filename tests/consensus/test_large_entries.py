@@ -58,7 +58,7 @@ def test_a_large_entry_is_committed_with_one_voter_away(three: Town, size: int, 
     three.until(three.settled, "everybody up to date")
     assert len({str(digest) for digest in three.digests()}) == 1
     for server in three.live.values():
-        assert server._voter.ledger.settings == {"k": large(size), "after": 1}
+        assert server._replica.ledger.settings == {"k": large(size), "after": 1}
 
 
 def test_large_entries_pass_a_net_that_loses_and_cuts(three: Town) -> None:

@@ -48,7 +48,7 @@ def lived(make_host: MakeHost, folder: Path, jobs: int = 60) -> Host:
 def test_checking_gives_the_state_of_the_host(make_host: MakeHost, tmp_path: Path) -> None:
     host = lived(make_host, tmp_path / "data")
     running = check(host.context.paths.ledger_dir, quiet)
-    assert running.state.snapshot() == host.live._voter.ledger.snapshot()
+    assert running.state.snapshot() == host.live._replica.ledger.snapshot()
     assert running.problems == []
     host.kill()
     assert check(host.context.paths.ledger_dir, quiet).state.index == running.state.index
@@ -148,15 +148,15 @@ def test_what_is_not_committed_is_neither_applied_nor_backed_up_as_state(tmp_pat
 def test_a_restored_ledger_has_the_state_and_newer_tokens(make_host: MakeHost, tmp_path: Path) -> None:
     host = lived(make_host, tmp_path / "one")
     made = backup(host.context.paths.ledger_dir, tmp_path / "backup", quiet)
-    assert made["index"] == host.live._voter.ledger.index
+    assert made["index"] == host.live._replica.ledger.index
     host.propose(submit_jobs([job_record("later")], AT))
-    token = host.live._voter.ledger.allocations["j0.1"]["token"]
-    before = host.live._voter.ledger
+    token = host.live._replica.ledger.allocations["j0.1"]["token"]
+    before = host.live._replica.ledger
     other = make_host(tmp_path / "two")
     done = restore(tmp_path / "backup", other.context.paths.ledger_dir, AT, ONE, False, quiet)
     assert done["epoch"] == int(AT)
     other.start()
-    ledger = other.live._voter.ledger
+    ledger = other.live._replica.ledger
     assert ledger.epoch == int(AT)
     assert ledger.term > before.term
     assert set(ledger.jobs) == set(before.jobs) - {"later"}
@@ -166,7 +166,7 @@ def test_a_restored_ledger_has_the_state_and_newer_tokens(make_host: MakeHost, t
     assert ledger.allocations["j1.1"]["token"] > token
     other.kill()
     other.start()
-    assert other.live._voter.ledger.allocations["j1.1"]["token"] > token
+    assert other.live._replica.ledger.allocations["j1.1"]["token"] > token
 
 
 def test_a_restored_ledger_is_that_of_one_voter(make_host: MakeHost, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_restore_keeps_the_ledger_that_is_there(make_host: MakeHost, tmp_path:
         assert done["kept"] == str(folder.with_name(f"ledger.before-restore-{number}"))
         assert check(Path(done["kept"]), quiet).problems == []
     host.start()
-    assert host.live._voter.ledger.epoch == int(AT) + 2
+    assert host.live._replica.ledger.epoch == int(AT) + 2
 
 
 def test_a_backup_of_format_1_restores(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_damaged_backup_is_refused_and_nothing_is_touched(make_host: MakeHost,
     with pytest.raises(LogCorrupted):
         restore(tmp_path / "backup", host.context.paths.ledger_dir, AT, ONE, True, quiet)
     host.start()
-    assert len(host.live._voter.ledger.jobs) == 5
+    assert len(host.live._replica.ledger.jobs) == 5
     assert [path.name for path in (tmp_path / "data").iterdir() if "restor" in path.name] == []
 
 
@@ -318,11 +318,11 @@ def test_the_commands_answer_in_json(make_host: MakeHost, tmp_path: Path) -> Non
     host = lived(make_host, tmp_path / "data", 30)
     data = tmp_path / "data"
     code, found = run(data, "verify")
-    assert (code, found["ok"], found["last_index"]) == (0, True, host.live._voter.ledger.index)
+    assert (code, found["ok"], found["last_index"]) == (0, True, host.live._replica.ledger.index)
     code, records = run(data, "dump", "--limit", "3")
     assert (code, len(records)) == (0, 3)
     code, made = run(data, "backup", str(tmp_path / "backup"))
-    assert (code, made["index"]) == (0, host.live._voter.ledger.index)
+    assert (code, made["index"]) == (0, host.live._replica.ledger.index)
     host.kill()
     code, refused = run(data, "restore", str(tmp_path / "backup"))
     assert (code, refused["error"]["code"]) == (2, "BadRequest")

@@ -38,7 +38,7 @@ def test_the_survivor_goes_on_with_what_it_has_in_a_new_epoch(three: Town) -> No
     for host_id in "bc":
         three.propose(register_host(host_record(host_id), AT), "a")
     three.propose(submit_jobs([job_record("here"), job_record("there")], AT), "a")
-    term = three.live["a"]._voter.ledger.term
+    term = three.live["a"]._replica.ledger.term
     three.propose(grant_attempt("here", 1, "c", 1, [0], term, AT), "a")
     three.propose(grant_attempt("there", 1, "b", 1, [0], term, AT), "a")
     three.until(three.settled, "everybody up to date")
@@ -49,7 +49,7 @@ def test_the_survivor_goes_on_with_what_it_has_in_a_new_epoch(three: Town) -> No
     assert Path(done["kept"]).name == "ledger.before-recovery-1" and Path(done["kept"]).is_dir()
     three.start("c")
     three.until(lambda: three.leader == "c", "it leads by itself")
-    ledger = three.live["c"]._voter.ledger
+    ledger = three.live["c"]._replica.ledger
     assert list(ledger.members) == ["c"] and ledger.epoch > 1
     # Work on the survivor goes on; what ran elsewhere is lost there, and waits to start again.
     assert list(ledger.allocations) == ["here.1"]
@@ -60,7 +60,7 @@ def test_the_survivor_goes_on_with_what_it_has_in_a_new_epoch(three: Town) -> No
         three.start("a")
     three.join("d", "c")
     three.until(lambda: "d" in three.live and three.settled(), "a new host")
-    assert three.live["c"]._voter.ledger.members["d"]["node"] == 4
+    assert three.live["c"]._replica.ledger.members["d"]["node"] == 4
 
 
 def test_what_was_not_known_to_be_committed_is_kept(three: Town) -> None:
@@ -73,7 +73,7 @@ def test_what_was_not_known_to_be_committed_is_kept(three: Town) -> None:
     assert done["unsure"] == before.log.last_index - before.committed_index
     three.start("b")
     three.until(lambda: three.leader == "b", "it leads by itself")
-    assert three.live["b"]._voter.ledger.settings == {"k": "acknowledged"}
+    assert three.live["b"]._replica.ledger.settings == {"k": "acknowledged"}
 
 
 def test_a_host_that_is_no_member_has_nothing_to_recover(three: Town) -> None:

@@ -45,7 +45,7 @@ def test_verify_compares_with_what_the_store_noted_and_says_that_the_mark_is_mis
     for number in range(20):
         host.propose(set_setting(f"k{number}", number, "me", AT))
     folder = host.context.paths.ledger_dir
-    host.live._voter._store.write(host.live._voter.ledger.index, [], [])
+    host.live._replica._store.write(host.live._replica.ledger.index, [], [])
     host.kill()
     assert check_files(folder, lambda *_: None).log.marked
     whole = max((folder / "segments").glob("*.log")).read_bytes()

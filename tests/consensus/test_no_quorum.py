@@ -49,7 +49,7 @@ class Rig:
         async def carry_out() -> None:
             assert isinstance(self.follower, Follower)
             try:
-                self.ended.append(await self.follower.mirror.propose(set_setting("k", 1, "me", AT), **options))
+                self.ended.append(await self.follower.ledger.propose(set_setting("k", 1, "me", AT), **options))
             except ActorGridError as error:
                 self.ended.append(error)
 

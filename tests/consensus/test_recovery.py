@@ -46,7 +46,7 @@ def fill(host: Host, count: int, prefix: str = "j") -> None:
 
 def digest(host: Host) -> str:
     """Of the state without the term that the last start began."""
-    header, sections = decode(host.live._voter.ledger.snapshot())
+    header, sections = decode(host.live._replica.ledger.snapshot())
     return json.dumps([{key: value for key, value in header.items() if key not in ("index", "term")}, sections])
 
 
@@ -58,21 +58,21 @@ def test_snapshot_and_tail_give_the_state_of_the_whole_log(make_host: MakeHost, 
         host.propose(register_host(host_record(), AT))
         fill(host, 37)
         host.propose(cancel_job("j3", "me", AT))
-    assert some.live._voter.ledger.digest() == none.live._voter.ledger.digest()
+    assert some.live._replica.ledger.digest() == none.live._replica.ledger.digest()
     some.node.settle()
     assert some.live.status()["snapshot_index"] == 40
     assert none.live.status()["snapshot_index"] == 0
     for host in (some, none):
         host.kill()
         host.start()
-    assert some.live._voter.ledger.digest() == none.live._voter.ledger.digest()
+    assert some.live._replica.ledger.digest() == none.live._replica.ledger.digest()
 
 
 def test_log_behind_the_snapshot_before_is_dropped(make_host: MakeHost) -> None:
     host = make_host(ledger_snapshot_every=20, ledger_segment_bytes=4096)
     host.start()
     fill(host, 100)
-    assert host.live._voter.log.first_index > 60
+    assert host.live._replica.log.first_index > 60
     before = digest(host)
     host.kill()
     host.start()
@@ -80,7 +80,7 @@ def test_log_behind_the_snapshot_before_is_dropped(make_host: MakeHost) -> None:
     host.stop()
     host.start()
     assert digest(host) == before
-    assert len(host.live._voter.ledger.jobs) == 100
+    assert len(host.live._replica.ledger.jobs) == 100
 
 
 def damage_snapshot(host: Host, which: str) -> None:
@@ -168,7 +168,7 @@ def test_a_damaged_store_is_named(make_host: MakeHost) -> None:
         host.start()
     path.unlink()
     host.start()
-    assert len(host.live._voter.ledger.jobs) == 5
+    assert len(host.live._replica.ledger.jobs) == 5
     assert len(segments(host)) == before
 
 
@@ -234,7 +234,7 @@ def test_a_full_disk_keeps_recording_accepted_work_and_recovers(make_host: MakeH
     host.propose(submit_jobs([job_record("late")], AT))
     host.kill()
     host.start()
-    assert set(accepted) | {"runs", "waits", "late"} == set(host.live._voter.ledger.jobs)
+    assert set(accepted) | {"runs", "waits", "late"} == set(host.live._replica.ledger.jobs)
 
 
 COMMIT_UNTIL_IT_FAILS = """
@@ -278,11 +278,11 @@ def test_a_failed_write_stops_consensus_for_this_boot_and_loses_nothing(make_hos
         host.start()
     host.context.boot_id = "boot-2"
     host.start()
-    assert set(host.live._voter.ledger.jobs) == {f"j{number}" for number in range(int(acknowledged))}
+    assert set(host.live._replica.ledger.jobs) == {f"j{number}" for number in range(int(acknowledged))}
     host.propose(submit_jobs([job_record("next")], AT))
     host.kill()
     host.start()
-    assert "next" in host.live._voter.ledger.jobs
+    assert "next" in host.live._replica.ledger.jobs
 
 
 def test_a_half_written_failure_mark_does_not_stop_the_next_boot(make_host: MakeHost) -> None:
@@ -294,11 +294,11 @@ def test_a_half_written_failure_mark_does_not_stop_the_next_boot(make_host: Make
     )
     host.kill()
     host.start()
-    assert len(host.live._voter.ledger.jobs) == 3
+    assert len(host.live._replica.ledger.jobs) == 3
     host.kill()
     (host.context.paths.ledger_dir / "failed").write_text('{"boot_id": ')
     host.start()
-    assert len(host.live._voter.ledger.jobs) == 3
+    assert len(host.live._replica.ledger.jobs) == 3
 
 
 COMMIT_FOR_EVER = """
@@ -340,8 +340,8 @@ def test_kill_nine_in_the_middle_of_committing_keeps_every_acknowledged_entry(
         child.stdout.close()
     host = make_host(folder)
     host.start()
-    assert acknowledged <= set(host.live._voter.ledger.jobs)
-    assert len(host.live._voter.ledger.jobs) <= len(acknowledged) + 4
+    assert acknowledged <= set(host.live._replica.ledger.jobs)
+    assert len(host.live._replica.ledger.jobs) <= len(acknowledged) + 4
     assert host.live.status()["term"] == 5
 
 
@@ -359,7 +359,7 @@ def test_an_uncommitted_end_of_the_log_becomes_part_of_the_state(make_host: Make
     path.write_bytes(whole[:-3])
     mark.write_bytes(before)
     host.start()
-    assert "a" not in host.live._voter.ledger.jobs
+    assert "a" not in host.live._replica.ledger.jobs
     assert host.propose(command, "s", 1).result["jobs"][0]["duplicate"] is False
     host.kill()
     host.start()
@@ -386,7 +386,7 @@ def test_proposals_after_a_stop_are_refused(make_host: MakeHost) -> None:
     host.consensus = None
     assert isinstance(server, Consensus)
     host.start()
-    assert Ledger.restore(host.live._voter.ledger.snapshot()).jobs.keys() == {"j0", "j1"}
+    assert Ledger.restore(host.live._replica.ledger.snapshot()).jobs.keys() == {"j0", "j1"}
 
 
 @pytest.mark.root

@@ -56,18 +56,18 @@ AHEAD = 1_000_000
 
 def from_leader(town: Town, victim: str, sender: str, data: bytes, index: int = AHEAD) -> None:  # noqa: F811
     """What a voter that has won an election sends: *data* for a snapshot, in a term of its own."""
-    voter = town.live[victim]._voter
+    voter = town.live[victim]._replica
     node = int(voter.ledger.members[sender]["node"])
-    term = max(server._voter.term for server in town.live.values()) + 1
+    term = max(server._replica.term for server in town.live.values()) + 1
     chunk = SnapshotChunk(index, 1, voter.members, 0, len(data), zlib.crc32(data), data)
     town.live[victim]._step(sender, Message("snapshot", voter.node, node, term, chunk=chunk))
 
 
 def agreed(town: Town) -> bool:  # noqa: F811
     """Everybody follows the one that leads."""
-    terms = {server._voter.term for server in town.live.values()}
-    followed = {server._voter.leader for server in town.live.values()}
-    return town.leader is not None and len(terms) == 1 and followed == {town.live[town.leader]._voter.node}
+    terms = {server._replica.term for server in town.live.values()}
+    followed = {server._replica.leader for server in town.live.values()}
+    return town.leader is not None and len(terms) == 1 and followed == {town.live[town.leader]._replica.node}
 
 
 def others(town: Town) -> tuple[str, str]:  # noqa: F811
@@ -80,11 +80,11 @@ def others(town: Town) -> tuple[str, str]:  # noqa: F811
 def test_a_snapshot_that_is_no_state_is_refused_told_and_survived(three: Town, data: bytes) -> None:  # noqa: F811
     victim, sender = others(three)
     server = three.live[victim]
-    before = server._voter.ledger.digest(), server._voter.snapshot_index
+    before = server._replica.ledger.digest(), server._replica.snapshot_index
     for _ in range(3):  # whoever leads asks again and again; it is looked at once
         from_leader(three, victim, sender, data)
-    assert (server._voter.ledger.digest(), server._voter.snapshot_index) == before
-    assert server._voter.messages_refused["a snapshot that is no state"] == 3, "of three terms"
+    assert (server._replica.ledger.digest(), server._replica.snapshot_index) == before
+    assert server._replica.messages_refused["a snapshot that is no state"] == 3, "of three terms"
     told = three.node.request(victim, Query("status"))["snapshot_refused"]
     assert (told["sender"], told["behind"]) == (sender, True)
     assert "snapshot" in told["reason"]
@@ -111,10 +111,10 @@ def test_the_same_snapshot_in_the_same_term_is_looked_at_once(three: Town) -> No
     victim, sender = others(three)
     server = three.live[victim]
     from_leader(three, victim, sender, b"x")
-    node, term = int(server._voter.ledger.members[sender]["node"]), server._voter._core.status().term
-    chunk = SnapshotChunk(AHEAD, 1, server._voter.members, 0, 1, zlib.crc32(b"x"), b"x")
+    node, term = int(server._replica.ledger.members[sender]["node"]), server._replica._core.status().term
+    chunk = SnapshotChunk(AHEAD, 1, server._replica.members, 0, 1, zlib.crc32(b"x"), b"x")
     for _ in range(5):
-        server._step(sender, Message("snapshot", server._voter.node, node, term, chunk=chunk))
+        server._step(sender, Message("snapshot", server._replica.node, node, term, chunk=chunk))
     assert server.metrics()["ledger_snapshots_refused_total"] == 1
 
 
@@ -125,25 +125,25 @@ def lag(town: Town) -> tuple[str, str]:  # noqa: F811
     town.kill(lost)
     for number in range(400):
         town.propose(set_setting(f"k{number % 20}", number, "me", AT), leader)
-    town.until(lambda: town.live[leader]._voter.snapshot_index > 300, "a snapshot")
+    town.until(lambda: town.live[leader]._replica.snapshot_index > 300, "a snapshot")
     return lost, leader
 
 
 def test_a_start_goes_on_without_the_state_of_a_leader_that_has_none_and_catches_up(three: Town) -> None:  # noqa: F811
     lost, leader = lag(three)
-    storage = three.live[leader]._voter._storage
+    storage = three.live[leader]._replica._storage
     good = storage.snapshot()
     storage._snapshot = replace(good, data=b"x" * len(good.data))
     server = three.start(lost)
-    index = server._voter.ledger.index
+    index = server._replica.ledger.index
     assert 0 < index < 300 and server._failed is None
     told = three.node.request(lost, Query("status"))["snapshot_refused"]
     assert told["sender"] == leader and told["behind"] is True
     three.node.advance(5.0)
-    assert server._voter.ledger.index == index and server._failed is None
+    assert server._replica.ledger.index == index and server._failed is None
     three.kill(lost)  # it starts again while that one leads
     server = three.start(lost)
-    assert server._voter.ledger.index == index and server._failed is None
+    assert server._replica.ledger.index == index and server._failed is None
     three.until(lambda: three.node.request(leader, HandOver(), 5.0)["leader"] not in (None, leader), "another leader")
     three.until(three.settled, "everybody up to date")
     assert len({str(digest) for digest in three.digests()}) == 1
@@ -151,7 +151,7 @@ def test_a_start_goes_on_without_the_state_of_a_leader_that_has_none_and_catches
 
 def test_a_host_that_has_just_joined_ends_by_name(three: Town) -> None:  # noqa: F811
     _, leader = lag(three)
-    storage = three.live[leader]._voter._storage
+    storage = three.live[leader]._replica._storage
     storage._snapshot = replace(storage.snapshot(), data=b"x")
     with pytest.raises(LedgerRefused, match="cannot be read") as raised:
         three.join("d", leader)
@@ -164,7 +164,7 @@ def test_a_later_format_ends_the_host_by_name_and_nothing_of_it_is_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lost, leader = lag(three)
-    later = three.live[leader]._voter._storage
+    later = three.live[leader]._replica._storage
     with monkeypatch.context() as patch:
         patch.setattr(snapshot_format, "FORMAT", FORMAT + 1)
         data = Ledger.restore(later.snapshot().data).snapshot()
@@ -175,7 +175,7 @@ def test_a_later_format_ends_the_host_by_name_and_nothing_of_it_is_stored(
         assert "upgrade this host" in raised.value.hint
         ended = three.node.servers[lost]
         assert isinstance(ended, Consensus) and ended._refused_snapshots.total == 0
-        assert not ended._voter.messages_refused["a snapshot that is no state"]
+        assert not ended._replica.messages_refused["a snapshot that is no state"]
     with monkeypatch.context() as patch:  # the program of the others
         patch.setattr(snapshot_format, "FORMAT", FORMAT + 1)
         three.start(lost)
@@ -186,10 +186,10 @@ def test_a_later_format_ends_the_host_by_name_and_nothing_of_it_is_stored(
 def test_a_running_host_that_is_sent_a_later_format_ends_by_name(three: Town) -> None:  # noqa: F811
     victim, sender = others(three)
     server = three.live[victim]
-    stored = server._voter.snapshot_index
+    stored = server._replica.snapshot_index
     with pytest.raises(LedgerTooNew):
         from_leader(three, victim, sender, msgpack.packb({**HEADER, "format": FORMAT + 1}) + END)
-    assert isinstance(server._failed, LedgerTooNew) and server._voter.snapshot_index == stored
+    assert isinstance(server._failed, LedgerTooNew) and server._replica.snapshot_index == stored
     assert server._refused_snapshots.total == 0
     three.kill(victim)
     three.start(victim)
@@ -206,7 +206,7 @@ def test_a_start_with_one_on_the_disk_ends_by_name_and_says_what_to_do(
     host = make_host()
     host.start()
     host.propose(set_setting("k", 1, "me", AT))
-    index = host.live._voter.ledger.index
+    index = host.live._replica.ledger.index
     host.kill()
     folder = host.context.paths.ledger_dir
     plant(folder, index, data, received)
@@ -232,7 +232,7 @@ def test_a_later_format_on_the_disk_asks_for_the_version_that_wrote_it(make_host
     host = make_host()
     host.start()
     host.propose(set_setting("k", 1, "me", AT))
-    index = host.live._voter.ledger.index
+    index = host.live._replica.ledger.index
     host.kill()
     plant(host.context.paths.ledger_dir, index, msgpack.packb({**HEADER, "format": FORMAT + 1}) + END, True)
     with pytest.raises(LedgerTooNew) as raised:

@@ -107,7 +107,7 @@ class StandIn(Server):
     broken: ActorGridError | None = None
     mute = False
     seen = -1
-    """How far in the ledger the last asker of a mirror had seen."""
+    """How far in the ledger the last asker of a ledger client had seen."""
 
     def deliver(self, envelope: Any) -> None:
         if not self.mute:
@@ -594,7 +594,7 @@ class Town:
         """Let the gateway know a lease of a session."""
         owner = {"kind": "session", "session_id": "h1.s1"}
         lease = {**ALLOCATION, "allocation_id": lease_id, "owner": owner, "user_id": "ann"}
-        self.gateway._door.mirror.allocations[lease_id] = lease
+        self.gateway._door.ledger.allocations[lease_id] = lease
 
     @property
     def url(self) -> str:
@@ -774,5 +774,5 @@ def real_town(host: HostContext, client: ClientThread) -> Iterator[Town]:
         Host,
     )
     with town_of(kinds, host, client) as here:
-        here.until(lambda: bool(here.gateway._mirror.hosts), "the host to be registered")
+        here.until(lambda: bool(here.gateway._ledger.hosts), "the host to be registered")
         yield here

@@ -27,7 +27,7 @@ def begin(town: Any, owner: str, name: str = "deploy", **body: Any) -> Future[An
 
 
 def record(town: Any, name: str = "deploy") -> dict[str, Any]:
-    found: dict[str, Any] = town.servers["consensus"]._voter.ledger.locks.get(name, {"holders": [], "waiters": []})
+    found: dict[str, Any] = town.servers["consensus"]._replica.ledger.locks.get(name, {"holders": [], "waiters": []})
     return found
 
 
@@ -138,7 +138,7 @@ def test_a_client_that_goes_away_as_it_is_granted_gives_the_lock_back(real_town:
     gone = begin(real_town, "gone")
     wait_in_line(real_town, "gone")
     # The door hears neither of the grant nor of the release before the client has hung up.
-    real_town.gateway._mirror._on_applied = lambda _message: None
+    real_town.gateway._ledger._on_applied = lambda _message: None
     ask(real_town, "release", "a")
     assert owners(real_town, "holders") == ["gone"]
     gone.cancel()
@@ -152,8 +152,8 @@ def test_a_client_that_asks_again_elsewhere_is_not_given_up_by_the_door_it_left(
     again = begin(real_town, "b")
     real_town.until(lambda: record(real_town)["waiters"][0]["renewals"] == 1, "the second question")
     first.cancel()
-    before = real_town.servers["consensus"]._voter.ledger.index
-    real_town.until(lambda: real_town.servers["consensus"]._voter.ledger.index > before, "the first to be given up")
+    before = real_town.servers["consensus"]._replica.ledger.index
+    real_town.until(lambda: real_town.servers["consensus"]._replica.ledger.index > before, "the first to be given up")
     assert owners(real_town, "waiters") == ["b"]
     ask(real_town, "release", "a")
     assert real_town.finish(again).json["held"]

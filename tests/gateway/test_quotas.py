@@ -75,7 +75,7 @@ def test_a_quota_is_kept_shown_held_to_and_removed(real_town: Any) -> None:
     assert real_town.http("POST", "/api/jobs", json={**job, "task_id": "b"}).status == 201
     refused = real_town.http("POST", "/api/jobs", json={**job, "gpus": 2})
     assert (refused.status, refused.error["code"]) == (409, "QuotaExceeded")
-    real_town.until(lambda: bool(real_town.gateway._mirror.allocations), "the grant")
+    real_town.until(lambda: bool(real_town.gateway._ledger.allocations), "the grant")
     (row,) = real_town.http("GET", "/api/quotas").json["quotas"]
     assert row["used"]["gpus"] == 1.0 and row["used"]["jobs_waiting"] == 1 and not row["default"]
     assert real_town.http("GET", "/api/jobs/b/why").json["quota"]["user"] == "ann"

@@ -44,7 +44,7 @@ def test_every_read_answers_as_its_schema_says(real_town: Any, route: Route) -> 
 def test_a_job_is_committed_placed_listed_and_cancelled(real_town: Any) -> None:
     assert submit(real_town, task_id="j", gpus=0.5, gpu_memory="2GiB", priority=90).json["duplicate"] is False
     assert submit(real_town, task_id="j").json["duplicate"] is True
-    real_town.until(lambda: bool(real_town.gateway._mirror.allocations), "the grant")
+    real_town.until(lambda: bool(real_town.gateway._ledger.allocations), "the grant")
     (allocation,) = real_town.http("GET", "/api/allocations").json["allocations"]
     assert (allocation["gpu_milli"], allocation["gpu_memory_mib"]) == (500, 2048)
     job = real_town.http("GET", "/api/jobs/j").json
@@ -90,7 +90,7 @@ def test_a_full_queue_refuses(real_town: Any) -> None:
 
 def test_events_from_the_beginning_and_as_they_come(real_town: Any) -> None:
     submit(real_town, task_id="first", gpus=2)
-    real_town.until(lambda: bool(real_town.gateway._mirror.allocations), "the grant")
+    real_town.until(lambda: bool(real_town.gateway._ledger.allocations), "the grant")
     seen: list[dict[str, Any]] = []
 
     async def read(response: Any) -> None:

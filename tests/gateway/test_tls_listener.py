@@ -79,7 +79,7 @@ def test_a_key_that_is_not_right_opens_nothing(town: Any, afar: Any, change: str
     if change == "expired":
         record = town.servers["consensus"].keys[key_id]
         town.servers["consensus"].apply("api_key", key_id, {**record, "expires_at": time.time() - 1})
-        town.until(lambda: town.gateway._mirror.api_keys[key_id]["expires_at"] < time.time())
+        town.until(lambda: town.gateway._ledger.api_keys[key_id]["expires_at"] < time.time())
     with pytest.raises(WrongToken):
         afar(wrong, lambda http: http.get("/api/members"))
 
@@ -150,7 +150,7 @@ def test_a_restart_of_this_host_goes_to_its_supervisor_and_of_another_over_the_l
         afar(key["key"], lambda http: http.post("/api/hosts/nobody/restart", {}))
     member = {"host_id": "h2", "node": 2, "addresses": {"https": "10.0.0.2:7400"}, "version": "", "joined_at": 1.0}
     town.servers["consensus"].apply("member", "h2", member)
-    town.until(lambda: "h2" in town.gateway._mirror.members)
+    town.until(lambda: "h2" in town.gateway._ledger.members)
     with pytest.raises(ActorGridError, match="h2 cannot be reached; asked: restart"):
         afar(key["key"], lambda http: http.post("/api/hosts/h2/restart", {}))
     (shown,) = afar(key["key"], lambda http: http.get("/api/members"))["members"]

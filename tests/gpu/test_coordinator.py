@@ -50,7 +50,7 @@ def test_a_host_without_gpus_simulates_them_and_says_so(
     assert status["devices"] == 8
     assert any("simulated" in note for note in status["notes"])
     assert status["probe"]["probe_pid"] is None
-    host = rig.coordinator._mirror.hosts["host-a"]
+    host = rig.coordinator._ledger.hosts["host-a"]
     assert (host["incarnation"], host["hostname"], host["state"]) == (1, "alpha", "up")
     assert {device["model"] for device in host["devices"]} == {"H100"}
     assert host["cpu_milli"] > 0
@@ -294,7 +294,7 @@ def test_a_restarted_ledger_is_followed_again_and_proposals_are_kept(rig: Rig) -
 
 
 def test_a_grant_made_by_another_is_taken_over(rig: Rig) -> None:
-    term = rig.coordinator._mirror.term
+    term = rig.coordinator._ledger.term
     rig.propose({"type": "submit_jobs", "jobs": [{"job_id": "x", "resources": resources(8), "depends_on": []}]})
     rig.propose(
         {

@@ -14,7 +14,7 @@ from tests.gpu.test_core import World
 
 
 def tell(rig: Rig, leader: str | None, leads: bool) -> None:
-    index = rig.coordinator._mirror.index
+    index = rig.coordinator._ledger.index
     rig.coordinator._applied(Applied(index, index, 0.0, "leadership", (("leader", "", (leader, leads)),)))
 
 
@@ -26,7 +26,7 @@ def test_a_follower_places_nothing_until_it_leads(make_rig: Callable[..., Rig]) 
     rig = make_rig().up()
     tell(rig, "host-b", False)
     rig.submit("j1", gpus=1.0)
-    rig.until(lambda: "j1" in rig.coordinator._mirror.jobs, "the job is known")
+    rig.until(lambda: "j1" in rig.coordinator._ledger.jobs, "the job is known")
     rig.node.advance(0.5)
     assert rig.allocations() == {}
     assert rig.coordinator.status()["queue"] == 1

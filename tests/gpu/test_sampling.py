@@ -104,17 +104,17 @@ def test_the_agent_places_nothing_new_on_a_hot_device(
     assert {rig.state("a"), rig.state("b")} == {"placed", "queued"}
     assert [record["gpu_indexes"] for record in rig.allocations().values()] == [[1]]
     # Whoever leads, and so places work here as well, reads it in the ledger.
-    rig.until(lambda: bool(told(rig.coordinator._mirror.hosts["host-a"])), "the ledger to know")
-    assert "95 °C" in next(iter(told(rig.coordinator._mirror.hosts["host-a"]).values()))
+    rig.until(lambda: bool(told(rig.coordinator._ledger.hosts["host-a"])), "the ledger to know")
+    assert "95 °C" in next(iter(told(rig.coordinator._ledger.hosts["host-a"]).values()))
     hot = False
     rig.wait_placed("a", "b")
-    rig.until(lambda: not told(rig.coordinator._mirror.hosts["host-a"]), "the ledger to know that it cooled down")
+    rig.until(lambda: not told(rig.coordinator._ledger.hosts["host-a"]), "the ledger to know that it cooled down")
 
 
 def test_nothing_new_goes_to_a_device_that_another_host_says_is_unfit(make_rig: Callable[..., Rig]) -> None:
     rig = make_rig("none").up()
     other = {
-        **rig.coordinator._mirror.hosts["host-a"],
+        **rig.coordinator._ledger.hosts["host-a"],
         "host_id": "host-b",
         "devices": [
             {"uuid": "GPU-b0", "index": 0, "memory_mib": 80_000, "model": "H100", "unfit": "fell off the bus"},

@@ -260,7 +260,7 @@ def test_quotas_reach_those_who_follow_the_ledger_and_survive_a_restart(make_hos
     host.node.settle()
     host.propose(set_quota("ann", {"gpu_milli": 5}, "me", AT))
     host.node.settle()
-    assert follower.mirror.quotas == {"ann": {**dict.fromkeys(LIMITS), "gpu_milli": 5}}
+    assert follower.ledger.quotas == {"ann": {**dict.fromkeys(LIMITS), "gpu_milli": 5}}
     host.stop()
     host.start()
     assert [row["limits"]["gpu_milli"] for row in host.query("quotas")["quotas"]] == [5]

@@ -53,7 +53,7 @@ class Door:
         self.node = InlineNode(real_time=True)
         self.consensus: Any = self.node.add(Consensus, self.context)
         self.door: Any = self.node.add(JoinDoorServer, self.context)
-        self.node.run_until(lambda: self.context.host_id in self.door._mirror.members, what="the cluster is founded")
+        self.node.run_until(lambda: self.context.host_id in self.door._ledger.members, what="the cluster is founded")
 
     @property
     def member(self) -> Member:
@@ -61,7 +61,7 @@ class Door:
 
     @property
     def index(self) -> int:
-        found: int = self.consensus._voter.ledger.index
+        found: int = self.consensus._replica.ledger.index
         return found
 
     @property

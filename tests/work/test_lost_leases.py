@@ -48,7 +48,7 @@ def shim_of(worker: int) -> int:
 
 def allocated(rig: Rig) -> bool:
     assert rig.manager is not None
-    return "L1" in rig.manager._mirror.allocations
+    return "L1" in rig.manager._ledger.allocations
 
 
 def test_a_lease_returned_to_a_manager_that_just_started_is_released(rig: Rig) -> None:

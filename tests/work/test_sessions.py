@@ -263,7 +263,7 @@ def test_a_dead_worker_gives_its_lease_back(rig: Rig) -> None:
         assert client.frame() is None
     manager = rig.manager
     assert manager is not None
-    rig.node.run_until(lambda: "L1" not in manager._mirror.allocations, what="lease released")
+    rig.node.run_until(lambda: "L1" not in manager._ledger.allocations, what="lease released")
     assert rig.lease("L2", [0])["worker_id"] != grant["worker_id"]
 
 

@@ -38,20 +38,20 @@ async def get_cluster(call: Call) -> Any:
 async def get_members(call: Call) -> Any:
     """Who belongs to the cluster, as this host knows it: it asks no other, so it answers when they are gone."""
     door = call.door
-    mirror, place = door.mirror, door.host.place
-    members = sorted(mirror.members.values(), key=lambda member: int(member["node"]))
+    ledger, place = door.ledger, door.host.place
+    members = sorted(ledger.members.values(), key=lambda member: int(member["node"]))
     return {
         "cluster_id": None if place is None else place.cluster_id,
         "ca_fingerprint": door.authority,
         "here": door.host.host_id,
-        "leader": mirror.leader if members else door.host.host_id,
+        "leader": ledger.leader if members else door.host.host_id,
         "members": [
             {
                 "host_id": member["host_id"],
                 "node": member["node"],
                 "url": f"https://{member['addresses']['https']}" if "https" in member["addresses"] else None,
                 "version": member["version"],
-                "present": member["host_id"] not in mirror.absent,
+                "present": member["host_id"] not in ledger.absent,
             }
             for member in members
         ],

@@ -21,11 +21,11 @@ async def post_restart(call: Call) -> Any:
     host = call.door.host
     if host_id == host.host_id:
         return await call.ask("host", RestartHost(call.visitor), RESTART_S)
-    if host_id not in call.door.mirror.members:
+    if host_id not in call.door.ledger.members:
         raise NotFound(
             "no host of that id",
             asked=host_id,
-            found=f"{max(1, len(call.door.mirror.members))} hosts",
+            found=f"{max(1, len(call.door.ledger.members))} hosts",
             hint="actorgrid hosts --json has the ids",
         )
     return await call.ask("links", AskHost(host_id, "restart", {"by": call.visitor}, RESTART_S), RESTART_S)

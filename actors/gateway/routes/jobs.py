@@ -115,7 +115,7 @@ async def get_jobs(call: Call) -> Any:
     known = await cluster_known(call)
     wanted = ListJobs(states, query.limit, query.cursor or query.before, query.prefix, call.only or "")
     answer = await call.ask("cluster_manager", wanted, ANSWER_S)
-    hosts = call.door.mirror.hosts
+    hosts = call.door.ledger.hosts
     return {**answer, "jobs": marked(answer["jobs"], known, hosts), "last_known": last_known(known)}
 
 
@@ -125,7 +125,7 @@ async def get_job(call: Call) -> Any:
     await check_job(call, call.part("job_id"))
     job = await call.ask("cluster_manager", GetJob(call.part("job_id"), wait_s, call.seen), wait_s + ANSWER_S)
     known = await cluster_known(call, fresh=False) if job["state"] in ON_A_HOST else None
-    return marked([job], known, call.door.mirror.hosts)[0]
+    return marked([job], known, call.door.ledger.hosts)[0]
 
 
 async def cancel_job(call: Call) -> Any:

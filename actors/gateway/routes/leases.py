@@ -75,7 +75,7 @@ class LeaseLogsQuery(Request):
 
 def _view(call: Call, allocation: Plain, known: Plain | None) -> Plain:
     owner = allocation["owner"]
-    hosts = call.door.mirror.hosts
+    hosts = call.door.ledger.hosts
     session_id = str(owner["session_id"])
     return {
         "lease_id": allocation["allocation_id"],
@@ -99,7 +99,7 @@ def _view(call: Call, allocation: Plain, known: Plain | None) -> Plain:
 def _lease(call: Call) -> Plain:
     """The one that the path names. Raises UnknownAllocation, and NotAllowed for work that asks for another user's."""
     lease_id = call.part("lease_id")
-    allocation = call.door.mirror.allocations.get(lease_id)
+    allocation = call.door.ledger.allocations.get(lease_id)
     if allocation is None or allocation["owner"]["kind"] != SESSION:
         raise UnknownAllocation(
             "no session holds a lease of that id", asked=lease_id, hint="actorgrid ps --sessions lists them"
@@ -111,7 +111,7 @@ def _lease(call: Call) -> Plain:
 async def get_leases(call: Call) -> Any:
     """All leases of sessions; for work, those of its user."""
     known = await cluster_known(call)
-    held = [each for each in list(call.door.mirror.allocations.values()) if each["owner"]["kind"] == SESSION]
+    held = [each for each in list(call.door.ledger.allocations.values()) if each["owner"]["kind"] == SESSION]
     rows = [_view(call, each, known) for each in held if call.only in (None, each.get("user_id"))]
     rows.sort(key=lambda row: (row["session_id"], row["held_since"] or 0.0))
     return {"leases": rows, "last_known": last_known(known)}

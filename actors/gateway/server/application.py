@@ -39,7 +39,7 @@ from actorgrid.actors.gateway.routes import (
     trust,
 )
 from actorgrid.actors.host.context import HostContext
-from actorgrid.actors.ledger.client import LedgerMirror
+from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.telemetry.collect import collect
 from actorgrid.actors.telemetry.processes import read_processes
 from actorgrid.actors.telemetry.prometheus import HttpFigures, render
@@ -110,7 +110,7 @@ Prefixes = Callable[[str], Coroutine[Any, Any, None]]
 class Door:
     """What handlers share: the bridge, the hub, the pool, settings, figures.
 
-    *mirror* is the server's: only its thread writes there, and the loop's reads one record at a time. *url*: where
+    *ledger* is the server's: only its thread writes there, and the loop's reads one record at a time. *url*: where
     clients reach the host, those of other machines if there is a *certificate* for it.
     """
 
@@ -122,12 +122,12 @@ class Door:
         gate: TokenGate,
         watch_prefix: Prefixes,
         unwatch_prefix: Callable[[str], None],
-        mirror: LedgerMirror,
+        ledger: LedgerClient,
         url: str,
         certificate: Certificate | None = None,
     ) -> None:
         self.host = host
-        self.mirror = mirror
+        self.ledger = ledger
         self.url = url
         self.certificate = certificate
         self.bridge = bridge

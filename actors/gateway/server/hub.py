@@ -41,7 +41,7 @@ GAP = Gap(0, b"")
 
 @dataclass(frozen=True, slots=True)
 class Resynced:
-    """The ledger's mirror starts over from a snapshot at ``index``."""
+    """The server's copy of the ledger starts over from a snapshot at ``index``."""
 
     index: int
 

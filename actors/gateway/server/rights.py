@@ -104,7 +104,7 @@ def check_session(call: Call, session_id: str) -> None:
     Of a session without leases nobody but its client knows the id.
     """
     if call.only is not None:
-        for held in list(call.door.mirror.allocations.values()):
+        for held in list(call.door.ledger.allocations.values()):
             if held["owner"].get("session_id") == session_id:
                 check_owner(call, str(held.get("user_id") or ""), "session", session_id)
 

@@ -45,10 +45,10 @@ class Call:
 
     async def propose(self, command: dict[str, Any]) -> Any:
         """The result of the ledger's *command*, once it is committed. Raises what it refuses with, and NoQuorum."""
-        mirror = self.door.mirror
+        ledger = self.door.ledger
 
         async def commit() -> dict[str, Any]:
-            return await mirror.propose(command, COMMIT_S, leaderless_s=LEADERLESS_S)
+            return await ledger.propose(command, COMMIT_S, leaderless_s=LEADERLESS_S)
 
         return await self.door.bridge.run(commit, COMMIT_S, str(command["type"]))
 

@@ -67,7 +67,7 @@ def end_lost(last_index: int) -> LogCorrupted:
     )
 
 
-class AcknowledgedMark:
+class DurableWatermark:
     """The file. ``write`` is cheap: no fsync."""
 
     def __init__(self, path: Path) -> None:

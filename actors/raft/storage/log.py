@@ -29,7 +29,7 @@ from actorgrid.actors.raft.messages import Entry, HardState
 from actorgrid.configs.fsync import sync_folder
 from actorgrid.errors import LogCorrupted, LogFailed
 
-from .durable_watermark import AcknowledgedMark, Mark, acknowledged_lost
+from .durable_watermark import DurableWatermark, Mark, acknowledged_lost
 from .entry_table import TAIL_BYTES_MAX, EntryTable, OutOfPlace
 from .log_changes import Cut, LogChange, Reset, change_of, hold
 from .log_record import (
@@ -104,7 +104,7 @@ class SegmentLog:
         self._segments: list[_Segment] = []
         self._by_number: dict[int, _Segment] = {}
         self._lock = threading.Lock()
-        self._mark = AcknowledgedMark(folder / "acknowledged")
+        self._watermark = DurableWatermark(folder / "acknowledged")
         self._fd = -1
         self._offset = 0
         self._synced = 0
@@ -346,8 +346,8 @@ class SegmentLog:
             os.close(self._fd)
             self._fd = -1
             with contextlib.suppress(OSError):  # the mark may lag behind
-                self._mark.sync()
-        self._mark.close()
+                self._watermark.sync()
+        self._watermark.close()
 
     # -- recovery
 
@@ -355,7 +355,7 @@ class SegmentLog:
         paths = segment_paths(self.folder)
         if end is not None and paths:
             paths = self._cut_off(paths, end)
-        mark = self._mark.read()
+        mark = self._watermark.read()
         reached = mark is None
         for found in walk(paths):
             if isinstance(found, SegmentStart):
@@ -455,7 +455,7 @@ class SegmentLog:
             write_all(fd, data, 0)
             os.fdatasync(fd)
             sync_folder(self.folder)
-            self._mark.sync()
+            self._watermark.sync()
         except OSError as error:
             if fd >= 0:
                 os.close(fd)
@@ -496,7 +496,7 @@ class SegmentLog:
 
     def _open_mark(self) -> None:
         try:
-            self._mark.open()
+            self._watermark.open()
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise failed("marking the end of", error) from error
@@ -505,7 +505,7 @@ class SegmentLog:
     def _acknowledge(self) -> None:
         number = self._segments[-1].header.number
         try:
-            self._mark.write(Mark(number, self._synced, self._table.last_index, self._chain))
+            self._watermark.write(Mark(number, self._synced, self._table.last_index, self._chain))
         except OSError as error:
             self._broken = failed("marking the end of", error)
             raise self._broken from error

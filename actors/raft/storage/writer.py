@@ -16,7 +16,7 @@ import os
 import threading
 from collections import deque
 
-from actorgrid.actors.files.disk_reserve import Reserve
+from actorgrid.actors.files.disk_reserve import DiskReserve
 from actorgrid.actors.raft.messages import HardState, Ready, Snapshot
 from actorgrid.errors import DiskFull, LogFailed, MailboxFull, StorageError
 
@@ -45,7 +45,7 @@ class LogWriter:
         storage: RaftStorage,
         marker: FailureMarker,
         boot_id: str,
-        reserve: Reserve,
+        reserve: DiskReserve,
         in_place: bool = False,
     ) -> None:
         self.failed: StorageError | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actorgrid.actors.raft.messages import Entry, HardState
-from actorgrid.actors.raft.storage.durable_watermark import AcknowledgedMark, Mark
+from actorgrid.actors.raft.storage.durable_watermark import DurableWatermark, Mark
 from actorgrid.actors.raft.storage.log import Cut, Reset, SegmentLog
 from actorgrid.errors import LogCorrupted
 from tests.raft.storage.test_log import command, fill, read, segments
@@ -16,33 +16,33 @@ from tests.raft.storage.test_log import command, fill, read, segments
 
 def test_a_mark_comes_back_and_a_torn_slot_leaves_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "mark"
-    mark = AcknowledgedMark(path)
+    mark = DurableWatermark(path)
     assert mark.read() is None
     mark.open()
     marks = [Mark(1, 48 + number, number, 7 * number) for number in range(5)]
     for each in marks:
         mark.write(each)
-        assert AcknowledgedMark(path).read() == each
+        assert DurableWatermark(path).read() == each
     mark.close()
     data = path.read_bytes()
     for position in range(len(data)):
         flipped = bytearray(data)
         flipped[position] ^= 1
         path.write_bytes(flipped)
-        assert AcknowledgedMark(path).read() in marks[-2:]
+        assert DurableWatermark(path).read() in marks[-2:]
     path.write_bytes(b"\xff" * len(data))
-    assert AcknowledgedMark(path).read() is None
+    assert DurableWatermark(path).read() is None
 
 
 def test_the_next_write_takes_the_slot_of_the_older_mark(tmp_path: Path) -> None:
     for number in range(1, 8):
-        mark = AcknowledgedMark(tmp_path / "mark")
+        mark = DurableWatermark(tmp_path / "mark")
         mark.read()
         mark.open()
         mark.write(Mark(1, number, number, number))
         mark.close()
         data = bytearray((tmp_path / "mark").read_bytes())
-        assert AcknowledgedMark(tmp_path / "mark").read() == Mark(1, number, number, number)
+        assert DurableWatermark(tmp_path / "mark").read() == Mark(1, number, number, number)
     assert data.count(b"AGACKED1") == 2
 
 
@@ -96,7 +96,7 @@ def test_a_mark_that_stayed_behind_does_no_harm(tmp_path: Path) -> None:
     log.close()
     (tmp_path / "acknowledged").write_bytes(behind)
     assert read(tmp_path, 1024)[-1].index == 35
-    assert AcknowledgedMark(tmp_path / "acknowledged").read() != AcknowledgedMark(tmp_path / "none").read()
+    assert DurableWatermark(tmp_path / "acknowledged").read() != DurableWatermark(tmp_path / "none").read()
 
 
 def test_a_cut_is_no_loss(tmp_path: Path) -> None:

@@ -269,12 +269,12 @@ def test_a_ledger_of_format_1_has_the_same_state(
     folder, expected = format_1
     host = make_host(folder)
     host.start()
-    ledger = host.live._voter.ledger
+    ledger = host.live._replica.ledger
     assert (ledger.index, ledger.term, len(ledger.jobs)) == (86, 2, expected["jobs"])
     assert host.query("job", job_id="j0")["state"] == "succeeded"
     host.kill()
     host.start()
-    assert host.live._voter.ledger.index == 87
+    assert host.live._replica.ledger.index == 87
 
 
 def test_every_flipped_byte_of_a_log_of_format_1_is_found(

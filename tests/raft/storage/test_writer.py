@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from actorgrid.actors.files.disk_reserve import Reserve
+from actorgrid.actors.files.disk_reserve import DiskReserve
 from actorgrid.actors.raft.messages import HardState, Ready, Snapshot
 from actorgrid.actors.raft.storage.disk import RaftStorage
 from actorgrid.actors.raft.storage.failure_marker import FailureMarker
@@ -33,7 +33,7 @@ class Disk:
         self.log = SegmentLog.open(folder / "segments", 4096, tail_bytes_max=500)
         self.storage = RaftStorage(self.log, self.store, ONE)
         self.marker = FailureMarker(folder / "failed")
-        self.reserve = Reserve(folder / "reserve", reserve_bytes)
+        self.reserve = DiskReserve(folder / "reserve", reserve_bytes)
         self.reserve.refill(0)
         self.writer = LogWriter(self.storage, self.marker, "boot-1", self.reserve)
 
