@@ -14,8 +14,10 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 
-LONG_FIRST = ("tests/system/",)
-"""Folders whose files take longest. They are begun first: a process that begins them late leaves the other idle."""
+LONG_FIRST = ("tests/system/", "tests/host/", "tests/docs/", "tests/otp/", "tests/work/", "tests/cli/", "tests/client/")
+"""Where files take longest, most of it in processes that start. These files are begun first: a process that begins one
+late leaves the other idle at the end.
+"""
 
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are asked for by -m
@@ -24,4 +26,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith("tests/system/"):
             item.add_marker(pytest.mark.system)
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG_FIRST))
+    items.sort(key=lambda item: next((n for n, folder in enumerate(LONG_FIRST) if item.nodeid.startswith(folder)), 99))

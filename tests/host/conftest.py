@@ -154,3 +154,11 @@ def start_host(tmp_path: Path) -> Iterator[Callable[..., Host]]:
     yield start
     for host in hosts:
         host.end()
+
+
+@pytest.fixture(scope="module")
+def shared_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """One host for tests that leave it as they found it."""
+    host = Host(tmp_path_factory.mktemp("shared") / "data", ECHO, SECOND, DOOR).ready()
+    yield host
+    host.end()

@@ -123,9 +123,8 @@ def test_a_server_that_dies_fails_its_callers_at_once_and_comes_back(
     assert host.ask("echo", "pid") == host.tree()["echo"]
 
 
-def test_an_expected_error_reaches_the_caller_and_the_server_lives(start_host: StartHost) -> None:
-    host = start_host().ready()
-    pid = host.ask("echo", "pid")
+def test_an_expected_error_reaches_the_caller_and_the_server_lives(shared_host: Host) -> None:
+    host, pid = shared_host, shared_host.ask("echo", "pid")
     with pytest.raises(WrongState, match="no"):
         host.ask("echo", "refuse")
     with pytest.raises(CallTimeout):
@@ -268,9 +267,8 @@ def test_sigterm_to_one_server_is_an_orderly_end_and_it_comes_back(start_host: S
     assert host.children()["echo"]["last_exit"]["reason"] == "SIGTERM (left in order)"
 
 
-def test_no_process_of_the_tree_has_an_internet_socket(start_host: StartHost) -> None:
-    host = start_host().ready()
-    for pid in (host.process.pid, *host.tree().values()):
+def test_no_process_of_the_tree_has_an_internet_socket(shared_host: Host) -> None:
+    for pid in (shared_host.process.pid, *shared_host.tree().values()):
         assert psutil.Process(pid).net_connections(kind="inet") == []
 
 
@@ -293,10 +291,9 @@ def test_twenty_thousand_messages_in_one_go_arrive_in_order(start_host: StartHos
 
 
 @pytest.mark.parametrize("size", [10_000, 1_000_000, 20_000_000])
-def test_large_messages_arrive_whole(start_host: StartHost, size: int) -> None:
-    host = start_host().ready()
+def test_large_messages_arrive_whole(shared_host: Host, size: int) -> None:
     for _ in range(3):
-        assert host.ask("echo", "big", "second", size, timeout_s=60.0) == size
+        assert shared_host.ask("echo", "big", "second", size, timeout_s=60.0) == size
 
 
 def test_two_servers_that_flood_each_other_do_not_lock_up(start_host: StartHost) -> None:
@@ -306,12 +303,11 @@ def test_two_servers_that_flood_each_other_do_not_lock_up(start_host: StartHost)
         wait_for(lambda name=name: len(host.ask(name, "seen").numbers) == 20_000, "all messages")
 
 
-def test_timers_fire_not_before_their_time(start_host: StartHost) -> None:
-    host = start_host().ready()
-    late = [host.ask("echo", "timer", delay_s) for delay_s in (0.0, 0.001, 0.01, 0.05)]
+def test_timers_fire_not_before_their_time(shared_host: Host) -> None:
+    late = [shared_host.ask("echo", "timer", delay_s) for delay_s in (0.0, 0.001, 0.01, 0.05)]
     assert all(each >= 0.0 for each in late)
 
 
-def test_watched_descriptors_report_reading_and_writing(start_host: StartHost) -> None:
-    log = start_host().ready().ask("echo", "watch")
+def test_watched_descriptors_report_reading_and_writing(shared_host: Host) -> None:
+    log = shared_host.ask("echo", "watch")
     assert log[0] == "writable" and log[-1] == "hello" and "unseen" not in log

@@ -16,6 +16,8 @@ from actorgrid.supervisors.tree import Tree
 from actorgrid.supervisors.wire import TreeSettings
 from tests.otp.limits_servers import DEADLINE_S, Ask, ask, lives, peak_mib, resident_mib, running, worker
 
+pytestmark = pytest.mark.system
+
 COUNT = 100_000
 QUEUE_MIB = 256  # unix_outgoing's bound, beside 100,000 frames
 MORE_MIB = 64  # besides: what is read in a turn, what it counts

@@ -189,6 +189,7 @@ def pss_kib(pid: int) -> int:
         return next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
 
 
+@pytest.mark.system
 def test_four_hundred_actors_start_answer_lose_one_and_stop_without_a_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -92,6 +92,7 @@ def test_who_monitors_is_not_touched_and_who_is_monitored_does_not_mind(rig: Mak
     tree.wait_for(lambda: tree.ask("victim", "counts")["monitored_by"] == 0, "the dead watcher forgotten")
 
 
+@pytest.mark.system
 def test_a_hundred_processes_that_die_together_are_each_told_once(rig: MakeRig) -> None:
     tree = rig()
     flags = SupervisorFlags("simple_one_for_one", intensity=1000)

@@ -78,8 +78,8 @@ def test_while_nobody_leads_it_is_asked_again_sooner(rig: Rig, monkeypatch: pyte
     async def refuse() -> None:
         nonlocal asked
         asked += 1  # had it not been refused, the next one would come in an hour
-        monkeypatch.setattr("actorgrid.actors.work.lease_keeper.RENEW_S", 3600.0)
-        monkeypatch.setattr("actorgrid.actors.work.lease_keeper.READS_IN_PATIENCE", 1e-9)
+        monkeypatch.setattr("actorgrid.actors.work.lease_renewer.RENEW_S", 3600.0)
+        monkeypatch.setattr("actorgrid.actors.work.lease_renewer.READS_IN_PATIENCE", 1e-9)
         raise NotLeader("nobody leads")
 
     rig.consensus._linearizable = refuse  # type: ignore[method-assign]

@@ -20,6 +20,8 @@ from actorgrid.actors.work.process_tree import descendants, living
 from tests.work.rig import RawClient, Rig, alive, wait_for
 from tests.work.test_containment import guards
 
+pytestmark = pytest.mark.system  # each waits for more than the least patience that there is
+
 PATIENCE_S = 3.0
 
 # Says what time it is, and again when two seconds have gone by unseen: it was paused, for PATIENCE_S and more.
