@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+from contextlib import closing
 
 import actorgrid
 from actorgrid.errors import LockLost, StaleToken
@@ -15,13 +16,12 @@ from actorgrid.errors import LockLost, StaleToken
 
 def write(path: str, token: int, value: str) -> None:
     """Let *value* in unless a higher token was here before. Raises StaleToken."""
-    with sqlite3.connect(path) as store:
+    with closing(sqlite3.connect(path)) as store, store:
         store.execute("CREATE TABLE IF NOT EXISTS guarded (one INTEGER PRIMARY KEY CHECK (one = 1), token, value)")
         store.execute("INSERT OR IGNORE INTO guarded VALUES (1, 0, '')")
         changed = store.execute("UPDATE guarded SET token = ?, value = ? WHERE token <= ?", (token, value, token))
         if changed.rowcount == 0:
             raise StaleToken("a later holder has written already", asked=str(token))
-    store.close()
 
 
 def main(url: str, token: str, path: str, ttl_s: float) -> None:
