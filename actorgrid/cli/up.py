@@ -55,10 +55,10 @@ def command(
 ) -> None:
     """Run this machine's agent, in the foreground.
 
-    Ctrl-C or SIGTERM stops it in order. With --json one line {"event": "ready", "url": …, "pid": …} is printed
-    when it takes work. A host is alone unless it begins a cluster (--listen) or joins one (--join, once; later starts
-    are without it). --port, --gpus and --set are kept with the data directory, and hold at later starts where nothing
-    else is said.
+    Ctrl-C or SIGTERM stops it in order. With --json one line {"event": "ready", "url": …, "pid": …, "notes": […]} is
+    printed when it takes work. A host is alone unless it begins a cluster (--listen) or joins one (--join, once; later
+    starts are without it). --port, --gpus and --set are kept with the data directory, and hold at later starts where
+    nothing else is said.
     """
     from actorgrid.configs.load_in_child import settings_read_apart
     from actorgrid.configs.start_options import Flag

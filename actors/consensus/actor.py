@@ -52,9 +52,8 @@ if TYPE_CHECKING:
 HOUSEKEEPING_S = 1.0
 TICK_S, LONE_TICK_S = 0.05, 1.0
 """The second for a host that has nobody to hear of."""
-CATCH_UP_S = 8.0
-WAITS_S = 60.0
-"""A proposal waits here at most; by then its caller has repeated it several times."""
+CATCH_UP_S, WAITS_S = 8.0, 60.0
+"""A proposal waits here for WAITS_S at most; by then its caller has repeated it several times."""
 LOOK_S, HAND_OVER_S = 0.25, 2.0
 ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
@@ -113,6 +112,7 @@ class Consensus(Server):
                 self,
                 self.runtime.in_place,
                 plan is None or plan.founding,
+                self.host.newest_grant,
             )
             self._disk_space = DiskSpace(self._replica, self.host.paths, self.host.settings)
             self._queries = Queries(self._replica.ledger, self._replica.history)

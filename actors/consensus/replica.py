@@ -31,7 +31,7 @@ from actorgrid.actors.raft.messages import (
 )
 from actorgrid.actors.raft.status import Status
 from actorgrid.actors.raft.storage.disk import RaftStorage
-from actorgrid.actors.raft.storage.durable_watermark import end_lost
+from actorgrid.actors.raft.storage.durable_watermark import KnownGrant, end_lost, refuse_lost_grant
 from actorgrid.actors.raft.storage.failure_marker import FailureMarker
 from actorgrid.actors.raft.storage.log import SegmentLog
 from actorgrid.actors.raft.storage.store import Store
@@ -88,7 +88,8 @@ class ReplicaListener(Protocol):
 class Replica:
     """Raises LogCorrupted, LogFailed or DiskFull when what is on the disk cannot be trusted or not be opened.
 
-    *in_place*: everything happens within the call that asks for it (see ``LogWriter``).
+    *in_place*: everything happens within the call that asks for it (see ``LogWriter``). *newest_grant*: what this host
+    last acted upon, which the log must hold.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Replica:
         listener: ReplicaListener,
         in_place: bool = False,
         founding: bool = True,
+        newest_grant: KnownGrant | None = None,
     ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.node = node
@@ -129,6 +131,8 @@ class Replica:
                 self.reserve.refill(performance.min_free_bytes)
                 self.members = self._storage.initial_state()[1]
                 self.ledger = self._stored_state()
+                # A new epoch begins with a snapshot (``ledger_backup.begin_epoch``): no entry behind it has another.
+                refuse_lost_grant(newest_grant, self._storage.last_index(), self.ledger.epoch)
                 config = RaftConfig(
                     node,
                     self.snapshot_index,

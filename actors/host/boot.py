@@ -36,6 +36,7 @@ from actorgrid.supervisors.tree import DescriptorReady, Tree, TreeFailed, TreeGo
 from actorgrid.supervisors.wire import TreeSettings
 from actorgrid.transports.unix.system import sweep
 
+from ..work.newest_grant import newest_grant
 from .children import CHILDREN, OF_A_CLUSTER
 from .context import HostContext
 from .idle_memory import fill_gaps, give_back_file_pages
@@ -79,11 +80,12 @@ def run_host(
     *again* takes the place of this process when the host is to restart, with the lock on its directory held all the
     while; without it, a restart is one of the servers only, with the code that is loaded.
 
-    *on_ready* gets the content of agent.json once all servers are up. *join*: become a member of that cluster first,
-    and tell *say* how far it is. *options*: what it was told, kept for its next start. *children*: other servers than a
-    host has. Call it in the main thread, before the process has other threads. Raises AlreadyRunning, DataDirUnusable,
-    what a server's first start raised (PortInUse, LogCorrupted, ...), what a join was refused for,
-    RestartIntensityExceeded, or StartFailed.
+    *on_ready* gets the content of agent.json once all servers are up, and the ``notes`` that *say* got. *join*: become
+    a member of that cluster first, and tell *say* how far it is. *options*: what it was told, kept for its next start.
+    *children*: other servers than a host has. Call it in the main thread, before the process has other threads.
+
+    Raises AlreadyRunning, DataDirUnusable, what a server's first start raised (PortInUse, LogCorrupted, ...), what a
+    join was refused for, RestartIntensityExceeded, or StartFailed.
     """
     if threading.current_thread() is not threading.main_thread():
         raise StartFailed(
@@ -97,14 +99,16 @@ def run_host(
         refuse_what_is_not_here(settings, paths)
     paths.make()
     monitoring = settings.monitoring
+    notes: list[str] = []
     with AgentLock(paths.lock_file) as lock:
         if lock.handed_down:
             join = None  # it was let in by the start before this one
         with logging_to(paths.log_file, monitoring.log_max_bytes, monitoring.log_level) as lines:
             if as_root is not None:
+                notes.append(as_root)
                 say(as_root)
                 log.warning("%s", as_root)
-            restarts = _run(settings, paths, children, lines, on_ready, join, say, again is not None, options)
+            restarts = _run(settings, paths, children, lines, on_ready, join, say, again is not None, options, notes)
         if restarts and again is not None:
             lock.hand_down()
             again()
@@ -120,12 +124,14 @@ def _run(
     say: Callable[[str], None],
     may_exec: bool,
     options: StartOptions | None,
+    notes: list[str],
 ) -> bool:
     """Whether it ended to start again."""
-    notes = [clock_note(paths, time())]
+    found = [clock_note(paths, time())]
     if join is None:
-        notes.append(beginning_note(paths, bool(settings.cluster.listen)))
-    for note in filter(None, notes):
+        found.append(beginning_note(paths, bool(settings.cluster.listen)))
+    for note in filter(None, found):
+        notes.append(note)
         log.warning("%s", note)
         say(note)
     taken = _take_place(paths, settings, join, say)
@@ -141,7 +147,7 @@ def _run(
     gc.freeze()
     gc.enable()
     try:
-        return _Agent(settings, paths, specs, on_ready, lines, taken, may_exec).run()
+        return _Agent(settings, paths, specs, on_ready, lines, taken, may_exec, notes).run()
     finally:
         for boot in paths.runtime_dir.glob("boot-*"):
             sweep(boot)
@@ -185,8 +191,10 @@ class _Agent:
         lines: AgentLog,
         taken: tuple[Place, HostMaterial] | None = None,
         may_exec: bool = False,
+        notes: Sequence[str] = (),
     ) -> None:
         self._may_exec = may_exec
+        self._notes = notes
         self._restarts = False
         self._settings = settings
         self._paths = paths
@@ -239,6 +247,7 @@ class _Agent:
         boot_id = uuid.uuid4().hex[:12]
         hostname = self._settings.cluster.host_name or socket.gethostname()
         context = HostContext(self._paths, self._settings, host_id, hostname, incarnation, boot_id)
+        context.newest_grant = newest_grant(self._paths.attempts_dir)
         if self._taken is not None:
             context.place, material = self._taken
             context.voter = context.place.plan(self._paths, host_id, material)
@@ -341,7 +350,7 @@ class _Agent:
         log.info("host is %s at %s", "up" if first else "now", url or "no address")
         if first and self._on_ready is not None:
             on_ready, self._on_ready = self._on_ready, None
-            on_ready(info)
+            on_ready({**info, "notes": list(self._notes)})
 
     def _rotate(self) -> None:
         if monotonic() - self._rotated_at >= _ROTATE_EVERY_S:

@@ -11,6 +11,7 @@ from actorgrid.configs.schema import Settings
 
 if TYPE_CHECKING:
     from ..consensus.raft_links import VoterPlan
+    from ..raft.storage.durable_watermark import KnownGrant
     from .enrolment import Place
 
 
@@ -28,6 +29,8 @@ class HostContext:
     """What it is to the cluster's consensus; ``None``: it is alone."""
     place: Place | None = None
     """Its place among the cluster's hosts; ``None``: it is alone."""
+    newest_grant: KnownGrant | None = None
+    """The newest that its attempts' folders know of: the ledger must know it too."""
 
     @property
     def restart_mark(self) -> Path:

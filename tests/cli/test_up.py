@@ -103,3 +103,11 @@ def test_a_damaged_file_of_earlier_starts_is_named_and_can_be_left_behind(tmp_pa
     assert error["code"] == "MalformedConfig" and "--forget" in error["hint"]
     with up(data_dir, "--forget", "--port", "0", "--gpus", "none"):
         assert json.loads((data_dir / "start.json").read_text())["flags"].keys() == {"cluster.base_port", "gpus.source"}
+
+
+def test_json_tells_programs_what_a_start_tells_people(tmp_path: Path) -> None:
+    with up(tmp_path / "d", "--port", "0") as first:
+        assert any("a new host, alone" in note and "--join" in note for note in first["notes"])
+    with up(tmp_path / "d") as again:
+        assert again["taken_over"] == ["--port 0"]
+        assert not any("a new host" in note for note in again["notes"])

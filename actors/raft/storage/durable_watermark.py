@@ -30,6 +30,12 @@ REJOIN_HINT = (
     " another host: actorgrid leave --host THIS-HOST --force, then actorgrid token create. Here: actorgrid up"
     " --join MEMBER --token TOKEN with an empty --data-dir. Do not restore a backup of the ledger while others live"
 )
+GOING_ON_HINT = (
+    "with other voters, this host joins anew (docs/ledger_files.md). Alone: actorgrid ledger restore BACKUP --replace."
+    " To go on without what is lost: actorgrid ledger backup FILE, then actorgrid ledger restore FILE --replace, so"
+    " that tokens of a new recovery epoch are greater than all before. If the ledger is gone as a whole, and is to"
+    " begin anew: move DATA_DIR/attempts away"
+)
 MAGIC = b"AGACKED1"
 _SLOT = struct.Struct("<8sQQQI")
 _CRC = struct.Struct("<I")
@@ -54,6 +60,32 @@ def acknowledged_lost(last_index: int, acknowledged_index: int, **where: Any) ->
         hint=RECOVERY_HINT,
         index=last_index + 1,
         **where,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KnownGrant:
+    """An attempt that was set up here: its grant was committed at *index* in recovery epoch *epoch*."""
+
+    epoch: int
+    index: int
+    attempt_id: str
+
+
+def refuse_lost_grant(known: KnownGrant | None, last_index: int, epoch: int) -> None:
+    """Raises LogCorrupted when the log ends before the entry of a grant that this host has acted upon.
+
+    Call it before anything is appended: one new entry more, and the index says nothing. Grants of an earlier epoch than
+    the ledger's are older than a restore, which gave up what is not in it.
+    """
+    if known is None or (known.epoch, known.index) <= (epoch, last_index):
+        return
+    raise LogCorrupted(
+        "the log ends before an entry that this host has acted upon: what was accepted since is missing",
+        found=f"last entry {last_index} of epoch {epoch}; attempt {known.attempt_id} was granted by entry {known.index}"
+        f" of epoch {known.epoch}",
+        hint=GOING_ON_HINT,
+        index=last_index + 1,
     )
 
 
