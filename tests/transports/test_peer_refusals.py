@@ -215,6 +215,20 @@ def test_a_server_of_another_authority_is_not_believed(world: SocketWorld) -> No
     net.close()
 
 
+def test_a_host_whom_another_cluster_still_calls_says_how_it_gets_back(
+    world: SocketWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after `up` on the wiped directory of a former member: the others call the address that they know."""
+    net = make_net(world, Authority("the cluster before").identity(world.folder, CLUSTER, "b"))
+    answer = net.call("a", "echo", b"", 10.0)
+    world.until(lambda: answer.done and world.hosts["a"].net.refusals["refused_us"] > 0)
+    net.close()
+    (said,) = [
+        record.message for record in caplog.records if "does not believe our cluster's authority" in record.message
+    ]
+    assert "127.0.0.1" in said and "actorgrid leave" in said and "--join" in said
+
+
 def make_net(world: SocketWorld, identity: PeerIdentity, **more: Any) -> PeerNet:
     return PeerNet(
         world.loop,

@@ -167,6 +167,14 @@ def _refused(error: ssl.SSLError) -> PeerRefused:
                 Refusal.EXPIRED, "the other side's certificate is not valid at this time", error.verify_message
             )
         return link_refused(Refusal.CERTIFICATE, "the other side's certificate is refused", error.verify_message)
+    if "ALERT_UNKNOWN_CA" in reason:
+        return link_refused(
+            Refusal.REFUSED_US,
+            "the other side does not believe our cluster's authority: it is of another cluster, or of ours before",
+            reason,
+            "where this machine was a host of that cluster and began anew, it is missing there: stop it, then actorgrid"
+            " leave --host OLD-HOST --force on a member, and actorgrid up --join here with an empty --data-dir",
+        )
     if "ALERT" in reason:
         return link_refused(
             Refusal.REFUSED_US,
