@@ -175,11 +175,20 @@ class Store:
         states = json.dumps(wanted.states)
         with self._named():
             rows = self._db.execute(
-                "SELECT crc, record FROM history WHERE (?1 = '[]' OR state IN (SELECT value FROM json_each(?1)))"
-                " AND (?2 IS NULL OR ordinal < ?2) AND (?3 IS NULL OR submitted_at < ?3)"
-                " AND substr(job_id, 1, length(?4)) = ?4 AND (?5 = '' OR json_extract(record, '$.user_id') = ?5)"
-                " ORDER BY ordinal DESC LIMIT ?6",
-                (states, wanted.before_ordinal, wanted.before_at, wanted.prefix, wanted.user, limit),
+                "SELECT crc, record FROM history"
+                " WHERE (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))"
+                " AND (:ordinal IS NULL OR ordinal < :ordinal) AND (:at IS NULL OR submitted_at < :at)"
+                " AND substr(job_id, 1, length(:prefix)) = :prefix"
+                " AND (:user = '' OR json_extract(record, '$.user_id') = :user)"
+                " ORDER BY ordinal DESC LIMIT :limit",
+                {
+                    "states": states,
+                    "ordinal": wanted.before_ordinal,
+                    "at": wanted.before_at,
+                    "prefix": wanted.prefix,
+                    "user": wanted.user,
+                    "limit": limit,
+                },
             ).fetchall()
         return [_job(*row) for row in rows]
 
@@ -193,9 +202,10 @@ class Store:
         columns = ("number", "index", "at", "type", "kind", "id", "state")
         with self._named():
             rows = self._db.execute(
-                "SELECT * FROM events WHERE idx >= ?1 AND idx <= coalesce((SELECT idx FROM events WHERE idx >= ?1"
-                " ORDER BY number LIMIT 1 OFFSET ?2), 9223372036854775807) ORDER BY number",
-                (from_index, max(0, limit - 1)),
+                "SELECT * FROM events WHERE idx >= :first AND idx <= coalesce("
+                "(SELECT idx FROM events WHERE idx >= :first"
+                " ORDER BY number LIMIT 1 OFFSET :more), 9223372036854775807) ORDER BY number",
+                {"first": from_index, "more": max(0, limit - 1)},
             ).fetchall()
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
