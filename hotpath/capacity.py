@@ -12,7 +12,7 @@ ENDS_MAX = 20_000
 """Ends that a forecast looks at for one question; who needs more to end has no start."""
 
 
-class Ask:
+class GangNeeds:
     """One gang's needs as a planner counts them: the engine's arguments, in the form that is fast to test.
 
     *apart*: no two members on one node.
@@ -52,7 +52,7 @@ class Free:
         """Another one with the same amounts."""
         return Free(self.cpu, self.memory, self.milli[:], self.device_memory[:], self.total)
 
-    def change(self, ask: Ask, indexes: Devices, sign: int) -> None:
+    def change(self, ask: GangNeeds, indexes: Devices, sign: int) -> None:
         """Give back (*sign* 1) or take (-1) one member's amounts on these devices."""
         self.cpu += sign * ask.cpu
         self.memory += sign * ask.memory
@@ -70,7 +70,7 @@ class Free:
         self.total = sum(self.milli)
 
 
-class Room:
+class NodeCapacity:
     """One node: what is free on it now, and who fits into that or into what would be free."""
 
     __slots__ = ("draining", "free", "models", "name", "number")
@@ -87,7 +87,7 @@ class Room:
             [gpu.memory_mib_free for gpu in view.gpus],
         )
 
-    def slots(self, free: Free, ask: Ask) -> list[tuple[int, int]]:
+    def slots(self, free: Free, ask: GangNeeds) -> list[tuple[int, int]]:
         """The devices that could serve, with how many members' shares each holds: (index, shares)."""
         allowed = ask.within.get(self.name)
         found = []
@@ -103,7 +103,7 @@ class Room:
                 found.append((index, shares))
         return found
 
-    def members(self, free: Free, ask: Ask, most: int) -> int:
+    def members(self, free: Free, ask: GangNeeds, most: int) -> int:
         """How many members of *ask* fit into *free* of this node, at most *most*."""
         if self.draining or (ask.within and self.name not in ask.within):
             return 0
@@ -128,7 +128,7 @@ class Room:
             most -= 1
         return most
 
-    def choose(self, free: Free, ask: Ask, members: int) -> list[Devices]:
+    def choose(self, free: Free, ask: GangNeeds, members: int) -> list[Devices]:
         """Devices for so many members, which are known to fit: for one member those with least left."""
         slots = self.slots(free, ask)
         chosen: list[Devices] = []

@@ -41,7 +41,7 @@ DEFAULT_MIX = (
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class TypicalMix:
     """The sums: ``share_mass`` by [model][cpu rank][threshold rank], ``whole_mass`` by [model][cpu rank][count], flat.
 
     A rank is how many of ``cpus`` (or ``thresholds``) are at most what there is, from 0. ``share_demand`` is the
@@ -106,7 +106,7 @@ def whole_weights(tasks: Sequence[TypicalTask]) -> list[int]:
     return weights
 
 
-def sum_up(tasks: Sequence[TypicalTask]) -> Mix:
+def sum_up(tasks: Sequence[TypicalTask]) -> TypicalMix:
     """The sums of *tasks*.
 
     A task of no GPU has a weight, and no use for any device. One of several shares counts as its shares one at a time.
@@ -140,7 +140,7 @@ def sum_up(tasks: Sequence[TypicalTask]) -> Mix:
     for task, weight in weighed:
         if _is_share(task) and weight:
             demand[task.gpu_milli] = demand.get(task.gpu_milli, 0) + weight * task.gpu_count
-    return Mix(
+    return TypicalMix(
         cpus,
         thresholds,
         counts,

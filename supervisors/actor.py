@@ -94,9 +94,9 @@ class ServerActor(Actor):  # type: ignore[misc]
         elif isinstance(message, WakeupMessage):
             runtime.alarm()
         else:
-            runtime.pulse.handler_started(runtime.limit_s, type(message).__name__)
+            runtime.heartbeat.handler_started(runtime.limit_s, type(message).__name__)
             self.other_message(runtime, message, sender)
-        runtime.pulse.handler_ended()
+        runtime.heartbeat.handler_ended()
 
     def other_message(self, runtime: ActorRuntime, message: Any, sender: Any) -> None:
         """What is rare."""
@@ -117,7 +117,7 @@ class ServerActor(Actor):  # type: ignore[misc]
 
     def make_runtime(self, order: HostServer, owner: str) -> ActorRuntime:
         """The runtime of this kind of actor."""
-        return ActorRuntime(self, order, owner, adopt(order.pulse))
+        return ActorRuntime(self, order, owner, adopt(order.heartbeat))
 
     def _die(self, runtime: ActorRuntime, reason: ExitReason) -> None:
         log = logging.getLogger(f"actorgrid.{runtime.name}")
@@ -198,7 +198,7 @@ class SupervisorActor(ServerActor):
 
     def make_runtime(self, order: HostServer, owner: str) -> ActorRuntime:
         """With children."""
-        return SupervisorRuntime(self, order, owner, adopt(order.pulse))
+        return SupervisorRuntime(self, order, owner, adopt(order.heartbeat))
 
     def other_message(self, runtime: ActorRuntime, message: Any, sender: Any) -> None:
         """What children say and how they end."""

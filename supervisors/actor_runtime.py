@@ -29,7 +29,7 @@ from actorgrid.errors import ActorGridError, MailboxFull, NoSuchActor, PeerGone,
 from .crash_report import STATE_ATTRIBUTES_MAX, TRACEBACK_TAIL_CHARACTERS
 from .envelope import CALL, CAST, ERROR, REPLY, SIGNAL, Beat, Envelope
 from .exits import SHUTDOWN, ExitReason, LastMoments, from_error
-from .heartbeat import OwnPulse
+from .heartbeat import OwnHeartbeat
 from .inspection import shown_message
 from .ref import Ref
 from .registry import Registry
@@ -104,7 +104,7 @@ class Process(Protocol):
 class ActorRuntime:
     """See the module."""
 
-    def __init__(self, process: Process, order: HostServer, owner: str, pulse: OwnPulse) -> None:
+    def __init__(self, process: Process, order: HostServer, owner: str, heartbeat: OwnHeartbeat) -> None:
         self.process = process
         self.name = order.name
         self.owner = owner
@@ -114,7 +114,7 @@ class ActorRuntime:
         self.registry = Registry(process.boot_folder)
         self.server: Server | None = None
         self.end: ExitReason | None = None  # set: the process dies of it after the current handler
-        self.pulse = pulse
+        self.heartbeat = heartbeat
         self.host = _handed_on if isinstance(order.host, Inherited) else order.host
         self._order = order
         self._timers = Timers(self._set_alarm)
@@ -226,7 +226,7 @@ class ActorRuntime:
     def _begin_stop(self) -> None:
         self._stopping = True
         limit_s = self._order.shutdown_s
-        self.pulse.stopping(None if limit_s is None else limit_s * _STOP_LIMIT_FACTOR)
+        self.heartbeat.stopping(None if limit_s is None else limit_s * _STOP_LIMIT_FACTOR)
 
     async def _leave_after(self, stop: Any, reason: ExitReason) -> None:
         try:
@@ -289,17 +289,17 @@ class ActorRuntime:
             self.process.end_now(ServerStartFailed(error), START_FAILED_EXIT_STATUS)
         held, self._held = self._held or deque(), None
         if not self._stopping:
-            self.pulse.running()
+            self.heartbeat.running()
         self.process.tell(self.owner, ServerStarted(os.getpid()))
         if self.server is None:
             raise AssertionError("a start ended well without a server")
         for envelope in held:
-            self.pulse.handler_started(self.limit_s, type(envelope.body).__name__)
+            self.heartbeat.handler_started(self.limit_s, type(envelope.body).__name__)
             self.server.deliver(envelope)
         self._beat(self.server)
 
     def _beat(self, server: Server) -> None:
-        self.pulse.beat()
+        self.heartbeat.beat()
         if self._order.registered:
             beat = Envelope(CAST, self.name, None, Beat(self.name, os.getpid(), server.handled))
             with suppress(ActorGridError):  # no fault detector now, or one that is behind: the next beat will do
@@ -323,7 +323,7 @@ class ActorRuntime:
         except Exception:
             logging.getLogger(f"actorgrid.{self.name}").exception("a message from %s cannot be read", sender)
             return
-        self.pulse.handler_started(self.limit_s, type(envelope.body).__name__)
+        self.heartbeat.handler_started(self.limit_s, type(envelope.body).__name__)
         if self._held is not None and envelope.kind not in (REPLY, ERROR, SIGNAL):
             self._hold(envelope, self._held)
         elif self.server is not None:
@@ -363,7 +363,7 @@ class ActorRuntime:
         """Something watched is ready."""
         for fd, events in self._epoll.poll(0, _EVENTS_A_TURN):
             on_readable, on_writable = self._callbacks.get(fd, (None, None))
-            self.pulse.handler_started(self.limit_s, "descriptor")
+            self.heartbeat.handler_started(self.limit_s, "descriptor")
             if on_readable is not None and events & ~select.EPOLLOUT and self.end is None:
                 on_readable()
             # The first callback may have unwatched, closed or re-watched the descriptor.
@@ -379,7 +379,7 @@ class ActorRuntime:
 
     def _next_callback(self) -> bool:
         # Each callback has the full time of a handler.
-        self.pulse.handler_started(self.limit_s, "timer")
+        self.heartbeat.handler_started(self.limit_s, "timer")
         return self.end is None
 
     def say_ending(self, reason: ExitReason) -> None:

@@ -1,7 +1,7 @@
 """The runtime of a supervisor's process: it makes, names, watches and buries the processes of the children.
 
-Implements :class:`~actorgrid.supervisors.supervisor.ChildRuntime`. Each child has a pulse (``pulse.py``), made before
-its fork; a judge (``watchdog.py``) looks at them once every beat and has the hung killed.
+Implements :class:`~actorgrid.supervisors.supervisor.ChildRuntime`. Each child has a heartbeat (``heartbeat.py``), made
+before its fork; a judge (``watchdog.py``) looks at them once every beat and has the hung killed.
 
 Bounds: a tree has ``TreeSettings.actors_max`` processes; the ends of the last 1,000 children are remembered for those
 who ask why.
@@ -22,7 +22,7 @@ from actorgrid.errors import ActorGridError, MailboxFull, PeerGone, StartFailed,
 from .actor_runtime import ActorRuntime, Process, hand_on
 from .child import ChildSpec
 from .exits import SHUTDOWN, ExitReason, LastMoments, from_error, from_status
-from .heartbeat import TRACEBACK_WAIT_S, OwnPulse, Pulse
+from .heartbeat import TRACEBACK_WAIT_S, Heartbeat, OwnHeartbeat
 from .ref import Ref
 from .supervisor import Started
 from .watchdog import Hung, Watchdog
@@ -59,7 +59,7 @@ class _Child:
     spec: ChildSpec
     ref: Ref
     pid: int
-    pulse: Pulse
+    heartbeat: Heartbeat
     up: bool = False
     returned: bool = False
     last_words: ExitReason | None = None
@@ -70,8 +70,8 @@ class _Child:
 class SupervisorRuntime(ActorRuntime):
     """See the module."""
 
-    def __init__(self, process: ParentProcess, order: HostServer, owner: str, pulse: OwnPulse) -> None:
-        super().__init__(process, order, owner, pulse)
+    def __init__(self, process: ParentProcess, order: HostServer, owner: str, heartbeat: OwnHeartbeat) -> None:
+        super().__init__(process, order, owner, heartbeat)
         self.parent = process
         hand_on(self.host)
         self._children: dict[str, _Child] = {}
@@ -90,14 +90,14 @@ class SupervisorRuntime(ActorRuntime):
         self._check_room(child_id)
         if spec.register:
             self._check_free(child_id)
-        pulse = Pulse()
+        heartbeat = Heartbeat()
         try:
             pid, address = self.parent.fork_child(spec.type == "supervisor")
         except BaseException:
-            pulse.close()
+            heartbeat.close()
             raise
-        pulse.pid = pid
-        child = _Child(spec, Ref(address, child_id), pid, pulse, returned=self._has_returned(child_id, spec))
+        heartbeat.pid = pid
+        child = _Child(spec, Ref(address, child_id), pid, heartbeat, returned=self._has_returned(child_id, spec))
         self._children[child_id], self._addresses[address] = child, child_id
         if spec.register:
             try:
@@ -118,7 +118,7 @@ class SupervisorRuntime(ActorRuntime):
             host=Inherited(),
             arguments=arguments,
             settings=self._order.settings,
-            pulse=child.pulse.number,
+            heartbeat=child.heartbeat.number,
             registered=spec.register,
             returned=child.returned,
             shutdown_s=spec.shutdown_s(),
@@ -235,17 +235,17 @@ class SupervisorRuntime(ActorRuntime):
         if child_id is None:
             return
         child = self._children[child_id]
-        if not child.up and self.server is not None and child.pulse.read().state == "running":
+        if not child.up and self.server is not None and child.heartbeat.read().state == "running":
             self._came_up(child_id, child)  # it died before its word of that got through
         del self._children[child_id]
         self._watchdog.forget(child_id)
         reason = child.hung or child.last_words
         reason = from_status(exit_status) if reason is None else reason.with_status(exit_status)
         if reason.kind == "error":
-            reason = reason.with_traceback(child.pulse.traceback())
-        if reason.moments is None and not reason.is_normal and (handler := child.pulse.read().handler):
-            reason = reason.with_moments(LastMoments(handler))  # it could not say more than its pulse
-        child.pulse.close()
+            reason = reason.with_traceback(child.heartbeat.traceback())
+        if reason.moments is None and not reason.is_normal and (handler := child.heartbeat.read().handler):
+            reason = reason.with_moments(LastMoments(handler))  # it could not say more than its heartbeat
+        child.heartbeat.close()
         self._bury(address)
         self._remember(address, reason)
         for asker in child.asked_by:
@@ -301,7 +301,7 @@ class SupervisorRuntime(ActorRuntime):
     # -- the watchdog
 
     def _judge(self) -> None:
-        readings = {child_id: child.pulse.read() for child_id, child in self._children.items()}
+        readings = {child_id: child.heartbeat.read() for child_id, child in self._children.items()}
         for hung in self._watchdog.judge(readings, self.monotonic()):
             self._end_hung(hung)
         self._chores.after(self._order.settings.beat_interval_s, self._judge)
@@ -313,10 +313,10 @@ class SupervisorRuntime(ActorRuntime):
 
         def kill() -> None:
             if self._children.get(hung.child_id) is child:
-                child.hung = ExitReason("hung", hung.message, child.pulse.traceback())
+                child.hung = ExitReason("hung", hung.message, child.heartbeat.traceback())
                 self.kill_child(hung.child_id)
 
-        self._chores.after(TRACEBACK_WAIT_S if child.pulse.ask_traceback() else 0.0, kill)
+        self._chores.after(TRACEBACK_WAIT_S if child.heartbeat.ask_traceback() else 0.0, kill)
 
 
 def told_to_stop(reason: str) -> ExitReason:

@@ -1,7 +1,7 @@
 """The children of one supervisor as its decision core sees them: their states, timers and open requests.
 
 It knows how one process is started, asked to stop and killed; ``restart.py`` decides which, when and why. Every step
-adds instructions (``orders.py``), which :meth:`ChildTable.flush` hands out.
+adds instructions (``instructions.py``), which :meth:`ChildTable.flush` hands out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A child process's pulse: a page of memory shared with its supervisor, and room for a traceback.
+"""A child process's heartbeat: a page of memory shared with its supervisor, and room for a traceback.
 
-The supervisor makes a :class:`Pulse` (one memfd) before it forks; the child takes it with :func:`adopt` and writes
-through an :class:`OwnPulse`: that its loop turns, which handler runs since when, and how long that one may. The
+The supervisor makes a :class:`Heartbeat` (one memfd) before it forks; the child takes it with :func:`adopt` and writes
+through an :class:`OwnHeartbeat`: that its loop turns, which handler runs since when, and how long that one may. The
 supervisor reads whenever it likes, even when the child is stopped, loops or is dead. No message is sent for any of it.
 
 The file is a page of 64-bit words and handler names, then 16 KiB of text. ``faulthandler`` of the child writes
@@ -59,8 +59,8 @@ _FATAL_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, s
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """What a pulse said at one moment.
+class HeartbeatReading:
+    """What a heartbeat said at one moment.
 
     ``started_s`` is when the running handler (in state ``stopping``: the stop) began, on the monotonic clock of the
     host; ``None`` when none runs. ``limit_s`` is what it declared: ``None`` nothing, infinity that it has no limit.
@@ -77,7 +77,7 @@ class Reading:
     waited_s: float | None = None
 
 
-class Pulse:
+class Heartbeat:
     """The supervisor's end: one descriptor, no mapping.
 
     Make it directly before the fork, give ``number`` to the child, set ``pid`` after the fork, ``close()`` when the
@@ -92,7 +92,7 @@ class Pulse:
         except OSError as error:
             kind = TooManyActors if error.errno in (errno.EMFILE, errno.ENFILE) else StartFailed
             raise kind(
-                "a child's pulse cannot be made", found=str(error), hint="raise the limit of open files"
+                "a child's heartbeat cannot be made", found=str(error), hint="raise the limit of open files"
             ) from None
         try:
             os.ftruncate(self._fd, _PAGE + TRACEBACK_BYTES_MAX)
@@ -101,11 +101,11 @@ class Pulse:
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         except OSError as error:
             os.close(self._fd)
-            raise StartFailed("a child's pulse cannot be made", found=str(error), hint="free memory") from None
+            raise StartFailed("a child's heartbeat cannot be made", found=str(error), hint="free memory") from None
         self._before: tuple[int, ...] = ()
         _made.extend((self.number, self._fd))
 
-    def read(self) -> Reading:
+    def read(self) -> HeartbeatReading:
         """What the child last wrote; true also of a stopped or dead one."""
         page = os.pread(self._fd, _PAGE, 0)
         for _ in range(_READS_MAX):  # it beats at most a few thousand times a second: the second is nearly always equal
@@ -122,7 +122,7 @@ class Pulse:
         else:
             started_ns, limit_ms = words[_STARTED], words[_ORDER] & _NO_LIMIT
             handler = _name(page, words[_ORDER] >> _LIMIT_BITS) if started_ns else ""
-        return Reading(
+        return HeartbeatReading(
             state,
             words[_BEATS],
             words[_HANDLED],
@@ -146,7 +146,7 @@ class Pulse:
 
         Does not wait: read ``traceback()`` after TRACEBACK_WAIT_S. A child stopped by SIGSTOP does not answer.
         """
-        # Before it took its pulse, the signal would kill it.
+        # Before it took its heartbeat, the signal would kill it.
         if self.pid is None or self.read().state == "new":
             return False
         os.lseek(self._fd, _PAGE, os.SEEK_SET)
@@ -170,7 +170,7 @@ class Pulse:
             os.close(self._fd)
 
 
-class OwnPulse:
+class OwnHeartbeat:
     """The child's end. One handler runs at a time: a second ``handler_started`` replaces the first."""
 
     __slots__ = ("_fd", "_handled", "_map", "_names", "_orders", "_words")
@@ -243,19 +243,20 @@ _numbers = itertools.count(1)
 # What this process made for its children, or inherited from its parent: number, descriptor, number, descriptor.
 # Plain, so that a child closes those of its siblings without writing to the pages that their objects are on.
 _made = array("q")
-_own: OwnPulse | None = None
+_own: OwnHeartbeat | None = None
 
 
-def adopt(number: int) -> OwnPulse:
-    """In the child: take the pulse that the parent made as *number*, and close all others that the fork brought along.
+def adopt(number: int) -> OwnHeartbeat:
+    """In the child: take the heartbeat that the parent made as *number*, and close all others that the fork brought
+    along.
 
-    Those are the siblings', and the parent's own. From here on a fatal signal leaves a traceback in the pulse, and
+    Those are the siblings', and the parent's own. From here on a fatal signal leaves a traceback in the heartbeat, and
     then kills as if nothing were there. Only the main thread may call this, once in a process.
     """
     global _own
     numbers = list(_made[::2])
     if number not in numbers:
-        raise AssertionError(f"pulse {number} was not made before this process was forked; there are {numbers}")
+        raise AssertionError(f"heartbeat {number} was not made before this process was forked; there are {numbers}")
     fd = _made[2 * numbers.index(number) + 1]
     for inherited in _made[1::2]:
         if inherited != fd:
@@ -263,7 +264,7 @@ def adopt(number: int) -> OwnPulse:
     del _made[:]
     if _own is not None:
         _own.close()
-    _own = OwnPulse(fd)
+    _own = OwnHeartbeat(fd)
     # faulthandler remembers, across a fork, that it is enabled, though the handlers may have been replaced since.
     _silence_faulthandler()
     for fatal in _FATAL_SIGNALS:

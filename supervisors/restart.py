@@ -1,4 +1,4 @@
-"""All decisions of an OTP supervisor, without its processes: events in, instructions (``orders.py``) out.
+"""All decisions of an OTP supervisor, without its processes: events in, instructions (``instructions.py``) out.
 
 After OTP's supervisor.erl and its reference manual, rule by rule:
 

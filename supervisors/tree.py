@@ -6,7 +6,7 @@
 
 ``Tree`` starts an actor system with one root supervisor and turns what it says into events. Nothing of it outlives
 this process, and this process learns from the kernel (``lifeline``) when nothing of it lives any more. As the root has
-no supervisor of its own, this process judges its pulse: a root that hangs is killed, and with it the tree.
+no supervisor of its own, this process judges its heartbeat: a root that hangs is killed, and with it the tree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .actor import SupervisorActor
 from .child import kind_of
 from .crash_report import log_crash
 from .envelope import CALL, CAST, ERROR, Envelope
-from .heartbeat import Pulse
+from .heartbeat import Heartbeat
 from .missing import no_such_server
 from .ref import Ref
 from .registry import Registry
@@ -96,11 +96,11 @@ class Tree:
     ) -> None:
         self._made = None if folder is not None else Path(tempfile.mkdtemp(prefix="actorgrid-"))
         folder = folder or Path(self._made or "") / "boot"
-        self._pulse = Pulse()  # before the first fork: it is inherited through the admin
+        self._heartbeat = Heartbeat()  # before the first fork: it is inherited through the admin
         try:
             self._system = UnixSystem(folder)
         except BaseException:
-            self._pulse.close()
+            self._heartbeat.close()
             raise
         self._settings = settings
         self._watchdog = Watchdog(settings.beat_interval_s, settings.hang_margin_s)
@@ -129,7 +129,7 @@ class Tree:
         self.registry.register(name, Ref(self._root, name))
         self._watchdog.watch(_ROOT, None)
         where = kind if isinstance(kind, str) else kind_of(kind)
-        order = HostServer(name, where, host, arguments, self._settings, self._pulse.number)
+        order = HostServer(name, where, host, arguments, self._settings, self._heartbeat.number)
         self._system.tell(self._root, order)
 
     def up(
@@ -246,11 +246,11 @@ class Tree:
         if now < self._judge_at:
             return
         self._judge_at = now + self._settings.beat_interval_s
-        for hung in self._watchdog.judge({_ROOT: self._pulse.read()}, now):
+        for hung in self._watchdog.judge({_ROOT: self._heartbeat.read()}, now):
             log.critical("the root of the tree hangs and is killed: %s", hung.message)
-            if self._pulse.pid is not None:
+            if self._heartbeat.pid is not None:
                 with suppress(ProcessLookupError):
-                    os.kill(self._pulse.pid, signal.SIGKILL)
+                    os.kill(self._heartbeat.pid, signal.SIGKILL)
 
     def _wait_gone(self) -> None:
         # The admin is dead; the kernel is killing the rest, from parent to child.
@@ -269,14 +269,14 @@ class Tree:
                 else:
                     self._events.append(DescriptorReady(fd))
         elif isinstance(message, ServerStarted):
-            self._pulse.pid = message.pid
+            self._heartbeat.pid = message.pid
             self._events.append(TreeStarted(message.pid))
         elif isinstance(message, ServerStartFailed):
             self._events.append(TreeFailed(message.error))
         elif isinstance(message, LastWords):
             if not message.reason.is_normal:
                 if message.reason.moments is not None:  # it crashed, and has no supervisor who tells it
-                    log_crash(log, "the root of the tree", self._pulse.pid, message.reason)
+                    log_crash(log, "the root of the tree", self._heartbeat.pid, message.reason)
                 self._events.append(TreeFailed(message.reason.to_error("the root of the tree")))
         elif isinstance(message, PeerLost):
             for ref, callee in self._waiting.items():
@@ -301,7 +301,7 @@ class Tree:
             return
         self._closed = self.gone = True
         self._system.close()
-        self._pulse.close()
+        self._heartbeat.close()
         if self._made is not None:
             shutil.rmtree(self._made)
             self._made = None

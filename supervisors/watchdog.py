@@ -1,4 +1,4 @@
-"""Which children hang: a judge over their pulses, free of clocks and processes.
+"""Which children hang: a judge over their heartbeats, free of clocks and processes.
 
 A child promises two things: its loop turns (it beats each interval, or begins or ends a handler), and no handler
 runs longer than it declared. Who breaks one is hung. Who is starting is judged by its start timeout, not here; who is
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .heartbeat import Reading
+    from .heartbeat import HeartbeatReading
 
 BEATS_MISSED_MAX = 3
 """Beats that an idle child may miss, besides the margin."""
@@ -76,7 +76,7 @@ class Watchdog:
         """It ended; harmless when it was not watched."""
         self._children.pop(child_id, None)
 
-    def judge(self, readings: Mapping[str, Reading], now_s: float) -> list[Hung]:
+    def judge(self, readings: Mapping[str, HeartbeatReading], now_s: float) -> list[Hung]:
         """Who hangs, of those watched that have a reading. Take *now_s* after the readings, or directly before."""
         step_s = 0.0 if self._judged_s is None else max(0.0, now_s - self._judged_s)
         self._judged_s = now_s
@@ -97,7 +97,7 @@ class Watchdog:
                 hung.append(Hung(child_id, message))
         return hung
 
-    def _count(self, watched: _Watched, reading: Reading, counted_s: float, now_s: float) -> None:
+    def _count(self, watched: _Watched, reading: HeartbeatReading, counted_s: float, now_s: float) -> None:
         evidence = _evidence(reading)
         if evidence != watched.evidence:
             # It began after the last step, so at most this step's time ago, however long its clock says.
@@ -112,7 +112,7 @@ class Watchdog:
             watched.waited_s = reading.waited_s
         watched.silent_s += counted_s
 
-    def _accuse(self, watched: _Watched, reading: Reading) -> str:
+    def _accuse(self, watched: _Watched, reading: HeartbeatReading) -> str:
         idle = reading.started_s is None
         declared_s = watched.max_handler_s if reading.limit_s is None else reading.limit_s
         limit_s = BEATS_MISSED_MAX * self.interval_s if idle else math.inf if declared_s is None else declared_s
@@ -129,7 +129,7 @@ class Watchdog:
         return f"{said}; the hung are found within {within_s:g} s"
 
 
-def _evidence(reading: Reading) -> tuple[object, ...]:
+def _evidence(reading: HeartbeatReading) -> tuple[object, ...]:
     """What must change for a child to have shown that it goes on: beats prove nothing about a handler or a stop."""
     if reading.started_s is not None:
         return (reading.state, reading.started_s)

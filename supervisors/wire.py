@@ -51,8 +51,8 @@ class Inherited:
 class HostServer:
     """The first order to a new process: be this server. The answer is ServerStarted or ServerStartFailed.
 
-    ``returned``: there was one of this name before, so the others are told that it came back. ``pulse`` is the number
-    of the pulse made for it.
+    ``returned``: there was one of this name before, so the others are told that it came back. ``heartbeat`` is
+    the number of the one made for it.
     """
 
     name: str
@@ -60,7 +60,7 @@ class HostServer:
     host: Any
     arguments: tuple[Any, ...] = ()
     settings: TreeSettings = TreeSettings()
-    pulse: int = 0
+    heartbeat: int = 0
     registered: bool = True
     returned: bool = False
     shutdown_s: float | None = None

@@ -74,7 +74,7 @@ def shortage(steps: Sequence[Step], capacity: Mapping[str, int], asked: Mapping[
 
     *capacity*: of the host, by the names of ``binding.NAMES``; *asked*: what a job of each kind takes of them.
     """
-    from actorgrid.actors.cluster.explain.binding import Room, binding
+    from actorgrid.actors.cluster.explain.binding import ResourceUse, binding
 
     moments = sorted({step.placed_at for step in steps})
     most, found = 0, ""
@@ -84,7 +84,7 @@ def shortage(steps: Sequence[Step], capacity: Mapping[str, int], asked: Mapping[
             continue
         running = [step for step in steps if step.placed_at <= moment < step.ended_at]
         used = {name: sum(asked[step.kind].get(name, 0) for step in running) for name in capacity}
-        short = binding(Room(capacity, used), [_request(asked[step.kind]) for step in waiting])
+        short = binding(ResourceUse(capacity, used), [_request(asked[step.kind]) for step in waiting])
         if short is not None:
             most = len(waiting)
             found = short.text + (f"; {short.idle_gpus}" if short.idle_gpus else "")

@@ -151,14 +151,14 @@ def restore(call: Call, file: Path, replace: bool) -> None:
     voter; add the others again.
     """
     from actorgrid.actors.consensus.ledger_backup import restore as put_back
-    from actorgrid.actors.host.enrolment import FIRST_NODE, kept_place
+    from actorgrid.actors.host.enrolment import FIRST_NODE, kept_enrolment
     from actorgrid.actors.host.lock import AgentLock
     from actorgrid.actors.raft.messages import ConfState
     from actorgrid.configs.paths import HostPaths
 
     paths = HostPaths(call.resolved_data_dir)
     paths.make()
-    place = kept_place(paths)
+    place = kept_enrolment(paths)
     alone = ConfState(voters=(FIRST_NODE if place is None else place.node,))
     with AgentLock(paths.lock_file), progress(call.json) as report:
         done = put_back(file.expanduser().absolute(), paths.ledger_dir, time.time(), alone, replace, report)
@@ -184,7 +184,7 @@ def recover(call: Call, survivor: bool) -> None:
     """
     from actorgrid.actors.consensus.recovery import recover as go_on
     from actorgrid.actors.files.identity import ensure_host_id
-    from actorgrid.actors.host.enrolment import kept_place
+    from actorgrid.actors.host.enrolment import kept_enrolment
     from actorgrid.actors.host.lock import AgentLock
     from actorgrid.configs.paths import HostPaths
     from actorgrid.errors import WrongState
@@ -192,7 +192,7 @@ def recover(call: Call, survivor: bool) -> None:
     if not survivor:
         raise click.UsageError("say that the other voters are gone for good: --lone-survivor")
     paths = HostPaths(call.resolved_data_dir)
-    place = kept_place(paths)
+    place = kept_enrolment(paths)
     if place is None:
         raise WrongState("this host is a member of no cluster", asked=str(paths.data_dir), found="no cluster.json")
     with AgentLock(paths.lock_file), progress(call.json) as report:

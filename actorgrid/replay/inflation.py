@@ -21,7 +21,7 @@ INFLATED_TO_MAX = 10.0
 POINTS_PER_CAPACITY = 100
 
 
-class Dice(Protocol):
+class SampleRng(Protocol):
     """What of ``random.Random`` is used."""
 
     def shuffle(self, x: list[Task]) -> None:
@@ -55,7 +55,7 @@ class Inflated:
         return next((point for point in self.curve if point.arrived >= arrived), self.curve[-1])
 
 
-def inflated(tasks: Sequence[Task], capacity: int, dice: Dice, until: float = INFLATED_TO) -> list[Task]:
+def inflated(tasks: Sequence[Task], capacity: int, rng: SampleRng, until: float = INFLATED_TO) -> list[Task]:
     """The protocol's arrivals for *capacity* thousandths of GPUs.
 
     A trace that already asks for more is cut off where it reaches *until*. Raises BadRequest for tasks that ask for no
@@ -74,7 +74,7 @@ def inflated(tasks: Sequence[Task], capacity: int, dice: Dice, until: float = IN
             hint="check the column map: --map COLUMN=gpu_count",
         )
     order = list(tasks)
-    dice.shuffle(order)
+    rng.shuffle(order)
     wanted = capacity * until
     asked = 0
     arrivals: list[Task] = []
@@ -84,7 +84,7 @@ def inflated(tasks: Sequence[Task], capacity: int, dice: Dice, until: float = IN
         arrivals.append(task)
         asked += task.total_gpu_milli
     while asked < wanted:
-        task = order[dice.randrange(len(order))]
+        task = order[rng.randrange(len(order))]
         arrivals.append(task)
         asked += task.total_gpu_milli
     return arrivals
@@ -94,7 +94,7 @@ def inflate(
     nodes: Sequence[Node],
     tasks: Sequence[Task],
     engine: PlacementEngine,
-    dice: Dice,
+    rng: SampleRng,
     clock: Callable[[], float],
     until: float = INFLATED_TO,
     progress: Callable[[float], None] = lambda _done: None,
@@ -106,7 +106,7 @@ def inflate(
     """
     build_engine(nodes, engine, told_tasks(tasks, engine.policy))
     capacity = capacity_gpu_milli(nodes)
-    arrivals = inflated(tasks, capacity, dice, until)
+    arrivals = inflated(tasks, capacity, rng, until)
     fragments = Fragments(nodes, typical_tasks(tasks))
     run = Inflated(tasks=len(arrivals))
     run.curve.append(Point(0.0, 0.0, fragments.share))

@@ -125,10 +125,10 @@ def replay(setup: Setup, report: Report = lambda _label, _done: None) -> Iterato
 
 
 def _one(setup: Setup, policy: str, queue: str, seed: int, progress: Callable[[float], None]) -> Run:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     engine = PlacementEngine(policy, random.Random(f"engine {seed}").randrange)
     if setup.mode == "inflate":
-        inflated = inflate(setup.nodes, setup.tasks, engine, dice, time.perf_counter, setup.until, progress)
+        inflated = inflate(setup.nodes, setup.tasks, engine, rng, time.perf_counter, setup.until, progress)
         return Run(
             policy,
             queue,

@@ -78,7 +78,7 @@ class HealthWatch:
     async def ask_leader(self, fresh_s: float = AWAY_FRESH_S) -> None:
         """Whom the host that leads misses, unless that was asked within *fresh_s*."""
         now_s = self._server.runtime.boottime()
-        alone = self._server.host.place is None or self._ledger.leads or self._ledger.leader is None
+        alone = self._server.host.enrolment is None or self._ledger.leads or self._ledger.leader is None
         if alone or self._asking or (self._away_at is not None and now_s - self._away_at < fresh_s):
             return
         self._asking = True

@@ -47,10 +47,12 @@ class Leaving:
         record = self._ledger.members.get(host.host_id)
         if record is not None:
             self._node = record["node"]
-        elif self._node is not None and host.place is not None and self._node == host.place.node:
+        elif self._node is not None and host.enrolment is not None and self._node == host.enrolment.node:
             self._node = None
             self._server.log.warning("this host has left the cluster; it stops")
-            mark_departed(host.paths, f"it left cluster {host.place.cluster_id} as node {host.place.node}", time())
+            mark_departed(
+                host.paths, f"it left cluster {host.enrolment.cluster_id} as node {host.enrolment.node}", time()
+            )
             self._server.cast_after(GOODBYE_S, "host", StopHost("it has left the cluster"))
 
     def refuse_twin(self, host: dict[str, Any] | None) -> None:

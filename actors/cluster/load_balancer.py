@@ -199,7 +199,7 @@ class LoadBalancer(Server):
     async def _place(self, ask: AcquireLease) -> dict[str, Any]:
         """The allocation that whoever leads has given the lease."""
         timeout_s = ask.wait_s + PLACE_MARGIN_S
-        if self.host.place is None:
+        if self.host.enrolment is None:
             placed: dict[str, Any] = await self.call("gpu_coordinator", ask, timeout_s)
         else:
             placed = await self.call("links", AskLeader("acquire_lease", asdict(ask), timeout_s), timeout_s + 1)

@@ -50,7 +50,7 @@ from .messages import (
     SubmitJobs,
     Why,
 )
-from .planned_restart import Absence
+from .planned_restart import PlannedRestart
 from .submissions import Submissions
 
 VERSION_TOLD_S = 600.0
@@ -87,9 +87,9 @@ class ClusterManager(Server):
         self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="told")
         self._submissions = Submissions(self, self._commit)
         self._leaving = Leaving(self, self._ledger)
-        self._absence = Absence(self, self._ledger)
+        self._planned_restart = PlannedRestart(self, self._ledger)
         await self._ledger.start()
-        self._absence.look(self._ledger.hosts.get(self.host.host_id))
+        self._planned_restart.look(self._ledger.hosts.get(self.host.host_id))
         self.spawn(self._tell_version())
 
     async def _tell_version(self) -> None:
@@ -142,7 +142,7 @@ class ClusterManager(Server):
                 self._feasible.clear()
                 self._leaving.refuse_twin(record)
                 if identity == self.host.host_id:
-                    self._absence.look(record)
+                    self._planned_restart.look(record)
             elif kind == "member":
                 self._leaving.look()
                 if identity == self.host.host_id:
@@ -246,7 +246,7 @@ class ClusterManager(Server):
 
     @handles(AllowAbsence)
     async def _allow_absence(self, _request: AllowAbsence) -> int:
-        return await self._absence.allow()
+        return await self._planned_restart.allow()
 
     # -- answering
 
@@ -254,7 +254,7 @@ class ClusterManager(Server):
         record = self._ledger.jobs.get(job_id) or self._recent.get(job_id)
         if record is None:
             record = await self.call("consensus", Query("job", {"job_id": job_id}))
-        if record is None and self.host.place is not None:
+        if record is None and self.host.enrolment is not None:
             # Another host may have accepted it, and this one not have heard of it yet.
             record = await self._ledger.read("job", {"job_id": job_id})
         if record is None:
@@ -443,7 +443,7 @@ class ClusterManager(Server):
     async def _reports_elsewhere(self) -> dict[str, dict[str, Any]]:
         """How the other hosts say that they are, those that answer soon; at most 256 are asked."""
         others = sorted(self._ledger.hosts.keys() & self._ledger.members.keys() - {self.host.host_id})
-        if self.host.place is None or not others:
+        if self.host.enrolment is None or not others:
             return {}
         try:
             found: dict[str, dict[str, Any]] = await self.call(

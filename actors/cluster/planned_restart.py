@@ -20,7 +20,7 @@ from .host_leases import over_after_s
 ABSENCE_S = 60.0
 
 
-class Absence:
+class PlannedRestart:
     """This host's."""
 
     def __init__(self, server: Server, ledger: LedgerClient) -> None:

@@ -16,7 +16,7 @@ from ..ledger.messages import Applied, Snapshot
 from ..replication.messages import ReadPrefix, StateChanged, UnwatchPrefix, WatchPrefix
 from ..work.credentials import read_key
 from .blobs import BlobStore
-from .server.application import Door
+from .server.application import GatewayApp
 from .server.auth import TokenGate, WorkGate, read_token
 from .server.bridge import Bridge
 from .server.hub import Hub, Resynced
@@ -49,7 +49,7 @@ class Gateway(Server):
         paths = self.host.paths
         self._thread: LoopThread | None = None
         self._bridge: Bridge | None = None
-        self._door: Door | None = None
+        self._app: GatewayApp | None = None
         self._prefixes: dict[str, int] = {}
         self._watched: set[str] = set()
         self._adjusting = False
@@ -64,11 +64,11 @@ class Gateway(Server):
         )
         BlobStore(paths.blobs_dir).clear_drafts()
         certificate, secured = None, None
-        if self.host.place is not None:
-            from .server.tls_listener import Certificate, SecuredDoor  # with X.509: 3 MB that a host alone does without
+        if self.host.enrolment is not None:
+            from .server.tls_listener import Certificate, TlsListener  # with X.509: 3 MB that a host alone does without
 
             certificate = Certificate(paths.security_dir)
-            secured = SecuredDoor(await self._listen_again(self._listen_afar), certificate)
+            secured = TlsListener(await self._listen_again(self._listen_afar), certificate)
             self.every(LOOK_S, lambda: self._look(certificate))
         try:
             sock = await self._listen()
@@ -82,8 +82,8 @@ class Gateway(Server):
         hub = Hub()
         ready = Waiter()
 
-        def make_door() -> Door:
-            return Door(
+        def make_app() -> GatewayApp:
+            return GatewayApp(
                 self.host,
                 bridge,
                 hub,
@@ -95,8 +95,8 @@ class Gateway(Server):
                 certificate,
             )
 
-        def on_ready(door: Door) -> None:
-            self._door = door
+        def on_ready(app: GatewayApp) -> None:
+            self._app = app
             ready.set(None)
 
         def on_death(error: BaseException) -> None:
@@ -105,7 +105,7 @@ class Gateway(Server):
             else:
                 ready.fail(StartFailed(f"the HTTP loop did not come up: {error!r}", hint="see the agent's log"))
 
-        self._thread = LoopThread(sock, bridge, hub, make_door, on_ready, on_death, secured)
+        self._thread = LoopThread(sock, bridge, hub, make_app, on_ready, on_death, secured)
         timer = self.runtime.after(
             START_TIMEOUT_S, lambda: ready.fail(CallTimeout("the HTTP loop did not come up in time"))
         )
@@ -130,9 +130,9 @@ class Gateway(Server):
         return await self._listen_again(lambda: listen(cluster.bind, before))
 
     def _listen_afar(self) -> socket.socket:
-        place = self.host.place
-        assert place is not None, "only a host of a cluster is reached from other machines"
-        return listen(place.address, place.https_port, "cluster.listen")
+        enrolment = self.host.enrolment
+        assert enrolment is not None, "only a host of a cluster is reached from other machines"
+        return listen(enrolment.address, enrolment.https_port, "cluster.listen")
 
     async def _listen_again(self, bind: Callable[[], socket.socket]) -> socket.socket:
         """What *bind* gives, once the gateway before this one has let go of the port."""
@@ -253,25 +253,25 @@ class Gateway(Server):
 
     def metrics(self) -> dict[str, float]:
         """Calls under way and who listens; requests are counted by route in ``/metrics`` itself."""
-        if self._bridge is None or self._door is None:
+        if self._bridge is None or self._app is None:
             return {}
         return {
             "gateway_calls_in_flight": self._bridge.in_flight,
-            "gateway_event_streams": self._door.hub.listeners,
-            "gateway_followed_outputs": self._door.followers,
-            "gateway_connections_unproven": self._door.connections.unproven,
-            "gateway_connections_closed_total": self._door.connections.closed_total,
-            "gateway_connections_refused_total": self._door.connections.refused_total,
+            "gateway_event_streams": self._app.hub.listeners,
+            "gateway_followed_outputs": self._app.followers,
+            "gateway_connections_unproven": self._app.connections.unproven,
+            "gateway_connections_closed_total": self._app.connections.closed_total,
+            "gateway_connections_refused_total": self._app.connections.refused_total,
         }
 
     def status(self) -> dict[str, Any]:
         """Where it listens, and how busy it is."""
         found: dict[str, Any] = {"url": self.url, "pid": os.getpid(), "ledger_index": self._ledger.index}
-        if self._door is not None:
+        if self._app is not None:
             found |= {
-                "connections": len(self._door.connections),
-                "requests": self._door.serving,
-                "event_streams": self._door.hub.listeners,
+                "connections": len(self._app.connections),
+                "requests": self._app.serving,
+                "event_streams": self._app.hub.listeners,
             }
         return found
 

@@ -10,7 +10,7 @@ from actorgrid.errors import HostUnreachable, NotFound
 from ..links.messages import AskHost
 from ..links.pieces import Piece, read_result_piece
 from ..work.attempt_dir import AttemptDir
-from .server.route import Call
+from .server.route import RequestContext
 
 OUTPUT_BYTES = 256 * 2**10
 RESULT_BYTES = 768 * 2**10
@@ -29,11 +29,11 @@ class AttemptFiles(Protocol):
         """The result file from *offset* on; ``None`` when there is none."""
 
 
-def files_of(call: Call, attempt: dict[str, Any]) -> AttemptFiles:
+def files_of(call: RequestContext, attempt: dict[str, Any]) -> AttemptFiles:
     """Where the attempt's files are read. Raises HostUnreachable for another host of a host that is alone."""
-    if attempt["host"] == call.door.host.host_id:
-        return _Here(call, AttemptDir(call.door.host.paths.attempts_dir, attempt["attempt_id"]))
-    if call.door.host.place is None:
+    if attempt["host"] == call.app.host.host_id:
+        return _Here(call, AttemptDir(call.app.host.paths.attempts_dir, attempt["attempt_id"]))
+    if call.app.host.enrolment is None:
         raise HostUnreachable(
             f"attempt {attempt['attempt_id']} ran on another host, and this one is alone",
             found=str(attempt["host"]),
@@ -42,8 +42,8 @@ def files_of(call: Call, attempt: dict[str, Any]) -> AttemptFiles:
 
 
 class _Here:
-    def __init__(self, call: Call, folder: AttemptDir) -> None:
-        self._door = call.door
+    def __init__(self, call: RequestContext, folder: AttemptDir) -> None:
+        self._app = call.app
         self._folder = folder
 
     async def output(self, stream: str, offset: int, size: int, follow: bool) -> tuple[Piece, bool]:
@@ -53,14 +53,14 @@ class _Here:
             exists = folder.path.exists()
             return Piece(folder.read_output(stream, offset, size), folder.output_size(stream)), exists
 
-        return await self._door.in_file_pool(read)
+        return await self._app.in_file_pool(read)
 
     async def result(self, offset: int) -> Piece | None:
-        return await self._door.in_file_pool(partial(read_result_piece, self._folder, offset, RESULT_BYTES))
+        return await self._app.in_file_pool(partial(read_result_piece, self._folder, offset, RESULT_BYTES))
 
 
 class _There:
-    def __init__(self, call: Call, host_id: str, attempt_id: str) -> None:
+    def __init__(self, call: RequestContext, host_id: str, attempt_id: str) -> None:
         self._call = call
         self._host_id = host_id
         self._attempt_id = attempt_id

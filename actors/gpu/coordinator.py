@@ -46,7 +46,7 @@ from .messages import (
     OwnReadings,
     RecentDecisions,
 )
-from .orders import GivenUp, Order, Preemption
+from .orders import GivenUp, Order, PreemptionOrder
 from .placement_records import records_of
 from .sampling import HostSampling
 from .unhealthy_devices import TELL_AGAIN_S, device_records, everywhere, listed, told
@@ -83,7 +83,7 @@ class GPUCoordinator(Server):
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self._grants_total = 0
         self._refused_total = 0
-        self._orders_total: dict[type[Order], int] = {Preemption: 0, GivenUp: 0}
+        self._orders_total: dict[type[Order], int] = {PreemptionOrder: 0, GivenUp: 0}
         self._registered: list[Waiter] = []
         self._lease_waiters: dict[str, tuple[Waiter, Timer]] = {}
         self._kicked = False
@@ -479,7 +479,7 @@ class GPUCoordinator(Server):
     async def _list(self, request: Inventory) -> list[dict[str, Any]]:
         await self._ledger.reached(request.seen)
         elsewhere: Elsewhere = {}
-        if request.everywhere and self.host.place is not None:
+        if request.everywhere and self.host.enrolment is not None:
             others = self._ledger.hosts.keys() - self._ledger.absent - {self.host.host_id}
             elsewhere = await readings_elsewhere(self, sorted(others))
         allocated = self._core.allocated()
@@ -534,7 +534,7 @@ class GPUCoordinator(Server):
             "grants_in_flight": float(len(self._core.in_flight)),
             "grants_total": float(self._grants_total),
             "grants_refused_total": float(self._refused_total),
-            "preemptions_total": float(self._orders_total[Preemption]),
+            "preemptions_total": float(self._orders_total[PreemptionOrder]),
             "jobs_given_up_total": float(self._orders_total[GivenUp]),
         }
         for percent in (50, 99):

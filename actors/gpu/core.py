@@ -30,7 +30,7 @@ from .feasibility import check_feasible
 from .grant import Grant, Record
 from .messages import AcquireLease
 from .nodes import add_nodes, fence, given_out, score_devices, typical_tasks
-from .orders import GivenUp, Order, Orders, Preemption
+from .orders import GivenUp, Order, Orders, PreemptionOrder
 from .placement_records import by_placement, records_of, shape_held, shares_of
 from .requests import (
     STOPPED_S,
@@ -481,7 +481,7 @@ class CoordinatorCore:
         token = tuple(records[0]["token"]) if records else None
         grace_s = max(0.0, decision.grace_s - STOPPED_S)
         for_job = self._asked_by(decision.for_id) or decision.for_id
-        self.orders.give(Preemption(decision.id, grace_s, for_job, self._now, token))
+        self.orders.give(PreemptionOrder(decision.id, grace_s, for_job, self._now, token))
 
     def _give_up(self, decision: Refuse) -> None:
         """The policy lets one wait no longer: its job is to fail, its lease is answered."""
@@ -570,7 +570,7 @@ class CoordinatorCore:
             self._runs(placement, held, first["owner"].get("job_id", ""), first["user_id"], first["granted_at"])
             return True
         unplaced = request_of(id, shape_held(records, first["cpu_milli"], first["memory_mib"]))
-        self.scheduler.allowances.hold(id, first["user_id"], unplaced.need)  # the ledger counts it all the same
+        self.scheduler.tenant_limits.hold(id, first["user_id"], unplaced.need)  # the ledger counts it all the same
         return False
 
     def _runs(self, placement: Placement, shape: Shape, job_id: str, user: str, since: float) -> None:

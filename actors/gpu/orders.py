@@ -13,7 +13,7 @@ from .requests import STOPPED_S, waiting_id
 
 
 @dataclass(frozen=True, slots=True)
-class Preemption:
+class PreemptionOrder:
     """An attempt is to end within *grace_s* so that *for_job*, a job or lease, can start. Decided at *at*.
 
     *token* is ``None`` as long as the attempt's own grant is not committed.
@@ -49,7 +49,7 @@ class GivenUp:
         return {"type": "fail_job", "job_id": self.job_id, "error": self.error}
 
 
-Order = Preemption | GivenUp
+Order = PreemptionOrder | GivenUp
 
 
 class Orders:
@@ -59,7 +59,7 @@ class Orders:
     """
 
     def __init__(self) -> None:
-        self.preempting: dict[str, Preemption] = {}
+        self.preempting: dict[str, PreemptionOrder] = {}
         self.giving_up: dict[str, GivenUp] = {}
         self._new: list[Order] = []
         self._jobs: Mapping[str, Record] = {}
@@ -96,13 +96,13 @@ class Orders:
 
     def stands(self, order: Order) -> bool:
         """Whether *order* is still to be committed: the ledger shows neither it nor the end of what it is about."""
-        if isinstance(order, Preemption):
+        if isinstance(order, PreemptionOrder):
             return self.preempting.get(order.attempt_id) == order
         return self.giving_up.get(order.job_id) == order
 
     def drop(self, order: Order) -> None:
         """The ledger did not commit it."""
-        if isinstance(order, Preemption):
+        if isinstance(order, PreemptionOrder):
             self.preempting.pop(order.attempt_id, None)
         else:
             self.giving_up.pop(order.job_id, None)

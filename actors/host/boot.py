@@ -48,7 +48,7 @@ from .start_checks import beginning_note, clock_note, refuse_what_is_not_here
 
 if TYPE_CHECKING:
     from ..security.host_material import HostMaterial
-    from .enrolment import JoinOrder, Place
+    from .enrolment import Enrolment, JoinOrder
 
 REBUILDS_MAX = 3
 REBUILD_PERIOD_S = 60.0
@@ -158,12 +158,12 @@ def _run(
 
 def _take_place(
     paths: HostPaths, settings: Settings, join: JoinOrder | None, say: Callable[[str], None]
-) -> tuple[Place, HostMaterial] | None:
+) -> tuple[Enrolment, HostMaterial] | None:
     if join is None and not settings.cluster.listen and not paths.cluster_file.exists():
         return None  # alone: nothing of certificates is loaded
-    from .enrolment import take_place
+    from .enrolment import enrol
 
-    return take_place(paths, settings, join, say)
+    return enrol(paths, settings, join, say)
 
 
 def _preload(specs: Sequence[ChildSpec], of_a_cluster: bool) -> None:
@@ -189,7 +189,7 @@ class _Agent:
         specs: tuple[ChildSpec, ...],
         on_ready: Callable[[dict[str, Any]], None] | None,
         lines: AgentLog,
-        taken: tuple[Place, HostMaterial] | None = None,
+        taken: tuple[Enrolment, HostMaterial] | None = None,
         may_exec: bool = False,
         notes: Sequence[str] = (),
     ) -> None:
@@ -249,8 +249,8 @@ class _Agent:
         context = HostContext(self._paths, self._settings, host_id, hostname, incarnation, boot_id)
         context.newest_grant = newest_grant(self._paths.attempts_dir)
         if self._taken is not None:
-            context.place, material = self._taken
-            context.voter = context.place.plan(self._paths, host_id, material)
+            context.enrolment, material = self._taken
+            context.voter = context.enrolment.plan(self._paths, host_id, material)
         log.info("host %s starts, incarnation %d, boot %s", host_id, incarnation, boot_id)
         try:
             tree = Tree(self._paths.boot_dir(boot_id), (self._wake,), self._tree_settings())

@@ -12,7 +12,7 @@ from actorgrid.configs.schema import Settings
 if TYPE_CHECKING:
     from ..consensus.raft_links import VoterPlan
     from ..raft.storage.durable_watermark import KnownGrant
-    from .enrolment import Place
+    from .enrolment import Enrolment
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class HostContext:
     boot_id: str
     voter: VoterPlan | None = None
     """What it is to the cluster's consensus; ``None``: it is alone."""
-    place: Place | None = None
+    enrolment: Enrolment | None = None
     """Its place among the cluster's hosts; ``None``: it is alone."""
     newest_grant: KnownGrant | None = None
     """The newest that its attempts' folders know of: the ledger must know it too."""

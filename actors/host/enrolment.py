@@ -1,4 +1,4 @@
-"""A host's place in a cluster: how it gets one, as the first or by joining, and what it keeps of it (cluster.json).
+"""A host's enrolment in a cluster: how it gets one, as the first or by joining, and what it keeps of it (cluster.json).
 
 A host without one is alone: it listens on loopback only and has no certificate. The file is written last, after key,
 certificate and bundle (``security/host_material.py``): a start that was cut off before it begins again.
@@ -60,7 +60,7 @@ class JoinOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Enrolment:
     """Which cluster, which node of it, and where this host listens for the others.
 
     ``seeds``: the members it was told of when it joined, as ``VoterPlan`` takes them.
@@ -118,31 +118,31 @@ def listens(address: str, base_port: int) -> dict[str, str]:
     return {service: str(Member(address, port)) for service, port in ports.items()}
 
 
-def take_place(
+def enrol(
     paths: HostPaths, settings: Settings, order: JoinOrder | None, say: Callable[[str], None]
-) -> tuple[Place, HostMaterial] | None:
-    """This host's place, kept or new; ``None`` for one that is to be alone. What is in *settings* follows it.
+) -> tuple[Enrolment, HostMaterial] | None:
+    """This host's enrolment, kept or new; ``None`` for one that is to be alone. What is in *settings* follows it.
 
     Raises WrongState when it has one already and *order* wants another, InvalidSetting when the settings do not fit it,
     what ``join`` raises, and what is wrong with its files (KeyUnusable, KeyExposed, CertificateRefused, ...).
     """
     refuse_departed(paths)
-    kept = kept_place(paths)
+    kept = kept_enrolment(paths)
     if kept is not None:
         return _return_to(kept, paths, settings, order, say)
     if order is None and not settings.cluster.listen:
         return None
     _refuse_no_port(settings)
-    place, material = _join(paths, settings, order, say) if order is not None else _found(paths, settings)
+    enrolment, material = _join(paths, settings, order, say) if order is not None else _found(paths, settings)
     store_material(paths.security_dir, material)
-    _keep(paths, place)
-    return place, material
+    _keep(paths, enrolment)
+    return enrolment, material
 
 
-def kept_place(paths: HostPaths) -> Place | None:
+def kept_enrolment(paths: HostPaths) -> Enrolment | None:
     """The place that this host has, from its disk. Raises DataDirUnusable."""
     try:
-        return Place(**json.loads(paths.cluster_file.read_text(encoding="utf-8")))
+        return Enrolment(**json.loads(paths.cluster_file.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, OSError) as error:
@@ -154,24 +154,26 @@ def kept_place(paths: HostPaths) -> Place | None:
 
 
 def _return_to(
-    place: Place, paths: HostPaths, settings: Settings, order: JoinOrder | None, say: Callable[[str], None]
-) -> tuple[Place, HostMaterial]:
+    enrolment: Enrolment, paths: HostPaths, settings: Settings, order: JoinOrder | None, say: Callable[[str], None]
+) -> tuple[Enrolment, HostMaterial]:
     if settings.origin("cluster.base_port") == "default":
-        settings.cluster.base_port = place.base_port
+        settings.cluster.base_port = enrolment.base_port
     _refuse_no_port(settings)
     if order is not None:
-        return _join_again(place, paths, settings, order, say)
-    moved = replace(place, address=settings.cluster.listen or place.address, base_port=settings.cluster.base_port)
+        return _join_again(enrolment, paths, settings, order, say)
+    moved = replace(
+        enrolment, address=settings.cluster.listen or enrolment.address, base_port=settings.cluster.base_port
+    )
     refuse_foreign_address(moved.address, "if this host has another address now, actorgrid up --listen")
     material = _kept_material(paths, moved)
-    if moved != place:
+    if moved != enrolment:
         # The others hear of it as soon as one of them is reached (security/trust_maintainer.py).
         say(f"this host is at {moved.address}, ports from {moved.base_port}, and tells the others")
         _keep(paths, moved)
     return moved, material
 
 
-def _kept_material(paths: HostPaths, place: Place) -> HostMaterial:
+def _kept_material(paths: HostPaths, enrolment: Enrolment) -> HostMaterial:
     """What the host has; a new certificate when it has run out and this host has the authority's key.
 
     Raises CertificateRefused for one that has run out otherwise, DataDirUnusable when there is none.
@@ -181,7 +183,7 @@ def _kept_material(paths: HostPaths, place: Place) -> HostMaterial:
     if material is None:
         raise DataDirUnusable(
             f"{folder} holds no certificate",
-            asked=place.cluster_id,
+            asked=enrolment.cluster_id,
             hint="restore it from a backup; else remove the host from the cluster and join in an empty directory",
         )
     if now_s <= material.identity.valid_until_s:
@@ -192,13 +194,13 @@ def _kept_material(paths: HostPaths, place: Place) -> HostMaterial:
         material.check(now_s)
         raise AssertionError("a certificate that has run out is refused")
     host_id, serial = material.identity.host_id, x509.random_serial_number()
-    fresh = issue_own(authority, bundle, material.key, host_id, (place.address,), now_s, serial)
+    fresh = issue_own(authority, bundle, material.key, host_id, (enrolment.address,), now_s, serial)
     store_material(folder, fresh)
     return fresh
 
 
-def _keep(paths: HostPaths, place: Place) -> None:
-    text = json.dumps(asdict(place), indent=1) + "\n"
+def _keep(paths: HostPaths, enrolment: Enrolment) -> None:
+    text = json.dumps(asdict(enrolment), indent=1) + "\n"
     write_atomically(paths.cluster_file, text.encode())
 
 
@@ -211,7 +213,7 @@ def _refuse_no_port(settings: Settings) -> None:
         )
 
 
-def _found(paths: HostPaths, settings: Settings) -> tuple[Place, HostMaterial]:
+def _found(paths: HostPaths, settings: Settings) -> tuple[Enrolment, HostMaterial]:
     """The first host: an authority of its own, and a certificate that this issues."""
     host_id, now_s, address = ensure_host_id(paths), time(), settings.cluster.listen
     slug = re.sub(r"[^a-z0-9]+", "-", settings.cluster.name.lower()).strip("-")[:_NAME_CHARACTERS].strip("-")
@@ -228,12 +230,12 @@ def _found(paths: HostPaths, settings: Settings) -> tuple[Place, HostMaterial]:
         now_s,
         x509.random_serial_number(),
     )
-    return Place(cluster_id, FIRST_NODE, True, address, settings.cluster.base_port), material
+    return Enrolment(cluster_id, FIRST_NODE, True, address, settings.cluster.base_port), material
 
 
 def _join(
     paths: HostPaths, settings: Settings, order: JoinOrder, say: Callable[[str], None]
-) -> tuple[Place, HostMaterial]:
+) -> tuple[Enrolment, HostMaterial]:
     token, member = read_token(order.token), read_member(order.member)
     if any((paths.ledger_dir / "segments").glob("*")):
         raise WrongState(
@@ -245,12 +247,12 @@ def _join(
     welcome, address, material = _visit(paths, settings, token, member, say)
     say(f"let in to cluster {welcome.cluster_id} as node {welcome.node}")
     base_port = settings.cluster.base_port
-    return Place(welcome.cluster_id, welcome.node, False, address, base_port, _seeds(welcome)), material
+    return Enrolment(welcome.cluster_id, welcome.node, False, address, base_port, _seeds(welcome)), material
 
 
 def _join_again(
-    place: Place, paths: HostPaths, settings: Settings, order: JoinOrder, say: Callable[[str], None]
-) -> tuple[Place, HostMaterial]:
+    enrolment: Enrolment, paths: HostPaths, settings: Settings, order: JoinOrder, say: Callable[[str], None]
+) -> tuple[Enrolment, HostMaterial]:
     """A member that the others do not believe any more, because its certificate ran out, or its authority went while
     it was away: a token gives it another, for the key that they know it by."""
     try:
@@ -259,20 +261,20 @@ def _join_again(
         say(f"joining again: {error.message}")
     else:
         raise WrongState(
-            f"this host is a member of cluster {place.cluster_id} already",
+            f"this host is a member of cluster {enrolment.cluster_id} already",
             asked=f"--join {order.member}",
             found=str(paths.cluster_file),
             hint="start it without --join; to join another cluster, give an empty directory with --data-dir",
         )
     welcome, address, material = _visit(paths, settings, read_token(order.token), read_member(order.member), say)
-    if (welcome.cluster_id, welcome.node) != (place.cluster_id, place.node):
+    if (welcome.cluster_id, welcome.node) != (enrolment.cluster_id, enrolment.node):
         raise WrongState(
             "the cluster takes this host for a new one, and its data is that of another",
-            asked=f"node {place.node} of {place.cluster_id}",
+            asked=f"node {enrolment.node} of {enrolment.cluster_id}",
             found=f"node {welcome.node} of {welcome.cluster_id}",
             hint="join in an empty directory (--data-dir)",
         )
-    again = replace(place, address=address, base_port=settings.cluster.base_port, seeds=_seeds(welcome))
+    again = replace(enrolment, address=address, base_port=settings.cluster.base_port, seeds=_seeds(welcome))
     store_material(paths.security_dir, material)
     _keep(paths, again)
     return again, material

@@ -80,12 +80,12 @@ class Links(Server):
 
     def start(self) -> None:
         """Listen. Raises PortInUse, KeyUnusable and what else is wrong with the host's key and certificate."""
-        place = self.host.place
-        assert place is not None, "only a host of a cluster has links"
+        enrolment = self.host.enrolment
+        assert enrolment is not None, "only a host of a cluster has links"
         self._net = PeerNet(
             self.runtime,
             peer_identity(self.host.paths.security_dir),
-            (place.address, place.calls_port),
+            (enrolment.address, enrolment.calls_port),
             resolve=lambda host_id: addresses_of(self._ledger.members.get(host_id), CALLS),
             admit=self._admit,
             on_call=lambda call: self.spawn(self._serve(call)),

@@ -66,8 +66,8 @@ class Measuring:
 
     def _neighbour(self) -> str | None:
         """The member by which this host joined, else whoever leads."""
-        place, own = self._server.host.place, self._server.host.host_id
-        known = [id for id in place.seeds if id in self._ledger.members]
+        enrolment, own = self._server.host.enrolment, self._server.host.host_id
+        known = [id for id in enrolment.seeds if id in self._ledger.members]
         return next((id for id in (*known, self._ledger.leader) if id is not None and id != own), None)
 
     async def _storage(self, folder: Path) -> dict[str, float]:

@@ -30,7 +30,6 @@ from .messages import (
     Accepted,
     ConfChange,
     ConfState,
-    Dice,
     Dropped,
     DroppedReason,
     Entry,
@@ -41,6 +40,7 @@ from .messages import (
     RaftConfig,
     ReadState,
     Ready,
+    Rng,
     Role,
     Snapshot,
     SoftState,
@@ -50,7 +50,7 @@ from .status import Status
 from .storage.memory import Storage
 from .votes import vote_reply, vote_request
 
-__all__ = ["Dice", "RaftCore"]
+__all__ = ["RaftCore", "Rng"]
 
 
 class RaftCore:
@@ -63,7 +63,7 @@ class RaftCore:
     log_class: ClassVar[type[RaftLog]] = RaftLog
     leadership_class: ClassVar[type[Leadership]] = Leadership
 
-    def __init__(self, cfg: RaftConfig, storage: Storage, rng: Dice) -> None:
+    def __init__(self, cfg: RaftConfig, storage: Storage, rng: Rng) -> None:
         """Start as a follower. Raises LogCorrupted when the log is shorter than what was committed."""
         hard_state, conf_state = storage.initial_state()
         self._config = cfg

@@ -285,7 +285,7 @@ class RaftConfig:
                 assert getattr(self, name) > 0, f"{name} is a bound of 1 or more"
 
 
-class Dice(Protocol):
+class Rng(Protocol):
     """What of ``random.Random`` the core uses: nodes must not campaign at the same time again and again."""
 
     def randrange(self, stop: int, /) -> int:

@@ -9,32 +9,32 @@ from typing import Any
 
 from actorgrid.errors import AdoptRefused, UnknownNode
 from actorgrid.hotpath import Placement, PlacementEngine
-from actorgrid.hotpath.capacity import Ask
+from actorgrid.hotpath.capacity import GangNeeds
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI, Shares
 
 from .gang_places import choose_places
 from .job import Job
-from .job_queue import Line, Lines, heads
+from .job_queue import JobQueue, JobQueues, heads
 from .planner import Planner
 from .policies import SchedulingPolicy
 from .preemption import choose_victims
 from .request import Decision, Need, Start
 from .reservation import Plan, Reservation
-from .tenant_limits import Allowances
+from .tenant_limits import TenantLimits
 
 OVERDUE_S = 1.0
 """How long a reservation outlives its start: jobs are not gone the moment they should be."""
 MOVES_MAX = 32
-"""Reservations moved forward in one pass at most, the first in the line first."""
+"""Reservations moved forward in one pass at most, the first in the queue first."""
 
 
 class Dispatch:
-    """Knows what is worth trying: which lines are open, who has a claim to a reservation, who holds up all others.
+    """Knows what is worth trying: which queues are open, who has a claim to a reservation, who holds up all others.
 
-    A *claim* is the right of one of the first in the line to a reservation. It stands although nobody knows yet
+    A *claim* is the right of one of the first in the queue to a reservation. It stands although nobody knows yet
     when room will be free; the place is then kept once the policy's ``hold_after_s`` is over.
 
-    One whose tenant has no room for it under its limits stands aside: its line is held, without claims, until that
+    One whose tenant has no room for it under its limits stands aside: its queue is held, without claims, until that
     tenant gives something back. Beside the claims of a tenant its other jobs do not use up what those will need; after
     ``hold_after_s`` nor beside the first that stands aside, so that smaller ones do not keep it out for ever.
     """
@@ -44,8 +44,8 @@ class Dispatch:
         engine: PlacementEngine,
         policy: SchedulingPolicy,
         planner: Planner,
-        lines: Lines,
-        allowances: Allowances,
+        queues: JobQueues,
+        tenant_limits: TenantLimits,
         clock_ns: Callable[[], int],
         started: Callable[[Job, float], None],
     ) -> None:
@@ -54,13 +54,13 @@ class Dispatch:
         """The one that holds up all others, where nobody may overtake."""
         self._policy = policy
         self._planner = planner
-        self._lines = lines
-        self._allowances = allowances
+        self._queues = queues
+        self._tenant_limits = tenant_limits
         self._clock_ns = clock_ns
         self._started = started
         self._claims: dict[str, Job] = {}
         self._savers: dict[str, Job] = {}  # by tenant: the one that has stood aside for too long
-        self._seek = False  # a claim may be due to someone in a closed line
+        self._seek = False  # a claim may be due to someone in a closed queue
         self._seek_at = math.inf
         self._hold_at = math.inf  # a claim is due a place although nobody knows when
         self._ended = False  # something ended since claims were last looked at
@@ -71,7 +71,7 @@ class Dispatch:
         self._limit = 0
         self._tries = 0
         self._searches = 0
-        self._seeking = False  # this walk goes over all lines
+        self._seeking = False  # this walk goes over all queues
         self._ahead = 0  # those met on it who come before others in claiming
 
     # -- news
@@ -81,12 +81,12 @@ class Dispatch:
         self.stuck = None
         self._claims.clear()
         self._savers.clear()
-        self._lines.let_go()
+        self._queues.let_go()
         self._seek = self._untried = True
 
     def freed(self, early: bool) -> None:
         """A job has ended, *early* if before its time."""
-        self._lines.freed()
+        self._queues.freed()
         self.stuck = None
         self._seek = self._ended = self._untried = True
         self._early = self._early or early
@@ -94,9 +94,9 @@ class Dispatch:
     def allowed(self, tenant: str) -> None:
         """*tenant* may have more room than before."""
         self._savers.pop(tenant, None)
-        for line in self._lines.let_go(tenant):
+        for queue in self._queues.let_go(tenant):
             self._seek = True
-            first = line.jobs.first()
+            first = queue.jobs.first()
             if self.stuck is not None and first is not None and first.key < self.stuck.key:
                 self.stuck = None
 
@@ -104,7 +104,7 @@ class Dispatch:
         """Tenants are held to other limits than before."""
         self.stuck = None
         self._savers.clear()
-        self._lines.let_go()
+        self._queues.let_go()
         self._seek = True
         self.look_at_claims(None, now)
 
@@ -113,37 +113,37 @@ class Dispatch:
         if not self._claims and not self._planner.reservations:
             return
         for job in sorted(self._with_claims(), key=lambda job: job.key):
-            if job.line is not None and tenant in (None, job.line.tenant):
-                self._stands_aside(job, job.line, now)
+            if job.queue is not None and tenant in (None, job.queue.tenant):
+                self._stands_aside(job, job.queue, now)
 
     def entered(self, job: Job, now: float) -> None:
-        """*job* stands in its line, or at another place of it."""
-        line = job.line
-        if line is not None and line.held:
-            first = line.jobs.first() is job
-            if first and self._allowances.has_room(line.tenant, line.need, self._kept_ahead(job, line.tenant)):
-                self.allowed(line.tenant)  # what is left is kept for others, but this one comes before them
+        """*job* stands in its queue, or at another place of it."""
+        queue = job.queue
+        if queue is not None and queue.held:
+            first = queue.jobs.first() is job
+            if first and self._tenant_limits.has_room(queue.tenant, queue.need, self._kept_ahead(job, queue.tenant)):
+                self.allowed(queue.tenant)  # what is left is kept for others, but this one comes before them
             else:
                 return
         if self.stuck is not None and job.key < self.stuck.key:
             self.stuck = None
-        if job.line not in self._lines.open and self._may_claim(job, now):
+        if job.queue not in self._queues.open and self._may_claim(job, now):
             self._seek = True
 
     def left(self, job: Job) -> None:
         """*job* waits no longer."""
-        tenant = "" if job.line is None else job.line.tenant
-        self._lines.remove(job)
+        tenant = "" if job.queue is None else job.queue.tenant
+        self._queues.remove(job)
         if self._claims.pop(job.id, None) is not None:
             self._seek = True
             self.allowed(tenant)
         elif self._savers.get(tenant) is job:
             self.allowed(tenant)
         if self._planner.drop(job):
-            self._lines.reopen()
+            self._queues.reopen()
         if self.stuck is job:
             self.stuck = None
-        if not len(self._lines):
+        if not len(self._queues):
             self._seek_at = self._hold_at = math.inf
 
     def next_wakeup(self, now: float) -> float:
@@ -169,7 +169,7 @@ class Dispatch:
         if now >= self._seek_at:
             self._seek_at = math.inf
             self._seek = True
-        while self.stuck is None and (self._lines.open or self._seek):
+        while self.stuck is None and (self._queues.open or self._seek):
             before = len(decisions)
             self._walk(now, limit, decisions)
             if self._unfinished or (len(decisions) == before and not self._seek):
@@ -180,26 +180,26 @@ class Dispatch:
             self._renew_overdue(now, limit, decisions)
 
     def _walk(self, now: float, limit: int, decisions: list[Decision]) -> None:
-        """Try the first of each open line in order; a line that is tried in vain is closed."""
-        lines, policy = self._lines, self._policy
+        """Try the first of each open queue in order; a queue that is tried in vain is closed."""
+        queues, policy = self._queues, self._policy
         seeking = self._seeking = self._seek and policy.reservations_max > 0
         self._seek = False
         self._ahead = 0
-        heap = heads(lines if seeking or not policy.overtaking else lines.open)
+        heap = heads(queues if seeking or not policy.overtaking else queues.open)
         while heap:
             if len(decisions) >= limit or self._tries >= policy.candidates_max:
                 self._unfinished = True
                 self._seek = self._seek or seeking
                 return
             _, job = heapq.heappop(heap)
-            line = job.line
-            if line is None:
+            queue = job.queue
+            if queue is None:
                 continue  # it was started out of its turn meanwhile, on a place kept for it
-            if self._stands_aside(job, line, now):
+            if self._stands_aside(job, queue, now):
                 continue
-            started = line in lines.open and self._try(job, line, now, decisions)
+            started = queue in queues.open and self._try(job, queue, now, decisions)
             if not started:
-                lines.open.pop(line, None)
+                queues.open.pop(queue, None)
                 if not policy.overtaking:
                     self.stuck = job
                     return
@@ -207,9 +207,9 @@ class Dispatch:
                 if self._seek and not seeking:
                     return  # nobody passes before it is clear who comes first
             if started:
-                following = line.jobs.first()
+                following = queue.jobs.first()
             elif self._more_may_claim(job):
-                following = line.jobs.after(job.handle)
+                following = queue.jobs.after(job.handle)
             else:
                 following = None  # those behind it need as much, and nothing is kept for them
             if following is not None:
@@ -220,69 +220,71 @@ class Dispatch:
             return self._searches < self._policy.preemptions_max
         return self._seeking and self._ahead < self._policy.reservations_max and self._policy.reserves(job)
 
-    def _try(self, job: Job, line: Line, now: float, decisions: list[Decision]) -> bool:
+    def _try(self, job: Job, queue: JobQueue, now: float, decisions: list[Decision]) -> bool:
         """Start *job* now if it fits and meets nobody's reservation."""
-        lines, planner = self._lines, self._planner
-        if line.arguments is None:
-            lines.full(line.need)
+        queues, planner = self._queues, self._planner
+        if queue.arguments is None:
+            queues.full(queue.need)
             return False
-        if lines.known_full(line.need):
+        if queues.known_full(queue.need):
             return False
         self._tries += 1
         end = job.expected_end(now)
         closed = planner.closed_to(job, end) if planner.reservations else ()
-        if job.request.near and self._place_near(job, line, now, decisions, closed):
+        if job.request.near and self._place_near(job, queue, now, decisions, closed):
             return True
         preferred = self._policy.preferred(job, now)
         if preferred:
-            within = planner.shadow().rack_or_node(preferred)
-            return bool(within) and self._place(job, line, now, decisions, within=within, exclude=closed)
+            within = planner.preemption_view().rack_or_node(preferred)
+            return bool(within) and self._place(job, queue, now, decisions, within=within, exclude=closed)
         if not closed:
-            if self._place(job, line, now, decisions):
+            if self._place(job, queue, now, decisions):
                 return True
-            lines.full(line.need)
+            queues.full(queue.need)
             return False
-        if self._place(job, line, now, decisions, exclude=closed):
+        if self._place(job, queue, now, decisions, exclude=closed):
             return True
         if job.reservation is not None and (job.reservation.unknown or job.reservation.start <= now):
-            return self._place_as_planned(job, line, job.reservation.plan, now, decisions)
+            return self._place_as_planned(job, queue, job.reservation.plan, now, decisions)
         if job.request.gang == 1:
             beside = planner.beside(job, closed, now, end)
-            return bool(beside) and self._place(job, line, now, decisions, within=beside)
+            return bool(beside) and self._place(job, queue, now, decisions, within=beside)
         return False
 
-    def _place_near(self, job: Job, line: Line, now: float, decisions: list[Decision], closed: Collection[str]) -> bool:
+    def _place_near(
+        self, job: Job, queue: JobQueue, now: float, decisions: list[Decision], closed: Collection[str]
+    ) -> bool:
         """Start *job* on the node that it would rather have, if there is room and nobody's reservation."""
-        assert line.arguments is not None
+        assert queue.arguments is not None
         near = job.request.near
-        node = self._planner.shadow().nodes.get(near)
-        if node is None or near in closed or "within" in line.arguments:
+        node = self._planner.preemption_view().nodes.get(near)
+        if node is None or near in closed or "within" in queue.arguments:
             return False
-        return self._place(job, line, now, decisions, within=((near, tuple(range(len(node.models)))),))
+        return self._place(job, queue, now, decisions, within=((near, tuple(range(len(node.models)))),))
 
-    def _place_as_planned(self, job: Job, line: Line, plan: Plan, now: float, decisions: list[Decision]) -> bool:
+    def _place_as_planned(self, job: Job, queue: JobQueue, plan: Plan, now: float, decisions: list[Decision]) -> bool:
         """Start *job* where the plan has room for it."""
-        need = line.need
+        need = queue.need
         if job.request.gang == 1 or (need.gpu_count and need.gpu_milli == WHOLE_GPU_MILLI and not need.layout):
-            return self._place(job, line, now, decisions, within=plan.within())
+            return self._place(job, queue, now, decisions, within=plan.within())
         # The engine may put several of these on a node, where the plan has one and others keep the rest.
         return self._take(job, need, plan.shares, self._clock_ns(), now, decisions)
 
     def _place_gang(
         self,
         job: Job,
-        line: Line,
+        queue: JobQueue,
         now: float,
         decisions: list[Decision],
         exclude: Collection[str] = (),
         within: Shares = (),
     ) -> bool:
         """Start all members of *job* where its layout wants them."""
-        assert line.arguments is not None
+        assert queue.arguments is not None
         before = self._clock_ns()
-        ask = Ask({**line.arguments, "within": within}, apart=line.need.apart) if within else line.ask
-        shares = choose_places(self._planner.shadow().nodes.values(), ask, frozenset(exclude))
-        return shares is not None and self._take(job, line.need, shares, before, now, decisions)
+        ask = GangNeeds({**queue.arguments, "within": within}, apart=queue.need.apart) if within else queue.ask
+        shares = choose_places(self._planner.preemption_view().nodes.values(), ask, frozenset(exclude))
+        return shares is not None and self._take(job, queue.need, shares, before, now, decisions)
 
     def _take(self, job: Job, need: Need, shares: Shares, before: int, now: float, decisions: list[Decision]) -> bool:
         """Start *job* on exactly these *shares*, which were being looked for since *before*."""
@@ -299,12 +301,12 @@ class Dispatch:
             return False
         return self._start(job, placement, (self._clock_ns() - before) / 1000, now, decisions)
 
-    def _place(self, job: Job, line: Line, now: float, decisions: list[Decision], **where: Any) -> bool:
-        assert line.arguments is not None
-        if line.need.layout:
-            return self._place_gang(job, line, now, decisions, **where)
+    def _place(self, job: Job, queue: JobQueue, now: float, decisions: list[Decision], **where: Any) -> bool:
+        assert queue.arguments is not None
+        if queue.need.layout:
+            return self._place_gang(job, queue, now, decisions, **where)
         before = self._clock_ns()
-        placement: Placement | None = self.engine.place(id=job.id, **{**line.arguments, **where})
+        placement: Placement | None = self.engine.place(id=job.id, **{**queue.arguments, **where})
         latency_us = (self._clock_ns() - before) / 1000
         return placement is not None and self._start(job, placement, latency_us, now, decisions)
 
@@ -318,7 +320,7 @@ class Dispatch:
     def _started_with(self, job: Job, placement: Placement, now: float) -> list[Job]:
         """*job* runs; gives those whose reservations it may have crossed, as it ranks before them."""
         end = job.expected_end(now)
-        tenant = "" if job.line is None else job.line.tenant
+        tenant = "" if job.queue is None else job.queue.tenant
         crossed = [
             each.job
             for each in self._planner.reservations.values()
@@ -336,32 +338,32 @@ class Dispatch:
 
     # -- limits of tenants
 
-    def _stands_aside(self, job: Job, line: Line, now: float) -> bool:
-        """Whether the tenant has no room for *job*, one of *line*; it has no claim then.
+    def _stands_aside(self, job: Job, queue: JobQueue, now: float) -> bool:
+        """Whether the tenant has no room for *job*, one of *queue*; it has no claim then.
 
-        The line is held if it is the first: what there is no room for even then, there is not for those behind it.
+        The queue is held if it is the first: what there is no room for even then, there is not for those behind it.
         """
-        tenant = line.tenant
+        tenant = queue.tenant
         if not tenant:
             return False
-        if self._allowances.has_room(tenant, line.need, self._kept_ahead(job, tenant)):
+        if self._tenant_limits.has_room(tenant, queue.need, self._kept_ahead(job, tenant)):
             if self._savers.get(tenant) is job:
                 del self._savers[tenant]
             return False
-        first = line.jobs.first() is job
-        withdrawn = [each for each in self._with_claims() if each is job or (first and each.line is line)]
+        first = queue.jobs.first() is job
+        withdrawn = [each for each in self._with_claims() if each is job or (first and each.queue is queue)]
         for each in withdrawn:
             self._withdraw(each)
         if withdrawn:
-            self._lines.let_go(tenant)  # some may have been held for what was kept for these
+            self._queues.let_go(tenant)  # some may have been held for what was kept for these
         if not first:
             return True
-        self._lines.hold(line)
+        self._queues.hold(queue)
         if (
             tenant not in self._savers
             and job.waited_s(now) >= self._policy.hold_after_s
             and self._policy.reserves(job)
-            and self._allowances.could_hold(tenant, line.need)
+            and self._tenant_limits.could_hold(tenant, queue.need)
         ):
             self._savers[tenant] = job
         return True
@@ -371,7 +373,7 @@ class Dispatch:
         found = [
             each.need
             for each in self._claims.values()
-            if each.line is not None and each.line.tenant == tenant and each.key < job.key
+            if each.queue is not None and each.queue.tenant == tenant and each.key < job.key
         ]
         saver = self._savers.get(tenant)
         if saver is not None and saver.key < job.key:
@@ -388,7 +390,7 @@ class Dispatch:
         if self._claims.pop(job.id, None) is not None:
             self._seek = True
         if self._planner.drop(job):
-            self._lines.reopen()
+            self._queues.reopen()
 
     # -- claims
 
@@ -407,7 +409,7 @@ class Dispatch:
                 self._planner.reserve(job, plan, now)
                 return False
         if not self._seeking:
-            # Who comes first is known only by looking at closed lines too.
+            # Who comes first is known only by looking at closed queues too.
             self._seek = self._seek or (job.reservation is None and self._may_claim(job, now))
             return False
         if self._ahead >= policy.reservations_max or not policy.reserves(job):
@@ -418,8 +420,8 @@ class Dispatch:
         if len(self._claims) >= policy.reservations_max:
             last = self._last_claim()
             self._withdraw(last)
-            if last.line is not None:
-                self.allowed(last.line.tenant)
+            if last.queue is not None:
+                self.allowed(last.queue.tenant)
         behind = [
             each for each in self._claims.values() if each.reservation is not None and not each.reservation.binds(job)
         ]
@@ -435,10 +437,10 @@ class Dispatch:
         for job in jobs:
             self._planner.drop(job)
         for job in sorted(jobs, key=lambda job: job.key):
-            if job.line is not None:
+            if job.queue is not None:
                 self._reserve(job, self._planner.earliest(job, now), now, decisions)
         if jobs:
-            self._lines.reopen()
+            self._queues.reopen()
 
     def _may_claim(self, job: Job, now: float) -> bool:
         """Whether *job* has waited long enough for a claim, has none, and may come before one that has."""
@@ -458,14 +460,14 @@ class Dispatch:
     def _reserve(self, job: Job, plan: Plan | None, now: float, decisions: list[Decision]) -> bool:
         """Keep *plan* for *job*, or carry it out if it can start now; ``True`` then."""
         had = job.reservation is not None
-        line = job.line
-        assert line is not None
-        if self._stands_aside(job, line, now):
+        queue = job.queue
+        assert queue is not None
+        if self._stands_aside(job, queue, now):
             return False
         started = False
-        if plan is not None and plan.start <= now and line.arguments is not None and len(decisions) < self._limit:
+        if plan is not None and plan.start <= now and queue.arguments is not None and len(decisions) < self._limit:
             # It fits between the reservations of others, where a general search does not look.
-            started = self._place_as_planned(job, line, plan, now, decisions)
+            started = self._place_as_planned(job, queue, plan, now, decisions)
             plan = None
         if plan is not None and math.isinf(plan.start):
             hold_at = job.waiting_since + self._policy.hold_after_s
@@ -477,7 +479,7 @@ class Dispatch:
         elif not started:
             self._planner.drop(job)
         if had and not started:
-            self._lines.reopen()
+            self._queues.reopen()
         return started
 
     # -- keeping them
@@ -497,7 +499,7 @@ class Dispatch:
         for job in sorted({**kept, **self._claims}.values(), key=lambda job: job.key)[:MOVES_MAX]:
             if len(decisions) >= limit:
                 break
-            if job.line is None:
+            if job.queue is None:
                 continue  # it was started on behalf of another
             if job.reservation is None:
                 self._reserve(job, self._planner.earliest(job, now), now, decisions)
@@ -507,20 +509,20 @@ class Dispatch:
                     self._planner.reserve(job, plan, now)
                     moved = True
         if moved:
-            self._lines.reopen()
+            self._queues.reopen()
 
     def _start_reserved(self, now: float, limit: int, decisions: list[Decision]) -> None:
-        """Start those whose time has come, also behind others of their line who may not take their place."""
+        """Start those whose time has come, also behind others of their queue who may not take their place."""
         self._untried = False
         for reservation in list(self._planner.reservations.values()):
             job = reservation.job
             if job.reservation is not reservation:
                 continue
             due = reservation.unknown or reservation.start <= now
-            if len(decisions) < limit and due and job.line is not None and job.line not in self._lines.open:
-                if self._stands_aside(job, job.line, now):
+            if len(decisions) < limit and due and job.queue is not None and job.queue not in self._queues.open:
+                if self._stands_aside(job, job.queue, now):
                     continue
-                self._try(job, job.line, now, decisions)
+                self._try(job, job.queue, now, decisions)
 
     def _renew_overdue(self, now: float, limit: int, decisions: list[Decision]) -> None:
         """Plan anew for those that should have started by now: what runs there has taken longer than expected."""
@@ -531,7 +533,7 @@ class Dispatch:
             if job.reservation is not reservation:
                 continue  # it was started, or planned anew, on behalf of another
             self._planner.drop(job)
-            self._lines.reopen()
+            self._queues.reopen()
             if job.id in self._claims or not self._policy.preemptive:
                 self._reserve(job, self._planner.earliest(job, now), now, decisions)
 

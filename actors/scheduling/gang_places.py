@@ -12,18 +12,18 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from actorgrid.hotpath import NodeView
-from actorgrid.hotpath.capacity import Ask, Devices
+from actorgrid.hotpath.capacity import Devices, GangNeeds
 from actorgrid.hotpath.explain import explain_misfit
 from actorgrid.hotpath.records import Shares
 
-from .preemption_view import Node
+from .preemption_view import NodeOccupancy
 
 HOSTS_SHOWN = 10
 
 
-def choose_places(nodes: Iterable[Node], ask: Ask, closed: Container[str] = ()) -> Shares | None:
+def choose_places(nodes: Iterable[NodeOccupancy], ask: GangNeeds, closed: Container[str] = ()) -> Shares | None:
     """A place for each member among the *nodes* that are not *closed*, by rank; ``None`` when not all fit."""
-    racks: dict[str | None, list[tuple[int, Node]]] = {}
+    racks: dict[str | None, list[tuple[int, NodeOccupancy]]] = {}
     for node in nodes:
         if node.name not in closed and (count := node.members(node.free, ask, ask.gang)):
             racks.setdefault(node.rack, []).append((count, node))
@@ -50,7 +50,7 @@ def choose_places(nodes: Iterable[Node], ask: Ask, closed: Container[str] = ()) 
     return tuple(shares)
 
 
-def _fewest(able: Iterable[tuple[int, Node]], wanted: int) -> list[tuple[int, Node]]:
+def _fewest(able: Iterable[tuple[int, NodeOccupancy]], wanted: int) -> list[tuple[int, NodeOccupancy]]:
     """The fewest of *able* that hold so many members, with how many each is to have."""
     left = sorted((count, node.free.total, node.number, node) for count, node in able)
     chosen = []
@@ -66,7 +66,7 @@ def _fewest(able: Iterable[tuple[int, Node]], wanted: int) -> list[tuple[int, No
 
 
 def explain_places(
-    nodes: Sequence[Node], views: Iterable[NodeView], ask: Ask, arguments: dict[str, Any]
+    nodes: Sequence[NodeOccupancy], views: Iterable[NodeView], ask: GangNeeds, arguments: dict[str, Any]
 ) -> dict[str, Any]:
     """How many members fit now, and what each host that holds none of them lacks; at most 10 hosts are named."""
     counts = {node.name: node.members(node.free, ask, ask.gang) for node in nodes}

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from actorgrid.hotpath import Placement
-from actorgrid.hotpath.capacity import Ask
+from actorgrid.hotpath.capacity import GangNeeds
 
 from .request import Need, Request
 
 if TYPE_CHECKING:
-    from .job_queue import Line
+    from .job_queue import JobQueue
     from .reservation import Reservation
 
 
@@ -33,11 +33,11 @@ class Job:
         "ask",
         "handle",
         "level",
-        "line",
         "need",
         "not_before",
         "order",
         "placement",
+        "queue",
         "ran_s",
         "request",
         "reservation",
@@ -64,9 +64,9 @@ class Job:
         self._attained_gpu_s = request.ran_s * request.total_gpu_milli / 1000 if request.ran_s else 0.0
         self.stopping_at: float | None = None
         """When it will have stopped: set once it was asked to."""
-        self.line: Line | None = None
+        self.queue: JobQueue | None = None
         self.handle = -1
-        self.ask: Ask | None = None
+        self.ask: GangNeeds | None = None
         self.reservation: Reservation | None = None
         # Of many thousands that wait, most have one timer and wait for nobody: no dict and no set for each of them.
         self.timer_ready = self.timer_change = self.timer_give_up = NO_TIMER
@@ -80,7 +80,7 @@ class Job:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Its place in the line: lower goes first."""
+        """Its place in the queue: lower goes first."""
         return self.level, self.order, self.sequence
 
     def begin(self, placement: Placement, now: float) -> None:

@@ -1,8 +1,8 @@
-"""Those who wait and could start, kept by what they need, each line in the policy's order.
+"""Those who wait and could start, kept by what they need, each queue in the policy's order.
 
-Requests of one need fit or do not fit together, so each need has a line of its own: once the first of it does not
-fit, the whole line is closed, and looked at again only when room is freed. The lines of needs that are at least as
-large are closed with it. Tenants with limits of their own have lines of their own: one of a tenant at the limit is
+Requests of one need fit or do not fit together, so each need has a queue of its own: once the first of it does not
+fit, the whole queue is closed, and looked at again only when room is freed. The queues of needs that are at least as
+large are closed with it. Tenants with limits of their own have queues of their own: one of a tenant at the limit is
 held, whole, until that tenant has room again, and costs nothing until then.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from actorgrid.hotpath import PriorityBitmap
-from actorgrid.hotpath.capacity import Ask
+from actorgrid.hotpath.capacity import GangNeeds
 
 from .job import Job
 from .request import Need
@@ -22,19 +22,19 @@ from .request import Need
 COMPARED_MAX = 64
 """Needs known not to fit that others are compared with; further ones close only their equals."""
 Key = tuple[Need, int, str]
-"""Need, class of length, and tenant: see ``Line``."""
+"""Need, class of length, and tenant: see ``JobQueue``."""
 _ENDLESS = 10_000
 _PER_OCTAVE = 4
 
 
 def length_class(expected_s: float | None) -> int:
-    """Estimates that differ by less than a fifth (a quarter octave) share a line; none is a class of its own."""
+    """Estimates that differ by less than a fifth (a quarter octave) share a queue; none is a class of its own."""
     if expected_s is None:
         return _ENDLESS
     return round(_PER_OCTAVE * math.log2(max(expected_s, 1e-3)))
 
 
-class Line:
+class JobQueue:
     """The waiting jobs of one need, of one length where the policy makes reservations, of one tenant with limits."""
 
     __slots__ = ("arguments", "ask", "held", "jobs", "key")
@@ -42,7 +42,7 @@ class Line:
     def __init__(self, key: Key, levels: int, arguments: dict[str, Any] | None) -> None:
         self.key = key
         self.arguments = arguments
-        self.ask = Ask(arguments or {}, apart=key[0].apart)
+        self.ask = GangNeeds(arguments or {}, apart=key[0].apart)
         self.jobs = PriorityBitmap(levels)
         self.held = False
         """Whether its tenant has no room for its first."""
@@ -58,84 +58,84 @@ class Line:
         return self.key[2]
 
 
-class Lines:
-    """All lines. A line takes about 12 bytes for each of the policy's levels, and goes with its last job."""
+class JobQueues:
+    """All queues. A queue takes about 12 bytes for each of the policy's levels, and goes with its last job."""
 
     def __init__(self, levels: int) -> None:
         self._levels = levels
-        self._lines: dict[Key, Line] = {}
-        self._held: dict[str, dict[Line, None]] = {}
+        self._queues: dict[Key, JobQueue] = {}
+        self._held: dict[str, dict[JobQueue, None]] = {}
         self._held_count = 0
-        self.open: dict[Line, None] = {}
+        self.open: dict[JobQueue, None] = {}
         """Lines whose first is worth trying."""
         self._full: dict[Need, None] = {}
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[JobQueue]:
         """Those that are not held."""
-        return (line for line in self._lines.values() if not line.held)
+        return (queue for queue in self._queues.values() if not queue.held)
 
     def __len__(self) -> int:
-        return len(self._lines) - self._held_count
+        return len(self._queues) - self._held_count
 
-    def get(self, key: Key) -> Line | None:
-        """The line of that key, if anyone stands there."""
-        return self._lines.get(key)
+    def get(self, key: Key) -> JobQueue | None:
+        """The queue of that key, if anyone stands there."""
+        return self._queues.get(key)
 
     def add(self, job: Job, key: Key, arguments: dict[str, Any] | None) -> None:
-        """Let *job* stand in the line of *key*, in the engine's words *arguments* (``None``: nothing can serve it)."""
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = Line(key, self._levels, arguments)
-        job.line = line
-        job.need = line.need  # equal, and one object for all of them
-        job.ask = line.ask
+        """Let *job* stand in the queue of *key*, in the engine's words *arguments* (``None``: nothing can serve it)."""
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = JobQueue(key, self._levels, arguments)
+        job.queue = queue
+        job.need = queue.need  # equal, and one object for all of them
+        job.ask = queue.ask
         # Orders of equals are told apart by the sequence, which grows as they come.
-        job.handle = line.jobs.insert(job.level, job.order, job)
-        self.offer(line)
+        job.handle = queue.jobs.insert(job.level, job.order, job)
+        self.offer(queue)
 
     def remove(self, job: Job) -> None:
-        """Take *job* out of its line, if it stands in one."""
-        line = job.line
-        if line is None:
+        """Take *job* out of its queue, if it stands in one."""
+        queue = job.queue
+        if queue is None:
             return
-        line.jobs.remove(job.handle)
-        job.line = None
-        if not len(line.jobs):
-            del self._lines[line.key]
-            self.open.pop(line, None)
-            if line.held:
-                self._unhold(line)
+        queue.jobs.remove(job.handle)
+        job.queue = None
+        if not len(queue.jobs):
+            del self._queues[queue.key]
+            self.open.pop(queue, None)
+            if queue.held:
+                self._unhold(queue)
 
-    def hold(self, line: Line) -> None:
-        """The tenant of *line* has no room for its first: nobody there is looked at until ``let_go``."""
-        if not line.held:
-            line.held = True
-            self._held.setdefault(line.tenant, {})[line] = None
+    def hold(self, queue: JobQueue) -> None:
+        """The tenant of *queue* has no room for its first: nobody there is looked at until ``let_go``."""
+        if not queue.held:
+            queue.held = True
+            self._held.setdefault(queue.tenant, {})[queue] = None
             self._held_count += 1
-            self.open.pop(line, None)
+            self.open.pop(queue, None)
 
-    def let_go(self, tenant: str | None = None) -> list[Line]:
-        """The lines held of *tenant* (``None``: of all) are worth a look again; gives them."""
+    def let_go(self, tenant: str | None = None) -> list[JobQueue]:
+        """The queues held of *tenant* (``None``: of all) are worth a look again; gives them."""
         tenants = list(self._held) if tenant is None else [tenant]
-        found = [line for each in tenants for line in self._held.get(each, ())]
-        for line in found:
-            self._unhold(line)
-            self.offer(line)
+        found = [queue for each in tenants for queue in self._held.get(each, ())]
+        for queue in found:
+            self._unhold(queue)
+            self.offer(queue)
         return found
 
-    def _unhold(self, line: Line) -> None:
-        line.held = False
-        held = self._held[line.tenant]
-        del held[line]
+    def _unhold(self, queue: JobQueue) -> None:
+        queue.held = False
+        held = self._held[queue.tenant]
+        del held[queue]
         if not held:
-            del self._held[line.tenant]
+            del self._held[queue.tenant]
         self._held_count -= 1
 
     def move(self, job: Job, level: int) -> None:
         """*job* stands at another level from now on."""
-        assert job.line is not None
+        assert job.queue is not None
         job.level = level
-        job.line.jobs.move(job.handle, level)
+        job.queue.jobs.move(job.handle, level)
 
     def known_full(self, need: Need) -> bool:
         """Whether *need* cannot fit, because it or something no larger did not, and nothing was freed since."""
@@ -147,35 +147,35 @@ class Lines:
         """*need* did not fit."""
         self._full[need] = None
 
-    def offer(self, line: Line) -> None:
-        """The line has a new first, or one with a better chance."""
-        if line.need not in self._full and not line.held:
-            self.open[line] = None
+    def offer(self, queue: JobQueue) -> None:
+        """The queue has a new first, or one with a better chance."""
+        if queue.need not in self._full and not queue.held:
+            self.open[queue] = None
 
     def freed(self) -> None:
-        """Room came free: every line is worth trying again."""
+        """Room came free: every queue is worth trying again."""
         self._full.clear()
         self.open = dict.fromkeys(self)
 
     def reopen(self) -> None:
         """Reservations changed: those that were only kept out by one are worth trying again."""
-        self.open.update((line, None) for line in self if line.need not in self._full)
+        self.open.update((queue, None) for queue in self if queue.need not in self._full)
 
     def renew(self, translate: Callable[[Need], dict[str, Any] | None]) -> None:
-        """The engine changed: say every need in its words again, and open all lines."""
-        for line in self._lines.values():
-            line.arguments = translate(line.need)
-            line.ask = Ask(line.arguments or {}, apart=line.need.apart)
-            for job in line.jobs:
-                job.ask = line.ask
+        """The engine changed: say every need in its words again, and open all queues."""
+        for queue in self._queues.values():
+            queue.arguments = translate(queue.need)
+            queue.ask = GangNeeds(queue.arguments or {}, apart=queue.need.apart)
+            for job in queue.jobs:
+                job.ask = queue.ask
         self.freed()
 
 
-def heads(lines: Iterable[Line]) -> list[tuple[tuple[int, int, int], Job]]:
-    """A heap of the lines' first jobs."""
+def heads(queues: Iterable[JobQueue]) -> list[tuple[tuple[int, int, int], Job]]:
+    """A heap of the queues' first jobs."""
     found = []
-    for line in lines:
-        job = line.jobs.first()
+    for queue in queues:
+        job = queue.jobs.first()
         if job is not None:
             found.append((job.key, job))
     heapq.heapify(found)

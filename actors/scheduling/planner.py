@@ -19,7 +19,7 @@ from actorgrid.hotpath import Forecast, PlacementEngine
 from actorgrid.hotpath.records import Shares
 
 from .job import Job
-from .preemption_view import Shadow
+from .preemption_view import PreemptionView
 from .reservation import Plan, Reservation
 
 
@@ -36,21 +36,21 @@ class Planner:
         self.stopped_for: dict[str, str] = {}
         """All victims that still run, told or not, each with the job it is stopped for."""
         self._forecast: Forecast | None = None  # both are made when they are asked for, and kept up from then on
-        self._shadow: Shadow | None = None
+        self._preemption_view: PreemptionView | None = None
         self._capacity = 0  # of GPUs, as these two have it
         self._allocated = 0
 
     def refresh(self) -> None:
         """Others changed the engine: look at it anew."""
-        self._forecast = self._shadow = None
+        self._forecast = self._preemption_view = None
 
     def started(self, job: Job) -> None:
         """*job* has its placement."""
         self.running[job.id] = job
         if self._forecast is not None:
             self._begin(self._forecast, job)
-        if self._shadow is not None:
-            self._shadow.started(job)
+        if self._preemption_view is not None:
+            self._preemption_view.started(job)
         self._allocated += _gpu_milli(job)
 
     def ended(self, job: Job) -> None:
@@ -60,8 +60,8 @@ class Planner:
         self.stopped_for.pop(job.id, None)
         if self._forecast is not None:
             self._forecast.end(job.id)
-        if self._shadow is not None:
-            self._shadow.ended(job)
+        if self._preemption_view is not None:
+            self._preemption_view.ended(job)
         self._allocated -= _gpu_milli(job)
 
     # -- planning
@@ -99,8 +99,8 @@ class Planner:
         if not reservation.firm:
             self._yielding[job.id] = job
         self._keep(forecast, reservation)
-        if self._shadow is not None:
-            self._shadow.keep(reservation)
+        if self._preemption_view is not None:
+            self._preemption_view.keep(reservation)
         for id in plan.victims:
             victim = self.running[id]
             if victim.stopping_at is None:
@@ -117,8 +117,8 @@ class Planner:
             return False
         if self._forecast is not None:
             self._forecast.drop(job.id)
-        if self._shadow is not None:
-            self._shadow.let_go(reservation)
+        if self._preemption_view is not None:
+            self._preemption_view.let_go(reservation)
         for id in reservation.plan.victims:
             if self.to_stop.get(id) == job.id:
                 del self.to_stop[id]
@@ -173,14 +173,14 @@ class Planner:
                 self._keep(self._forecast, reservation)
         return self._forecast
 
-    def shadow(self) -> Shadow:
+    def preemption_view(self) -> PreemptionView:
         """The cluster as it is now, reservations included."""
         self._compare()
-        if self._shadow is None:
-            self._shadow = Shadow(self.engine, self.running.values())
+        if self._preemption_view is None:
+            self._preemption_view = PreemptionView(self.engine, self.running.values())
             for reservation in self.reservations.values():
-                self._shadow.keep(reservation)
-        return self._shadow
+                self._preemption_view.keep(reservation)
+        return self._preemption_view
 
     def _compare(self) -> None:
         """Look at the engine anew when its GPUs are not, in sum, what is thought: others took some, or added some."""

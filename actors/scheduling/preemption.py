@@ -15,7 +15,7 @@ from actorgrid.hotpath.capacity import Devices, Free
 
 from .job import Job
 from .planner import Planner
-from .preemption_view import Node
+from .preemption_view import NodeOccupancy
 from .reservation import Plan
 
 VICTIMS_MAX = 256
@@ -43,7 +43,7 @@ class _Search:
         assert job.ask is not None
         self.job, self.ask, self.now = job, job.ask, now
         self.planner = planner
-        self.nodes = planner.shadow().nodes
+        self.nodes = planner.preemption_view().nodes
         self.may_stop = {
             id: each for id, each in planner.running.items() if each.stopping_at is None and eligible(each)
         }
@@ -58,7 +58,7 @@ class _Search:
 
     def run(self) -> Plan | None:
         total = 0
-        offers: list[tuple[Cost, int, Node, tuple[Job, ...]]] = []
+        offers: list[tuple[Cost, int, NodeOccupancy, tuple[Job, ...]]] = []
         for node in self.nodes.values():
             self.counts[node.name] = found = node.members(self._left(node), self.ask, self.ask.gang)
             total += found
@@ -78,7 +78,7 @@ class _Search:
             return None
         return self._plan()
 
-    def _left(self, node: Node) -> Free:
+    def _left(self, node: NodeOccupancy) -> Free:
         """What would be free on *node* with the victims gone, less what others have reserved there."""
         free = self.free.get(node.name, node.free)
         others = [each for id, each in node.reserved.items() if id != self.job.id]
@@ -90,7 +90,7 @@ class _Search:
                 left.change(each.ask, indexes, -1)
         return left
 
-    def _offer(self, node: Node, offers: list[tuple[Cost, int, Node, tuple[Job, ...]]]) -> None:
+    def _offer(self, node: NodeOccupancy, offers: list[tuple[Cost, int, NodeOccupancy, tuple[Job, ...]]]) -> None:
         """Put the cheapest way to one more member on *node* among the offers."""
         here = [each for id, (each, _) in node.runs.items() if id in self.may_stop and id not in self.victims]
         if not here or self.counts[node.name] >= self.ask.gang:
@@ -103,7 +103,7 @@ class _Search:
         if best is not None:
             heapq.heappush(offers, (best[0], node.number, node, best[1]))
 
-    def _enough(self, node: Node, candidates: list[Job]) -> tuple[Job, ...] | None:
+    def _enough(self, node: NodeOccupancy, candidates: list[Job]) -> tuple[Job, ...] | None:
         """The first of *candidates* that make room for another member, without those that turn out not to matter."""
         left = self._left(node).copy()
         wanted = self.counts[node.name] + 1
@@ -124,7 +124,7 @@ class _Search:
         return tuple(taken)
 
     @staticmethod
-    def _shift(free: Free, node: Node, job: Job, sign: int) -> None:
+    def _shift(free: Free, node: NodeOccupancy, job: Job, sign: int) -> None:
         assert job.ask is not None
         for indexes in node.runs[job.id][1]:
             free.change(job.ask, indexes, sign)

@@ -1,7 +1,7 @@
 """The cluster as the search for victims sees it: who runs on each node, what is free there, what is reserved.
 
-The engine stays the truth: a shadow is read from ``engine.nodes()`` and then follows the scheduler's own starts and
-ends. When room comes free is the forecast's business, not the shadow's.
+The engine stays the truth: a view is read from ``engine.nodes()`` and then follows the scheduler's own starts and
+ends. When room comes free is the forecast's business, not the view's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from actorgrid.hotpath import NodeView, PlacementEngine
-from actorgrid.hotpath.capacity import Devices, Room
+from actorgrid.hotpath.capacity import Devices, NodeCapacity
 from actorgrid.hotpath.records import Shares
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .reservation import Reservation
 
 
-class Node(Room):
+class NodeOccupancy(NodeCapacity):
     """A node: what is free, who runs there, who has a reservation there."""
 
     __slots__ = ("rack", "reserved", "runs")
@@ -30,11 +30,11 @@ class Node(Room):
         self.reserved: dict[str, Reservation] = {}
 
 
-class Shadow:
+class PreemptionView:
     """All nodes, read from the engine; *running* are the jobs whose ends the scheduler will tell."""
 
     def __init__(self, engine: PlacementEngine, running: Iterable[Job]) -> None:
-        self.nodes = {view.name: Node(view, number) for number, view in enumerate(engine.nodes())}
+        self.nodes = {view.name: NodeOccupancy(view, number) for number, view in enumerate(engine.nodes())}
         for job in running:
             self._note(job)
 

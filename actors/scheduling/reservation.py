@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actorgrid.hotpath.capacity import Ask, Devices
+from actorgrid.hotpath.capacity import Devices, GangNeeds
 from actorgrid.hotpath.records import Shares
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Reservation:
     """
 
     job: Job
-    ask: Ask
+    ask: GangNeeds
     plan: Plan
     firm: bool = False
     nodes: dict[str, list[Devices]] = field(default_factory=dict)

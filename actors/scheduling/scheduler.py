@@ -1,7 +1,7 @@
 """Who starts when: takes requests and news of what ended, gives decisions. No clock, no I/O, never blocks.
 
 The policy ranks those who wait; the engine says what fits; the planner keeps reservations, so that what passes the
-first in the line does not delay it. A need that did not fit is not tried again until something was freed.
+first in the queue does not delay it. A need that did not fit is not tried again until something was freed.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 from actorgrid.errors import BadRequest, QueueFull, UnknownPlacement
 from actorgrid.hotpath import Placement, PlacementEngine, TimerWheel
-from actorgrid.hotpath.capacity import Ask
+from actorgrid.hotpath.capacity import GangNeeds
 
 from .dispatch import Dispatch
 from .gang_places import explain_places
 from .job import NO_TIMER, Job
-from .job_queue import Key, Lines, length_class
+from .job_queue import JobQueues, Key, length_class
 from .planner import Planner
 from .policies import SchedulingPolicy, find_policy
 from .preemption import plan_after_stopped
 from .request import Decision, Need, Preempt, Refuse, Request
-from .tenant_limits import Allowances, Limits
+from .tenant_limits import Limits, TenantLimits
 
 QUEUE_MAX = 100_000
 TICK_S = 0.001
@@ -56,9 +56,9 @@ class Scheduler:
         self.queue_max = queue_max
         self.waiting: dict[str, Job] = {}
         self.planner = Planner(engine)
-        self.allowances = Allowances()
+        self.tenant_limits = TenantLimits()
         self._translate = translate
-        self._lines = Lines(self.policy.levels)
+        self._queues = JobQueues(self.policy.levels)
         self._wheel: TimerWheel | None = None
         self._sequence = 0
         self._now = -math.inf
@@ -69,8 +69,8 @@ class Scheduler:
             engine,
             self.policy,
             self.planner,
-            self._lines,
-            self.allowances,
+            self._queues,
+            self.tenant_limits,
             clock_ns or (lambda: 0),
             self._started,
         )
@@ -172,12 +172,12 @@ class Scheduler:
         self.withdraw(request.id)
         self._sequence += 1
         job = Job(request, self._sequence, self._sequence, started_at)
-        job.ask = Ask(self._translate(job.need) or {}, apart=job.need.apart)
+        job.ask = GangNeeds(self._translate(job.need) or {}, apart=job.need.apart)
         job.begin(placement, started_at)
         job.stopping_at = stopping_at
         self.planner.refresh()
         self.planner.started(job)
-        self.allowances.hold(request.id, request.tenant, job.need)
+        self.tenant_limits.hold(request.id, request.tenant, job.need)
         self._dispatch.look_at_claims(request.tenant, self._now)
         if stopping_at is not None:
             self.planner.stopped_for[job.id] = stopped_for
@@ -189,17 +189,17 @@ class Scheduler:
         Nothing that runs is stopped. A job whose tenant has no room waits aside: it delays nobody, has no reservation,
         and is looked at again when something of that tenant ends or limits change.
         """
-        self.allowances.limit(limits, others)
+        self.tenant_limits.limit(limits, others)
         for job in self.waiting.values():
-            line = job.line
-            if line is not None and line.key != (key := self._key(job)):
-                self._lines.remove(job)
-                self._lines.add(job, key, line.arguments)
+            queue = job.queue
+            if queue is not None and queue.key != (key := self._key(job)):
+                self._queues.remove(job)
+                self._queues.add(job, key, queue.arguments)
         self._dispatch.limited(now)
 
     def gave_back(self, id: str) -> None:
         """What *id*, which does not run here, was counted for in the use of its tenant is counted no longer."""
-        self._dispatch.allowed(self.allowances.free(id))
+        self._dispatch.allowed(self.tenant_limits.free(id))
 
     def refresh(self, now: float) -> None:
         """Others changed the engine: everything is worth trying again, and reservations are made anew.
@@ -214,10 +214,10 @@ class Scheduler:
         self._start_over()
         promised, self._promised = self._promised, {}
         for job in sorted(promised.values(), key=lambda each: each.key):
-            if self.waiting.get(job.id) is job and job.line is not None:
+            if self.waiting.get(job.id) is job and job.queue is not None:
                 self._or_refuse(self._admit, job, now)
         for id in dict.fromkeys(self.planner.stopped_for.values()):
-            if id in self.waiting and self.waiting[id].line is not None:
+            if id in self.waiting and self.waiting[id].queue is not None:
                 self._resume(self.waiting[id], now)
 
     def rebind(self, engine: PlacementEngine, now: float) -> None:
@@ -225,7 +225,7 @@ class Scheduler:
 
         Promises stand until then, and who was told to stop is to be told by ``adopt``.
         """
-        self.allowances.clear()
+        self.tenant_limits.clear()
         self.engine = self.planner.engine = self._dispatch.engine = engine
         for job in list(self.planner.running.values()):
             self._cancel(job)
@@ -239,7 +239,7 @@ class Scheduler:
     def _start_over(self) -> None:
         """Nothing that was found out about the engine holds any more."""
         self.planner.refresh()
-        self._lines.renew(self._translate)
+        self._queues.renew(self._translate)
         self._dispatch.begin_anew()
 
     # -- deciding
@@ -275,18 +275,18 @@ class Scheduler:
     # -- answering
 
     def position(self, id: str) -> int | None:
-        """Place in the line, from 1; ``None`` for one that may not start yet, stands aside, or does not wait."""
+        """Place in the queue, from 1; ``None`` for one that may not start yet, stands aside, or does not wait."""
         mine = self.waiting.get(id)
-        if mine is None or mine.line is None or mine.line.held:
+        if mine is None or mine.queue is None or mine.queue.held:
             return None
         return 1 + sum(
-            other.line is not None and not other.line.held and other.key < mine.key for other in self.waiting.values()
+            other.queue is not None and not other.queue.held and other.key < mine.key for other in self.waiting.values()
         )
 
     def explain(self, id: str, now: float) -> dict[str, Any]:
         """Why *id* waits: the engine's ``explain`` for it, and
 
-        ``position``, of how many ``waiting`` in lines; ``waited_s``; ``depends_on`` and ``not_before``;
+        ``position``, of how many ``waiting`` in queues; ``waited_s``; ``depends_on`` and ``not_before``;
         ``reservation`` (``start``, ``None`` when nobody knows it, ``nodes``, and ``stopping``, who is being stopped for
         it); ``held_up_by``, who has reservations in its way; ``stands_aside``, whether its tenant's limits keep it out.
         Raises BadRequest when it does not wait.
@@ -298,13 +298,13 @@ class Scheduler:
         reservation = job.reservation
         report |= {
             "position": self.position(id),
-            "waiting": sum(other.line is not None for other in self.waiting.values()),
+            "waiting": sum(other.queue is not None for other in self.waiting.values()),
             "waited_s": job.waited_s(now),
             "depends_on": sorted(job.unmet),
             "not_before": None if job.timer_ready == NO_TIMER else job.not_before,
             "reservation": None,
             "held_up_by": [],
-            "stands_aside": job.line is not None and job.line.held,
+            "stands_aside": job.queue is not None and job.queue.held,
         }
         if reservation is not None:
             report["reservation"] = {
@@ -333,22 +333,22 @@ class Scheduler:
             return {"fits": False}
         report: dict[str, Any] = self.engine.explain(**arguments)
         if need.layout:
-            nodes, ask = list(self.planner.shadow().nodes.values()), Ask(arguments, apart=need.apart)
+            nodes, ask = list(self.planner.preemption_view().nodes.values()), GangNeeds(arguments, apart=need.apart)
             report |= explain_places(nodes, self.engine.nodes(), ask, arguments)
         return report
 
     # -- waiting
 
     def _enter(self, job: Job, now: float) -> None:
-        """Let *job* stand in its line, if nothing else is to come first. Raises what ``admit`` raises."""
+        """Let *job* stand in its queue, if nothing else is to come first. Raises what ``admit`` raises."""
         if job.unmet or job.timer_ready != NO_TIMER:
             return
         policy = self.policy
         job.level = policy.level(job, now)
         job.order = policy.order(job)
         key = self._key(job)
-        line = self._lines.get(key)
-        self._lines.add(job, key, self._translate(job.need) if line is None else line.arguments)
+        queue = self._queues.get(key)
+        self._queues.add(job, key, self._translate(job.need) if queue is None else queue.arguments)
         self._admit(job, now)
         if self.planner.stopped_for:
             self._resume(job, now)
@@ -360,11 +360,11 @@ class Scheduler:
 
     def _key(self, job: Job) -> Key:
         tenant, length = job.request.tenant, length_class(job.request.expected_s) if self.policy.uses_estimates else 0
-        return job.need, length, tenant if self.allowances.limits_of(tenant) is not None else ""
+        return job.need, length, tenant if self.tenant_limits.limits_of(tenant) is not None else ""
 
     def _admit(self, job: Job, now: float) -> None:
         # Nothing is promised to one that its tenant's limits keep out.
-        if self.allowances.has_room(job.request.tenant, job.need):
+        if self.tenant_limits.has_room(job.request.tenant, job.need):
             self.policy.admit(job, self.planner, now)
 
     def _or_refuse(self, step: Callable[[Job, float], None], job: Job, now: float) -> None:
@@ -378,7 +378,7 @@ class Scheduler:
     def _resume(self, job: Job, now: float) -> None:
         """Let *job* have the place again that others are being stopped for, after that was forgotten."""
         had = job.reservation
-        if not self.allowances.has_room(job.request.tenant, job.need):
+        if not self.tenant_limits.has_room(job.request.tenant, job.need):
             return
         if job.id in self.planner.stopped_for.values() and (had is None or not had.preempting):
             self.planner.resume(job, plan_after_stopped(self.planner, job, now) if had is None else None, now)
@@ -407,7 +407,7 @@ class Scheduler:
         self.engine.release(job.placement.id)
         self.planner.ended(job)
         job.end(now)
-        tenant = self.allowances.free(id)
+        tenant = self.tenant_limits.free(id)
         self._dispatch.freed(early)
         self._dispatch.allowed(tenant)
         return job
@@ -415,7 +415,7 @@ class Scheduler:
     def _started(self, job: Job, now: float) -> None:
         """Room is held for *job*: it waits no longer."""
         del self.waiting[job.id]
-        self.allowances.hold(job.id, job.request.tenant, job.need)
+        self.tenant_limits.hold(job.id, job.request.tenant, job.need)
         self._leave(job)
         self._watch(job, now)
 
@@ -471,11 +471,11 @@ class Scheduler:
     def _changed(self, job: Job, now: float) -> None:
         """What the policy says of *job* has changed by itself."""
         if job.placement is not None:
-            self._lines.freed()  # it may be stopped for others now
-        elif job.line is not None:
+            self._queues.freed()  # it may be stopped for others now
+        elif job.queue is not None:
             if self.policy.forgives(job, now):
                 job.forgive()
-            self._lines.move(job, self.policy.level(job, now))
-            self._lines.offer(job.line)
+            self._queues.move(job, self.policy.level(job, now))
+            self._queues.offer(job.queue)
             self._dispatch.entered(job, now)
         self._watch(job, now)

@@ -1,4 +1,4 @@
-"""How much each tenant may hold at once, and holds: what keeps those at their limit out of the line.
+"""How much each tenant may hold at once, and holds: what keeps those at their limit out of the queue.
 
 The scheduler steps around a tenant without room of its own; the guard that refuses is the ledger's (its quotas). Use
 is kept by id, so that hearing of a start or an end twice changes nothing.
@@ -36,7 +36,7 @@ def amounts_of(need: Need) -> Amounts:
     )
 
 
-class Allowances:
+class TenantLimits:
     """Limits and use by tenant. The tenant ``""`` is nobody: never limited, not counted."""
 
     def __init__(self) -> None:

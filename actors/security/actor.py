@@ -1,4 +1,4 @@
-"""The join door: the server that lets new hosts into the cluster, and makes and takes back the tokens they come with.
+"""The join server: lets new hosts into the cluster, and makes and takes back the tokens they come with.
 
 It listens on a port of its own (base port + 3), drives ``join_door.py`` over its sockets, has the ledger redeem what is
 right, and issues the certificate when this host has the authority's key. It keeps nothing that a restart could lose.
@@ -23,13 +23,13 @@ from ..ledger.client import LEADERLESS_S, LedgerClient
 from ..ledger.commands import create_join_token, redeem_join_token, revoke_join_token
 from ..ledger.messages import Applied, Query
 from .host_material import HostMaterial, load_material
-from .join_acceptor import JoinDoor, Redeem
-from .join_connection import Visitor
-from .join_log import VisitLog
-from .join_messages import VOTERS_MAX, Voter, Welcome
+from .join_acceptor import JoinAcceptor, Redeem
+from .join_connection import JoinConnection
+from .join_log import JoinLog
+from .join_messages import VOTERS_MAX, VoterAddress, Welcome
 from .messages import MakeJoinToken, RenewCertificate, RotateAuthority, ShowTrust, TakeBackJoinToken
 from .tls_contexts import door_context
-from .trust_maintainer import Keeping
+from .trust_maintainer import TrustMaintainer
 
 BACKLOG = 32
 TICK_S = 0.5
@@ -38,7 +38,7 @@ LISTENS = ("raft", "calls", "join", "https")
 """What a host of a cluster has to listen for."""
 
 
-class JoinDoorServer(Server):
+class JoinServer(Server):
     """See the head of the module."""
 
     name = "join_door"
@@ -46,18 +46,20 @@ class JoinDoorServer(Server):
     def start(self) -> None:
         """Listen. Raises PortInUse, KeyUnusable and what else is wrong with the host's key and certificate."""
         folder = self.host.paths.security_dir
-        place = self.host.place
-        assert place is not None, "only a host of a cluster has a join door"
+        enrolment = self.host.enrolment
+        assert enrolment is not None, "only a host of a cluster has a join port"
         material = load_material(folder, time())
         if material is None:
             raise KeyUnusable("this host has no certificate", asked=str(folder))
         self._use(material)
-        self._ledger = LedgerClient(self, lambda _: self._keeping.look(), self._ledger_applied, jobs="none")
-        self._keeping = Keeping(self, self._ledger, place.listens, place.address, material, self._use)
-        self._door = JoinDoor(self._find_token, self._taken, actorgrid.__version__)
-        self._visitors: dict[Visitor, None] = {}
-        self._visit_log = VisitLog()
-        self._listener = _listen(place.address, place.join_port)
+        self._ledger = LedgerClient(self, lambda _: self._maintainer.look(), self._ledger_applied, jobs="none")
+        self._maintainer = TrustMaintainer(
+            self, self._ledger, enrolment.listens, enrolment.address, material, self._use
+        )
+        self._acceptor = JoinAcceptor(self._find_token, self._taken, actorgrid.__version__)
+        self._connections: dict[JoinConnection, None] = {}
+        self._join_log = JoinLog()
+        self._listener = _listen(enrolment.address, enrolment.join_port)
         self.runtime.watch(self._listener.fileno(), self._accept)
         self.every(TICK_S, self._tick)
         self.spawn(self._ledger.start())
@@ -67,11 +69,11 @@ class JoinDoorServer(Server):
         self._context = door_context(material)
 
     def stop(self, reason: str) -> None:
-        """Close the door and every visit."""
+        """Close the port and every connection."""
         self.runtime.unwatch(self._listener.fileno())
         self._listener.close()
-        for visitor in list(self._visitors):
-            visitor.close()
+        for joining in list(self._connections):
+            joining.close()
 
     def peer_restarted(self, name: str) -> None:
         """Follow the ledger again when it comes back."""
@@ -83,18 +85,18 @@ class JoinDoorServer(Server):
 
     def _ledger_applied(self, message: Applied) -> None:
         if any(kind in ("trust", "member", "leader") for kind, _, _ in message.changes):
-            self._keeping.look()
+            self._maintainer.look()
 
-    # -- visitors
+    # -- connections
 
     def _accept(self) -> None:
         try:
             connection, address = self._listener.accept()
         except OSError as error:
-            self._note(f"a visitor to the join port was lost: {error}")
+            self._note(f"a connection to the join port was lost: {error}")
             return
         try:
-            visit = self._door.open(
+            exchange = self._acceptor.open(
                 str(address[0]),
                 self._material.bundle,
                 self._material.certificate,
@@ -106,26 +108,26 @@ class JoinDoorServer(Server):
             connection.close()
             return
         connection.setblocking(False)
-        visitor = Visitor(
+        joining = JoinConnection(
             self.runtime,
             connection,
             self._context,
-            visit,
+            exchange,
             time,
             self._redeem,
-            lambda gone: self._visitors.pop(gone),
+            lambda gone: self._connections.pop(gone),
             self._note,
         )
-        self._visitors[visitor] = None
+        self._connections[joining] = None
 
     def _note(self, text: str) -> None:
-        line = self._visit_log.note(self.runtime.monotonic(), text)
+        line = self._join_log.note(self.runtime.monotonic(), text)
         if line is not None:
             self.log.info("%s", line)
 
     def _tick(self) -> None:
-        for visitor in list(self._visitors):
-            visitor.tick()
+        for joining in list(self._connections):
+            joining.tick()
 
     def _find_token(self, token_id: str) -> dict[str, Any] | None:
         return self._ledger.join_tokens.get(token_id)
@@ -139,23 +141,23 @@ class JoinDoorServer(Server):
 
     # -- letting in
 
-    def _redeem(self, visitor: Visitor, asked: Redeem) -> None:
-        self.spawn(self._answer(visitor, asked))
+    def _redeem(self, joining: JoinConnection, asked: Redeem) -> None:
+        self.spawn(self._answer(joining, asked))
 
-    async def _answer(self, visitor: Visitor, asked: Redeem) -> None:
+    async def _answer(self, joining: JoinConnection, asked: Redeem) -> None:
         try:
             welcome = await self._let_in(asked)
         except ActorGridError as error:
             self._note(f"host {asked.claim.host_id} is not let in: {error}")
-            visitor.do(visitor.visit.refuse(error))
+            joining.do(joining.exchange.refuse(error))
         else:
             self.log.info("host %s is let in as node %d", welcome.host_id, welcome.node)
-            visitor.do(visitor.visit.welcome(welcome))
+            joining.do(joining.exchange.welcome(welcome))
 
     async def _let_in(self, asked: Redeem) -> Welcome:
-        authority = self._keeping.signing
+        authority = self._maintainer.signing
         if authority is None:
-            raise self._keeping.cannot(f"let host {asked.claim.host_id} in")
+            raise self._maintainer.cannot(f"let host {asked.claim.host_id} in")
         listens = asked.capabilities.listens
         for service in LISTENS:
             _check_place(service, listens.get(service, ""), asked.request.addresses)
@@ -182,7 +184,7 @@ class JoinDoorServer(Server):
             self._voters(status["voters"], status["leader"], asked.claim.host_id),
         )
 
-    def _voters(self, nodes: list[int], leader: str | None, but: str) -> tuple[Voter, ...]:
+    def _voters(self, nodes: list[int], leader: str | None, but: str) -> tuple[VoterAddress, ...]:
         """Whom the new host hears from first: the leader, then the other voters."""
         members = [
             member
@@ -191,7 +193,7 @@ class JoinDoorServer(Server):
         ]
         members.sort(key=lambda member: (member["host_id"] != leader, member["node"]))
         return tuple(
-            Voter(
+            VoterAddress(
                 member["host_id"],
                 member["node"],
                 member["addresses"]["raft"],
@@ -219,9 +221,9 @@ class JoinDoorServer(Server):
         )
         await self._ledger.propose(create_join_token(record, time()), leaderless_s=LEADERLESS_S)
         fields = ("id", "expires_at", "uses_max")
-        place = self.host.place
-        assert place is not None
-        return {"token": token.text, "join": place.listens["join"], **{name: record[name] for name in fields}}
+        enrolment = self.host.enrolment
+        assert enrolment is not None
+        return {"token": token.text, "join": enrolment.listens["join"], **{name: record[name] for name in fields}}
 
     @handles(TakeBackJoinToken)
     async def _take_back(self, request: TakeBackJoinToken) -> dict[str, Any]:
@@ -231,37 +233,37 @@ class JoinDoorServer(Server):
 
     @handles(ShowTrust)
     def _show_trust(self, _request: ShowTrust) -> dict[str, Any]:
-        return self._keeping.shown()
+        return self._maintainer.shown()
 
     @handles(RotateAuthority)
     async def _rotate(self, request: RotateAuthority) -> dict[str, Any]:
-        return await (self._keeping.call_off() if request.call_off else self._keeping.rotate())
+        return await (self._maintainer.call_off() if request.call_off else self._maintainer.rotate())
 
     @handles(RenewCertificate)
     def _renew(self, request: RenewCertificate) -> dict[str, Any]:
-        self._keeping.renew(request.new_key)
+        self._maintainer.renew(request.new_key)
         return {"valid_until": self._material.identity.valid_until_s}
 
     # -- how we are
 
     def metrics(self) -> dict[str, float]:
-        """Hosts let in, visits refused by reason, and how much time this host's certificate has left."""
+        """Hosts let in, exchanges refused by reason, and how much time this host's certificate has left."""
         figures = {
-            "join_visits": float(self._door.visits),
-            "join_welcomed_total": float(self._door.welcomed),
+            "join_visits": float(self._acceptor.exchanges),
+            "join_welcomed_total": float(self._acceptor.welcomed),
             "certificate_left_seconds": self._material.identity.valid_until_s - time(),
         }
-        for code, count in self._door.refused.items():
+        for code, count in self._acceptor.refused.items():
             figures[f"join_refused_{code}_total"] = float(count)
         return figures
 
     def status(self) -> dict[str, Any]:
         """Who comes, and whether this host can let anyone in."""
         return {
-            "visits": self._door.visits,
-            "welcomed": self._door.welcomed,
-            "refused": dict(self._door.refused),
-            "has_authority_key": self._keeping.signing is not None,
+            "visits": self._acceptor.exchanges,
+            "welcomed": self._acceptor.welcomed,
+            "refused": dict(self._acceptor.refused),
+            "has_authority_key": self._maintainer.signing is not None,
         }
 
 

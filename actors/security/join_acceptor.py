@@ -1,12 +1,13 @@
 """The member's side of a join: what is asked of a new host before the ledger hears of it.
 
-A visit costs the cluster nothing until everything about it is right: the token is known and in its time, the signature
-is that of its holder and over what came, the certificate request proves its key and asks for the host's own names only.
-Then, and once, the owner is told to redeem: to have the ledger count the use and enter the host, to issue the
-certificate, and to answer with ``welcome`` or ``refuse``. What is refused is counted by the error's name.
+An exchange costs the cluster nothing until everything about it is right: the token is known and in its time, the
+signature is that of its holder and over what came, the certificate request proves its key and asks for the host's own
+names only. Then, and once, the owner is told to redeem: to have the ledger count the use and enter the host, to issue
+the certificate, and to answer with ``welcome`` or ``refuse``. What is refused is counted by the error's name.
 
-No socket, clock or dice. Bounds: 16 visits at a time, 4 from one address; of each one message of 128 KiB, 10 s from the
-first byte of TLS until the claim is there, 30 s until the ledger has answered; few wrong tokens (``wrong_tokens.py``).
+No socket, clock or dice. Bounds: 16 exchanges at a time, 4 from one address; of each one message of 128 KiB, 10 s from
+the first byte of TLS until the claim is there, 30 s until the ledger has answered; few wrong tokens
+(``token_rate_limit.py``).
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ from .join_messages import (
     read_claim,
 )
 from .joiner import Close, Send
-from .token_rate_limit import WrongTokens, network_of
+from .token_rate_limit import TokenRateLimit, network_of
 from .trust_bundle import TrustBundle
 
-VISITS_MAX, VISITS_PER_SOURCE_MAX = 16, 4
+EXCHANGES_MAX, EXCHANGES_PER_SOURCE_MAX = 16, 4
 CLAIM_TIMEOUT_S, REDEEM_TIMEOUT_S = 10.0, 30.0
 
 
@@ -67,7 +68,7 @@ class Redeem:
     capabilities: Capabilities
 
 
-DoorInstruction = Send | Close | Redeem
+ExchangeInstruction = Send | Close | Redeem
 
 
 def examine(
@@ -86,8 +87,8 @@ def examine(
     return request, capabilities
 
 
-class JoinDoor:
-    """All visits of one member.
+class JoinAcceptor:
+    """All exchanges of one member.
 
     *find_token* gives the ledger's record of a token id, or ``None``; *taken* says which host (its id) has which
     address. ``refused`` counts by name of the error, ``welcomed`` the hosts let in.
@@ -100,32 +101,32 @@ class JoinDoor:
         software: str = "",
     ) -> None:
         self.find_token, self.taken, self.software = find_token, taken, software
-        self.wrong_tokens = WrongTokens()
+        self.token_rate_limit = TokenRateLimit()
         self.refused: Counter[str] = Counter()
         self.welcomed = 0
         self.sources: Counter[str] = Counter()
 
     def open(
         self, source: str, bundle: TrustBundle, certificate: x509.Certificate, nonce: bytes, now_s: float
-    ) -> JoinVisit:
-        """A visit from address *source*, to whom TLS will show *certificate*. *nonce*: 32 new random bytes.
+    ) -> JoinExchange:
+        """An exchange with address *source*, to whom TLS will show *certificate*. *nonce*: 32 new random bytes.
 
         Call it when the connection is accepted, before TLS. Raises Overloaded when there is no room: close it then.
         """
         network = network_of(source)
-        if self.visits >= VISITS_MAX or self.sources[network] >= VISITS_PER_SOURCE_MAX:
+        if self.exchanges >= EXCHANGES_MAX or self.sources[network] >= EXCHANGES_PER_SOURCE_MAX:
             self.refused["Overloaded"] += 1
-            raise Overloaded("too many hosts join at once", asked=source[:60], found=f"{self.visits}")
+            raise Overloaded("too many hosts join at once", asked=source[:60], found=f"{self.exchanges}")
         self.sources[network] += 1
-        return JoinVisit(self, source, bundle, certificate, nonce, now_s)
+        return JoinExchange(self, source, bundle, certificate, nonce, now_s)
 
     @property
-    def visits(self) -> int:
+    def exchanges(self) -> int:
         """How many there are now."""
         return self.sources.total()
 
     def left(self, source: str) -> None:
-        """A visit from *source* is over."""
+        """An exchange with *source* is over."""
         network = network_of(source)
         self.sources[network] -= 1
         if not self.sources[network]:
@@ -139,14 +140,14 @@ class _Stage(Enum):
     OVER = "over"
 
 
-class JoinVisit:
+class JoinExchange:
     """One connection, from when it was accepted. Call ``begin`` after the TLS handshake, then ``received``,
     ``tick``, ``closed``, and after a Redeem ``welcome`` or ``refuse``. ``now_s`` is of a clock that only goes forward,
     ``wall_s`` is seconds since the epoch."""
 
     def __init__(
         self,
-        door: JoinDoor,
+        acceptor: JoinAcceptor,
         source: str,
         bundle: TrustBundle,
         certificate: x509.Certificate,
@@ -154,59 +155,59 @@ class JoinVisit:
         now_s: float,
     ) -> None:
         assert len(nonce) == NONCE_BYTES
-        self._door, self._source, self._bundle, self._nonce = door, source, bundle, nonce
+        self._acceptor, self._source, self._bundle, self._nonce = acceptor, source, bundle, nonce
         self._server = digest(certificate)
         self._decoder = FrameDecoder(MESSAGE_BYTES_MAX)
         self._stage = _Stage.NEW
         self._deadline_s = now_s + CLAIM_TIMEOUT_S
 
-    def begin(self, now_s: float) -> list[DoorInstruction]:
+    def begin(self, now_s: float) -> list[ExchangeInstruction]:
         """TLS is up: say hello, or that too many wrong tokens came from there."""
-        door = self._door
+        acceptor = self._acceptor
         self._stage = _Stage.CLAIM
         try:
-            door.wrong_tokens.check(self._source, now_s)
+            acceptor.token_rate_limit.check(self._source, now_s)
         except Overloaded as error:
             return self._end(error)
         bundle = self._bundle
-        hello = Hello((VERSION_LOW, VERSION_HIGH), door.software, bundle.cluster_id, self._nonce, bundle)
+        hello = Hello((VERSION_LOW, VERSION_HIGH), acceptor.software, bundle.cluster_id, self._nonce, bundle)
         return [Send(encode(hello))]
 
-    def received(self, data: bytes, now_s: float, wall_s: float) -> list[DoorInstruction]:
+    def received(self, data: bytes, now_s: float, wall_s: float) -> list[ExchangeInstruction]:
         """Bytes came through TLS."""
         if self._stage is _Stage.OVER:
             return []
         try:
-            out: list[DoorInstruction] = []
+            out: list[ExchangeInstruction] = []
             for frame in self._decoder.feed(data):
                 if self._stage is not _Stage.CLAIM:
                     raise MalformedMessage("a joining host has one message", found=str(frame[0])[:40])
                 out += self._examine(read_claim(frame, self._nonce, self._server), now_s, wall_s)
             return out
         except (UnknownJoinToken, MalformedMessage, MalformedBody, FrameTooLarge) as error:
-            self._door.wrong_tokens.count(self._source, now_s)
+            self._acceptor.token_rate_limit.count(self._source, now_s)
             return self._end(error)
         except TrustError as error:
             return self._end(error)
 
-    def welcome(self, welcome: Welcome) -> list[DoorInstruction]:
-        """The ledger has let the host in. Nothing comes of it when the visit is over: the host comes again."""
+    def welcome(self, welcome: Welcome) -> list[ExchangeInstruction]:
+        """The ledger has let the host in. Nothing comes of it when the exchange is over: the host comes again."""
         if self._stage is not _Stage.LEDGER:
             return []
-        self._door.welcomed += 1
+        self._acceptor.welcomed += 1
         self._close()
         return [Send(encode(welcome)), Close()]
 
-    def refuse(self, error: ActorGridError) -> list[DoorInstruction]:
+    def refuse(self, error: ActorGridError) -> list[ExchangeInstruction]:
         """The ledger has not let the host in, or could not be asked."""
         return self._end(error) if self._stage is _Stage.LEDGER else []
 
-    def tick(self, now_s: float) -> list[DoorInstruction]:
+    def tick(self, now_s: float) -> list[ExchangeInstruction]:
         """Time has passed."""
         if self._stage is _Stage.OVER or now_s < self._deadline_s:
             return []
         if self._stage is _Stage.NEW:
-            self._door.refused["CallTimeout"] += 1
+            self._acceptor.refused["CallTimeout"] += 1
             self._close()
             return [Close()]
         if self._stage is _Stage.CLAIM:
@@ -223,21 +224,21 @@ class JoinVisit:
         """The connection is gone."""
         self._close()
 
-    def _examine(self, claim: JoinClaim, now_s: float, wall_s: float) -> list[DoorInstruction]:
-        record = self._door.find_token(claim.token_id)
-        request, capabilities = examine(claim, record, self._bundle.cluster_id, self._door.taken())
+    def _examine(self, claim: JoinClaim, now_s: float, wall_s: float) -> list[ExchangeInstruction]:
+        record = self._acceptor.find_token(claim.token_id)
+        request, capabilities = examine(claim, record, self._bundle.cluster_id, self._acceptor.taken())
         # The ledger looks again; here so that a token which cannot be redeemed costs no entry of the log.
         redeem(record, self._bundle.cluster_id, claim.host_id, request.fingerprint, wall_s)
         self._stage = _Stage.LEDGER
         self._deadline_s = now_s + REDEEM_TIMEOUT_S
         return [Redeem(claim, request, capabilities)]
 
-    def _end(self, error: ActorGridError) -> list[DoorInstruction]:
-        self._door.refused[error.code] += 1
+    def _end(self, error: ActorGridError) -> list[ExchangeInstruction]:
+        self._acceptor.refused[error.code] += 1
         self._close()
         return [Send(encode(Refused(error))), Close()]
 
     def _close(self) -> None:
         if self._stage is not _Stage.OVER:
             self._stage = _Stage.OVER
-            self._door.left(self._source)
+            self._acceptor.left(self._source)

@@ -1,4 +1,4 @@
-"""One connection to the join door: bytes of its socket through TLS to the visit, and answers the same way back."""
+"""One connection to the join port: bytes of its socket through TLS to the exchange, and answers the same way back."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from actorgrid.errors import PeerRefused
 from actorgrid.transports.peer.calls import Loop
 from actorgrid.transports.peer.tls import TlsPipe
 
-from .join_acceptor import DoorInstruction, JoinVisit, Redeem
+from .join_acceptor import ExchangeInstruction, JoinExchange, Redeem
 from .joiner import Close, Send
 
 RECEIVE_BYTES = 64 * 1024
 BYTES_IN_MAX = 256 * 1024
-"""Of TLS, from one visitor; one that sends more is cut off."""
+"""Of TLS, from one connection; one that sends more is cut off."""
 LINGER_S = 5.0
 """For the other side to take our last word."""
 
 
-class Visitor:
-    """Drives *visit* over *connection*. *redeem* is asked to carry out a Redeem, *gone* is told when it is over,
+class JoinConnection:
+    """Drives *exchange* over *connection*. *redeem* is asked to carry out a Redeem, *gone* is told when it is over,
     *note* what a person may want to read."""
 
     def __init__(
@@ -29,13 +29,13 @@ class Visitor:
         loop: Loop,
         connection: socket.socket,
         context: ssl.SSLContext,
-        visit: JoinVisit,
+        exchange: JoinExchange,
         wall_s: Callable[[], float],
-        redeem: Callable[[Visitor, Redeem], None],
-        gone: Callable[[Visitor], None],
+        redeem: Callable[[JoinConnection, Redeem], None],
+        gone: Callable[[JoinConnection], None],
         note: Callable[[str], None],
     ) -> None:
-        self.visit = visit
+        self.exchange = exchange
         self._loop, self._socket, self._wall_s = loop, connection, wall_s
         self._redeem, self._gone, self._note = redeem, gone, note
         self._pipe = TlsPipe(context, server_side=True)
@@ -46,8 +46,8 @@ class Visitor:
         self._closed = False
         loop.watch(connection.fileno(), self._readable)
 
-    def do(self, instructions: list[DoorInstruction]) -> None:
-        """Carry out what the visit said."""
+    def do(self, instructions: list[ExchangeInstruction]) -> None:
+        """Carry out what the exchange said."""
         for instruction in instructions:
             if self._closed:
                 return
@@ -67,14 +67,14 @@ class Visitor:
             self.close()
             return
         if not self._closed:
-            self.do(self.visit.tick(now_s))
+            self.do(self.exchange.tick(now_s))
 
     def close(self) -> None:
         """End it now."""
         if self._closed:
             return
         self._closed = True
-        self.visit.closed()
+        self.exchange.closed()
         self._loop.unwatch(self._socket.fileno())
         self._socket.close()
         self._gone(self)
@@ -98,7 +98,7 @@ class Visitor:
             if not self._shaken:
                 self._shaken = self._pipe.handshake()
                 if self._shaken:
-                    self.do(self.visit.begin(self._loop.monotonic()))
+                    self.do(self.exchange.begin(self._loop.monotonic()))
             while self._shaken and not self._closed:
                 text = self._pipe.read()
                 if text is None:
@@ -106,9 +106,9 @@ class Visitor:
                     return
                 if not text:
                     break
-                self.do(self.visit.received(text, self._loop.monotonic(), self._wall_s()))
+                self.do(self.exchange.received(text, self._loop.monotonic(), self._wall_s()))
         except PeerRefused as error:
-            self._note(f"a visitor to the join port: {error}")
+            self._note(f"a connection to the join port: {error}")
             self.close()
             return
         self._flush()

@@ -1,4 +1,5 @@
-"""What visitors of the join port did, in at most so many lines a minute, whoever knocks: the others are counted."""
+"""What those who connect to the join port did, in at most so many lines a minute, whoever knocks: the others are
+counted."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ LINES_MAX = 5
 PERIOD_S = 60.0
 
 
-class VisitLog:
+class JoinLog:
     """Says which lines to write. No clock of its own."""
 
     def __init__(self) -> None:

@@ -84,7 +84,7 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Voter:
+class VoterAddress:
     """Where a joined host finds a voter: its number in Raft, and HOST:PORT for Raft, for calls and for HTTP.
 
     ``fingerprint``: of its key, by which its links are known before the new host has the ledger.
@@ -118,7 +118,7 @@ class Welcome:
     node: int
     certificate: x509.Certificate
     bundle: TrustBundle
-    voters: tuple[Voter, ...]
+    voters: tuple[VoterAddress, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ def read_answer(frame: list[Any]) -> Hello | Welcome | Refused:
                 fields["node"],
                 read_certificate(fields["certificate"].encode()),
                 read_bundle(fields["bundle"]),
-                tuple(Voter(*row) for row in fields["voters"]),
+                tuple(VoterAddress(*row) for row in fields["voters"]),
             )
     except (KeyUnusable, BadRequest) as error:
         raise MalformedMessage(f"{kind}: {error.message}", found=error.found) from error

@@ -7,8 +7,8 @@ member showed in TLS is issued by one of them. What follows goes to a proven mem
 member's key has opened; and even that member is sent a signature, not the secret (``join_tokens.py``).
 
 Python's ``ssl`` has no exporter of keying material (RFC 8446, 7.5) to bind the claim to the channel. It is bound to the
-member's certificate and to a number the member has chosen for this visit instead; whoever would pass it on to another
-member cannot, because that one has another certificate.
+member's certificate and to a number the member has chosen for this exchange instead; whoever would pass it on to
+another member cannot, because that one has another certificate.
 
 No socket, clock or dice: events in, instructions out. At most 128 KiB of a message are held.
 """

@@ -1,4 +1,4 @@
-"""What the join door takes from other servers of its host."""
+"""What the join server takes from other servers of its host."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def ssl_contexts(material: HostMaterial) -> TlsContexts:
 
 
 def door_context(material: HostMaterial) -> ssl.SSLContext:
-    """A server that shows the host's certificate and asks for none: the join door. Raises KeyUnusable."""
+    """A server that shows the host's certificate and asks for none: the join server. Raises KeyUnusable."""
     context = _context(ssl.PROTOCOL_TLS_SERVER)
     _load(context, material.pem)
     return context

@@ -23,7 +23,7 @@ SOURCE, TOTAL = Rate(5.0, 0.1), Rate(50.0, 5.0)
 """Of join tokens."""
 
 
-class _Allowance:
+class _TokenBucket:
     """A bucket of tries that fills at its rate."""
 
     __slots__ = ("_burst", "_left", "_per_s", "_seen_s")
@@ -40,7 +40,7 @@ class _Allowance:
         self._left = max(0.0, self.left(now_s) - 1)
 
 
-class WrongTokens:
+class TokenRateLimit:
     """Counts wrong tokens by source (``network_of``; ``""`` counts in all only); *what* they are, for people.
 
     A wrong token costs one try. Of join tokens, an address has 5 tries and gets one back every 10 s, all together have
@@ -51,14 +51,14 @@ class WrongTokens:
     def __init__(self, what: str = "join tokens", source: Rate = SOURCE, total: Rate = TOTAL) -> None:
         self._what = what
         self._source_rate, self._total_rate = source, total
-        self._sources: OrderedDict[str, _Allowance] = OrderedDict()
-        self._total: _Allowance | None = None
+        self._sources: OrderedDict[str, _TokenBucket] = OrderedDict()
+        self._total: _TokenBucket | None = None
         self.wrong_total = 0
 
     def check(self, source: str, now_s: float) -> None:
         """Raises Overloaded when *source*, or all together, have shown too many wrong tokens lately."""
-        allowance = self._sources.get(network_of(source))
-        if allowance is not None and allowance.left(now_s) < 1:
+        bucket = self._sources.get(network_of(source))
+        if bucket is not None and bucket.left(now_s) < 1:
             raise Overloaded(
                 f"too many wrong {self._what} from this address",
                 asked=source[:60],
@@ -73,17 +73,17 @@ class WrongTokens:
         if source:
             self._count_source(network_of(source), now_s)
         if self._total is None:
-            self._total = _Allowance(self._total_rate, now_s)
+            self._total = _TokenBucket(self._total_rate, now_s)
         self._total.take(now_s)
 
     def _count_source(self, network: str, now_s: float) -> None:
-        allowance = self._sources.get(network)
-        if allowance is None:
-            allowance = self._sources[network] = _Allowance(self._source_rate, now_s)
+        bucket = self._sources.get(network)
+        if bucket is None:
+            bucket = self._sources[network] = _TokenBucket(self._source_rate, now_s)
             if len(self._sources) > SOURCES_MAX:
                 self._sources.popitem(last=False)
         self._sources.move_to_end(network)
-        allowance.take(now_s)
+        bucket.take(now_s)
 
 
 def network_of(source: str) -> str:

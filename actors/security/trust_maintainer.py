@@ -1,8 +1,8 @@
 """A host's share in keeping the cluster's trust, carried out: files, the ledger and the other servers of the host.
 
-It looks every few seconds and whenever the ledger's records of trust or members change, and does what ``keeper.py``
-says. Of several hosts with the authority's key the leader acts at once, the others one after the other a while later,
-so that usually one does, and somebody does when it cannot.
+It looks every few seconds and whenever the ledger's records of trust or members change, and does what
+``trust_policy.py`` says. Of several hosts with the authority's key the leader acts at once, the others one after the
+other a while later, so that usually one does, and somebody does when it cannot.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NETS = ("consensus", "links")
 """The servers that have links, or show the certificate otherwise."""
 
 
-class Keeping:
+class TrustMaintainer:
     """See the module. *changed* is told of material that is to be used from now on."""
 
     def __init__(

@@ -4,8 +4,8 @@ For itself: take the newer bundle, the certificate that was made for it and the 
 ask for a certificate in time; tell the ledger what it has. For the others, if it has the authority's key: issue what
 they ask for, send the key to voters that lack it, and take the next step of a rotation once all are ready.
 
-No file, socket, clock or dice: the owner carries the steps out (``keeping.py``), and asks again. Each step is refused
-by the ledger when somebody else was quicker, so that any number of hosts may do the same at once.
+No file, socket, clock or dice: the owner carries the steps out (``trust_maintainer.py``), and asks again. Each step is
+refused by the ledger when somebody else was quicker, so that any number of hosts may do the same at once.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from .environment import device_variables, host_tag, work_environment
 from .gang_environment import launcher_variables, rank_variables
 from .housekeeping import end_marked
 from .inputs import NOT_BROUGHT, Inputs
-from .lease_renewer import LeaseKeeper
+from .lease_renewer import LeaseRenewer
 from .linux import boot_id
 from .outcomes import (
     ASKED_TO_END,
@@ -93,7 +93,7 @@ class Attempts:
     """All attempts of this host that the ledger does not know the end of. At most ``work.max_attempts`` run."""
 
     def __init__(
-        self, server: Server, ledger: LedgerClient, zygote: ZygoteLink, keeper: LeaseKeeper, door: WorkDoor
+        self, server: Server, ledger: LedgerClient, zygote: ZygoteLink, renewer: LeaseRenewer, door: WorkDoor
     ) -> None:
         self._door = door
         self.started_total = 0
@@ -103,7 +103,7 @@ class Attempts:
         self._server = server
         self._ledger = ledger
         self._zygote = zygote
-        self._keeper = keeper
+        self._renewer = renewer
         self._tag = host_tag(server.host.paths.data_dir)
         self._boot = boot_id()
         self._inputs = Inputs(server)
@@ -220,8 +220,8 @@ class Attempts:
             self._renew(attempt, absence_s)
 
     def _renew(self, attempt: LiveAttempt, absence_s: float = 0.0) -> None:
-        if attempt.link is not None and self._keeper.lease.renewed_at is not None:
-            attempt.link.renew(self._keeper.lease.deadline(max(attempt.isolation_s, absence_s)))
+        if attempt.link is not None and self._renewer.lease.renewed_at is not None:
+            attempt.link.renew(self._renewer.lease.deadline(max(attempt.isolation_s, absence_s)))
 
     def strays(self) -> list[str]:
         """Attempts that live, or may live, and that the ledger holds no allocation for."""
@@ -265,7 +265,7 @@ class Attempts:
         attempt.stop_reason = stop_reason
         if late is not None:
             attempt.start_by, attempt.waits_for = late
-        self._keeper.hurry()
+        self._renewer.hurry()
         self._server.spawn(self._follow(attempt_id))
 
     async def _follow(self, attempt_id: str) -> None:
@@ -361,8 +361,8 @@ class Attempts:
         """Set up the folder and have the shim forked; ``False`` when it should not run at all."""
         attempt_id = attempt.directory.attempt_id
         while not self._stopping and not self._may_begin(attempt):
-            attempt.waits_for = self._keeper.lacks(attempt.isolation_s) if self.ledger_known else "the ledger"
-            await self._keeper.news()
+            attempt.waits_for = self._renewer.lacks(attempt.isolation_s) if self.ledger_known else "the ledger"
+            await self._renewer.news()
             if self._server.runtime.boottime() >= attempt.start_by:
                 return True
         if attempt.stop_reason in ASKED_TO_END and not attempt.directory.exists():
@@ -381,9 +381,9 @@ class Attempts:
             attempt.start_by = self._start_by()
             attempt.directory.create(self._spec(job, allocation, inputs))
             self._door.give(attempt.directory.credential_file, allocation)
-        if not self._keeper.may_start(attempt.isolation_s):
+        if not self._renewer.may_start(attempt.isolation_s):
             return True  # what it needs took its time
-        deadline = self._keeper.lease.deadline(attempt.isolation_s)
+        deadline = self._renewer.lease.deadline(attempt.isolation_s)
         attempt.waits_for = "its process to be forked"
         attempt.shim_pid = await self._zygote.fork(str(attempt.directory.path), deadline)
         self.started_total += not attempt.alive_here
@@ -418,7 +418,7 @@ class Attempts:
         if not self.ledger_known:
             return False  # from before our start: whether it is still wanted, the ledger says
         wanted = attempt.directory.attempt_id in self._ledger.allocations
-        return self._keeper.may_start(attempt.isolation_s) or not wanted
+        return self._renewer.may_start(attempt.isolation_s) or not wanted
 
     def _note_started(self, attempt: LiveAttempt) -> None:
         if not attempt.start_told:

@@ -45,7 +45,7 @@ class Inputs:
         digests = tuple(str(job[name]) for name in ("payload_digest", "stdin_digest") if job.get(name))
         blobs_dir: Path = self._server.host.paths.blobs_dir
         missing = tuple(digest for digest in digests if not (blobs_dir / digest).exists())
-        if missing and self._server.host.place is not None:
+        if missing and self._server.host.enrolment is not None:
             await self._server.call("links", FetchBlobs(missing), BRING_S)
         if job.get("kind") != "function":
             return {}
@@ -54,7 +54,7 @@ class Inputs:
     async def _result_of(self, job_id: str) -> str:
         """The result file of the attempt that decided a dependency (a command leaves none)."""
         here = self._here(job_id)
-        if self._server.host.place is None:
+        if self._server.host.enrolment is None:
             return str(here)
         # Asked also when there is a result here: it may be that of an attempt which was not the one that counted.
         record = await self._server.call("consensus", Query("job", {"job_id": job_id}))

@@ -31,7 +31,7 @@ AGES_KEPT_S = 60.0
 CONFIRM_S = 5.0
 
 
-class LeaseKeeper:
+class LeaseRenewer:
     """*on_turn* is called after each renewal, *on_open* when something may be started again.
 
     *patience* gives the least ``max_isolation_s`` of what runs here; *strays*, what lives here and is not in the

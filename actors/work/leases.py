@@ -38,7 +38,7 @@ from .core import (
 )
 from .environment import PYTHON, device_variables, enforcement, host_tag, work_environment
 from .housekeeping import end_marked
-from .lease_renewer import LeaseKeeper
+from .lease_renewer import LeaseRenewer
 from .shim_link import SPEC_VERSION, ShimLink
 from .work_door import WorkDoor
 from .worker_end import WorkerEnding, ending_of, read_lease, write_lease
@@ -57,7 +57,7 @@ class Leases:
     """The workers of this host's pools and the leases they serve."""
 
     def __init__(
-        self, server: Server, ledger: LedgerClient, zygote: ZygoteLink, keeper: LeaseKeeper, door: WorkDoor
+        self, server: Server, ledger: LedgerClient, zygote: ZygoteLink, renewer: LeaseRenewer, door: WorkDoor
     ) -> None:
         self._door = door
         pools = server.host.settings.work.pools
@@ -68,7 +68,7 @@ class Leases:
         self._server = server
         self._ledger = ledger
         self._zygote = zygote
-        self._keeper = keeper
+        self._renewer = renewer
         self._tag = host_tag(server.host.paths.data_dir)
         self._links: dict[str, ShimLink] = {}
         self._secrets: dict[str, str] = {}  # worker to the secret its next client must know
@@ -158,8 +158,8 @@ class Leases:
             return
         if worker.key is None:
             link.renew(self._unused_until())
-        elif self._keeper.lease.renewed_at is not None:
-            link.renew(self._keeper.lease.deadline(max(self._isolation_s(worker.lease_id), absence_s)))
+        elif self._renewer.lease.renewed_at is not None:
+            link.renew(self._renewer.lease.deadline(max(self._isolation_s(worker.lease_id), absence_s)))
 
     def _unused_until(self) -> float:
         return self._server.runtime.boottime() + float(self._server.host.settings.work.max_isolation_s)
@@ -214,7 +214,7 @@ class Leases:
 
         Raises UnknownAllocation, WorkerLost, Overloaded when no worker came free in time, or HostIsolated.
         """
-        await self._keeper.opened(ATTACH_WAIT_S)
+        await self._renewer.opened(ATTACH_WAIT_S)
         worker = self._pools.worker_of(lease_id)
         if worker is None:
             waiter = Waiter()

@@ -34,7 +34,7 @@ from .housekeeping import (
     remove_dead_sockets,
     remove_old_workers,
 )
-from .lease_renewer import LeaseKeeper
+from .lease_renewer import LeaseRenewer
 from .leases import TICK_S, Leases
 from .messages import (
     AttachLease,
@@ -72,10 +72,10 @@ class WorkerManager(Server):
         self._guard = guard_path(host.paths.work_sockets_dir, self._tag)
         self._zygote = ZygoteLink(runtime, self.log.warning, host.settings.work.containment, str(self._guard))
         self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="begun")
-        self._keeper = LeaseKeeper(self, self._ledger, self._renew, self._take_up_all, self._patience, self._strays)
+        self._renewer = LeaseRenewer(self, self._ledger, self._renew, self._take_up_all, self._patience, self._strays)
         self._door = WorkDoor(self)
-        self._attempts = Attempts(self, self._ledger, self._zygote, self._keeper, self._door)
-        self._leases = Leases(self, self._ledger, self._zygote, self._keeper, self._door)
+        self._attempts = Attempts(self, self._ledger, self._zygote, self._renewer, self._door)
+        self._leases = Leases(self, self._ledger, self._zygote, self._renewer, self._door)
         self._follows = False
         self._killed_escaped = 0
         self._attempts_in_turn, self._blobs_in_turn = InTurn(LOOKS_MAX), InTurn(LOOKS_MAX)
@@ -96,7 +96,7 @@ class WorkerManager(Server):
         self.every(CLEAN_S, self._clean)
         self._leases.tick()
         self.spawn(self._ledger.start())
-        self.spawn(self._keeper.run())
+        self.spawn(self._renewer.run())
 
     def stop(self, reason: str) -> None:
         """End all work, or leave it to the next start: as ``work.on_stop`` says, and always when that comes at once.
@@ -166,7 +166,7 @@ class WorkerManager(Server):
         for lease_id in self._leases.known():
             if lease_id not in self._ledger.allocations:
                 self._leases.disowned(lease_id)
-        self._keeper.look()
+        self._renewer.look()
 
     def _on_applied(self, message: Applied) -> None:
         for kind, identity, record in message.changes:
@@ -174,13 +174,13 @@ class WorkerManager(Server):
                 if record is None:
                     self._attempts.disowned(identity)
                     self._leases.disowned(identity)
-                    self._keeper.look()
+                    self._renewer.look()
                 else:
                     self._take_up(record)
             elif kind == "job" and record is not None:
                 self._attempts.follow_wishes(record)
             elif kind == "host" and identity == self.host.host_id:
-                self._keeper.look()
+                self._renewer.look()
 
     def _take_up_all(self) -> None:
         for allocation in list(self._ledger.allocations.values()):
@@ -191,7 +191,7 @@ class WorkerManager(Server):
             return
         if allocation["owner"]["kind"] == "attempt":
             self._attempts.ensure(allocation)  # it waits by itself until something may be started
-        elif self._keeper.may_start():
+        elif self._renewer.may_start():
             self._leases.ensure(allocation)
 
     # -- requests
@@ -324,11 +324,11 @@ class WorkerManager(Server):
             "workers_lost_total": float(self._leases.workers_lost_total),
             "zygote_restarts_total": float(self._zygote.restarts),
         }
-        age_s = self._keeper.age_s()
+        age_s = self._renewer.age_s()
         if age_s is not None:
             figures["lease_age_seconds"] = age_s
-            figures["lease_age_max_seconds"] = self._keeper.age_max_s() or 0.0
-        figures["lease_lapses_total"] = float(self._keeper.lease.lapses)
+            figures["lease_age_max_seconds"] = self._renewer.age_max_s() or 0.0
+        figures["lease_lapses_total"] = float(self._renewer.lease.lapses)
         for outcome, count in self._attempts.ended_total.items():
             figures[f"attempts_ended_{outcome}_total"] = float(count)
         for (pool, state), count in self._leases.counts().items():
@@ -347,8 +347,8 @@ class WorkerManager(Server):
             "zygote_pid": self._zygote.pid,
             "containment": None if self._zygote.containment is None else self._zygote.containment.to_plain(),
             "follows_ledger": self._follows,
-            "lease_age_s": self._keeper.age_s(),
-            "lease_age_max_s": self._keeper.age_max_s(),
-            "may_start": self._keeper.may_start(),
+            "lease_age_s": self._renewer.age_s(),
+            "lease_age_max_s": self._renewer.age_max_s(),
+            "may_start": self._renewer.may_start(),
             "killed_escaped_at_start": self._killed_escaped,
         }

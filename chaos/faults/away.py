@@ -18,13 +18,13 @@ WAYS = ("cut off", "deaf", "mute", STILL, STILL, ASKS, ASKS)
 class HostAway(Fault):
     """A host is cut off, one way or both, or stands still; one time in two it is back as the leader gives it up."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Away now, back later."""
-        node, way, lasts_us = _pick(cluster, dice), dice.choice(WAYS), self.duration_us(dice)
+        node, way, lasts_us = _pick(cluster, rng), rng.choice(WAYS), self.duration_us(rng)
         back_when_lost, late_us, still_us = (
-            dice.random() < 0.5,
-            dice.randrange(30 * MS),
-            dice.randrange(600, 2_500) * MS,
+            rng.random() < 0.5,
+            rng.randrange(30 * MS),
+            rng.randrange(600, 2_500) * MS,
         )
         if node is None or node.paused:
             return ""
@@ -41,14 +41,14 @@ class HostAway(Fault):
         return f"{node.name} {way}"
 
 
-def _pick(cluster: Cluster, dice: Random) -> Node | None:
+def _pick(cluster: Cluster, rng: Random) -> Node | None:
     """A host that only runs work and is there, nine times in ten: were it a voter, often nobody could decide."""
-    voter, which = dice.random() < 0.1, dice.random()
+    voter, which = rng.random() < 0.1, rng.random()
     leader, config = cluster.leader, cluster.config
     passes = cluster.world.network.passes
     here = [node for node in cluster.up if leader is not None and passes(node.name, leader.name)]
     learners = [node for node in here if node.id in config.learners and not node.paused]
-    return pick(cluster, dice, 0.0) if voter or not learners else learners[int(which * len(learners))]
+    return pick(cluster, rng, 0.0) if voter or not learners else learners[int(which * len(learners))]
 
 
 def _asks(cluster: Cluster, node: Node, still_us: int, lasts_us: int) -> None:

@@ -13,9 +13,9 @@ from .hosts import restart_later
 class SlowDisk(Fault):
     """Syncs take 5 to 60 times as long for a while."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Slow now, right later."""
-        node, slow = pick(cluster, dice), dice.choice((5.0, 20.0, 60.0))
+        node, slow = pick(cluster, rng), rng.choice((5.0, 20.0, 60.0))
         if node is None:
             return ""
         node.disk.slow = slow
@@ -23,16 +23,16 @@ class SlowDisk(Fault):
         def mend() -> None:
             node.disk.slow = 1.0
 
-        cluster.world.clock.after(self.duration_us(dice), mend)
+        cluster.world.clock.after(self.duration_us(rng), mend)
         return f"{node.name}: {slow:g} times slower"
 
 
 class FullDisk(Fault):
     """Nothing can be written for a while; the host goes down at its next write and starts when there is room."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Full now, room later."""
-        node, lasts_us = pick(cluster, dice), self.duration_us(dice)
+        node, lasts_us = pick(cluster, rng), self.duration_us(rng)
         if node is None:
             return ""
         node.disk.full = True
@@ -48,9 +48,9 @@ class FullDisk(Fault):
 class FailedSync(Fault):
     """The next fsync fails: the host is down until it boots anew, and nobody knows what of that write is there."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Fails at the next one."""
-        node, lasts_us = pick(cluster, dice), self.duration_us(dice)
+        node, lasts_us = pick(cluster, rng), self.duration_us(rng)
         if node is None:
             return ""
         node.disk.sync_fails = True
@@ -64,9 +64,9 @@ class FlippedBit(Fault):
     Never so many that a majority of the voters is gone: what they acknowledged would be lost by right.
     """
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Break one, if enough are whole."""
-        node = pick(cluster, dice, leader_share=0.2)
+        node = pick(cluster, rng, leader_share=0.2)
         config = cluster.config
         broken = sum(each.disk.broken for each in cluster.nodes.values())
         smallest = min(len(half) for half in (config.voters, config.voters_outgoing or config.voters))

@@ -23,7 +23,7 @@ class Injection:
     at_us: int
     fault: str
     strike: Strike
-    dice: Random
+    rng: Random
 
 
 class Fault(ABC):
@@ -38,23 +38,23 @@ class Fault(ABC):
         """What the trace calls it."""
         return type(self).__name__
 
-    def plan(self, seed: int, dice: Random, until_us: int) -> list[Injection]:
+    def plan(self, seed: int, rng: Random, until_us: int) -> list[Injection]:
         """All strikes of a run."""
         found: list[Injection] = []
-        at_us = dice.randrange(50, 2 * self.every_ms) * MS
+        at_us = rng.randrange(50, 2 * self.every_ms) * MS
         while at_us < until_us:
             own = stream(seed, f"{self.name}/{len(found)}")
             found.append(Injection(at_us, self.name, self.strike, own))
-            at_us += dice.randrange(self.every_ms // 2, 2 * self.every_ms) * MS
+            at_us += rng.randrange(self.every_ms // 2, 2 * self.every_ms) * MS
         return found
 
     @abstractmethod
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Do it now, and arrange for its end."""
 
-    def duration_us(self, dice: Random) -> int:
+    def duration_us(self, rng: Random) -> int:
         """How long this one lasts."""
-        return dice.randrange(*self.lasts_ms) * MS
+        return rng.randrange(*self.lasts_ms) * MS
 
 
 def set_trap(cluster: Cluster, traps: list[Trap], trap: Trap, lasts_us: int) -> None:
@@ -68,9 +68,9 @@ def set_trap(cluster: Cluster, traps: list[Trap], trap: Trap, lasts_us: int) -> 
     cluster.world.clock.after(lasts_us, disarm)
 
 
-def pick(cluster: Cluster, dice: Random, leader_share: float = 0.5) -> Node | None:
+def pick(cluster: Cluster, rng: Random, leader_share: float = 0.5) -> Node | None:
     """A host that runs: the leader with that probability, else any; None when all are down."""
-    chance, which = dice.random(), dice.random()
+    chance, which = rng.random(), rng.random()
     leader = cluster.leader
     if leader is not None and chance < leader_share:
         return leader

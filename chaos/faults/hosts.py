@@ -31,23 +31,23 @@ def cut_off(cluster: Cluster, node: Node, lasts_us: int, friend: int = 0) -> Non
 class Crash(Fault):
     """A host loses power and starts again; one time in eight, all of them do."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Down now, up later."""
-        everyone = dice.random() < 0.125
-        one = pick(cluster, dice)
+        everyone = rng.random() < 0.125
+        one = pick(cluster, rng)
         targets = cluster.up if everyone else [one] if one is not None else []
         for node in targets:
             node.crash("power off")
-            restart_later(cluster, node, self.duration_us(dice))
+            restart_later(cluster, node, self.duration_us(rng))
         return f"{' '.join(node.name for node in targets)}"
 
 
 class Pause(Fault):
     """A host stands still, then goes on and finds its mail."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Pause now, resume later."""
-        node = pick(cluster, dice)
+        node = pick(cluster, rng)
         if node is None or node.paused:
             return ""
         node.pause()
@@ -57,17 +57,17 @@ class Pause(Fault):
             if node.up and node.boots == life:
                 node.resume()
 
-        cluster.world.clock.after(self.duration_us(dice), resume)
+        cluster.world.clock.after(self.duration_us(rng), resume)
         return node.name
 
 
 class ClockSkew(Fault):
     """A host's timers run up to twice as fast or half as fast, and its wall clock jumps by up to a minute."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Wrong now, right later."""
-        node = pick(cluster, dice)
-        rate, skew_us = dice.choice((0.5, 0.7, 1.5, 2.0)), dice.randrange(-60, 61) * SECOND
+        node = pick(cluster, rng)
+        rate, skew_us = rng.choice((0.5, 0.7, 1.5, 2.0)), rng.randrange(-60, 61) * SECOND
         if node is None:
             return ""
         node.rate, node.skew_us = rate, skew_us
@@ -75,7 +75,7 @@ class ClockSkew(Fault):
         def mend() -> None:
             node.rate, node.skew_us = 1.0, 0
 
-        cluster.world.clock.after(self.duration_us(dice), mend)
+        cluster.world.clock.after(self.duration_us(rng), mend)
         return f"{node.name}: ticks of {rate:g} times their length, wall clock {skew_us / SECOND:+g} s"
 
 
@@ -93,14 +93,14 @@ class LeadersFall(Fault):
         self.within_ms = within_ms
         self.down_ms = down_ms
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Set the trap."""
 
         def spring(node: Node) -> None:
-            after_us = dice.randrange(self.within_ms * MS)
-            how = dice.choice(("crash", "crash", "alone", "one friend"))
-            down_us = dice.randrange(*self.down_ms) * MS
-            friend = dice.choice(sorted(cluster.nodes))
+            after_us = rng.randrange(self.within_ms * MS)
+            how = rng.choice(("crash", "crash", "alone", "one friend"))
+            down_us = rng.randrange(*self.down_ms) * MS
+            friend = rng.choice(sorted(cluster.nodes))
 
             def fall() -> None:
                 if not node.up:
@@ -116,7 +116,7 @@ class LeadersFall(Fault):
 
         if cluster.leader is not None:
             spring(cluster.leader)
-        set_trap(cluster, cluster.leader_hooks, spring, self.duration_us(dice))
+        set_trap(cluster, cluster.leader_hooks, spring, self.duration_us(rng))
         return "armed"
 
 
@@ -126,9 +126,9 @@ class CutOffAtCommit(Fault):
     Clients hear of the commit, its followers do not.
     """
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Set the trap; it springs once."""
-        lasts_us = self.duration_us(dice)
+        lasts_us = self.duration_us(rng)
 
         def spring(node: Node) -> None:
             cluster.commit_hooks.remove(spring)
@@ -142,9 +142,9 @@ class CutOffAtCommit(Fault):
 class OldLeader(Fault):
     """The leader's timers nearly stop and no other host hears it, but clients do: it leads on for itself."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Cut off now, back later."""
-        leader, lasts_us = cluster.leader, self.duration_us(dice)
+        leader, lasts_us = cluster.leader, self.duration_us(rng)
         if leader is None:
             return ""
         leader.rate = 8.0
@@ -160,11 +160,11 @@ class OldLeader(Fault):
 class VotersBlink(Fault):
     """Whoever votes in the next while loses power a moment later, and is back before the election is over."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Set the trap; it springs for one vote in two."""
 
         def spring(node: Node) -> None:
-            blinks, after_us, down_us = dice.random() < 0.5, dice.randrange(4 * MS), dice.randrange(1, 30) * MS
+            blinks, after_us, down_us = rng.random() < 0.5, rng.randrange(4 * MS), rng.randrange(1, 30) * MS
             if not blinks:
                 return
 
@@ -175,5 +175,5 @@ class VotersBlink(Fault):
 
             cluster.world.clock.after(after_us, fall)
 
-        set_trap(cluster, cluster.vote_hooks, spring, self.duration_us(dice))
+        set_trap(cluster, cluster.vote_hooks, spring, self.duration_us(rng))
         return "armed"

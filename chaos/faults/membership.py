@@ -14,15 +14,15 @@ from .fault import Fault, set_trap
 VOTERS_MIN, VOTERS_MAX = 3, 7
 
 
-def some_change(cluster: Cluster, dice: Random) -> list[ConfChange]:
+def some_change(cluster: Cluster, rng: Random) -> list[ConfChange]:
     """A change an operator might make: one voter more or less, a learner in or promoted, or two voters swapped."""
     config = cluster.config
     voters, learners = list(config.voters), list(config.learners)
     strangers = [id for id in cluster.nodes if id not in voters and id not in learners and cluster.nodes[id].up]
     # Hosts whose log is broken go first: voters that can never vote must not become a majority.
     leaving = [id for id in voters if cluster.nodes[id].disk.broken] or voters
-    kind = dice.choice(("learn", "promote", "remove", "demote", "swap", "join"))
-    which = dice.random()
+    kind = rng.choice(("learn", "promote", "remove", "demote", "swap", "join"))
+    which = rng.random()
 
     def one(ids: list[int]) -> int:
         return ids[int(which * len(ids))]
@@ -48,35 +48,35 @@ def some_change(cluster: Cluster, dice: Random) -> list[ConfChange]:
 class MembershipChange(Fault):
     """Whoever leads is asked for a change of the members."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Ask once."""
-        changes = some_change(cluster, dice)
+        changes = some_change(cluster, rng)
         return f"{changes}: {'taken' if cluster.change_members(changes) else 'not taken'}" if changes else ""
 
 
 class HastyOperator(Fault):
     """For a while, every new leader is asked for a change of the members at once, and again a moment later."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Wait for leaders."""
 
         def change() -> None:
-            cluster.change_members(some_change(cluster, dice))
+            cluster.change_members(some_change(cluster, rng))
 
         def ask(node: Node) -> None:
-            for delay_ms in (0, dice.randrange(1, 30), dice.randrange(1, 120)):
+            for delay_ms in (0, rng.randrange(1, 30), rng.randrange(1, 120)):
                 cluster.world.clock.after(delay_ms * MS, change)
 
-        set_trap(cluster, cluster.leader_hooks, ask, self.duration_us(dice))
+        set_trap(cluster, cluster.leader_hooks, ask, self.duration_us(rng))
         return "waits for leaders"
 
 
 class Transfer(Fault):
     """The leader is asked to hand over to another member."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Ask once."""
-        leader, which = cluster.leader, dice.random()
+        leader, which = cluster.leader, rng.random()
         if leader is None or leader.paused:
             return ""
         voters = leader.core.status().config.voters

@@ -26,13 +26,13 @@ def cut_for(cluster: Cluster, pairs: Sequence[tuple[str, str]], lasts_us: int) -
 class BadWeather(Fault):
     """For a while, messages get lost, come twice, come late and out of order."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """New shares of loss and doubling, a new slowness; then as before."""
         network = cluster.world.network
-        network.loss = dice.choice((0.0, 0.02, 0.1, 0.3))
-        network.doubling = dice.choice((0.0, 0.05, 0.3))
-        network.slow = dice.choice((1.0, 3.0, 20.0))
-        cluster.world.clock.after(self.duration_us(dice), lambda: self._over(cluster))
+        network.loss = rng.choice((0.0, 0.02, 0.1, 0.3))
+        network.doubling = rng.choice((0.0, 0.05, 0.3))
+        network.slow = rng.choice((1.0, 3.0, 20.0))
+        cluster.world.clock.after(self.duration_us(rng), lambda: self._over(cluster))
         return f"loss {network.loss:.0%}, doubling {network.doubling:.0%}, {network.slow:g} times slower"
 
     def _over(self, cluster: Cluster) -> None:
@@ -43,15 +43,15 @@ class BadWeather(Fault):
 class Partition(Fault):
     """For a while, some hosts do not hear some others: two groups, one host alone, one direction only, or a bridge."""
 
-    def strike(self, cluster: Cluster, dice: Random) -> str:
+    def strike(self, cluster: Cluster, rng: Random) -> str:
         """Cut, and mend later."""
-        shape = dice.choice(("halves", "alone", "deaf", "mute", "bridge"))
+        shape = rng.choice(("halves", "alone", "deaf", "mute", "bridge"))
         ids = list(cluster.nodes)
-        dice.shuffle(ids)
-        node = pick(cluster, dice, leader_share=0.7)
+        rng.shuffle(ids)
+        node = pick(cluster, rng, leader_share=0.7)
         one = node.id if node is not None else ids[0]
         rest = [id for id in ids if id != one]
-        half = [one, *rest[: dice.randrange(len(rest) or 1)]]
+        half = [one, *rest[: rng.randrange(len(rest) or 1)]]
         others = [id for id in ids if id not in half]
         pairs: list[tuple[int, int]] = []
         if shape == "halves":
@@ -65,5 +65,5 @@ class Partition(Fault):
         else:  # two groups that only one host sees both of
             left, right = rest[::2], rest[1::2]
             pairs = [pair for a in left for b in right for pair in ((a, b), (b, a))]
-        cut_for(cluster, [(f"n{a}", f"n{b}") for a, b in pairs], self.duration_us(dice))
+        cut_for(cluster, [(f"n{a}", f"n{b}") for a, b in pairs], self.duration_us(rng))
         return f"{shape} {half if shape == 'halves' else one}"

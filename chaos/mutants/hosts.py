@@ -42,7 +42,7 @@ class AcksBeforeSync(Node):
 class _TailLost(Disk):
     def recover(self) -> Image:
         image = super().recover()
-        lost = self._dice.randrange(4)
+        lost = self._rng.randrange(4)
         if lost and image.entries:
             del image.entries[-lost:]
             if image.hard_state is not None:

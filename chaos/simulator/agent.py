@@ -47,8 +47,8 @@ class Agent:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._dice = node.dice
-        self._asker = Asker(node.world, f"{node.name}/agent{node.boots}", node.hosts, node.dice)
+        self._rng = node.rng
+        self._asker = Asker(node.world, f"{node.name}/agent{node.boots}", node.hosts, node.rng)
         self._lease = self.lease_class(LEASE_MAX_S)
         self._read: tuple[bytes, float, int | None] | None = None  # under way: context, when asked, the index to reach
         self._reads = 0
@@ -61,7 +61,7 @@ class Agent:
         self._deadlines: dict[str, float] = {}
         self._registered = self._asked = False
         self.review()
-        node.later(self._dice.randrange(200 * MS), self._renew_when_due)
+        node.later(self._rng.randrange(200 * MS), self._renew_when_due)
 
     # -- events
 
@@ -185,7 +185,7 @@ class Agent:
 
     def _confirmed(self, _told: Told) -> None:
         self._confirming = False
-        self._node.later(self._dice.randrange(*DIES_US), self._look)
+        self._node.later(self._rng.randrange(*DIES_US), self._look)
 
     # -- attempts
 
@@ -243,8 +243,8 @@ class Agent:
         self._set_deadline(id)
         command = start_attempt(id, list(token), self._node.now)
         self._asker.write(command, lambda told: self._is_started(process, told))
-        outcome = "failed" if self._dice.random() < 0.1 else "succeeded"
-        runs_us = int(job["env"].get(RUNS_FOR, 0)) * MS or self._dice.randrange(*RUNS_US)
+        outcome = "failed" if self._rng.random() < 0.1 else "succeeded"
+        runs_us = int(job["env"].get(RUNS_FOR, 0)) * MS or self._rng.randrange(*RUNS_US)
         self._node.later(runs_us, lambda: self._process_ends(process, outcome))
 
     def _is_started(self, process: Process, told: Told) -> None:
@@ -265,8 +265,8 @@ class Agent:
                 self._node.world.trace.add(self._node.name, f"isolated: {id}")
                 self._deadlines[id] = math.inf  # it is being killed
                 self._node.world.tell(lambda checker, process=process: checker.killed(process))  # type: ignore[misc]
-                if self._dice.random() < HANGS:
-                    later_us = self._dice.randrange(*HANGS_US)
+                if self._rng.random() < HANGS:
+                    later_us = self._rng.randrange(*HANGS_US)
                     self._node.later(later_us, partial(self._process_ends, process, "lost", charge=False))
                 else:
                     self._process_ends(process, "lost", charge=False)
@@ -276,7 +276,7 @@ class Agent:
         self._granted.pop(id, None)
         process = self._processes.get(id)
         if process is not None:
-            self._node.later(self._dice.randrange(*DIES_US), partial(self._dies, process))
+            self._node.later(self._rng.randrange(*DIES_US), partial(self._dies, process))
 
     def _dies(self, process: Process) -> None:
         if process.attempt_id in self._processes:
@@ -292,9 +292,9 @@ class Agent:
             return
         self._gone(process)
         self._report(process.attempt_id, list(process.token), outcome, charge)
-        if self._dice.random() < 0.2:
+        if self._rng.random() < 0.2:
             self._node.later(
-                self._dice.randrange(*LATE_US),
+                self._rng.randrange(*LATE_US),
                 lambda: self._report(process.attempt_id, list(process.token), outcome, charge),
             )
 

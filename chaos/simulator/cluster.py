@@ -41,7 +41,7 @@ class Cluster:
         state = node_class.ledger_class()
         state.pass_over(1, 1)
         self._founding = Snapshot(1, 1, ConfState(founders[:voters], founders[voters:]), state.snapshot())
-        self._operator = Asker(world, "operator", self.ids, world.dice("operator"))
+        self._operator = Asker(world, "operator", self.ids, world.rng("operator"))
         self._retired: set[int] = set()
         world.on_leader = lambda id: self._spring(self.leader_hooks, id)
         world.on_vote = lambda id: self._spring(self.vote_hooks, id)

@@ -75,8 +75,8 @@ class Image:
 class Disk:
     """One host's disk. ``durable`` is what a crash at this moment surely leaves."""
 
-    def __init__(self, dice: Random) -> None:
-        self._dice = dice
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
         self.durable = Image()
         self._unsynced: list[Record] = []
         self.full = False
@@ -111,14 +111,14 @@ class Disk:
 
     def sync_time_us(self) -> int:
         """How long the next sync takes: 1 to 5 ms, one in fifty ten times that."""
-        took = self._dice.randrange(1_000, 5_000)
-        if self._dice.random() < 0.02:
+        took = self._rng.randrange(1_000, 5_000)
+        if self._rng.random() < 0.02:
             took *= 10
         return int(took * self.slow)
 
     def lose_unsynced(self) -> int:
         """A crash: a beginning of what was not synced survives, broken off within a record. Returns how many went."""
-        kept = self._dice.randrange(len(self._unsynced) + 1) if self._unsynced else 0
+        kept = self._rng.randrange(len(self._unsynced) + 1) if self._unsynced else 0
         for record in self._unsynced[:kept]:
             self.durable.take(record)
         gone = len(self._unsynced) - kept

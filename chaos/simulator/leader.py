@@ -51,7 +51,7 @@ class Leading:
         self._locks = LockExpiry()
         self._locks.lead(ledger.locks, node.monotonic)
         self._core.load(self._jobs, self._allocations, dict(ledger.hosts), node.now, dict(ledger.quotas.records))
-        self._asker = Asker(node.world, f"{node.name}/lead{node.boots}.{term}", node.hosts, node.dice)
+        self._asker = Asker(node.world, f"{node.name}/lead{node.boots}.{term}", node.hosts, node.rng)
         self._heard_of = self.heard_class()
         self._ticks = self._asked = 0
         self._asking: tuple[bytes, float, Picture] | None = None

@@ -66,7 +66,7 @@ class LockDoor:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.asker = Asker(node.world, f"{node.name}/door{node.boots}", node.hosts, node.dice)
+        self.asker = Asker(node.world, f"{node.name}/door{node.boots}", node.hosts, node.rng)
         self._waiting: dict[Connection, Waiting] = {}
         self._seen: set[Connection] = set()
         self._hung_up: set[Connection] = set()

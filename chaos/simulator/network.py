@@ -22,9 +22,9 @@ class Network:
     delays. At most 20,000 messages are under way: what comes on top is lost.
     """
 
-    def __init__(self, clock: Clock, dice: Random, delay_us: tuple[int, int] = (MS // 2, 3 * MS)) -> None:
+    def __init__(self, clock: Clock, rng: Random, delay_us: tuple[int, int] = (MS // 2, 3 * MS)) -> None:
         self._clock = clock
-        self._dice = dice
+        self._rng = rng
         self._delay_us = delay_us
         self._ends: dict[str, Deliver] = {}
         self._host: dict[str, str] = {}
@@ -69,9 +69,9 @@ class Network:
         """Carry *message*, perhaps. A cut stops it on either end: as it leaves, and as it would arrive."""
         copies = 1
         if self._host[sender] != self._host.get(receiver):
-            if not self.passes(sender, receiver) or (self.loss and self._dice.random() < self.loss):
+            if not self.passes(sender, receiver) or (self.loss and self._rng.random() < self.loss):
                 copies = 0
-            elif self.doubling and self._dice.random() < self.doubling:
+            elif self.doubling and self._rng.random() < self.doubling:
                 copies = 2
         if not copies or self._in_flight >= IN_FLIGHT_MAX:
             self.lost += 1
@@ -81,9 +81,9 @@ class Network:
             self._clock.after(self._delay(), lambda: self._arrive(sender, receiver, message))
 
     def _delay(self) -> int:
-        delay_us = self._dice.randrange(*self._delay_us)
-        if self._dice.random() < 0.01:
-            delay_us *= self._dice.randrange(2, 11)
+        delay_us = self._rng.randrange(*self._delay_us)
+        if self._rng.random() < 0.01:
+            delay_us *= self._rng.randrange(2, 11)
         return int(delay_us * self.slow)
 
     def _arrive(self, sender: str, receiver: str, message: Any) -> None:

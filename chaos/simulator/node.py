@@ -58,8 +58,8 @@ class Node:
         self.name = f"n{id}"
         self.host_id = f"host{id}"
         self.hosts = hosts
-        self.dice = world.dice(self.name)
-        self.disk = self.disk_class(world.dice(f"{self.name}/disk"))
+        self.rng = world.rng(self.name)
+        self.disk = self.disk_class(world.rng(f"{self.name}/disk"))
         self.up = False
         self.paused = False
         self.boots = 0
@@ -67,7 +67,7 @@ class Node:
         self.rate = 1.0
         self.skew_us = 0
         drift = world.timing.drift
-        self.pace = 1.0 + (world.dice(f"{self.name}/pace").uniform(-drift, drift) if drift else 0.0)
+        self.pace = 1.0 + (world.rng(f"{self.name}/pace").uniform(-drift, drift) if drift else 0.0)
         self.why_down = ""
         self.role = "follower"
         self.leader = 0
@@ -158,7 +158,7 @@ class Node:
             learners_a_tick=timing.learners_a_tick,
         )
         try:
-            self.core = self.core_class(config, self._storage, self.dice)
+            self.core = self.core_class(config, self._storage, self.rng)
         except LogCorrupted as error:
             self.disk.broken = True
             self.up, self.why_down = False, error.code
@@ -170,7 +170,7 @@ class Node:
             self.name,
             f"starts ({self.boots}): log to {image.last_index}, state of {self.ledger.index}, {image.hard_state}",
         )
-        self.later(self.dice.randrange(self._tick_us), self._tick)
+        self.later(self.rng.randrange(self._tick_us), self._tick)
         self.agent = self.agent_class(self)
         self.world.tell(lambda checker: checker.restored(self, self.ledger.index, self.ledger))
         self.pump()
@@ -405,7 +405,7 @@ class Node:
         for message in messages:
             self.world.sent(self, message)
             receiver = f"n{message.to}"
-            if not network.passes(self.name, receiver) and self.dice.random() < 0.25:
+            if not network.passes(self.name, receiver) and self.rng.random() < 0.25:
                 self.later(CUT_NOTICED_US, partial(self._unreachable, message.to))
             network.send(self.name, receiver, encode_message(message) if self.world.timing.in_bytes else message)
 

@@ -57,9 +57,9 @@ class Asker:
     At most 64 sessions at once.
     """
 
-    def __init__(self, world: World, name: str, hosts: Callable[[], Sequence[int]], dice: Random) -> None:
+    def __init__(self, world: World, name: str, hosts: Callable[[], Sequence[int]], rng: Random) -> None:
         self._world = world
-        self._dice = dice
+        self._rng = rng
         self.name = name
         self._hosts = hosts
         self._target = 0
@@ -114,9 +114,9 @@ class Asker:
             return
         hosts = self._hosts()
         if self._target not in hosts:
-            self._target = hosts[self._dice.randrange(len(hosts))]
+            self._target = hosts[self._rng.randrange(len(hosts))]
         self._world.network.send(self.name, f"n{self._target}", pending.ask)
-        pending.timer = self._world.clock.after(self._dice.randrange(*AGAIN_US), lambda: self._elsewhere(number))
+        pending.timer = self._world.clock.after(self._rng.randrange(*AGAIN_US), lambda: self._elsewhere(number))
 
     def _elsewhere(self, number: int) -> None:
         self._target = 0
@@ -130,7 +130,7 @@ class Asker:
             pending.timer.cancel()
         if told.retry:
             self._target = told.leader
-            pending.timer = self._world.clock.after(self._dice.randrange(*SOON_US), lambda: self._send(told.number))
+            pending.timer = self._world.clock.after(self._rng.randrange(*SOON_US), lambda: self._send(told.number))
             return
         del self._pending[told.number]
         pending.answer(told)

@@ -6,9 +6,9 @@ from random import Random
 
 
 def stream(seed: int, name: str) -> Random:
-    """The dice called *name* of this seed.
+    """The generator called *name* of this seed.
 
-    Each part of a run throws dice of its own, so that a fault left out does not change what another part draws: a
+    Each part of a run draws from one of its own, so that a fault left out does not change what another part draws: a
     failing plan can be shrunk. Seeded from text, which does not depend on the process (PYTHONHASHSEED).
     """
     return Random(f"{seed}/{name}")

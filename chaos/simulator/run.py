@@ -132,15 +132,15 @@ class _Run:
         self.steps = 0
         self._without = without
         self.world = World(seed, scenario.timing, checkers(), keep_trace)
-        dice = self.world.dice("scenario")
+        rng = self.world.rng("scenario")
         self._until_us = int(scenario.seconds * SECOND)
-        self.cluster = Cluster(self.world, node_class, dice.choice(scenario.voters), scenario.learners)
-        faults = [fault for fault in scenario.faults if not scenario.swarm or dice.random() < 0.5]
+        self.cluster = Cluster(self.world, node_class, rng.choice(scenario.voters), scenario.learners)
+        faults = [fault for fault in scenario.faults if not scenario.swarm or rng.random() < 0.5]
         self.plan = sorted(
             (
                 injection
                 for number, fault in enumerate(faults)
-                for injection in fault.plan(seed, self.world.dice(f"{fault.name}{number}"), self._until_us)
+                for injection in fault.plan(seed, self.world.rng(f"{fault.name}{number}"), self._until_us)
             ),
             key=lambda injection: injection.at_us,
         )
@@ -185,7 +185,7 @@ class _Run:
             self.world.clock.step()
 
     def _strike(self, number: int, injection: Injection) -> None:
-        said = injection.strike(self.cluster, injection.dice)
+        said = injection.strike(self.cluster, injection.rng)
         if said:
             self.world.trace.add("fault", f"#{number} {injection.fault}: {said}")
 

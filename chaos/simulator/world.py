@@ -55,7 +55,7 @@ class World:
     def __post_init__(self) -> None:
         self.clock = Clock()
         self.trace = Trace(self.clock, self.keep_trace)
-        self.network = Network(self.clock, self.dice("network"))
+        self.network = Network(self.clock, self.rng("network"))
         self.hosts: dict[int, Host] = {}
         self.on_leader: Callable[[int], None] = lambda id: None
         self.on_vote: Callable[[int], None] = lambda id: None
@@ -65,7 +65,7 @@ class World:
         self._print = blake2b(digest_size=8)
         self._led: set[tuple[int, int]] = set()
 
-    def dice(self, name: str) -> Random:
+    def rng(self, name: str) -> Random:
         """The dice called *name*."""
         return stream(self.seed, name)
 

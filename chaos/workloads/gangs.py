@@ -20,24 +20,24 @@ class GangsClient(Client):
     def next_call(self) -> None:
         """Submit, or cancel what was submitted last."""
         at = self.world.wall()
-        if self._last and self.dice.random() < 0.1:
+        if self._last and self.rng.random() < 0.1:
             self.write(self._last, cancel_job(self._last, self.name, at))
             self._last = ""
             return
         self._number += 1
         self._last = f"{self.name}-{self._number}"
-        share = SHARES[self.dice.randrange(len(SHARES))]
+        share = SHARES[self.rng.randrange(len(SHARES))]
         resources: dict[str, Any] = {"gpus": share / 1000, "gpu_count": 1, "gpu_milli": share, "cpu_milli": 500}
         if self._number % 3:
-            resources["gang"] = self.dice.randrange(2, 4)
-            if self.dice.random() < 0.4:
+            resources["gang"] = self.rng.randrange(2, 4)
+            if self.rng.random() < 0.4:
                 resources["spread"] = True
         job = {"job_id": self._last, "resources": resources, "retries_left": 3}
         self.write(self._last, submit_jobs([job], at))
 
     def thinking_us(self) -> int:
         """Jobs come slower than settings are read."""
-        return self.dice.randrange(100_000, 900_000)
+        return self.rng.randrange(100_000, 900_000)
 
 
 class Gangs(Workload):

@@ -22,17 +22,17 @@ class JobsClient(Client):
     def next_call(self) -> None:
         """Submit, or cancel what was submitted last."""
         at = self.world.wall()
-        if self._last and self.dice.random() < 0.1:
+        if self._last and self.rng.random() < 0.1:
             self.write(self._last, cancel_job(self._last, self.name, at))
             self._last = ""
             return
         jobs: list[dict[str, Any]] = []
-        for _ in range(self.dice.randrange(1, 3)):
+        for _ in range(self.rng.randrange(1, 3)):
             self._number += 1
             job_id = f"{self.name}-{self._number}"
-            after = [jobs[0]["job_id"]] if jobs and self.dice.random() < 0.3 else []
-            share = SHARES[self.dice.randrange(len(SHARES))]
-            count = 2 if share == 1000 and self.dice.random() < 0.3 else 1
+            after = [jobs[0]["job_id"]] if jobs and self.rng.random() < 0.3 else []
+            share = SHARES[self.rng.randrange(len(SHARES))]
+            count = 2 if share == 1000 and self.rng.random() < 0.3 else 1
             resources = {"gpus": count * share / 1000, "gpu_count": count, "gpu_milli": share, "cpu_milli": 500}
             jobs.append(
                 {"job_id": job_id, "resources": resources, "retries_left": 3, "depends_on": after, **self.terms()}
@@ -46,7 +46,7 @@ class JobsClient(Client):
 
     def thinking_us(self) -> int:
         """Jobs come slower than settings are read."""
-        return self.dice.randrange(100_000, 900_000)
+        return self.rng.randrange(100_000, 900_000)
 
 
 class Jobs(Workload):
@@ -60,12 +60,12 @@ class LongJobsClient(JobsClient):
 
     def terms(self) -> dict[str, Any]:
         """How long it runs, and how patient it is."""
-        runs_ms = self.dice.randrange(1_000, 12_000)
-        return {"max_isolation_s": self.dice.choice(PATIENCES_S), "env": {RUNS_FOR: str(runs_ms)}}
+        runs_ms = self.rng.randrange(1_000, 12_000)
+        return {"max_isolation_s": self.rng.choice(PATIENCES_S), "env": {RUNS_FOR: str(runs_ms)}}
 
     def thinking_us(self) -> int:
         """As many as the hosts can run."""
-        return self.dice.randrange(500_000, 2_000_000)
+        return self.rng.randrange(500_000, 2_000_000)
 
 
 class LongJobs(Workload):

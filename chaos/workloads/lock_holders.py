@@ -30,7 +30,7 @@ class HoldersClient(Client):
         super().__init__(cluster, name)
         self._cluster = cluster
         self._end = f"{name}/locks"
-        self._numbered = self.dice.random() < 0.8
+        self._numbered = self.rng.random() < 0.8
         self._owners = self._connection = self._asked = 0
         self._host = 0
         self._verb = ""  # what is asked on the connection that is open
@@ -51,14 +51,14 @@ class HoldersClient(Client):
         """A new owner, for one of three locks."""
         self._owners += 1
         self._busy, self._asked, self._token = True, 0, None
-        name = NAMES[self.dice.randrange(len(NAMES))]
-        stay = self.dice.random() < 0.3
+        name = NAMES[self.rng.randrange(len(NAMES))]
+        stay = self.rng.random() < 0.3
         self._terms = Terms(
             name,
             f"{self.name}.{self._owners}",
-            self.dice.choice((0.6, 1.5, 4.0)),
+            self.rng.choice((0.6, 1.5, 4.0)),
             slots=2 if name == "guarded_pair" else 1,
-            wait_s=self.dice.choice((0.0, 0.3, 0.3 if stay else 1.0)),
+            wait_s=self.rng.choice((0.0, 0.3, 0.3 if stay else 1.0)),
             stay=stay,
         )
         self._acquire()
@@ -77,29 +77,29 @@ class HoldersClient(Client):
         """On a new connection, which may break at any moment."""
         self._connection += 1
         hosts = self._cluster.ids()
-        if self._host not in hosts or self.dice.random() < 0.3:
-            self._host = hosts[self.dice.randrange(len(hosts))]
+        if self._host not in hosts or self.rng.random() < 0.3:
+            self._host = hosts[self.rng.randrange(len(hosts))]
         self._verb, self._sent_us = verb, self.world.now_us
         ask = LockAsk(self._connection, "acquire" if verb == "again" else verb, self._terms, self._token)
         self.world.network.send(self._end, f"n{self._host}", ask)
-        breaks = self.dice.random() < 0.4 and not self.stopped
-        after_us = self.dice.randrange(1, 400 if self.dice.random() < 0.5 else 15) * MS if breaks else PATIENCE_US
+        breaks = self.rng.random() < 0.4 and not self.stopped
+        after_us = self.rng.randrange(1, 400 if self.rng.random() < 0.5 else 15) * MS if breaks else PATIENCE_US
         self._patience = self.world.clock.after(after_us, self._cut)
 
     def _cut(self) -> None:
         """The connection breaks: the client knows now, its host a little later."""
-        node, number, noticed_us = self._cluster.nodes[self._host], self._connection, self.dice.randrange(150 * MS)
-        if self.dice.random() < 0.2:
-            noticed_us += self.dice.randrange(2 * SECOND)
+        node, number, noticed_us = self._cluster.nodes[self._host], self._connection, self.rng.randrange(150 * MS)
+        if self.rng.random() < 0.2:
+            noticed_us += self.rng.randrange(2 * SECOND)
         if node.up:
             node.later(noticed_us, lambda: node.lock_door.hung_up(self._end, number))
         verb, self._verb = self._verb, ""
         if verb == "acquire":
-            self.world.clock.after(self.dice.randrange(1, 60) * MS, self._acquire)
+            self.world.clock.after(self.rng.randrange(1, 60) * MS, self._acquire)
         elif verb == "renew" and self._ends_us is None:  # of what it was told after a wait
             self.world.clock.after(MS, self._acquire)
         else:
-            self.world.clock.after(self.dice.randrange(1, 60) * MS, self._renew)
+            self.world.clock.after(self.rng.randrange(1, 60) * MS, self._renew)
 
     def _told(self, _sender: str, told: LockTold) -> None:
         if told.number != self._connection or not self._verb:
@@ -143,7 +143,7 @@ class HoldersClient(Client):
         token = self._token
         assert token is not None, "what is held has a token"
         if self._ends_us is None:
-            self._ends_us = self.world.now_us + self.dice.randrange(50, 2_500) * MS
+            self._ends_us = self.world.now_us + self.rng.randrange(50, 2_500) * MS
         elif self.world.now_us >= self._until_us:
             return  # confirmed too late
         until_us = self._sent_us + int(self._terms.ttl_s * SECOND * (1 - DRIFT))
@@ -161,12 +161,12 @@ class HoldersClient(Client):
             return
         if self.world.now_us >= self._ends_us or self.stopped:
             self._give_back()
-        elif self.world.now_us < self._until_us and self.dice.random() < 0.97:  # else it is gone without a word
+        elif self.world.now_us < self._until_us and self.rng.random() < 0.97:  # else it is gone without a word
             self._renew_somehow()
 
     def _renew_somehow(self) -> None:
         """To ask again under the same owner is a renewal, too."""
-        if self.dice.random() < 0.7:
+        if self.rng.random() < 0.7:
             self._send("renew")
             return
         self._asked += 1

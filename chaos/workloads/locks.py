@@ -24,9 +24,9 @@ class LocksClient(Client):
     def next_call(self) -> None:
         """Renew or release what is held, else try for one of six locks; sometimes in line for it."""
         at = self.world.wall()
-        chance = self.dice.random()
-        if self._held and (len(self._held) >= HELD_MAX or self.dice.random() < 0.6):
-            name, owner = list(self._held)[int(self.dice.random() * len(self._held))]
+        chance = self.rng.random()
+        if self._held and (len(self._held) >= HELD_MAX or self.rng.random() < 0.6):
+            name, owner = list(self._held)[int(self.rng.random() * len(self._held))]
             if chance < 0.2:
                 self.write(name, renew_lock(name, owner, at, self._held[name, owner]))
                 return
@@ -34,8 +34,8 @@ class LocksClient(Client):
             if name in LASTING or chance < 0.6:
                 self.write(name, release_lock(name, owner, at, token))
                 return
-        name = (LASTING + EXPIRING)[int(self.dice.random() * 6)]
-        owner = f"{self.name}.{int(self.dice.random() * HELD_MAX)}"
+        name = (LASTING + EXPIRING)[int(self.rng.random() * 6)]
+        owner = f"{self.name}.{int(self.rng.random() * HELD_MAX)}"
         ttl_s = LASTING_S if name in LASTING else EXPIRING_S
         wait = name in EXPIRING and chance < 0.5
         self.write(name, acquire_lock(name, owner, ttl_s, at, wait=wait, slots=2 if name.endswith("pair") else 1))

@@ -16,8 +16,8 @@ class SettingsClient(Client):
 
     def next_call(self) -> None:
         """Half reads, half writes, of three keys."""
-        key = f"k{self.dice.randrange(KEYS)}"
-        if self.dice.random() < 0.5:
+        key = f"k{self.rng.randrange(KEYS)}"
+        if self.rng.random() < 0.5:
             self.read(key)
             return
         self._number += 1

@@ -16,8 +16,8 @@ class Client(ABC):
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.world = cluster.world
         self.name = name
-        self.dice = self.world.dice(name)
-        self.asker = Asker(self.world, name, cluster.ids, self.dice)
+        self.rng = self.world.rng(name)
+        self.asker = Asker(self.world, name, cluster.ids, self.rng)
         self.stopped = False
         self._think(0)
 
@@ -54,7 +54,7 @@ class Client(ABC):
 
     def thinking_us(self) -> int:
         """How long until the next call."""
-        return self.dice.randrange(5_000, 120_000)
+        return self.rng.randrange(5_000, 120_000)
 
     def _answered(self, call: Call, told: Told) -> None:
         answer = told.error if told.error is not None else told.result

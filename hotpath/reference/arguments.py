@@ -9,7 +9,7 @@ from typing import Any
 from actorgrid.errors import BadRequest
 
 from ..records import MAX_GANG, WHOLE_GPU_MILLI, Share
-from .score_table import Shape
+from .score_table import MemberNeeds
 
 Within = dict[str, frozenset[int]]
 
@@ -25,7 +25,9 @@ def number(value: Any, what: str) -> int:
     return found
 
 
-def shape_of(cpu: Any, memory: Any, gpu_count: Any, gpu_milli: Any, gpu_memory: Any, models: Collection[str]) -> Shape:
+def shape_of(
+    cpu: Any, memory: Any, gpu_count: Any, gpu_milli: Any, gpu_memory: Any, models: Collection[str]
+) -> MemberNeeds:
     """What one member asks for; all that ask for no device are alike. Raises BadRequest."""
     milli, count = number(gpu_milli, "gpu_milli"), number(gpu_count, "gpu_count")
     amounts = number(cpu, "cpu_milli"), number(memory, "memory_mib")
@@ -37,8 +39,8 @@ def shape_of(cpu: Any, memory: Any, gpu_count: Any, gpu_milli: Any, gpu_memory: 
             hint="give 1 to 1000 and say how many with gpu_count",
         )
     if not count:
-        return Shape(*amounts, 0, WHOLE_GPU_MILLI, 0, frozenset())
-    return Shape(*amounts, count, milli, device_memory, frozenset(models))
+        return MemberNeeds(*amounts, 0, WHOLE_GPU_MILLI, 0, frozenset())
+    return MemberNeeds(*amounts, count, milli, device_memory, frozenset(models))
 
 
 def gang_size(gang: Any) -> int:

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
-from ..capacity import ENDS_MAX, Ask, Devices, Free, Room
+from ..capacity import ENDS_MAX, Devices, Free, GangNeeds, NodeCapacity
 from ..records import NodeView, Shares
 
 
@@ -20,7 +20,9 @@ class _Span:
 
     __slots__ = ("ask", "awaited", "end", "expected_s", "id", "sequence", "shares", "start", "stopping")
 
-    def __init__(self, id: str, ask: Ask, shares: dict[int, list[Devices]], start: float, expected_s: float) -> None:
+    def __init__(
+        self, id: str, ask: GangNeeds, shares: dict[int, list[Devices]], start: float, expected_s: float
+    ) -> None:
         self.id = id
         self.ask = ask
         self.shares = shares
@@ -53,7 +55,7 @@ class _Span:
         return end
 
 
-class _Node(Room):
+class _Node(NodeCapacity):
     __slots__ = ("kept", "runs")
 
     def __init__(self, view: NodeView, number: int) -> None:
@@ -85,7 +87,7 @@ class Forecast:
     def begin(
         self,
         id: str,
-        ask: Ask,
+        ask: GangNeeds,
         shares: Shares,
         started_at: float,
         expected_s: float,
@@ -126,7 +128,7 @@ class Forecast:
     def reserve(
         self,
         id: str,
-        ask: Ask,
+        ask: GangNeeds,
         shares: Shares,
         start: float,
         expected_s: float,
@@ -153,7 +155,7 @@ class Forecast:
     # -- questions
 
     def earliest(
-        self, id: str, ask: Ask, now: float, duration_s: float, latest: float = math.inf, *, alone: bool = False
+        self, id: str, ask: GangNeeds, now: float, duration_s: float, latest: float = math.inf, *, alone: bool = False
     ) -> tuple[float, Shares, frozenset[str]] | None:
         """When *id* could first start, where, and which of those without a known end have to end before that there.
 
@@ -248,7 +250,7 @@ class Forecast:
         return tuple(self._nodes[number].name for number in found)
 
     def beside(
-        self, id: str, ask: Ask, names: Sequence[str], binding: Iterable[str] | None, now: float, end: float
+        self, id: str, ask: GangNeeds, names: Sequence[str], binding: Iterable[str] | None, now: float, end: float
     ) -> Shares:
         """What the *binding* reservations leave on these nodes to a single one from *now* to *end*.
 
@@ -340,7 +342,7 @@ class Forecast:
 class _Search:
     """One question under way: what would be free by the moment looked at, and how many members would fit where."""
 
-    def __init__(self, nodes: list[_Node], id: str | None, ask: Ask, duration_s: float) -> None:
+    def __init__(self, nodes: list[_Node], id: str | None, ask: GangNeeds, duration_s: float) -> None:
         self.nodes = nodes
         self.id = id  # whose own reservation does not count; None: no reservation does
         self.ask = ask

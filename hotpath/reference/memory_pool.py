@@ -44,8 +44,8 @@ from ..memory_records import (
     stale_move,
     whole_number,
 )
-from .memory_segments import CLEARING, PINNED, RESERVED, SLIDING, Node, Segments
-from .memory_window import NOTHING, Plan, plan_moves
+from .memory_segments import CLEARING, PINNED, RESERVED, SLIDING, SegmentNode, Segments
+from .memory_window import NOTHING, WindowPlan, plan_moves
 
 STATES = ("free", "used", "held", "held")
 
@@ -57,14 +57,14 @@ class Block:
     """
 
     __slots__ = ("_node", "_pool", "_serial")
-    _node: Node
+    _node: SegmentNode
     _pool: MemoryPool
     _serial: int
 
     def __init__(self) -> None:
         raise TypeError("a block comes from MemoryPool.allocate")
 
-    def _at(self) -> Node:
+    def _at(self) -> SegmentNode:
         if self._node.serial != self._serial:
             raise freed_already()
         return self._node
@@ -96,7 +96,7 @@ class Block:
         return f"Block(offset={self.offset}, size={self.size})"
 
 
-def _block(pool: MemoryPool, node: Node, serial: int) -> Block:
+def _block(pool: MemoryPool, node: SegmentNode, serial: int) -> Block:
     block = Block.__new__(Block)
     block._pool = pool
     block._node = node
@@ -109,7 +109,7 @@ class Blocks:
 
     __slots__ = ("_first_serial", "_nodes", "_pool")
     _pool: MemoryPool
-    _nodes: list[Node]
+    _nodes: list[SegmentNode]
     _first_serial: int
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class Move:
         "source",
     )
 
-    def __init__(self, pool: MemoryPool, node: Node, target: Node) -> None:
+    def __init__(self, pool: MemoryPool, node: SegmentNode, target: SegmentNode) -> None:
         self._pool = pool
         self._node = node
         self._serial = node.serial
@@ -209,7 +209,7 @@ class Defragmentation:
 
     __slots__ = ("_allowance", "_given", "_hole", "_moves_before", "_plan", "_planned", "_pool", "_total", "want_bytes")
 
-    def __init__(self, pool: MemoryPool, plan: Plan, want: int, allowance: int) -> None:
+    def __init__(self, pool: MemoryPool, plan: WindowPlan, want: int, allowance: int) -> None:
         self._pool = pool
         self._plan = pool._range.plan
         self._planned = plan.moves
@@ -235,8 +235,8 @@ class Defragmentation:
 
     def __next__(self) -> Move:
         pool, segments = self._pool, self._pool._range
-        node: Node | None = None
-        target: Node | None = None
+        node: SegmentNode | None = None
+        target: SegmentNode | None = None
         if segments.plan != self._plan:
             raise StopIteration
         if segments.plan_mode == CLEARING:
@@ -249,7 +249,7 @@ class Defragmentation:
                 segments.plan_open = False
         elif segments.plan_mode == SLIDING and segments.plan_open and segments.moves != self._moves_before:
             # The first hole of the window is where the next block goes.
-            hole: Node | None = segments.head
+            hole: SegmentNode | None = segments.head
             while hole is not None and not (hole.state == PINNED and hole.offset >= segments.plan_from):
                 hole = hole.after
             if hole is not None:

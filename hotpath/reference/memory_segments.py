@@ -26,7 +26,7 @@ def lowest(bits: int) -> int:
     return (bits & -bits).bit_length() - 1
 
 
-class Node:
+class SegmentNode:
     """A segment; sizes in units of the alignment."""
 
     __slots__ = ("after", "before", "bin_after", "bin_before", "link", "offset", "serial", "size", "state")
@@ -36,11 +36,11 @@ class Node:
         self.size = size
         self.serial = 0  # of the block or reservation that is here
         self.state = FREE
-        self.before: Node | None = None
-        self.after: Node | None = None
-        self.bin_before: Node | None = None
-        self.bin_after: Node | None = None
-        self.link: Node | None = None  # the other end of an uncommitted move
+        self.before: SegmentNode | None = None
+        self.after: SegmentNode | None = None
+        self.bin_before: SegmentNode | None = None
+        self.bin_after: SegmentNode | None = None
+        self.link: SegmentNode | None = None  # the other end of an uncommitted move
 
     @property
     def is_hole(self) -> bool:
@@ -55,7 +55,7 @@ class Segments:
         self.units = units
         self.top_bits = 0
         self.sub_bits = [0] * 64
-        self.bins: list[Node | None] = [None] * 1024
+        self.bins: list[SegmentNode | None] = [None] * 1024
         self.used = self.peak = self.live = self.holes = 0
         self.serial = self.moves = self.moved = 0
         self.plan = 0  # number of the last defragmentation
@@ -63,18 +63,18 @@ class Segments:
         self.plan_open = False  # it may give more moves
         self.plan_from = self.plan_to = 0
         self.reserved = self.pinned = 0
-        self.head = Node(0, units)
+        self.head = SegmentNode(0, units)
         self.insert(self.head)
 
-    def __iter__(self) -> Iterator[Node]:
-        node: Node | None = self.head
+    def __iter__(self) -> Iterator[SegmentNode]:
+        node: SegmentNode | None = self.head
         while node is not None:
             yield node
             node = node.after
 
     # Holes, by size.
 
-    def insert(self, node: Node) -> None:
+    def insert(self, node: SegmentNode) -> None:
         """List *node* as a hole."""
         at = bin_of(node.size)
         node.state = FREE
@@ -87,7 +87,7 @@ class Segments:
         self.bins[at] = node
         self.holes += 1
 
-    def remove(self, node: Node) -> None:
+    def remove(self, node: SegmentNode) -> None:
         """Take a hole off its list."""
         if node.bin_after is not None:
             node.bin_after.bin_before = node.bin_before
@@ -102,7 +102,7 @@ class Segments:
                     self.top_bits &= ~(1 << (at >> 4))
         self.holes -= 1
 
-    def pick(self, at: int, n: int, high: bool, most: int) -> Node | None:
+    def pick(self, at: int, n: int, high: bool, most: int) -> SegmentNode | None:
         """Of the first *most* holes of a bin (-1: of all) that are large enough, the one nearest to that end."""
         node, best = self.bins[at], None
         while node is not None and most:
@@ -112,7 +112,7 @@ class Segments:
             node = node.bin_after
         return best
 
-    def find(self, n: int, high: bool) -> Node | None:
+    def find(self, n: int, high: bool) -> SegmentNode | None:
         """A hole of at least *n* units; None only when there is none."""
         at = bin_of(n)
         top = at >> 4
@@ -142,7 +142,7 @@ class Segments:
 
     # Blocks.
 
-    def carve(self, n: int) -> Node | None:
+    def carve(self, n: int) -> SegmentNode | None:
         """A segment of *n* units out of a hole, for the caller to say what it is; None: no hole is large enough."""
         high = self.live > 0 and n > LARGE * self.used // self.live
         hole = self.find(n, high)
@@ -152,7 +152,7 @@ class Segments:
         if hole.size == n:
             return hole
         hole.size -= n
-        block = Node(hole.offset, n)
+        block = SegmentNode(hole.offset, n)
         if high:
             block.offset = hole.offset + hole.size
             self.between(hole, block, hole.after)
@@ -162,7 +162,7 @@ class Segments:
         self.insert(hole)
         return block
 
-    def between(self, before: Node | None, node: Node, after: Node | None) -> None:
+    def between(self, before: SegmentNode | None, node: SegmentNode, after: SegmentNode | None) -> None:
         """Link *node* in between two neighbours."""
         node.before, node.after = before, after
         if before is not None:
@@ -172,7 +172,7 @@ class Segments:
         if after is not None:
             after.before = node
 
-    def take(self, n: int) -> Node | None:
+    def take(self, n: int) -> SegmentNode | None:
         """A new block of *n* units; None: no hole is large enough."""
         node = self.carve(n)
         if node is None:
@@ -185,7 +185,7 @@ class Segments:
         self.peak = max(self.peak, self.used)
         return node
 
-    def give_back(self, node: Node) -> None:
+    def give_back(self, node: SegmentNode) -> None:
         """Make a hole of a block; a move of it is cancelled."""
         if node.link is not None:
             self.drop_reservation(node.link)
@@ -193,7 +193,7 @@ class Segments:
         self.used -= node.size
         self.release(node)
 
-    def release(self, node: Node) -> None:
+    def release(self, node: SegmentNode) -> None:
         """Make a hole of a segment, and one of it and the holes beside it."""
         pin = self.plan_mode != NO_PLAN and self.plan_from <= node.offset < self.plan_to
         for hole in (node.before, node.after):
@@ -223,7 +223,7 @@ class Segments:
 
     # Moves.
 
-    def reserve(self, node: Node, target: Node) -> None:
+    def reserve(self, node: SegmentNode, target: SegmentNode) -> None:
         """Let *target* be the place that the block *node* is to move to."""
         self.serial += 1
         self.reserved += target.size
@@ -232,7 +232,7 @@ class Segments:
         target.link = node
         node.link = target
 
-    def drop_reservation(self, target: Node) -> None:
+    def drop_reservation(self, target: SegmentNode) -> None:
         """Make a hole of the target of a move that will not be."""
         assert target.link is not None, "a reserved segment is the target of a move"
         target.link.link = None
@@ -240,7 +240,7 @@ class Segments:
         self.reserved -= target.size
         self.release(target)
 
-    def swap_places(self, block: Node, target: Node) -> None:
+    def swap_places(self, block: SegmentNode, target: SegmentNode) -> None:
         """Let a block and its target change places in the order of addresses."""
         if target.after is block or block.after is target:
             # Neighbours: the two keep the stretch between them; sizes may differ when sliding.
@@ -263,7 +263,7 @@ class Segments:
 
     def end_plan(self) -> None:
         """Cancel what is uncommitted and give the window's holes back to ``carve``."""
-        node: Node | None = self.head
+        node: SegmentNode | None = self.head
         while node is not None and self.reserved:
             after = node.after
             if node.state == RESERVED:

@@ -9,7 +9,7 @@ from bisect import insort
 from collections import deque
 from typing import NamedTuple
 
-from .memory_segments import CLEARING, FREE, PINNED, SLIDING, USED, Node, Segments
+from .memory_segments import CLEARING, FREE, PINNED, SLIDING, USED, SegmentNode, Segments
 
 CHARGE_SHIFT = 16  # a move costs as much as the pool's size >> this
 WIDE = 8  # largest holes that planning knows one by one
@@ -17,11 +17,11 @@ WORK = 16  # segments looked at by planning, for each there is
 WORK_LEAST = 4096
 WORK_SHARE = 8  # part of it for each size when the largest hole is wanted
 
-Planned = tuple[Node, Node, int]
+Planned = tuple[SegmentNode, SegmentNode, int]
 """A block, its target, and the target's serial."""
 
 
-class Plan(NamedTuple):
+class WindowPlan(NamedTuple):
     """The moves within the bound; what the whole hole costs, and how large it is, in units."""
 
     moves: list[Planned]
@@ -29,10 +29,10 @@ class Plan(NamedTuple):
     hole: int
 
 
-NOTHING = Plan([], 0, 0)
+NOTHING = WindowPlan([], 0, 0)
 
 
-def plan_moves(segments: Segments, want: int, most: int, overlap: bool, best: bool) -> Plan:
+def plan_moves(segments: Segments, want: int, most: int, overlap: bool, best: bool) -> WindowPlan:
     """Plan one window of *want* units, or of as much as can be had up to that; *best*: do not insist on it."""
     order = list(segments)
     work = max(WORK_LEAST, WORK * len(order))
@@ -51,7 +51,7 @@ def plan_moves(segments: Segments, want: int, most: int, overlap: bool, best: bo
     return NOTHING
 
 
-def _plan_window(segments: Segments, want: int, most: int, order: list[Node], work: int) -> Plan | None:
+def _plan_window(segments: Segments, want: int, most: int, order: list[SegmentNode], work: int) -> WindowPlan | None:
     """Try the runs of segments that span *want* units, cheapest first."""
     windows = []
     wide: list[tuple[int, int]] = []  # the largest holes: size (negative: largest first) and position
@@ -92,11 +92,11 @@ def _plan_window(segments: Segments, want: int, most: int, order: list[Node], wo
             break
         planned = _clear(segments, order[first:last])
         if planned is not None:
-            return Plan(_within(segments, planned, most), moved, want)
+            return WindowPlan(_within(segments, planned, most), moved, want)
     return None
 
 
-def _clear(segments: Segments, window: list[Node]) -> list[Planned] | None:
+def _clear(segments: Segments, window: list[SegmentNode]) -> list[Planned] | None:
     """Reserve a place outside of the window for every block in it, largest first; or leave all as it was."""
     holes = [node for node in window if node.state == FREE]
     for hole in holes:
@@ -135,7 +135,7 @@ def _within(segments: Segments, planned: list[Planned], most: int) -> list[Plann
     return kept
 
 
-def _plan_slide(segments: Segments, want: int, order: list[Node]) -> Plan:
+def _plan_slide(segments: Segments, want: int, order: list[SegmentNode]) -> WindowPlan:
     """Choose the cheapest stretch with *want* units of holes in it, to be closed up towards its beginning."""
     last = opened = moved = blocks = 0
     charge = segments.units >> CHARGE_SHIFT
@@ -169,4 +169,4 @@ def _plan_slide(segments: Segments, want: int, order: list[Node]) -> Plan:
     segments.plan_open = True
     segments.plan_from = window[0].offset
     segments.plan_to = window[-1].offset + window[-1].size
-    return Plan([], best[3], want)
+    return WindowPlan([], best[3], want)

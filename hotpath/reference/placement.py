@@ -35,7 +35,7 @@ from ..records import (
 from ..typical_mix import DEFAULT_MIX, check_mix
 from .arguments import Limits, Within, gang_size, number, shape_of
 from .model_price import PRICED_FOR
-from .score_table import Gpu, Mix, Node, Shape, as_good_as, choose, score, usable
+from .score_table import Gpu, MemberNeeds, MixPrices, ScoredNode, as_good_as, choose, score, usable
 
 SHAPES_REMEMBERED = 256
 
@@ -82,15 +82,17 @@ class PlacementEngine:
     def __init__(self, policy: str = "completion", rng: Callable[[int], int] | None = None) -> None:
         self._policy = policy_number(policy)
         self._rng = rng or _SplitMix()
-        self._slots: list[Node | None] = []
+        self._slots: list[ScoredNode | None] = []
         self._by_name: dict[str, int] = {}
-        self._held: dict[int | str, tuple[Shares, Shape]] = {}
+        self._held: dict[int | str, tuple[Shares, MemberNeeds]] = {}
         self._racks: dict[str, None] = {}  # all ever told, in order
         self._next_id = 1
         self._typical: tuple[TypicalTask, ...] = ()
-        self._mix = Mix(DEFAULT_MIX)
+        self._mix = MixPrices(DEFAULT_MIX)
         self._largest = (0, 0)  # CPU and GPUs of a node, ever
-        self._scores: dict[Shape, dict[int, tuple[int, int]]] = {}  # of each slot: the node's version, and its score
+        self._scores: dict[
+            MemberNeeds, dict[int, tuple[int, int]]
+        ] = {}  # of each slot: the node's version, and its score
         self._versions = 0
         self._priced_for = 0  # placements until models are priced anew
         self._changing = False
@@ -126,7 +128,7 @@ class PlacementEngine:
         has changed, not for each task. Raises BadRequest.
         """
         self._typical = check_mix(tasks)
-        self._mix = Mix(self._typical or DEFAULT_MIX)
+        self._mix = MixPrices(self._typical or DEFAULT_MIX)
         self._mix.cover(*self._largest)
         self._scores.clear()
         self._priced_for = 0
@@ -154,7 +156,7 @@ class PlacementEngine:
                 return found
 
     @staticmethod
-    def _view(node: Node) -> NodeView:
+    def _view(node: ScoredNode) -> NodeView:
         return NodeView(
             node.name,
             node.rack,
@@ -210,7 +212,7 @@ class PlacementEngine:
         listed = device_list(gpu_count, gpu_model, gpu_memory_mib, devices)
         domains = device_domains(name, len(listed), numa, nvlink)
         gpus = [Gpu(model, mib, domain) for (model, mib), domain in zip(listed, domains, strict=True)]
-        node = Node(name, cpu, memory, gpus, rack, numa, nvlink)
+        node = ScoredNode(name, cpu, memory, gpus, rack, numa, nvlink)
         self._changed(node)
         slot = next((slot for slot, taken in enumerate(self._slots) if taken is None), len(self._slots))
         if slot == len(self._slots):
@@ -436,14 +438,14 @@ class PlacementEngine:
 
     # -- inside
 
-    def _node(self, name: str) -> Node:
+    def _node(self, name: str) -> ScoredNode:
         slot = self._by_name.get(name)
         node = None if slot is None else self._slots[slot]
         if node is None:
             raise UnknownNode(f"no node is called {name!r}", asked=str(name), found=f"{len(self._by_name)} nodes")
         return node
 
-    def _changed(self, node: Node) -> None:
+    def _changed(self, node: ScoredNode) -> None:
         self._versions += 1
         node.version = self._versions
 
@@ -451,7 +453,7 @@ class PlacementEngine:
         if self._mix.cover(*self._largest):
             self._scores.clear()
 
-    def _hold(self, id: int | str | None, shares: Shares, shape: Shape) -> Placement:
+    def _hold(self, id: int | str | None, shares: Shares, shape: MemberNeeds) -> Placement:
         if id is None:
             while self._next_id in self._held:
                 self._next_id += 1
@@ -460,7 +462,7 @@ class PlacementEngine:
         self._held[id] = (shares, shape)
         return Placement(id, shares)
 
-    def _place_all(self, shape: Shape, gang: int, limits: Limits, policy: str) -> list[Share]:
+    def _place_all(self, shape: MemberNeeds, gang: int, limits: Limits, policy: str) -> list[Share]:
         """Shares of as many members as fit, charged already."""
         if gang > 1 and policy == "topology" and not limits.within and not self._known(limits.racks):
             limits.racks = self._tightest_rack(shape, gang)
@@ -480,7 +482,7 @@ class PlacementEngine:
     def _known(self, racks: frozenset[str]) -> bool:
         return bool(racks & self._racks.keys())
 
-    def _tightest_rack(self, shape: Shape, gang: int) -> frozenset[str]:
+    def _tightest_rack(self, shape: MemberNeeds, gang: int) -> frozenset[str]:
         """The rack with least room that has enough for the whole gang, else the one with most room."""
         if len(self._racks) < 2:
             return frozenset()
@@ -492,8 +494,8 @@ class PlacementEngine:
         best = min(enough, key=lambda rack: room[rack]) if enough else max(room, key=lambda rack: room[rack])
         return frozenset((best,)) if room[best] else frozenset()
 
-    def _find(self, shape: Shape, limits: Limits, policy: str) -> Node | None:
-        fitting: list[tuple[bool, int, Node]] = []
+    def _find(self, shape: MemberNeeds, limits: Limits, policy: str) -> ScoredNode | None:
+        fitting: list[tuple[bool, int, ScoredNode]] = []
         for slot, node in enumerate(self._slots):
             if node is None or node.name in limits.exclude:
                 continue
@@ -514,7 +516,7 @@ class PlacementEngine:
         enough = as_good_as(self.policy, best)
         return next(node for near, value, node in fitting if near == is_near and value >= enough)
 
-    def _remembered(self, slot: int, node: Node, shape: Shape) -> int:
+    def _remembered(self, slot: int, node: ScoredNode, shape: MemberNeeds) -> int:
         scores = self._scores.get(shape)
         if scores is None:
             if len(self._scores) >= SHAPES_REMEMBERED:
@@ -526,11 +528,11 @@ class PlacementEngine:
             scores[slot] = (node.version, value)
         return value
 
-    def _score(self, node: Node, shape: Shape, within: Within) -> int:
+    def _score(self, node: ScoredNode, shape: MemberNeeds, within: Within) -> int:
         found = usable(node, shape, within.get(node.name))
         return 0 if found is None else score(self.policy, node, shape, found, self._mix)
 
-    def _misfit(self, share: Share, shape: Shape) -> str:
+    def _misfit(self, share: Share, shape: MemberNeeds) -> str:
         """Why this share cannot be held right there, or an empty string."""
         name, indexes = share
         node = self._node(name)
@@ -550,7 +552,7 @@ class PlacementEngine:
                 return f"GPU {index} has {gpu.memory_free} MiB free, {shape.gpu_memory} asked"
         return ""
 
-    def _charge(self, share: Share, shape: Shape, sign: int) -> None:
+    def _charge(self, share: Share, shape: MemberNeeds, sign: int) -> None:
         name, indexes = share
         node = self._node(name)
         node.cpu_free -= sign * shape.cpu
@@ -562,7 +564,7 @@ class PlacementEngine:
         self._changed(node)
 
 
-def _members_that_fit(node: Node, shape: Shape) -> int:
+def _members_that_fit(node: ScoredNode, shape: MemberNeeds) -> int:
     """How many members a node would hold by CPU, memory and free shares, if any of its devices may serve."""
     found = 2**30
     if shape.cpu:

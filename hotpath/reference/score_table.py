@@ -60,7 +60,7 @@ class Gpu:
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class ScoredNode:
     """One node; ``version`` changes with everything a score depends on."""
 
     name: str
@@ -85,7 +85,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class MemberNeeds:
     """What one member asks for."""
 
     cpu: int
@@ -96,7 +96,7 @@ class Shape:
     models: frozenset[str]
 
 
-class Mix:
+class MixPrices:
     """The typical mix, and what it makes of what is free on a node."""
 
     def __init__(self, tasks: Sequence[TypicalTask]) -> None:
@@ -117,7 +117,7 @@ class Mix:
         self._tables.clear()
         return True
 
-    def price_models(self, nodes: Sequence[Node]) -> None:
+    def price_models(self, nodes: Sequence[ScoredNode]) -> None:
         """Set the prices of models by what is free of them on *nodes*."""
         if not self._named:
             return
@@ -130,18 +130,18 @@ class Mix:
                     free[self._kinds[gpu.model]] += gpu.milli_free
         self._model_prices = model_prices(self._named, free, total)
 
-    def surcharge(self, node: Node, shape: Shape) -> int:
+    def surcharge(self, node: ScoredNode, shape: MemberNeeds) -> int:
         """By how much the score of *node* falls for the model that it has."""
         model = node.gpus[0].model if node.gpus else ""
         if not shape.gpu_count or any(gpu.model != model for gpu in node.gpus):
             return 0
         return surcharge(self._model_prices.get(self._kinds.get(model, 0), 0), shape.gpu_milli)
 
-    def worth(self, policy: str, node: Node, cpu_free: int, free: Sequence[int]) -> int:
+    def worth(self, policy: str, node: ScoredNode, cpu_free: int, free: Sequence[int]) -> int:
         """What is lost by a placement is the worth before less the worth after."""
         return self.use(node, cpu_free, free) if policy == "fgd" else self.completion(node, cpu_free, free)
 
-    def use(self, node: Node, cpu_free: int, free: Sequence[int]) -> int:
+    def use(self, node: ScoredNode, cpu_free: int, free: Sequence[int]) -> int:
         """Weight times thousandths, summed: what each task could take, if it were the next to come."""
         total = 0
         wholes = Counter(gpu.model for gpu, left in zip(node.gpus, free, strict=True) if left == WHOLE_GPU_MILLI)
@@ -158,7 +158,7 @@ class Mix:
                         total += weight * left
         return total
 
-    def completion(self, node: Node, cpu_free: int, free: Sequence[int]) -> int:
+    def completion(self, node: ScoredNode, cpu_free: int, free: Sequence[int]) -> int:
         """Units that all to come would fill: partly free devices first, with the whole ones what CPU is left."""
         if not self._shares:
             prices = list(share_prices(self._share_demand, WHOLE_GPU_MILLI * UNIT).items())
@@ -197,7 +197,7 @@ def clamped(score: int) -> int:
     return max(1, min(SCORE_MAX, score))
 
 
-def usable(node: Node, shape: Shape, allowed: frozenset[int] | None) -> list[int] | None:
+def usable(node: ScoredNode, shape: MemberNeeds, allowed: frozenset[int] | None) -> list[int] | None:
     """Indexes of the devices that could serve, or ``None`` when the node cannot."""
     if node.draining or node.cpu_free < shape.cpu or node.memory_free < shape.memory:
         return None
@@ -214,7 +214,7 @@ def usable(node: Node, shape: Shape, allowed: frozenset[int] | None) -> list[int
     return found if len(found) >= shape.gpu_count else None
 
 
-def choose(policy: str, node: Node, shape: Shape, found: Sequence[int], mix: Mix) -> tuple[int, ...]:
+def choose(policy: str, node: ScoredNode, shape: MemberNeeds, found: Sequence[int], mix: MixPrices) -> tuple[int, ...]:
     """The devices that a member gets, of those in *found*."""
     if not shape.gpu_count:
         return ()
@@ -254,7 +254,7 @@ def choose(policy: str, node: Node, shape: Shape, found: Sequence[int], mix: Mix
     return tuple(sorted(sorted(found, key=order)[: shape.gpu_count]))
 
 
-def _close_together(node: Node, wanted: int, found: Sequence[int]) -> tuple[int, ...]:
+def _close_together(node: ScoredNode, wanted: int, found: Sequence[int]) -> tuple[int, ...]:
     counts = Counter(node.gpus[index].domain for index in found)
     chosen: list[int] = []
     while len(chosen) < wanted:
@@ -269,7 +269,7 @@ def _close_together(node: Node, wanted: int, found: Sequence[int]) -> tuple[int,
     return tuple(sorted(chosen))
 
 
-def score(policy: str, node: Node, shape: Shape, found: Sequence[int], mix: Mix) -> int:
+def score(policy: str, node: ScoredNode, shape: MemberNeeds, found: Sequence[int], mix: MixPrices) -> int:
     """How good a place *node* is, where *found* of its devices could serve."""
     taken = shape.gpu_count * shape.gpu_milli
     if policy in BY_WORTH:
@@ -312,7 +312,7 @@ def as_good_as(policy: str, best: int) -> int:
     return max(1, best - COMPLETION_BAND) if policy == "completion" else best
 
 
-def _suits(policy: str, node: Node, shape: Shape, found: Sequence[int]) -> bool:
+def _suits(policy: str, node: ScoredNode, shape: MemberNeeds, found: Sequence[int]) -> bool:
     if policy == "topology":
         if shape.gpu_count < 2:
             return True

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from actorgrid.actors.scheduling.request import Request
 from actorgrid.actors.scheduling.scheduler import Scheduler
 from actorgrid.hotpath import COMPILED, Forecast, PlacementEngine, PriorityBitmap, TimerWheel
-from actorgrid.hotpath.capacity import Ask
+from actorgrid.hotpath.capacity import GangNeeds
 from actorgrid.hotpath.reference.forecast import Forecast as PlainForecast
 from actorgrid.replay.catalogue import find, nodes_of, tasks_of
 from actorgrid.replay.runs import Setup, prepare
@@ -157,7 +157,9 @@ def forecast(runs: int) -> Iterator[Figure]:
         for run in range(runs):
             dice = random.Random(run)
             known = make(cluster(NODES).nodes())
-            whole, one, gang = (Ask({"gpu_count": count, "gang": size}) for count, size in ((8, 1), (1, 1), (8, 8)))
+            whole, one, gang = (
+                GangNeeds({"gpu_count": count, "gang": size}) for count, size in ((8, 1), (1, 1), (8, 8))
+            )
             for number in range(NODES):
                 place = ((f"n{number}", tuple(range(8))),)
                 known.begin(f"j{number}", whole, place, 0.0, dice.uniform(100.0, 100_000.0), number)

@@ -69,15 +69,15 @@ def test_the_search_is_bounded_and_says_so() -> None:
 
 def history_of(seed: int, clients: int, calls: int) -> list[Operation]:
     """What clients see of one atomic register: each call takes effect at a moment between its ends."""
-    dice = Random(seed)
+    rng = Random(seed)
     planned = []
     for client in range(clients):
         at = 0
         for number in range(calls):
-            called = at + dice.randrange(1, 20)
-            effect = called + dice.randrange(1, 30)
-            at = effect + dice.randrange(1, 30)
-            write = (client * 1000 + number) if dice.random() < 0.5 else None
+            called = at + rng.randrange(1, 20)
+            effect = called + rng.randrange(1, 30)
+            at = effect + rng.randrange(1, 30)
+            write = (client * 1000 + number) if rng.random() < 0.5 else None
             planned.append((effect, client, called, at, write))
     value: Any = None
     history = []
@@ -85,7 +85,7 @@ def history_of(seed: int, clients: int, calls: int) -> list[Operation]:
         if write is None:
             history.append(read(value, called, returned))
         else:
-            known = dice.random() < 0.8
+            known = rng.random() < 0.8
             history.append(
                 Operation("x", ("swap", write), value if known else UNKNOWN, called, returned if known else None)
             )
@@ -110,10 +110,10 @@ def test_a_value_never_written_is_never_explained(seed: int, clients: int, calls
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), calls=st.integers(2, 8))
 def test_a_read_of_an_older_value_after_a_newer_one_is_found(seed: int, calls: int) -> None:
-    dice = Random(seed)
+    rng = Random(seed)
     at, value, history = 0, None, []
     for number in range(calls):
-        history.append(swap(number, value, at, at + dice.randrange(1, 9)))
+        history.append(swap(number, value, at, at + rng.randrange(1, 9)))
         at, value = at + 10, number
-    stale = dice.randrange(calls - 1)
+    stale = rng.randrange(calls - 1)
     assert verdict(*history, read(value, at, at + 1), read(stale, at + 2, at + 3)) is False

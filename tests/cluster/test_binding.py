@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.cluster.explain.binding import Room, binding, room_of
+from actorgrid.actors.cluster.explain.binding import ResourceUse, binding, room_of
 
 
 def asks(gpus: int = 0, gpu_milli: int = 1000, cpu: int = 0, memory: int = 0, gpu_memory: int = 0) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def test_cpus_that_are_given_out_bind_while_gpus_are_empty() -> None:
 def test_the_resource_of_which_the_smallest_part_is_there_binds(
     used: dict[str, int], asked: dict[str, Any], resource: str
 ) -> None:
-    found = binding(Room(room_of([HOST], []).capacity, used), [asked])
+    found = binding(ResourceUse(room_of([HOST], []).capacity, used), [asked])
     assert found is not None and found.resource == resource
     assert found.text.endswith("1 job waits for it")
 
@@ -65,7 +65,7 @@ def test_nothing_binds_where_there_is_room_or_nothing_waits() -> None:
 
 
 def test_what_most_wait_for_is_named() -> None:
-    room = Room(room_of([HOST], []).capacity, {"cpu_milli": 2000, "memory_mib": 4096})
+    room = ResourceUse(room_of([HOST], []).capacity, {"cpu_milli": 2000, "memory_mib": 4096})
     found = binding(room, [asks(cpu=100)] * 2 + [asks(memory=1)] * 3)
     assert found is not None and (found.resource, found.waiting) == ("memory_mib", 3)
     found = binding(room, [asks(cpu=100)] * 4, 20_000)

@@ -27,7 +27,7 @@ from actorgrid.actors.gateway.actor import Gateway
 from actorgrid.actors.gpu.coordinator import GPUCoordinator as RealGPUCoordinator
 from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
 from actorgrid.actors.host.context import HostContext
-from actorgrid.actors.host.enrolment import Place
+from actorgrid.actors.host.enrolment import Enrolment
 from actorgrid.actors.host.messages import RestartHost
 from actorgrid.actors.ledger.api_keys import revoke_key
 from actorgrid.actors.ledger.messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
@@ -594,7 +594,7 @@ class Town:
         """Let the gateway know a lease of a session."""
         owner = {"kind": "session", "session_id": "h1.s1"}
         lease = {**ALLOCATION, "allocation_id": lease_id, "owner": owner, "user_id": "ann"}
-        self.gateway._door.ledger.allocations[lease_id] = lease
+        self.gateway._app.ledger.allocations[lease_id] = lease
 
     @property
     def url(self) -> str:
@@ -715,7 +715,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostContext:
     settings.cluster.base_port = 0
     settings.performance.min_free_bytes = 0
     context = HostContext(HostPaths(tmp_path / "data"), settings, "h1", "box", 1, os.urandom(4).hex())
-    context.place = Place("c1", 1, True, "127.0.0.1", free_base_port())
+    context.enrolment = Enrolment("c1", 1, True, "127.0.0.1", free_base_port())
     context.paths.make()
     store_material(context.paths.security_dir, CLUSTER.host("h1", ("127.0.0.1",)))
     return context
@@ -762,7 +762,7 @@ def town(host: HostContext, client: ClientThread) -> Iterator[Town]:
 def real_town(host: HostContext, client: ClientThread) -> Iterator[Town]:
     """The gateway among the real servers, but for the one that would start processes."""
     host.settings.gpus.source = "simulated:2xH100-80GB"
-    host.place = None  # alone: what only hosts of a cluster have is not among these
+    host.enrolment = None  # alone: what only hosts of a cluster have is not among these
     kinds = (
         RealConsensus,
         RealDistributedState,

@@ -245,7 +245,7 @@ def test_oversized_chunked_body_is_refused_by_what_arrives(town: Any) -> None:
 
     reply = town.http("POST", "/api/jobs", data=pieces(), headers={"Content-Type": "application/json"})
     assert (reply.status, reply.error["code"]) == (413, "BodyTooLarge")
-    assert town.gateway._door.bodies.held_bytes == 0
+    assert town.gateway._app.bodies.held_bytes == 0
 
 
 def test_a_body_shorter_than_announced_is_given_up_when_the_client_leaves(town: Any) -> None:
@@ -261,15 +261,15 @@ def test_a_body_shorter_than_announced_is_given_up_when_the_client_leaves(town: 
         writer.close()
 
     town.run(leave())
-    town.until(lambda: town.gateway._door.bodies.held_bytes == 0 and town.gateway._door.serving == 0)
+    town.until(lambda: town.gateway._app.bodies.held_bytes == 0 and town.gateway._app.serving == 0)
     assert not town.servers["cluster_manager"].submitted
 
 
 def test_bodies_together_have_a_bound(town: Any) -> None:
-    town.gateway._door.bodies.held_bytes = 4 * town.host.settings.security.max_body_bytes
+    town.gateway._app.bodies.held_bytes = 4 * town.host.settings.security.max_body_bytes
     reply = post(town, {"command": ["x"]})
     assert (reply.status, reply.error["code"], reply.headers["Retry-After"]) == (429, "Overloaded", "1")
-    town.gateway._door.bodies.held_bytes = 0
+    town.gateway._app.bodies.held_bytes = 0
 
 
 def test_function_of_another_python_is_refused_at_once(town: Any) -> None:

@@ -136,7 +136,7 @@ def test_the_sums_are_those_of_what_is_open_whatever_happens() -> None:
 def secured(town: Any) -> ssl.SSLSocket:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    plain = socket.create_connection(("127.0.0.1", town.host.place.https_port), 10)
+    plain = socket.create_connection(("127.0.0.1", town.host.enrolment.https_port), 10)
     return context.wrap_socket(plain)
 
 
@@ -163,12 +163,12 @@ def test_https_connections_without_a_token_keep_nobody_out(town: Any) -> None:
         await town.client.loop.run_in_executor(None, flood)
 
     town.run(in_thread())
-    assert town.gateway._door.connections.closed_total >= UNPROVEN_OF_NETWORK_MAX
+    assert town.gateway._app.connections.closed_total >= UNPROVEN_OF_NETWORK_MAX
 
 
 def test_a_connection_without_a_token_is_closed_after_its_time(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "UNPROVEN_S", 0.3)
-    table = town.gateway._door.connections
+    table = town.gateway._app.connections
     with socket.create_connection(("127.0.0.1", int(town.gateway.url.rpartition(":")[2])), 10) as stranger:
         stranger.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         town.until(lambda: len(table) == 1)
@@ -177,7 +177,7 @@ def test_a_connection_without_a_token_is_closed_after_its_time(town: Any, monkey
 
 def test_the_plain_door_takes_a_bounded_number_without_a_token(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "UNPROVEN_MAX", 5)
-    table = town.gateway._door.connections
+    table = town.gateway._app.connections
     where = ("127.0.0.1", int(town.gateway.url.rpartition(":")[2]))
     with ExitStack() as stack:
         for number in range(20):

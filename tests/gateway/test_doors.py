@@ -161,7 +161,7 @@ def test_a_server_that_is_gone_gives_503(town: Any) -> None:
 
 
 def test_a_bug_gives_a_reference_that_is_in_the_log(town: Any, caplog: Any) -> None:
-    town.gateway._door.openapi = object()
+    town.gateway._app.openapi = object()
     reply = town.http("GET", "/openapi.json")
     reference = reply.error["details"]["reference"]
     assert reply.status == 500 and reference in reply.error["hint"]
@@ -219,7 +219,7 @@ def test_nothing_listens_beyond_loopback(town: Any) -> None:
     ]
     assert {address.ip for address in listening} == {"127.0.0.1"}
     # The cluster's address is one of loopback here.
-    assert {address.port for address in listening} == {int(town.url.rpartition(":")[2]), town.host.place.https_port}
+    assert {address.port for address in listening} == {int(town.url.rpartition(":")[2]), town.host.enrolment.https_port}
 
 
 def test_status_says_where(town: Any) -> None:

@@ -67,7 +67,7 @@ def prepare(town: Any) -> None:
 def test_document_and_router_hold_the_same_paths_and_methods(town: Any) -> None:
     document = town.http("GET", "/openapi.json", token=None).json
     documented = {(method.upper(), path) for path, operations in document["paths"].items() for method in operations}
-    app = town.gateway._door.application()
+    app = town.gateway._app.application()
     served = set()
     for route in app.router.routes():
         info = route.resource.get_info()

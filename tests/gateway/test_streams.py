@@ -46,7 +46,7 @@ def collecting(count: int) -> Any:
 
 
 def listening(town: Any, count: int = 1) -> None:
-    town.until(lambda: town.gateway._door.hub.listeners == count, "the listener")
+    town.until(lambda: town.gateway._app.hub.listeners == count, "the listener")
 
 
 def test_events_of_the_ledger_come_as_they_are_applied(town: Any) -> None:
@@ -100,9 +100,9 @@ def test_who_heard_an_event_is_told_of_nothing_before_it(town: Any, path: str, a
 def test_events_resume_where_the_client_stopped(town: Any, how: str, forgotten: bool) -> None:
     for number in range(4):
         town.servers["consensus"].apply("job", f"j{number}", {"state": "queued"})
-    town.until(lambda: town.gateway._door.hub.last_index == 9, "the events")
+    town.until(lambda: town.gateway._app.hub.last_index == 9, "the events")
     if forgotten:  # as after a restart of the gateway: only the ledger's history knows
-        town.gateway._door.hub._ring.clear()
+        town.gateway._app.hub._ring.clear()
     if how == "from":
         reading = town.with_stream("/api/events?from=8", collecting(3))
     else:
@@ -122,7 +122,7 @@ def test_events_missed_on_the_way_are_read_from_the_ledger(town: Any) -> None:
     listening(town)
     consensus = town.servers["consensus"]
     consensus.apply("job", "j1", {"state": "queued"})
-    town.until(lambda: town.gateway._door.hub.last_index == 6, "the first event")
+    town.until(lambda: town.gateway._app.hub.last_index == 6, "the first event")
     # Consensus restarts: what it applied meanwhile was told to nobody.
     consensus.subscribers.clear()
     consensus.apply("job", "j2", {"state": "queued"})
@@ -148,7 +148,7 @@ def test_a_slow_client_is_cut_off_and_told(town: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(gateway_hub, "MAX_WAITING", 3)
     reading = town.with_stream("/api/events", collecting(99))
     listening(town)
-    hub = town.gateway._door.hub
+    hub = town.gateway._app.hub
 
     def burst() -> None:
         for index in range(20, 30):
@@ -163,7 +163,7 @@ def test_a_slow_client_is_cut_off_and_told(town: Any, monkeypatch: pytest.Monkey
 def test_a_client_that_reads_nothing_does_not_keep_its_place(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "WRITE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(stream, "FAREWELL_S", 0.1)
-    hub = town.gateway._door.hub
+    hub = town.gateway._app.hub
     request = f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {town.token}\r\n\r\n"
 
     async def open_only() -> Any:
@@ -183,7 +183,7 @@ def test_a_client_that_reads_nothing_does_not_keep_its_place(town: Any, monkeypa
 
     town.gateway._bridge._loop.call_soon_threadsafe(flood)
     town.until(lambda: hub.listeners == 0, "the listener to be gone")
-    town.until(lambda: len(town.gateway._door.connections) == 0, "the connection to be gone")
+    town.until(lambda: len(town.gateway._app.connections) == 0, "the connection to be gone")
 
     async def close() -> None:
         writer.close()
@@ -359,7 +359,7 @@ def test_following_gives_output_as_it_comes_until_the_job_is_final(town: Any) ->
         file.write(b"last words")
     town.tell_job("a", state="succeeded", attempts=[town.attempt(state="succeeded", ended_at=3.0)])
     assert town.finish(following) == b"one\ntwo\nlast words"
-    town.until(lambda: town.gateway._door.followers == 0, "the follower to be gone")
+    town.until(lambda: town.gateway._app.followers == 0, "the follower to be gone")
 
 
 def test_following_goes_on_with_the_next_attempt(town: Any) -> None:
@@ -369,7 +369,7 @@ def test_following_goes_on_with_the_next_attempt(town: Any) -> None:
         return bytes(await response.read())
 
     following = town.with_stream("/api/jobs/a/logs?follow=true", read)
-    town.until(lambda: town.gateway._door.followers == 1, "the follower")
+    town.until(lambda: town.gateway._app.followers == 1, "the follower")
     (town.attempt_folder("a.1") / "stdout").write_bytes(b"first ")
     failed = town.attempt(state="failed", ended_at=2.0)
     town.tell_job("a", state="queued", attempts=[failed])
@@ -392,7 +392,7 @@ def test_following_ends_with_a_job_that_never_started(town: Any) -> None:
         return bytes(await response.read())
 
     following = town.with_stream("/api/jobs/a/logs?follow=true", read)
-    town.until(lambda: town.gateway._door.followers == 1, "the follower")
+    town.until(lambda: town.gateway._app.followers == 1, "the follower")
     town.tell_job("a", state="cancelled")
     assert town.finish(following) == b""
 
@@ -406,7 +406,7 @@ def test_following_outlives_a_restart_of_who_knows_the_job(town: Any, monkeypatc
         return bytes(await response.read())
 
     following = town.with_stream("/api/jobs/a/logs?follow=true", read)
-    town.until(lambda: town.gateway._door.followers == 1, "the follower")
+    town.until(lambda: town.gateway._app.followers == 1, "the follower")
     asked = []
     refreshed = job_files._refreshed
 
@@ -433,7 +433,7 @@ def test_a_follower_who_leaves_frees_its_place(town: Any) -> None:
         response.close()
 
     town.finish(town.with_stream("/api/jobs/a/logs?follow=true", leave))
-    town.until(lambda: town.gateway._door.followers == 0, "the follower to be gone")
+    town.until(lambda: town.gateway._app.followers == 0, "the follower to be gone")
 
 
 def test_followers_have_a_bound(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:

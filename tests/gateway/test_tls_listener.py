@@ -25,7 +25,7 @@ def afar(town: Any) -> Any:
     """Ask over HTTPS as a client of another machine does, with the node turning meanwhile."""
 
     def ask(token: str, use: Callable[[AdminHttp], Any], wanted: str = CLUSTER.bundle.signing.fingerprint) -> Any:
-        http = AdminHttp(f"https://127.0.0.1:{town.host.place.https_port}", token, retry_s=0, ca_fingerprint=wanted)
+        http = AdminHttp(f"https://127.0.0.1:{town.host.enrolment.https_port}", token, retry_s=0, ca_fingerprint=wanted)
         future = town.client.loop.run_in_executor
         try:
             return town.run(call_in(future, lambda: use(http)))
@@ -46,7 +46,7 @@ def new_key(town: Any, **body: Any) -> dict[str, Any]:
 def test_an_api_key_opens_the_door_until_it_is_revoked(town: Any, afar: Any) -> None:
     before = time.time()
     made = new_key(town, user_id="ann", ttl_s=3600)
-    assert made["url"] == f"https://127.0.0.1:{town.host.place.https_port}"
+    assert made["url"] == f"https://127.0.0.1:{town.host.enrolment.https_port}"
     assert made["ca_fingerprint"] == f"sha256:{CLUSTER.bundle.signing.fingerprint}"
     assert before <= made["expires_at"] - 3600 <= time.time()
     assert afar(made["key"], lambda http: http.get("/api/members"))["ca_fingerprint"] == made["ca_fingerprint"]
@@ -96,7 +96,7 @@ def shown_by(town: Any) -> bytes:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 
     def shake() -> bytes:
-        with socket.create_connection(("127.0.0.1", town.host.place.https_port), 10) as plain:
+        with socket.create_connection(("127.0.0.1", town.host.enrolment.https_port), 10) as plain:
             with context.wrap_socket(plain) as connection:
                 assert connection.version() == "TLSv1.3"
                 return connection.getpeercert(binary_form=True) or b""
@@ -112,7 +112,7 @@ def test_a_renewed_certificate_is_shown_without_a_restart(town: Any) -> None:
     folder = town.host.paths.security_dir
     before = shown_by(town)
     store_material(folder, CLUSTER.host("h1", ("127.0.0.1",)))
-    certificate = town.gateway._door.certificate
+    certificate = town.gateway._app.certificate
     town.gateway._look(certificate)
     after = shown_by(town)
     assert before != after and not certificate.look()
@@ -129,7 +129,7 @@ def test_a_host_without_a_certificate_has_no_door_for_others(tmp_path: Any) -> N
 def test_who_does_not_shake_hands_costs_a_bounded_amount(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     door = town.gateway._thread._secured
     monkeypatch.setattr(tls_listener, "HANDSHAKE_S", 0.5)
-    place = ("127.0.0.1", town.host.place.https_port)
+    place = ("127.0.0.1", town.host.enrolment.https_port)
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(place, 10)) for _ in range(20)]
         # Eight are waited for, the others are hung up on; and then the eight are, too.

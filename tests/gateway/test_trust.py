@@ -14,6 +14,6 @@ def test_the_authority_is_shown_rotated_and_certificates_renewed(town: Any) -> N
 
 
 def test_a_host_that_is_alone_has_no_authority(town: Any) -> None:
-    town.host.place = None
+    town.host.enrolment = None
     refused = town.http("GET", "/api/ca")
     assert refused.error["code"] == "WrongState" and "--listen" in refused.error["hint"]

@@ -215,10 +215,10 @@ class World:
                 one[0] += grant.shape.gpu_milli * grant.shape.gpu_count * grant.shape.gang
                 one[1] += grant.shape.cpu_milli * grant.shape.gang
         for user in ("ann", "bob"):
-            told = self.core.scheduler.allowances.used(user)
+            told = self.core.scheduler.tenant_limits.used(user)
             assert [told.gpu_milli, told.cpu_milli] == used.get(user, [0, 0]), user
         for job in self.core.scheduler.waiting.values():
-            assert not (job.line and job.line.held and job.reservation), "one that stands aside has a reservation"
+            assert not (job.queue and job.queue.held and job.reservation), "one that stands aside has a reservation"
 
 
 needs = st.builds(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from actorgrid.actors.gpu.orders import GivenUp, Preemption, job_of
+from actorgrid.actors.gpu.orders import GivenUp, PreemptionOrder, job_of
 from actorgrid.actors.gpu.requests import STOPPED_S
 from actorgrid.actors.ledger.tables.preemption import PREEMPTIONS_MAX
 from actorgrid.actors.scheduling.policies.las import LeastAttainedService
@@ -41,7 +41,7 @@ def run(world: World, gpus: float, **more: Any) -> str:
 
 
 def asked(world: World) -> list[str]:
-    return [order.attempt_id for order in world.ordered if isinstance(order, Preemption)]
+    return [order.attempt_id for order in world.ordered if isinstance(order, PreemptionOrder)]
 
 
 def test_one_that_has_had_much_is_stopped_for_one_that_has_had_nothing_and_runs_again_after_it() -> None:
@@ -54,7 +54,7 @@ def test_one_that_has_had_much_is_stopped_for_one_that_has_had_nothing_and_runs_
     assert world.core.next_wakeup == 10.0
     world.now = 10.0
     world.schedule()
-    assert world.ordered == [Preemption("j1.1", 2.0, "j2", 10.0, tuple(world.ledger.allocations["j1.1"]["token"]))]
+    assert world.ordered == [PreemptionOrder("j1.1", 2.0, "j2", 10.0, tuple(world.ledger.allocations["j1.1"]["token"]))]
     world.answer_order(0)
     world.schedule()
     assert (world.sent, world.ordered) == ([], []), "asked once, and nobody takes the room meanwhile"
@@ -152,7 +152,7 @@ def test_a_preemption_under_way_goes_on_after_a_start_and_nobody_takes_the_place
     if committed:
         assert not world.ordered, "asked before, in another life"
     else:
-        assert sorted(asked(world)) == sorted(order.attempt_id for order in late if isinstance(order, Preemption))
+        assert sorted(asked(world)) == sorted(order.attempt_id for order in late if isinstance(order, PreemptionOrder))
         while world.ordered:
             world.answer_order(0)
         for order in late:

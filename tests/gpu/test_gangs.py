@@ -93,7 +93,7 @@ def test_whoever_leads_next_holds_what_was_granted_member_by_member() -> None:
     after.schedule(AT, 10)
     assert after.engine.placement("a.1").shares == world.core.engine.placement("a.1").shares
     assert after.scheduler.running["a.1"].request.gang == 3
-    assert after.scheduler.allowances.used("local").gpu_milli == 3_000
+    assert after.scheduler.tenant_limits.used("local").gpu_milli == 3_000
 
 
 def test_a_lost_member_leaves_the_rest_of_the_placement_held() -> None:

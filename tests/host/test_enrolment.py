@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from actorgrid.actors.files.departure import mark_departed
-from actorgrid.actors.host.enrolment import JoinOrder, take_place
+from actorgrid.actors.host.enrolment import JoinOrder, enrol
 from actorgrid.actors.ledger.join_tokens import make_token
 from actorgrid.actors.security.authority import HOST_LIFE_S, create_authority
 from actorgrid.actors.security.host_material import WRAP_FILE, issue_own, load_material, store_material
@@ -48,19 +48,19 @@ def quiet(_: str) -> None:
 
 
 def test_a_host_that_is_told_nothing_is_alone(paths: HostPaths) -> None:
-    assert take_place(paths, Settings(), None, quiet) is None
+    assert enrol(paths, Settings(), None, quiet) is None
     assert not paths.security_dir.exists()
 
 
 def test_the_first_host_makes_an_authority_and_comes_back_to_the_same_place(paths: HostPaths) -> None:
-    taken = take_place(paths, listening(), None, quiet)
+    taken = enrol(paths, listening(), None, quiet)
     assert taken is not None
     place, material = taken
     assert (place.node, place.founding, place.listens["raft"]) == (1, True, "127.0.0.1:9002")
     assert material.identity.cluster_id == place.cluster_id
     assert oct(os.stat(paths.security_dir).st_mode)[-3:] == "700"
     settings = Settings()
-    again = take_place(paths, settings, None, quiet)
+    again = enrol(paths, settings, None, quiet)
     assert again is not None and again[0] == place
     assert settings.cluster.base_port == 9000
     host_id = json.loads(paths.host_file.read_text())["host_id"]
@@ -72,14 +72,14 @@ def test_the_first_host_makes_an_authority_and_comes_back_to_the_same_place(path
 def test_two_clusters_of_one_name_are_not_one(paths: HostPaths, tmp_path: Path) -> None:
     other = HostPaths(tmp_path / "other")
     other.make()
-    found = [take_place(each, listening(), None, quiet) for each in (paths, other)]
+    found = [enrol(each, listening(), None, quiet) for each in (paths, other)]
     assert len({taken[0].cluster_id for taken in found if taken is not None}) == 2
 
 
 def test_a_start_that_was_cut_off_before_the_place_was_kept_begins_again(paths: HostPaths) -> None:
-    take_place(paths, listening(), None, quiet)
+    enrol(paths, listening(), None, quiet)
     paths.cluster_file.unlink()
-    taken = take_place(paths, listening(), None, quiet)
+    taken = enrol(paths, listening(), None, quiet)
     assert taken is not None
     kept = load_material(paths.security_dir, time.time())
     assert kept is not None and kept.identity.cluster_id == taken[0].cluster_id
@@ -87,22 +87,22 @@ def test_a_start_that_was_cut_off_before_the_place_was_kept_begins_again(paths: 
 
 def test_what_does_not_fit_the_place_is_refused(paths: HostPaths) -> None:
     with pytest.raises(InvalidSetting, match="ports that the others know"):
-        take_place(paths, listening(port=0), None, quiet)
-    take_place(paths, listening(), None, quiet)
+        enrol(paths, listening(port=0), None, quiet)
+    enrol(paths, listening(), None, quiet)
     with pytest.raises(WrongState, match="member of cluster"):
-        take_place(paths, Settings(), JoinOrder("gpu-1", "agj1.x"), quiet)
+        enrol(paths, Settings(), JoinOrder("gpu-1", "agj1.x"), quiet)
     paths.cluster_file.write_text("{}")
     with pytest.raises(DataDirUnusable, match="cannot be read"):
-        take_place(paths, listening(), None, quiet)
+        enrol(paths, listening(), None, quiet)
 
 
 def test_a_host_that_is_started_at_another_address_moves_there(paths: HostPaths) -> None:
-    take_place(paths, listening(), None, quiet)
+    enrol(paths, listening(), None, quiet)
     said: list[str] = []
-    taken = take_place(paths, listening("127.0.0.2", 9100), None, said.append)
+    taken = enrol(paths, listening("127.0.0.2", 9100), None, said.append)
     assert taken is not None
     assert taken[0].listens["raft"] == "127.0.0.2:9102" and "tells the others" in said[0]
-    again = take_place(paths, Settings(), None, quiet)
+    again = enrol(paths, Settings(), None, quiet)
     assert again is not None and again[0] == taken[0]
 
 
@@ -120,33 +120,33 @@ def run_out(paths: HostPaths) -> None:
 
 
 def test_a_voter_whose_certificate_ran_out_issues_itself_another(paths: HostPaths) -> None:
-    take_place(paths, listening(), None, quiet)
+    enrol(paths, listening(), None, quiet)
     run_out(paths)
     with pytest.raises(CertificateRefused, match="expired"):
         load_material(paths.security_dir, time.time())
-    taken = take_place(paths, Settings(), None, quiet)
+    taken = enrol(paths, Settings(), None, quiet)
     assert taken is not None
     kept = load_material(paths.security_dir, time.time())
     assert kept is not None and kept.identity == taken[1].identity
 
 
 def test_any_other_host_whose_certificate_ran_out_is_told_to_join_again(paths: HostPaths) -> None:
-    take_place(paths, listening(), None, quiet)
+    enrol(paths, listening(), None, quiet)
     run_out(paths)
     authority_file(paths.security_dir, 1).unlink()
     with pytest.raises(CertificateRefused, match="expired") as refused:
-        take_place(paths, Settings(), None, quiet)
+        enrol(paths, Settings(), None, quiet)
     assert "joins again with a new token" in refused.value.hint
     with pytest.raises(MalformedJoinToken):  # it may: only this token is none
-        take_place(paths, listening(), JoinOrder("gpu-1", "what is this"), quiet)
+        enrol(paths, listening(), JoinOrder("gpu-1", "what is this"), quiet)
 
 
 def test_a_host_that_left_comes_back_to_nothing_and_hears_what_to_do(paths: HostPaths) -> None:
-    take_place(paths, listening(), None, quiet)
+    enrol(paths, listening(), None, quiet)
     mark_departed(paths, "it left", 1.0)
     for order in (None, JoinOrder("gpu-1", "agj1.x")):
         with pytest.raises(HostRemoved, match="it left") as refused:
-            take_place(paths, Settings(), order, quiet)
+            enrol(paths, Settings(), order, quiet)
         assert "--data-dir" in refused.value.hint
 
 
@@ -155,6 +155,6 @@ def test_a_host_with_a_ledger_of_its_own_joins_nobody(paths: HostPaths) -> None:
     (paths.ledger_dir / "segments").mkdir()
     (paths.ledger_dir / "segments" / "1.log").touch()
     with pytest.raises(WrongState, match="ledger of its own"):
-        take_place(paths, listening(), JoinOrder("gpu-1", token), quiet)
+        enrol(paths, listening(), JoinOrder("gpu-1", token), quiet)
     with pytest.raises(MalformedJoinToken):
-        take_place(paths, listening(), JoinOrder("gpu-1", "what is this"), quiet)
+        enrol(paths, listening(), JoinOrder("gpu-1", "what is this"), quiet)

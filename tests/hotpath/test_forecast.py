@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import actorgrid.hotpath
 from actorgrid.hotpath import PlacementEngine
-from actorgrid.hotpath.capacity import ENDS_MAX, Ask
+from actorgrid.hotpath.capacity import ENDS_MAX, GangNeeds
 from actorgrid.hotpath.reference.forecast import Forecast as Reference
 
 KINDS: dict[str, Any] = {"reference": Reference}
@@ -42,8 +42,8 @@ def nodes(count: int, gpus: int = 4, *, cpu_milli: int = 8000, models: tuple[str
     return engine.nodes()
 
 
-def ask(**arguments: Any) -> Ask:
-    return Ask(arguments)
+def ask(**arguments: Any) -> GangNeeds:
+    return GangNeeds(arguments)
 
 
 WHOLE = tuple(range(4))
@@ -65,7 +65,7 @@ def test_members_that_keep_apart_wait_for_a_node_each(kind: Any) -> None:
     forecast.begin("a", FOUR, (("n0", WHOLE),), 0.0, 10.0, 1)
     together = forecast.earliest("g", ask(gpu_count=1, gang=2), 1.0, 5.0)
     assert together[0] == 1.0
-    start, shares, _ = forecast.earliest("g", Ask({"gpu_count": 1, "gang": 2}, apart=True), 1.0, 5.0)
+    start, shares, _ = forecast.earliest("g", GangNeeds({"gpu_count": 1, "gang": 2}, apart=True), 1.0, 5.0)
     assert (start, sorted(name for name, _ in shares)) == (10.0, ["n0", "n1"])
 
 
@@ -326,7 +326,7 @@ def test_the_kernel_answers_as_its_twin_does(steps: list[Any], drained: bool) ->
 
     for number, (what, amounts, length, other, pick) in enumerate(steps):
         now += (0.0, 0.0, 0.5, 2.0, 7.0, 0.0)[pick]
-        wanted = Ask(amounts, apart=pick == 3)
+        wanted = GangNeeds(amounts, apart=pick == 3)
         found = agreed("earliest", f"x{number}", wanted, now, length)
         agreed("earliest", f"x{number}", wanted, now, length, now + other)
         agreed("earliest", f"x{number}", wanted, now, length, alone=True)

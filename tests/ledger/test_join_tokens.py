@@ -21,7 +21,7 @@ from actorgrid.actors.ledger.join_tokens import (
     redeem,
     revoke_token,
 )
-from actorgrid.actors.security.token_rate_limit import SOURCES_MAX, WrongTokens
+from actorgrid.actors.security.token_rate_limit import SOURCES_MAX, TokenRateLimit
 from actorgrid.errors import (
     BadRequest,
     JoinTokenExpired,
@@ -250,7 +250,7 @@ def test_a_reader_of_the_ledger_cannot_make_a_claim() -> None:
 
 
 def test_an_address_has_five_tries_and_gets_one_back_every_ten_seconds() -> None:
-    limit = WrongTokens()
+    limit = TokenRateLimit()
     for _ in range(5):
         limit.check("10.0.0.1", 0.0)
         limit.count("10.0.0.1", 0.0)
@@ -262,7 +262,7 @@ def test_an_address_has_five_tries_and_gets_one_back_every_ten_seconds() -> None
 
 
 def test_one_ipv6_network_is_one_address() -> None:
-    limit = WrongTokens()
+    limit = TokenRateLimit()
     for number in range(5):
         limit.count(f"2001:db8::{number}", 0.0)
     with pytest.raises(Overloaded):
@@ -271,7 +271,7 @@ def test_one_ipv6_network_is_one_address() -> None:
 
 
 def test_all_addresses_together_have_a_limit_and_few_are_remembered() -> None:
-    limit = WrongTokens()
+    limit = TokenRateLimit()
     for number in range(50):
         limit.count(f"10.0.1.{number}", 0.0)
     with pytest.raises(Overloaded, match="too many wrong join tokens"):
@@ -283,7 +283,7 @@ def test_all_addresses_together_have_a_limit_and_few_are_remembered() -> None:
 
 
 def test_a_clock_that_stands_still_or_goes_back_gives_nothing() -> None:
-    limit = WrongTokens()
+    limit = TokenRateLimit()
     for now_s in (5.0, 4.0, 3.0, 2.0, 1.0):
         limit.count("10.0.0.1", now_s)
     with pytest.raises(Overloaded):
@@ -302,7 +302,7 @@ def test_a_token_with_a_right_check_over_nonsense_is_refused() -> None:
 
 
 def test_a_source_that_is_no_address_is_counted_as_it_is_written() -> None:
-    limit = WrongTokens()
+    limit = TokenRateLimit()
     for _ in range(5):
         limit.count("unix", 0.0)
     with pytest.raises(Overloaded):

@@ -125,12 +125,12 @@ def simulate(
 
 
 def verify(scheduler: Scheduler, engine: PlacementEngine, run: dict[str, int]) -> None:
-    """The engine, the scheduler and its shadow agree on what is held."""
+    """The engine, the scheduler and its preemption view agree on what is held."""
     held = set(engine.placements())
     assert held == set(scheduler.running) == set(run)
-    shadow = scheduler.planner.shadow()
+    preemption_view = scheduler.planner.preemption_view()
     for view in engine.nodes():
-        free = shadow.nodes[view.name].free
+        free = preemption_view.nodes[view.name].free
         assert (free.cpu, free.memory) == (view.cpu_milli_free, view.memory_mib_free)
         assert free.milli == [gpu.milli_free for gpu in view.gpus]
         assert free.device_memory == [gpu.memory_mib_free for gpu in view.gpus]

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorgrid.actors.scheduling.gang_places import choose_places
-from actorgrid.actors.scheduling.preemption_view import Shadow
+from actorgrid.actors.scheduling.preemption_view import PreemptionView
 from actorgrid.actors.scheduling.request import APART, NEAR, Need, Request, Start
 from actorgrid.actors.scheduling.scheduler import Scheduler
 from actorgrid.hotpath import PlacementEngine
-from actorgrid.hotpath.capacity import Ask
+from actorgrid.hotpath.capacity import GangNeeds
 
 
 def engine_of(*nodes: tuple[int, str | None]) -> PlacementEngine:
@@ -29,8 +29,8 @@ def engine_of(*nodes: tuple[int, str | None]) -> PlacementEngine:
 
 
 def hosts(engine: PlacementEngine, size: int, gpus: int = 1, **more: Any) -> list[str] | None:
-    ask = Ask({"gpu_count": gpus, "gang": size}, apart=more.pop("apart", False))
-    shares = choose_places(Shadow(engine, ()).nodes.values(), ask, **more)
+    ask = GangNeeds({"gpu_count": gpus, "gang": size}, apart=more.pop("apart", False))
+    shares = choose_places(PreemptionView(engine, ()).nodes.values(), ask, **more)
     return None if shares is None else [name for name, _ in shares]
 
 
@@ -76,8 +76,8 @@ def test_whatever_is_chosen_fits_whole_and_nothing_that_fits_is_missed(
     nodes: list[tuple[int, str | None]], size: int, gpus: int, apart: bool
 ) -> None:
     engine = engine_of(*nodes)
-    ask = Ask({"gpu_count": gpus, "gang": size}, apart=apart)
-    shares = choose_places(Shadow(engine, ()).nodes.values(), ask)
+    ask = GangNeeds({"gpu_count": gpus, "gang": size}, apart=apart)
+    shares = choose_places(PreemptionView(engine, ()).nodes.values(), ask)
     if gpus:
         room = sum(min(1, free // gpus) if apart else free // gpus for free, _ in nodes)
     else:

@@ -259,4 +259,4 @@ def test_submitting_withdrawing_and_ending_in_any_order_leaves_nothing_behind(
     assert engine.allocated_gpu_milli == 0 and not engine.placements()
     assert not scheduler.planner.reservations and not scheduler.planner.to_stop
     assert scheduler.next_wakeup is None
-    assert not list(scheduler._lines) and not scheduler._dependents
+    assert not list(scheduler._queues) and not scheduler._dependents

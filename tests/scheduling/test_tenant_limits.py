@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from actorgrid.actors.scheduling.policies import BUILT_IN, find_policy
 from actorgrid.actors.scheduling.request import Decision, Request, Start
 from actorgrid.actors.scheduling.scheduler import Scheduler
-from actorgrid.actors.scheduling.tenant_limits import Allowances, Amounts, Limits, amounts_of
+from actorgrid.actors.scheduling.tenant_limits import Amounts, Limits, TenantLimits, amounts_of
 from tests.scheduling.cluster import cluster
 
 NO_LIMIT: Limits = (None, None, None, None)
@@ -150,10 +150,10 @@ def test_what_others_started_counts_and_is_counted_once() -> None:
     scheduler.adopt(job("there", 2), placement, 0.0)
     scheduler.submit(job("a"), 0.0)
     assert scheduler.schedule(0.0, 10) == []
-    assert scheduler.allowances.used("ann").gpu_milli == 2000
+    assert scheduler.tenant_limits.used("ann").gpu_milli == 2000
     scheduler.finished("there", 1.0)
     assert started(scheduler.schedule(1.0, 10)) == ["a"]
-    scheduler.allowances.hold("elsewhere", "ann", job("elsewhere").need)
+    scheduler.tenant_limits.hold("elsewhere", "ann", job("elsewhere").need)
     scheduler.submit(job("b"), 2.0)
     assert scheduler.schedule(2.0, 10) == []
     scheduler.gave_back("elsewhere")
@@ -164,7 +164,7 @@ def test_what_others_started_counts_and_is_counted_once() -> None:
 def test_a_pass_does_not_look_at_each_job_of_a_tenant_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = limited(Scheduler(cluster(4), "easy_backfill"), ann=1)
     asked = 0
-    has_room = scheduler.allowances.has_room
+    has_room = scheduler.tenant_limits.has_room
 
     def counting(*arguments: Any) -> bool:
         nonlocal asked
@@ -173,7 +173,7 @@ def test_a_pass_does_not_look_at_each_job_of_a_tenant_at_the_limit(monkeypatch: 
 
     for number in range(10_000):
         scheduler.submit(job(f"a{number}", priority=number % 50), 0.0)
-    monkeypatch.setattr(scheduler.allowances, "has_room", counting)
+    monkeypatch.setattr(scheduler.tenant_limits, "has_room", counting)
     assert len(started(scheduler.schedule(0.0, 100))) == 1
     assert asked <= 4
     for number in range(20):
@@ -197,13 +197,13 @@ def test_many_lines_of_one_tenant_are_each_looked_at_once_for_what_it_frees(monk
         scheduler.submit(job(f"a{number}", cpu_milli=number), 0.0)
     (first,) = started(scheduler.schedule(0.0, 10))
     looks: list[str] = []
-    has_room = scheduler.allowances.has_room
+    has_room = scheduler.tenant_limits.has_room
 
     def noting(tenant: str, *more: Any) -> bool:
         looks.append(tenant)
         return has_room(tenant, *more)
 
-    monkeypatch.setattr(scheduler.allowances, "has_room", noting)
+    monkeypatch.setattr(scheduler.tenant_limits, "has_room", noting)
     for _ in range(10):
         scheduler.schedule(1.0, 10)
     assert looks == []
@@ -227,22 +227,22 @@ needs = st.builds(
 
 @given(st.lists(st.tuples(st.booleans(), needs), max_size=40))
 def test_use_is_the_sum_of_what_is_held(steps: list[tuple[bool, Request]]) -> None:
-    allowances = Allowances()
+    tenant_limits = TenantLimits()
     held: dict[str, Request] = {}
     for holds, request in steps:
         if holds:
-            allowances.hold(request.id, request.tenant, request.need)
+            tenant_limits.hold(request.id, request.tenant, request.need)
             held[request.id] = request
         else:
             before = held.pop(request.id, None)
-            assert allowances.free(request.id) == (before.tenant if before else "")
+            assert tenant_limits.free(request.id) == (before.tenant if before else "")
         for tenant in ("ann", "bob"):
             amounts = [amounts_of(each.need) for each in held.values() if each.tenant == tenant]
-            assert allowances.used(tenant) == Amounts(*(sum(each[n] for each in amounts) for n in range(4)))
-            assert allowances.used(tenant).gpu_milli == sum(
+            assert tenant_limits.used(tenant) == Amounts(*(sum(each[n] for each in amounts) for n in range(4)))
+            assert tenant_limits.used(tenant).gpu_milli == sum(
                 each.total_gpu_milli for each in held.values() if each.tenant == tenant
             )
-    assert allowances.used("") == Amounts(0, 0, 0, 0)
+    assert tenant_limits.used("") == Amounts(0, 0, 0, 0)
 
 
 steps = st.one_of(
@@ -287,7 +287,7 @@ def test_nobody_goes_over_and_nobody_is_forgotten(policy: str, history: list[tup
             limit = limit_of(tenant)
             assert limit is None or use(tenant) <= limit
         for each in scheduler.waiting.values():
-            assert not (each.line is not None and each.line.held and each.reservation is not None)
+            assert not (each.queue is not None and each.queue.held and each.reservation is not None)
 
     for step, *arguments in history:
         now += 0.1
@@ -315,4 +315,4 @@ def test_nobody_goes_over_and_nobody_is_forgotten(policy: str, history: list[tup
         for id in sorted(scheduler.running)[:1]:
             scheduler.finished(id, now)
     assert not scheduler.waiting and not scheduler.running
-    assert not list(scheduler._lines) and not len(scheduler._lines)
+    assert not list(scheduler._queues) and not len(scheduler._queues)

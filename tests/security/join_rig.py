@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from actorgrid.actors.ledger.join_tokens import JoinToken, redeem
 from actorgrid.actors.security.host_material import HostMaterial
-from actorgrid.actors.security.join_acceptor import JoinDoor, JoinVisit, Redeem
+from actorgrid.actors.security.join_acceptor import JoinAcceptor, JoinExchange, Redeem
 from actorgrid.actors.security.join_messages import (
     Capabilities,
-    Voter,
+    VoterAddress,
     Welcome,
 )
 from actorgrid.actors.security.joiner import Close, Joined, Joiner, JoinFailed, Send
@@ -50,16 +50,16 @@ class Member:
 
     cluster: Cluster
     material: HostMaterial = field(init=False)
-    door: JoinDoor = field(init=False)
+    door: JoinAcceptor = field(init=False)
     taken: dict[str, str] = field(default_factory=dict)
     wall_s: float = NOW_S
     now_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.material = self.cluster.host("host-a", ("10.0.0.1",))
-        self.door = JoinDoor(self.cluster.tokens.get, lambda: self.taken, "0.6.0")
+        self.door = JoinAcceptor(self.cluster.tokens.get, lambda: self.taken, "0.6.0")
 
-    def visit(self, source: str = "10.0.0.2") -> JoinVisit:
+    def exchange(self, source: str = "10.0.0.2") -> JoinExchange:
         return self.door.open(source, self.cluster.bundle, self.material.certificate, os.urandom(32), self.now_s)
 
     def redeem(self, asked: Redeem) -> Welcome | ActorGridError:
@@ -72,7 +72,7 @@ class Member:
         except TrustError as error:
             return error
         certificate = self.cluster.authority.issue(asked.request, self.wall_s, x509.random_serial_number())
-        voters = (Voter("host-a", 1, "10.0.0.1:7402", "10.0.0.1:7401", "10.0.0.1:7400"),)
+        voters = (VoterAddress("host-a", 1, "10.0.0.1:7402", "10.0.0.1:7401", "10.0.0.1:7400"),)
         return Welcome(self.cluster.cluster_id, claim.host_id, 2, certificate, self.cluster.bundle, voters)
 
 
@@ -93,23 +93,23 @@ def join(
 ) -> Joined | JoinFailed:
     """A whole join through TLS. *shows*: whose certificate the server has; *answer* changes the answer to Redeem."""
     pair = Pair(door_context(shows or member.material), joiner_context()).shake()
-    visit = member.visit(source)
+    exchange = member.exchange(source)
     assert joiner.connected(pair.client.peer) == []
-    waiting: list[Any] = list(visit.begin(member.now_s))
+    waiting: list[Any] = list(exchange.begin(member.now_s))
     for _ in range(10):
         if not waiting:
             break
         step = waiting.pop(0)
         if isinstance(step, Redeem):
             given = answer(member.redeem(step))
-            waiting += visit.welcome(given) if isinstance(given, Welcome) else visit.refuse(given)
+            waiting += exchange.welcome(given) if isinstance(given, Welcome) else exchange.refuse(given)
         elif isinstance(step, Send):
             for out in joiner.received(pair.send(pair.server, step.data), member.wall_s):
                 if isinstance(out, Joined | JoinFailed):
-                    visit.closed()
+                    exchange.closed()
                     return out
                 if isinstance(out, Send):
-                    waiting += visit.received(pair.send(pair.client, out.data), member.now_s, member.wall_s)
+                    waiting += exchange.received(pair.send(pair.client, out.data), member.now_s, member.wall_s)
     raise AssertionError("the join came to no end")
 
 
@@ -118,10 +118,10 @@ def failure(outcome: Joined | JoinFailed) -> ActorGridError:
     return outcome.error
 
 
-def claim_for(member: Member, visit: JoinVisit) -> bytes:
+def claim_for(member: Member, exchange: JoinExchange) -> bytes:
     joiner = new_joiner(member.cluster.token())
     joiner.connected(member.material.certificate.public_bytes(ENCODING))
-    (hello,) = visit.begin(member.now_s)
+    (hello,) = exchange.begin(member.now_s)
     (claim,) = joiner.received(hello.data, NOW_S)  # type: ignore[union-attr]
     assert isinstance(claim, Send)
     return claim.data

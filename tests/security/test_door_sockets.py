@@ -16,9 +16,9 @@ import pytest
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.files.identity import ensure_host_id
 from actorgrid.actors.host.context import HostContext
-from actorgrid.actors.host.enrolment import listens, take_place
+from actorgrid.actors.host.enrolment import enrol, listens
 from actorgrid.actors.ledger.join_tokens import JoinToken, read_token
-from actorgrid.actors.security.actor import JoinDoorServer
+from actorgrid.actors.security.actor import JoinServer
 from actorgrid.actors.security.join_client import Member, join
 from actorgrid.actors.security.join_messages import MESSAGE_BYTES_MAX, Capabilities, Welcome
 from actorgrid.actors.security.joiner import Joiner, Send
@@ -45,14 +45,14 @@ class Door:
         settings: Settings = self.context.settings
         settings.cluster.listen, settings.cluster.base_port = ADDRESS, self.base_port
         settings.set_origins({"cluster.base_port": "--port"})
-        taken = take_place(self.context.paths, settings, None, lambda _: None)
+        taken = enrol(self.context.paths, settings, None, lambda _: None)
         assert taken is not None
         self.context.host_id = ensure_host_id(self.context.paths)
-        self.context.place, material = taken
-        self.context.voter = self.context.place.plan(self.context.paths, self.context.host_id, material)
+        self.context.enrolment, material = taken
+        self.context.voter = self.context.enrolment.plan(self.context.paths, self.context.host_id, material)
         self.node = InlineNode(real_time=True)
         self.consensus: Any = self.node.add(Consensus, self.context)
-        self.door: Any = self.node.add(JoinDoorServer, self.context)
+        self.door: Any = self.node.add(JoinServer, self.context)
         self.node.run_until(lambda: self.context.host_id in self.door._ledger.members, what="the cluster is founded")
 
     @property

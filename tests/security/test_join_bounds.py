@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from actorgrid.actors.ledger.join_tokens import JoinClaim
 from actorgrid.actors.security.certificate_requests import make_request
 from actorgrid.actors.security.certificates import digest
-from actorgrid.actors.security.join_acceptor import VISITS_MAX, VISITS_PER_SOURCE_MAX, JoinVisit, Redeem
+from actorgrid.actors.security.join_acceptor import EXCHANGES_MAX, EXCHANGES_PER_SOURCE_MAX, JoinExchange, Redeem
 from actorgrid.actors.security.join_messages import (
     Hello,
     Welcome,
@@ -22,7 +22,7 @@ from actorgrid.actors.security.join_messages import (
 )
 from actorgrid.actors.security.joiner import Close, JoinFailed, Send
 from actorgrid.actors.security.keys import new_private_key
-from actorgrid.actors.security.token_rate_limit import WrongTokens
+from actorgrid.actors.security.token_rate_limit import TokenRateLimit
 from actorgrid.errors import (
     ActorGridError,
     BadRequest,
@@ -49,20 +49,20 @@ from tests.security.rig import CLUSTER, NOW_S, Cluster
 
 def test_a_visit_waits_ten_seconds_for_the_claim_and_thirty_for_the_ledger() -> None:
     member = Member(Cluster())
-    silent = member.visit()
+    silent = member.exchange()
     silent.begin(0.0)
     assert silent.tick(9.9) == []
     assert isinstance(refusal(silent.tick(10.0)), CallTimeout)
     assert silent.tick(99.0) == [] and silent.received(b"x", 99.0, NOW_S) == []
 
-    visit = member.visit()
-    claim = claim_for(member, visit)
-    (asked,) = visit.received(claim, 9.0, NOW_S)
-    assert isinstance(asked, Redeem) and visit.tick(38.9) == []
-    assert isinstance(refusal(visit.tick(39.0)), CallTimeout)
+    exchange = member.exchange()
+    claim = claim_for(member, exchange)
+    (asked,) = exchange.received(claim, 9.0, NOW_S)
+    assert isinstance(asked, Redeem) and exchange.tick(38.9) == []
+    assert isinstance(refusal(exchange.tick(39.0)), CallTimeout)
     answer = member.redeem(asked)
-    assert isinstance(answer, Welcome) and visit.welcome(answer) == [] and visit.refuse(NotLeader("late")) == []
-    assert member.door.visits == 0
+    assert isinstance(answer, Welcome) and exchange.welcome(answer) == [] and exchange.refuse(NotLeader("late")) == []
+    assert member.door.exchanges == 0
 
 
 def test_a_joiner_gives_up_and_says_where() -> None:
@@ -80,40 +80,40 @@ def test_a_connection_that_closes_early_is_named() -> None:
 
 def test_only_so_many_visits_at_once() -> None:
     member = Member(Cluster())
-    visits = [member.visit(f"10.0.0.{number // VISITS_PER_SOURCE_MAX}") for number in range(VISITS_MAX)]
+    exchanges = [member.exchange(f"10.0.0.{number // EXCHANGES_PER_SOURCE_MAX}") for number in range(EXCHANGES_MAX)]
     for source in ("10.0.0.0", "10.0.0.200"):
         with pytest.raises(Overloaded):
-            member.visit(source)
-    visits[0].closed()
-    visits[0].closed()
-    assert member.door.visits == VISITS_MAX - 1
+            member.exchange(source)
+    exchanges[0].closed()
+    exchanges[0].closed()
+    assert member.door.exchanges == EXCHANGES_MAX - 1
     with pytest.raises(Overloaded):
-        member.visit("10.0.0.1")
-    member.visit("10.0.0.200")
+        member.exchange("10.0.0.1")
+    member.exchange("10.0.0.200")
     assert member.door.refused == {"Overloaded": 3}
 
 
 def test_a_visitor_that_never_ends_its_handshake_is_left() -> None:
     member = Member(Cluster())
-    visit = member.visit()
-    assert visit.tick(9.9) == []
-    assert visit.tick(10.0) == [Close()]
-    assert (member.door.visits, dict(member.door.sources)) == (0, {})
+    exchange = member.exchange()
+    assert exchange.tick(9.9) == []
+    assert exchange.tick(10.0) == [Close()]
+    assert (member.door.exchanges, dict(member.door.sources)) == (0, {})
 
 
 def test_a_second_claim_is_refused_and_redeems_nothing() -> None:
     member = Member(Cluster())
-    visit = member.visit()
-    claim = claim_for(member, visit)
-    steps = visit.received(claim + claim, 0.0, NOW_S)
+    exchange = member.exchange()
+    claim = claim_for(member, exchange)
+    steps = exchange.received(claim + claim, 0.0, NOW_S)
     assert isinstance(refusal(steps), MalformedMessage)
 
 
 def test_bytes_may_come_one_by_one() -> None:
     member = Member(Cluster())
-    visit = member.visit()
-    claim = claim_for(member, visit)
-    steps = [step for at in range(len(claim)) for step in visit.received(claim[at : at + 1], 0.0, NOW_S)]
+    exchange = member.exchange()
+    claim = claim_for(member, exchange)
+    steps = [step for at in range(len(claim)) for step in exchange.received(claim[at : at + 1], 0.0, NOW_S)]
     assert [type(step) for step in steps] == [Redeem]
 
 
@@ -133,11 +133,11 @@ def test_bytes_may_come_one_by_one() -> None:
 )
 def test_garbage_is_refused_counted_and_costs_no_entry(data: bytes) -> None:
     member = Member(Cluster())
-    visit = member.visit()
-    visit.begin(0.0)
-    steps = visit.received(data, 0.0, NOW_S)
+    exchange = member.exchange()
+    exchange.begin(0.0)
+    steps = exchange.received(data, 0.0, NOW_S)
     assert refusal(steps).code in {"MalformedMessage", "MalformedBody", "FrameTooLarge"}
-    assert sum(member.door.refused.values()) == 1 and member.door.wrong_tokens.wrong_total == 1
+    assert sum(member.door.refused.values()) == 1 and member.door.token_rate_limit.wrong_total == 1
 
 
 anything = st.recursive(
@@ -160,10 +160,10 @@ def fields_of(data: bytes) -> dict[str, Any]:
     return found
 
 
-def own_visit() -> JoinVisit:
-    visit = SHARED.door.open("10.0.0.2", SHARED.cluster.bundle, SHARED.material.certificate, bytes(32), 0.0)
-    assert len(visit.begin(0.0)) == 1
-    return visit
+def own_visit() -> JoinExchange:
+    exchange = SHARED.door.open("10.0.0.2", SHARED.cluster.bundle, SHARED.material.certificate, bytes(32), 0.0)
+    assert len(exchange.begin(0.0)) == 1
+    return exchange
 
 
 def own_claim(host_id: str = "host-b", request: bytes | None = None, packed: bytes | None = None) -> JoinClaim:
@@ -176,16 +176,16 @@ def own_claim(host_id: str = "host-b", request: bytes | None = None, packed: byt
 
 @given(st.data())
 def test_a_claim_with_any_field_replaced_is_refused_by_name(data: st.DataObject) -> None:
-    SHARED.door.wrong_tokens = WrongTokens()
+    SHARED.door.token_rate_limit = TokenRateLimit()
     fields = fields_of(encode_claim(own_claim()))
     fields[data.draw(st.sampled_from([*sorted(fields), "more"]))] = data.draw(anything)
-    visit = own_visit()
-    steps = visit.received(encode_frame(["claim", fields]), 0.0, NOW_S)
+    exchange = own_visit()
+    steps = exchange.received(encode_frame(["claim", fields]), 0.0, NOW_S)
     if fields["version"] == 1 and isinstance(steps[0], Redeem):
-        visit.closed()
+        exchange.closed()
         return
     assert isinstance(refusal(steps), TrustError | MalformedMessage)
-    assert SHARED.door.visits == 0
+    assert SHARED.door.exchanges == 0
 
 
 packed_anything = st.dictionaries(
@@ -201,21 +201,21 @@ packed_anything = st.dictionaries(
 def test_a_holder_of_the_token_who_signs_nonsense_is_refused_by_name(
     host_id: str | None, request: bytes | None, packed: bytes | None
 ) -> None:
-    SHARED.door.wrong_tokens = WrongTokens()
-    visit = own_visit()
-    steps = visit.received(encode_claim(own_claim(host_id or "host-b", request, packed)), 0.0, NOW_S)
+    SHARED.door.token_rate_limit = TokenRateLimit()
+    exchange = own_visit()
+    steps = exchange.received(encode_claim(own_claim(host_id or "host-b", request, packed)), 0.0, NOW_S)
     if (host_id, request, packed) == (None, None, None):
         assert isinstance(steps[0], Redeem)
-        visit.closed()
+        exchange.closed()
     else:
         assert isinstance(refusal(steps), TrustError | MalformedMessage)
-    assert SHARED.door.visits == 0
+    assert SHARED.door.exchanges == 0
 
 
 def hello_of(member: Member) -> bytes:
-    visit = member.visit()
-    (hello,) = visit.begin(0.0)
-    visit.closed()
+    exchange = member.exchange()
+    (hello,) = exchange.begin(0.0)
+    exchange.closed()
     assert isinstance(hello, Send)
     return hello.data
 

@@ -53,7 +53,7 @@ def test_a_new_host_joins_and_speaks_with_the_others_as_one_of_them() -> None:
     assert new.check(NOW_S).host_id == "host-b"
     Pair(ssl_contexts(member.material).server, ssl_contexts(new).client).shake()
     Pair(ssl_contexts(new).server, ssl_contexts(member.material).client).shake()
-    assert (member.door.welcomed, member.door.visits, sum(member.door.refused.values())) == (1, 0, 0)
+    assert (member.door.welcomed, member.door.exchanges, sum(member.door.refused.values())) == (1, 0, 0)
 
 
 def test_what_the_host_has_arrives_as_it_was_told() -> None:
@@ -74,17 +74,17 @@ def test_what_the_host_has_arrives_as_it_was_told() -> None:
 def test_the_secret_of_the_token_never_crosses_and_nothing_does_before_the_member_is_proven() -> None:
     cluster = Cluster()
     token = cluster.token()
-    visit, joiner = Member(cluster).visit(), new_joiner(token)
+    exchange, joiner = Member(cluster).exchange(), new_joiner(token)
     assert joiner.connected(b"not the certificate of anyone") == []
-    (hello,) = visit.begin(0.0)
+    (hello,) = exchange.begin(0.0)
     assert isinstance(hello, Send)
     outcome = joiner.received(hello.data, NOW_S)
     assert [type(step) for step in outcome] == [JoinFailed, Close]
 
     member = Member(cluster)
-    visit, joiner = member.visit(), new_joiner(token)
+    exchange, joiner = member.exchange(), new_joiner(token)
     joiner.connected(member.material.certificate.public_bytes(ENCODING))
-    (hello,) = visit.begin(0.0)
+    (hello,) = exchange.begin(0.0)
     (claim,) = joiner.received(hello.data, NOW_S)  # type: ignore[union-attr]
     assert isinstance(claim, Send)
     assert token.secret not in claim.data and token.text.split(".")[4].encode() not in claim.data
@@ -119,10 +119,10 @@ def test_one_member_cannot_pass_a_claim_on_to_another() -> None:
     false_one, true_one = Member(cluster), Member(cluster)
     joiner = new_joiner(cluster.token())
     joiner.connected(false_one.material.certificate.public_bytes(ENCODING))
-    visit = true_one.visit()
-    (hello,) = visit.begin(0.0)
+    exchange = true_one.exchange()
+    (hello,) = exchange.begin(0.0)
     (claim,) = joiner.received(hello.data, NOW_S)  # type: ignore[union-attr]
-    refused, _ = visit.received(claim.data, 0.0, NOW_S)  # type: ignore[union-attr]
+    refused, _ = exchange.received(claim.data, 0.0, NOW_S)  # type: ignore[union-attr]
     assert true_one.door.refused == {"UnknownJoinToken": 1}
     assert isinstance(refused, Send)
 
@@ -132,10 +132,10 @@ def test_an_old_claim_is_of_no_use_on_another_visit() -> None:
     member = Member(cluster)
     joiner = new_joiner(cluster.token())
     joiner.connected(member.material.certificate.public_bytes(ENCODING))
-    first = member.visit()
+    first = member.exchange()
     (hello,) = first.begin(0.0)
     (claim,) = joiner.received(hello.data, NOW_S)  # type: ignore[union-attr]
-    again = member.visit()
+    again = member.exchange()
     again.begin(0.0)
     again.received(claim.data, 0.0, NOW_S)  # type: ignore[union-attr]
     assert member.door.refused == {"UnknownJoinToken": 1}

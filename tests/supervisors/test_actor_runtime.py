@@ -28,7 +28,7 @@ from actorgrid.supervisors import actor_runtime
 from actorgrid.supervisors.actor_runtime import ActorRuntime, load_server
 from actorgrid.supervisors.envelope import CALL, CAST, ERROR, REPLY, SIGNAL, Envelope
 from actorgrid.supervisors.exits import SHUTDOWN, ExitReason
-from actorgrid.supervisors.heartbeat import OwnPulse, Pulse
+from actorgrid.supervisors.heartbeat import Heartbeat, OwnHeartbeat
 from actorgrid.supervisors.ref import Ref
 from actorgrid.supervisors.registry import Registry
 from actorgrid.supervisors.runtime import Waiter
@@ -142,10 +142,10 @@ class Rig:
             (folder / address).touch()
             Registry(folder).register(name, Ref(address, name))
         host = SimpleNamespace(settings=Settings(), paths=HostPaths(tmp_path))
-        self._shared = Pulse()
-        self.pulse = OwnPulse(os.dup(self._shared._fd))
-        order = HostServer("slow", HERE + kind, host, pulse=self._shared.number)
-        self.runtime = ActorRuntime(self.wire, order, "owner", self.pulse)
+        self._shared = Heartbeat()
+        self.heartbeat = OwnHeartbeat(os.dup(self._shared._fd))
+        order = HostServer("slow", HERE + kind, host, heartbeat=self._shared.number)
+        self.runtime = ActorRuntime(self.wire, order, "owner", self.heartbeat)
 
     def begin(self) -> Rig:
         self.runtime.begin()
@@ -165,7 +165,7 @@ class Rig:
 
     def close(self) -> None:
         self.runtime._epoll.close()
-        self.pulse.close()
+        self.heartbeat.close()
         self._shared.close()
 
 

@@ -17,7 +17,7 @@ from actorgrid.supervisors.actor_runtime import ActorRuntime
 from actorgrid.supervisors.child import ChildSpec, SupervisorFlags
 from actorgrid.supervisors.child_runtime import SupervisorRuntime
 from actorgrid.supervisors.exits import ExitReason
-from actorgrid.supervisors.heartbeat import OwnPulse, Pulse
+from actorgrid.supervisors.heartbeat import Heartbeat, OwnHeartbeat
 from actorgrid.supervisors.ref import Ref
 from actorgrid.supervisors.supervisor import Supervisor
 from actorgrid.supervisors.wire import Ended, HostServer, Inherited, ServerStarted, WhyEnded
@@ -81,19 +81,19 @@ class Office:
 @pytest.fixture
 def office(tmp_path: Path) -> Iterator[tuple[Office, SupervisorRuntime]]:
     """A supervisor with one child, which is up."""
-    actor, shared = Office(tmp_path), Pulse()
-    pulse = OwnPulse(os.dup(shared._fd))
+    actor, shared = Office(tmp_path), Heartbeat()
+    heartbeat = OwnHeartbeat(os.dup(shared._fd))
     host = SimpleNamespace(settings=Settings())
-    order = HostServer("boss", "tests.supervisors.test_child_runtime:Boss", host, pulse=shared.number)
-    runtime = SupervisorRuntime(actor, order, "owner", pulse)
+    order = HostServer("boss", "tests.supervisors.test_child_runtime:Boss", host, heartbeat=shared.number)
+    runtime = SupervisorRuntime(actor, order, "owner", heartbeat)
     runtime.begin()
     runtime.child_said(ServerStarted(os.getpid()), "a.1.1")
     actor.did.clear()
     yield actor, runtime
     runtime._epoll.close()
     for child in runtime._children.values():
-        child.pulse.close()
-    pulse.close()
+        child.heartbeat.close()
+    heartbeat.close()
     shared.close()
 
 
@@ -152,10 +152,10 @@ def test_children_inherit_the_host_instead_of_getting_it_by_message(
     actor, runtime = office
     [order] = actor.orders
     assert order.host == Inherited()
-    shared = Pulse()
-    pulse = OwnPulse(os.dup(shared._fd))
-    child = ActorRuntime(actor, order, "a.1", pulse)
+    shared = Heartbeat()
+    heartbeat = OwnHeartbeat(os.dup(shared._fd))
+    child = ActorRuntime(actor, order, "a.1", heartbeat)
     assert child.host is runtime.host
     child._epoll.close()
-    pulse.close()
+    heartbeat.close()
     shared.close()

@@ -14,7 +14,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.end = None
-        self.pulse = self
+        self.heartbeat = self
         self.got: list[bytes] = []
 
     def handler_ended(self) -> None:

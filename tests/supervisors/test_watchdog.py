@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actorgrid.supervisors.heartbeat import Reading
+from actorgrid.supervisors.heartbeat import HeartbeatReading
 from actorgrid.supervisors.watchdog import BEATS_MISSED_MAX, PAUSE_INTERVALS, Hung, Watchdog
 
 INTERVAL_S, MARGIN_S = 1.0, 1.0
-IDLE = Reading("running")
+IDLE = HeartbeatReading("running")
 
 
 def watchdog(*children: str, max_handler_s: float | None = 5.0) -> Watchdog:
@@ -23,7 +23,9 @@ def watchdog(*children: str, max_handler_s: float | None = 5.0) -> Watchdog:
     return made
 
 
-def first_hung(judge: Watchdog, reading: Reading, start_s: float = 0.0, steps: int = 60) -> tuple[float, str] | None:
+def first_hung(
+    judge: Watchdog, reading: HeartbeatReading, start_s: float = 0.0, steps: int = 60
+) -> tuple[float, str] | None:
     """When a child that shows *reading* for ever is named, judged every interval, and how."""
     for number in range(steps):
         now_s = start_s + number * INTERVAL_S
@@ -40,7 +42,7 @@ def test_an_idle_child_that_stops_beating_is_hung() -> None:
 
 
 def test_a_handler_over_its_declared_time_is_hung() -> None:
-    reading = Reading("running", 3, 7, 0.0, 5.0, "GetStatus")
+    reading = HeartbeatReading("running", 3, 7, 0.0, 5.0, "GetStatus")
     assert first_hung(watchdog("child"), reading) == (
         7.0,
         "a handler has run 7.0 s, declared at most 5 s (GetStatus); the hung are found within 7 s",
@@ -48,19 +50,21 @@ def test_a_handler_over_its_declared_time_is_hung() -> None:
 
 
 def test_a_handler_that_declares_nothing_has_the_time_its_child_was_watched_with() -> None:
-    reading = Reading("running", started_s=0.0, handler="Work")
+    reading = HeartbeatReading("running", started_s=0.0, handler="Work")
     assert first_hung(watchdog("child", max_handler_s=2.0), reading) is not None
     assert first_hung(watchdog("child", max_handler_s=None), reading, steps=10_000) is None
 
 
 def test_a_handler_with_a_long_declared_time_is_left_alone() -> None:
-    assert first_hung(watchdog("child"), Reading("running", started_s=0.0, limit_s=3600.0), steps=3600) is None
-    assert first_hung(watchdog("child"), Reading("running", started_s=0.0, limit_s=inf), steps=10_000) is None
+    assert first_hung(watchdog("child"), HeartbeatReading("running", started_s=0.0, limit_s=3600.0), steps=3600) is None
+    assert first_hung(watchdog("child"), HeartbeatReading("running", started_s=0.0, limit_s=inf), steps=10_000) is None
 
 
 def test_beats_do_not_excuse_a_handler_and_it_is_named_once() -> None:
     judge = watchdog("child")
-    named = [judge.judge({"child": Reading("running", now, 0, 0.0, 2.0, "Loop")}, float(now)) for now in range(6)]
+    named = [
+        judge.judge({"child": HeartbeatReading("running", now, 0, 0.0, 2.0, "Loop")}, float(now)) for now in range(6)
+    ]
     assert [len(hung) for hung in named] == [0, 0, 0, 0, 1, 0]
 
 
@@ -72,7 +76,7 @@ def test_who_is_starting_is_not_judged_here(state: str) -> None:
 
 def test_who_started_late_has_its_full_time_from_there() -> None:
     judge = watchdog("child")
-    starting = Reading("starting", started_s=0.0, limit_s=5.0, handler="HostServer")
+    starting = HeartbeatReading("starting", started_s=0.0, limit_s=5.0, handler="HostServer")
     assert not [hung for now in range(100) for hung in judge.judge({"child": starting}, float(now))]
     found = first_hung(judge, replace(starting, state="running"), 100.0)
     assert found is not None and found[0] == 106.0, "one interval of it may have been after the start"
@@ -82,7 +86,7 @@ def test_a_stop_has_the_time_it_declared_whatever_its_loop_and_handlers_do() -> 
     judge = watchdog("child")
     found: list[tuple[int, Hung]] = []
     for now in range(20):
-        reading = Reading("stopping", beats=now, handled=now, started_s=0.0, limit_s=10.0, handler="stop")
+        reading = HeartbeatReading("stopping", beats=now, handled=now, started_s=0.0, limit_s=10.0, handler="stop")
         found += [(now, hung) for hung in judge.judge({"child": reading}, float(now))]
     assert found == [
         (12, Hung("child", "its stop has run 12.0 s, declared at most 10 s; the hung are found within 12 s"))
@@ -116,7 +120,7 @@ def test_after_a_pause_every_deadline_is_whole_again() -> None:
 
 def test_a_handler_begun_before_a_pause_has_its_full_time_after_it() -> None:
     judge = watchdog("child")
-    reading = Reading("running", started_s=4.0, limit_s=5.0)
+    reading = HeartbeatReading("running", started_s=4.0, limit_s=5.0)
     judge.judge({"child": IDLE}, 4.0)
     found = first_hung(judge, reading, 1000.0)
     assert found is not None and found[0] == 1007.0
@@ -154,7 +158,7 @@ def test_a_clock_that_stands_still_counts_nothing() -> None:
 def test_time_in_which_a_child_waited_for_a_cpu_does_not_count() -> None:
     judge = watchdog("child")
     for now in range(100):
-        waiting = Reading("running", started_s=0.0, limit_s=5.0, waited_s=40.0 + 0.99 * now)
+        waiting = HeartbeatReading("running", started_s=0.0, limit_s=5.0, waited_s=40.0 + 0.99 * now)
         assert judge.judge({"child": waiting}, float(now)) == []
     stuck = replace(waiting, handler="Work")
     assert first_hung(judge, stuck, 100.0) is not None
@@ -186,7 +190,7 @@ class Life:
     handlers: list[tuple[float, float, float]]  # (idle before, runs, declared)
     hangs_s: float = inf
 
-    def reading(self, awake_s: float, host: Host, interval_s: float) -> Reading:
+    def reading(self, awake_s: float, host: Host, interval_s: float) -> HeartbeatReading:
         awake_s = min(awake_s, self.hangs_s)
         at_s, beats, handled = 0.0, 0, 0
         for idle_s, runs_s, declared_s in self.handlers:
@@ -195,9 +199,9 @@ class Life:
             beats += int(idle_s / interval_s) + 1
             at_s += idle_s
             if awake_s < at_s + runs_s:
-                return Reading("running", beats, handled, host.clock_s(at_s), declared_s, "Work")
+                return HeartbeatReading("running", beats, handled, host.clock_s(at_s), declared_s, "Work")
             at_s, handled = at_s + runs_s, handled + 1
-        return Reading("running", beats + int((awake_s - at_s) / interval_s), handled)
+        return HeartbeatReading("running", beats + int((awake_s - at_s) / interval_s), handled)
 
 
 def steps(low: float, high: float) -> st.SearchStrategy[list[float]]:
@@ -293,7 +297,7 @@ def test_after_any_pause_nobody_is_killed_before_its_full_deadline_has_passed_ag
 ) -> None:
     judge = watchdog("child")
     now_s = 0.0
-    reading = IDLE if declared_s is None else Reading("running", started_s=0.0, limit_s=declared_s)
+    reading = IDLE if declared_s is None else HeartbeatReading("running", started_s=0.0, limit_s=declared_s)
     full_s = MARGIN_S + (BEATS_MISSED_MAX * INTERVAL_S if declared_s is None else declared_s)
     for step_s in before_s:
         now_s += step_s

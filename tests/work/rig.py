@@ -127,7 +127,7 @@ class Rig:
         manager._leases.leave()
         manager._zygote.stop()
         manager._attempts._server = manager._leases._server = _Dead()  # type: ignore[assignment]
-        manager._keeper._server = _Dead()  # type: ignore[assignment]
+        manager._renewer._server = _Dead()  # type: ignore[assignment]
 
     def close(self) -> None:
         if self.manager is not None:

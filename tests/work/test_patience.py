@@ -32,7 +32,7 @@ def slow_reads(rig: Rig, held: list[Waiter]) -> None:
 
 def lease_of(rig: Rig) -> Any:
     assert rig.manager is not None
-    return rig.manager._keeper.lease
+    return rig.manager._renewer.lease
 
 
 def given_back(rig: Rig, attempt_id: str) -> dict[str, Any]:

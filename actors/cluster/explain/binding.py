@@ -17,7 +17,7 @@ from actorgrid.models import JobState
 Record = Mapping[str, Any]
 
 
-class Ledger(Protocol):
+class LedgerView(Protocol):
     """The part of what a host knows of the ledger that counts here."""
 
     hosts: dict[str, Any]
@@ -32,7 +32,7 @@ SHAPES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ResourceUse:
     """What there is of each resource of ``NAMES``, and how much of that is given out."""
 
     capacity: Mapping[str, int]
@@ -76,7 +76,7 @@ def amounts_of(resources: Record) -> dict[str, int]:
     }
 
 
-def room_of(hosts: Iterable[Record], allocations: Iterable[Record]) -> Room:
+def room_of(hosts: Iterable[Record], allocations: Iterable[Record]) -> ResourceUse:
     """What *hosts* have in all and what is given out on them; records of the ledger."""
     capacity: Counter[str] = Counter()
     ids = set()
@@ -95,10 +95,10 @@ def room_of(hosts: Iterable[Record], allocations: Iterable[Record]) -> Room:
             used["gpu_memory_mib"] += count * int(held["gpu_memory_mib"])
             used["cpu_milli"] += int(held["cpu_milli"])
             used["memory_mib"] += int(held["memory_mib"])
-    return Room(dict(capacity), dict(used))
+    return ResourceUse(dict(capacity), dict(used))
 
 
-def binding(room: Room, waiting: Iterable[Record], total: int | None = None) -> Binding | None:
+def binding(room: ResourceUse, waiting: Iterable[Record], total: int | None = None) -> Binding | None:
     """What is short for most of the requests that wait; ``None`` when nothing waits, or there would be room for each.
 
     *waiting*: resources of jobs; of *total* when these stand for more. A request that fits in the sum of what is free
@@ -124,14 +124,14 @@ def binding(room: Room, waiting: Iterable[Record], total: int | None = None) -> 
     return Binding(resource, count, f"{NAMES[resource]}: {room.said(resource)}, {who}", idle)
 
 
-def short_for(ledger: Ledger, queued: Sequence[Record]) -> dict[str, Any] | None:
+def short_for(ledger: LedgerView, queued: Sequence[Record]) -> dict[str, Any] | None:
     """What is short for the jobs that wait, as the answer of ``status`` has it. *queued*: the newest of them."""
     room = room_of(ledger.hosts.values(), ledger.allocations.values())
     found = binding(room, [job["resources"] for job in queued], ledger.job_counts.get(JobState.QUEUED, 0))
     return None if found is None else found.to_record()
 
 
-def _shortest(room: Room, asked: Mapping[str, int]) -> str:
+def _shortest(room: ResourceUse, asked: Mapping[str, int]) -> str:
     """What there is too little of for one more; of several, what there is the smallest part of."""
     lacking = {name: room.free(name) / asked[name] for name in NAMES if asked[name] > room.free(name)}
     return min(lacking, key=lambda name: lacking[name]) if lacking else ""

@@ -18,7 +18,7 @@ from actorgrid.actors.gateway.schemas.answers import (
     SettingsAnswer,
 )
 from actorgrid.actors.gateway.server.last_known import cluster_known, last_known, presence
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.errors import SettingNotLive, UnknownSetting
@@ -28,23 +28,23 @@ SUMMARY_TIMEOUT_S = 15.0
 """ClusterManager asks four servers in turn; each may be restarting."""
 
 
-async def get_cluster(call: Call) -> Any:
+async def get_cluster(call: RequestContext) -> Any:
     """Counts and figures of the cluster."""
     summary = await call.ask("cluster_manager", ClusterSummary(call.seen), SUMMARY_TIMEOUT_S)
     age = last_known({"known_at": summary.get("known_at"), "problems": summary.get("findings", [])})
-    return {**summary, "last_known": age, "ca_fingerprint": call.door.authority}
+    return {**summary, "last_known": age, "ca_fingerprint": call.app.authority}
 
 
-async def get_members(call: Call) -> Any:
+async def get_members(call: RequestContext) -> Any:
     """Who belongs to the cluster, as this host knows it: it asks no other, so it answers when they are gone."""
-    door = call.door
-    ledger, place = door.ledger, door.host.place
+    app = call.app
+    ledger, enrolment = app.ledger, app.host.enrolment
     members = sorted(ledger.members.values(), key=lambda member: int(member["node"]))
     return {
-        "cluster_id": None if place is None else place.cluster_id,
-        "ca_fingerprint": door.authority,
-        "here": door.host.host_id,
-        "leader": ledger.leader if members else door.host.host_id,
+        "cluster_id": None if enrolment is None else enrolment.cluster_id,
+        "ca_fingerprint": app.authority,
+        "here": app.host.host_id,
+        "leader": ledger.leader if members else app.host.host_id,
         "members": [
             {
                 "host_id": member["host_id"],
@@ -58,13 +58,13 @@ async def get_members(call: Call) -> Any:
     }
 
 
-async def get_hosts(call: Call) -> Any:
+async def get_hosts(call: RequestContext) -> Any:
     """All hosts."""
     listed = await call.ask("cluster_manager", ListHosts(call.seen), SUMMARY_TIMEOUT_S)
     return {"hosts": listed, "last_known": last_known(await cluster_known(call, fresh=False))}
 
 
-async def get_gpus(call: Call) -> Any:
+async def get_gpus(call: RequestContext) -> Any:
     """All devices."""
     known = await cluster_known(call)
     devices = await call.ask("gpu_coordinator", Inventory(call.seen, everywhere=True))
@@ -74,7 +74,7 @@ async def get_gpus(call: Call) -> Any:
     }
 
 
-async def get_allocations(call: Call) -> Any:
+async def get_allocations(call: RequestContext) -> Any:
     """All live allocations."""
     found = await call.ask("consensus", Query("allocations"))
     return {
@@ -83,21 +83,21 @@ async def get_allocations(call: Call) -> Any:
     }
 
 
-async def get_decisions(call: Call) -> Any:
+async def get_decisions(call: RequestContext) -> Any:
     """What was placed where, and how long deciding took."""
     return {"decisions": await call.ask("gpu_coordinator", RecentDecisions(call.query.limit))}
 
 
-async def get_performance(call: Call) -> Any:
+async def get_performance(call: RequestContext) -> Any:
     """The host's own performance."""
     summary = await call.ask("cluster_manager", ClusterSummary(call.seen), SUMMARY_TIMEOUT_S)
     figures = {name: value for name, value in summary["performance"].items() if name in PerformanceMetrics.model_fields}
     return {"timestamp": PerformanceMetrics.model_fields["timestamp"].get_default(call_default_factory=True), **figures}
 
 
-async def get_config(call: Call) -> Any:
+async def get_config(call: RequestContext) -> Any:
     """All settings."""
-    settings = call.door.settings
+    settings = call.app.settings
     defaults = type(settings)()
     return {
         "settings": [
@@ -120,11 +120,11 @@ def _plain(value: Any) -> Any:
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
 
 
-async def put_config(call: Call) -> Any:
+async def put_config(call: RequestContext) -> Any:
     """Change a live setting, for good."""
     change = call.body_as(SettingChange)
     key = call.part("key")
-    call.door.settings.check_live(key, change.value)
+    call.app.settings.check_live(key, change.value)
     return await call.ask("cluster_manager", ChangeSetting(key, change.value, by="http"), 35.0)
 
 

@@ -6,7 +6,7 @@ from time import time
 from typing import Any
 
 from actorgrid.actors.gateway.schemas.answers import DrainAnswer, DrainRequest, RestartAnswer
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.host.messages import RestartHost
 from actorgrid.actors.ledger.commands import drain_host
 from actorgrid.actors.links.messages import AskHost
@@ -15,23 +15,23 @@ from actorgrid.errors import HostUnreachable, NotFound, WrongState
 RESTART_S = 10.0
 
 
-async def post_restart(call: Call) -> Any:
+async def post_restart(call: RequestContext) -> Any:
     """Start a host's agent anew, whichever of the cluster it is."""
     host_id = call.part("host_id")
-    host = call.door.host
+    host = call.app.host
     if host_id == host.host_id:
         return await call.ask("host", RestartHost(call.visitor), RESTART_S)
-    if host_id not in call.door.ledger.members:
+    if host_id not in call.app.ledger.members:
         raise NotFound(
             "no host of that id",
             asked=host_id,
-            found=f"{max(1, len(call.door.ledger.members))} hosts",
+            found=f"{max(1, len(call.app.ledger.members))} hosts",
             hint="actorgrid hosts --json has the ids",
         )
     return await call.ask("links", AskHost(host_id, "restart", {"by": call.visitor}, RESTART_S), RESTART_S)
 
 
-async def post_drain(call: Call) -> Any:
+async def post_drain(call: RequestContext) -> Any:
     """Give a host nothing new, or again."""
     wanted = call.body_as(DrainRequest)
     return await call.propose(drain_host(call.part("host_id"), wanted.draining, call.visitor, time()))

@@ -22,7 +22,7 @@ from actorgrid.actors.gateway.schemas.answers import (
     TraceRequest,
     TraceSet,
 )
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.gateway.tree import ANSWER_S, ROOT, Node, TreeWalk, find, note_starts, plain
 from actorgrid.actors.work.messages import ListAttempts
 from actorgrid.errors import ActorGridError, NoSuchActor, NotFound, NotSupported
@@ -32,9 +32,9 @@ from actorgrid.supervisors.ref import Ref
 log = logging.getLogger("actorgrid.gateway")
 
 
-async def get_inspect(call: Call) -> Any:
+async def get_inspect(call: RequestContext) -> Any:
     """The supervision tree, how each process of the host says it is, and the attempts under way."""
-    walk = TreeWalk(call.door.bridge, everyone=True)
+    walk = TreeWalk(call.app.bridge, everyone=True)
     root = await walk.run()
     nodes = list(root.walk())
     by_name = {node.name: node for node in reversed(nodes)}  # the first of a name wins, as it is the highest
@@ -42,7 +42,7 @@ async def get_inspect(call: Call) -> Any:
     attempts, statuses, _ = await asyncio.gather(
         _attempts(call, by_name.get("worker_manager")),
         asyncio.gather(*(_status(call, name, by_name.get(name)) for name in names)),
-        call.door.in_pool(lambda: note_starts(nodes)),
+        call.app.in_pool(lambda: note_starts(nodes)),
     )
     return {
         "at": time(),
@@ -53,7 +53,7 @@ async def get_inspect(call: Call) -> Any:
     }
 
 
-async def _status(call: Call, name: str, node: Node | None) -> dict[str, Any]:
+async def _status(call: RequestContext, name: str, node: Node | None) -> dict[str, Any]:
     """What a server of the host says of itself, or why it does not."""
     error: ActorGridError | None
     if node is None:  # its supervisor did not answer: asked by its name
@@ -68,12 +68,12 @@ async def _status(call: Call, name: str, node: Node | None) -> dict[str, Any]:
     return {"error": error.to_dict()}
 
 
-async def _told(call: Call, to: str | Ref) -> dict[str, Any]:
+async def _told(call: RequestContext, to: str | Ref) -> dict[str, Any]:
     """What a server says of itself, as plain values."""
     return dict(plain(await call.ask(to, Inspect(), ANSWER_S)))
 
 
-async def _attempts(call: Call, manager: Node | None) -> list[dict[str, Any]]:
+async def _attempts(call: RequestContext, manager: Node | None) -> list[dict[str, Any]]:
     """The attempts, if their manager takes questions now: one that is suspended would hold ours."""
     if manager is not None and (manager.inspect is None or manager.inspect["state"] != "running"):
         return []
@@ -84,9 +84,9 @@ async def _attempts(call: Call, manager: Node | None) -> list[dict[str, Any]]:
     return found
 
 
-async def get_inspect_server(call: Call) -> Any:
+async def get_inspect_server(call: RequestContext) -> Any:
     """One server: what its supervisor knows of it, what it says of itself, and its attributes."""
-    node = await find(call.door.bridge, call.part("name"))
+    node = await find(call.app.bridge, call.part("name"))
     ref = node.ref
     attributes: dict[str, str] | None = None
     if ref is None:
@@ -97,13 +97,13 @@ async def get_inspect_server(call: Call) -> Any:
             node.inspect, attributes = await asyncio.gather(_told(call, ref), call.ask(ref, GetState(), ANSWER_S))
         except ActorGridError as error:  # one that hangs is what one looks at most
             node.error = error
-    await call.door.in_pool(lambda: note_starts([node]))
+    await call.app.in_pool(lambda: note_starts([node]))
     return {**node.alone(), "attributes": attributes}
 
 
-async def get_inspect_trace(call: Call) -> Any:
+async def get_inspect_trace(call: RequestContext) -> Any:
     """The messages that a traced server took and sent, the oldest first."""
-    node = await find(call.door.bridge, call.part("name"))
+    node = await find(call.app.bridge, call.part("name"))
     ref = _process_of(node)
     told, events = await asyncio.gather(_told(call, ref), call.ask(ref, GetTrace(), ANSWER_S))
     # All processes of a host share the clock that servers stamp their events with.
@@ -115,19 +115,19 @@ async def get_inspect_trace(call: Call) -> Any:
     }
 
 
-async def post_inspect_trace(call: Call) -> Any:
+async def post_inspect_trace(call: RequestContext) -> Any:
     """Keep the last messages of a server, or end that."""
     order = SetTrace(call.body_as(TraceRequest).events)
-    node = await find(call.door.bridge, call.part("name"))
+    node = await find(call.app.bridge, call.part("name"))
     await call.ask(_process_of(node), order, ANSWER_S)
     _note(call, node, f"is traced, {order.events} events" if order.events else "is traced no more")
     return {"name": node.name, "events": order.events}
 
 
-async def post_suspend(call: Call) -> Any:
+async def post_suspend(call: RequestContext) -> Any:
     """Have a server handle nothing, for at most that long."""
     order = Suspend(call.body_as(SuspendRequest).for_s)
-    node = await find(call.door.bridge, call.part("name"))
+    node = await find(call.app.bridge, call.part("name"))
     ref = _process_of(node)
     _check_may_stand_still(call, node)
     await call.ask(ref, order, ANSWER_S)
@@ -135,17 +135,17 @@ async def post_suspend(call: Call) -> Any:
     return {"name": node.name, "state": "suspended", "until": time() + order.for_s}
 
 
-async def post_resume(call: Call) -> Any:
+async def post_resume(call: RequestContext) -> Any:
     """Have a server go on; harmless when it was not suspended."""
-    node = await find(call.door.bridge, call.part("name"))
+    node = await find(call.app.bridge, call.part("name"))
     await call.ask(_process_of(node), Resume(), ANSWER_S)
     _note(call, node, "is resumed")
     return {"name": node.name, "state": "running", "until": None}
 
 
-def _check_may_stand_still(call: Call, node: Node) -> None:
+def _check_may_stand_still(call: RequestContext, node: Node) -> None:
     """Raises NotSupported for who must not be suspended from here."""
-    if node.ref == call.door.bridge.me:
+    if node.ref == call.app.bridge.me:
         raise NotSupported(
             "the gateway is not suspended from here",
             asked=f"suspend {node.name}",
@@ -177,7 +177,7 @@ def _no_process(node: Node) -> NoSuchActor:
     )
 
 
-def _note(call: Call, node: Node, what: str) -> None:
+def _note(call: RequestContext, node: Node, what: str) -> None:
     log.warning("%s (pid %s) %s; asked over http from %s", node.name, node.pid, what, call.http.remote)
 
 

@@ -13,7 +13,7 @@ from actorgrid.actors.cluster.messages import GetJob
 from actorgrid.actors.gateway.attempt_files import OUTPUT_BYTES, AttemptFiles, files_of
 from actorgrid.actors.gateway.schemas.answers import LogsQuery
 from actorgrid.actors.gateway.server.rights import check_owner
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.gateway.server.stream import gone, send_bytes
 from actorgrid.actors.links.pieces import Piece
 from actorgrid.errors import (
@@ -42,7 +42,7 @@ NOT_THERE = (HostUnreachable, CallTimeout, PeerGone, ActorError)
 """What says that an attempt's host, or the way to it, is not there now."""
 
 
-async def _job(call: Call) -> dict[str, Any]:
+async def _job(call: RequestContext) -> dict[str, Any]:
     record: dict[str, Any] = await call.ask("cluster_manager", GetJob(call.part("job_id"), seen=call.seen), 10.0)
     check_owner(call, str(record["user_id"]), "job", record["job_id"])
     return record
@@ -70,7 +70,7 @@ def _pick(job: dict[str, Any], number: int | None, rank: int = 0) -> dict[str, A
     return {**found, **members[rank], "attempt_id": members[rank]["allocation_id"]}
 
 
-async def get_logs(call: Call) -> Any:
+async def get_logs(call: RequestContext) -> Any:
     """Output of an attempt."""
     query = call.query_as(LogsQuery)
     job = await _job(call)
@@ -92,7 +92,7 @@ async def get_logs(call: Call) -> Any:
                 hint="work.keep_finished_jobs says how many are; write to files what must stay",
             )
     if query.follow:
-        if call.door.followers >= MAX_FOLLOWERS:
+        if call.app.followers >= MAX_FOLLOWERS:
             raise Overloaded(
                 "the host serves its maximum of followed outputs", found=f"{MAX_FOLLOWERS}", hint="close some"
             )
@@ -117,7 +117,7 @@ async def _nothing() -> AsyncGenerator[bytes]:
         yield piece
 
 
-async def _exists(call: Call, attempt: dict[str, Any], query: LogsQuery) -> bool:
+async def _exists(call: RequestContext, attempt: dict[str, Any], query: LogsQuery) -> bool:
     """Whether anything is kept of an ended attempt. One that was lost with its host does not keep a follower."""
     try:
         _, exists = await files_of(call, attempt).output(query.stream, 0, 0, follow=False)
@@ -139,16 +139,16 @@ async def _read(files: AttemptFiles, stream: str, offset: int, piece: Piece) -> 
         piece, _ = await files.output(stream, offset, min(OUTPUT_BYTES, end - offset), follow=False)
 
 
-async def _follow(call: Call, query: LogsQuery, job: dict[str, Any]) -> AsyncGenerator[bytes]:
+async def _follow(call: RequestContext, query: LogsQuery, job: dict[str, Any]) -> AsyncGenerator[bytes]:
     """Output as it comes, of one attempt or of each in turn, until nothing more can come."""
     loop = asyncio.get_running_loop()
     number = query.attempt or max(1, len(job["attempts"]))
     offset = query.offset
     asked_s = loop.time()
-    call.door.followers += 1
+    call.app.followers += 1
     try:
-        with call.door.hub.watch("job", job["job_id"]) as watch:
-            while not gone(call.http) and not call.door.stopping:
+        with call.app.hub.watch("job", job["job_id"]) as watch:
+            while not gone(call.http) and not call.app.stopping:
                 attempt = _pick(job, number, query.rank)
                 final = JobState(job["state"]).final
                 data = b"" if attempt is None else await _more(call, attempt, query.stream, offset, final)
@@ -172,10 +172,10 @@ async def _follow(call: Call, query: LogsQuery, job: dict[str, Any]) -> AsyncGen
                     asked_s = loop.time()
                     job = await _refreshed(call, job)
     finally:
-        call.door.followers -= 1
+        call.app.followers -= 1
 
 
-async def _more(call: Call, attempt: dict[str, Any], stream: str, offset: int, final: bool) -> bytes:
+async def _more(call: RequestContext, attempt: dict[str, Any], stream: str, offset: int, final: bool) -> bytes:
     """What came since. A host that does not answer may come back, or be given up by the cluster and its work with it.
 
     Raises HostUnreachable and the like when the job is over, and what is left to tell lies there.
@@ -189,7 +189,7 @@ async def _more(call: Call, attempt: dict[str, Any], stream: str, offset: int, f
     return piece.data
 
 
-async def _refreshed(call: Call, job: dict[str, Any]) -> dict[str, Any]:
+async def _refreshed(call: RequestContext, job: dict[str, Any]) -> dict[str, Any]:
     """The job as it is now; as it was while those who know are being restarted."""
     try:
         return await _job(call)
@@ -197,7 +197,7 @@ async def _refreshed(call: Call, job: dict[str, Any]) -> dict[str, Any]:
         return job
 
 
-async def get_result(call: Call) -> Any:
+async def get_result(call: RequestContext) -> Any:
     """The result file of a function job, as the worker wrote it; never unpickled here."""
     job = await _job(call)
     state = JobState(job["state"])

@@ -18,7 +18,7 @@ from actorgrid.actors.gateway.schemas.answers import (
 )
 from actorgrid.actors.gateway.server.last_known import ON_A_HOST, cluster_known, last_known, marked
 from actorgrid.actors.gateway.server.rights import check_job, check_jobs
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.links.messages import SpreadBlobs
 from actorgrid.errors import (
     AdmissionRefused,
@@ -43,14 +43,14 @@ ANSWER_S = 10.0
 SPREAD_S = 45.0
 
 
-async def post_job(call: Call) -> Any:
+async def post_job(call: RequestContext) -> Any:
     """Accept one job."""
     request = call.body_as(TaskRequest)
     job_checks(request)
     return (await _accept(call, [request]))[0]
 
 
-async def post_jobs(call: Call) -> Any:
+async def post_jobs(call: RequestContext) -> Any:
     """Accept many jobs, all or none."""
     requests = call.body_as(BatchRequest).jobs
     seen: set[str] = set()
@@ -64,24 +64,24 @@ async def post_jobs(call: Call) -> Any:
     return {"jobs": await _accept(call, requests)}
 
 
-async def _accept(call: Call, requests: list[TaskRequest]) -> list[dict[str, Any]]:
+async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[dict[str, Any]]:
     if call.only is not None:
         # Work submits for whom it was submitted for, whoever its process says that it is.
         requests = [request.model_copy(update={"user_id": call.only}) for request in requests]
         together = {request.task_id for request in requests}
         await check_jobs(call, (name for request in requests for name in request.depends_on if name not in together))
-    settings = call.door.settings
+    settings = call.app.settings
     contents = [content for request in requests for content in (request.payload, request.stdin) if content is not None]
     wanted = sum(len(content) for content in contents)
-    store = call.door.blobs
+    store = call.app.blobs
 
     def keep() -> dict[bytes, str]:
         store.check_room(wanted, settings.performance.min_free_bytes)
         return dict(zip(contents, store.put_all(contents), strict=True))
 
     # On the disk for good first: once the ledger names a payload, a crash of ours must not lose it.
-    digests = await call.door.in_pool(keep)
-    if digests and call.door.host.place is not None:
+    digests = await call.app.in_pool(keep)
+    if digests and call.app.host.enrolment is not None:
         # As durable as the ledger's entry will be: the loss of this host must not lose the job.
         await call.ask("links", SpreadBlobs(tuple(digests.values())), SPREAD_S)
     now = time()
@@ -100,7 +100,7 @@ async def _accept(call: Call, requests: list[TaskRequest]) -> list[dict[str, Any
     return accepted
 
 
-async def get_jobs(call: Call) -> Any:
+async def get_jobs(call: RequestContext) -> Any:
     """List jobs."""
     query = call.query_as(JobsQuery)
     if query.cursor is not None and query.before is not None:
@@ -115,26 +115,26 @@ async def get_jobs(call: Call) -> Any:
     known = await cluster_known(call)
     wanted = ListJobs(states, query.limit, query.cursor or query.before, query.prefix, call.only or "")
     answer = await call.ask("cluster_manager", wanted, ANSWER_S)
-    hosts = call.door.ledger.hosts
+    hosts = call.app.ledger.hosts
     return {**answer, "jobs": marked(answer["jobs"], known, hosts), "last_known": last_known(known)}
 
 
-async def get_job(call: Call) -> Any:
+async def get_job(call: RequestContext) -> Any:
     """One job; with ``wait_s``, when it is final or that time is over."""
     wait_s = call.query_as(WaitQuery).wait_s
     await check_job(call, call.part("job_id"))
     job = await call.ask("cluster_manager", GetJob(call.part("job_id"), wait_s, call.seen), wait_s + ANSWER_S)
     known = await cluster_known(call, fresh=False) if job["state"] in ON_A_HOST else None
-    return marked([job], known, call.door.ledger.hosts)[0]
+    return marked([job], known, call.app.ledger.hosts)[0]
 
 
-async def cancel_job(call: Call) -> Any:
+async def cancel_job(call: RequestContext) -> Any:
     """Cancel a job; a final one stays as it is."""
     await check_job(call, call.part("job_id"))
     return await call.ask("cluster_manager", CancelJob(call.part("job_id"), by="http"), COMMIT_TIMEOUT_S)
 
 
-async def why_job(call: Call) -> Any:
+async def why_job(call: RequestContext) -> Any:
     """Why a job is where it is."""
     await check_job(call, call.part("job_id"))
     return await call.ask("cluster_manager", Why(call.part("job_id"), call.seen), 15.0)

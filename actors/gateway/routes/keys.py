@@ -7,7 +7,7 @@ from time import time
 from typing import Any
 
 from actorgrid.actors.gateway.schemas.answers import KeyMade, KeyRequest, KeyRevoked, KeysAnswer
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.ledger.api_keys import ID_BYTES, SECRET_BYTES, make_key
 from actorgrid.actors.ledger.commands import create_api_key, revoke_api_key
 from actorgrid.actors.ledger.messages import Query
@@ -16,31 +16,31 @@ from actorgrid.errors import NotFound, WrongState
 _SHOWN = ("id", "user_id", "roles", "made_by", "made_at", "expires_at", "revoked_at")
 
 
-async def get_api_keys(call: Call) -> Any:
+async def get_api_keys(call: RequestContext) -> Any:
     """All that are remembered; none with its secret, which nobody has but who made it."""
     records = (await call.ask("consensus", Query("api_keys"), 10.0))["api_keys"]
     return {"keys": [{name: record[name] for name in _SHOWN} for record in records]}
 
 
-async def post_api_key(call: Call) -> Any:
+async def post_api_key(call: RequestContext) -> Any:
     """Make one."""
     wanted, now_s = call.body_as(KeyRequest), time()
     text, record = make_key(
         os.urandom(ID_BYTES), os.urandom(SECRET_BYTES), wanted.user_id, call.visitor, now_s, wanted.ttl_s
     )
     await call.propose(create_api_key(record, now_s))
-    door = call.door
+    app = call.app
     return {
         "key": text,
         "id": record["id"],
         "user_id": record["user_id"],
         "expires_at": record["expires_at"],
-        "url": door.url,
-        "ca_fingerprint": door.authority,
+        "url": app.url,
+        "ca_fingerprint": app.authority,
     }
 
 
-async def delete_api_key(call: Call) -> Any:
+async def delete_api_key(call: RequestContext) -> Any:
     """Take one back."""
     return await call.propose(revoke_api_key(call.part("id"), call.visitor, time()))
 

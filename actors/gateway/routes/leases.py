@@ -14,7 +14,7 @@ from actorgrid.actors.cluster.messages import SESSION
 from actorgrid.actors.gateway.schemas.answers import LastKnown
 from actorgrid.actors.gateway.server.last_known import cluster_known, last_known, presence
 from actorgrid.actors.gateway.server.rights import check_owner
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.links.messages import AskHost
 from actorgrid.actors.work.messages import DetachLease, LeaseOutput
 from actorgrid.errors import HostUnreachable, UnknownAllocation
@@ -73,9 +73,9 @@ class LeaseLogsQuery(Request):
     offset: int = Field(default=0, ge=0, le=2**62, description="bytes to leave out at the start")
 
 
-def _view(call: Call, allocation: Plain, known: Plain | None) -> Plain:
+def _view(call: RequestContext, allocation: Plain, known: Plain | None) -> Plain:
     owner = allocation["owner"]
-    hosts = call.door.ledger.hosts
+    hosts = call.app.ledger.hosts
     session_id = str(owner["session_id"])
     return {
         "lease_id": allocation["allocation_id"],
@@ -83,7 +83,7 @@ def _view(call: Call, allocation: Plain, known: Plain | None) -> Plain:
         "user_id": allocation.get("user_id") or "",
         "host": allocation["host"],
         "hostname": str(hosts.get(allocation["host"], {}).get("hostname", allocation["host"])),
-        "home": session_id.rpartition(".")[0] or call.door.host.host_id,
+        "home": session_id.rpartition(".")[0] or call.app.host.host_id,
         "presence": presence(known, str(allocation["host"])),
         "pool": allocation.get("pool"),
         "gpu_indexes": list(allocation["gpu_indexes"]),
@@ -96,10 +96,10 @@ def _view(call: Call, allocation: Plain, known: Plain | None) -> Plain:
     }
 
 
-def _lease(call: Call) -> Plain:
+def _lease(call: RequestContext) -> Plain:
     """The one that the path names. Raises UnknownAllocation, and NotAllowed for work that asks for another user's."""
     lease_id = call.part("lease_id")
-    allocation = call.door.ledger.allocations.get(lease_id)
+    allocation = call.app.ledger.allocations.get(lease_id)
     if allocation is None or allocation["owner"]["kind"] != SESSION:
         raise UnknownAllocation(
             "no session holds a lease of that id", asked=lease_id, hint="actorgrid ps --sessions lists them"
@@ -108,25 +108,25 @@ def _lease(call: Call) -> Plain:
     return allocation
 
 
-async def get_leases(call: Call) -> Any:
+async def get_leases(call: RequestContext) -> Any:
     """All leases of sessions; for work, those of its user."""
     known = await cluster_known(call)
-    held = [each for each in list(call.door.ledger.allocations.values()) if each["owner"]["kind"] == SESSION]
+    held = [each for each in list(call.app.ledger.allocations.values()) if each["owner"]["kind"] == SESSION]
     rows = [_view(call, each, known) for each in held if call.only in (None, each.get("user_id"))]
     rows.sort(key=lambda row: (row["session_id"], row["held_since"] or 0.0))
     return {"leases": rows, "last_known": last_known(known)}
 
 
-async def get_lease(call: Call) -> Any:
+async def get_lease(call: RequestContext) -> Any:
     """One lease."""
     return _view(call, _lease(call), await cluster_known(call, fresh=False))
 
 
-async def cancel_lease(call: Call) -> Any:
+async def cancel_lease(call: RequestContext) -> Any:
     """End it: what runs under it is killed."""
     lease = _lease(call)
     lease_id = str(lease["allocation_id"])
-    if lease["host"] == call.door.host.host_id:
+    if lease["host"] == call.app.host.host_id:
         await call.ask("worker_manager", DetachLease(lease_id, cancelled=True), CANCEL_S)
     else:
         fields = {"lease_id": lease_id, "cancelled": True}
@@ -134,11 +134,11 @@ async def cancel_lease(call: Call) -> Any:
     return {"lease_id": lease_id, "session_id": lease["owner"]["session_id"]}
 
 
-async def get_lease_logs(call: Call) -> Any:
+async def get_lease_logs(call: RequestContext) -> Any:
     """What the worker wrote under this lease."""
     query, lease = call.query_as(LeaseLogsQuery), _lease(call)
     lease_id = str(lease["allocation_id"])
-    if lease["host"] == call.door.host.host_id:
+    if lease["host"] == call.app.host.host_id:
         ask = LeaseOutput(lease_id, query.stream, query.offset, OUTPUT_MAX)
         found = await call.ask("worker_manager", ask, OUTPUT_S)
     else:
@@ -148,8 +148,8 @@ async def get_lease_logs(call: Call) -> Any:
     return web.Response(body=found["data"], content_type="application/octet-stream", headers=headers)
 
 
-async def _ask_there(call: Call, lease: Plain, service: str, fields: Plain, timeout_s: float) -> Any:
-    if call.door.host.place is None:
+async def _ask_there(call: RequestContext, lease: Plain, service: str, fields: Plain, timeout_s: float) -> Any:
+    if call.app.host.enrolment is None:
         raise HostUnreachable("the lease is on another host, and this one is alone", found=str(lease["host"]))
     return await call.ask("links", AskHost(lease["host"], service, fields, timeout_s), timeout_s + 1)
 

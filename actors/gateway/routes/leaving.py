@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from actorgrid.actors.cluster.messages import LeaveHost
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.errors import NotFound, NotLeader, WrongState
 from actorgrid.models import Answer, Request
 
@@ -35,7 +35,7 @@ class LeaveAnswer(Answer):
     lost: list[str]
 
 
-async def post_leave(call: Call) -> Any:
+async def post_leave(call: RequestContext) -> Any:
     """Take a host out of the cluster, a step further each time it is asked."""
     wanted = call.body_as(LeaveRequest)
     request = LeaveHost(

@@ -25,7 +25,7 @@ from actorgrid.actors.gateway.schemas.locks import (
     LocksQuery,
 )
 from actorgrid.actors.gateway.server.auth import ADMIN
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.ledger.command_checks import LOCK_NAME_MAX
 from actorgrid.actors.ledger.commands import break_lock, release_lock, renew_lock
 from actorgrid.actors.ledger.messages import Query
@@ -56,7 +56,7 @@ Plain = dict[str, Any]
 log = logging.getLogger("actorgrid.gateway")
 
 
-async def get_locks(call: Call) -> Any:
+async def get_locks(call: RequestContext) -> Any:
     """What is held, by name."""
     wanted = call.query_as(LocksQuery)
     locks = (await call.ask("consensus", Query("locks"), 10.0))["locks"]
@@ -64,13 +64,13 @@ async def get_locks(call: Call) -> Any:
     return {"locks": [_shown(lock) for lock in found[: wanted.limit]], "total": len(found)}
 
 
-async def post_acquire(call: Call) -> Any:
+async def post_acquire(call: RequestContext) -> Any:
     """Hold it, wait for it."""
     wanted = call.body_as(LockRequest)
     return await _Wait(call, _name(call), wanted).through()
 
 
-async def post_renew(call: Call) -> Any:
+async def post_renew(call: RequestContext) -> Any:
     """Give a sign of life."""
     wanted = call.body_as(LockRenewal)
     asked_s = asyncio.get_running_loop().time()
@@ -79,7 +79,7 @@ async def post_renew(call: Call) -> Any:
     return _answer(name, wanted.owner, answer, asked_s)
 
 
-async def post_release(call: Call) -> Any:
+async def post_release(call: RequestContext) -> Any:
     """Give it back; take it from somebody."""
     wanted = call.body_as(LockRelease)
     name, owner = _name(call), wanted.owner
@@ -108,7 +108,7 @@ async def post_release(call: Call) -> Any:
 class _Wait:
     """One request to hold a lock, from the first question to the answer: does what ``LockWait`` says."""
 
-    def __init__(self, call: Call, name: str, wanted: LockRequest) -> None:
+    def __init__(self, call: RequestContext, name: str, wanted: LockRequest) -> None:
         self._call = call
         self._terms = Terms(
             name,
@@ -128,7 +128,7 @@ class _Wait:
         """The answer. Raises LockHeld, LockTimeout, LockLost when it was taken out of the line, and what others do."""
         try:
             # Listened to before it is asked for: no change in between is missed.
-            with self._call.door.hub.watch("lock", self._terms.name) as watch:
+            with self._call.app.hub.watch("lock", self._terms.name) as watch:
                 await self._begin()
                 while True:
                     step = self._wait.next(self._loop.time(), time())
@@ -140,16 +140,16 @@ class _Wait:
                         self._wait.left(await _commit(self._call, step.command))
                     else:
                         changed = await watch.wait(max(0.0, step.at_s - self._loop.time()))
-                        if self._call.door.stopping:
+                        if self._call.app.stopping:
                             raise HostUnreachable("this host is stopping", hint="ask again: the place in line is kept")
                         if changed:
                             self._wait.changed(watch.record, self._loop.time())
         except asyncio.CancelledError:
             if self._asked is not None:
-                if self._call.door.stopping:
+                if self._call.app.stopping:
                     self._asked.cancel()  # the place is kept for who asks again
                 else:
-                    self._call.door.in_background(self._clean_up(self._asked))
+                    self._call.app.in_background(self._clean_up(self._asked))
             raise
 
     async def _begin(self) -> None:
@@ -183,12 +183,12 @@ class _Wait:
             log.info("lock %s of %s, who left, is given back by its lease: %s", terms.name, terms.owner, error)
 
 
-async def _commit(call: Call, command: Plain) -> Plain:
+async def _commit(call: RequestContext, command: Plain) -> Plain:
     answer: Plain = await call.propose(command)
     return answer
 
 
-def _name(call: Call) -> str:
+def _name(call: RequestContext) -> str:
     name = call.part("name")
     if len(name) > LOCK_NAME_MAX or not name.isprintable():
         raise BadRequest(

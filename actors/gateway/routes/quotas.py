@@ -6,7 +6,7 @@ from typing import Any
 
 from actorgrid.actors.cluster.messages import SetQuota
 from actorgrid.actors.gateway.schemas.answers import QuotaRequest, QuotasAnswer, QuotaSet
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.errors import BadRequest, NotFound
 
@@ -14,13 +14,13 @@ COMMIT_TIMEOUT_S = 35.0
 USER_MAX = 128
 
 
-async def get_quotas(call: Call) -> Any:
+async def get_quotas(call: RequestContext) -> Any:
     """Users with their limits and what they use."""
     rows = (await call.ask("consensus", Query("quotas"), 10.0))["quotas"]
     return {"quotas": [{**row, "limits": _shown(row["limits"]), "used": _shown(row["used"])} for row in rows]}
 
 
-async def put_quota(call: Call) -> Any:
+async def put_quota(call: RequestContext) -> Any:
     """Hold a user to limits, from now on."""
     wanted = call.body_as(QuotaRequest)
     limits = {
@@ -33,12 +33,12 @@ async def put_quota(call: Call) -> Any:
     return await _set(call, limits)
 
 
-async def delete_quota(call: Call) -> Any:
+async def delete_quota(call: RequestContext) -> Any:
     """Take a user's own quota away."""
     return await _set(call, None)
 
 
-async def _set(call: Call, limits: dict[str, Any] | None) -> dict[str, Any]:
+async def _set(call: RequestContext, limits: dict[str, Any] | None) -> dict[str, Any]:
     user = call.part("user")
     if len(user) > USER_MAX or not user.isprintable():
         raise BadRequest(

@@ -16,7 +16,7 @@ from actorgrid.actors.gateway.job_requests import check_env, check_python, resou
 from actorgrid.actors.gateway.schemas.answers import Done, SessionRequest
 from actorgrid.actors.gateway.schemas.sessions import LeaseEndAnswer, SessionAnswer
 from actorgrid.actors.gateway.server.rights import check_session
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.ledger.records import UNKNOWN_USER
 from actorgrid.errors import (
     Overloaded,
@@ -34,27 +34,27 @@ ATTACH_S = 60.0
 """Given to a lease beyond its own wait: commit, start of a worker, and their restarts."""
 
 
-async def open_session(call: Call) -> Any:
+async def open_session(call: RequestContext) -> Any:
     """Open a session."""
     request = call.body_as(SessionRequest)
     return await call.ask("load_balancer", OpenSession(call.only or request.user_id or UNKNOWN_USER, request.python))
 
 
-async def renew_session(call: Call) -> Any:
+async def renew_session(call: RequestContext) -> Any:
     """Keep a session alive."""
     check_session(call, call.part("session_id"))
     await call.ask("load_balancer", RenewSession(call.part("session_id")))
     return {"done": True}
 
 
-async def close_session(call: Call) -> Any:
+async def close_session(call: RequestContext) -> Any:
     """End a session and free its leases."""
     check_session(call, call.part("session_id"))
     await call.ask("load_balancer", CloseSession(call.part("session_id")), 35.0)
     return {"done": True}
 
 
-async def acquire_lease(call: Call) -> Any:
+async def acquire_lease(call: RequestContext) -> Any:
     """Lease a warm worker."""
     request = call.body_as(LeaseRequest)
     check_session(call, call.part("session_id"))
@@ -72,14 +72,14 @@ async def acquire_lease(call: Call) -> Any:
     return await call.ask("load_balancer", ask, request.wait_s + ATTACH_S)
 
 
-async def return_lease(call: Call) -> Any:
+async def return_lease(call: RequestContext) -> Any:
     """Give a lease back."""
     check_session(call, call.part("session_id"))
     await call.ask("load_balancer", ReturnWorker(call.part("session_id"), call.part("lease_id")), 35.0)
     return {"done": True}
 
 
-async def lease_end(call: Call) -> Any:
+async def lease_end(call: RequestContext) -> Any:
     """How a lease's worker ended."""
     check_session(call, call.part("session_id"))
     return await call.ask("load_balancer", LeaseEnd(call.part("session_id"), call.part("lease_id")), 12.0)

@@ -13,7 +13,7 @@ from actorgrid.actors.gateway.schemas.answers import EventsQuery, StateAnswer, S
 from actorgrid.actors.gateway.server.codec import encode_json
 from actorgrid.actors.gateway.server.hub import Item
 from actorgrid.actors.gateway.server.rights import own_changes
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.gateway.server.stream import send_events
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.actors.replication.messages import Mutate, Read, ReadPrefix
@@ -29,50 +29,50 @@ USERS_KEPT = 10_000
 HISTORY_PAGE = 500
 
 
-async def get_state(call: Call) -> Any:
+async def get_state(call: RequestContext) -> Any:
     """Entries under a prefix."""
     query = call.query_as(StateQuery)
     return {"entries": await call.ask("distributed_state", ReadPrefix(query.prefix, query.limit))}
 
 
-def _key(call: Call) -> str:
+def _key(call: RequestContext) -> str:
     key = call.part("key")
     if len(key) > MAX_KEY or "\0" in key:
         raise BadRequest("not a key", asked=key[:100], hint=f"at most {MAX_KEY} characters, no NUL")
     return key
 
 
-async def get_key(call: Call) -> Any:
+async def get_key(call: RequestContext) -> Any:
     """One entry."""
     return await call.ask("distributed_state", Read(_key(call)))
 
 
-async def post_key(call: Call) -> Any:
+async def post_key(call: RequestContext) -> Any:
     """Apply a mutator to one key."""
     change = call.body_as(StateMutation)
     request = Mutate(_key(call), change.type, change.operation, change.value, change.field)
     return await call.ask("distributed_state", request, 10.0)
 
 
-async def watch_state(call: Call) -> Any:
+async def watch_state(call: RequestContext) -> Any:
     """Entries under a prefix, as they change."""
     query = call.query_as(WatchQuery)
-    door = call.door
+    app = call.app
 
     async def entries() -> AsyncIterator[Item]:
         for entry in await call.ask("distributed_state", ReadPrefix(query.prefix, RESYNC_KEYS), 10.0):
             yield Item(0, encode_json(entry))
 
-    with door.hub.listen_to_state(query.prefix) as listener:
-        await door.bridge.run(partial(door.watch_prefix, query.prefix), 10.0)
+    with app.hub.listen_to_state(query.prefix) as listener:
+        await app.bridge.run(partial(app.watch_prefix, query.prefix), 10.0)
         try:
             start = entries() if query.initial else _nothing()
             return await send_events(call.http, listener, start, lambda _last: entries())
         finally:
-            door.bridge.post(partial(door.unwatch_prefix, query.prefix))
+            app.bridge.post(partial(app.unwatch_prefix, query.prefix))
 
 
-async def get_events(call: Call) -> Any:
+async def get_events(call: RequestContext) -> Any:
     """What the ledger applied."""
     first = call.query_as(EventsQuery).from_
     resumed = call.http.headers.get("Last-Event-ID", "")
@@ -82,7 +82,7 @@ async def get_events(call: Call) -> Any:
         first = int(resumed) + 1
 
     async def since(index: int) -> AsyncIterator[Item]:
-        recent = call.door.hub.recent(index)
+        recent = call.app.hub.recent(index)
         if recent is not None:
             for item in recent:
                 yield item
@@ -96,7 +96,7 @@ async def get_events(call: Call) -> Any:
                 return
             index = page[-1]["index"] + 1
 
-    with call.door.hub.listen_to_events() as listener:
+    with call.app.hub.listen_to_events() as listener:
         start = _nothing() if first is None else since(first)
         if call.only is None:
             return await send_events(call.http, listener, start, lambda last: since(last + 1))

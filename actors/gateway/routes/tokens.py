@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from actorgrid.actors.gateway.schemas.answers import TokenMade, TokenRequest, TokenRevoked, TokensAnswer
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.actors.security.messages import MakeJoinToken, TakeBackJoinToken
 from actorgrid.errors import BadRequest, UnknownJoinToken, WrongState
@@ -14,15 +14,15 @@ COMMIT_TIMEOUT_S = 35.0
 _SHOWN = ("id", "made_by", "made_at", "expires_at", "uses_max", "used_by", "revoked_at")
 
 
-async def get_tokens(call: Call) -> Any:
+async def get_tokens(call: RequestContext) -> Any:
     """All that are remembered; none with its secret, which nobody has but who made it."""
     records = (await call.ask("consensus", Query("join_tokens"), 10.0))["join_tokens"]
     return {"tokens": [{name: record[name] for name in _SHOWN} for record in records]}
 
 
-async def post_token(call: Call) -> Any:
+async def post_token(call: RequestContext) -> Any:
     """Make one."""
-    if call.door.host.place is None:
+    if call.app.host.enrolment is None:
         raise WrongState(
             "this host is alone, so no other can join it",
             asked="a join token",
@@ -33,10 +33,10 @@ async def post_token(call: Call) -> Any:
     return await call.ask("join_door", MakeJoinToken(wanted.ttl_s, wanted.uses, by="http"), COMMIT_TIMEOUT_S)
 
 
-async def delete_token(call: Call) -> Any:
+async def delete_token(call: RequestContext) -> Any:
     """Take one back."""
     token_id = call.part("id")
-    if call.door.host.place is None:
+    if call.app.host.enrolment is None:
         raise UnknownJoinToken("no join token of that id", asked=token_id, found="a host that is alone has none")
     return await call.ask("join_door", TakeBackJoinToken(token_id), COMMIT_TIMEOUT_S)
 

@@ -11,30 +11,30 @@ from actorgrid.actors.gateway.schemas.trust import (
     RotationRequest,
     TrustAnswer,
 )
-from actorgrid.actors.gateway.server.route import Call, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.security.messages import RenewCertificate, RotateAuthority, ShowTrust
 from actorgrid.errors import WrongState
 
 COMMIT_TIMEOUT_S = 35.0
 
 
-async def get_trust(call: Call) -> Any:
+async def get_trust(call: RequestContext) -> Any:
     """The authorities, who has their keys, what each member carries."""
     return await _ask(call, ShowTrust())
 
 
-async def post_rotation(call: Call) -> Any:
+async def post_rotation(call: RequestContext) -> Any:
     """Begin a rotation, or call one off."""
     return await _ask(call, RotateAuthority(call.body_as(RotationRequest).call_off))
 
 
-async def post_renewal(call: Call) -> Any:
+async def post_renewal(call: RequestContext) -> Any:
     """Have this host renew its certificate."""
     return await _ask(call, RenewCertificate(call.body_as(RenewalRequest).new_key))
 
 
-async def _ask(call: Call, request: Any) -> Any:
-    if call.door.host.place is None:
+async def _ask(call: RequestContext, request: Any) -> Any:
+    if call.app.host.enrolment is None:
         raise WrongState(
             "this host is alone, so it has no authority",
             asked="the cluster's trust",

@@ -54,7 +54,7 @@ from .connections import Connections
 from .hub import Hub
 from .openapi import document
 from .rights import check_route
-from .route import TRAIL, Call, Route, Trail
+from .route import REQUEST_STATE, RequestContext, RequestState, Route
 
 if TYPE_CHECKING:
     from .tls_listener import Certificate
@@ -107,7 +107,7 @@ class Proves(Protocol):
 Prefixes = Callable[[str], Coroutine[Any, Any, None]]
 
 
-class Door:
+class GatewayApp:
     """What handlers share: the bridge, the hub, the pool, settings, figures.
 
     *ledger* is the server's: only its thread writes there, and the loop's reads one record at a time. *url*: where
@@ -147,8 +147,8 @@ class Door:
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="gateway-files")
         self._file_pool = ThreadPoolExecutor(FILE_THREADS, thread_name_prefix="gateway-output")
         self._scrape: asyncio.Task[bytes] | None = None
-        place = host.place
-        self._names = allowed_names(host.settings.cluster.bind, *(() if place is None else (place.address,)))
+        enrolment = host.enrolment
+        self._names = allowed_names(host.settings.cluster.bind, *(() if enrolment is None else (enrolment.address,)))
         self._background: set[asyncio.Task[None]] = set()
 
     @functools.cached_property
@@ -236,7 +236,7 @@ class Door:
         strict = route.path.startswith("/api/")
 
         async def serve(request: web.Request) -> web.StreamResponse:
-            TRAIL.get().route = route
+            REQUEST_STATE.get().route = route
             for name, part in request.match_info.items():
                 if len(part) > STATE_KEY_MAX:
                     raise BadRequest(
@@ -252,15 +252,15 @@ class Door:
                 )
             else:
                 query = None
-            visitor, only = TRAIL.get().visitor, TRAIL.get().only
+            visitor, only = REQUEST_STATE.get().visitor, REQUEST_STATE.get().only
             check_route(route, only)
             if route.request is None:
-                result = await route.handler(Call(self, request, None, query, visitor, only))
+                result = await route.handler(RequestContext(self, request, None, query, visitor, only))
             else:
                 raw = await self.bodies.read(request, self.settings.security.max_body_bytes)
                 try:
                     body = decode(raw, request.content_type, route.request)
-                    result = await route.handler(Call(self, request, body, query, visitor, only))
+                    result = await route.handler(RequestContext(self, request, body, query, visitor, only))
                 finally:
                     self.bodies.done(raw)
             if isinstance(result, web.StreamResponse):
@@ -278,8 +278,8 @@ class Door:
         self.serving += 1
         self.idle.clear()
         status = 500
-        trail = Trail()
-        TRAIL.set(trail)
+        request_state = RequestState()
+        REQUEST_STATE.set(request_state)
         try:
             try:
                 response = await self._guarded(request, handler)
@@ -302,7 +302,7 @@ class Door:
             self.serving -= 1
             if not self.serving:
                 self.idle.set()
-            route = trail.route
+            route = request_state.route
             waited = route is None or route.streams or route.waits or "wait_s" in request.query
             self.figures.answered(
                 request.method if route else "other",
@@ -319,7 +319,7 @@ class Door:
         check_host(request.headers.get("Host"), self._names)
         # Everything under /api asks for the token, paths that do not exist too: a stranger learns nothing here.
         if request.path.startswith("/api"):
-            TRAIL.get().visitor = self.admit(request)
+            REQUEST_STATE.get().visitor = self.admit(request)
         return await handler(request)
 
     def admit(self, request: web.Request) -> str:
@@ -331,14 +331,14 @@ class Door:
         if work is None:
             visitor = self.gate.check(token, now_s, time.time(), source)
         else:
-            visitor, TRAIL.get().only = work
+            visitor, REQUEST_STATE.get().only = work
         connection = request.protocol
         if isinstance(connection, Proves):
             connection.prove(visitor)
         return visitor
 
     def _instead(self, request: web.Request, error: ActorGridError, status: int | None = None) -> web.StreamResponse:
-        if TRAIL.get().streaming:
+        if REQUEST_STATE.get().streaming:
             # Half an answer is out: all that is left is to break it off so that it is not taken for whole.
             log.warning("%s broke off: %s", request.path, error)
             if request.transport is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from actorgrid.actors.ledger.api_keys import key_id_of, opens
 from actorgrid.actors.ledger.names import is_loopback
-from actorgrid.actors.security.token_rate_limit import Rate, WrongTokens
+from actorgrid.actors.security.token_rate_limit import Rate, TokenRateLimit
 from actorgrid.actors.work import credentials
 from actorgrid.errors import BadRequest, DataDirUnusable, WrongToken
 
@@ -102,7 +102,7 @@ class TokenGate:
         self._token_file = token_file
         self._find_key = find_key
         self.work: WorkGate | None = None
-        self._wrong = WrongTokens("tokens", WRONG_OF_ONE, WRONG_IN_ALL)
+        self._wrong = TokenRateLimit("tokens", WRONG_OF_ONE, WRONG_IN_ALL)
         self._logged_s: float | None = None
         self._unlogged = 0
         self.refused_total = 0

@@ -30,7 +30,7 @@ GRACE_S = 2.0
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
-class Audience(Protocol):
+class BridgeListener(Protocol):
     """Who hears what the server tells; called in the loop's thread."""
 
     def hear(self, event: Any) -> None:
@@ -41,7 +41,7 @@ class Audience(Protocol):
 
 
 @dataclass(slots=True)
-class _Errand:
+class _PendingCall:
     work: Work
     name: str
     future: asyncio.Future[Any]
@@ -60,13 +60,13 @@ class Bridge:
         self._near, self._far = socket.socketpair()
         self._near.setblocking(False)
         self._far.setblocking(False)
-        self._inbox: deque[_Errand | Callable[[], None]] = deque()
+        self._inbox: deque[_PendingCall | Callable[[], None]] = deque()
         self._outbox: deque[tuple[asyncio.Future[Any] | None, Any, BaseException | None]] = deque()
         self._woken = False
         self._called = False
         self._lost = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._audience: Audience | None = None
+        self._listener: BridgeListener | None = None
         self._pending: set[asyncio.Future[Any]] = set()
         self.in_flight = 0
         self.stopping = False
@@ -99,22 +99,22 @@ class Bridge:
         self._woken = False
         for _ in range(TURN):
             try:
-                errand = self._inbox.popleft()
+                pending = self._inbox.popleft()
             except IndexError:
                 return
-            if isinstance(errand, _Errand):
-                self._server.spawn(self._carry_out(errand))
+            if isinstance(pending, _PendingCall):
+                self._server.spawn(self._carry_out(pending))
             else:
-                errand()
+                pending()
         self._wake()
 
-    async def _carry_out(self, errand: _Errand) -> None:
+    async def _carry_out(self, pending: _PendingCall) -> None:
         try:
-            value = await errand.work()
+            value = await pending.work()
         except ActorGridError as error:
-            self._send_back(errand.future, None, error)
+            self._send_back(pending.future, None, error)
         else:
-            self._send_back(errand.future, value, None)
+            self._send_back(pending.future, value, None)
 
     def _send_back(self, future: asyncio.Future[Any] | None, value: Any, error: BaseException | None) -> None:
         loop = self._loop
@@ -152,9 +152,9 @@ class Bridge:
 
     # -- the loop's thread
 
-    def open(self, loop: asyncio.AbstractEventLoop, audience: Audience) -> None:
+    def open(self, loop: asyncio.AbstractEventLoop, listener: BridgeListener) -> None:
         """The loop runs: from now on it gets answers and events. Called once, from the loop's thread."""
-        self._loop, self._audience = loop, audience
+        self._loop, self._listener = loop, listener
 
     async def call(self, to: str | Ref, request: Any, timeout_s: float = 5.0) -> Any:
         """The answer of server *to*. Raises what it raised, CallTimeout, NoSuchActor, or Overloaded."""
@@ -174,7 +174,7 @@ class Bridge:
         future = asyncio.get_running_loop().create_future()
         self.in_flight += 1
         self._pending.add(future)
-        self._inbox.append(_Errand(work, name, future, timeout_s))
+        self._inbox.append(_PendingCall(work, name, future, timeout_s))
         self._wake()
         try:
             async with asyncio.timeout(timeout_s + GRACE_S):
@@ -211,8 +211,8 @@ class Bridge:
             except IndexError:
                 break
             if future is None:
-                if self._audience is not None:
-                    self._audience.hear(value)
+                if self._listener is not None:
+                    self._listener.hear(value)
                 continue
             self.in_flight -= 1
             self._pending.discard(future)
@@ -222,9 +222,9 @@ class Bridge:
                 future.set_result(value)
             else:
                 future.set_exception(error)
-        if self._lost and self._audience is not None:
+        if self._lost and self._listener is not None:
             self._lost = False
-            self._audience.missed()
+            self._listener.missed()
 
 
 def _stopping() -> HostUnreachable:

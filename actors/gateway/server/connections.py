@@ -122,9 +122,9 @@ class Connections:
 
     def _make_room(self, here: bool) -> bool:
         # What came from afar goes first for somebody who is here, and never the other way round.
-        for door in (False, True) if here else (False,):
-            if self._unproven[door]:
-                self._close(next(iter(self._unproven[door])))
+        for app in (False, True) if here else (False,):
+            if self._unproven[app]:
+                self._close(next(iter(self._unproven[app])))
                 return True
         return self._close_idle(afar=not here)
 

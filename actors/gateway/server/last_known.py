@@ -14,7 +14,7 @@ from actorgrid.amounts import duration
 from actorgrid.errors import ActorGridError
 from actorgrid.models import HostPresence, JobState
 
-from .route import Call
+from .route import RequestContext
 
 HEALTH_S = 3.0
 ON_A_HOST = (JobState.PLACED, JobState.RUNNING)
@@ -27,7 +27,7 @@ GONE = {
 Plain = dict[str, Any]
 
 
-async def cluster_known(call: Call, *, fresh: bool = True) -> Plain | None:
+async def cluster_known(call: RequestContext, *, fresh: bool = True) -> Plain | None:
     """The verdict on the cluster (``cluster/health.py``), or ``None`` while the server that knows is restarting.
 
     *fresh*: the host that leads is asked whom it misses, which may take a second.

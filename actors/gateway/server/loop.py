@@ -20,14 +20,14 @@ from aiohttp.web_request import BaseRequest
 from actorgrid.actors.security.token_rate_limit import network_of
 from actorgrid.errors import BadRequest, Overloaded
 
-from .application import SECURITY_HEADERS, Door
+from .application import SECURITY_HEADERS, GatewayApp
 from .bridge import Bridge
 from .codec import encode_json
 from .connections import CONNECTIONS_MAX, OF_VISITOR_MAX, UNPROVEN_S, Connections
 from .hub import Hub
 
 if TYPE_CHECKING:
-    from .tls_listener import SecuredDoor
+    from .tls_listener import TlsListener
 
 FIRST_REQUEST_S = 15.0
 """A connection must bring the head of its first request within this time."""
@@ -147,17 +147,17 @@ class LoopThread(threading.Thread):
         sock: socket.socket,
         bridge: Bridge,
         hub: Hub,
-        make_door: Callable[[], Door],
-        on_ready: Callable[[Door], None],
+        make_app: Callable[[], GatewayApp],
+        on_ready: Callable[[GatewayApp], None],
         on_death: Callable[[BaseException], None],
-        secured: SecuredDoor | None = None,
+        secured: TlsListener | None = None,
     ) -> None:
         super().__init__(name="gateway-http", daemon=True)
         self._sock = sock
         self._secured = secured
         self._bridge = bridge
         self._hub = hub
-        self._make_door = make_door
+        self._make_app = make_app
         self._on_ready = on_ready
         self._on_death = on_death
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -187,9 +187,9 @@ class LoopThread(threading.Thread):
     async def _serve(self) -> None:
         loop = self._loop = asyncio.get_running_loop()
         self._finish = asyncio.Event()
-        door = self._make_door()
+        app = self._make_app()
         runner = web.AppRunner(
-            door.application(),
+            app.application(),
             handle_signals=False,
             access_log=None,
             keepalive_timeout=KEEP_ALIVE_S,
@@ -204,7 +204,7 @@ class LoopThread(threading.Thread):
         served = runner.server
         assert served is not None
         settings: dict[str, Any] = served._kwargs
-        table = door.connections
+        table = app.connections
 
         def connect(here: bool) -> asyncio.Protocol:
             return Connection(table, here, served, loop=loop, **settings)
@@ -212,7 +212,7 @@ class LoopThread(threading.Thread):
         listening = await loop.create_server(partial(connect, True), sock=self._sock, backlog=1024)
         secured = None if self._secured is None else asyncio.create_task(self._secured.serve(partial(connect, False)))
         self._bridge.open(loop, self._hub)
-        self._bridge.post(lambda: self._on_ready(door))
+        self._bridge.post(lambda: self._on_ready(app))
         try:
             await self._finish.wait()
         finally:
@@ -221,17 +221,17 @@ class LoopThread(threading.Thread):
                 secured.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await secured
-            await self._drain(door)
+            await self._drain(app)
             await runner.cleanup()
-            door.close()
+            app.close()
 
-    async def _drain(self, door: Door) -> None:
+    async def _drain(self, app: GatewayApp) -> None:
         """Answer what waits for others at once, let what is being sent be sent, then hang up."""
-        door.stopping = True
+        app.stopping = True
         self._bridge.stop_waiting()
-        door.hub.close("stopping")
+        app.hub.close("stopping")
         try:
             async with asyncio.timeout(DRAIN_S):
-                await door.idle.wait()
+                await app.idle.wait()
         except TimeoutError:
-            logging.getLogger("actorgrid.gateway").info("%d request(s) were cut off", door.serving)
+            logging.getLogger("actorgrid.gateway").info("%d request(s) were cut off", app.serving)

@@ -14,7 +14,7 @@ from actorgrid.actors.cluster.messages import GetJob
 from actorgrid.errors import ActorGridError, NotAllowed
 
 if TYPE_CHECKING:
-    from .route import Call, Route
+    from .route import RequestContext, Route
 
 Plain = dict[str, Any]
 
@@ -73,7 +73,7 @@ def check_route(route: Route, only: str | None) -> None:
         )
 
 
-def check_owner(call: Call, user: str, what: str, identity: str) -> None:
+def check_owner(call: RequestContext, user: str, what: str, identity: str) -> None:
     """Raises NotAllowed for work that asks about what is another user's."""
     if call.only is not None and user != call.only:
         raise NotAllowed(
@@ -84,32 +84,32 @@ def check_owner(call: Call, user: str, what: str, identity: str) -> None:
         )
 
 
-async def check_job(call: Call, job_id: str) -> None:
+async def check_job(call: RequestContext, job_id: str) -> None:
     """Raises NotAllowed for work that names a job of another user, UnknownJob."""
     if call.only is not None:
         job: Plain = await call.ask("cluster_manager", GetJob(job_id, seen=call.seen), 10.0)
         check_owner(call, str(job["user_id"]), "job", job_id)
 
 
-async def check_jobs(call: Call, job_ids: Iterable[str]) -> None:
+async def check_jobs(call: RequestContext, job_ids: Iterable[str]) -> None:
     """``check_job`` of several."""
     if call.only is not None:
         for job_id in dict.fromkeys(job_ids):
             await check_job(call, job_id)
 
 
-def check_session(call: Call, session_id: str) -> None:
+def check_session(call: RequestContext, session_id: str) -> None:
     """Raises NotAllowed for work that names a session of another user.
 
     Of a session without leases nobody but its client knows the id.
     """
     if call.only is not None:
-        for held in list(call.door.ledger.allocations.values()):
+        for held in list(call.app.ledger.allocations.values()):
             if held["owner"].get("session_id") == session_id:
                 check_owner(call, str(held.get("user_id") or ""), "session", session_id)
 
 
-async def own_changes(call: Call, event: Mapping[str, Any], users: dict[str, str | None]) -> Plain | None:
+async def own_changes(call: RequestContext, event: Mapping[str, Any], users: dict[str, str | None]) -> Plain | None:
     """The part of an event that is about jobs of the user that work was submitted for; ``None``: none is.
 
     *users* remembers whose job is whose, where the event does not say.
@@ -126,7 +126,7 @@ async def own_changes(call: Call, event: Mapping[str, Any], users: dict[str, str
     return {**event, "changes": kept} if kept else None
 
 
-async def _user_of(call: Call, job_id: str) -> str | None:
+async def _user_of(call: RequestContext, job_id: str) -> str | None:
     try:
         job: Plain = await call.ask("cluster_manager", GetJob(job_id), 10.0)
     except ActorGridError:

@@ -15,7 +15,7 @@ from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.ref import Ref
 
 if TYPE_CHECKING:
-    from .application import Door
+    from .application import GatewayApp
 
 COMMIT_S = 30.0
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -23,10 +23,10 @@ Media = Literal["application/octet-stream", "text/event-stream", "text/plain", "
 
 
 @dataclass(slots=True)
-class Call:
+class RequestContext:
     """One request, decoded and checked against its route."""
 
-    door: Door
+    app: GatewayApp
     http: web.Request
     body: Any
     query: Any
@@ -41,21 +41,21 @@ class Call:
 
     async def ask(self, server: str | Ref, request: Any, timeout_s: float = 5.0) -> Any:
         """The answer of a server of this host: of whoever has the name, or of that one process."""
-        return await self.door.bridge.call(server, request, timeout_s)
+        return await self.app.bridge.call(server, request, timeout_s)
 
     async def propose(self, command: dict[str, Any]) -> Any:
         """The result of the ledger's *command*, once it is committed. Raises what it refuses with, and NoQuorum."""
-        ledger = self.door.ledger
+        ledger = self.app.ledger
 
         async def commit() -> dict[str, Any]:
             return await ledger.propose(command, COMMIT_S, leaderless_s=LEADERLESS_S)
 
-        return await self.door.bridge.run(commit, COMMIT_S, str(command["type"]))
+        return await self.app.bridge.run(commit, COMMIT_S, str(command["type"]))
 
     @property
     def seen(self) -> int:
         """How far in the ledger this host's clients may have seen: no answer may be of an earlier state."""
-        return self.door.hub.last_index
+        return self.app.hub.last_index
 
     def body_as(self, kind: type[ModelT]) -> ModelT:
         """The body; the route table says that it is a *kind*."""
@@ -66,7 +66,7 @@ class Call:
         return cast(ModelT, self.query)
 
 
-Handler = Callable[[Call], Awaitable[Any]]
+Handler = Callable[[RequestContext], Awaitable[Any]]
 """Returns plain values to encode, or a response it has made itself."""
 
 
@@ -114,7 +114,7 @@ class Route:
 
 
 @dataclass(slots=True)
-class Trail:
+class RequestState:
     """How far the request being served has come."""
 
     route: Route | None = None
@@ -123,5 +123,5 @@ class Trail:
     only: str | None = None
 
 
-TRAIL: ContextVar[Trail] = ContextVar("gateway_trail")
+REQUEST_STATE: ContextVar[RequestState] = ContextVar("gateway_request_state")
 """Set for each request by the outermost handler."""

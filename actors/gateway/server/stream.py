@@ -10,7 +10,7 @@ from aiohttp import web
 
 from .codec import encode_json
 from .hub import GAP, Item, Listener
-from .route import TRAIL
+from .route import REQUEST_STATE
 
 HEARTBEAT_S = 15.0
 WRITE_TIMEOUT_S = 10.0
@@ -61,7 +61,7 @@ async def begin(request: web.Request, content_type: str, headers: dict[str, str]
     """Send the head of a chunked answer; from here on an error can only break it off."""
     response = web.StreamResponse(headers=headers)
     response.content_type = content_type
-    TRAIL.get().streaming = True
+    REQUEST_STATE.get().streaming = True
     await response.prepare(request)
     return response
 

@@ -72,7 +72,7 @@ class Certificate:
         """By which clients know the cluster."""
 
 
-class SecuredDoor:
+class TlsListener:
     """Takes connections for the loop it is served in."""
 
     def __init__(self, sock: socket.socket, certificate: Certificate) -> None:

@@ -16,7 +16,7 @@ class LeastAttainedService(SchedulingPolicy):
     Discretised two-dimensional LAS: Gu et al., "Tiresias" (NSDI 2019), sections 3.2 and 3.3. A job begins in the
     first queue and falls by one at each of *thresholds* (GPU-seconds, rising). One that waits may stop preemptible
     ones of lower queues. Whoever has waited *patience* times as long as it ran begins anew in the first queue, so
-    that long jobs do not starve. The first in the line that has waited *reserve_after_s* gets a reservation, for the
+    that long jobs do not starve. The first in the queue that has waited *reserve_after_s* gets a reservation, for the
     sake of gangs.
     """
 

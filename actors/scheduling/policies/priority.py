@@ -14,7 +14,7 @@ class Priority(SchedulingPolicy):
     """By priority, then by submission. Each *aging_s* of waiting counts as one point of priority, up to *aged_max*.
 
     Priorities beyond 0 to 127 count as the nearest of these; one above *aged_max* does not rise. A small job passes
-    a large one that does not fit, but only for *reserve_after_s*: then the first in the line gets a reservation, so
+    a large one that does not fit, but only for *reserve_after_s*: then the first in the queue gets a reservation, so
     that everyone is served in the end.
     """
 
