@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from actorgrid.actors.ledger.commands import LoseHost
+
 from ..ledger.records import MAX_ISOLATION_S, isolation_of
 from ..work.host_lease import LEASE_MAX_S
 
@@ -44,17 +46,10 @@ class Loss:
     allocations: tuple[tuple[str, list[int]], ...]
     term: int
 
-    def command(self, heard_at: float) -> Plain:
+    def command(self, heard_at: float) -> LoseHost:
         """The ledger's; *heard_at* for people, by the wall clock."""
-        return {
-            "type": "lose_host",
-            "host": self.host,
-            "incarnation": self.incarnation,
-            "seen_index": self.seen_index,
-            "heard_at": heard_at,
-            "allocations": [list(each) for each in self.allocations],
-            "term": self.term,
-        }
+        over = [list(each) for each in self.allocations]
+        return LoseHost(self.host, self.incarnation, self.seen_index, heard_at, over, self.term)
 
 
 def over_after_s(max_isolation_s: float) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from time import time
 from typing import Any
 
+from actorgrid.actors.ledger.command import Command
 from actorgrid.errors import ActorGridError, NotFound, WrongState
 from actorgrid.supervisors.server import Server
 
@@ -144,7 +145,7 @@ class Leaving:
             )
         host = ledger.hosts.get(host_id)
         if host is not None and not host.get("draining"):
-            await self._commit(commands.drain_host(host_id, True, by, time()))
+            await self._commit(commands.DrainHost(host_id, True, by, at=time()))
         held = sorted(id for id, record in ledger.allocations.items() if record["host"] == host_id)
         gone = host_id in ledger.absent or (host or {}).get("state") == "lost"
         if held:
@@ -152,11 +153,11 @@ class Leaving:
             if wait:
                 return _state(host_id, DRAINING, held)
         if member["votes"]:
-            await self._commit(commands.change_member(host_id, time(), votes=False))
+            await self._commit(commands.ChangeMember(host_id, at=time(), votes=False))
         status = await self._server.call("consensus", Query("status"))
         if member["node"] in status["voters"]:
             return _state(host_id, HANDING_OVER)
-        done = await self._commit(commands.remove_member(host_id, by, time(), force=request.force and gone))
+        done = await self._commit(commands.RemoveMember(host_id, by, at=time(), force=request.force and gone))
         return {**_state(host_id, LEFT), "lost": done["lost"]}
 
     async def _let_work_end(self, host_id: str, held: list[str], gone: bool, request: LeaveStep) -> bool:
@@ -181,13 +182,13 @@ class Leaving:
             await self._server.call("links", AskHost(host_id, "end_all_work", {}, STEP_S), STEP_S + 1)
         return True
 
-    async def _commit(self, command: dict[str, Any]) -> dict[str, Any]:
+    async def _commit(self, command: Command) -> dict[str, Any]:
         return await self._ledger.propose(command, leaderless_s=LEADERLESS_S)
 
     async def _stay(self, host_id: str, by: str) -> dict[str, Any]:
-        await self._commit(commands.change_member(host_id, time(), votes=True))
+        await self._commit(commands.ChangeMember(host_id, at=time(), votes=True))
         if host_id in self._ledger.hosts:
-            await self._commit(commands.drain_host(host_id, False, by, time()))
+            await self._commit(commands.DrainHost(host_id, False, by, at=time()))
         return _state(host_id, STAYS)
 
 

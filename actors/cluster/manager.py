@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from time import time
 from typing import Any
 
 import actorgrid
+from actorgrid.actors.ledger import commands
+from actorgrid.actors.ledger.commands import LIMITS_SINCE, ChangeMember, SetSetting
 from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
 from actorgrid.models import AttemptState, JobState
 from actorgrid.supervisors.envelope import GetStatus, SettingChanged
@@ -20,11 +23,9 @@ from actorgrid.supervisors.server import Server, handles
 
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from ..ledger.client import LEADERLESS_S, LedgerClient
-from ..ledger.command_checks import VERSION
-from ..ledger.commands import change_member
+from ..ledger.command import VERSION, Command
 from ..ledger.exec_limits import check_exec
 from ..ledger.messages import Applied, Query, Snapshot
-from ..ledger.tables.waiting_bytes import LIMITS_SINCE
 from ..links.messages import AskHost, AskHosts
 from ..work.containment_here import containment_here
 from ..work.messages import StartDelay
@@ -95,10 +96,10 @@ class ClusterManager(Server):
     async def _tell_version(self) -> None:
         """Have the others know what software this host runs now, and which commands of the ledger it knows."""
         known = self._ledger.members.get(self.host.host_id)
-        fields = {"version": actorgrid.__version__, "ledger_version": VERSION}
-        if known is not None and any(known.get(name) != value for name, value in fields.items()):
+        mine = ChangeMember(self.host.host_id, version=actorgrid.__version__, ledger_version=VERSION)
+        if known is not None and (known.get("version"), known.get("ledger_version")) != (mine.version, VERSION):
             try:
-                await self._ledger.propose(change_member(self.host.host_id, time(), **fields), VERSION_TOLD_S)
+                await self._ledger.propose(mine, VERSION_TOLD_S)
             except ActorGridError as error:
                 self.log.warning("the cluster does not know this host's version yet: %s", error)
 
@@ -233,12 +234,12 @@ class ClusterManager(Server):
                 settled.add(name)
         return settled
 
-    async def _commit(self, command: dict[str, Any]) -> dict[str, Any]:
+    async def _commit(self, command: Command) -> dict[str, Any]:
         """Raises NoQuorum when nobody leads: whoever waits at a door can go to another."""
-        if command["type"] == "submit_jobs" and self._all_know(LIMITS_SINCE):
+        if isinstance(command, commands.SubmitJobs) and self._all_know(LIMITS_SINCE):
             limits = self.host.settings.scheduling
             bytes_max = {"user": limits.user_waiting_bytes_max, "all": limits.waiting_bytes_max}
-            command = {**command, "v": LIMITS_SINCE, "waiting_bytes": bytes_max}
+            command = replace(command, waiting_bytes=bytes_max)
         return await self._ledger.propose(command, leaderless_s=LEADERLESS_S)
 
     def _all_know(self, version: int) -> bool:
@@ -302,7 +303,7 @@ class ClusterManager(Server):
     async def _cancel(self, request: CancelJob) -> dict[str, Any]:
         record = await self._record(request.job_id)
         if not JobState(record["state"]).final:
-            await self._commit({"type": "cancel_job", "job_id": request.job_id, "by": request.by})
+            await self._commit(commands.CancelJob(request.job_id, request.by))
             record = await self.call("consensus", Query("job", {"job_id": request.job_id})) or record
         return record
 
@@ -557,7 +558,7 @@ class ClusterManager(Server):
     @handles(ChangeSetting)
     async def _change_setting(self, request: ChangeSetting) -> dict[str, Any]:
         value = self.host.settings.check_live(request.key, request.value)
-        done = await self._commit({"type": "set_setting", "key": request.key, "value": value, "by": request.by})
+        done = await self._commit(SetSetting(request.key, value, request.by))
         # What the ledger had; what this host reads may be older. It has none of one that was never changed live.
         known = done if done.get("previous") is not None else {"previous": self._sources.get(request.key)}
         return {"key": request.key, "value": value, "previous": known["previous"]}
@@ -572,8 +573,7 @@ class ClusterManager(Server):
 
     @handles(SetQuota)
     async def _set_quota(self, request: SetQuota) -> dict[str, Any]:
-        command = {"type": "set_quota", "user": request.user, "limits": request.limits, "by": request.by}
-        return await self._commit(command)
+        return await self._commit(commands.SetQuota(request.user, request.limits, request.by))
 
     def metrics(self) -> dict[str, float]:
         """Jobs by state, submissions and ends."""

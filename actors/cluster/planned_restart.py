@@ -14,7 +14,7 @@ from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.server import Server
 
 from ..ledger.client import LedgerClient
-from ..ledger.commands import allow_absence
+from ..ledger.commands import AllowAbsence
 from .host_leases import over_after_s
 
 ABSENCE_S = 60.0
@@ -33,7 +33,7 @@ class PlannedRestart:
         """Have everybody wait; gives the entry that says so. Raises what the ledger refuses with."""
         host = self._server.host
         self._asked = True  # before it is told of: this life ends before its own absence is over
-        answer = await self._ledger.propose(allow_absence(host.host_id, host.incarnation, ABSENCE_S, time()))
+        answer = await self._ledger.propose(AllowAbsence(host.host_id, host.incarnation, ABSENCE_S, at=time()))
         return int(answer["began"])
 
     def look(self, record: dict[str, Any] | None) -> None:
@@ -49,6 +49,6 @@ class PlannedRestart:
         host = self._server.host
         await self._server.sleep(over_after_s(absence_s))
         try:
-            await self._ledger.propose(allow_absence(host.host_id, host.incarnation, 0.0, time(), began))
+            await self._ledger.propose(AllowAbsence(host.host_id, host.incarnation, 0.0, at=time(), began=began))
         except ActorGridError as error:
             self._server.log.info("everybody goes on waiting longer for this host: %s", error)

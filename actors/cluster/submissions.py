@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from actorgrid.actors.ledger.commands import SubmitJobs
 from actorgrid.errors import ActorGridError, CallTimeout, MailboxFull, NoQuorum, Overloaded, StorageError
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
@@ -41,7 +42,7 @@ class _Request:
 class Submissions:
     """Commits ``submit_jobs`` by *propose*. Bound: 10,000 requests wait, then Overloaded."""
 
-    def __init__(self, server: Server, propose: Callable[[Plain], Awaitable[Plain]]) -> None:
+    def __init__(self, server: Server, propose: Callable[[SubmitJobs], Awaitable[Plain]]) -> None:
         self._server = server
         self._propose = propose
         self._waiting: deque[_Request] = deque()
@@ -86,7 +87,7 @@ class Submissions:
     async def _commit_all(self, requests: list[_Request]) -> None:
         jobs = [job for request in requests for job in request.jobs]
         try:
-            answers = iter((await self._propose({"type": "submit_jobs", "jobs": jobs}))["jobs"])
+            answers = iter((await self._propose(SubmitJobs(jobs)))["jobs"])
         except ActorGridError as error:
             if len(requests) == 1 or isinstance(error, NOBODYS_FAULT):
                 for request in requests:

@@ -16,8 +16,9 @@ from dataclasses import replace
 from time import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actorgrid.actors.ledger.command_checks import check, refuse_if_too_new
-from actorgrid.actors.ledger.commands import compare_digest, decode_entry, encode_entry, expire_lock
+from actorgrid.actors.ledger.command import Command, read_command, refuse_if_too_new
+from actorgrid.actors.ledger.commands import CompareDigest, ExpireLock
+from actorgrid.actors.ledger.entry_codec import decode_entry, encode_entry
 from actorgrid.actors.ledger.messages import HandOver, Propose, Proposed, Query, Snapshot, Subscribe
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.snapshot import FORMAT
@@ -249,7 +250,7 @@ class Consensus(Server):
         self._tell_leadership()
         plan = self.host.voter
         if plan is not None and plan.founds is not None and not self._replica.ledger.members:
-            self._put({**plan.founds, "at": time()})
+            self._put(replace(plan.founds, at=time()))
         self._ready.set(None)
 
     def not_leading(self) -> None:
@@ -319,10 +320,10 @@ class Consensus(Server):
         """Let the other voters compare their state of *index* with ours."""
         digest = self._replica.ledger.digest_marks.marks.get(index)
         if digest is not None:
-            self._put(compare_digest(index, digest, FORMAT, time()))
+            self._put(CompareDigest(index, digest, FORMAT, at=time()))
 
     def _expire_lock(self, name: str, owner: str, renewals: int) -> None:
-        self._put(expire_lock(name, owner, renewals, self._replica.ledger.term, time()))
+        self._put(ExpireLock(name, owner, renewals, self._replica.ledger.term, at=time()))
 
     def _step(self, host_id: str, message: Message) -> None:
         """Take a message of another host."""
@@ -393,7 +394,7 @@ class Consensus(Server):
                 await self.sleep(TICK_S)
         return {"leader": self._leader_host()}
 
-    def _put(self, command: dict[str, Any]) -> None:
+    def _put(self, command: Command) -> None:
         """Propose for ourselves; what is lost with the leadership is not missed."""
         self._replica.propose(encode_entry(command, "", 0))
         self._pump_soon()
@@ -414,11 +415,11 @@ class Consensus(Server):
             return self._proposed(earlier)
         try:
             payload = encode_entry(request.command, request.session, request.seq)
-            command = check(decode_entry(payload)[2])
+            command = read_command(decode_entry(payload)[2])
             refuse_if_too_new(command, self._replica.ledger.members)
             votes = self._leading or self._replica.votes(self._replica.node)
             refuse_here(command, votes, self._replica.ledger.members, self._replica.members)
-            self._disk_space.refuse(command["type"])
+            self._disk_space.refuse(type(command))
             self._waiting.refuse_when_full()
             key = request.session, request.seq
             # In our own log one entry answers both; what went to another host may be lost, and twice does no harm.

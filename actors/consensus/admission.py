@@ -22,8 +22,10 @@ from dataclasses import replace
 from typing import Any
 
 from actorgrid.actors.ledger.attempt_ids import attempt_of, job_of, number_of, rank_of
-from actorgrid.actors.ledger.command_checks import Command, check, refuse_if_too_new
-from actorgrid.actors.ledger.commands import decode_entry
+from actorgrid.actors.ledger.command import Command, Proposer, read_command, refuse_if_too_new
+from actorgrid.actors.ledger.commands import ChangeMember, EndAttempt, ReleaseLease, StartAttempt, TakeSuccess
+from actorgrid.actors.ledger.entry_codec import decode_entry
+from actorgrid.actors.ledger.field_checks import ABSENT
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.messages import ConfState, Entry, Message
 from actorgrid.errors import ActorGridError, NotAVoter
@@ -34,88 +36,35 @@ HOSTS_NAMED_MAX = 8
 TOLD_MAX = 256
 """Pairs of host and reason that are told of; then they are only counted."""
 
-OF_ITSELF: Mapping[str, Callable[[Command], object]] = {
-    "register_host": lambda command: command["host"]["host_id"],
-    "confirm_host": lambda command: command["host"],
-    "allow_absence": lambda command: command["host"],
-    "measure_host": lambda command: command["host"],
-    "change_member": lambda command: command["host_id"],
-    "report_trust": lambda command: command["host_id"],
-    "request_certificate": lambda command: command["host_id"],
-}
-"""What a host may say of itself, and whom the command is about."""
-OF_ITS_WORK = frozenset({"start_attempt", "end_attempt", "take_success", "release_lease"})
-FROM_DOORS = frozenset(
-    {
-        "submit_jobs",
-        "cancel_job",
-        "acquire_lock",
-        "renew_lock",
-        "release_lock",
-        "break_lock",
-        "set_setting",
-        "set_quota",
-        "drain_host",
-        "revoke_api_key",
-        "revoke_join_token",
-    }
-)
-"""What people ask for at any host's doors."""
-FROM_VOTERS = frozenset(
-    {
-        "create_api_key",
-        "create_join_token",
-        "redeem_join_token",
-        "publish_bundle",
-        "issue_certificate",
-        "seal_authority",
-    }
-)
-"""What gives rights: whoever may propose it could become anybody."""
-BY_LEADER = frozenset(
-    {
-        "new_term",
-        "lose_host",
-        "grant_attempt",
-        "grant_gang",
-        "preempt_attempt",
-        "fail_job",
-        "grant_lease",
-        "expire_lock",
-        "compare_digest",
-        "found_cluster",
-        "add_member",
-        "remove_member",
-    }
-)
-"""What nobody else decides. A leader that has just ceased to be one loses what it had on its way; its successor decides
-anew."""
-
 
 def refusal(command: Command, session: str, host_id: str, votes: bool, ledger: Ledger) -> str | None:
     """What there is against a well-formed *command* of that host, in a few words without its values."""
-    kind = command["type"]
     if "/" in session and session.partition("/")[0] != host_id:
         return "under another host's session"
-    if kind == "change_member" and ("votes" in command or "fingerprint" in command):
+    if isinstance(command, ChangeMember) and not (command.votes is ABSENT and command.fingerprint is ABSENT):
         return "gives itself rights"  # a vote is the leader's to give, a certificate a voter's
-    if kind in OF_ITSELF:
-        return None if OF_ITSELF[kind](command) == host_id else "about another host"
-    if kind in OF_ITS_WORK:
-        owner = _runs_on(command, ledger)
-        return None if owner in (None, host_id) else "about another host's work"
-    if kind in FROM_VOTERS:
-        return None if votes else "gives rights, from a host that does not vote"
-    return None if kind in FROM_DOORS else "for the leader alone to decide"
+    match command.proposer:
+        case Proposer.ITSELF:
+            return None if command.about_host() == host_id else "about another host"
+        case Proposer.ITS_WORK:
+            owner = _runs_on(command, ledger)
+            return None if owner in (None, host_id) else "about another host's work"
+        case Proposer.VOTER:
+            return None if votes else "gives rights, from a host that does not vote"
+        case Proposer.DOOR:
+            return None
+    # A leader that has just ceased to be one loses what it had on its way; its successor decides anew.
+    return "for the leader alone to decide"
 
 
 def _runs_on(command: Command, ledger: Ledger) -> str | None:
     """The host of the attempt, member or lease that is named; ``None`` for what is over, and "" for what never was."""
-    id = command["lease_id"] if command["type"] == "release_lease" else command["attempt_id"]
+    assert isinstance(command, ReleaseLease | StartAttempt | EndAttempt | TakeSuccess), "all that Proposer.ITS_WORK has"
+    id = command.lease_id if isinstance(command, ReleaseLease) else command.attempt_id
     allocation = ledger.allocations.get(id)
     if allocation is not None:
         return str(allocation["host"])
-    if command["type"] == "release_lease":
+    if isinstance(command, ReleaseLease):
         return None  # to release what is released is no error
     job = ledger.jobs.get(job_of(id))
     if job is None:
@@ -133,12 +82,12 @@ def _runs_on(command: Command, ledger: Ledger) -> str | None:
 
 def refuse_here(command: Command, votes: bool, members: Mapping[str, Any], config: ConfState) -> None:
     """The same for this host's own servers, with words for people. Raises NotAVoter."""
-    if command["type"] not in FROM_VOTERS or votes or not members:
+    if command.proposer is not Proposer.VOTER or votes or not members:
         return
     able = sorted(host_id for host_id, member in members.items() if member["node"] in config.voters)[:HOSTS_NAMED_MAX]
     raise NotAVoter(
         "this host does not vote, and what gives rights is decided on hosts that do",
-        asked=command["type"],
+        asked=command.verb,
         found=f"those that vote: {', '.join(able) or 'none known here'}",
         hint="ask there: --url https://HOST:7400, or run the command on that host",
     )
@@ -193,9 +142,9 @@ class Admission:
             return self._refuse(host_id, "changes the voters")
         ledger = self._ledger()
         try:
-            session, _, command = decode_entry(entry.data)
-            check(command)
-            refuse_if_too_new(command, ledger.members)
+            session, _, plain = decode_entry(entry.data)
+            command = read_command(plain)
+            refuse_if_too_new(command, ledger.members, plain["v"])
         except ActorGridError as error:
             return self._refuse(host_id, error.code)
         why = refusal(command, session, host_id, self._votes(node), ledger)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from actorgrid.actors.ledger.command_checks import Command
-from actorgrid.actors.ledger.commands import decode_entry
+from actorgrid.actors.ledger.entry_codec import decode_entry
+from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.messages import Entry
@@ -22,7 +22,7 @@ class AppliedEntry:
     entry: Entry
     session: str
     seq: int
-    command: Command
+    command: Plain
     outcome: Outcome
     unreadable: bool = False
 

@@ -6,14 +6,13 @@ What is about accepted work goes on in the space that is kept for it (``files/di
 from __future__ import annotations
 
 from actorgrid.actors.files.disk_reserve import free_bytes
-from actorgrid.actors.ledger.commands import ABOUT_ACCEPTED_WORK
+from actorgrid.actors.ledger.command import Command
+from actorgrid.actors.ledger.commands import SubmitJobs
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import DiskFull
 
 from .replica import Replica
-
-NEW_WORK = "submit_jobs"
 
 
 class DiskSpace:
@@ -29,11 +28,11 @@ class DiskSpace:
         """On the ledger's disk."""
         return free_bytes(self._paths.ledger_dir)
 
-    def refuse(self, command_type: str) -> None:
+    def refuse(self, command: type[Command]) -> None:
         """Raises DiskFull for a command that there is no space for."""
         if self._replica.full is not None:
             raise self._replica.full  # not even what was accepted can be recorded
-        if command_type in ABOUT_ACCEPTED_WORK:
+        if not command.new_work:
             return
         if self._replica.tight is not None:
             raise self._replica.tight
@@ -51,7 +50,7 @@ class DiskSpace:
     def accepts_new_work(self) -> bool:
         """Whether there is space for that."""
         try:
-            self.refuse(NEW_WORK)
+            self.refuse(SubmitJobs)
         except DiskFull:
             return False
         return True

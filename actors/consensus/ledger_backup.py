@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from actorgrid.actors.ledger.commands import new_term
+from actorgrid.actors.ledger.command import Command
+from actorgrid.actors.ledger.commands import NewTerm
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.messages import ConfState, HardState
@@ -194,7 +195,7 @@ def begin_epoch(
     report: Report,
     *,
     whole: bool = False,
-    also: Callable[[Ledger], list[dict[str, Any]]] = lambda _: [],
+    also: Callable[[Ledger], list[Command]] = lambda _: [],
 ) -> dict[str, Any]:
     """Apply what the log in *staging* holds (*whole*: as in ``check``), then an entry that begins a new term and epoch,
     then those that *also* asks for; the log starts after them. Raises what the ledger refuses these with."""
@@ -213,7 +214,7 @@ def begin_epoch(
         term = max(state.term, found.log.last_term, stored) + 1
         epoch = max(state.epoch + 1, int(at))
         index = state.index + 1
-        keep(state.apply(index, new_term(term, at, epoch)))
+        keep(state.apply(index, NewTerm(term, at=at, epoch=epoch)))
         assert (state.term, state.epoch) == (term, epoch), "the ledger refused the new epoch"
         for command in also(state):
             index += 1

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from actorgrid.actors.ledger.command_checks import check as check_command
-from actorgrid.actors.ledger.commands import decode_entry
+from actorgrid.actors.ledger.command import read_command
+from actorgrid.actors.ledger.entry_codec import decode_entry
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.codec import decode_conf_change
@@ -156,7 +156,7 @@ def unreadable(entries: Sequence[Entry]) -> list[Unreadable]:
             if entry.kind == "conf_change":
                 decode_conf_change(entry.data)
             elif entry.data:
-                check_command(decode_entry(entry.data)[2])
+                read_command(decode_entry(entry.data)[2])
         except ActorGridError as error:
             reason = f"{error.message}; {error.found}" if error.found else error.message
             found.append(Unreadable(entry.index, entry.term, reason))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from actorgrid.actors.ledger.commands import FoundCluster
 from actorgrid.actors.raft.codec import MessageEncoder, decode_message
 from actorgrid.actors.raft.messages import Message
 from actorgrid.errors import FrameTooLarge, MailboxFull, MalformedMessage
@@ -50,7 +51,7 @@ class VoterPlan:
     seeds: Members = field(default_factory=dict)
     renew: Callable[[PeerHosts], None] | None = None
     """Has the net use what lies on disk now for its next links."""
-    founds: Mapping[str, Any] | None = None
+    founds: FoundCluster | None = None
     """The command that makes the ledger a cluster's, for its first host to propose once it leads."""
 
 

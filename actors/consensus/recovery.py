@@ -14,7 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from actorgrid.actors.ledger.commands import change_member, remove_member
+from actorgrid.actors.ledger.command import Command
+from actorgrid.actors.ledger.commands import ChangeMember, RemoveMember
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.messages import ConfState
 from actorgrid.errors import WrongState
@@ -41,9 +42,9 @@ def recover(folder: Path, host_id: str, node: int, at: float, report: Report) ->
         )
     others = {id: record["node"] for id, record in before.state.members.items() if id != host_id}
 
-    def also(state: Ledger) -> list[dict[str, Any]]:
-        own = [] if state.members[host_id]["votes"] else [change_member(host_id, at, votes=True)]
-        return own + [remove_member(id, BY, at, force=True) for id in state.members if id != host_id]
+    def also(state: Ledger) -> list[Command]:
+        own: list[Command] = [] if state.members[host_id]["votes"] else [ChangeMember(host_id, at=at, votes=True)]
+        return own + [RemoveMember(id, BY, at=at, force=True) for id in state.members if id != host_id]
 
     with our_errors(folder), tempfile.TemporaryDirectory(prefix=".recovering-", dir=folder.parent) as name:
         staging = Path(name) / "ledger"

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from actorgrid.actors.ledger.field_checks import ABSENT, Absent
 from actorgrid.errors import LockLost, LockTimeout
 
 from ..consensus.lock_expiry import WAITER_LEASE_S
-from ..ledger.commands import LockRequestId, acquire_lock, leave_line, renew_lock
+from ..ledger.commands import AcquireLock, ReleaseLock, RenewLock
 
 RENEWS_A_LEASE = 3
 Plain = dict[str, Any]
@@ -39,14 +40,14 @@ class Terms:
 class Ask:
     """Have this committed, and give the answer to ``answered``."""
 
-    command: Plain
+    command: AcquireLock | RenewLock
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
     """Have this committed, and give the answer to ``left``."""
 
-    command: Plain
+    command: ReleaseLock
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class LockWait:
 
     def __init__(self, terms: Terms, id: str | None, now_s: float) -> None:
         self._terms = terms
-        self._request: LockRequestId | None = None if id is None else (terms.number, id)
+        self._request: list[Any] | Absent = ABSENT if id is None else [terms.number, id]
         self._ends_s = now_s + terms.wait_s
         self._renew_every_s = max(terms.ttl_s, WAITER_LEASE_S) / RENEWS_A_LEASE
         self._asked_s = now_s
@@ -84,14 +85,14 @@ class LockWait:
         self._over = False  # the time to wait is, and its end was told to the ledger
         self._unsure = False  # the record is not known: the ledger is asked
 
-    def acquire(self, at: float) -> Plain:
+    def acquire(self, at: float) -> AcquireLock:
         """The command that begins it."""
         terms = self._terms
-        return acquire_lock(
+        return AcquireLock(
             terms.name,
             terms.owner,
             terms.ttl_s,
-            at,
+            at=at,
             wait=terms.wait_s > 0 or terms.stay,
             slots=terms.slots,
             user_id=terms.user_id,
@@ -120,7 +121,7 @@ class LockWait:
 
     def _look_at(self, request: list[Any] | None) -> None:
         """A later request of the owner is told from here on; were this one, too, its clean-up could not be trusted."""
-        if self._request is not None and request is not None and request[1] not in ("", self._request[1]):
+        if self._request is not ABSENT and request is not None and request[1] not in ("", self._request[1]):
             raise LockLost(
                 f"{self._terms.owner} has asked for lock {self._terms.name} again since",
                 hint="nothing, when another request of this owner is under way; else ask again",
@@ -132,7 +133,7 @@ class LockWait:
         if self._answer["held"]:
             return Tell(self._answer, self._asked_s)
         if self._unsure or (not self._over and now_s >= self._asked_s + self._renew_every_s):
-            return Ask(renew_lock(terms.name, terms.owner, at, request=self._request))
+            return Ask(RenewLock(terms.name, terms.owner, at=at, request=self._request))
         if not self._over and now_s < self._ends_s:
             return Until(min(self._ends_s, self._asked_s + self._renew_every_s))
         if terms.stay and (self._over or not terms.wait_s):
@@ -146,10 +147,10 @@ class LockWait:
             )
         self._over = True
         if terms.stay:
-            return Ask(renew_lock(terms.name, terms.owner, at, request=self._request))
+            return Ask(RenewLock(terms.name, terms.owner, at=at, request=self._request))
         # Not under the request alone: at the last moment it may have been granted, and then it is told.
         seen = self._answer["renewals"]
-        return Leave(leave_line(terms.name, terms.owner, at, renewals=seen, request=self._request))
+        return Leave(ReleaseLock(terms.name, terms.owner, at=at, renewals=seen, request=self._request))
 
     def left(self, answer: Plain) -> None:
         """What the ledger says to leaving the line; who was not in it any more may hold the lock by now."""
@@ -161,14 +162,14 @@ class LockWait:
             raise error
         self._unsure = False
 
-    def clean_up(self, at: float) -> Plain | None:
+    def clean_up(self, at: float) -> ReleaseLock | None:
         """The command that takes back what this request was given, for a client that is gone; when it was answered.
 
         ``None``: its lease ends it.
         """
-        if self._request is None:
+        if self._request is ABSENT:
             return None
-        return leave_line(self._terms.name, self._terms.owner, at, request=self._request)
+        return ReleaseLock(self._terms.name, self._terms.owner, at=at, request=self._request)
 
 
 def place_of(record: Mapping[str, Any] | None, owner: str) -> Plain | None:

@@ -7,11 +7,12 @@ fits. It holds nothing that the ledger does not: killed at any moment, it goes o
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from time import perf_counter_ns, time
 from typing import Any
 
+from actorgrid.actors.ledger.commands import GrantLease, RegisterHost
 from actorgrid.errors import (
     ActorGridError,
     BadRequest,
@@ -129,7 +130,7 @@ class GPUCoordinator(Server):
             while True:
                 host = self._host_record()
                 try:
-                    await self._ledger.propose({"type": "register_host", "host": host})
+                    await self._ledger.propose(RegisterHost(host))
                     break
                 except (CallTimeout, StorageError, LedgerRefused, BadRequest) as error:
                     self.log.warning("registering this host: %s", error)
@@ -322,8 +323,8 @@ class GPUCoordinator(Server):
         while grant.id in self._core.in_flight:
             try:
                 command = grant.command(self._ledger.term, self._ports())
-                if grant.lease is not None:
-                    command["max_isolation_s"] = self.host.settings.work.max_isolation_s
+                if isinstance(command, GrantLease):
+                    command = replace(command, max_isolation_s=self.host.settings.work.max_isolation_s)
                 result = await self._ledger.propose(command)
                 self._grants_total += 1
                 self._decisions.appendleft(self._decision(grant))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from actorgrid.actors.ledger.commands import GrantAttempt, GrantGang, GrantLease
 from actorgrid.hotpath.records import Shares
 
 from ..scheduling.queue import Shape
@@ -38,30 +39,23 @@ class Grant:
         """Where it is, or its first member."""
         return self.shares[0][0]
 
-    def command(self, term: int, ports: tuple[int, int] = PORTS) -> Record:
+    def command(self, term: int, ports: tuple[int, int] = PORTS) -> GrantAttempt | GrantGang | GrantLease:
         """The ledger's command for it; *ports* are the first and the last at which the members of a gang may meet."""
         places: list[Record] = [
             {"host": host, "incarnation": incarnation, "gpu_indexes": list(indexes)}
             for (host, indexes), incarnation in zip(self.shares, self.incarnations, strict=True)
         ]
         if self.lease is None:
-            attempt = {
-                "job_id": self.job_id,
-                "number": self.number,
-                "placement_latency_us": self.latency_us,
-                "term": term,
-            }
             if self.shape.gang > 1:
-                return {"type": "grant_gang", **attempt, "members": places, "ports": list(ports)}
-            return {"type": "grant_attempt", **attempt, **places[0]}
-        return {
-            "type": "grant_lease",
-            "lease_id": self.id,
-            "session_id": self.lease.session_id,
-            "resources": self.lease.resources,
-            "pool": self.lease.pool,
-            "env": self.lease.env,
-            "user_id": self.user_id,
-            "term": term,
+                return GrantGang(self.job_id, self.number, places, list(ports), term, self.latency_us)
+            return GrantAttempt(self.job_id, self.number, **places[0], term=term, placement_latency_us=self.latency_us)
+        return GrantLease(
+            self.id,
+            self.lease.session_id,
             **places[0],
-        }
+            resources=self.lease.resources,
+            term=term,
+            pool=self.lease.pool,
+            env=self.lease.env,
+            user_id=self.user_id,
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
+from actorgrid.actors.ledger.commands import FailJob, PreemptAttempt
 from actorgrid.models import JobState
 
 from ..ledger.attempt_ids import job_of
@@ -25,16 +26,9 @@ class PreemptionOrder:
     at: float
     token: tuple[int, ...] | None
 
-    def command(self, term: int) -> Record:
+    def command(self, term: int) -> PreemptAttempt:
         """The ledger's command for it."""
-        return {
-            "type": "preempt_attempt",
-            "attempt_id": self.attempt_id,
-            "token": list(self.token or ()),
-            "grace_s": self.grace_s,
-            "for_job": self.for_job,
-            "term": term,
-        }
+        return PreemptAttempt(self.attempt_id, list(self.token or ()), self.grace_s, self.for_job, term)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +38,9 @@ class GivenUp:
     job_id: str
     error: Record
 
-    def command(self, _term: int) -> Record:
+    def command(self, _term: int) -> FailJob:
         """The ledger's command for it."""
-        return {"type": "fail_job", "job_id": self.job_id, "error": self.error}
+        return FailJob(self.job_id, self.error)
 
 
 Order = PreemptionOrder | GivenUp

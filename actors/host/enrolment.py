@@ -25,7 +25,7 @@ from actorgrid.errors import CertificateRefused, DataDirUnusable, InvalidSetting
 
 from ..consensus.raft_links import VoterPlan
 from ..gpu.capacity import host_cpu_milli, host_memory_mib
-from ..ledger.commands import found_cluster
+from ..ledger.commands import FoundCluster
 from ..ledger.join_tokens import JoinToken, read_token
 from ..ledger.names import is_loopback
 from ..security.authority import create_authority
@@ -98,7 +98,7 @@ class Enrolment:
         net = RaftNet(paths.security_dir, self.address, self.base_port + RAFT_OFFSET)
         founds = None
         if self.founding:
-            founds = found_cluster(self.cluster_id, host_id, self.listens, material.identity.fingerprint, time())
+            founds = FoundCluster(self.cluster_id, host_id, self.listens, material.identity.fingerprint, at=time())
         return VoterPlan(self.node, net, self.founding, self.seeds, net.renew, founds)
 
 

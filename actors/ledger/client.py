@@ -13,6 +13,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from actorgrid.errors import ActorDown, ActorError, ActorGridError, CallTimeout, MailboxFull, NoQuorum, NotLeader
@@ -20,7 +21,7 @@ from actorgrid.supervisors.envelope import SettingChanged
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
-from .command_checks import version_of
+from .command import UNSTAMPED, Command
 from .messages import Applied, JobsWanted, Propose, Proposed, Query, Snapshot, Subscribe
 from .tables.job_table import JobTable
 from .tables.jobs import BEGUN, QUEUED
@@ -170,16 +171,17 @@ class LedgerClient:
                 waiter.set(None)
 
     async def propose(
-        self, command: dict[str, Any], timeout_s: float = 30.0, *, leaderless_s: float | None = None
+        self, command: Command, timeout_s: float = 30.0, *, leaderless_s: float | None = None
     ) -> dict[str, Any]:
-        """Commit *command* exactly once and give its result; ``v`` and ``at`` are filled in when missing.
+        """Commit *command* exactly once and give its result; ``at`` is put in where it was made without a clock.
 
         Goes on while Consensus restarts. Raises what the ledger refuses with (LedgerRefused, BadRequest, DiskFull, ...)
         or CallTimeout after *timeout_s*: then whether the command was committed is unknown. With *leaderless_s*,
         NoQuorum is raised when nobody has led the ledger for that long. Any number may be under way at once, in no
         promised order; beyond 256 they wait here, beyond 10,000 MailboxFull is raised.
         """
-        command = {"v": version_of(command["type"], command), "at": time.time(), **command}
+        if command.at == UNSTAMPED:
+            command = replace(command, at=time.time())
         deadline = self._server.runtime.monotonic() + timeout_s
         backoff_s = BACKOFF_FIRST_S
         leaderless_at: float | None = None
@@ -190,7 +192,7 @@ class LedgerClient:
                 left_s = deadline - self._server.runtime.monotonic()
                 if left_s <= 0:
                     raise CallTimeout(
-                        f"the ledger did not commit {command.get('type')} in {timeout_s:g} s",
+                        f"the ledger did not commit {command.verb} in {timeout_s:g} s",
                         hint="it may be restarting; whether the command was committed is unknown",
                     )
                 try:
@@ -204,7 +206,7 @@ class LedgerClient:
                     elif leaderless_at is None:
                         leaderless_at = now
                     elif leaderless_s is not None and now - leaderless_at >= leaderless_s:
-                        raise _no_quorum(command["type"], now - leaderless_at, perhaps) from error
+                        raise _no_quorum(command.verb, now - leaderless_at, perhaps) from error
                     await self._server.sleep(min(backoff_s, max(0.0, left_s)))
                     backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
                     continue

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from zlib import crc32
 
+from actorgrid.actors.ledger.commands import CompareDigest
+from actorgrid.actors.ledger.entry import Entry, applies
 from actorgrid.errors import LedgerDiverged
 
 from .snapshot import FORMAT, pack
@@ -96,13 +98,14 @@ class DigestMarks:
             if len(self.marks) > MARKS_KEPT:
                 del self.marks[next(iter(self.marks))]
 
-    def compare(self, command: Mapping[str, Any]) -> dict[str, Any]:
+    @applies(CompareDigest)
+    def compare(self, command: CompareDigest, _entry: Entry) -> dict[str, Any]:
         """Carry out ``compare_digest``. Raises LedgerDiverged."""
-        mine, theirs = self.marks.get(command["index"]), command["digest"]
-        if mine is not None and command["format"] == FORMAT and mine != theirs:
+        mine, theirs = self.marks.get(command.index), command.digest
+        if mine is not None and command.format == FORMAT and mine != theirs:
             raise LedgerDiverged(
                 "this host's ledger is not the leader's",
-                asked=f"the leader's state of entry {command['index']}",
+                asked=f"the leader's state of entry {command.index}",
                 found=f"another in: {', '.join(differing(mine, theirs))}",
                 hint="this voter stays down; keep its DATA_DIR/ledger for whoever looks for the cause, and add the host"
                 " again with an empty one",

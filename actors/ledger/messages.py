@@ -1,4 +1,4 @@
-"""What the ledger takes and tells. Records and commands are plain dicts; ``commands.py`` describes them."""
+"""What the ledger takes and tells. Records are plain dicts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .command import Command
 from .tables.job_table import JobTable
 
 JobsWanted = Literal["none", "begun", "told", "all"]
@@ -25,7 +26,7 @@ class Propose:
     CallTimeout (outcome unknown: propose the same (session, seq) again, the answer will be that of the first).
     """
 
-    command: dict[str, Any]
+    command: Command
     session: str
     seq: int
 

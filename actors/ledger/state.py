@@ -12,7 +12,7 @@ whole, 100,000 more by id and state; 1,000 attempts per job, of which the first 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from actorgrid.errors import (
@@ -27,19 +27,31 @@ from actorgrid.errors import (
     error_from_dict,
 )
 
-from .command_checks import check
+from .command import Command, read_command
+from .commands import (
+    CancelJob,
+    EndAttempt,
+    FailJob,
+    GrantLease,
+    LoseHost,
+    NewTerm,
+    ReleaseLease,
+    SetSetting,
+    SubmitJobs,
+)
 from .digest import DigestMarks, StateDigest
+from .entry import Entry, applies, verbs_of
+from .field_checks import ABSENT
 from .messages import JobsWanted, Snapshot
 from .outcome import Change, Event, Outcome
 from .records import (
     MAX_ISOLATION_S,
-    UNKNOWN_USER,
     cancelled_before_start,
     new_job,
     resources_of,
 )
 from .snapshot import decode, encode
-from .tables.allocations import Allocations
+from .tables.allocations import Allocations, Place
 from .tables.api_keys import ApiKeys
 from .tables.attempts import Attempts
 from .tables.dependencies import refuse_circles
@@ -76,10 +88,15 @@ class Ledger:
             lambda kind, id: self._digest.changed(kind, id),
         )
         self.jobs = self._jobs.records
-        self._hosts = Hosts(lambda *told: self._changed("host", *told))
+        self._members = Members(lambda *told: self._changed("member", *told))
+        self.members = self._members.records
+        self._hosts = Hosts(self._members, lambda *told: self._changed("host", *told))
         self.hosts = self._hosts.records
         self.settings: dict[str, Any] = {}
-        self._locks = Locks(lambda *told: self._changed("lock", *told))
+        self._locks = Locks(
+            lambda *told: self._changed("lock", *told),
+            lambda name, told: self._changes.append(("lock_break", name, told)),
+        )
         self.locks = self._locks.records
         self.counts = self._jobs.counts
         self.quotas = Quotas(lambda *told: self._changed("quota", *told), self._jobs.waiting)
@@ -88,8 +105,6 @@ class Ledger:
         )
         self.allocations = self._given.records
         self.capacity = self._given.capacity
-        self._members = Members(lambda *told: self._changed("member", *told))
-        self.members = self._members.records
         self._attempts = self.attempts_class(self._jobs, self._given, self.members)
         self._join_tokens = JoinTokens(self._members, lambda *told: self._changed("join_token", *told))
         self.join_tokens = self._join_tokens.records
@@ -108,48 +123,19 @@ class Ledger:
         self._type = ""
         self._changes: list[Change] = []
         self._events: list[Event] = []
-        self._verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "new_term": self._new_term,
-            "register_host": self._register_host,
-            "confirm_host": lambda command: self._hosts.confirm(command, self.index),
-            "lose_host": self._lose_host,
-            "allow_absence": lambda command: self._hosts.allow_absence(command, self.index),
-            "drain_host": self._hosts.drain,
-            "measure_host": self._hosts.measure,
-            "submit_jobs": self._submit_jobs,
-            "grant_attempt": self._grant_attempt,
-            "grant_gang": self._grant_gang,
-            "start_attempt": lambda command: self._attempts.start(command, self._at),
-            "end_attempt": lambda command: self._attempts.end(command, self._at),
-            "take_success": lambda command: self._attempts.take_success(command, self._at),
-            "preempt_attempt": self._preempt_attempt,
-            "cancel_job": self._cancel_job,
-            "fail_job": self._fail_job,
-            "grant_lease": self._grant_lease,
-            "release_lease": self._release_lease,
-            "set_setting": self._set_setting,
-            "acquire_lock": lambda command: self._locks.acquire(command, self._token, self._at),
-            "renew_lock": self._locks.renew,
-            "release_lock": lambda command: self._locks.release(command, self._token, self._at),
-            "expire_lock": self._expire_lock,
-            "break_lock": self._break_lock,
-            "compare_digest": lambda command: self.digest_marks.compare(command),
-            "set_quota": self.quotas.set,
-            "found_cluster": lambda command: self._members.found(command, self._at),
-            "add_member": lambda command: self._members.add(command, self._at),
-            "change_member": self._members.change,
-            "remove_member": lambda command: self._removal.remove(command, self._at),
-            "publish_bundle": self._trust.publish,
-            "report_trust": self._trust.report,
-            "request_certificate": lambda command: self._trust.request(command, self.index),
-            "issue_certificate": self._trust.issue,
-            "seal_authority": self._trust.seal,
-            "create_join_token": lambda command: self._join_tokens.create(command, self._at),
-            "revoke_join_token": lambda command: self._join_tokens.revoke(command, self._at),
-            "redeem_join_token": lambda command: self._join_tokens.redeem(command, self._at),
-            "create_api_key": lambda command: self._api_keys.create(command, self._at),
-            "revoke_api_key": lambda command: self._api_keys.revoke(command, self._at),
-        }
+        self._verbs = verbs_of(
+            self,
+            self._hosts,
+            self._attempts,
+            self._locks,
+            self.digest_marks,
+            self.quotas,
+            self._members,
+            self._removal,
+            self._trust,
+            self._join_tokens,
+            self._api_keys,
+        )
 
     # -- entries
 
@@ -171,8 +157,9 @@ class Ledger:
             return Outcome(last[1], None, error_from_dict(kept["error"]), repeated=True)
         return Outcome(last[1], kept["result"], None, repeated=True)
 
-    def apply(self, index: int, command: Any, session: str = "", seq: int = 0) -> Outcome:
-        """Carry out the entry at *index*, which must be the next. Never raises for what the command holds.
+    def apply(self, index: int, command: Command | object, session: str = "", seq: int = 0) -> Outcome:
+        """Carry out the entry at *index*, which must be the next. Never raises for what the command holds: an entry
+        of the log may hold any plain value where a command should be.
 
         Raises LedgerDiverged when a digest of the leader's shows that this state is not the cluster's, LedgerTooNew for
         a command that all members know, as they have said, and this program does not.
@@ -187,9 +174,12 @@ class Ledger:
         result: dict[str, Any] | None = None
         error: ActorGridError | None = None
         try:
-            command = check(command, self.members)
-            self._at, self._type = float(command["at"]), command["type"]
-            result = self._verbs[command["type"]](command)
+            plain = command.to_plain() if isinstance(command, Command) else command
+            checked = read_command(plain, self.members)
+            self._at, self._type = float(checked.at), checked.verb
+            if checked.of_term:
+                self._refuse_other_term(checked)
+            result = self._verbs[type(checked)](checked, Entry(index, self._at, [self.epoch, index]))
         except (LedgerDiverged, LedgerTooNew):
             raise  # no refusal, which all voters would give alike
         except ActorGridError as refusal:
@@ -356,22 +346,20 @@ class Ledger:
             trust=dict(self.trust),
         )
 
-    def _register_host(self, command: dict[str, Any]) -> dict[str, Any]:
-        self._members.refuse_removed(command["host"]["host_id"])
-        return self._hosts.register(command, self._at, self.index)
-
     # -- terms, settings
 
-    def _new_term(self, command: dict[str, Any]) -> dict[str, Any]:
-        epoch = command.get("epoch") or self.epoch
-        if command["term"] <= self.term or epoch < self.epoch:
-            raise StaleToken("the term is not new", asked=f"term {command['term']}", found=f"term {self.term}")
-        self.term, self.epoch = command["term"], epoch
+    @applies(NewTerm)
+    def _new_term(self, command: NewTerm, entry: Entry) -> dict[str, Any]:
+        epoch = command.epoch or self.epoch
+        if command.term <= self.term or epoch < self.epoch:
+            raise StaleToken("the term is not new", asked=f"term {command.term}", found=f"term {self.term}")
+        self.term, self.epoch = command.term, epoch
         self._changes.append(("term", "", (self.term, self.epoch)))
         return {"term": self.term, "epoch": self.epoch}
 
-    def _set_setting(self, command: dict[str, Any]) -> dict[str, Any]:
-        key, value = command["key"], command["value"]
+    @applies(SetSetting)
+    def _set_setting(self, command: SetSetting, entry: Entry) -> dict[str, Any]:
+        key, value = command.key, command.value
         previous = self.settings.get(key)
         if value is None:
             self.settings.pop(key, None)
@@ -382,25 +370,13 @@ class Ledger:
         self._changed("setting", key, value, "unset" if value is None else "set")
         return {"key": key, "value": value, "previous": previous}
 
-    # -- locks
-
-    def _expire_lock(self, command: dict[str, Any]) -> dict[str, Any]:
-        self._check_term(command)
-        return self._locks.expire(command, self._token, self._at)
-
-    def _break_lock(self, command: dict[str, Any]) -> dict[str, Any]:
-        answer = self._locks.break_open(command, self._token, self._at)
-        if answer["broken"]:
-            told = {"owner": command["owner"], "by": command["by"]}
-            self._changes.append(("lock_break", command["name"], told))
-        return answer
-
     # -- jobs
 
-    def _submit_jobs(self, command: dict[str, Any]) -> dict[str, Any]:
+    @applies(SubmitJobs)
+    def _submit_jobs(self, command: SubmitJobs, entry: Entry) -> dict[str, Any]:
         fresh: dict[str, dict[str, Any]] = {}
         answers = []
-        for given in command["jobs"]:
+        for given in command.jobs:
             job_id = given["job_id"]
             duplicate = job_id in fresh or self._jobs.known(job_id)
             answers.append({"job_id": job_id, "duplicate": duplicate})
@@ -420,32 +396,34 @@ class Ledger:
                         hint="submit it first, or in the same batch",
                     )
         self.quotas.check_submit(fresh.values())
-        limits = command.get("waiting_bytes")
-        if limits is not None:
+        limits = command.waiting_bytes
+        if limits is not ABSENT:
             self._jobs.waiting_bytes.refuse_over(fresh.values(), limits["user"], limits["all"])
         refuse_circles({job_id: given.get("depends_on", ()) for job_id, given in fresh.items()})
         first = self._jobs.next_ordinal
         self._jobs.accept(
-            [new_job(given, first + number, self.index, self._at) for number, given in enumerate(fresh.values())],
-            self._at,
+            [new_job(given, first + number, self.index, entry.at) for number, given in enumerate(fresh.values())],
+            entry.at,
         )
         return {"jobs": answers}
 
-    def _cancel_job(self, command: dict[str, Any]) -> dict[str, Any]:
-        job_id = command["job_id"]
+    @applies(CancelJob)
+    def _cancel_job(self, command: CancelJob, entry: Entry) -> dict[str, Any]:
+        job_id = command.job_id
         job = self.jobs.get(job_id)
         if job is None:
             if self._jobs.known(job_id):
                 return {"state": self._jobs.state_of(job_id), "cancel_requested": False}
             raise UnknownJob(f"there is no job {job_id}", asked=job_id)
         if job["state"] == QUEUED:
-            job = self._jobs.finish(job_id, CANCELLED, cancelled_before_start(command.get("by", "")), self._at)
+            job = self._jobs.finish(job_id, CANCELLED, cancelled_before_start(command.by), entry.at)
         elif job["state"] not in FINAL and not job["cancel_requested"]:
             job = self._jobs.change(job_id, cancel_requested=True)
         return {"state": job["state"], "cancel_requested": job["cancel_requested"]}
 
-    def _fail_job(self, command: dict[str, Any]) -> dict[str, Any]:
-        job_id = command["job_id"]
+    @applies(FailJob)
+    def _fail_job(self, command: FailJob, entry: Entry) -> dict[str, Any]:
+        job_id = command.job_id
         job = self.jobs.get(job_id)
         if job is None:
             if self._jobs.known(job_id):
@@ -456,56 +434,46 @@ class Ledger:
                 f"job {job_id} is {job['state']}", asked="fail it before it starts", hint="cancel it instead"
             )
         if job["state"] == QUEUED:
-            job = self._jobs.finish(job_id, FAILED, command["error"], self._at)
+            job = self._jobs.finish(job_id, FAILED, command.error, entry.at)
         return {"state": job["state"]}
 
     # -- grants
 
-    def _grant_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
-        self._check_term(command)
-        return self._attempts.grant(command, self._token, self._at)
-
-    def _grant_gang(self, command: dict[str, Any]) -> dict[str, Any]:
-        self._check_term(command)
-        return self._attempts.grant_gang(command, self._token, self._at)
-
-    def _preempt_attempt(self, command: dict[str, Any]) -> dict[str, Any]:
-        self._check_term(command)
-        return self._attempts.preempt(command, self._at)
-
-    def _grant_lease(self, command: dict[str, Any]) -> dict[str, Any]:
-        self._check_term(command)
-        self._given.host_for(command)
-        lease_id, user = command["lease_id"], command.get("user_id", UNKNOWN_USER)
-        owner = {"kind": "session", "session_id": command["session_id"], "lease_id": lease_id}
-        resources = resources_of(command["resources"])
-        pool, env = command.get("pool"), command.get("env", {})
+    @applies(GrantLease)
+    def _grant_lease(self, command: GrantLease, entry: Entry) -> dict[str, Any]:
+        place = Place(command.host, command.incarnation, command.gpu_indexes)
+        self._given.host_for(place)
+        lease_id, user = command.lease_id, command.user_id
+        owner = {"kind": "session", "session_id": command.session_id, "lease_id": lease_id}
+        resources = resources_of(command.resources)
+        pool, env = command.pool, command.env
         allocation = self._given.give_out(
             lease_id,
             owner,
-            command,
+            place,
             resources,
             user=user,
-            token=self._token,
-            at=self._at,
+            token=entry.token,
+            at=entry.at,
             pool=pool,
             env=env,
-            max_isolation_s=command.get("max_isolation_s", MAX_ISOLATION_S),
+            max_isolation_s=MAX_ISOLATION_S if command.max_isolation_s is ABSENT else command.max_isolation_s,
         )
         self._event("allocation", lease_id, "granted")
         return {"token": allocation["token"], "gpu_uuids": allocation["gpu_uuids"]}
 
-    def _check_term(self, command: dict[str, Any]) -> None:
-        if command["term"] != self.term:
+    def _refuse_other_term(self, command: Any) -> None:
+        if command.term != self.term:
             raise StaleToken(
                 "that was decided under another leadership",
-                asked=f"{command['type']} of term {command['term']}",
+                asked=f"{command.verb} of term {command.term}",
                 found=f"term {self.term}",
                 hint="decide again from the state of this term",
             )
 
-    def _release_lease(self, command: dict[str, Any]) -> dict[str, Any]:
-        lease_id = command["lease_id"]
+    @applies(ReleaseLease)
+    def _release_lease(self, command: ReleaseLease, entry: Entry) -> dict[str, Any]:
+        lease_id = command.lease_id
         allocation = self.allocations.get(lease_id)
         if allocation is None:
             return {"released": False}
@@ -517,24 +485,23 @@ class Ledger:
 
     # -- hosts that are lost
 
-    def _lose_host(self, command: dict[str, Any]) -> dict[str, Any]:
+    @applies(LoseHost)
+    def _lose_host(self, command: LoseHost, entry: Entry) -> dict[str, Any]:
         """End what the leader says cannot live on there any more, and grant nothing there until the host is back."""
-        self._check_term(command)
         host = self._hosts.current(command)
-        self._hosts.lose(command, self.index)
+        self._hosts.lose(command, entry.index)
         ended = []
-        for name, token in command["allocations"]:
+        for name, token in command.allocations:
             allocation = self.allocations.get(name)
-            if allocation is None or allocation["token"] != token or allocation["host"] != command["host"]:
+            if allocation is None or allocation["token"] != token or allocation["host"] != command.host:
                 continue  # it ended by itself meanwhile
             ended.append(name)
             if allocation["owner"]["kind"] == "session":
-                self._release_lease({"lease_id": name})
+                self._release_lease(ReleaseLease(name), entry)
                 continue
-            error = lost_with(host, name, command["heard_at"])
-            end = {"attempt_id": name, "token": token, "outcome": LOST, "charge": False, "error": error}
-            self._attempts.end(end, self._at)
-        return {"ended": ended, "lost_at": self.hosts[command["host"]].get("lost_at")}
+            error = lost_with(host, name, command.heard_at)
+            self._attempts.end(EndAttempt(name, token, LOST, charge=False, error=error), entry)
+        return {"ended": ended, "lost_at": self.hosts[command.host].get("lost_at")}
 
     @property
     def waiting_bytes(self) -> int:
@@ -547,11 +514,6 @@ class Ledger:
         return self._jobs.waiting_bytes.most()
 
     # -- what an entry did
-
-    @property
-    def _token(self) -> list[int]:
-        """Of what is given out by the entry being applied."""
-        return [self.epoch, self.index]
 
     def _changed(self, kind: str, identity: str, record: Any, state: str) -> None:
         """A record is another now; without a word for its *state* it is no event for people."""

@@ -19,7 +19,7 @@ from actorgrid.supervisors.server import Server
 from actorgrid.transports.peer.calls import Answer
 
 from ..ledger.client import LedgerClient
-from ..ledger.commands import measure_host
+from ..ledger.commands import MeasureHost
 from .pieces import pack
 
 SERVICE = "measure"
@@ -61,7 +61,7 @@ class Measuring:
             except ActorGridError as error:
                 self._server.log.info("measuring the network to %s: %s", other, error)
                 measured["at"] = 0.0  # the next start tries again
-        await self._ledger.propose(measure_host(host.host_id, host.incarnation, measured, time()))
+        await self._ledger.propose(MeasureHost(host.host_id, host.incarnation, measured, at=time()))
         self._server.log.info("measured: %s", measured)
 
     def _neighbour(self) -> str | None:

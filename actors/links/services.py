@@ -16,8 +16,8 @@ from actorgrid.supervisors.server import Server
 from ..cluster.messages import HealthReport, HostsAway, LeaveStep
 from ..gpu.messages import AcquireLease, OwnReadings
 from ..host.messages import RestartHost
-from ..ledger.command_checks import check
-from ..ledger.commands import grant_lease
+from ..ledger.command import read_command
+from ..ledger.commands import GrantLease
 from ..work.attempt_dir import AttemptDir
 from ..work.containment_here import containment_here
 from ..work.messages import AttachLease, DetachLease, EndAllWork, LeaseOutput, StartDelay, TellWorkerEnd
@@ -162,20 +162,20 @@ class Services:
         names = ("lease_id", "session_id", "pool", "user_id")
         texts = {name: _text(fields, name) for name in names}
         # By the same check as the grant that is to come of it: what it holds is planned with before that.
-        check(
-            grant_lease(
+        read_command(
+            GrantLease(
                 texts["lease_id"],
                 texts["session_id"],
                 "",
                 0,
                 [],
                 _map(fields, "resources"),
-                texts["pool"],
-                _map(fields, "env"),
-                0,
-                0.0,
-                texts["user_id"],
-            )
+                pool=texts["pool"],
+                env=_map(fields, "env"),
+                term=0,
+                at=0.0,
+                user_id=texts["user_id"],
+            ).to_plain()
         )
         request = AcquireLease(resources=_map(fields, "resources"), env=_map(fields, "env"), wait_s=wait_s, **texts)
         return await self._server.call("gpu_coordinator", request, wait_s + LEASE_MARGIN_S)

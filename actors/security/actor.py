@@ -20,7 +20,7 @@ from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded
 from actorgrid.supervisors.server import Server, handles
 
 from ..ledger.client import LEADERLESS_S, LedgerClient
-from ..ledger.commands import create_join_token, redeem_join_token, revoke_join_token
+from ..ledger.commands import CreateJoinToken, RedeemJoinToken, RevokeJoinToken
 from ..ledger.messages import Applied, Query
 from .host_material import HostMaterial, load_material
 from .join_acceptor import JoinAcceptor, Redeem
@@ -164,12 +164,12 @@ class JoinServer(Server):
         now_s = time()
         # Issued first: a certificate without an entry of the ledger is refused by every link.
         certificate = authority.issue(asked.request, now_s, x509.random_serial_number())
-        command = redeem_join_token(
+        command = RedeemJoinToken(
             asked.claim.token_id,
             asked.claim.host_id,
             listens,
             asked.request.fingerprint,
-            now_s,
+            at=now_s,
             rack=asked.capabilities.rack,
             version=asked.capabilities.software,
         )
@@ -219,7 +219,7 @@ class JoinServer(Server):
             uses=request.uses,
             made_by=request.by,
         )
-        await self._ledger.propose(create_join_token(record, time()), leaderless_s=LEADERLESS_S)
+        await self._ledger.propose(CreateJoinToken(record, at=time()), leaderless_s=LEADERLESS_S)
         fields = ("id", "expires_at", "uses_max")
         enrolment = self.host.enrolment
         assert enrolment is not None
@@ -227,7 +227,7 @@ class JoinServer(Server):
 
     @handles(TakeBackJoinToken)
     async def _take_back(self, request: TakeBackJoinToken) -> dict[str, Any]:
-        return await self._ledger.propose(revoke_join_token(request.token_id, time()), leaderless_s=LEADERLESS_S)
+        return await self._ledger.propose(RevokeJoinToken(request.token_id, at=time()), leaderless_s=LEADERLESS_S)
 
     # -- the cluster's trust
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from cryptography import x509
 
+from actorgrid.actors.ledger.command import Command
 from actorgrid.errors import ActorGridError, WrongState
 from actorgrid.supervisors.server import Server
 
@@ -163,17 +164,17 @@ class TrustMaintainer:
             self.authorities.pop(step.generation, None)
             log.info("the key of the authority's generation %d is forgotten", step.generation)
         elif isinstance(step, trust_policy.Report):
-            await self._ledger.propose(commands.report_trust(**step.fields, at=now_s), COMMIT_TIMEOUT_S)
+            await self._ledger.propose(commands.ReportTrust(**step.fields, at=now_s), COMMIT_TIMEOUT_S)
         elif isinstance(step, trust_policy.Move):
             log.info("telling the others where this host is reached: %s", step.listens)
             # Under a new key: a data directory that was left behind, or copied, is believed no more.
             ensure_host_key(self._folder, anew=True)
-            moved = commands.change_member(self._host_id, now_s, addresses=step.listens)
+            moved = commands.ChangeMember(self._host_id, at=now_s, addresses=step.listens)
             await self._ledger.propose(moved, COMMIT_TIMEOUT_S)
         elif isinstance(step, trust_policy.Ask):
             log.info("asking for a certificate: %s", step.why)
             addresses = list(self.view().addresses)
-            asked = commands.request_certificate(self._host_id, step.csr.hex(), addresses, now_s)
+            asked = commands.RequestCertificate(self._host_id, step.csr.hex(), addresses, at=now_s)
             await self._ledger.propose(asked, COMMIT_TIMEOUT_S)
             self._renew_now = False
         else:
@@ -202,12 +203,12 @@ class TrustMaintainer:
             self._complain(step)
             return
         if isinstance(step, trust_policy.Publish):
-            command = commands.publish_bundle(step.bundle.to_plain(), now_s)
+            command: Command = commands.PublishBundle(step.bundle.to_plain(), at=now_s)
             self._server.log.info("the trust bundle, version %d: %s", step.bundle.version, step.why)
         elif isinstance(step, trust_policy.Seal):
             sealed = seal_authority(step.authority, step.certificate).hex()
             generation = step.authority.generation
-            command = commands.seal_authority(step.host_id, generation, step.fingerprint, sealed, now_s)
+            command = commands.SealAuthority(step.host_id, generation, step.fingerprint, sealed, at=now_s)
             self._server.log.info("sending the key of the authority's generation %d to %s", generation, step.host_id)
         else:
             authority = self.signing
@@ -215,7 +216,7 @@ class TrustMaintainer:
                 return
             certificate = authority.issue(step.request, now_s, x509.random_serial_number())
             fields = trust_policy.issued_fields(certificate)
-            command = commands.issue_certificate(step.host_id, step.number, **fields, at=now_s)
+            command = commands.IssueCertificate(step.host_id, step.number, **fields, at=now_s)
             self._server.log.info("a certificate for %s", step.host_id)
         await self._ledger.propose(command, COMMIT_TIMEOUT_S)
 
@@ -243,7 +244,7 @@ class TrustMaintainer:
         # The key first: a bundle with an authority whose key nobody has could never be switched to.
         store_authority(self._folder, new, ensure_wrap_key(self._folder / WRAP_FILE))
         try:
-            await self._ledger.propose(commands.publish_bundle(bundle.to_plain(), now_s), leaderless_s=LEADERLESS_S)
+            await self._ledger.propose(commands.PublishBundle(bundle.to_plain(), at=now_s), leaderless_s=LEADERLESS_S)
         except WrongState:
             forget_authority(self._folder, new.generation)
             raise
@@ -257,7 +258,7 @@ class TrustMaintainer:
         if waiting is None:
             raise WrongState("no rotation can be called off", found="no authority waits to sign")
         bundle = self.material.bundle.retire(waiting.generation)
-        await self._ledger.propose(commands.publish_bundle(bundle.to_plain(), time()), leaderless_s=LEADERLESS_S)
+        await self._ledger.propose(commands.PublishBundle(bundle.to_plain(), at=time()), leaderless_s=LEADERLESS_S)
         return {"generation": waiting.generation, "fingerprint": waiting.fingerprint}
 
     def cannot(self, what: str) -> WrongState:

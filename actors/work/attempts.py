@@ -13,13 +13,14 @@ import secrets
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from actorgrid.actors.files.untrusted_files import size_of
 from actorgrid.actors.ledger.attempt_ids import number_of
 from actorgrid.actors.ledger.client import LedgerClient
-from actorgrid.actors.ledger.commands import take_success
+from actorgrid.actors.ledger.commands import EndAttempt, StartAttempt, TakeSuccess
 from actorgrid.actors.ledger.records import END_FACTS, isolation_of
 from actorgrid.errors import (
     ActorGridError,
@@ -426,7 +427,7 @@ class Attempts:
             self._server.spawn(self._tell_started(attempt))
 
     async def _tell_started(self, attempt: LiveAttempt) -> None:
-        command = {"type": "start_attempt", "attempt_id": attempt.directory.attempt_id, "token": attempt.token}
+        command = StartAttempt(attempt.directory.attempt_id, attempt.token)
         try:
             answer = await self._ledger.propose(command)
         except LedgerRefused as refused:
@@ -467,12 +468,7 @@ class Attempts:
         number = number_of(attempt.directory.attempt_id)
         delay_s = retry_delay_s(self._server.host.settings.scheduling.retry_backoff_s, number or 1)
         self.ended_total[facts["outcome"]] = self.ended_total.get(facts["outcome"], 0) + 1
-        command = {
-            "type": "end_attempt",
-            "attempt_id": attempt.directory.attempt_id,
-            "token": attempt.token,
-            **facts,
-        }
+        command = EndAttempt(attempt.directory.attempt_id, attempt.token, **facts)
         answer = await self._commit(command, retry_in_s=delay_s)
         if answer is not None and answer["already"] and facts["outcome"] == "succeeded":
             await self._tell_late(attempt, facts)
@@ -481,25 +477,27 @@ class Attempts:
         """The ledger had ended it as lost by the time that its success could be told."""
         attempt_id = attempt.directory.attempt_id
         known = {name: facts[name] for name in END_FACTS if name in facts}
-        answer = await self._commit(take_success(attempt_id, attempt.token, time.time(), **known))
+        answer = await self._commit(TakeSuccess(attempt_id, attempt.token, at=time.time(), **known))
         if answer is not None:
             number = answer["taken"]
             taken = "of no attempt yet" if number is None else f"that of attempt {number}"
             self._server.log.info("%s had succeeded here; the job's outcome is %s", attempt_id, taken)
 
-    async def _commit(self, command: dict[str, Any], retry_in_s: float | None = None) -> dict[str, Any] | None:
+    async def _commit(
+        self, command: EndAttempt | TakeSuccess, retry_in_s: float | None = None
+    ) -> dict[str, Any] | None:
         """Have it committed, however long that takes; gives the answer, or ``None`` when it was refused for good."""
         while True:
-            command["at"] = time.time()
-            if retry_in_s is not None:
-                command["retry_at"] = command["at"] + retry_in_s
+            command = replace(command, at=time.time())
+            if isinstance(command, EndAttempt) and retry_in_s is not None:
+                command = replace(command, retry_at=command.at + retry_in_s)
             try:
                 return await self._ledger.propose(command)
             except (LedgerRefused, HostsTooOld) as refused:
-                self._server.log.info("the end of %s is no news: %s", command["attempt_id"], refused)
+                self._server.log.info("the end of %s is no news: %s", command.attempt_id, refused)
                 return None
             except ActorGridError as error:
-                self._server.log.warning("the end of %s is not recorded yet: %s", command["attempt_id"], error)
+                self._server.log.warning("the end of %s is not recorded yet: %s", command.attempt_id, error)
             await self._server.sleep(COMMIT_AGAIN_S)
 
     # -- specs

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from actorgrid.actors.ledger.client import LedgerClient
+from actorgrid.actors.ledger.commands import ConfirmHost
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.errors import ActorGridError, HostIsolated
 from actorgrid.supervisors.runtime import Waiter
@@ -193,12 +194,7 @@ class LeaseRenewer:
             self._server.log.info("not confirmed yet: %s still live here", ", ".join(strays[:5]))
             return
         self._confirming = True
-        command = {
-            "type": "confirm_host",
-            "host": record["host_id"],
-            "incarnation": record["incarnation"],
-            "lost_at": record.get("lost_at"),
-        }
+        command = ConfirmHost(record["host_id"], record["incarnation"], record.get("lost_at"))
         try:
             await self._ledger.propose(command, CONFIRM_S)
         except ActorGridError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from actorgrid.actors.ledger.client import LedgerClient
+from actorgrid.actors.ledger.commands import ReleaseLease
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.errors import (
     ActorGridError,
@@ -501,7 +502,7 @@ class Leases:
     async def _release(self, lease_id: str) -> None:
         while lease_id in self._ledger.allocations:
             try:
-                await self._ledger.propose({"type": "release_lease", "lease_id": lease_id})
+                await self._ledger.propose(ReleaseLease(lease_id))
                 return
             except LedgerRefused as refused:
                 self._server.log.info("lease %s was not released: %s", lease_id, refused)

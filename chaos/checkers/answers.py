@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from actorgrid.actors.ledger.commands import decode_entry
+from actorgrid.actors.ledger.commands import SetSetting
+from actorgrid.actors.ledger.entry_codec import decode_entry
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Entry
 from actorgrid.errors import ActorGridError
@@ -26,7 +27,7 @@ class Linearizability(Checker):
 
     def called(self, call: Call) -> None:
         """Until it is answered, it may have taken effect or not."""
-        if call.kind == "read" or (call.command is not None and call.command["type"] == "set_setting"):
+        if call.kind == "read" or isinstance(call.command, SetSetting):
             self._open[call.client] = call
 
     def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
@@ -55,7 +56,7 @@ class Linearizability(Checker):
             )
 
     def _note(self, call: Call, answer: Any, returned_us: int | None) -> None:
-        what = ("read",) if call.command is None else ("swap", call.command["value"])
+        what = ("swap", call.command.value) if isinstance(call.command, SetSetting) else ("read",)
         self._history.append(Operation(call.key, what, answer, call.called_us, returned_us, call.client))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
+from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import ConfState, Entry
 from actorgrid.errors import SafetyViolated
@@ -56,7 +57,7 @@ class Call:
     key: str
     session: str
     seq: int
-    command: dict[str, Any] | None
+    command: Command | None
     called_us: int
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from actorgrid.actors.ledger.attempt_ids import attempt_of
-from actorgrid.actors.ledger.commands import decode_entry
+from actorgrid.actors.ledger.entry_codec import decode_entry
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Entry
 

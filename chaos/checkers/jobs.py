@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from actorgrid.actors.ledger.commands import SubmitJobs
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Entry
 from actorgrid.models import JobState
@@ -21,7 +22,7 @@ class LostJobs(Checker):
 
     def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
         """Remember what was promised."""
-        if call.command is not None and call.command["type"] == "submit_jobs" and isinstance(answer, dict):
+        if isinstance(call.command, SubmitJobs) and isinstance(answer, dict):
             self._accepted.update(job["job_id"] for job in answer["jobs"])
 
     def applied(self, host: Host, entry: Entry, outcome: Outcome, state: Any) -> None:

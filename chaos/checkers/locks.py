@@ -6,7 +6,8 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from actorgrid.actors.ledger.commands import decode_entry
+from actorgrid.actors.ledger.commands import AcquireLock, ReleaseLock
+from actorgrid.actors.ledger.entry_codec import decode_entry
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Entry
 from actorgrid.errors import LockHeld
@@ -131,9 +132,9 @@ class LockAnswers(Checker):
 
     def called(self, call: Call) -> None:
         """Until it is answered, it may have taken effect or not."""
-        if call.command is not None and call.command["type"] in ("acquire_lock", "release_lock"):
+        if isinstance(call.command, AcquireLock | ReleaseLock):
             self._open[call.client] = call
-            if call.command.get("wait", False):
+            if isinstance(call.command, AcquireLock) and call.command.wait:
                 self._other.add(call.key)
 
     def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
@@ -167,8 +168,9 @@ class LockAnswers(Checker):
             )
 
     def _note(self, call: Call, answer: Any, returned_us: int | None) -> None:
-        assert call.command is not None, "locks are not read"
-        what = (call.command["type"], call.command["owner"], call.command.get("slots", 1))
+        command = call.command
+        assert isinstance(command, AcquireLock | ReleaseLock), "nothing else is noted"
+        what = (command.verb, command.owner, command.slots if isinstance(command, AcquireLock) else 1)
         self._history.append(Operation(call.key, what, answer, call.called_us, returned_us, call.client))
 
 

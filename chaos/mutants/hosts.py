@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
+from actorgrid.actors.ledger.commands import AcquireLock, TakeSuccess
+from actorgrid.actors.ledger.entry import Entry
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.state import Ledger
-from actorgrid.actors.ledger.tables.allocations import Allocations
+from actorgrid.actors.ledger.tables.allocations import Allocations, Place
 from actorgrid.actors.ledger.tables.attempts import Attempts
 from actorgrid.actors.ledger.tables.capacity import Capacity
 from actorgrid.actors.ledger.tables.jobs import SUCCEEDED
@@ -126,7 +129,7 @@ class AppliedTwice(Node):
 
 
 class _AnyTerm(Ledger):
-    def _check_term(self, command: dict[str, Any]) -> None:
+    def _refuse_other_term(self, command: Any) -> None:
         return
 
 
@@ -137,10 +140,10 @@ class OldTermGrants(Node):
 
 
 class _ForAnyLife(Allocations):
-    def host_for(self, command: dict[str, Any]) -> dict[str, Any]:
-        host = self._hosts.get(command["host"])
-        known = command["incarnation"] if host is None else host["incarnation"]
-        return super().host_for({**command, "incarnation": known})
+    def host_for(self, place: Place) -> dict[str, Any]:
+        host = self._hosts.get(place.host)
+        known = place.incarnation if host is None else host["incarnation"]
+        return super().host_for(place._replace(incarnation=known))
 
 
 class _AnyIncarnation(Ledger):
@@ -170,7 +173,7 @@ class GangsStartAgainEarly(Node):
 
 class _FreesAtOnce(Attempts):
     def _take(
-        self, job: dict[str, Any], lost: dict[str, Any], rank: int | None, command: dict[str, Any], at: float
+        self, job: dict[str, Any], lost: dict[str, Any], rank: int | None, command: TakeSuccess, at: float
     ) -> dict[str, Any]:
         before = job["attempts"][-1]
         taken = super()._take(job, lost, rank, command, at)
@@ -225,15 +228,15 @@ class SessionsNotInSnapshot(Node):
 class _TakesLocks(Ledger):
     def __init__(self) -> None:
         super().__init__()
-        acquire = self._verbs["acquire_lock"]
+        acquire = self._verbs[AcquireLock]
 
-        def grab(command: dict[str, Any]) -> dict[str, Any]:
-            record = self.locks.get(command["name"])
-            if record is not None and not command.get("wait", False):
-                del self.locks[command["name"]]
-            return acquire(command)
+        def grab(command: AcquireLock, entry: Entry) -> dict[str, Any]:
+            record = self.locks.get(command.name)
+            if record is not None and not command.wait:
+                del self.locks[command.name]
+            return acquire(command, entry)
 
-        self._verbs["acquire_lock"] = grab
+        self._verbs[AcquireLock] = grab
 
 
 class LocksGrabbed(Node):
@@ -245,20 +248,20 @@ class LocksGrabbed(Node):
 class _CrowdsLocks(Ledger):
     def __init__(self) -> None:
         super().__init__()
-        acquire = self._verbs["acquire_lock"]
+        acquire = self._verbs[AcquireLock]
 
-        def crowd(command: dict[str, Any]) -> dict[str, Any]:
-            record = self.locks.get(command["name"])
+        def crowd(command: AcquireLock, entry: Entry) -> dict[str, Any]:
+            record = self.locks.get(command.name)
             if record is not None and record["slots"] > 1:
                 room = record["slots"] + 1
-                self.locks[command["name"]] = {**record, "slots": room}
+                self.locks[command.name] = {**record, "slots": room}
                 try:
-                    return acquire({**command, "slots": room})
+                    return acquire(replace(command, slots=room), entry)
                 finally:
-                    self.locks[command["name"]] = {**self.locks[command["name"]], "slots": record["slots"]}
-            return acquire(command)
+                    self.locks[command.name] = {**self.locks[command.name], "slots": record["slots"]}
+            return acquire(command, entry)
 
-        self._verbs["acquire_lock"] = crowd
+        self._verbs[AcquireLock] = crowd
 
 
 class SlotsOverfilled(Node):

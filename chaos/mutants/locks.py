@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from actorgrid.actors.gateway.lock_wait import place_of
-from actorgrid.actors.ledger.commands import leave_line
+from actorgrid.actors.ledger.commands import AcquireLock, ReleaseLock
+from actorgrid.actors.ledger.entry import Entry
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables import locks
 from actorgrid.chaos.simulator.lock_door import LockDoor, Waiting
@@ -33,9 +34,9 @@ class _CountsRenewals(LockDoor):
         def left(told: Told) -> None:
             mine = place_of(self.node.ledger.locks.get(terms.name), terms.owner)
             if not told.result["released"] and mine is not None and mine["token"] and mine["renewals"] == seen + 1:
-                self.write(leave_line(terms.name, terms.owner, self.node.now, renewals=seen + 1), lambda told: None)
+                self.write(ReleaseLock(terms.name, terms.owner, at=self.node.now, renewals=seen + 1), lambda told: None)
 
-        self.write(leave_line(terms.name, terms.owner, self.node.now, renewals=seen), left)
+        self.write(ReleaseLock(terms.name, terms.owner, at=self.node.now, renewals=seen), left)
 
 
 class LocksTakenBackByCount(Node):
@@ -51,16 +52,16 @@ class _Changed(Ledger):
 
     def __init__(self) -> None:
         super().__init__()
-        acquire = self._verbs["acquire_lock"]
+        acquire = self._verbs[AcquireLock]
 
-        def with_rule(command: dict[str, Any]) -> dict[str, Any]:
+        def with_rule(command: AcquireLock, entry: Entry) -> dict[str, Any]:
             right, locks._newest = locks._newest, type(self).rule
             try:
-                return acquire(command)
+                return acquire(command, entry)
             finally:
                 locks._newest = right
 
-        self._verbs["acquire_lock"] = with_rule
+        self._verbs[AcquireLock] = with_rule
 
 
 def _always_the_last(mine: dict[str, Any], request: list[Any] | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actorgrid.actors.ledger.commands import confirm_host, end_attempt, register_host, start_attempt, take_success
+from actorgrid.actors.ledger.commands import ConfirmHost, EndAttempt, RegisterHost, StartAttempt, TakeSuccess
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.actors.raft.messages import Dropped, ReadState
@@ -83,7 +83,7 @@ class Agent:
         one that is no member yet would never hear what is granted to it."""
         if not self._asked and self._node.ledger.index:
             self._asked = True
-            self._asker.write(register_host(self._record(), self._node.now), self._is_registered)
+            self._asker.write(RegisterHost(self._record(), at=self._node.now), self._is_registered)
         held = self._node.ledger.allocations
         for id in [id for id in (*self._processes, *self._granted) if id not in held]:
             self._disowned(id)
@@ -176,7 +176,7 @@ class Agent:
         if known["state"] == "lost" and self.strays():
             return
         self._confirming = True
-        command = confirm_host(self._node.host_id, self._node.boots, known.get("lost_at"), self._node.now)
+        command = ConfirmHost(self._node.host_id, self._node.boots, known.get("lost_at"), at=self._node.now)
         self._asker.write(command, self._confirmed)
 
     def strays(self) -> list[str]:
@@ -241,7 +241,7 @@ class Agent:
         self._node.world.trace.add(self._node.name, f"runs {id}")
         self._node.world.tell(lambda checker: checker.started(process, self._node.world.now_us))
         self._set_deadline(id)
-        command = start_attempt(id, list(token), self._node.now)
+        command = StartAttempt(id, list(token), at=self._node.now)
         self._asker.write(command, lambda told: self._is_started(process, told))
         outcome = "failed" if self._rng.random() < 0.1 else "succeeded"
         runs_us = int(job["env"].get(RUNS_FOR, 0)) * MS or self._rng.randrange(*RUNS_US)
@@ -304,13 +304,13 @@ class Agent:
         self._node.world.tell(lambda checker: checker.ended(process, self._node.world.now_us))
 
     def _report(self, id: str, token: list[int], outcome: str, charge: bool = True) -> None:
-        command = end_attempt(id, token, outcome, self._node.now, charge=charge)
+        command = EndAttempt(id, token, outcome, at=self._node.now, charge=charge)
         self._asker.write(command, lambda told: self._is_told(id, token, outcome, told))
 
     def _is_told(self, id: str, token: list[int], outcome: str, told: Told) -> None:
         """A success that the ledger did not wait for: it may count all the same."""
         if outcome == "succeeded" and told.error is None and told.result["already"]:
-            self._asker.write(take_success(id, token, self._node.now), lambda told: None)
+            self._asker.write(TakeSuccess(id, token, at=self._node.now), lambda told: None)
 
 
 def _is_ending(job: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from actorgrid.actors.ledger.commands import end_attempt, register_host
+from actorgrid.actors.ledger.commands import EndAttempt, RegisterHost
 from actorgrid.actors.raft.messages import ConfChange, ConfState, Dropped, HardState, Snapshot
 
 from .clock import MS
@@ -167,14 +167,14 @@ class Cluster:
             return
         if known["state"] == "up":
             host = {key: known[key] for key in ("host_id", "incarnation", "cpu_milli", "memory_mib", "devices")}
-            self._operator.write(register_host({**host, "state": "down"}, best.now), lambda told: None)
+            self._operator.write(RegisterHost({**host, "state": "down"}, at=best.now), lambda told: None)
             return
         held = [item for item in best.ledger.allocations.items() if item[1]["host"] == node.host_id]
         for id, record in held[:ENDS_AT_ONCE]:
             self._end(id, record, best.now)
 
     def _end(self, id: str, record: dict[str, Any], at: float) -> None:
-        self._operator.write(end_attempt(id, list(record["token"]), "lost", at, charge=False), lambda told: None)
+        self._operator.write(EndAttempt(id, list(record["token"]), "lost", at=at, charge=False), lambda told: None)
 
     # -- has it recovered
 

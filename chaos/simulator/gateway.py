@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from actorgrid.actors.ledger.commands import encode_entry
+from actorgrid.actors.ledger.entry_codec import encode_entry
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Dropped, DroppedLater, ReadState
 

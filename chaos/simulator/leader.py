@@ -6,6 +6,7 @@ leadership may arrive under the next, as in a live cluster, and it is the ledger
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +15,7 @@ from actorgrid.actors.consensus.last_contact import LastContact
 from actorgrid.actors.consensus.lock_expiry import LockExpiry
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.gpu.grant import Grant
-from actorgrid.actors.ledger.commands import expire_lock
+from actorgrid.actors.ledger.commands import ExpireLock
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Dropped, ReadState
 from actorgrid.models import JobState
@@ -64,7 +65,7 @@ class Leading:
         if self._ticks % LOOK_TICKS == 0:
             self._look_around()
         for name, owner, renewals in self._locks.due(self._node.monotonic)[:EXPIRIES_AT_ONCE]:
-            command = expire_lock(name, owner, renewals, self.term, self._node.now)
+            command = ExpireLock(name, owner, renewals, self.term, at=self._node.now)
             self._asker.write(command, lambda told: None)
         wake = self._core.next_wakeup
         if wake is not None and wake <= self._node.now:
@@ -125,7 +126,7 @@ class Leading:
             if loss.host not in self._losing:
                 self._losing.add(loss.host)
                 self._node.world.trace.add(self._node.name, f"loses {loss}")
-                command = {"v": 1, "at": self._node.now, **loss.command(self._node.now - loss.quiet_s)}
+                command = replace(loss.command(self._node.now - loss.quiet_s), at=self._node.now)
                 self._asker.write(command, partial(self._lost, loss))
                 self._node.world.on_loss(int(loss.host.removeprefix("host")))
 
@@ -152,7 +153,7 @@ class Leading:
             return
         node = self._node
         for grant in self._core.schedule(node.now, room):
-            command = {"v": 1, "at": node.now, **grant.command(self.term)}
+            command = replace(grant.command(self.term), at=node.now)
             self._asker.write(command, partial(self._answered, grant))
 
     def _answered(self, grant: Grant, told: Told) -> None:

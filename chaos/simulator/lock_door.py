@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from actorgrid.actors.gateway.lock_wait import Ask, Leave, LockWait, Tell, Terms
-from actorgrid.actors.ledger.commands import release_lock, renew_lock
+from actorgrid.actors.ledger.command import Command
+from actorgrid.actors.ledger.commands import ReleaseLock, RenewLock
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.errors import ActorGridError, LockLost
 
@@ -92,9 +93,9 @@ class LockDoor:
             self._propose(waiting, wait.acquire(at))
             return
         token = None if ask.token is None else list(ask.token)
-        make = renew_lock if ask.verb == "renew" else release_lock
+        make = RenewLock if ask.verb == "renew" else ReleaseLock
         self.write(
-            make(terms.name, terms.owner, at, token), lambda told: self._tell(connection, told.result, told.error)
+            make(terms.name, terms.owner, token, at=at), lambda told: self._tell(connection, told.result, told.error)
         )
 
     def hung_up(self, sender: str, number: int) -> None:
@@ -121,7 +122,7 @@ class LockDoor:
         for waiting in list(self._waiting.values()):
             self._look(waiting, None)
 
-    def write(self, command: dict[str, Any], answer: Any) -> None:
+    def write(self, command: Command, answer: Any) -> None:
         """Have *command* committed."""
         self._asks += 1
 
@@ -133,7 +134,7 @@ class LockDoor:
 
     # -- one request
 
-    def _propose(self, waiting: Waiting, command: dict[str, Any]) -> None:
+    def _propose(self, waiting: Waiting, command: Command) -> None:
         waiting.asking = True
         self.write(command, partial(self._answered, waiting, self.node.monotonic))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from actorgrid.actors.ledger.command import Command
 from actorgrid.errors import ActorGridError
 
 from .clock import MS, Timer
@@ -24,7 +25,7 @@ class Ask:
     number: int
     session: str = ""
     seq: int = 0
-    command: dict[str, Any] | None = None
+    command: Command | None = None
     key: str = ""
 
 
@@ -69,7 +70,7 @@ class Asker:
         self._pending: dict[int, _Pending] = {}
         world.network.attach(name, self._deliver)
 
-    def write(self, command: dict[str, Any], answer: Answer) -> tuple[str, int]:
+    def write(self, command: Command, answer: Answer) -> tuple[str, int]:
         """Have *command* committed exactly once; returns its session and number."""
         if self._free:
             session, seq = self._free.pop()

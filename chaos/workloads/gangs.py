@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorgrid.actors.ledger.commands import cancel_job, submit_jobs
+from actorgrid.actors.ledger.commands import CancelJob, SubmitJobs
 
 from .workload import Client, Workload
 
@@ -21,7 +21,7 @@ class GangsClient(Client):
         """Submit, or cancel what was submitted last."""
         at = self.world.wall()
         if self._last and self.rng.random() < 0.1:
-            self.write(self._last, cancel_job(self._last, self.name, at))
+            self.write(self._last, CancelJob(self._last, self.name, at=at))
             self._last = ""
             return
         self._number += 1
@@ -33,7 +33,7 @@ class GangsClient(Client):
             if self.rng.random() < 0.4:
                 resources["spread"] = True
         job = {"job_id": self._last, "resources": resources, "retries_left": 3}
-        self.write(self._last, submit_jobs([job], at))
+        self.write(self._last, SubmitJobs([job], at=at))
 
     def thinking_us(self) -> int:
         """Jobs come slower than settings are read."""

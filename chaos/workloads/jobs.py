@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorgrid.actors.ledger.commands import cancel_job, submit_jobs
+from actorgrid.actors.ledger.commands import CancelJob, SubmitJobs
 from actorgrid.chaos.simulator.agent import RUNS_FOR
 
 from .workload import Client, Workload
@@ -23,7 +23,7 @@ class JobsClient(Client):
         """Submit, or cancel what was submitted last."""
         at = self.world.wall()
         if self._last and self.rng.random() < 0.1:
-            self.write(self._last, cancel_job(self._last, self.name, at))
+            self.write(self._last, CancelJob(self._last, self.name, at=at))
             self._last = ""
             return
         jobs: list[dict[str, Any]] = []
@@ -38,7 +38,7 @@ class JobsClient(Client):
                 {"job_id": job_id, "resources": resources, "retries_left": 3, "depends_on": after, **self.terms()}
             )
             self._last = job_id
-        self.write(jobs[0]["job_id"], submit_jobs(jobs, at))
+        self.write(jobs[0]["job_id"], SubmitJobs(jobs, at=at))
 
     def terms(self) -> dict[str, Any]:
         """What else a job asks for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorgrid.actors.ledger.commands import acquire_lock, release_lock, renew_lock
+from actorgrid.actors.ledger.commands import AcquireLock, ReleaseLock, RenewLock
 from actorgrid.chaos.checkers.checker import Call
 from actorgrid.chaos.simulator.cluster import Cluster
 from actorgrid.chaos.simulator.requests import Told
@@ -28,22 +28,23 @@ class LocksClient(Client):
         if self._held and (len(self._held) >= HELD_MAX or self.rng.random() < 0.6):
             name, owner = list(self._held)[int(self.rng.random() * len(self._held))]
             if chance < 0.2:
-                self.write(name, renew_lock(name, owner, at, self._held[name, owner]))
+                self.write(name, RenewLock(name, owner, at=at, token=self._held[name, owner]))
                 return
             token = self._held.pop((name, owner))
             if name in LASTING or chance < 0.6:
-                self.write(name, release_lock(name, owner, at, token))
+                self.write(name, ReleaseLock(name, owner, at=at, token=token))
                 return
         name = (LASTING + EXPIRING)[int(self.rng.random() * 6)]
         owner = f"{self.name}.{int(self.rng.random() * HELD_MAX)}"
         ttl_s = LASTING_S if name in LASTING else EXPIRING_S
         wait = name in EXPIRING and chance < 0.5
-        self.write(name, acquire_lock(name, owner, ttl_s, at, wait=wait, slots=2 if name.endswith("pair") else 1))
+        self.write(name, AcquireLock(name, owner, ttl_s, at=at, wait=wait, slots=2 if name.endswith("pair") else 1))
 
     def answered(self, call: Call, told: Told) -> None:
         """Remember what is held now."""
-        assert call.command is not None, "locks are not read here"
-        kind, mine = call.command["type"], (call.key, call.command["owner"])
+        command = call.command
+        assert isinstance(command, AcquireLock | RenewLock | ReleaseLock), "nothing else is asked here"
+        kind, mine = command.verb, (call.key, command.owner)
         if kind == "acquire_lock" and told.error is None and told.result["held"]:
             self._held[mine] = told.result["token"]
         elif kind == "renew_lock" and told.error is not None:

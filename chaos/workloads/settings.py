@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorgrid.actors.ledger.commands import set_setting
+from actorgrid.actors.ledger.commands import SetSetting
 
 from .workload import Client, Workload
 
@@ -21,7 +21,7 @@ class SettingsClient(Client):
             self.read(key)
             return
         self._number += 1
-        self.write(key, set_setting(key, f"{self.name}.{self._number}", self.name, self.world.wall()))
+        self.write(key, SetSetting(key, f"{self.name}.{self._number}", self.name, at=self.world.wall()))
 
 
 class Settings(Workload):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
+from actorgrid.actors.ledger.command import Command
 from actorgrid.chaos.checkers.checker import Call
 from actorgrid.chaos.simulator.cluster import Cluster
 from actorgrid.chaos.simulator.requests import Asker, Told
@@ -30,7 +30,7 @@ class Client(ABC):
     def next_call(self) -> None:
         """Begin the next call, by ``write`` or ``read``."""
 
-    def write(self, key: str, command: dict[str, Any]) -> None:
+    def write(self, key: str, command: Command) -> None:
         """Commit *command*; then think, then the next call."""
         called_us = self.world.now_us
         call: Call | None = None

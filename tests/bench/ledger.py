@@ -12,7 +12,7 @@ from typing import Any
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.host.context import HostContext
-from actorgrid.actors.ledger.commands import grant_attempt, new_term, register_host, submit_jobs
+from actorgrid.actors.ledger.commands import GrantAttempt, NewTerm, RegisterHost, SubmitJobs
 from actorgrid.actors.ledger.messages import Propose, Snapshot
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.configs.paths import HostPaths
@@ -149,20 +149,20 @@ def _large_ledger() -> Ledger:
         outcome = state.apply(state.index + 1, command)
         assert outcome.error is None, outcome.error
 
-    do(new_term(1, 0.0))
+    do(NewTerm(1, at=0.0))
     for host in range(HOSTS):
         devices = [
             {"uuid": f"GPU-{host}-{index}", "index": index, "memory_mib": 81_920, "model": "H100"}
             for index in range(GPUS_A_HOST)
         ]
         record = {"host_id": f"h{host}", "incarnation": 1, "cpu_milli": 128_000, "memory_mib": 10**6}
-        do(register_host({**record, "devices": devices}, 0.0))
+        do(RegisterHost({**record, "devices": devices}, at=0.0))
     amounts = {"gpus": 0.2, "gpu_count": 1, "gpu_milli": 200, "gpu_memory_mib": 1_000, "cpu_milli": 100}
     for first in range(0, ALLOCATIONS, 1_000):
         jobs = [{"job_id": f"j{number}", "resources": amounts} for number in range(first, first + 1_000)]
-        do(submit_jobs(jobs, 0.0))
+        do(SubmitJobs(jobs, at=0.0))
     for number in range(ALLOCATIONS):
         device = number // 5
         host, index = divmod(device, GPUS_A_HOST)
-        do(grant_attempt(f"j{number}", 1, f"h{host}", 1, [index], 1, 0.0))
+        do(GrantAttempt(f"j{number}", 1, f"h{host}", 1, [index], 1, at=0.0))
     return state

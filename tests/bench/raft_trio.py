@@ -23,7 +23,7 @@ from cryptography import x509
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.consensus.raft_links import VoterPlan
 from actorgrid.actors.host.context import HostContext
-from actorgrid.actors.ledger.commands import add_member, found_cluster, set_setting
+from actorgrid.actors.ledger.commands import AddMember, FoundCluster, SetSetting
 from actorgrid.actors.ledger.messages import Propose, Query
 from actorgrid.actors.security.certificates import fingerprint
 from actorgrid.configs.paths import HostPaths
@@ -84,7 +84,7 @@ class Asker(Server):
             if reads:
                 await self.ask(Query("settings", linearizable=True))
             else:
-                await self.propose(set_setting(f"key{seq % 8}", VALUE, "bench", AT), session, seq)
+                await self.propose(SetSetting(f"key{seq % 8}", VALUE, "bench", at=AT), session, seq)
             samples.append(time.perf_counter() - began)
 
 
@@ -160,9 +160,9 @@ class Trio:
 
     def __enter__(self) -> Trio:
         self.start(1, founding=True)
-        self.propose(1, found_cluster("bench", *self._record(1), AT))
+        self.propose(1, FoundCluster("bench", *self._record(1), AT))
         for node in NODES[1:]:
-            self.propose(1, add_member(*self._record(node), AT))
+            self.propose(1, AddMember(*self._record(node), AT))
             self.start(node, seeds=self.status(1)[1])
         until(lambda: set(self.status(1)[0]["voters"]) == set(NODES), "three voters")
         return self

@@ -12,12 +12,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from actorgrid.actors.consensus.affected_hosts import affected_hosts
 from actorgrid.actors.consensus.apply import apply_entry
 from actorgrid.actors.gpu.core import CoordinatorCore
-from actorgrid.actors.ledger.commands import encode_entry, end_attempt, register_host, start_attempt, submit_jobs
+from actorgrid.actors.ledger.commands import EndAttempt, RegisterHost, StartAttempt, SubmitJobs
+from actorgrid.actors.ledger.entry_codec import encode_entry
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.codec import MessageEncoder, decode_message
@@ -132,10 +134,10 @@ class Town:
     def _founded(self, ledger: Ledger, members: ConfState) -> Snapshot:
         ledger.pass_over(1, 1)
         for node in (*members.voters, *members.learners):
-            self._apply_alone(ledger, register_host(_record(node), 0.0))
+            self._apply_alone(ledger, RegisterHost(_record(node), at=0.0))
         self._scheduler.load(self._jobs, self._allocations, ledger.hosts, 0.0)
         for _ in range(int(FILLED * GPUS * len(ledger.hosts)) // 8):
-            self._apply_alone(ledger, submit_jobs([self._job(8000, 8)], 0.0))
+            self._apply_alone(ledger, SubmitJobs([self._job(8000, 8)], at=0.0))
         while grants := self._scheduler.schedule(0.0, GRANTS_AT_ONCE):
             for grant in grants:
                 self._apply_alone(ledger, {"v": 1, "at": 0.0, **grant.command(1)})
@@ -173,10 +175,10 @@ class Town:
                 for node in range(1 + self.ticks % TICKS_A_S, len(self.hosts) + 1, TICKS_A_S):
                     self._as_host(node, lambda host: host.core.read_index(b"%d" % self.ticks))
             for node, attempt, token in self._ends.pop(self.ticks, ()):
-                self._propose(node, end_attempt(attempt, token, "succeeded", self.now_s))
+                self._propose(node, EndAttempt(attempt, token, "succeeded", at=self.now_s))
             for _ in range(jobs_a_tick):
                 job = self._job(SHARES[self._job_count % len(SHARES)], 1)
-                self._propose(self._dice.randrange(1, len(self.hosts) + 1), submit_jobs([job], self.now_s))
+                self._propose(self._dice.randrange(1, len(self.hosts) + 1), SubmitJobs([job], at=self.now_s))
             self.rest()
             if self.ticks % TICKS_A_S == 0:
                 for host in self.hosts.values():
@@ -254,7 +256,7 @@ class Town:
                 grants = self._scheduler.schedule(self.now_s, GRANTS_AT_ONCE)
             self.decisions += len(grants)
             for grant in grants:
-                command = {"v": 1, "at": self.now_s, **grant.command(TERM)}
+                command = replace(grant.command(TERM), at=self.now_s)
                 self.leader.core.propose(encode_entry(command, "", 0))
         self._act(self.leader)
 
@@ -279,7 +281,7 @@ class Town:
             if node == host.node:
                 del self._granted_at[index]
                 self.heard_late_ticks.append(self.ticks - at)
-                host.core.propose(encode_entry(start_attempt(attempt, token, self.now_s), "", 0))
+                host.core.propose(encode_entry(StartAttempt(attempt, token, at=self.now_s), "", 0))
                 self._ends.setdefault(self.ticks + RUNS_TICKS, []).append((node, attempt, token))
 
     # -- counting

@@ -10,6 +10,7 @@ from typing import Any
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.gpu.coordinator import GPUCoordinator
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.ledger.commands import ReleaseLease
 from actorgrid.actors.ledger.messages import Propose, Query
 from actorgrid.actors.replication.actor import DistributedState
 from actorgrid.actors.work.messages import AttachLease, DetachLease
@@ -37,7 +38,7 @@ class Workers(Server):
 
     @handles(DetachLease)
     async def _detach(self, request: DetachLease) -> None:
-        command = {"v": 1, "at": time.time(), "type": "release_lease", "lease_id": request.lease_id}
+        command = ReleaseLease(at=time.time(), lease_id=request.lease_id)
         await self.call("consensus", Propose(command, "workers", next(self._seq)))
 
 

@@ -14,6 +14,7 @@ from actorgrid.actors.cluster.messages import AcquireWorker, OpenSession
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.gpu.messages import AcquireLease
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.ledger.commands import GrantLease, RegisterHost, ReleaseLease
 from actorgrid.actors.ledger.messages import Propose, Query
 from actorgrid.actors.work.messages import DetachLease
 from actorgrid.configs.paths import HostPaths
@@ -54,7 +55,7 @@ class Releasing(Server):
         self.detached += 1
         held = (await self.call("consensus", Query("allocations")))["allocations"]
         if request.lease_id in {record["allocation_id"] for record in held}:
-            command = {"v": 1, "at": time.time(), "type": "release_lease", "lease_id": request.lease_id}
+            command = ReleaseLease(at=time.time(), lease_id=request.lease_id)
             await self.call("consensus", Propose(command, "manager", next(self.seq)))
         elif self.before_answer is not None:
             grant, self.before_answer = self.before_answer, None
@@ -71,7 +72,7 @@ def host(tmp_path: Path) -> HostContext:
 def test_a_lease_granted_while_it_is_being_given_back_is_given_back_too(host: HostContext) -> None:
     node = InlineNode()
     consensus = node.add(Consensus, host)
-    register = {"v": 1, "at": time.time(), "type": "register_host", "host": HOST}
+    register = RegisterHost(at=time.time(), host=HOST)
     node.request("consensus", Propose(register, "test", 1))
     term = node.request("consensus", Query("status"))["term"]
     coordinator, manager = node.add(LateGrants, host), node.add(Releasing, host)
@@ -82,12 +83,19 @@ def test_a_lease_granted_while_it_is_being_given_back_is_given_back_too(host: Ho
     session_id = node.request("load_balancer", OpenSession("me", ""))["session_id"]
     resources = {"gpus": 0.0, "gpu_count": 0, "gpu_milli": 0, "gpu_memory_mib": 0, "cpu_milli": 100, "memory_mib": 0}
 
-    def late_grant(lease_id: str) -> dict[str, Any]:
-        return {
-            "v": 1, "at": time.time(), "type": "grant_lease", "lease_id": lease_id, "session_id": session_id,
-            "host": "h", "incarnation": 1, "gpu_indexes": [], "resources": resources, "pool": "general", "env": {},
-            "term": term,
-        }  # fmt: skip
+    def late_grant(lease_id: str) -> GrantLease:
+        return GrantLease(
+            at=time.time(),
+            lease_id=lease_id,
+            session_id=session_id,
+            host="h",
+            incarnation=1,
+            gpu_indexes=[],
+            resources=resources,
+            pool="general",
+            env={},
+            term=term,
+        )
 
     with pytest.raises(ActorDown):
         node.request("load_balancer", AcquireWorker(session_id, resources, None, {}, 1.0))

@@ -9,16 +9,17 @@ import pytest
 
 from actorgrid.actors.ledger import client
 from actorgrid.actors.ledger.commands import (
-    acquire_lock,
-    cancel_job,
-    end_attempt,
-    grant_attempt,
-    grant_lease,
-    register_host,
-    release_lease,
-    set_setting,
-    start_attempt,
-    submit_jobs,
+    AcquireLock,
+    CancelJob,
+    EndAttempt,
+    FailJob,
+    GrantAttempt,
+    GrantLease,
+    RegisterHost,
+    ReleaseLease,
+    SetSetting,
+    StartAttempt,
+    SubmitJobs,
 )
 from actorgrid.actors.ledger.messages import Propose, Query, Snapshot, Subscribe
 from actorgrid.actors.ledger.outcome import Outcome
@@ -41,18 +42,18 @@ MakeHost = Callable[..., Host]
 
 
 def run_job(host: Host, job_id: str, outcome: str = "succeeded", **more: Any) -> None:
-    host.propose(submit_jobs([job_record(job_id, **more)], AT))
+    host.propose(SubmitJobs([job_record(job_id, **more)], at=AT))
     term = host.live.status()["term"]
     # Tuples are as good as lists: the log knows only lists.
-    token = tuple(host.propose(grant_attempt(job_id, 1, "h1", 1, (0,), term, AT)).result["token"])  # type: ignore[arg-type]
-    host.propose(start_attempt(f"{job_id}.1", token, AT))
-    host.propose(end_attempt(f"{job_id}.1", token, outcome, AT))
+    token = tuple(host.propose(GrantAttempt(job_id, 1, "h1", 1, (0,), term, at=AT)).result["token"])  # type: ignore[arg-type]
+    host.propose(StartAttempt(f"{job_id}.1", token, at=AT))
+    host.propose(EndAttempt(f"{job_id}.1", token, outcome, at=AT))
 
 
 def test_a_job_goes_from_queued_to_succeeded(make_host: MakeHost) -> None:
     host = make_host()
     host.start()
-    host.propose(register_host(host_record(), AT))
+    host.propose(RegisterHost(host_record(), at=AT))
     run_job(host, "a")
     job = host.query("job", job_id="a")
     assert job["state"] == "succeeded"
@@ -64,14 +65,14 @@ def test_a_job_goes_from_queued_to_succeeded(make_host: MakeHost) -> None:
 def test_state_survives_stop_and_kill(make_host: MakeHost) -> None:
     host = make_host()
     host.start()
-    host.propose(register_host(host_record(), AT))
+    host.propose(RegisterHost(host_record(), at=AT))
     run_job(host, "a")
     before = host.live._replica.ledger.index
     host.stop()
     host.start()
     assert host.query("job", job_id="a")["state"] == "succeeded"
     assert host.live.status()["term"] == 2
-    host.propose(submit_jobs([job_record("b")], AT))
+    host.propose(SubmitJobs([job_record("b")], at=AT))
     host.kill()
     host.start()
     assert host.live.status()["term"] == 3
@@ -87,7 +88,7 @@ def test_a_follower_has_the_effect_when_its_proposal_is_answered(make_host: Make
     seen: list[Any] = []
 
     async def work() -> None:
-        seen.append(await follower.ledger.propose({"type": "submit_jobs", "jobs": [job_record("a")]}))
+        seen.append(await follower.ledger.propose(SubmitJobs(jobs=[job_record("a")])))
         seen.append(follower.ledger.jobs["a"]["state"])
 
     follower.spawn(work())
@@ -100,13 +101,13 @@ def test_mirror_follows_through_a_restart_of_consensus(make_host: MakeHost) -> N
     host.start()
     follower = host.node.add(Follower, host.context)
     assert isinstance(follower, Follower)
-    host.propose(submit_jobs([job_record("a")], AT))
+    host.propose(SubmitJobs([job_record("a")], at=AT))
     host.node.settle()
     host.kill()
     done: list[Any] = []
 
     async def work() -> None:
-        done.append(await follower.ledger.propose({"type": "cancel_job", "job_id": "a", "by": "me"}))
+        done.append(await follower.ledger.propose(CancelJob(job_id="a", by="me")))
 
     follower.spawn(work())
     host.node.advance(1.0)
@@ -127,7 +128,7 @@ def test_what_waits_in_the_mailbox_is_committed_by_one_fsync(make_host: MakeHost
     host.start()
     before = host.live.metrics()
     for number in range(120):
-        body = Propose(submit_jobs([job_record(f"j{number}")], AT), f"s{number}", 1)
+        body = Propose(SubmitJobs([job_record(f"j{number}")], at=AT), f"s{number}", 1)
         host.node.send("consensus", Envelope(CALL, "test", (9, number), body))
     host.node.settle()
     after = host.live.metrics()
@@ -139,11 +140,11 @@ def test_what_waits_in_the_mailbox_is_committed_by_one_fsync(make_host: MakeHost
 def test_a_repeated_proposal_is_committed_once(make_host: MakeHost) -> None:
     host = make_host()
     host.start()
-    command = submit_jobs([job_record("a")], AT)
+    command = SubmitJobs([job_record("a")], at=AT)
     first = host.propose(command, "s", 1)
     assert host.propose(command, "s", 1) == first
     # Twice in one batch: both wait before either is applied.
-    body = Propose(set_setting("k", 1, "me", AT), "s", 2)
+    body = Propose(SetSetting("k", 1, "me", at=AT), "s", 2)
     for number in (1, 2):
         host.node.send("consensus", Envelope(CALL, "test", (9, number), body))
     host.node.settle()
@@ -154,13 +155,13 @@ def test_a_repeated_proposal_is_committed_once(make_host: MakeHost) -> None:
         host.propose(command, "s", 1)
     host.kill()
     host.start()
-    assert host.propose(set_setting("k", 1, "me", AT), "s", 2).index in answers
+    assert host.propose(SetSetting("k", 1, "me", at=AT), "s", 2).index in answers
 
 
 def test_a_linearizable_read_sees_what_was_committed_before_it_was_asked(make_host: MakeHost) -> None:
     host = make_host()
     host.start()
-    host.propose(submit_jobs([job_record("a")], AT))
+    host.propose(SubmitJobs([job_record("a")], at=AT))
     replies = [(9, number) for number in range(100)]
     for reply in replies:
         query = Query("job", {"job_id": "a"}, linearizable=True)
@@ -173,8 +174,8 @@ def test_a_linearizable_read_sees_what_was_committed_before_it_was_asked(make_ho
 def test_a_lock_that_nobody_renews_is_given_to_who_waits(make_host: MakeHost) -> None:
     host = make_host()
     host.start()
-    first = host.propose(acquire_lock("deploy", "a", 2.0, AT)).result
-    waits = host.propose(acquire_lock("deploy", "b", 60.0, AT, wait=True)).result
+    first = host.propose(AcquireLock("deploy", "a", 2.0, at=AT)).result
+    waits = host.propose(AcquireLock("deploy", "b", 60.0, at=AT, wait=True)).result
     assert (first["held"], waits["held"]) == (True, False)
     host.node.advance(2.0)
     assert host.live._replica.ledger.locks["deploy"]["holders"][0]["owner"] == "a"
@@ -196,7 +197,7 @@ def test_a_replay_that_comes_out_differently_keeps_the_ledger_down(
     host = make_host()
     host.start()
     for number in range(300):
-        host.propose(set_setting("k", number, "me", AT))
+        host.propose(SetSetting("k", number, "me", at=AT))
     host.node.settle()
     host.kill()
     host.start()
@@ -222,19 +223,19 @@ def test_a_replay_that_comes_out_differently_keeps_the_ledger_down(
 def test_refusals_reach_the_proposer_and_are_counted(make_host: MakeHost) -> None:
     host = make_host()
     host.start()
-    host.propose(register_host(host_record(), AT))
-    host.propose(submit_jobs([job_record("a", resources={"cpu_milli": 99_000})], AT))
+    host.propose(RegisterHost(host_record(), at=AT))
+    host.propose(SubmitJobs([job_record("a", resources={"cpu_milli": 99_000})], at=AT))
     with pytest.raises(Overcommit) as caught:
-        host.propose(grant_attempt("a", 1, "h1", 1, [0], 1, AT))
+        host.propose(GrantAttempt("a", 1, "h1", 1, [0], 1, at=AT))
     assert caught.value.found
     with pytest.raises(BadRequest):
         host.propose({"type": "no_such"})
     with pytest.raises(BadRequest):
-        host.propose(set_setting("k", float("inf"), "me", AT))
+        host.propose(SetSetting("k", float("inf"), "me", at=AT))
     with pytest.raises(BadRequest):
-        host.propose(set_setting("k", b"bytes", "me", AT))
+        host.propose(SetSetting("k", b"bytes", "me", at=AT))
     with pytest.raises(BodyTooLarge):
-        host.propose(set_setting("k", "x" * (17 << 20), "me", AT))
+        host.propose(SetSetting("k", "x" * (17 << 20), "me", at=AT))
     metrics = host.node.request("consensus", GetMetrics())
     assert metrics["ledger_refused_total"] == 5
     assert metrics["ledger_refused_Overcommit_total"] == 1
@@ -245,14 +246,14 @@ def test_leases_go_through_to_the_mirror_and_back(make_host: MakeHost) -> None:
     host.start()
     follower = host.node.add(Follower, host.context)
     assert isinstance(follower, Follower)
-    host.propose(register_host(host_record(), AT))
+    host.propose(RegisterHost(host_record(), at=AT))
     resources = {"gpu_count": 1, "gpu_milli": 250}
-    host.propose(grant_lease("L1", "S", "h1", 1, [1], resources, "gpu_compute", {}, 1, AT))
+    host.propose(GrantLease("L1", "S", "h1", 1, [1], resources, pool="gpu_compute", env={}, term=1, at=AT))
     host.node.settle()
     assert follower.ledger.allocations["L1"]["gpu_uuids"] == ["GPU-h1-1"]
     assert follower.ledger.hosts["h1"]["incarnation"] == 1
-    host.propose(release_lease("L1", AT))
-    host.propose(set_setting("work.kill_grace_s", 2, "me", AT))
+    host.propose(ReleaseLease("L1", at=AT))
+    host.propose(SetSetting("work.kill_grace_s", 2, "me", at=AT))
     host.node.settle()
     assert follower.ledger.allocations == {}
     assert follower.ledger.settings == {"work.kill_grace_s": 2}
@@ -267,14 +268,14 @@ def test_a_subscriber_that_missed_a_cast_subscribes_again(make_host: MakeHost) -
     follower = host.node.add(Follower, host.context)
     assert isinstance(follower, Follower)
     del host.node.servers["follower"]
-    host.propose(submit_jobs([job_record("a")], AT))
-    host.propose(submit_jobs([job_record("b")], AT))
+    host.propose(SubmitJobs([job_record("a")], at=AT))
+    host.propose(SubmitJobs([job_record("b")], at=AT))
     host.node.servers["follower"] = follower
     assert follower.ledger.jobs == {}
     host.node.advance(2.0)
     assert sorted(follower.ledger.jobs) == ["a", "b"]
     assert follower.snapshots == 2
-    host.propose(cancel_job("a", "me", AT))
+    host.propose(CancelJob("a", "me", at=AT))
     host.node.settle()
     assert sorted(follower.ledger.jobs) == ["b"]
 
@@ -288,7 +289,7 @@ def test_who_subscribes_after_an_entry_that_changed_nothing_is_no_further_than_t
     # Or a reader that asks the early one for what it saw at the late one would wait for a cast that never comes.
     assert host.node.request("consensus", Subscribe()).index == early
     follower = host.node.add(Follower, host.context)
-    host.propose(set_setting("k", 1, "me", AT))
+    host.propose(SetSetting("k", 1, "me", at=AT))
     host.node.settle()
     assert isinstance(follower, Follower) and follower.ledger.settings == {"k": 1} and follower.snapshots == 1
 
@@ -301,7 +302,7 @@ def test_many_proposals_of_one_server_are_under_way_at_once(make_host: MakeHost)
     done: list[Any] = []
 
     async def work(number: int) -> None:
-        done.append(await follower.ledger.propose({"type": "submit_jobs", "jobs": [job_record(f"j{number}")]}))
+        done.append(await follower.ledger.propose(SubmitJobs(jobs=[job_record(f"j{number}")])))
 
     for number in range(200):
         follower.spawn(work(number))
@@ -323,7 +324,7 @@ def test_what_is_committed_together_is_told_together_before_it_is_answered(make_
     seen: list[int] = []
 
     async def work(number: int) -> None:
-        await follower.ledger.propose(submit_jobs([job_record(f"j{number}")], AT))
+        await follower.ledger.propose(SubmitJobs([job_record(f"j{number}")], at=AT))
         seen.append(len(follower.ledger.jobs))
 
     handled = follower.handled
@@ -344,12 +345,12 @@ def test_mirror_gives_the_ledgers_refusal_to_its_caller(make_host: MakeHost) -> 
 
     async def work() -> None:
         try:
-            await follower.ledger.propose({"type": "fail_job", "job_id": "nobody", "error": {}})
+            await follower.ledger.propose(FailJob(job_id="nobody", error={}))
         except UnknownJob as error:
             caught.append(error)
         host.kill()
         try:
-            await follower.ledger.propose({"type": "release_lease", "lease_id": "L"}, timeout_s=3.0)
+            await follower.ledger.propose(ReleaseLease(lease_id="L"), timeout_s=3.0)
         except CallTimeout as error:
             caught.append(error)
 
@@ -361,8 +362,8 @@ def test_ended_jobs_beyond_memory_are_read_from_the_store(make_host: MakeHost, m
     monkeypatch.setattr(jobs, "ENDED_MAX", 3)
     host = make_host()
     host.start()
-    host.propose(register_host(host_record(), AT))
-    host.propose(submit_jobs([job_record("waits", submitted_at=AT - 1)], AT))
+    host.propose(RegisterHost(host_record(), at=AT))
+    host.propose(SubmitJobs([job_record("waits", submitted_at=AT - 1)], at=AT))
     for number in range(10):
         run_job(host, f"j{number}", "failed" if number % 2 else "succeeded", submitted_at=AT + number)
     for step in ("unwritten", "written", "killed", "stopped"):
@@ -388,15 +389,15 @@ def test_ended_jobs_beyond_memory_are_read_from_the_store(make_host: MakeHost, m
         early = host.query("jobs", before=AT + 2)
         assert [job["job_id"] for job in early["jobs"]] == ["j1", "j0", "waits"]
         assert [job["job_id"] for job in host.query("jobs", states=["queued"])["jobs"]] == ["waits"]
-    answer = host.propose(submit_jobs([job_record("j0")], AT))
+    answer = host.propose(SubmitJobs([job_record("j0")], at=AT))
     assert answer.result["jobs"] == [{"job_id": "j0", "duplicate": True}]
 
 
 def test_events_come_in_order_and_whole_entries(make_host: MakeHost) -> None:
     host = make_host()
     host.start()
-    host.propose(submit_jobs([job_record(f"a{n}") for n in range(5)], AT))
-    second = host.propose(submit_jobs([job_record(f"b{n}") for n in range(5)], AT)).index
+    host.propose(SubmitJobs([job_record(f"a{n}") for n in range(5)], at=AT))
+    second = host.propose(SubmitJobs([job_record(f"b{n}") for n in range(5)], at=AT)).index
     assert len(host.query("events")["events"]) == 10
     assert [event["id"] for event in host.query("events", limit=2)["events"]] == [f"a{n}" for n in range(5)]
     page = host.query("events", **{"from": second})["events"]
@@ -415,8 +416,8 @@ def test_events_come_in_order_and_whole_entries(make_host: MakeHost) -> None:
 def test_queries_answer_plainly_and_refuse_what_they_do_not_know(make_host: MakeHost) -> None:
     host = make_host()
     host.start()
-    host.propose(register_host(host_record(), AT))
-    host.propose(set_setting("k", 1, "me", AT))
+    host.propose(RegisterHost(host_record(), at=AT))
+    host.propose(SetSetting("k", 1, "me", at=AT))
     assert host.query("hosts")["hosts"][0]["host_id"] == "h1"
     assert host.query("settings") == {"settings": {"k": 1}}
     status = host.query("status")
@@ -438,7 +439,7 @@ def test_more_proposals_than_lanes_wait_their_turn(make_host: MakeHost) -> None:
     done: list[Any] = []
 
     async def work(number: int) -> None:
-        done.append(await follower.ledger.propose({"type": "submit_jobs", "jobs": [job_record(f"j{number}")]}))
+        done.append(await follower.ledger.propose(SubmitJobs(jobs=[job_record(f"j{number}")])))
 
     for number in range(client.LANES_MAX + 300):
         follower.spawn(work(number))
@@ -454,7 +455,7 @@ def test_what_a_dead_consensus_had_in_hand_is_proposed_again_at_once(make_host: 
     done: list[float] = []
 
     async def work() -> None:
-        await follower.ledger.propose({"type": "submit_jobs", "jobs": [job_record("a")]})
+        await follower.ledger.propose(SubmitJobs(jobs=[job_record("a")]))
         done.append(host.node.now_s)
 
     follower.spawn(work())

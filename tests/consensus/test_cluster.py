@@ -12,7 +12,7 @@ import pytest
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.consensus.raft_links import VoterPlan
 from actorgrid.actors.host.context import HostContext
-from actorgrid.actors.ledger.commands import add_member, found_cluster, register_host, remove_member, set_setting
+from actorgrid.actors.ledger.commands import AddMember, FoundCluster, RegisterHost, RemoveMember, SetSetting
 from actorgrid.actors.ledger.messages import HandOver, Propose, Query, Subscribe
 from actorgrid.actors.raft.messages import Accepted
 from actorgrid.errors import ActorGridError, CallTimeout, HostRemoved, LogFailed, NotLeader, WrongState
@@ -55,10 +55,10 @@ class Town:
         self.contexts[host_id] = context = make_context(self.folder / host_id, **self.performance)
         context.host_id, context.voter = host_id, VoterPlan(1, self._net(host_id), founding=True)
         self.start(host_id)
-        self.propose(found_cluster("c1", host_id, self.member(host_id), "", AT), host_id)
+        self.propose(FoundCluster("c1", host_id, self.member(host_id), "", at=AT), host_id)
 
     def join(self, host_id: str, via: str = "a") -> None:
-        answer = self.propose(add_member(host_id, self.member(host_id), "", AT), via)
+        answer = self.propose(AddMember(host_id, self.member(host_id), "", at=AT), via)
         self.contexts[host_id] = context = make_context(self.folder / host_id, **self.performance)
         context.host_id = host_id
         # As a welcome has them: others only, and not all.
@@ -146,7 +146,7 @@ def test_hosts_that_join_are_learners_and_then_voters(town: Town) -> None:
 
 def test_what_is_proposed_on_any_host_is_committed_once_and_seen_on_all(three: Town) -> None:
     for number, host_id in enumerate("abc" * 5):
-        answer = three.propose(set_setting("k", number, host_id, AT), host_id)
+        answer = three.propose(SetSetting("k", number, host_id, at=AT), host_id)
         assert answer["previous"] == (number - 1 if number else None)
         assert three.live[host_id]._replica.ledger.settings["k"] == number
     three.until(three.settled, "everybody up to date")
@@ -154,12 +154,12 @@ def test_what_is_proposed_on_any_host_is_committed_once_and_seen_on_all(three: T
 
 
 def test_a_lost_leader_is_replaced_and_nothing_committed_is_lost(three: Town) -> None:
-    three.propose(set_setting("k", "before", "me", AT), "b")
+    three.propose(SetSetting("k", "before", "me", at=AT), "b")
     three.kill("a")
     three.until(lambda: three.leader in ("b", "c"), "a new leader", within_s=5.0)
     leader = three.leader
     assert leader is not None
-    assert three.propose(set_setting("k", "after", "me", AT), leader)["previous"] == "before"
+    assert three.propose(SetSetting("k", "after", "me", at=AT), leader)["previous"] == "before"
     three.start("a")
     three.until(three.settled, "everybody up to date")
     assert three.live["a"]._replica.ledger.settings["k"] == "after"
@@ -169,17 +169,17 @@ def test_a_lost_leader_is_replaced_and_nothing_committed_is_lost(three: Town) ->
 def test_a_leader_that_is_about_to_stop_hands_over_to_the_one_that_has_the_most(three: Town) -> None:
     three.network.cut(["b"], ["a", "c"])
     for number in range(5):
-        three.propose(set_setting("k", number, "me", AT), "a")
+        three.propose(SetSetting("k", number, "me", at=AT), "a")
     answer = three.node.request("a", HandOver(), 5.0)
     assert (answer, three.leader) == ({"leader": "c"}, "c")
     assert three.node.request("a", HandOver(), 5.0) == {"leader": "c"}  # who does not lead has nothing to hand over
-    assert three.propose(set_setting("k", "after", "me", AT), "a")["previous"] == 4
+    assert three.propose(SetSetting("k", "after", "me", at=AT), "a")["previous"] == 4
 
 
 def test_who_has_nobody_to_hand_over_to_goes_on_leading(town: Town) -> None:
     town.found("a")
     assert town.node.request("a", HandOver(), 5.0) == {"leader": "a"}
-    assert town.propose(set_setting("k", 1, "me", AT), "a")["previous"] is None
+    assert town.propose(SetSetting("k", 1, "me", at=AT), "a")["previous"] is None
 
 
 def test_a_minority_commits_nothing_and_says_why(three: Town) -> None:
@@ -187,10 +187,10 @@ def test_a_minority_commits_nothing_and_says_why(three: Town) -> None:
     three.until(lambda: three.leader in ("b", "c"), "a new leader")
     three.until(lambda: not three.live["a"]._leading, "the old leader to step down")
     with pytest.raises((NotLeader, CallTimeout)):
-        three.propose(set_setting("k", "lost", "me", AT), "a")
+        three.propose(SetSetting("k", "lost", "me", at=AT), "a")
     leader = three.leader
     assert leader is not None
-    three.propose(set_setting("k", "kept", "me", AT), leader)
+    three.propose(SetSetting("k", "kept", "me", at=AT), leader)
     with pytest.raises((NotLeader, CallTimeout)):
         three.node.request("a", Query("settings", linearizable=True), 3.0)
     assert three.node.request("a", Query("settings"), 3.0) == {"settings": {}}
@@ -201,13 +201,13 @@ def test_a_minority_commits_nothing_and_says_why(three: Town) -> None:
 
 def test_linearizable_reads_on_any_host_see_what_was_committed_anywhere(three: Town) -> None:
     for number, (writer, reader) in enumerate(itertools.permutations("abc", 2)):
-        three.propose(set_setting("k", number, "me", AT), writer)
+        three.propose(SetSetting("k", number, "me", at=AT), writer)
         found = three.node.request(reader, Query("settings", linearizable=True), 5.0)
         assert found == {"settings": {"k": number}}
 
 
 def test_a_proposal_lost_on_its_way_to_the_leader_is_committed_when_it_is_repeated(three: Town) -> None:
-    command = set_setting("k", 1, "me", AT)
+    command = SetSetting("k", 1, "me", at=AT)
     three.network.set_faults(Faults(loss=1.0), "b", "a")
     with pytest.raises(ActorGridError, match="reply to Propose"):
         three.node.request("b", Propose(command, "lost", 1), 0.3)
@@ -223,15 +223,15 @@ def test_who_proposed_through_another_host_hears_at_once_that_its_leader_refused
     leader = three.live["a"]
     assert isinstance(leader._replica.hand_over(3), Accepted)
     with pytest.raises(NotLeader, match="transferring") as refused:
-        three.propose(set_setting("k", 1, "me", AT), "b", timeout_s=0.3)
+        three.propose(SetSetting("k", 1, "me", at=AT), "b", timeout_s=0.3)
     assert refused.value.details["taken"], "an earlier try of it may be in the log"
     assert not three.live["b"]._waiting.since() and len(three.live["b"]._waiting) == 0
     three.node.advance(1.0)
-    assert three.propose(set_setting("k", 1, "me", AT), "b")["previous"] is None
+    assert three.propose(SetSetting("k", 1, "me", at=AT), "b")["previous"] is None
 
 
 def test_a_read_that_was_lost_on_its_way_is_asked_anew_while_its_caller_waits(three: Town) -> None:
-    three.propose(set_setting("k", 1, "me", AT), "a")
+    three.propose(SetSetting("k", 1, "me", at=AT), "a")
     three.network.set_faults(Faults(loss=1.0), "b", "a")
     three.node.after(0.2, lambda: three.network.set_faults(Faults(), "b", "a"))
     assert three.node.request("b", Query("settings", linearizable=True), 3.0) == {"settings": {"k": 1}}
@@ -239,7 +239,7 @@ def test_a_read_that_was_lost_on_its_way_is_asked_anew_while_its_caller_waits(th
 
 
 def test_a_read_whose_answers_all_come_late_is_answered(three: Town) -> None:
-    three.propose(set_setting("k", 1, "me", AT), "a")
+    three.propose(SetSetting("k", 1, "me", at=AT), "a")
     three.network.set_faults(Faults(delay_s=(1.6, 1.7)), "b", "a")
     assert three.node.request("b", Query("settings", linearizable=True), 5.0) == {"settings": {"k": 1}}
     assert three.live["b"]._reads.waiting == 0
@@ -250,10 +250,10 @@ def test_a_read_whose_answers_all_come_late_is_answered(three: Town) -> None:
 def test_a_removed_host_is_refused_and_the_others_go_on(three: Town) -> None:
     three.join("d")
     three.until(lambda: set(three.live["a"]._replica.status().config.learners) == {4}, "a learner")
-    three.propose(remove_member("c", "me", AT), "a")
+    three.propose(RemoveMember("c", "me", at=AT), "a")
     three.until(lambda: three.voters() == {1, 2, 4}, "the next in its place")
     gone = three.live["c"]._replica.ledger.index
-    three.propose(set_setting("k", 1, "me", AT), "d")
+    three.propose(SetSetting("k", 1, "me", at=AT), "d")
     three.node.advance(5.0)
     assert three.live["c"]._replica.ledger.index <= gone + 3
     assert three.live["a"]._links is not None
@@ -263,7 +263,7 @@ def test_a_removed_host_is_refused_and_the_others_go_on(three: Town) -> None:
 def test_a_host_far_behind_is_sent_a_snapshot(three: Town) -> None:
     three.kill("c")
     for number in range(400):
-        three.propose(set_setting(f"k{number % 20}", number, "me", AT), "a")
+        three.propose(SetSetting(f"k{number % 20}", number, "me", at=AT), "a")
     three.until(lambda: three.live["a"]._replica.snapshot_index > 300, "a snapshot")
     three.start("c")
     three.until(three.settled, "everybody up to date")
@@ -313,13 +313,13 @@ def test_to_a_new_leader_everybody_was_heard_at_its_election(three: Town) -> Non
 
 
 def test_a_host_that_left_is_waited_for_by_nobody(three: Town) -> None:
-    three.propose(register_host(host_record("c"), AT), "a")
-    three.propose(remove_member("c", "me", AT), "a")
+    three.propose(RegisterHost(host_record("c"), at=AT), "a")
+    three.propose(RemoveMember("c", "me", at=AT), "a")
     three.node.advance(5.0)
     assert "c" not in heard(three, "a")["heard"]
     assert three.live["a"]._absent == {}
     with pytest.raises(WrongState, match="no member"):
-        three.propose(register_host(host_record("c"), AT), "a")  # what it had said before it left comes too late
+        three.propose(RegisterHost(host_record("c"), at=AT), "a")  # what it had said before it left comes too late
 
 
 def test_a_new_leader_counts_on_nobody_who_has_not_answered_it(three: Town) -> None:
@@ -341,7 +341,7 @@ def test_a_new_leader_counts_on_nobody_who_has_not_answered_it(three: Town) -> N
 
 def test_all_hosts_lose_power_and_come_back_with_everything(three: Town) -> None:
     for number in range(20):
-        three.propose(set_setting(f"k{number}", number, "me", AT), "abc"[number % 3])
+        three.propose(SetSetting(f"k{number}", number, "me", at=AT), "abc"[number % 3])
     for host_id in "abc":
         three.kill(host_id)
     three.node.advance(1.0)
@@ -356,7 +356,7 @@ def test_all_hosts_lose_power_and_come_back_with_everything(three: Town) -> None
 
 def test_a_host_that_was_removed_hears_it_when_it_comes_back_and_stops(three: Town) -> None:
     three.kill("c")
-    three.propose(remove_member("c", "ann", AT, force=True), "a")
+    three.propose(RemoveMember("c", "ann", at=AT, force=True), "a")
     three.node.advance(2.0)
     with pytest.raises(HostRemoved, match="was removed from the cluster") as refused:
         three.start("c")
@@ -368,7 +368,7 @@ def test_a_dead_voter_that_is_removed_gives_its_vote_to_a_learner(three: Town) -
     three.join("d")
     three.until(lambda: set(three.live["a"]._replica.status().config.learners) == {4}, "a learner")
     three.kill("c")
-    three.propose(remove_member("c", "ann", AT, force=True), "a")
+    three.propose(RemoveMember("c", "ann", at=AT, force=True), "a")
     three.until(lambda: three.voters() == {1, 2, 4}, "the learner votes in its place")
 
 

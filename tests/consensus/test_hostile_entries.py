@@ -12,9 +12,10 @@ import pytest
 
 from actorgrid.actors.consensus.apply import apply_entry
 from actorgrid.actors.consensus.ledger_check import check as check_files
-from actorgrid.actors.ledger import command_checks
-from actorgrid.actors.ledger.command_checks import check
-from actorgrid.actors.ledger.commands import change_member, decode_entry, found_cluster, set_quota, set_setting
+from actorgrid.actors.ledger import command as command_module
+from actorgrid.actors.ledger.command import VERBS, Command, read_command
+from actorgrid.actors.ledger.commands import ChangeMember, FoundCluster, SetQuota, SetSetting
+from actorgrid.actors.ledger.entry_codec import decode_entry
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.messages import Entry, HardState
 from actorgrid.errors import BadRequest, LedgerTooNew, LogCorrupted
@@ -73,9 +74,9 @@ def test_bytes_that_are_no_command_are_refused_and_change_nothing(payload: bytes
 def test_a_ledger_that_such_an_entry_has_reached_goes_on_and_starts_again(make_host: MakeHost) -> None:
     host = make_host()
     host.start()
-    host.propose(set_setting("a", 1, "me", AT))
+    host.propose(SetSetting("a", 1, "me", at=AT))
     put(host, b"x", *NO_COMMANDS[:6])
-    host.propose(set_setting("b", 2, "me", AT))
+    host.propose(SetSetting("b", 2, "me", at=AT))
     digest = records(host)
     assert host.live.metrics()["ledger_unreadable_entries_total"] == 7
     for _ in range(2):
@@ -83,15 +84,15 @@ def test_a_ledger_that_such_an_entry_has_reached_goes_on_and_starts_again(make_h
         host.start()
         assert records(host) == digest
         assert host.query("settings") == {"settings": {"a": 1, "b": 2}}
-    host.propose(set_setting("c", 3, "me", AT))
+    host.propose(SetSetting("c", 3, "me", at=AT))
 
 
 def test_verify_names_the_entries_that_are_no_commands(make_host: MakeHost) -> None:
     host = make_host()
     host.start()
-    host.propose(set_setting("a", 1, "me", AT))
+    host.propose(SetSetting("a", 1, "me", at=AT))
     put(host, b"x")
-    host.propose(set_setting("b", 2, "me", AT))
+    host.propose(SetSetting("b", 2, "me", at=AT))
     host.kill()
     found = check_files(host.context.paths.ledger_dir, lambda *_: None)
     assert [(each.index, each.term) for each in found.unreadable] == [(found.log.last_index - 1, 1)]
@@ -103,7 +104,7 @@ def test_verify_names_them_behind_what_is_known_to_be_committed_too(make_host: M
     """Of a voter that was killed by one: the commit index was noted before it."""
     host = make_host()
     host.start()
-    host.propose(found_cluster("c1", "h1", {"raft": "10.0.0.1:7402"}, "aa", AT))
+    host.propose(FoundCluster("c1", "h1", {"raft": "10.0.0.1:7402"}, "aa", at=AT))
     put(host, b"x")
     host.kill()
     folder = tmp_path / "copy"
@@ -116,7 +117,7 @@ def test_verify_finds_a_log_that_ends_before_what_it_says_is_committed(make_host
     """Also when the mark of how far it was durable is gone with the end."""
     host = make_host()
     host.start()
-    host.propose(set_setting("a", 1, "me", AT))
+    host.propose(SetSetting("a", 1, "me", at=AT))
     log = host.live._replica.log
     log.write([HardState(1, 1, log.last_index + 5)])
     host.kill()
@@ -131,36 +132,35 @@ def test_an_unknown_command_is_refused_in_the_same_words_by_every_later_version(
 ) -> None:
     command: dict[str, Any] = {"type": "fly", "v": 1, "at": AT}
     with pytest.raises(BadRequest) as before:
-        check(command, {})
-    monkeypatch.setattr(command_checks, "VERSION", 2)
-    monkeypatch.setitem(command_checks._FIELDS, "swim", ({}, {}))
-    monkeypatch.setitem(command_checks.SINCE, "swim", 2)
+        read_command(command, {})
+    monkeypatch.setattr(command_module, "VERSION", 2)
+    monkeypatch.setitem(VERBS, "swim", type("Swim", (Command,), {"verb": "swim", "since": 2}))
     with pytest.raises(BadRequest) as after:
-        check(command, {})
+        read_command(command, {})
     assert before.value.to_dict() == after.value.to_dict()
     # Nor does a kind of version 2 become known because an entry says that it is of version 1.
     with pytest.raises(BadRequest, match="no command 'swim'"):
-        check({"type": "swim", "v": 1, "at": AT}, {})
+        read_command({"type": "swim", "v": 1, "at": AT}, {})
 
 
 def test_hosts_of_both_versions_refuse_what_not_all_members_know_and_apply_what_all_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     book = Book()
-    book.do(found_cluster("c1", "a", {"raft": "10.0.0.1:7402"}, "aa", AT))
-    command = {**set_quota("ann", {"gpu_milli": 1}, "me", AT), "v": 2}
+    book.do(FoundCluster("c1", "a", {"raft": "10.0.0.1:7402"}, "aa", at=AT))
+    command = {**SetQuota("ann", {"gpu_milli": 1}, "me", at=AT).to_plain(), "v": 2}
     said = []
     for version in (1, 2):
-        monkeypatch.setattr(command_checks, "VERSION", version)
+        monkeypatch.setattr(command_module, "VERSION", version)
         outcome = Ledger.restore(book.ledger.snapshot()).apply(book.ledger.index + 1, command, "s", 1)
         assert outcome.error is not None
         said.append(outcome.error.to_dict())
     assert said[0] == said[1]
-    monkeypatch.setattr(command_checks, "VERSION", 2)
-    book.do(change_member("a", AT, ledger_version=2))
+    monkeypatch.setattr(command_module, "VERSION", 2)
+    book.do(ChangeMember("a", at=AT, ledger_version=2))
     assert Ledger.restore(book.ledger.snapshot()).apply(book.ledger.index + 1, command).error is None
     # A program that was put back below what this host has told: it stops, where refusing would make it another ledger.
-    monkeypatch.setattr(command_checks, "VERSION", 1)
+    monkeypatch.setattr(command_module, "VERSION", 1)
     for ledger in (book.ledger, Ledger()):  # the same without a cluster, where nobody else could have proposed it
         with pytest.raises(LedgerTooNew, match="does not know"):
             ledger.apply(ledger.index + 1, command)
@@ -191,7 +191,8 @@ def test_no_command_whatever_is_in_it_stops_the_ledger(seed: int, tmp_path: Path
 
 
 def put_in(town: Town, command: Any, session: str) -> None:
-    town.live["a"]._replica.propose(json.dumps([session, 1, command]).encode())
+    plain = command.to_plain() if isinstance(command, Command) else command
+    town.live["a"]._replica.propose(json.dumps([session, 1, plain]).encode())
     town.live["a"]._pump()
     town.node.settle()
 

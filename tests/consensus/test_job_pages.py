@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.ledger.commands import cancel_job, submit_jobs
+from actorgrid.actors.ledger.commands import CancelJob, SubmitJobs
 from actorgrid.actors.ledger.tables import job_table, jobs
 from actorgrid.errors import UnknownJob
 from tests.consensus.rig import AT, Host, job_record
@@ -20,9 +20,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
     monkeypatch.setattr(jobs, "ENDED_MAX", 10)
     host = Host(tmp_path)
     host.start()
-    host.propose(submit_jobs([job_record(f"j{number:02}") for number in range(COUNT)], AT))
+    host.propose(SubmitJobs([job_record(f"j{number:02}") for number in range(COUNT)], at=AT))
     for number in range(0, COUNT, 2):
-        host.propose(cancel_job(f"j{number:02}", "me", AT))  # 20 of them leave memory
+        host.propose(CancelJob(f"j{number:02}", "me", at=AT))  # 20 of them leave memory
     return host
 
 
@@ -64,7 +64,7 @@ def test_a_page_after_a_job_that_nobody_knows_is_refused(host: Host) -> None:
 
 
 def test_a_page_unpacks_no_more_jobs_than_it_holds(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    host.propose(submit_jobs([job_record(f"q{number:04}") for number in range(2_000)], AT))
+    host.propose(SubmitJobs([job_record(f"q{number:04}") for number in range(2_000)], at=AT))
     unpacked: list[int] = []
     unpack = job_table.unpack
 

@@ -10,14 +10,7 @@ import pytest
 
 from actorgrid.actors.consensus.queries import NAMES_MAX
 from actorgrid.actors.consensus.subscribers import TOLD_OF_WAITING
-from actorgrid.actors.ledger.commands import (
-    cancel_job,
-    end_attempt,
-    grant_attempt,
-    register_host,
-    start_attempt,
-    submit_jobs,
-)
+from actorgrid.actors.ledger.commands import CancelJob, EndAttempt, GrantAttempt, RegisterHost, StartAttempt, SubmitJobs
 from actorgrid.actors.ledger.messages import JobsWanted, Query
 from actorgrid.errors import BadRequest
 from tests.consensus.rig import AT, Follower, Host, host_record, job_record
@@ -48,7 +41,7 @@ KINDS = (NoJobs, Begun, Told, Follower)
 def host(tmp_path: Path) -> Host:
     host = Host(tmp_path)
     host.start()
-    host.propose(register_host(host_record(), AT))
+    host.propose(RegisterHost(host_record(), at=AT))
     return host
 
 
@@ -72,20 +65,20 @@ def told_of_jobs(followers: list[Follower]) -> list[list[str]]:
 
 def grant(host: Host, job_id: str) -> list[int]:
     term = host.live._replica.ledger.term
-    token: list[int] = host.propose(grant_attempt(job_id, 1, "h1", 1, [0], term, AT)).result["token"]
+    token: list[int] = host.propose(GrantAttempt(job_id, 1, "h1", 1, [0], term, at=AT)).result["token"]
     return token
 
 
 def test_each_keeps_and_hears_what_it_asked_for_and_misses_nothing(host: Host) -> None:
     followers = added(host)
-    host.propose(submit_jobs([job_record("a", retries_left=1), job_record("b")], AT))
+    host.propose(SubmitJobs([job_record("a", retries_left=1), job_record("b")], at=AT))
     token = grant(host, "a")
-    host.propose(start_attempt("a.1", token, AT))
+    host.propose(StartAttempt("a.1", token, at=AT))
     host.node.settle()
     assert kept(followers) == [[], ["a"], ["a"], ["a", "b"]]
     assert [dict(each.ledger.job_counts)["queued"] for each in followers[2:]] == [1, 1]
-    host.propose(end_attempt("a.1", token, "failed", AT))
-    host.propose(cancel_job("b", "me", AT))
+    host.propose(EndAttempt("a.1", token, "failed", at=AT))
+    host.propose(CancelJob("b", "me", at=AT))
     host.node.settle()
     assert kept(followers) == [[], [], [], ["a"]]
     everything = ["a queued", "b queued", "a placed", "a running", "a queued", "b cancelled"]
@@ -97,7 +90,7 @@ def test_each_keeps_and_hears_what_it_asked_for_and_misses_nothing(host: Host) -
 
 
 def test_who_comes_later_or_again_starts_from_the_same(host: Host) -> None:
-    host.propose(submit_jobs([job_record("a"), job_record("b")], AT))
+    host.propose(SubmitJobs([job_record("a"), job_record("b")], at=AT))
     grant(host, "a")
     followers = added(host)
     assert kept(followers) == [[], ["a"], ["a"], ["a", "b"]]
@@ -107,7 +100,7 @@ def test_who_comes_later_or_again_starts_from_the_same(host: Host) -> None:
     for each in followers:
         each.peer_restarted("consensus")
     host.node.settle()
-    host.propose(submit_jobs([job_record("c")], AT))
+    host.propose(SubmitJobs([job_record("c")], at=AT))
     host.node.settle()
     assert kept(followers) == [[], ["a"], ["a"], ["a", "b", "c"]]
 
@@ -115,18 +108,18 @@ def test_who_comes_later_or_again_starts_from_the_same(host: Host) -> None:
 def test_a_queue_costs_those_who_need_not_know_it_nothing(host: Host) -> None:
     followers = added(host)
     for first in range(0, COUNT, 500):
-        host.propose(submit_jobs([job_record(f"j{first + number}") for number in range(500)], AT))
+        host.propose(SubmitJobs([job_record(f"j{first + number}") for number in range(500)], at=AT))
     host.node.settle()
     assert [len(each.ledger.jobs) for each in followers] == [0, 0, 0, COUNT]
     assert [len(messages) for messages in told_of_jobs(followers)] == [0, 0, COUNT, COUNT]
 
 
 def test_which_files_are_still_wanted(host: Host) -> None:
-    host.propose(submit_jobs([job_record("first"), job_record("over", payload_digest="f0")], AT))
+    host.propose(SubmitJobs([job_record("first"), job_record("over", payload_digest="f0")], at=AT))
     more = [job_record(f"j{number}", payload_digest=f"d{number}") for number in range(COUNT)]
     more[1] |= {"stdin_digest": "in", "depends_on": ["first"]}
-    host.propose(submit_jobs(more, AT))
-    host.propose(cancel_job("over", "me", AT))
+    host.propose(SubmitJobs(more, at=AT))
+    host.propose(CancelJob("over", "me", at=AT))
     asked = {"digests": ["d0", f"d{COUNT - 1}", "in", "f0", "else"], "job_ids": ["first", "over"]}
     found = host.node.request("consensus", Query("files_in_use", asked))
     assert found == {"digests": sorted(["d0", f"d{COUNT - 1}", "in"]), "job_ids": ["first"]}
@@ -136,8 +129,8 @@ def test_which_files_are_still_wanted(host: Host) -> None:
 
 
 def test_payloads_are_told_page_by_page(host: Host) -> None:
-    host.propose(submit_jobs([job_record(f"j{number}", payload_digest=f"d{number}") for number in range(25)], AT))
-    host.propose(cancel_job("j20", "me", AT))
+    host.propose(SubmitJobs([job_record(f"j{number}", payload_digest=f"d{number}") for number in range(25)], at=AT))
+    host.propose(CancelJob("j20", "me", at=AT))
     found: list[str] = []
     behind, pages = None, 0
     while pages == 0 or behind is not None:
@@ -147,6 +140,6 @@ def test_payloads_are_told_page_by_page(host: Host) -> None:
 
 
 def test_states_of_many_are_asked_at_once(host: Host) -> None:
-    host.propose(submit_jobs([job_record("a"), job_record("b")], AT))
+    host.propose(SubmitJobs([job_record("a"), job_record("b")], at=AT))
     grant(host, "b")
     assert host.query("job_states", job_ids=["a", "b", "nobody"]) == {"states": {"a": "queued", "b": "placed"}}

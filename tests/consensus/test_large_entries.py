@@ -10,7 +10,8 @@ import pytest
 
 from actorgrid.actors.consensus.large_messages import ARRIVING_BYTES_MAX, LargeMessages
 from actorgrid.actors.consensus.stalls import Stalls
-from actorgrid.actors.ledger.commands import MAX_COMMAND_BYTES, set_setting
+from actorgrid.actors.ledger.commands import SetSetting
+from actorgrid.actors.ledger.entry_codec import MAX_COMMAND_BYTES
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.actors.raft.messages import ConfState
 from actorgrid.actors.raft.progress import PeerStatus
@@ -52,8 +53,8 @@ def test_the_sizes_on_the_way_follow_from_one_another() -> None:
 def test_a_large_entry_is_committed_with_one_voter_away(three: Town, size: int, proposer: str) -> None:
     assert three.leader == "a"
     three.kill("c")
-    three.propose(set_setting("k", large(size), "me", AT), proposer, timeout_s=30.0)
-    three.propose(set_setting("after", 1, "me", AT), proposer)
+    three.propose(SetSetting("k", large(size), "me", at=AT), proposer, timeout_s=30.0)
+    three.propose(SetSetting("after", 1, "me", at=AT), proposer)
     three.start("c")
     three.until(three.settled, "everybody up to date")
     assert len({str(digest) for digest in three.digests()}) == 1
@@ -66,7 +67,7 @@ def test_large_entries_pass_a_net_that_loses_and_cuts(three: Town) -> None:
         three.network.cut(["a"], ["b"])
         three.node.advance(0.3)
         three.network.mend()
-        three.propose(set_setting(f"k{number}", large(2 * 2**20), "me", AT), three.leader or "c", timeout_s=60.0)
+        three.propose(SetSetting(f"k{number}", large(2 * 2**20), "me", at=AT), three.leader or "c", timeout_s=60.0)
     three.until(three.settled, "everybody up to date")
     assert len({str(digest) for digest in three.digests()}) == 1
 
@@ -75,7 +76,7 @@ def test_commits_that_stand_still_are_measured(three: Town) -> None:
     assert three.leader == "a"
     assert three.node.request("a", Query("status"))["commits_stalled_s"] is None
     three.network.cut(["a"], ["b", "c"], one_way=True)  # what it says does not arrive; what they say does
-    three.live["a"]._put(set_setting("k", 1, "me", AT))
+    three.live["a"]._put(SetSetting("k", 1, "me", at=AT))
     three.node.advance(0.4)
     assert three.node.request("a", Query("status"))["commits_stalled_s"] >= 0.4
     assert three.node.request("b", Query("status"))["commits_stalled_s"] is None  # it knows of nothing that waits

@@ -16,7 +16,7 @@ import pytest
 
 from actorgrid.actors.consensus.ledger_backup import backup, restore
 from actorgrid.actors.consensus.ledger_check import check, dump
-from actorgrid.actors.ledger.commands import cancel_job, grant_attempt, register_host, submit_jobs
+from actorgrid.actors.ledger.commands import CancelJob, GrantAttempt, RegisterHost, SubmitJobs
 from actorgrid.actors.raft.codec import encode_members
 from actorgrid.actors.raft.messages import ConfState, Entry, HardState
 from actorgrid.actors.raft.storage.disk import RaftStorage
@@ -37,11 +37,11 @@ def lived(make_host: MakeHost, folder: Path, jobs: int = 60) -> Host:
     """A host that has worked: segments, two snapshots, an allocation."""
     host = make_host(folder, ledger_snapshot_every=20, ledger_segment_bytes=4096)
     host.start()
-    host.propose(register_host(host_record(), AT))
+    host.propose(RegisterHost(host_record(), at=AT))
     for number in range(jobs):
-        host.propose(submit_jobs([job_record(f"j{number}")], AT))
-    host.propose(grant_attempt("j0", 1, "h1", 1, [0], 1, AT))
-    host.propose(cancel_job("j4", "me", AT))
+        host.propose(SubmitJobs([job_record(f"j{number}")], at=AT))
+    host.propose(GrantAttempt("j0", 1, "h1", 1, [0], 1, at=AT))
+    host.propose(CancelJob("j4", "me", at=AT))
     return host
 
 
@@ -120,7 +120,7 @@ def test_no_ledger_is_named(tmp_path: Path) -> None:
 def test_what_is_not_committed_is_neither_applied_nor_backed_up_as_state(tmp_path: Path) -> None:
     folder = tmp_path / "ledger"
     log = SegmentLog.open(folder / "segments", 1 << 20)
-    shown = json.dumps(["", 0, submit_jobs([job_record("a")], AT)]).encode()
+    shown = json.dumps(["", 0, SubmitJobs([job_record("a")], at=AT).to_plain()]).encode()
     members = encode_members(ConfState(voters=(1, 2, 3)))
     log.write([[Entry(1, 1, "conf_change", members), Entry(2, 1, "command", shown), Entry(3, 1, "command", shown)]])
     log.write([Cut(2), [Entry(3, 2, "command", b""), Entry(4, 2, "command", shown)], HardState(2, 0, 3)])
@@ -149,7 +149,7 @@ def test_a_restored_ledger_has_the_state_and_newer_tokens(make_host: MakeHost, t
     host = lived(make_host, tmp_path / "one")
     made = backup(host.context.paths.ledger_dir, tmp_path / "backup", quiet)
     assert made["index"] == host.live._replica.ledger.index
-    host.propose(submit_jobs([job_record("later")], AT))
+    host.propose(SubmitJobs([job_record("later")], at=AT))
     token = host.live._replica.ledger.allocations["j0.1"]["token"]
     before = host.live._replica.ledger
     other = make_host(tmp_path / "two")
@@ -161,8 +161,8 @@ def test_a_restored_ledger_has_the_state_and_newer_tokens(make_host: MakeHost, t
     assert ledger.term > before.term
     assert set(ledger.jobs) == set(before.jobs) - {"later"}
     assert ledger.allocations == before.allocations
-    other.propose(register_host(host_record(incarnation=2), AT))
-    other.propose(grant_attempt("j1", 1, "h1", 2, [1], ledger.term, AT))
+    other.propose(RegisterHost(host_record(incarnation=2), at=AT))
+    other.propose(GrantAttempt("j1", 1, "h1", 2, [1], ledger.term, at=AT))
     assert ledger.allocations["j1.1"]["token"] > token
     other.kill()
     other.start()
@@ -269,13 +269,13 @@ def test_a_backup_cannot_write_elsewhere(tmp_path: Path, name: str) -> None:
 WORK = """
 import sys
 from pathlib import Path
-from actorgrid.actors.ledger.commands import submit_jobs
+from actorgrid.actors.ledger.commands import SubmitJobs
 from tests.consensus.rig import AT, Host, job_record
 host = Host(Path(sys.argv[1]), ledger_segment_bytes=8192, ledger_snapshot_every=40)
 host.start()
 number = 0
 while True:
-    host.propose(submit_jobs([job_record(f"j{number}")], AT))
+    host.propose(SubmitJobs([job_record(f"j{number}")], at=AT))
     number += 1
     print(number, flush=True)
 """

@@ -9,12 +9,7 @@ import pytest
 
 from actorgrid.actors.consensus.ledger_check import check
 from actorgrid.actors.consensus.recovery import recover
-from actorgrid.actors.ledger.commands import (
-    grant_attempt,
-    register_host,
-    set_setting,
-    submit_jobs,
-)
+from actorgrid.actors.ledger.commands import GrantAttempt, RegisterHost, SetSetting, SubmitJobs
 from actorgrid.errors import HostRemoved, WrongState
 from tests.consensus.rig import AT, host_record, job_record
 from tests.consensus.test_cluster import Town, three, town
@@ -36,11 +31,11 @@ def recovered(town: Town, host_id: str, node: int) -> dict[str, Any]:
 
 def test_the_survivor_goes_on_with_what_it_has_in_a_new_epoch(three: Town) -> None:
     for host_id in "bc":
-        three.propose(register_host(host_record(host_id), AT), "a")
-    three.propose(submit_jobs([job_record("here"), job_record("there")], AT), "a")
+        three.propose(RegisterHost(host_record(host_id), at=AT), "a")
+    three.propose(SubmitJobs([job_record("here"), job_record("there")], at=AT), "a")
     term = three.live["a"]._replica.ledger.term
-    three.propose(grant_attempt("here", 1, "c", 1, [0], term, AT), "a")
-    three.propose(grant_attempt("there", 1, "b", 1, [0], term, AT), "a")
+    three.propose(GrantAttempt("here", 1, "c", 1, [0], term, at=AT), "a")
+    three.propose(GrantAttempt("there", 1, "b", 1, [0], term, at=AT), "a")
     three.until(three.settled, "everybody up to date")
     for host_id in "abc":
         three.kill(host_id)
@@ -54,7 +49,7 @@ def test_the_survivor_goes_on_with_what_it_has_in_a_new_epoch(three: Town) -> No
     # Work on the survivor goes on; what ran elsewhere is lost there, and waits to start again.
     assert list(ledger.allocations) == ["here.1"]
     assert ledger.jobs["there"]["state"] == "queued"
-    assert three.propose(set_setting("k", 1, "me", AT), "c")["key"] == "k"
+    assert three.propose(SetSetting("k", 1, "me", at=AT), "c")["key"] == "k"
     # A host that was a member before is refused, and one that joins anew is the next node.
     with pytest.raises(HostRemoved, match="no member"):
         three.start("a")
@@ -65,7 +60,7 @@ def test_the_survivor_goes_on_with_what_it_has_in_a_new_epoch(three: Town) -> No
 
 def test_what_was_not_known_to_be_committed_is_kept(three: Town) -> None:
     three.until(three.settled, "everybody up to date")
-    three.propose(set_setting("k", "acknowledged", "me", AT), "a")
+    three.propose(SetSetting("k", "acknowledged", "me", at=AT), "a")
     for host_id in "abc":
         three.kill(host_id)
     before = check(ledger_of(three, "b"), say_nothing)

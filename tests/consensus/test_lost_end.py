@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from actorgrid.actors.consensus.ledger_check import check as check_files
-from actorgrid.actors.ledger.commands import set_setting
+from actorgrid.actors.ledger.commands import SetSetting
 from actorgrid.errors import LogCorrupted
 from tests.consensus.rig import AT
 from tests.consensus.test_actor import MakeHost
@@ -27,7 +27,7 @@ def test_a_voter_whose_leader_knows_that_it_lost_its_end_does_not_start(three: T
     town = three  # noqa: F811
     lost = next(host_id for host_id in town.live if host_id != town.leader)
     for number in range(3):
-        town.propose(set_setting("a", number, "me", AT), town.leader or "")
+        town.propose(SetSetting("a", number, "me", at=AT), town.leader or "")
     town.until(town.settled, "everybody has it")
     folder = town.contexts[lost].paths.ledger_dir
     town.kill(lost)
@@ -36,14 +36,14 @@ def test_a_voter_whose_leader_knows_that_it_lost_its_end_does_not_start(three: T
         town.start(lost)
     assert "actorgrid leave --host" in raised.value.hint and "--join" in raised.value.hint
     town.live.pop(lost, None)
-    town.propose(set_setting("a", 9, "me", AT), town.leader or "")  # the others go on
+    town.propose(SetSetting("a", 9, "me", at=AT), town.leader or "")  # the others go on
 
 
 def test_verify_compares_with_what_the_store_noted_and_says_that_the_mark_is_missing(make_host: MakeHost) -> None:
     host = make_host()
     host.start()
     for number in range(20):
-        host.propose(set_setting(f"k{number}", number, "me", AT))
+        host.propose(SetSetting(f"k{number}", number, "me", at=AT))
     folder = host.context.paths.ledger_dir
     host.live._replica._store.write(host.live._replica.ledger.index, [], [])
     host.kill()
@@ -59,7 +59,7 @@ def test_verify_compares_with_what_the_store_noted_and_says_that_the_mark_is_mis
 def test_a_start_without_the_mark_says_so_once(make_host: MakeHost, caplog: pytest.LogCaptureFixture) -> None:
     host = make_host()
     host.start()
-    host.propose(set_setting("a", 1, "me", AT))
+    host.propose(SetSetting("a", 1, "me", at=AT))
     host.kill()
     (host.context.paths.ledger_dir / "segments" / "acknowledged").unlink()
     for expected in (1, 1):

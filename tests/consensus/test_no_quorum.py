@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.ledger.client import LEADERLESS_S
-from actorgrid.actors.ledger.commands import set_setting
+from actorgrid.actors.ledger.commands import SetSetting
 from actorgrid.actors.ledger.messages import Propose, Proposed, Snapshot, Subscribe
 from actorgrid.errors import ActorGridError, CallTimeout, NoQuorum, NotLeader
 from actorgrid.supervisors.inline import InlineNode
@@ -49,7 +49,7 @@ class Rig:
         async def carry_out() -> None:
             assert isinstance(self.follower, Follower)
             try:
-                self.ended.append(await self.follower.ledger.propose(set_setting("k", 1, "me", AT), **options))
+                self.ended.append(await self.follower.ledger.propose(SetSetting("k", 1, "me", at=AT), **options))
             except ActorGridError as error:
                 self.ended.append(error)
 

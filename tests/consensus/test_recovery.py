@@ -15,14 +15,14 @@ import pytest
 
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.ledger.commands import (
-    cancel_job,
-    end_attempt,
-    fail_job,
-    grant_attempt,
-    grant_lease,
-    register_host,
-    set_setting,
-    submit_jobs,
+    CancelJob,
+    EndAttempt,
+    FailJob,
+    GrantAttempt,
+    GrantLease,
+    RegisterHost,
+    SetSetting,
+    SubmitJobs,
 )
 from actorgrid.actors.ledger.snapshot import decode
 from actorgrid.actors.ledger.state import Ledger
@@ -41,7 +41,7 @@ def segments(host: Host) -> list[Path]:
 
 def fill(host: Host, count: int, prefix: str = "j") -> None:
     for number in range(count):
-        host.propose(submit_jobs([job_record(f"{prefix}{number}")], AT))
+        host.propose(SubmitJobs([job_record(f"{prefix}{number}")], at=AT))
 
 
 def digest(host: Host) -> str:
@@ -55,9 +55,9 @@ def test_snapshot_and_tail_give_the_state_of_the_whole_log(make_host: MakeHost, 
     for host in (some, none):
         host.start()
         host._session = "the same"
-        host.propose(register_host(host_record(), AT))
+        host.propose(RegisterHost(host_record(), at=AT))
         fill(host, 37)
-        host.propose(cancel_job("j3", "me", AT))
+        host.propose(CancelJob("j3", "me", at=AT))
     assert some.live._replica.ledger.digest() == none.live._replica.ledger.digest()
     some.node.settle()
     assert some.live.status()["snapshot_index"] == 40
@@ -175,27 +175,27 @@ def test_a_damaged_store_is_named(make_host: MakeHost) -> None:
 def test_too_little_free_space_refuses_new_work_only(make_host: MakeHost) -> None:
     host = make_host(reserve_bytes=1 << 16)
     host.start()
-    host.propose(register_host(host_record(), AT))
-    host.propose(submit_jobs([job_record("runs"), job_record("waits"), job_record("doomed")], AT))
-    token = host.propose(grant_attempt("runs", 1, "h1", 1, [0], 1, AT)).result["token"]
+    host.propose(RegisterHost(host_record(), at=AT))
+    host.propose(SubmitJobs([job_record("runs"), job_record("waits"), job_record("doomed")], at=AT))
+    token = host.propose(GrantAttempt("runs", 1, "h1", 1, [0], 1, at=AT)).result["token"]
     host.context.settings.set_live("performance.min_free_bytes", 1 << 59)
     for command in (
-        submit_jobs([job_record("new")], AT),
-        grant_attempt("waits", 1, "h1", 1, [1], 1, AT),
-        grant_lease("L", "S", "h1", 1, [1], {}, "general", {}, 1, AT),
+        SubmitJobs([job_record("new")], at=AT),
+        GrantAttempt("waits", 1, "h1", 1, [1], 1, at=AT),
+        GrantLease("L", "S", "h1", 1, [1], {}, pool="general", env={}, term=1, at=AT),
     ):
         with pytest.raises(DiskFull) as caught:
             host.propose(command)
         assert caught.value.asked
         assert caught.value.found
         assert caught.value.hint
-    host.propose(end_attempt("runs.1", token, "succeeded", AT))
-    host.propose(cancel_job("waits", "me", AT))
-    host.propose(fail_job("doomed", {}, AT))
+    host.propose(EndAttempt("runs.1", token, "succeeded", at=AT))
+    host.propose(CancelJob("waits", "me", at=AT))
+    host.propose(FailJob("doomed", {}, at=AT))
     assert host.live.status()["accepts_new_work"] is False
-    host.propose(set_setting("performance.min_free_bytes", 0, "me", AT))
+    host.propose(SetSetting("performance.min_free_bytes", 0, "me", at=AT))
     host.context.settings.set_live("performance.min_free_bytes", 0)
-    host.propose(submit_jobs([job_record("new")], AT))
+    host.propose(SubmitJobs([job_record("new")], at=AT))
     assert host.live.status()["accepts_new_work"] is True
 
 
@@ -205,9 +205,9 @@ def test_a_full_disk_keeps_recording_accepted_work_and_recovers(make_host: MakeH
     host.start()
     reserve = host.context.paths.ledger_dir / "reserve"
     assert reserve.stat().st_blocks * 512 >= 128 << 10
-    host.propose(register_host(host_record(gpus=2), AT))
-    host.propose(submit_jobs([job_record("runs"), job_record("waits")], AT))
-    token = host.propose(grant_attempt("runs", 1, "h1", 1, [0], 1, AT)).result["token"]
+    host.propose(RegisterHost(host_record(gpus=2), at=AT))
+    host.propose(SubmitJobs([job_record("runs"), job_record("waits")], at=AT))
+    token = host.propose(GrantAttempt("runs", 1, "h1", 1, [0], 1, at=AT)).result["token"]
     filler = small_disk / "filler"
     with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
         while True:
@@ -215,14 +215,14 @@ def test_a_full_disk_keeps_recording_accepted_work_and_recovers(make_host: MakeH
     accepted = []
     with pytest.raises(DiskFull):
         for number in range(1000):
-            host.propose(submit_jobs([job_record(f"j{number}", env={"A": "x" * 500})], AT))
+            host.propose(SubmitJobs([job_record(f"j{number}", env={"A": "x" * 500})], at=AT))
             accepted.append(f"j{number}")
     assert not reserve.exists()
     for _ in range(2):
         with pytest.raises(DiskFull):
-            host.propose(submit_jobs([job_record("late")], AT))
-    host.propose(end_attempt("runs.1", token, "succeeded", AT))
-    host.propose(cancel_job("waits", "me", AT))
+            host.propose(SubmitJobs([job_record("late")], at=AT))
+    host.propose(EndAttempt("runs.1", token, "succeeded", at=AT))
+    host.propose(CancelJob("waits", "me", at=AT))
     # A restart on the full disk forgets nothing either.
     host.kill()
     host.start()
@@ -231,7 +231,7 @@ def test_a_full_disk_keeps_recording_accepted_work_and_recovers(make_host: MakeH
     filler.unlink()
     host.node.advance(3.0)
     assert reserve.exists()
-    host.propose(submit_jobs([job_record("late")], AT))
+    host.propose(SubmitJobs([job_record("late")], at=AT))
     host.kill()
     host.start()
     assert set(accepted) | {"runs", "waits", "late"} == set(host.live._replica.ledger.jobs)
@@ -241,7 +241,7 @@ COMMIT_UNTIL_IT_FAILS = """
 import resource, sys
 from pathlib import Path
 from actorgrid.actors.consensus.actor import Consensus
-from actorgrid.actors.ledger.commands import submit_jobs
+from actorgrid.actors.ledger.commands import SubmitJobs
 from actorgrid.errors import LogFailed
 from tests.consensus.rig import AT, Host, job_record
 host = Host(Path(sys.argv[1]))
@@ -250,7 +250,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))
 acknowledged = 0
 try:
     while True:
-        host.propose(submit_jobs([job_record(f"j{acknowledged}")], AT))
+        host.propose(SubmitJobs([job_record(f"j{acknowledged}")], at=AT))
         acknowledged += 1
 except LogFailed:
     print(acknowledged)
@@ -279,7 +279,7 @@ def test_a_failed_write_stops_consensus_for_this_boot_and_loses_nothing(make_hos
     host.context.boot_id = "boot-2"
     host.start()
     assert set(host.live._replica.ledger.jobs) == {f"j{number}" for number in range(int(acknowledged))}
-    host.propose(submit_jobs([job_record("next")], AT))
+    host.propose(SubmitJobs([job_record("next")], at=AT))
     host.kill()
     host.start()
     assert "next" in host.live._replica.ledger.jobs
@@ -304,14 +304,14 @@ def test_a_half_written_failure_mark_does_not_stop_the_next_boot(make_host: Make
 COMMIT_FOR_EVER = """
 import sys
 from pathlib import Path
-from actorgrid.actors.ledger.commands import submit_jobs
+from actorgrid.actors.ledger.commands import SubmitJobs
 from tests.consensus.rig import AT, Host, job_record
 host = Host(Path(sys.argv[1]), ledger_segment_bytes=20_000, ledger_snapshot_every=40)
 host.start()
-number = len(host.live._voter.ledger.jobs)
+number = len(host.live._replica.ledger.jobs)
 print("ready", number, flush=True)
 while True:
-    index = host.propose(submit_jobs([job_record(f"j{number}")], AT)).index
+    index = host.propose(SubmitJobs([job_record(f"j{number}")], at=AT)).index
     print(index, f"j{number}", flush=True)
     number += 1
 """
@@ -349,7 +349,7 @@ def test_an_uncommitted_end_of_the_log_becomes_part_of_the_state(make_host: Make
     """Written but not acknowledged, then kill -9: the entry may come true, and its proposer learns it by repeating."""
     host = make_host()
     host.start()
-    command = submit_jobs([job_record("a")], AT)
+    command = SubmitJobs([job_record("a")], at=AT)
     path = segments(host)[0]
     mark = path.with_name("acknowledged")
     before = mark.read_bytes()
@@ -393,11 +393,11 @@ def test_proposals_after_a_stop_are_refused(make_host: MakeHost) -> None:
 def test_a_start_on_a_full_disk_uses_the_reserve(make_host: MakeHost, small_disk: Path) -> None:
     host = make_host(small_disk / "data", reserve_bytes=256 << 10)
     host.start()
-    host.propose(submit_jobs([job_record("a")], AT))
+    host.propose(SubmitJobs([job_record("a")], at=AT))
     host.stop()
     with (small_disk / "filler").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
         while True:
             file.write(bytes(4096))
     host.start()
-    host.propose(cancel_job("a", "me", AT))
+    host.propose(CancelJob("a", "me", at=AT))
     assert host.query("job", job_id="a")["state"] == "cancelled"

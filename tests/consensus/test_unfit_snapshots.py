@@ -15,7 +15,7 @@ from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.consensus.ledger_check import check as check_files
 from actorgrid.actors.consensus.refused_snapshots import TOLD_S, RefusedSnapshots
 from actorgrid.actors.ledger import snapshot as snapshot_format
-from actorgrid.actors.ledger.commands import set_setting
+from actorgrid.actors.ledger.commands import SetSetting
 from actorgrid.actors.ledger.messages import HandOver, Query
 from actorgrid.actors.ledger.snapshot import FORMAT
 from actorgrid.actors.ledger.state import Ledger
@@ -89,7 +89,7 @@ def test_a_snapshot_that_is_no_state_is_refused_told_and_survived(three: Town, d
     assert (told["sender"], told["behind"]) == (sender, True)
     assert "snapshot" in told["reason"]
     three.until(lambda: agreed(three), "an honest leader")
-    three.propose(set_setting("k", 1, "me", AT), victim)
+    three.propose(SetSetting("k", 1, "me", at=AT), victim)
     three.until(three.settled, "everybody up to date")
     assert len({str(digest) for digest in three.digests()}) == 1
     assert three.node.request(victim, Query("status"))["snapshot_refused"]["behind"] is False
@@ -124,7 +124,7 @@ def lag(town: Town) -> tuple[str, str]:  # noqa: F811
     town.until(town.settled, "everybody up to date")
     town.kill(lost)
     for number in range(400):
-        town.propose(set_setting(f"k{number % 20}", number, "me", AT), leader)
+        town.propose(SetSetting(f"k{number % 20}", number, "me", at=AT), leader)
     town.until(lambda: town.live[leader]._replica.snapshot_index > 300, "a snapshot")
     return lost, leader
 
@@ -205,7 +205,7 @@ def test_a_start_with_one_on_the_disk_ends_by_name_and_says_what_to_do(
     """As the version before, which stored it unseen, may have left it."""
     host = make_host()
     host.start()
-    host.propose(set_setting("k", 1, "me", AT))
+    host.propose(SetSetting("k", 1, "me", at=AT))
     index = host.live._replica.ledger.index
     host.kill()
     folder = host.context.paths.ledger_dir
@@ -231,7 +231,7 @@ def plant(folder: Path, index: int, data: bytes, received: bool) -> None:
 def test_a_later_format_on_the_disk_asks_for_the_version_that_wrote_it(make_host: MakeHost) -> None:
     host = make_host()
     host.start()
-    host.propose(set_setting("k", 1, "me", AT))
+    host.propose(SetSetting("k", 1, "me", at=AT))
     index = host.live._replica.ledger.index
     host.kill()
     plant(host.context.paths.ledger_dir, index, msgpack.packb({**HEADER, "format": FORMAT + 1}) + END, True)

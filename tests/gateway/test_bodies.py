@@ -46,11 +46,11 @@ def test_accepted_job_has_the_whole_record(town: Any) -> None:
     "more", [{}, {"deadline_s": 60}, {"deadline": "2030-01-31T18:00+01:00", "grace_s": 0, "preemptible": False}]
 )
 def test_the_ledger_takes_the_records_we_make(more: dict[str, Any]) -> None:
-    from actorgrid.actors.ledger.command_checks import check
-    from actorgrid.actors.ledger.commands import submit_jobs
+    from actorgrid.actors.ledger.command import read_command
+    from actorgrid.actors.ledger.commands import SubmitJobs
 
     request = TaskRequest(command=["x"], env={"A": "b"}, gpus=2, pool="general", max_execution_time_s=3, **more)
-    check(submit_jobs([job_record(request, None, None, 10.0, 5.0, 1.0)], 1.0))
+    read_command(SubmitJobs([job_record(request, None, None, 10.0, 5.0, 1.0)], at=1.0).to_plain())
 
 
 def test_a_deadline_counts_from_the_acceptance_and_a_grace_that_is_not_given_is_the_hosts(town: Any) -> None:

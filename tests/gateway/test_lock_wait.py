@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.gateway.lock_wait import Ask, Leave, LockWait, Tell, Terms, Until
+from actorgrid.actors.ledger.field_checks import ABSENT
 from actorgrid.errors import LockLost, LockTimeout
 
 AT = 1_700_000_000.0
@@ -26,7 +27,7 @@ def record(request: list[Any] | None, token: list[int] | None = None, owner: str
 def test_what_is_granted_at_once_is_told_with_the_time_it_was_asked() -> None:
     wait = waits()
     command = wait.acquire(AT)
-    assert (command["wait"], command["request"], command["v"]) == (False, [3, "x"], 2)
+    assert (command.wait, command.request, command.format_version) == (False, [3, "x"], 2)
     wait.answered({**HELD, "request": [3, "x"]}, 100.5)
     assert wait.next(101.0, AT) == Tell({**HELD, "request": [3, "x"]}, 100.5)
 
@@ -36,7 +37,7 @@ def test_one_who_waits_is_kept_in_line_until_it_is_granted() -> None:
     wait.answered(LINE, 100.0)
     assert wait.next(100.1, AT) == Until(102.0)
     renewal = wait.next(102.0, AT)
-    assert isinstance(renewal, Ask) and renewal.command["request"] == [3, "x"]
+    assert isinstance(renewal, Ask) and renewal.command.request == [3, "x"]
     wait.answered({**LINE, "renewals": 1}, 102.0)
     wait.changed(record([3, "x"]), 102.5)
     assert wait.next(102.5, AT) == Until(104.0)
@@ -78,7 +79,7 @@ def test_the_time_is_over_and_the_line_is_left() -> None:
     wait = waits(wait_s=1)
     wait.answered({**LINE, "renewals": 5}, 100.0)
     leave = wait.next(101.0, AT)
-    assert isinstance(leave, Leave) and (leave.command["renewals"], leave.command["request"]) == (5, [3, "x"])
+    assert isinstance(leave, Leave) and (leave.command.renewals, leave.command.request) == (5, [3, "x"])
     wait.left({"released": True})
     with pytest.raises(LockTimeout, match="held all the time"):
         wait.next(101.1, AT)
@@ -115,6 +116,6 @@ def test_who_stays_is_told_its_place_after_a_last_renewal() -> None:
 
 def test_what_it_was_given_is_taken_back_under_its_name_or_not_at_all() -> None:
     command = waits().clean_up(AT)
-    assert command is not None and command["request"] == [3, "x"] and "renewals" not in command
+    assert command is not None and command.request == [3, "x"] and command.renewals is ABSENT
     old = waits(id=None)
-    assert old.clean_up(AT) is None and old.acquire(AT)["v"] == 1
+    assert old.clean_up(AT) is None and old.acquire(AT).format_version == 1

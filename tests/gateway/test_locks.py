@@ -11,7 +11,7 @@ import pytest
 
 from actorgrid.actors.consensus import actor as consensus
 from actorgrid.actors.gateway.routes.locks import fence
-from actorgrid.actors.ledger.command_checks import refuse_if_too_new
+from actorgrid.actors.ledger.command import refuse_if_too_new
 
 
 def ask(town: Any, verb: str, owner: str, name: str = "deploy", **body: Any) -> Any:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.gpu.coordinator import GPUCoordinator
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.ledger.command import Command
+from actorgrid.actors.ledger.commands import EndAttempt, SubmitJobs
 from actorgrid.actors.ledger.messages import Propose, Proposed, Query
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
@@ -75,16 +78,16 @@ class Rig:
     def ask(self, message: Any) -> Any:
         return self.node.request("gpu_coordinator", message, timeout_s=30.0)
 
-    def propose(self, command: dict[str, Any]) -> dict[str, Any]:
-        full = {"v": 1, "at": time.time(), **command}
-        answer: Proposed = self.node.request("consensus", Propose(full, "test", next(self._seq)))
+    def propose(self, command: Command) -> dict[str, Any]:
+        stamped = replace(command, at=command.at or time.time())
+        answer: Proposed = self.node.request("consensus", Propose(stamped, "test", next(self._seq)))
         return answer.result
 
     def submit(self, *job_ids: str, gpus: float = 0.0, **more: Any) -> None:
         needs = {name: more.pop(name) for name in list(more) if name.startswith("gpu_") or name == "cpu_milli"}
         fields = {"resources": resources(gpus, **needs), "pool": "general", **more}
         jobs = [{"job_id": id, **fields} for id in job_ids]
-        self.propose({"type": "submit_jobs", "jobs": jobs})
+        self.propose(SubmitJobs(jobs=jobs))
 
     def job(self, job_id: str) -> dict[str, Any]:
         record: dict[str, Any] = self.node.request("consensus", Query("job", {"job_id": job_id}))
@@ -102,15 +105,7 @@ class Rig:
 
     def end(self, job_id: str, outcome: str = "succeeded", **more: Any) -> None:
         attempt = self.job(job_id)["attempts"][-1]
-        self.propose(
-            {
-                "type": "end_attempt",
-                "attempt_id": attempt["attempt_id"],
-                "token": attempt["token"],
-                "outcome": outcome,
-                **more,
-            }
-        )
+        self.propose(EndAttempt(attempt_id=attempt["attempt_id"], token=attempt["token"], outcome=outcome, **more))
 
     def allocations(self) -> dict[str, dict[str, Any]]:
         found = self.node.request("consensus", Query("allocations", {}))

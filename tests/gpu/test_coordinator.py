@@ -19,6 +19,7 @@ from actorgrid.actors.gpu.messages import (
     LatencyReport,
     RecentDecisions,
 )
+from actorgrid.actors.ledger.commands import CancelJob, GrantAttempt, ReleaseLease, SubmitJobs
 from actorgrid.errors import BadRequest, HostError, Overloaded, RequestTooLarge, TooManyGpus, UnknownGpuModel
 from actorgrid.models import GPUDevice
 from actorgrid.supervisors.envelope import CALL, Envelope
@@ -200,7 +201,7 @@ def test_a_cancelled_job_leaves_the_queue(rig: Rig) -> None:
     rig.submit("waits", gpus=1)
     rig.settle()
     assert rig.coordinator.metrics()["queue_length"] == 1
-    rig.propose({"type": "cancel_job", "job_id": "waits", "by": "test"})
+    rig.propose(CancelJob(job_id="waits", by="test"))
     rig.settle()
     assert rig.coordinator.metrics()["queue_length"] == 0
     rig.end("all")
@@ -295,18 +296,8 @@ def test_a_restarted_ledger_is_followed_again_and_proposals_are_kept(rig: Rig) -
 
 def test_a_grant_made_by_another_is_taken_over(rig: Rig) -> None:
     term = rig.coordinator._ledger.term
-    rig.propose({"type": "submit_jobs", "jobs": [{"job_id": "x", "resources": resources(8), "depends_on": []}]})
-    rig.propose(
-        {
-            "type": "grant_attempt",
-            "job_id": "x",
-            "number": 1,
-            "host": "host-a",
-            "incarnation": 1,
-            "gpu_indexes": list(range(8)),
-            "term": term,
-        }
-    )
+    rig.propose(SubmitJobs(jobs=[{"job_id": "x", "resources": resources(8), "depends_on": []}]))
+    rig.propose(GrantAttempt(job_id="x", number=1, host="host-a", incarnation=1, gpu_indexes=list(range(8)), term=term))
     rig.settle()
     assert rig.coordinator._core.engine.allocated_gpu_milli == 8000
     rig.submit("y", gpus=0.5)
@@ -338,7 +329,7 @@ def test_a_lease_waits_for_room_and_goes_before_jobs(rig: Rig) -> None:
     rig.until(lambda: "lease-1" in rig.allocations(), "the lease")
     rig.settle()
     assert rig.state("waits") == "queued"
-    rig.propose({"type": "release_lease", "lease_id": "lease-1"})
+    rig.propose(ReleaseLease(lease_id="lease-1"))
     rig.wait_placed("waits")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,16 @@ from actorgrid.actors.gpu.messages import AcquireLease
 from actorgrid.actors.gpu.orders import Order
 from actorgrid.actors.gpu.placement_records import by_placement
 from actorgrid.actors.ledger.attempt_ids import attempt_of
-from actorgrid.actors.ledger.commands import set_quota
+from actorgrid.actors.ledger.command import Command
+from actorgrid.actors.ledger.commands import (
+    CancelJob,
+    EndAttempt,
+    NewTerm,
+    RegisterHost,
+    ReleaseLease,
+    SetQuota,
+    SubmitJobs,
+)
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.scheduling.policies import SchedulingPolicy
 from actorgrid.errors import QuotaExceeded, UnknownPolicy
@@ -36,7 +46,7 @@ class World:
         self.ordered: list[Order] = []
         self.incarnation = 0
         self.jobs = 0
-        self.apply({"type": "new_term", "term": 1})
+        self.apply(NewTerm(term=1))
         self.core = self.make_core()
 
     def make_core(self) -> CoordinatorCore:
@@ -50,8 +60,8 @@ class World:
         self.mirror_jobs, self.mirror_allocations, self.mirror_quotas = live.jobs, live.allocations, live.quotas
         core.load(live.jobs, live.allocations, live.hosts, self.now, live.quotas)
 
-    def apply(self, command: dict[str, Any]) -> Any:
-        outcome = self.ledger.apply(self.ledger.index + 1, {"v": 1, "at": self.now, **command})
+    def apply(self, command: Command) -> Any:
+        outcome = self.ledger.apply(self.ledger.index + 1, replace(command, at=command.at or self.now))
         if hasattr(self, "core"):
             live = self.ledger.live()
             for mine, theirs in (
@@ -67,7 +77,7 @@ class World:
     def register(self) -> None:
         devices = [{"uuid": f"u{i}", "index": i, "model": "H100", "memory_mib": 1000} for i in range(GPUS)]
         host = {"host_id": "h", "incarnation": self.incarnation, "cpu_milli": 4000, "memory_mib": 1000}
-        self.apply({"type": "register_host", "host": {**host, "devices": devices}})
+        self.apply(RegisterHost(host={**host, "devices": devices}))
 
     def submit(self, needs: dict[str, Any], after_last: bool = False, user: str = "ann", **more: Any) -> None:
         self.jobs += 1
@@ -80,7 +90,7 @@ class World:
             "user_id": user,
             **more,
         }
-        self.apply({"type": "submit_jobs", "jobs": [job]})
+        self.apply(SubmitJobs(jobs=[job]))
 
     def lease(self, needs: dict[str, Any], user: str = "ann") -> None:
         self.jobs += 1
@@ -89,10 +99,10 @@ class World:
                 self.core.ask_lease(AcquireLease(f"l{self.jobs}", "s", needs, "gpu_compute", user_id=user), self.now)
 
     def limit(self, user: str, gpu_milli: int | None, cpu_milli: int | None) -> None:
-        self.apply(set_quota(user, {"gpu_milli": gpu_milli, "cpu_milli": cpu_milli}, "test", self.now))
+        self.apply(SetQuota(user, {"gpu_milli": gpu_milli, "cpu_milli": cpu_milli}, "test", at=self.now))
 
     def unlimit(self, user: str) -> None:
-        self.apply(set_quota(user, None, "test", self.now))
+        self.apply(SetQuota(user, None, "test", at=self.now))
 
     def schedule(self) -> None:
         if self.core.registered:
@@ -127,8 +137,7 @@ class World:
         if asked:
             attempt = asked[which % len(asked)]
             for part in attempt.get("members", (attempt,)):
-                command = {"type": "end_attempt", "attempt_id": part["allocation_id"], "token": attempt["token"]}
-                self.apply({**command, "outcome": "preempted"})
+                self.apply(EndAttempt(part["allocation_id"], attempt["token"], "preempted"))
 
     def missed(self, which: int, ends: bool) -> None:
         """A grant is committed, and may be over, before the coordinator hears of it; then it follows anew."""
@@ -140,7 +149,7 @@ class World:
         if ends and outcome.error is None:
             for id in [id for id in self.ledger.allocations if attempt_of(id) == grant.id]:
                 token = list(self.ledger.allocations[id]["token"])
-                self.apply({"type": "end_attempt", "attempt_id": id, "token": token, "outcome": "failed"})
+                self.apply(EndAttempt(attempt_id=id, token=token, outcome="failed"))
         self.core = core
         self.load(core)
         if outcome.error is None:
@@ -167,14 +176,14 @@ class World:
             return
         record = self.ledger.allocations[held[which % len(held)]]
         if record["owner"]["kind"] == "session":
-            self.apply({"type": "release_lease", "lease_id": record["allocation_id"]})
+            self.apply(ReleaseLease(lease_id=record["allocation_id"]))
         else:
-            command = {"type": "end_attempt", "attempt_id": record["allocation_id"], "token": list(record["token"])}
-            self.apply({**command, "outcome": outcome, "retry_at": self.now + 1.0})
+            token = list(record["token"])
+            self.apply(EndAttempt(record["allocation_id"], token, outcome, retry_at=self.now + 1.0))
 
     def cancel(self, which: int) -> None:
         if self.jobs:
-            self.apply({"type": "cancel_job", "job_id": f"j{which % self.jobs + 1}", "by": "test"})
+            self.apply(CancelJob(job_id=f"j{which % self.jobs + 1}", by="test"))
 
     def kill(self) -> None:
         """A new coordinator starts from the ledger; what the old one proposed may still arrive."""
@@ -368,7 +377,7 @@ def test_a_queue_that_was_full_takes_the_rest_when_there_is_room() -> None:
 def submit_bounded(world: World, needs: dict[str, Any], bound_s: float | None, priority: int = 50) -> str:
     world.jobs += 1
     job = {"job_id": f"j{world.jobs}", "resources": needs, "max_execution_time_s": bound_s, "priority": priority}
-    world.apply({"type": "submit_jobs", "jobs": [job]})
+    world.apply(SubmitJobs(jobs=[job]))
     return job["job_id"]
 
 
@@ -469,7 +478,7 @@ def test_the_engine_is_told_which_devices_are_close() -> None:
         {"uuid": f"u{index}", "index": index, "model": "H100", "memory_mib": 1000, "numa_node": index % 2}
         for index in range(4)
     ]
-    world.apply({"type": "register_host", "host": {**host, "devices": devices}})
+    world.apply(RegisterHost(host={**host, "devices": devices}))
     world.schedule()
     assert world.core.engine.nodes()[0].numa == (0, 1, 0, 1)
     placed = world.core.engine.place(gpu_count=2)

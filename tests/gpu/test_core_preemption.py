@@ -103,7 +103,7 @@ def test_a_lease_is_served_by_preemption_and_never_stopped() -> None:
     world.lease(resources(3))
     world.schedule()
     assert asked(world) == ["j1.1"]
-    assert world.ordered[0].command(1)["for_job"] == "l2"
+    assert world.ordered[0].command(1).for_job == "l2"
     world.answer_order(0)
     world.obey(0)
     world.schedule()

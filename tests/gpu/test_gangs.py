@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.gpu.feasibility import check_feasible
 from actorgrid.actors.gpu.grant import Grant
-from actorgrid.actors.ledger.commands import end_attempt, new_term, preempt_attempt, register_host, submit_jobs
+from actorgrid.actors.ledger.command import Command
+from actorgrid.actors.ledger.commands import EndAttempt, GrantGang, NewTerm, PreemptAttempt, RegisterHost, SubmitJobs
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.scheduling.queue import Shape
 from actorgrid.errors import RequestTooLarge
@@ -23,9 +25,9 @@ class World:
 
     def __init__(self) -> None:
         self.ledger = Ledger()
-        self.apply(new_term(1, AT))
+        self.apply(NewTerm(1, at=AT))
         for number in range(4):
-            self.apply(register_host(host_record(f"h{number}", rack=f"r{number % 2}"), AT))
+            self.apply(RegisterHost(host_record(f"h{number}", rack=f"r{number % 2}"), at=AT))
         self.core = self.make_core()
 
     def make_core(self) -> CoordinatorCore:
@@ -34,8 +36,8 @@ class World:
         core.load(self.ledger.jobs, self.ledger.allocations, live.hosts, AT, live.quotas)
         return core
 
-    def apply(self, command: dict[str, Any]) -> dict[str, Any]:
-        outcome = self.ledger.apply(self.ledger.index + 1, {"v": 1, "at": AT, **command})
+    def apply(self, command: Command) -> dict[str, Any]:
+        outcome = self.ledger.apply(self.ledger.index + 1, replace(command, at=command.at or AT))
         assert outcome.error is None, outcome.error
         assert outcome.result is not None
         if hasattr(self, "core"):
@@ -43,7 +45,7 @@ class World:
         return outcome.result
 
     def submit(self, job_id: str, size: int, **more: Any) -> None:
-        self.apply(submit_jobs([job_record(job_id, resources={**WHOLE, "gang": size, **more})], AT))
+        self.apply(SubmitJobs([job_record(job_id, resources={**WHOLE, "gang": size, **more})], at=AT))
 
     def grants(self) -> list[Grant]:
         return self.core.schedule(AT, 10)
@@ -60,8 +62,8 @@ def test_all_members_are_in_one_grant_and_in_one_rack() -> None:
     world.submit("a", 4)
     [grant] = world.grants()
     command = grant.command(1, (30_000, 30_009))
-    assert (command["type"], command["job_id"], command["ports"]) == ("grant_gang", "a", [30_000, 30_009])
-    hosts = [member["host"] for member in command["members"]]
+    assert isinstance(command, GrantGang) and (command.job_id, command.ports) == ("a", [30_000, 30_009])
+    hosts = [member["host"] for member in command.members]
     assert {int(host[1]) % 2 for host in hosts} in ({0}, {1})
     assert hosts == sorted(hosts), "neighbours in rank are neighbours in place"
     assert world.core.waits("a.1") is False
@@ -81,7 +83,7 @@ def test_a_gang_that_spreads_gets_a_host_for_each_and_waits_for_the_last_one() -
     assert (report["gang"], report["members_that_fit"], report["fits"]) == (4, 3, False)
     for rank in range(2):
         assert world.grants() == [], "not before the room is free whole"
-        world.apply(end_attempt(f"a.1-{rank}", token, "succeeded", AT))
+        world.apply(EndAttempt(f"a.1-{rank}", token, "succeeded", at=AT))
     [grant] = world.grants()
     assert len({host for host, _ in grant.shares}) == 4
 
@@ -99,11 +101,11 @@ def test_whoever_leads_next_holds_what_was_granted_member_by_member() -> None:
 def test_a_lost_member_leaves_the_rest_of_the_placement_held() -> None:
     world = World()
     token = world.granted("a", 3)
-    world.apply(end_attempt("a.1-2", token, "lost", AT, charge=False))
+    world.apply(EndAttempt("a.1-2", token, "lost", at=AT, charge=False))
     world.grants()
     assert len(world.core.engine.placement("a.1").shares) == 2
     for rank in range(2):
-        world.apply(end_attempt(f"a.1-{rank}", token, "cancelled", AT, charge=False))
+        world.apply(EndAttempt(f"a.1-{rank}", token, "cancelled", at=AT, charge=False))
     [grant] = world.grants()
     assert (grant.id, grant.shape.gang) == ("a.2", 3)
 
@@ -123,7 +125,7 @@ def test_a_grant_that_is_under_way_keeps_the_room_of_all_members() -> None:
 def test_a_gang_is_stopped_for_others_by_one_order() -> None:
     world = World()
     token = world.granted("a", 2)
-    world.apply(preempt_attempt("a.1", token, 1.0, "b", 1, AT))
+    world.apply(PreemptAttempt("a.1", token, 1.0, "b", 1, at=AT))
     assert world.core.orders.stopping("a.1")[1] == "b"
     [job] = [world.core.scheduler.running["a.1"]]
     assert job.request.id == "a.1"

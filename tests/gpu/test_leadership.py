@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from actorgrid.actors.gpu.messages import AcquireLease
+from actorgrid.actors.ledger.commands import DrainHost
 from actorgrid.actors.ledger.messages import Applied
 from actorgrid.errors import NotLeader
 from tests.gpu.rig import Rig, resources
@@ -78,8 +79,8 @@ def test_nothing_new_goes_to_a_host_that_is_not_heard_of() -> None:
 def test_nothing_is_placed_on_a_host_that_drains() -> None:
     world = World("first_fit")
     world.register()
-    world.apply({"type": "drain_host", "host": "h", "draining": True})
+    world.apply(DrainHost(host="h", draining=True))
     world.submit(resources(1.0))
     assert world.core.schedule(world.now, 10) == []
-    world.apply({"type": "drain_host", "host": "h", "draining": False})
+    world.apply(DrainHost(host="h", draining=False))
     assert len(world.core.schedule(world.now, 10)) == 1

@@ -11,6 +11,7 @@ from actorgrid.actors.gpu.device import Device, Readings
 from actorgrid.actors.gpu.messages import Explain, Inventory
 from actorgrid.actors.gpu.sampling import HostSampling
 from actorgrid.actors.gpu.unhealthy_devices import told
+from actorgrid.actors.ledger.commands import RegisterHost
 from tests.gpu.rig import Rig, resources
 
 
@@ -121,7 +122,7 @@ def test_nothing_new_goes_to_a_device_that_another_host_says_is_unfit(make_rig: 
             {"uuid": "GPU-b1", "index": 1, "memory_mib": 80_000, "model": "H100"},
         ],
     }
-    rig.propose({"type": "register_host", "host": other})
+    rig.propose(RegisterHost(host=other))
     rig.submit("a", "b", gpus=1.0)
     rig.until(lambda: "placed" in {rig.state("a"), rig.state("b")}, "one to be placed")
     rig.settle()
@@ -131,7 +132,7 @@ def test_nothing_new_goes_to_a_device_that_another_host_says_is_unfit(make_rig: 
     assert explained["unfit"] == [{"host": "host-b", "gpu": 0, "why": "fell off the bus"}]
     assert {row["index"]: row["unfit"] for row in rig.ask(Inventory())} == {0: "fell off the bus", 1: None}
     devices = [{key: value for key, value in device.items() if key != "unfit"} for device in other["devices"]]
-    rig.propose({"type": "register_host", "host": {**other, "devices": devices}})
+    rig.propose(RegisterHost(host={**other, "devices": devices}))
     rig.wait_placed("a", "b")
 
 

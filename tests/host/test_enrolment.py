@@ -65,8 +65,8 @@ def test_the_first_host_makes_an_authority_and_comes_back_to_the_same_place(path
     assert settings.cluster.base_port == 9000
     host_id = json.loads(paths.host_file.read_text())["host_id"]
     plan = pickle.loads(pickle.dumps(place.plan(paths, host_id, material)))
-    assert plan.founds["fingerprint"] == material.identity.fingerprint
-    assert plan.founds["host_id"] == host_id == material.identity.host_id
+    assert plan.founds.fingerprint == material.identity.fingerprint
+    assert plan.founds.host_id == host_id == material.identity.host_id
 
 
 def test_two_clusters_of_one_name_are_not_one(paths: HostPaths, tmp_path: Path) -> None:

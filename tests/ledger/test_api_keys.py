@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.ledger.api_keys import key_id_of, make_key, opens, revoke_key
-from actorgrid.actors.ledger.commands import create_api_key, revoke_api_key
+from actorgrid.actors.ledger.commands import CreateApiKey, RevokeApiKey
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables.api_keys import API_KEYS_MAX
 from actorgrid.errors import BadRequest, NotFound, WrongState
@@ -36,14 +36,14 @@ def test_the_ledger_keeps_keys_and_gives_them_on_in_snapshots() -> None:
     book = Book()
     _, record = key()
     before = book.ledger.digest()["api_key"]
-    assert book.do(create_api_key(record, AT)) == {"id": record["id"], "expires_at": record["expires_at"]}
+    assert book.do(CreateApiKey(record, at=AT)) == {"id": record["id"], "expires_at": record["expires_at"]}
     assert [kind for kind, _, _ in book.outcome.changes] == ["api_key"]
     with pytest.raises(WrongState):
-        book.do(create_api_key(record, AT))
-    assert book.do(revoke_api_key(record["id"], "ann", AT + 5))["revoked_at"] == AT + 5
-    assert book.do(revoke_api_key(record["id"], "ann", AT + 9))["revoked_at"] == AT + 5
+        book.do(CreateApiKey(record, at=AT))
+    assert book.do(RevokeApiKey(record["id"], "ann", at=AT + 5))["revoked_at"] == AT + 5
+    assert book.do(RevokeApiKey(record["id"], "ann", at=AT + 9))["revoked_at"] == AT + 5
     with pytest.raises(NotFound):
-        book.do(revoke_api_key("nothing", "ann", AT))
+        book.do(RevokeApiKey("nothing", "ann", at=AT))
     restored = Ledger.restore(book.ledger.snapshot())
     assert restored.api_keys == book.ledger.api_keys == book.ledger.live().api_keys
     assert restored.digest() == book.ledger.digest() and restored.digest()["api_key"] != before
@@ -53,16 +53,16 @@ def test_a_malformed_key_is_no_command() -> None:
     book = Book()
     for name, wrong in (("sha256", "ab"), ("revoked_at", 1.0), ("user_id", ""), ("id", "a b")):
         with pytest.raises(BadRequest):
-            book.do(create_api_key({**key()[1], name: wrong}, AT))
+            book.do(CreateApiKey({**key()[1], name: wrong}, at=AT))
 
 
 def test_at_the_bound_those_that_open_nothing_make_room() -> None:
     book = Book()
     for number in range(API_KEYS_MAX):
-        book.do(create_api_key(key(number, ttl_s=60.0 if number == 7 else 600.0)[1], AT))
+        book.do(CreateApiKey(key(number, ttl_s=60.0 if number == 7 else 600.0)[1], at=AT))
     with pytest.raises(WrongState, match="maximum"):
-        book.do(create_api_key(key(5000)[1], AT + 30))
-    book.do(revoke_api_key(key(3)[1]["id"], "ann", AT + 40))
-    book.do(create_api_key(key(5000)[1], AT + 61))
+        book.do(CreateApiKey(key(5000)[1], at=AT + 30))
+    book.do(RevokeApiKey(key(3)[1]["id"], "ann", at=AT + 40))
+    book.do(CreateApiKey(key(5000)[1], at=AT + 61))
     gone = {key(number)[1]["id"] for number in (3, 7)}
     assert len(book.ledger.api_keys) == API_KEYS_MAX - 1 and not gone & book.ledger.api_keys.keys()

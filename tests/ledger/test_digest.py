@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorgrid.actors.ledger import digest as digest_module
-from actorgrid.actors.ledger.commands import compare_digest, set_setting
+from actorgrid.actors.ledger.commands import CompareDigest, SetSetting
 from actorgrid.actors.ledger.digest import MARK_EVERY, MARKS_KEPT, StateDigest, differing
 from actorgrid.actors.ledger.snapshot import FORMAT, pack
 from actorgrid.actors.ledger.state import Ledger
@@ -69,7 +69,7 @@ def filled() -> Book:
     number = 0
     while book.ledger.index < MARK_EVERY * (MARKS_KEPT + 2):
         number += 1
-        book.do(set_setting(f"k{number % 50}", number, "me", AT), f"s{number % 7}", number)
+        book.do(SetSetting(f"k{number % 50}", number, "me", at=AT), f"s{number % 7}", number)
     return book
 
 
@@ -77,7 +77,7 @@ def test_a_voter_with_the_leaders_state_goes_on() -> None:
     leader, voter = filled(), filled()
     assert len(leader.ledger.digest_marks.marks) == MARKS_KEPT
     for index, digest in leader.ledger.digest_marks.marks.items():
-        assert voter.do(compare_digest(index, digest, FORMAT, AT)) == {}
+        assert voter.do(CompareDigest(index, digest, FORMAT, at=AT)) == {}
 
 
 def test_a_voter_whose_state_is_another_stops_and_says_in_what() -> None:
@@ -86,10 +86,10 @@ def test_a_voter_whose_state_is_another_stops_and_says_in_what() -> None:
     voter.ledger._digest.changed("setting", "k1")
     for _ in range(MARK_EVERY):
         for book in (leader, voter):
-            book.do(set_setting("k2", 0, "me", AT))
+            book.do(SetSetting("k2", 0, "me", at=AT))
     index = voter.ledger.index
     with pytest.raises(LedgerDiverged) as stopped:
-        voter.do(compare_digest(index, leader.ledger.digest_marks.marks[index], FORMAT, AT))
+        voter.do(CompareDigest(index, leader.ledger.digest_marks.marks[index], FORMAT, at=AT))
     assert stopped.value.found == "another in: setting"
 
 
@@ -100,8 +100,8 @@ def test_what_cannot_be_compared_says_nothing() -> None:
     assert restored.digest() == leader.ledger.digest()
     later = {**digest, "root": "of another format"}
     for ledger, command in (
-        (restored, compare_digest(index, {"root": "other"}, FORMAT, AT)),
-        (leader.ledger, compare_digest(index, later, FORMAT + 1, AT)),
+        (restored, CompareDigest(index, {"root": "other"}, FORMAT, at=AT)),
+        (leader.ledger, CompareDigest(index, later, FORMAT + 1, at=AT)),
     ):
         assert ledger.apply(ledger.index + 1, command).result == {}
 
@@ -112,5 +112,5 @@ def test_a_large_state_is_hashed_in_passing(monkeypatch: pytest.MonkeyPatch) -> 
     restored = Ledger.restore(book.ledger.snapshot())
     behind = restored._digest.behind
     assert behind > 10
-    restored.apply(restored.index + 1, set_setting("k1", 1, "me", AT))
+    restored.apply(restored.index + 1, SetSetting("k1", 1, "me", at=AT))
     assert restored._digest.behind == behind - digest_module.HASHED_AN_ENTRY

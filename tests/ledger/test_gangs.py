@@ -8,18 +8,18 @@ import pytest
 
 from actorgrid.actors.ledger.attempt_ids import attempt_id, attempt_of, job_of, member_id, number_of, rank_of
 from actorgrid.actors.ledger.commands import (
-    add_member,
-    cancel_job,
-    end_attempt,
-    grant_attempt,
-    grant_gang,
-    lose_host,
-    new_term,
-    preempt_attempt,
-    register_host,
-    set_quota,
-    start_attempt,
-    submit_jobs,
+    AddMember,
+    CancelJob,
+    EndAttempt,
+    GrantAttempt,
+    GrantGang,
+    LoseHost,
+    NewTerm,
+    PreemptAttempt,
+    RegisterHost,
+    SetQuota,
+    StartAttempt,
+    SubmitJobs,
 )
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.errors import BadRequest, Overcommit, QuotaExceeded, StaleIncarnation, StaleToken, WorkerLost, WrongState
@@ -34,9 +34,9 @@ class Book:
 
     def __init__(self) -> None:
         self.ledger = Ledger()
-        self.do(new_term(1, AT))
+        self.do(NewTerm(1, at=AT))
         for number in (1, 2, 3):
-            self.do(register_host(host_record(f"h{number}"), AT))
+            self.do(RegisterHost(host_record(f"h{number}"), at=AT))
 
     def do(self, command: dict[str, Any]) -> dict[str, Any]:
         outcome = self.ledger.apply(self.ledger.index + 1, command)
@@ -47,11 +47,11 @@ class Book:
 
     def submit(self, job_id: str, size: int = 3, spread: bool = False, **more: Any) -> None:
         resources = {**WHOLE, "gang": size, **({"spread": True} if spread else {})}
-        self.do(submit_jobs([job_record(job_id, resources=resources, **more)], AT))
+        self.do(SubmitJobs([job_record(job_id, resources=resources, **more)], at=AT))
 
     def grant(self, job_id: str, *places: tuple[str, int], number: int = 1) -> list[int]:
         members = [{"host": host, "incarnation": 1, "gpu_indexes": [gpu]} for host, gpu in places]
-        token: list[int] = self.do(grant_gang(job_id, number, members, PORTS, 1, AT))["token"]
+        token: list[int] = self.do(GrantGang(job_id, number, members, PORTS, 1, at=AT))["token"]
         return token
 
     def granted(self, job_id: str, **more: Any) -> list[int]:
@@ -59,7 +59,7 @@ class Book:
         return self.grant(job_id, ("h1", 0), ("h2", 0), ("h3", 0))
 
     def end(self, id: str, token: list[int], outcome: str, **more: Any) -> str:
-        state: str = self.do(end_attempt(id, token, outcome, AT + 5, **more))["job_state"]
+        state: str = self.do(EndAttempt(id, token, outcome, at=AT + 5, **more))["job_state"]
         return state
 
     def job(self, job_id: str) -> dict[str, Any]:
@@ -112,11 +112,11 @@ def test_a_grant_names_as_many_members_as_the_job_has_and_keeps_apart_what_sprea
     with pytest.raises(WrongState, match="another number"):
         book.grant("a", ("h1", 0), ("h2", 0))
     with pytest.raises(WrongState, match="is a gang"):
-        book.do(grant_attempt("a", 1, "h1", 1, [0], 1, AT))
+        book.do(GrantAttempt("a", 1, "h1", 1, [0], 1, at=AT))
     book.submit("b", size=2, spread=True)
     with pytest.raises(WrongState, match="hosts of their own"):
         book.grant("b", ("h1", 0), ("h1", 1))
-    book.do(submit_jobs([job_record("alone")], AT))
+    book.do(SubmitJobs([job_record("alone")], at=AT))
     with pytest.raises(WrongState, match="another number"):
         book.grant("alone", ("h1", 0), ("h2", 0))
 
@@ -126,17 +126,17 @@ def test_a_member_on_a_host_that_has_started_again_or_of_an_old_term_stops_the_w
     book.submit("a")
     members = [{"host": f"h{number}", "incarnation": 1, "gpu_indexes": [0]} for number in (1, 2, 3)]
     with pytest.raises(StaleToken):
-        book.do(grant_gang("a", 1, members, PORTS, 7, AT))
-    book.do(register_host(host_record("h3", 2), AT))
+        book.do(GrantGang("a", 1, members, PORTS, 7, at=AT))
+    book.do(RegisterHost(host_record("h3", 2), at=AT))
     with pytest.raises(StaleIncarnation):
-        book.do(grant_gang("a", 1, members, PORTS, 1, AT))
+        book.do(GrantGang("a", 1, members, PORTS, 1, at=AT))
     assert not book.ledger.allocations
 
 
 def test_a_quota_counts_all_members() -> None:
     book = Book()
     limits = {"gpu_milli": 2_000}
-    book.do(set_quota("local", limits, "me", AT))
+    book.do(SetQuota("local", limits, "me", at=AT))
     with pytest.raises(QuotaExceeded, match="asks for more"):
         book.submit("never", size=3)
     book.submit("a", size=2)
@@ -151,7 +151,7 @@ def test_a_gang_succeeds_when_its_last_member_has() -> None:
     book = Book()
     token = book.granted("a")
     for rank in range(3):
-        book.do(start_attempt(f"a.1-{rank}", token, AT))
+        book.do(StartAttempt(f"a.1-{rank}", token, at=AT))
     assert book.job("a")["state"] == "running"
     assert book.end("a.1-2", token, "succeeded", cpu_s=1.0, max_rss_bytes=10) == "running"
     assert book.end("a.1-0", token, "succeeded", cpu_s=2.0, max_rss_bytes=30, result_bytes=7) == "running"
@@ -166,12 +166,12 @@ def test_the_first_member_that_fails_ends_the_attempt_and_all_are_tried_again() 
     book = Book()
     token = book.granted("a", retries_left=1)
     for rank in range(3):
-        book.do(start_attempt(f"a.1-{rank}", token, AT))
+        book.do(StartAttempt(f"a.1-{rank}", token, at=AT))
     assert book.end("a.1-1", token, "failed", exit_code=3, error={"code": "TaskFailed", "message": "left with 3"}) == (
         "running"
     )
     assert book.last("a")["ending"] == {"rank": 1, "at": AT + 5}
-    told = book.do(start_attempt("a.1-0", token, AT))
+    told = book.do(StartAttempt("a.1-0", token, at=AT))
     assert told["ending"]["rank"] == 1
     book.end("a.1-0", token, "cancelled", charge=False)
     assert book.end("a.1-2", token, "failed", exit_code=1) == "queued"
@@ -210,7 +210,7 @@ def test_what_a_member_held_that_ended_before_its_host_was_lost_is_given_back_as
     token = book.granted("a")
     book.end("a.1-2", token, "succeeded")
     assert "a.1-2" in book.ledger.allocations
-    lost = lose_host("h3", 1, book.ledger.hosts["h3"]["seen_index"], AT, [("a.1-2", token)], 1, AT + 60)
+    lost = LoseHost("h3", 1, book.ledger.hosts["h3"]["seen_index"], AT, [("a.1-2", token)], 1, at=AT + 60)
     book.do(lost)
     assert sorted(book.ledger.allocations) == ["a.1-0", "a.1-1"]
     assert book.last("a")["ending"] is None, "it had succeeded"
@@ -221,7 +221,7 @@ def test_what_a_member_held_that_ended_before_its_host_was_lost_is_given_back_as
 def test_cancelling_a_gang_ends_it_cancelled_whatever_its_members_say() -> None:
     book = Book()
     token = book.granted("a", retries_left=5)
-    book.do(cancel_job("a", "me", AT))
+    book.do(CancelJob("a", "me", at=AT))
     book.end("a.1-0", token, "failed")
     book.end("a.1-1", token, "cancelled", charge=False)
     assert book.end("a.1-2", token, "lost", charge=False) == "cancelled"
@@ -231,30 +231,30 @@ def test_cancelling_a_gang_ends_it_cancelled_whatever_its_members_say() -> None:
 def test_a_gang_is_preempted_whole_and_waits_again() -> None:
     book = Book()
     token = book.granted("a")
-    book.do(preempt_attempt("a.1", token, 1.0, "b", 1, AT))
+    book.do(PreemptAttempt("a.1", token, 1.0, "b", 1, at=AT))
     book.end("a.1-0", token, "failed")
     book.end("a.1-1", token, "preempted", charge=False)
     assert book.end("a.1-2", token, "succeeded") == "queued"
     assert (book.last("a")["state"], book.job("a")["preemptions"]) == ("preempted", 1)
     with pytest.raises(WrongState, match="is over"):
-        book.do(preempt_attempt("a.1", token, 1.0, "b", 1, AT))
+        book.do(PreemptAttempt("a.1", token, 1.0, "b", 1, at=AT))
 
 
 def test_an_end_that_is_told_twice_is_no_news_and_a_stale_one_is_refused() -> None:
     book = Book()
     token = book.granted("a")
-    assert not book.do(end_attempt("a.1-0", token, "succeeded", AT))["already"]
-    assert book.do(end_attempt("a.1-0", token, "failed", AT))["already"]
+    assert not book.do(EndAttempt("a.1-0", token, "succeeded", at=AT))["already"]
+    assert book.do(EndAttempt("a.1-0", token, "failed", at=AT))["already"]
     assert book.last("a")["ending"] is None
     with pytest.raises(StaleToken):
-        book.do(end_attempt("a.1-1", [1, 1], "failed", AT))
+        book.do(EndAttempt("a.1-1", [1, 1], "failed", at=AT))
     for wrong in ("a.1-3", "a.1-x", "a.2-0"):
         with pytest.raises(WrongState, match="there is no attempt"):
-            book.do(end_attempt(wrong, token, "failed", AT))
+            book.do(EndAttempt(wrong, token, "failed", at=AT))
     with pytest.raises(WrongState, match="name one member"):
-        book.do(end_attempt("a.1", token, "failed", AT))
+        book.do(EndAttempt("a.1", token, "failed", at=AT))
     with pytest.raises(WrongState, match="is over"):
-        book.do(start_attempt("a.1-0", token, AT))
+        book.do(StartAttempt("a.1-0", token, at=AT))
 
 
 def test_gangs_whose_first_member_is_on_one_host_never_share_a_port() -> None:
@@ -271,7 +271,7 @@ def test_gangs_whose_first_member_is_on_one_host_never_share_a_port() -> None:
     book.submit("d", size=2, spread=True)
     token = book.grant("d", ("h1", 0), ("h2", 0))
     assert token
-    book.do(register_host(host_record("h1", gpus=3), AT))
+    book.do(RegisterHost(host_record("h1", gpus=3), at=AT))
     with pytest.raises(WrongState, match="no port is free"):
         book.grant("c", ("h1", 2), ("h3", 0))
 
@@ -280,7 +280,7 @@ def test_members_meet_at_the_address_of_rank_0_or_on_loopback_when_they_share_a_
     book = Book()
     for number in (1, 2):
         addresses = {"raft": f"10.0.0.{number}:7402", "calls": f"10.0.0.{number}:7401"}
-        book.do(add_member(f"h{number}", addresses, "ab" * 32, AT))
+        book.do(AddMember(f"h{number}", addresses, "ab" * 32, at=AT))
     book.submit("a", size=2)
     book.grant("a", ("h2", 0), ("h1", 0))
     assert book.last("a")["rendezvous"]["address"] == "10.0.0.2"
@@ -293,7 +293,7 @@ def test_members_meet_at_the_address_of_rank_0_or_on_loopback_when_they_share_a_
 @pytest.mark.parametrize("wrong", [{"gang": 1}, {"gang": 257}, {"gang": "2"}, {"gang": 2, "spread": 1}])
 def test_a_gang_of_a_size_that_is_none_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
-        Book().do(submit_jobs([job_record("a", resources=wrong)], AT))
+        Book().do(SubmitJobs([job_record("a", resources=wrong)], at=AT))
 
 
 def test_ids_of_members_lead_back_to_their_attempts_whatever_the_job_is_called() -> None:

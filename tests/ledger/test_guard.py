@@ -9,21 +9,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from actorgrid.actors.ledger.commands import (
-    cancel_job,
-    decode_entry,
-    encode_entry,
-    end_attempt,
-    fail_job,
-    grant_attempt,
-    grant_gang,
-    grant_lease,
-    new_term,
-    preempt_attempt,
-    register_host,
-    release_lease,
-    start_attempt,
-    submit_jobs,
+    CancelJob,
+    EndAttempt,
+    FailJob,
+    GrantAttempt,
+    GrantGang,
+    GrantLease,
+    NewTerm,
+    PreemptAttempt,
+    RegisterHost,
+    ReleaseLease,
+    StartAttempt,
+    SubmitJobs,
 )
+from actorgrid.actors.ledger.entry_codec import decode_entry, encode_entry
 from actorgrid.actors.ledger.snapshot import decode
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables.jobs import FINAL
@@ -57,9 +56,9 @@ class Guard(RuleBasedStateMachine):
         self.restored: Ledger | None = None
         self.seq = 0
         self.tokens: dict[str, list[int]] = {}
-        self.do(new_term(1, AT))
+        self.do(NewTerm(1, at=AT))
         for host_id in ("h1", "h2"):
-            self.do(register_host(host_record(host_id), AT))
+            self.do(RegisterHost(host_record(host_id), at=AT))
 
     def do(self, command: dict[str, Any], session: str = "s", seq: int | None = None) -> dict[str, Any] | None:
         if seq is None:
@@ -78,7 +77,7 @@ class Guard(RuleBasedStateMachine):
     @rule(job_id=JOBS, resources=amounts(), size=st.integers(2, 3), spread=st.booleans(), retries=SMALL)
     def submit_gang(self, job_id: str, resources: dict[str, Any], size: int, spread: bool, retries: int) -> None:
         gang = {**resources, "gang": size, "spread": spread}
-        self.do(submit_jobs([job_record(job_id, resources=gang, retries_left=retries)], AT))
+        self.do(SubmitJobs([job_record(job_id, resources=gang, retries_left=retries)], at=AT))
 
     @rule(data=st.data(), right=st.booleans(), number=SMALL, incarnation=SMALL, hosts=st.lists(HOSTS, max_size=4))
     def grant_gang(self, data: st.DataObject, right: bool, number: int, incarnation: int, hosts: list[str]) -> None:
@@ -98,7 +97,7 @@ class Guard(RuleBasedStateMachine):
             {"host": host, "incarnation": each, "gpu_indexes": list(indexes)}
             for host, each, indexes in zip(hosts, incarnations, gpus, strict=True)
         ]
-        given_out = self.do(grant_gang(job_id, number, members, PORTS, self.ledger.term, AT))
+        given_out = self.do(GrantGang(job_id, number, members, PORTS, self.ledger.term, at=AT))
         fresh = self.ledger.allocations.keys() - before
         if given_out is None or "token" not in given_out:
             assert not fresh, "a gang that was refused holds something"
@@ -110,7 +109,7 @@ class Guard(RuleBasedStateMachine):
     def submit(self, job_id: str, resources: dict[str, Any], retries: int, depends: list[str], more: str) -> None:
         jobs = [job_record(job_id, resources=resources, retries_left=retries, depends_on=depends)]
         jobs.append(job_record(more, resources=resources))
-        self.do(submit_jobs(jobs, AT))
+        self.do(SubmitJobs(jobs, at=AT))
 
     @rule(job_id=JOBS, right=st.booleans(), number=SMALL, host=HOSTS, incarnation=SMALL, gpus=INDEXES, term=SMALL)
     def grant(
@@ -121,7 +120,7 @@ class Guard(RuleBasedStateMachine):
             number = job["attempts"][-1]["number"] + 1 if job["attempts"] else 1
             incarnation, term = self.ledger.hosts[host]["incarnation"], self.ledger.term
             gpus = list(range(job["resources"]["gpu_count"]))
-        given_out = self.do(grant_attempt(job_id, number, host, incarnation, gpus, term, AT))
+        given_out = self.do(GrantAttempt(job_id, number, host, incarnation, gpus, term, at=AT))
         if given_out is not None and "token" in given_out:
             assert all(given_out["token"] > token for token in self.tokens.values())
             self.tokens[f"{job_id}.{number}"] = given_out["token"]
@@ -129,11 +128,11 @@ class Guard(RuleBasedStateMachine):
     @rule(lease_id=LEASES, host=HOSTS, gpus=INDEXES, resources=amounts())
     def lease(self, lease_id: str, host: str, gpus: list[int], resources: dict[str, Any]) -> None:
         incarnation, term = self.ledger.hosts[host]["incarnation"], self.ledger.term
-        self.do(grant_lease(lease_id, "S", host, incarnation, gpus, resources, "general", {}, term, AT))
+        self.do(GrantLease(lease_id, "S", host, incarnation, gpus, resources, pool="general", env={}, term=term, at=AT))
 
     @rule(lease_id=LEASES)
     def release(self, lease_id: str) -> None:
-        self.do(release_lease(lease_id, AT))
+        self.do(ReleaseLease(lease_id, at=AT))
 
     @precondition(lambda self: self.tokens)
     @rule(
@@ -145,36 +144,36 @@ class Guard(RuleBasedStateMachine):
     def end(self, data: st.DataObject, stale: bool, outcome: str, charge: bool) -> None:
         attempt_id = data.draw(st.sampled_from(sorted(self.tokens)))
         token = [1, 1] if stale else self.tokens[attempt_id]
-        self.do(end_attempt(attempt_id, token, outcome, AT, charge=charge))
+        self.do(EndAttempt(attempt_id, token, outcome, at=AT, charge=charge))
 
     @precondition(lambda self: self.tokens)
     @rule(data=st.data())
     def start(self, data: st.DataObject) -> None:
         attempt_id = data.draw(st.sampled_from(sorted(self.tokens)))
-        self.do(start_attempt(attempt_id, self.tokens[attempt_id], AT))
+        self.do(StartAttempt(attempt_id, self.tokens[attempt_id], at=AT))
 
     @precondition(lambda self: self.tokens)
     @rule(data=st.data(), stale=st.booleans(), old_term=st.booleans(), for_job=JOBS)
     def preempt(self, data: st.DataObject, stale: bool, old_term: bool, for_job: str) -> None:
         attempt_id = data.draw(st.sampled_from(sorted(self.tokens)))
         token = [1, 1] if stale else self.tokens[attempt_id]
-        self.do(preempt_attempt(attempt_id, token, 1.0, for_job, self.ledger.term - old_term, AT))
+        self.do(PreemptAttempt(attempt_id, token, 1.0, for_job, self.ledger.term - old_term, at=AT))
 
     @rule(job_id=JOBS)
     def cancel(self, job_id: str) -> None:
-        self.do(cancel_job(job_id, "me", AT))
+        self.do(CancelJob(job_id, "me", at=AT))
 
     @rule(job_id=JOBS)
     def fail(self, job_id: str) -> None:
-        self.do(fail_job(job_id, {"code": "TooManyGpus"}, AT))
+        self.do(FailJob(job_id, {"code": "TooManyGpus"}, at=AT))
 
     @rule(host=HOSTS, incarnation=SMALL)
     def restart_host(self, host: str, incarnation: int) -> None:
-        self.do(register_host(host_record(host, incarnation), AT))
+        self.do(RegisterHost(host_record(host, incarnation), at=AT))
 
     @rule()
     def change_term(self) -> None:
-        self.do(new_term(self.ledger.term + 1, AT))
+        self.do(NewTerm(self.ledger.term + 1, at=AT))
 
     @rule()
     def repeat_the_last(self) -> None:

@@ -9,15 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorgrid.actors.consensus.lock_expiry import LockExpiry
-from actorgrid.actors.ledger.commands import (
-    acquire_lock,
-    break_lock,
-    expire_lock,
-    leave_line,
-    new_term,
-    release_lock,
-    renew_lock,
-)
+from actorgrid.actors.ledger.commands import AcquireLock, BreakLock, ExpireLock, NewTerm, ReleaseLock, RenewLock
 from actorgrid.actors.ledger.snapshot import decode, encode
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables import locks as locks_module
@@ -27,7 +19,7 @@ from tests.ledger.test_state import Book
 
 
 def acquire(book: Book, owner: str, name: str = "deploy", **more: Any) -> dict[str, Any]:
-    return book.do(acquire_lock(name, owner, 10.0, AT, **more))
+    return book.do(AcquireLock(name, owner, 10.0, at=AT, **more))
 
 
 def holders(book: Book, name: str = "deploy") -> list[str]:
@@ -58,7 +50,7 @@ def test_asking_again_gives_the_same_answer_and_is_a_sign_of_life() -> None:
     again = acquire(book, "a")
     assert again == {**first, "renewals": 1}
     assert book.outcome.events == ()
-    assert book.do(expire_lock("deploy", "a", 0, 1, AT)) == {"expired": False}
+    assert book.do(ExpireLock("deploy", "a", 0, 1, at=AT)) == {"expired": False}
     place = acquire(book, "b", wait=True)
     acquire(book, "c", wait=True)
     assert acquire(book, "b", wait=True) == {**place, "renewals": 1}
@@ -72,24 +64,24 @@ def test_a_held_lock_refuses_or_lets_wait_in_order_and_each_holder_has_a_higher_
         acquire(book, "b")
     assert "a of local" in refused.value.found
     assert [acquire(book, owner, wait=True)["position"] for owner in "bcd"] == [1, 2, 3]
-    book.do(release_lock("deploy", "c", AT))  # one in the middle leaves the line
+    book.do(ReleaseLock("deploy", "c", at=AT))  # one in the middle leaves the line
     for owner in "abd":
         assert holder(book) == owner
-        book.do(release_lock("deploy", owner, AT))
+        book.do(ReleaseLock("deploy", owner, at=AT))
         if holder(book) is not None:
             tokens.append(book.ledger.locks["deploy"]["holders"][0]["token"])
     assert tokens == sorted(tokens)
     assert len({tuple(token) for token in tokens}) == 3
     assert book.ledger.locks == {}
-    assert book.do(release_lock("deploy", "d", AT)) == {"released": False}
+    assert book.do(ReleaseLock("deploy", "d", at=AT)) == {"released": False}
 
 
 def test_an_old_token_neither_renews_nor_releases() -> None:
     book = Book()
     old = acquire(book, "a")["token"]
-    book.do(release_lock("deploy", "a", AT))
+    book.do(ReleaseLock("deploy", "a", at=AT))
     acquire(book, "a")
-    for command in (renew_lock("deploy", "a", AT, old), release_lock("deploy", "a", AT, old)):
+    for command in (RenewLock("deploy", "a", at=AT, token=old), ReleaseLock("deploy", "a", at=AT, token=old)):
         with pytest.raises(StaleToken):
             book.do(command)
     assert holder(book) == "a"
@@ -99,19 +91,19 @@ def test_who_lost_the_lock_is_told_so_when_it_renews() -> None:
     book = Book()
     token = acquire(book, "a")["token"]
     acquire(book, "b", wait=True)
-    assert book.do(expire_lock("deploy", "a", 0, 1, AT)) == {"expired": True}
+    assert book.do(ExpireLock("deploy", "a", 0, 1, at=AT)) == {"expired": True}
     assert holder(book) == "b"
     with pytest.raises(LockLost) as lost:
-        book.do(renew_lock("deploy", "a", AT, token))
+        book.do(RenewLock("deploy", "a", at=AT, token=token))
     assert "b of local has it" in lost.value.found
-    assert book.do(renew_lock("deploy", "b", AT))["held"] is True
+    assert book.do(RenewLock("deploy", "b", at=AT))["held"] is True
 
 
 def test_an_expiry_that_a_renewal_overtook_does_nothing() -> None:
     book = Book()
     acquire(book, "a")
-    book.do(renew_lock("deploy", "a", AT))
-    assert book.do(expire_lock("deploy", "a", 0, 1, AT)) == {"expired": False}
+    book.do(RenewLock("deploy", "a", at=AT))
+    assert book.do(ExpireLock("deploy", "a", 0, 1, at=AT)) == {"expired": False}
     assert holder(book) == "a"
 
 
@@ -119,17 +111,17 @@ def test_a_waiter_that_became_the_holder_is_not_expired_by_what_was_seen_of_the_
     book = Book()
     acquire(book, "a")
     acquire(book, "b", wait=True)
-    book.do(release_lock("deploy", "a", AT))
-    assert book.do(expire_lock("deploy", "b", 0, 1, AT)) == {"expired": False}
+    book.do(ReleaseLock("deploy", "a", at=AT))
+    assert book.do(ExpireLock("deploy", "b", 0, 1, at=AT)) == {"expired": False}
     assert holder(book) == "b"
 
 
 def test_an_expiry_of_an_earlier_leader_is_refused() -> None:
     book = Book()
     acquire(book, "a")
-    book.do(new_term(2, AT))
+    book.do(NewTerm(2, at=AT))
     with pytest.raises(StaleToken):
-        book.do(expire_lock("deploy", "a", 0, 1, AT))
+        book.do(ExpireLock("deploy", "a", 0, 1, at=AT))
     assert holder(book) == "a"
 
 
@@ -161,7 +153,7 @@ def test_the_bounds_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_malformed_requests_name_the_field(fields: dict[str, Any]) -> None:
     with pytest.raises(BadRequest, match=next(iter(fields))):
-        Book().do({**acquire_lock("deploy", "a", 10.0, AT), **fields})
+        Book().do({**AcquireLock("deploy", "a", 10.0, at=AT).to_plain(), **fields})
 
 
 def test_locks_and_their_lines_survive_a_snapshot() -> None:
@@ -191,15 +183,15 @@ class Keeper:
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds
         for name, owner, renewals in self.expiry.due(self.now_s):
-            self.do(expire_lock(name, owner, renewals, 1, AT))
+            self.do(ExpireLock(name, owner, renewals, 1, at=AT))
 
 
 def test_a_lease_ends_after_its_time_and_a_margin_unless_it_is_renewed() -> None:
     keeper = Keeper()
-    keeper.do(acquire_lock("deploy", "a", 10.0, AT))
+    keeper.do(AcquireLock("deploy", "a", 10.0, at=AT))
     keeper.pass_time(10.0)
     assert holder(keeper.book) == "a"
-    keeper.do(renew_lock("deploy", "a", AT))
+    keeper.do(RenewLock("deploy", "a", at=AT))
     keeper.pass_time(11.0)
     assert holder(keeper.book) == "a"
     keeper.pass_time(0.3)
@@ -209,19 +201,19 @@ def test_a_lease_ends_after_its_time_and_a_margin_unless_it_is_renewed() -> None
 
 def test_a_waiter_who_is_gone_does_not_get_the_lock() -> None:
     keeper = Keeper()
-    keeper.do(acquire_lock("deploy", "a", 100.0, AT))
-    keeper.do(acquire_lock("deploy", "gone", 1.0, AT, wait=True))
-    keeper.do(acquire_lock("deploy", "there", 100.0, AT, wait=True))
+    keeper.do(AcquireLock("deploy", "a", 100.0, at=AT))
+    keeper.do(AcquireLock("deploy", "gone", 1.0, at=AT, wait=True))
+    keeper.do(AcquireLock("deploy", "there", 100.0, at=AT, wait=True))
     keeper.pass_time(5.0)
     assert waiters(keeper.book) == ["gone", "there"]  # its host may be about to come back
     keeper.pass_time(1.0)
-    keeper.do(release_lock("deploy", "a", AT))
+    keeper.do(ReleaseLock("deploy", "a", at=AT))
     assert holder(keeper.book) == "there"
 
 
 def test_a_new_leader_starts_every_lease_anew() -> None:
     keeper = Keeper()
-    keeper.do(acquire_lock("deploy", "a", 10.0, AT))
+    keeper.do(AcquireLock("deploy", "a", 10.0, at=AT))
     keeper.now_s = 9.0
     keeper.expiry.lead(keeper.book.ledger.locks, keeper.now_s)
     keeper.pass_time(10.0)
@@ -232,7 +224,7 @@ def test_a_new_leader_starts_every_lease_anew() -> None:
 
 def test_an_expiry_that_got_lost_is_asked_for_again() -> None:
     keeper = Keeper()
-    keeper.do(acquire_lock("deploy", "a", 1.0, AT))
+    keeper.do(AcquireLock("deploy", "a", 1.0, at=AT))
     assert keeper.expiry.due(5.0) == [("deploy", "a", 0)]
     assert keeper.expiry.due(5.1) == []
     assert keeper.expiry.due(5.3) == [("deploy", "a", 0)]
@@ -250,7 +242,7 @@ def test_as_many_hold_it_as_it_has_slots_each_with_a_token_of_its_own() -> None:
     assert "a of local and 2 more have it, 0 wait" in refused.value.found
     assert acquire(book, "d", slots=3, wait=True)["position"] == 1
     assert acquire(book, "e", slots=3, wait=True)["position"] == 2
-    book.do(release_lock("deploy", "b", AT, tokens[1]))
+    book.do(ReleaseLock("deploy", "b", at=AT, token=tokens[1]))
     assert (holders(book), waiters(book)) == (["a", "c", "d"], ["e"])
     assert book.ledger.locks["deploy"]["holders"][-1]["token"] > tokens[-1]
     assert [event.state for event in book.outcome.events] == ["released, granted"]
@@ -263,18 +255,18 @@ def test_another_number_of_slots_is_refused_while_anybody_has_it() -> None:
         with pytest.raises(LockSlotsDiffer) as refused:
             acquire(book, owner, slots=3, wait=wait)
     assert refused.value.asked == "3" and refused.value.found.startswith("2, a of local has it")
-    book.do(release_lock("deploy", "a", AT))
+    book.do(ReleaseLock("deploy", "a", at=AT))
     assert acquire(book, "b", slots=3)["slots"] == 3
 
 
 def test_one_holder_of_several_is_expired_and_the_others_stay() -> None:
     keeper = Keeper()
     for owner in "ab":
-        keeper.do(acquire_lock("deploy", owner, 10.0, AT, slots=2))
-    keeper.do(acquire_lock("deploy", "c", 10.0, AT, slots=2, wait=True))
+        keeper.do(AcquireLock("deploy", owner, 10.0, at=AT, slots=2))
+    keeper.do(AcquireLock("deploy", "c", 10.0, at=AT, slots=2, wait=True))
     keeper.pass_time(9.0)
     for owner in "bc":
-        keeper.do(renew_lock("deploy", owner, AT))
+        keeper.do(RenewLock("deploy", owner, at=AT))
     keeper.pass_time(3.0)
     assert holders(keeper.book) == ["b", "c"]
 
@@ -284,8 +276,8 @@ def test_who_leaves_for_one_that_seems_gone_does_nothing_to_one_that_came_back()
     acquire(book, "a")
     seen = acquire(book, "b", wait=True)["renewals"]
     acquire(book, "b", wait=True)  # by another door
-    assert book.do(leave_line("deploy", "b", AT, renewals=seen)) == {"released": False}
-    assert book.do(leave_line("deploy", "b", AT, renewals=seen + 1)) == {"released": True}
+    assert book.do(ReleaseLock("deploy", "b", at=AT, renewals=seen)) == {"released": False}
+    assert book.do(ReleaseLock("deploy", "b", at=AT, renewals=seen + 1)) == {"released": True}
     assert waiters(book) == []
 
 
@@ -294,7 +286,7 @@ def ask(book: Book, owner: str, *request: Any, **more: Any) -> dict[str, Any]:
 
 
 def clean_up(book: Book, owner: str, *request: Any) -> bool:
-    return bool(book.do(leave_line("deploy", owner, AT, request=request))["released"])
+    return bool(book.do(ReleaseLock("deploy", owner, at=AT, request=request))["released"])
 
 
 def test_what_a_request_was_given_is_taken_back_under_its_name_alone() -> None:
@@ -348,8 +340,8 @@ def test_a_late_request_does_not_give_what_its_successor_holds_a_name() -> None:
 def test_an_owner_that_renews_by_itself_knows_what_it_has() -> None:
     book = Book()
     ask(book, "a", 1, "x")
-    book.do(renew_lock("deploy", "a", AT, request=(1, "x")))  # by the host where it waits
-    book.do(renew_lock("deploy", "a", AT))
+    book.do(RenewLock("deploy", "a", at=AT, request=(1, "x")))  # by the host where it waits
+    book.do(RenewLock("deploy", "a", at=AT))
     assert not clean_up(book, "a", 1, "x")
 
 
@@ -359,8 +351,8 @@ def test_the_host_of_an_earlier_request_does_not_keep_the_place_of_a_later_one()
     ask(book, "b", 1, "x")
     ask(book, "b", 2, "y")
     with pytest.raises(LockLost, match="asked for lock deploy again"):
-        book.do(renew_lock("deploy", "b", AT, request=(1, "x")))
-    assert book.do(renew_lock("deploy", "b", AT, request=(2, "y")))["position"] == 1
+        book.do(RenewLock("deploy", "b", at=AT, request=(1, "x")))
+    assert book.do(RenewLock("deploy", "b", at=AT, request=(2, "y")))["position"] == 1
 
 
 def test_records_of_versions_without_requests_stay_as_they_were() -> None:
@@ -368,31 +360,32 @@ def test_records_of_versions_without_requests_stay_as_they_were() -> None:
     acquire(book, "a")
     ask(book, "a", 1, "x")
     assert "request" not in book.ledger.locks["deploy"]["holders"][0] and not clean_up(book, "a", 1, "x")
-    command = acquire_lock("deploy", "a", 10.0, AT)
-    assert (command["v"], acquire_lock("deploy", "a", 10.0, AT, request=(1, "x"))["v"]) == (1, 2)
+    command = AcquireLock("deploy", "a", 10.0, at=AT)
+    asked = AcquireLock("deploy", "a", 10.0, at=AT, request=[1, "x"])
+    assert (command.to_plain()["v"], asked.to_plain()["v"]) == (1, 2)
     for wrong in ({"request": [1]}, {"request": [1, ""]}, {"request": [-1, "x"]}, {"request": "x"}):
         with pytest.raises(BadRequest):
-            Book().do({**acquire_lock("deploy", "a", 10.0, AT, request=(1, "x")), **wrong})
+            Book().do({**AcquireLock("deploy", "a", 10.0, at=AT, request=(1, "x")).to_plain(), **wrong})
 
 
 def test_a_broken_lock_goes_to_the_next_and_says_who_broke_it() -> None:
     book = Book()
     token = acquire(book, "a")["token"]
     acquire(book, "b", wait=True)
-    assert book.do(break_lock("deploy", "a", "ann", AT)) == {"broken": True}
+    assert book.do(BreakLock("deploy", "a", "ann", at=AT)) == {"broken": True}
     assert [event.state for event in book.outcome.events] == ["broken by ann, granted"]
     assert book.outcome.changes[-1] == ("lock_break", "deploy", {"owner": "a", "by": "ann"})
     assert holder(book) == "b"
     with pytest.raises(LockLost):
-        book.do(renew_lock("deploy", "a", AT, token))
-    assert book.do(break_lock("deploy", "a", "ann", AT)) == {"broken": False}
+        book.do(RenewLock("deploy", "a", at=AT, token=token))
+    assert book.do(BreakLock("deploy", "a", "ann", at=AT)) == {"broken": False}
     assert book.outcome.changes == ()
     assert Ledger.restore(book.ledger.snapshot()).digest() == book.ledger.digest()
 
 
 def test_an_entry_of_an_earlier_version_asks_for_one_slot() -> None:
     book = Book()
-    command = acquire_lock("deploy", "a", 10.0, AT)
+    command = AcquireLock("deploy", "a", 10.0, at=AT).to_plain()
     del command["slots"]
     assert book.do(command)["slots"] == 1
 
@@ -449,7 +442,7 @@ def test_a_semaphore_is_the_first_so_many_of_a_line(steps: list[tuple[str, str, 
         if what in ("acquire", "wait"):
             full = len(model.line) >= model.slots
             try:
-                answer = book.do(acquire_lock(name, owner, 5.0, AT, wait=what == "wait", slots=model.slots))
+                answer = book.do(AcquireLock(name, owner, 5.0, at=AT, wait=what == "wait", slots=model.slots))
             except LockHeld:
                 assert full and not present and what == "acquire"
             else:
@@ -460,7 +453,7 @@ def test_a_semaphore_is_the_first_so_many_of_a_line(steps: list[tuple[str, str, 
                 assert answer["position"] == max(0, model.line.index(owner) + 1 - model.slots)
         elif what == "renew":
             try:
-                assert book.do(renew_lock(name, owner, AT))["held"] == held
+                assert book.do(RenewLock(name, owner, at=AT))["held"] == held
             except LockLost:
                 assert not present
         elif what == "restore":
@@ -479,10 +472,10 @@ def test_a_semaphore_is_the_first_so_many_of_a_line(steps: list[tuple[str, str, 
             )
             due = entry is not None and (what in ("release", "break") or entry["renewals"] == renewals)
             make = {
-                "release": lambda name=name, owner=owner: release_lock(name, owner, AT),
-                "break": lambda name=name, owner=owner: break_lock(name, owner, "ann", AT),
-                "leave": lambda name=name, owner=owner, seen=renewals: leave_line(name, owner, AT, renewals=seen),
-                "expire": lambda name=name, owner=owner, seen=renewals: expire_lock(name, owner, seen, 1, AT),
+                "release": lambda name=name, owner=owner: ReleaseLock(name, owner, at=AT),
+                "break": lambda name=name, owner=owner: BreakLock(name, owner, "ann", at=AT),
+                "leave": lambda name=name, owner=owner, seen=renewals: ReleaseLock(name, owner, at=AT, renewals=seen),
+                "expire": lambda name=name, owner=owner, seen=renewals: ExpireLock(name, owner, seen, 1, at=AT),
             }[what]
             assert list(book.do(make()).values()) == [due]
             if due:
@@ -499,5 +492,5 @@ def test_a_field_that_came_later_is_no_field_of_an_entry_of_before() -> None:
     """Older hosts have carried it out without it, whatever it holds."""
     for request in ([1, "x"], "anything"):
         book = Book()
-        book.do({**acquire_lock("deploy", "a", 10.0, AT), "request": request})
+        book.do({**AcquireLock("deploy", "a", 10.0, at=AT).to_plain(), "request": request})
         assert "request" not in book.ledger.locks["deploy"]["holders"][0]

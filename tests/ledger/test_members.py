@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actorgrid.actors.consensus.electorate_policy import next_step, voters_wanted
-from actorgrid.actors.ledger.commands import add_member, change_member, found_cluster, remove_member
+from actorgrid.actors.ledger.commands import AddMember, ChangeMember, FoundCluster, RemoveMember
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.configuration import Configuration
 from actorgrid.actors.raft.messages import ConfState
@@ -23,50 +23,50 @@ ADDRESSES = {"raft": "10.0.0.1:7402", "calls": "10.0.0.1:7401", "http": "10.0.0.
 
 def cluster(*hosts: str) -> Book:
     book = Book()
-    book.do(found_cluster("c1", hosts[0], ADDRESSES, "aa", AT))
+    book.do(FoundCluster("c1", hosts[0], ADDRESSES, "aa", at=AT))
     for host in hosts[1:]:
-        book.do(add_member(host, ADDRESSES, "bb", AT))
+        book.do(AddMember(host, ADDRESSES, "bb", at=AT))
     return book
 
 
 def test_a_host_gets_a_node_number_that_nobody_had_before() -> None:
     book = cluster("a", "b")
     assert [record["node"] for record in book.ledger.members.values()] == [1, 2]
-    book.do(remove_member("b", "me", AT))
-    assert book.do(add_member("b", ADDRESSES, "cc", AT)) == {"host_id": "b", "node": 3, "cluster_id": "c1"}
+    book.do(RemoveMember("b", "me", at=AT))
+    assert book.do(AddMember("b", ADDRESSES, "cc", at=AT)) == {"host_id": "b", "node": 3, "cluster_id": "c1"}
     assert Ledger.restore(book.ledger.snapshot()).members == book.ledger.members
     restored = Book()
     restored.ledger = Ledger.restore(book.ledger.snapshot())
-    assert restored.do(add_member("c", ADDRESSES, "dd", AT))["node"] == 4
+    assert restored.do(AddMember("c", ADDRESSES, "dd", at=AT))["node"] == 4
 
 
 def test_a_ledger_is_founded_once_and_a_member_added_once() -> None:
     book = cluster("a")
     with pytest.raises(WrongState, match="cluster's already"):
-        book.do(found_cluster("c2", "a", ADDRESSES, "aa", AT))
+        book.do(FoundCluster("c2", "a", ADDRESSES, "aa", at=AT))
     with pytest.raises(WrongState, match="member already"):
-        book.do(add_member("a", ADDRESSES, "aa", AT))
+        book.do(AddMember("a", ADDRESSES, "aa", at=AT))
 
 
 def test_a_member_may_change_and_keeps_its_latest_certificates() -> None:
     book = cluster("a")
     for number in range(10):
-        book.do(change_member("a", AT, fingerprint=f"f{number}", version="2"))
+        book.do(ChangeMember("a", at=AT, fingerprint=f"f{number}", version="2"))
     record = book.ledger.members["a"]
     assert record["fingerprints"] == [f"f{number}" for number in range(2, 10)]
-    book.do(change_member("a", AT, version="2"))
+    book.do(ChangeMember("a", at=AT, version="2"))
     assert book.outcome.changes == ()
     with pytest.raises(NotFound) as refused:
-        book.do(change_member("A", AT))
+        book.do(ChangeMember("A", at=AT))
     assert refused.value.hint
 
 
 def test_the_last_that_may_vote_is_not_removed() -> None:
     book = cluster("a", "b")
-    book.do(change_member("b", AT, votes=False))
+    book.do(ChangeMember("b", at=AT, votes=False))
     with pytest.raises(WrongState, match="last that may vote"):
-        book.do(remove_member("a", "me", AT))
-    book.do(remove_member("b", "me", AT))
+        book.do(RemoveMember("a", "me", at=AT))
+    book.do(RemoveMember("b", "me", at=AT))
 
 
 class Cluster:

@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.ledger.commands import (
-    cancel_job,
-    end_attempt,
-    grant_lease,
-    new_term,
-    preempt_attempt,
-    start_attempt,
-)
+from actorgrid.actors.ledger.commands import CancelJob, EndAttempt, GrantLease, NewTerm, PreemptAttempt, StartAttempt
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables.preemption import PREEMPTIONS_MAX
 from actorgrid.errors import BadRequest, StaleToken, WrongState
@@ -23,14 +16,14 @@ from tests.ledger.test_state import Book
 
 def ask(book: Book, attempt_id: str, token: list[int], **more: Any) -> bool:
     fields = {"grace_s": 3.0, "for_job": "b", "term": 1, "at": AT + 1, **more}
-    return not book.do(preempt_attempt(attempt_id, token, **fields))["already"]
+    return not book.do(PreemptAttempt(attempt_id, token, **fields))["already"]
 
 
 def running(book: Book, job_id: str = "a", number: int = 1, **more: Any) -> list[int]:
     if number == 1:
         book.submit(job_id, **more)
     token = book.grant(job_id, number)
-    book.do(start_attempt(f"{job_id}.{number}", token, AT))
+    book.do(StartAttempt(f"{job_id}.{number}", token, at=AT))
     return token
 
 
@@ -52,7 +45,7 @@ def test_a_preempted_job_waits_again_at_once_and_pays_no_retry() -> None:
     token = running(book, retries_left=1)
     ordinal, index = book.job("a")["ordinal"], book.job("a")["submitted_index"]
     ask(book, "a.1", token)
-    command = end_attempt("a.1", token, "preempted", AT + 2, retry_at=AT + 60)
+    command = EndAttempt("a.1", token, "preempted", at=AT + 2, retry_at=AT + 60)
     assert book.do(command) == {"already": False, "job_state": "queued"}
     job = book.job("a")
     assert (job["state"], job["preemptions"], job["retries_left"], job["not_before"]) == ("queued", 1, 1, AT + 2)
@@ -74,7 +67,7 @@ def test_an_attempt_that_ends_otherwise_meanwhile_ends_so(outcome: str, state: s
     book = Book()
     token = running(book)
     ask(book, "a.1", token)
-    assert book.do(end_attempt("a.1", token, outcome, AT + 2))["job_state"] == state
+    assert book.do(EndAttempt("a.1", token, outcome, at=AT + 2))["job_state"] == state
     assert book.job("a")["preemptions"] == 0
 
 
@@ -82,8 +75,8 @@ def test_a_job_cancelled_while_it_is_being_stopped_does_not_run_again() -> None:
     book = Book()
     token = running(book)
     ask(book, "a.1", token)
-    book.do(cancel_job("a", "me", AT + 1))
-    assert book.do(end_attempt("a.1", token, "preempted", AT + 2))["job_state"] == "cancelled"
+    book.do(CancelJob("a", "me", at=AT + 1))
+    assert book.do(EndAttempt("a.1", token, "preempted", at=AT + 2))["job_state"] == "cancelled"
 
 
 def test_who_is_not_to_be_asked_is_refused_and_nothing_changes() -> None:
@@ -106,7 +99,7 @@ def test_who_is_not_to_be_asked_is_refused_and_nothing_changes() -> None:
     book.ledger.index -= 6
     assert book.ledger.snapshot() == before
     book.ledger.index += 6
-    book.do(end_attempt("a.1", token, "succeeded", AT))
+    book.do(EndAttempt("a.1", token, "succeeded", at=AT))
     with pytest.raises(WrongState, match="is over"):
         ask(book, "a.1", token)
 
@@ -114,7 +107,7 @@ def test_who_is_not_to_be_asked_is_refused_and_nothing_changes() -> None:
 def test_what_was_decided_before_a_change_of_leadership_is_refused() -> None:
     book = Book()
     token = running(book)
-    book.do(new_term(2, AT))
+    book.do(NewTerm(2, at=AT))
     with pytest.raises(StaleToken):
         ask(book, "a.1", token)
     assert ask(book, "a.1", token, term=2)
@@ -123,7 +116,9 @@ def test_what_was_decided_before_a_change_of_leadership_is_refused() -> None:
 def test_a_lease_of_a_session_is_never_preempted() -> None:
     book = Book()
     resources = {"gpu_count": 1, "gpu_milli": 1000}
-    token = book.do(grant_lease("lease", "s", "h1", 1, [0], resources, "gpu_compute", {}, 1, AT))["token"]
+    token = book.do(GrantLease("lease", "s", "h1", 1, [0], resources, pool="gpu_compute", env={}, term=1, at=AT))[
+        "token"
+    ]
     with pytest.raises(WrongState, match="no attempt"):
         ask(book, "lease", token)
 
@@ -133,7 +128,7 @@ def test_a_job_that_was_stopped_often_enough_is_let_run() -> None:
     for number in range(1, PREEMPTIONS_MAX + 1):
         token = running(book, number=number)
         assert ask(book, f"a.{number}", token)
-        book.do(end_attempt(f"a.{number}", token, "preempted", AT + 2))
+        book.do(EndAttempt(f"a.{number}", token, "preempted", at=AT + 2))
     token = running(book, number=PREEMPTIONS_MAX + 1)
     with pytest.raises(WrongState, match="not stopped for others"):
         ask(book, f"a.{PREEMPTIONS_MAX + 1}", token)

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import (
-    cancel_job,
-    end_attempt,
-    grant_attempt,
-    grant_lease,
-    new_term,
-    register_host,
-    release_lease,
-    set_quota,
-    submit_jobs,
+    CancelJob,
+    EndAttempt,
+    GrantAttempt,
+    GrantLease,
+    NewTerm,
+    RegisterHost,
+    ReleaseLease,
+    SetQuota,
+    SubmitJobs,
 )
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.snapshot import decode, pack
@@ -38,14 +39,14 @@ class Book:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.commands: list[dict[str, Any]] = []
-        self.do(new_term(1, AT))
-        self.do(register_host(host_record(gpus=4, cpu_milli=100_000), AT))
+        self.do(NewTerm(1, at=AT))
+        self.do(RegisterHost(host_record(gpus=4, cpu_milli=100_000), at=AT))
 
-    def apply(self, command: dict[str, Any]) -> Outcome:
+    def apply(self, command: Command) -> Outcome:
         self.commands.append(command)
-        return self.ledger.apply(self.ledger.index + 1, json.loads(json.dumps(command)))
+        return self.ledger.apply(self.ledger.index + 1, json.loads(json.dumps(command.to_plain())))
 
-    def do(self, command: dict[str, Any]) -> dict[str, Any]:
+    def do(self, command: Command) -> dict[str, Any]:
         outcome = self.apply(command)
         if outcome.error is not None:
             raise outcome.error
@@ -53,19 +54,21 @@ class Book:
         return outcome.result
 
     def limit(self, user: str, **limits: int | None) -> dict[str, Any]:
-        return self.do(set_quota(user, limits, "me", AT))
+        return self.do(SetQuota(user, limits, "me", at=AT))
 
     def submit(self, *job_ids: str, user: str = "ann", **resources: Any) -> None:
         whole = {"gpu_milli": 1000, "gpu_memory_mib": 0, **resources}
-        self.do(submit_jobs([job_record(id, user_id=user, resources=whole) for id in job_ids], AT))
+        self.do(SubmitJobs([job_record(id, user_id=user, resources=whole) for id in job_ids], at=AT))
 
     def grant(self, job_id: str, gpus: tuple[int, ...] = (0,), number: int = 1) -> list[int]:
-        token: list[int] = self.do(grant_attempt(job_id, number, "h1", 1, list(gpus), 1, AT))["token"]
+        token: list[int] = self.do(GrantAttempt(job_id, number, "h1", 1, list(gpus), 1, at=AT))["token"]
         return token
 
     def lease(self, lease_id: str, gpus: tuple[int, ...], user: str = "ann") -> None:
         wanted = {"gpu_count": len(gpus), "gpu_milli": 1000}
-        self.do(grant_lease(lease_id, "s1", "h1", 1, list(gpus), wanted, "general", {}, 1, AT, user))
+        self.do(
+            GrantLease(lease_id, "s1", "h1", 1, list(gpus), wanted, pool="general", env={}, term=1, at=AT, user_id=user)
+        )
 
     def used(self, user: str = "ann") -> dict[str, int]:
         return self.ledger.quotas.used(user)
@@ -84,7 +87,7 @@ def test_a_grant_that_takes_its_user_over_the_quota_is_refused_and_changes_nothi
     book.ledger.index -= 1
     assert book.ledger.snapshot() == before
     book.grant("c", (1,))
-    book.do(end_attempt("a.1", book.ledger.jobs["a"]["attempts"][0]["token"], "succeeded", AT))
+    book.do(EndAttempt("a.1", book.ledger.jobs["a"]["attempts"][0]["token"], "succeeded", at=AT))
     book.grant("b", (2,))
 
 
@@ -98,7 +101,7 @@ def test_leases_count_for_the_user_of_their_session() -> None:
     with pytest.raises(QuotaExceeded):
         book.lease("L2", (2,))
     book.lease("L3", (2,), "bob")
-    book.do(release_lease("L1", AT))
+    book.do(ReleaseLease("L1", at=AT))
     book.grant("a", (0,))
     assert book.used() == {**NOTHING, "gpu_milli": 1000, "cpu_milli": 1000}
     assert book.used("bob") == {**NOTHING, "gpu_milli": 1000}
@@ -135,7 +138,7 @@ def test_the_default_holds_for_whoever_has_none_of_their_own_and_for_nobody_name
     book.submit("n", user="")
     for number, job_id in enumerate(("a", "n")):
         book.grant(job_id, (number,))
-    book.do(set_quota("ann", None, "me", AT))
+    book.do(SetQuota("ann", None, "me", at=AT))
     with pytest.raises(QuotaExceeded):
         book.submit("a2")
 
@@ -160,14 +163,14 @@ def test_a_lower_quota_stops_nobody_and_lets_nothing_new_in() -> None:
     for id in ("a", "b"):
         with pytest.raises(QuotaExceeded):
             book.grant("waits", (2,))
-        book.do(end_attempt(f"{id}.1", book.ledger.jobs[id]["attempts"][0]["token"], "failed", AT))
+        book.do(EndAttempt(f"{id}.1", book.ledger.jobs[id]["attempts"][0]["token"], "failed", at=AT))
     book.grant("waits", (2,))
 
 
 def test_jobs_waiting_bounds_the_queue_of_a_user_not_what_comes_back_to_it() -> None:
     book = Book()
     book.limit("ann", jobs_waiting=2)
-    book.do(submit_jobs([job_record("a", user_id="ann", retries_left=1)], AT))
+    book.do(SubmitJobs([job_record("a", user_id="ann", retries_left=1)], at=AT))
     book.submit("b")
     with pytest.raises(QueueFull) as refused:
         book.submit("c")
@@ -177,11 +180,11 @@ def test_jobs_waiting_bounds_the_queue_of_a_user_not_what_comes_back_to_it() -> 
     with pytest.raises(QueueFull):
         book.submit("c", "d")
     book.submit("c")
-    book.do(end_attempt("a.1", token, "failed", AT))
+    book.do(EndAttempt("a.1", token, "failed", at=AT))
     assert book.ledger.jobs["a"]["state"] == "queued"
-    book.do(submit_jobs([job_record("a", user_id="ann")], AT))  # a duplicate asks for no place
-    book.do(cancel_job("a", "me", AT))
-    book.do(cancel_job("b", "me", AT))
+    book.do(SubmitJobs([job_record("a", user_id="ann")], at=AT))  # a duplicate asks for no place
+    book.do(CancelJob("a", "me", at=AT))
+    book.do(CancelJob("b", "me", at=AT))
     book.submit("d")
 
 
@@ -189,11 +192,11 @@ def test_removing_a_quota_that_is_not_there_says_which_is() -> None:
     book = Book()
     book.limit("alice", gpu_milli=1)
     with pytest.raises(NotFound) as refused:
-        book.do(set_quota("alcie", None, "me", AT))
+        book.do(SetQuota("alcie", None, "me", at=AT))
     assert refused.value.hint == "did you mean alice?"
-    assert book.do(set_quota("alice", None, "me", AT))["previous"]["gpu_milli"] == 1
+    assert book.do(SetQuota("alice", None, "me", at=AT))["previous"]["gpu_milli"] == 1
     with pytest.raises(NotFound):
-        book.do(set_quota("alice", None, "me", AT))
+        book.do(SetQuota("alice", None, "me", at=AT))
 
 
 def test_quotas_have_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +223,7 @@ def test_quotas_have_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_quota_that_is_none_is_refused(user: str, limits: Any) -> None:
     with pytest.raises(BadRequest):
-        Book().do(set_quota(user, limits, "me", AT))
+        Book().do(SetQuota(user, limits, "me", at=AT))
 
 
 def test_a_snapshot_of_the_format_before_has_no_quotas_and_says_whose_allocations_are() -> None:
@@ -258,13 +261,13 @@ def test_quotas_reach_those_who_follow_the_ledger_and_survive_a_restart(make_hos
     follower = host.node.add(Follower, host.context)
     assert isinstance(follower, Follower)
     host.node.settle()
-    host.propose(set_quota("ann", {"gpu_milli": 5}, "me", AT))
+    host.propose(SetQuota("ann", {"gpu_milli": 5}, "me", at=AT))
     host.node.settle()
     assert follower.ledger.quotas == {"ann": {**dict.fromkeys(LIMITS), "gpu_milli": 5}}
     host.stop()
     host.start()
     assert [row["limits"]["gpu_milli"] for row in host.query("quotas")["quotas"]] == [5]
-    host.propose(set_quota("ann", None, "me", AT))
+    host.propose(SetQuota("ann", None, "me", at=AT))
     assert host.query("quotas") == {"quotas": []}
     kinds = [(event["kind"], event["state"]) for event in host.query("events")["events"]]
     assert kinds[-2:] == [("quota", "set"), ("quota", "gone")]
@@ -322,25 +325,25 @@ def command_of(book: Book, step: str, arguments: list[Any]) -> dict[str, Any] | 
     if step == "submit":
         user, wanted = arguments
         made = [job_record(f"j{n}", user_id=user, resources=what, retries_left=3) for n, what in wanted]
-        return submit_jobs(made, AT)
+        return SubmitJobs(made, at=AT)
     if step == "quota":
-        return set_quota(arguments[0], arguments[1], "me", AT)
+        return SetQuota(arguments[0], arguments[1], "me", at=AT)
     if step == "lease":
         user, number, wanted, order = arguments
         gpus = list(order)[: wanted["gpu_count"]]
-        return grant_lease(f"L{number}", "s", "h1", 1, gpus, wanted, "general", {}, 1, AT, user)
+        return GrantLease(f"L{number}", "s", "h1", 1, gpus, wanted, pool="general", env={}, term=1, at=AT, user_id=user)
     if step == "release":
-        return release_lease(f"L{arguments[0]}", AT)
+        return ReleaseLease(f"L{arguments[0]}", at=AT)
     job = jobs.get(f"j{arguments[0]}")
     if step == "cancel" or job is None:
-        return cancel_job(f"j{arguments[0]}", "me", AT)
+        return CancelJob(f"j{arguments[0]}", "me", at=AT)
     attempts = job["attempts"]
     if step == "grant":
         gpus = list(arguments[1])[: job["resources"]["gpu_count"]]
-        return grant_attempt(job["job_id"], attempts[-1]["number"] + 1 if attempts else 1, "h1", 1, gpus, 1, AT)
+        return GrantAttempt(job["job_id"], attempts[-1]["number"] + 1 if attempts else 1, "h1", 1, gpus, 1, at=AT)
     if not attempts:
         return None
-    return end_attempt(attempts[-1]["attempt_id"], attempts[-1]["token"], arguments[1], AT)
+    return EndAttempt(attempts[-1]["attempt_id"], attempts[-1]["token"], arguments[1], at=AT)
 
 
 @settings(max_examples=150, deadline=None)
@@ -372,7 +375,7 @@ def test_use_is_exact_and_no_grant_goes_over(history: list[tuple[Any, ...]]) -> 
             expected = {**used.get(user, NOTHING), "jobs_waiting": waiting.get(user, 0)}
             assert told.get(user, {**NOTHING, "jobs_waiting": 0}) == expected
         if step in ("grant", "lease") and outcome.error is None and "token" in (outcome.result or {}):
-            key = f"L{arguments[1]}" if step == "lease" else command["job_id"] + f".{command['number']}"
+            key = f"L{arguments[1]}" if step == "lease" else f"{command.job_id}.{command.number}"
             allocation = book.ledger.allocations[key]
             user, mine = allocation["user_id"], amounts_held(allocation)
             others = {name: used[user][name] - mine[name] for name in HELD}
@@ -384,7 +387,7 @@ def test_use_is_exact_and_no_grant_goes_over(history: list[tuple[Any, ...]]) -> 
             assert shortage(job["user_id"], records, job["resources"], held) is not None
     replayed = Ledger()
     for number, command in enumerate(book.commands, 1):
-        replayed.apply(number, json.loads(json.dumps(command)))
+        replayed.apply(number, json.loads(json.dumps(command.to_plain())))
     assert replayed.digest() == book.ledger.digest()
 
 

@@ -7,14 +7,14 @@ import pytest
 from actorgrid.actors.consensus.electorate_policy import heir, next_step
 from actorgrid.actors.consensus.member_links import REMOVED, refusal
 from actorgrid.actors.ledger.commands import (
-    add_member,
-    drain_host,
-    found_cluster,
-    grant_attempt,
-    grant_lease,
-    register_host,
-    remove_member,
-    submit_jobs,
+    AddMember,
+    DrainHost,
+    FoundCluster,
+    GrantAttempt,
+    GrantLease,
+    RegisterHost,
+    RemoveMember,
+    SubmitJobs,
 )
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.messages import ConfChange, ConfState
@@ -29,21 +29,25 @@ WHERE = {"raft": "10.0.0.1:7402"}
 def cluster() -> Book:
     """Hosts h1 and h2; a job and a session's worker on h2."""
     book = Book()
-    book.do(found_cluster("c1", "h1", WHERE, "aa", AT))
-    book.do(add_member("h2", WHERE, "bb", AT))
-    book.do(register_host(host_record("h2"), AT))
-    book.do(submit_jobs([job_record("j1", retries_left=0)], AT))
-    book.do(grant_attempt("j1", 1, "h2", 1, [0], 1, AT))
-    book.do(grant_lease("l1", "s1", "h2", 1, [1], {"gpu_count": 1, "gpu_milli": 100}, "gpu_compute", {}, 1, AT))
+    book.do(FoundCluster("c1", "h1", WHERE, "aa", at=AT))
+    book.do(AddMember("h2", WHERE, "bb", at=AT))
+    book.do(RegisterHost(host_record("h2"), at=AT))
+    book.do(SubmitJobs([job_record("j1", retries_left=0)], at=AT))
+    book.do(GrantAttempt("j1", 1, "h2", 1, [0], 1, at=AT))
+    book.do(
+        GrantLease(
+            "l1", "s1", "h2", 1, [1], {"gpu_count": 1, "gpu_milli": 100}, pool="gpu_compute", env={}, term=1, at=AT
+        )
+    )
     return book
 
 
 def test_a_host_with_work_is_removed_only_by_force_and_its_work_is_lost_then() -> None:
     book = cluster()
     with pytest.raises(WrongState, match="has work") as refused:
-        book.do(remove_member("h2", "ann", AT))
+        book.do(RemoveMember("h2", "ann", at=AT))
     assert refused.value.found == "2: j1.1, l1"
-    answer = book.do(remove_member("h2", "ann", AT, force=True))
+    answer = book.do(RemoveMember("h2", "ann", at=AT, force=True))
     assert answer is not None
     assert answer["lost"] == ["j1.1", "l1"]
     ledger = book.ledger
@@ -56,15 +60,15 @@ def test_a_host_with_work_is_removed_only_by_force_and_its_work_is_lost_then() -
 
 def test_the_last_that_may_vote_stays_and_so_does_its_work() -> None:
     book = cluster()
-    book.do(remove_member("h2", "ann", AT, force=True))
+    book.do(RemoveMember("h2", "ann", at=AT, force=True))
     with pytest.raises(WrongState, match="last that may vote"):
-        book.do(remove_member("h1", "ann", AT, force=True))
+        book.do(RemoveMember("h1", "ann", at=AT, force=True))
     assert "h1" in book.ledger.hosts
 
 
 def test_who_was_removed_is_remembered_until_it_is_let_in_again() -> None:
     book = cluster()
-    book.do(remove_member("h2", "ann", AT, force=True))
+    book.do(RemoveMember("h2", "ann", at=AT, force=True))
     book.ledger = Ledger.restore(book.ledger.snapshot())
     gone = book.ledger.removed["h2"]
     assert gone == {"node": 2, "at": AT, "by": "ann", "left": False}
@@ -72,14 +76,14 @@ def test_who_was_removed_is_remembered_until_it_is_let_in_again() -> None:
     assert text is not None
     assert text.startswith(f"h2{REMOVED}") and "by ann" in text
     assert refusal("h3", None, "bb", None) == "h3 is no member of the cluster"
-    book.do(add_member("h2", WHERE, "bb", AT))
+    book.do(AddMember("h2", WHERE, "bb", at=AT))
     assert book.ledger.removed == {}
 
 
 def test_a_host_that_left_in_order_left_nothing() -> None:
     book = cluster()
-    book.do(drain_host("h1", True, "ann", AT))
-    book.do(remove_member("h1", "ann", AT))
+    book.do(DrainHost("h1", True, "ann", at=AT))
+    book.do(RemoveMember("h1", "ann", at=AT))
     assert book.ledger.removed["h1"]["left"] is True
     assert list(book.ledger.hosts) == ["h2"]
 

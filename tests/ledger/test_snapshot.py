@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorgrid.actors.ledger.commands import set_setting, submit_jobs
+from actorgrid.actors.ledger.commands import SetSetting, SubmitJobs
 from actorgrid.actors.ledger.snapshot import FORMAT, PIECE_ITEMS, decode, encode
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.errors import LedgerRefused, LedgerTooNew
@@ -51,7 +51,7 @@ def test_a_snapshot_is_of_the_moment_it_was_asked_for() -> None:
     pieces = book.ledger.snapshot_pieces()
     first = next(pieces)
     book.run("a", "succeeded")
-    book.do(set_setting("k", 1, "me", AT))
+    book.do(SetSetting("k", 1, "me", at=AT))
     book.submit("b")
     assert b"".join([first, *pieces]) == before
 
@@ -108,7 +108,7 @@ def test_the_first_formats_snapshots_are_read_whole() -> None:
         again = Ledger.restore(ledger.snapshot())
         assert again.digest() == ledger.digest()
         assert again.snapshot() == ledger.snapshot()
-        again.apply(index + 1, submit_jobs([job_record("later")], AT))
+        again.apply(index + 1, SubmitJobs([job_record("later")], at=AT))
         assert again.jobs["later"]["ordinal"] == sum(state["jobs"]["totals"][:1]) + 1
 
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.ledger.commands import (
-    cancel_job,
-    end_attempt,
-    fail_job,
-    grant_attempt,
-    grant_lease,
-    new_term,
-    register_host,
-    release_lease,
-    set_setting,
-    start_attempt,
-    submit_jobs,
+    CancelJob,
+    EndAttempt,
+    FailJob,
+    GrantAttempt,
+    GrantLease,
+    NewTerm,
+    RegisterHost,
+    ReleaseLease,
+    SetSetting,
+    StartAttempt,
+    SubmitJobs,
 )
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.state import Ledger
@@ -42,8 +42,8 @@ class Book:
         self.ledger = Ledger()
         self.entries: list[dict[str, Any]] = []
         self.outcome = Outcome(0, {}, None)
-        self.do(new_term(1, AT))
-        self.do(register_host(host_record(gpus=gpus), AT))
+        self.do(NewTerm(1, at=AT))
+        self.do(RegisterHost(host_record(gpus=gpus), at=AT))
 
     def do(self, command: dict[str, Any], session: str = "", seq: int = 0) -> dict[str, Any]:
         self.outcome = self.ledger.apply(self.ledger.index + 1, command, session, seq)
@@ -53,19 +53,19 @@ class Book:
         return self.outcome.result
 
     def submit(self, job_id: str, **more: Any) -> None:
-        self.do(submit_jobs([job_record(job_id, **more)], AT))
+        self.do(SubmitJobs([job_record(job_id, **more)], at=AT))
 
     def grant(self, job_id: str, number: int = 1, gpus: tuple[int, ...] = (0,), **more: Any) -> list[int]:
         fields = {"host": "h1", "incarnation": 1, "term": 1, **more}
         token: list[int] = self.do(
-            grant_attempt(job_id, number, gpu_indexes=list(gpus), at=AT, **fields)  # type: ignore[arg-type]
+            GrantAttempt(job_id, number, gpu_indexes=list(gpus), at=AT, **fields)  # type: ignore[arg-type]
         )["token"]
         return token
 
     def run(self, job_id: str, outcome: str, number: int = 1, **more: Any) -> str:
         token = self.grant(job_id, number)
-        self.do(start_attempt(f"{job_id}.{number}", token, AT))
-        state: str = self.do(end_attempt(f"{job_id}.{number}", token, outcome, AT + 5, **more))["job_state"]
+        self.do(StartAttempt(f"{job_id}.{number}", token, at=AT))
+        state: str = self.do(EndAttempt(f"{job_id}.{number}", token, outcome, at=AT + 5, **more))["job_state"]
         return state
 
     def job(self, job_id: str) -> dict[str, Any]:
@@ -126,14 +126,14 @@ def test_grant_of_another_term_incarnation_or_host_is_refused() -> None:
         book.grant("a", incarnation=2)
     with pytest.raises(StaleIncarnation):
         book.grant("a", host="nowhere")
-    book.do(register_host(host_record(incarnation=2), AT))
+    book.do(RegisterHost(host_record(incarnation=2), at=AT))
     with pytest.raises(StaleIncarnation):
         book.grant("a")
-    book.do(register_host(host_record(incarnation=2, state="down"), AT))
+    book.do(RegisterHost(host_record(incarnation=2, state="down"), at=AT))
     with pytest.raises(WrongState):
         book.grant("a", incarnation=2)
     with pytest.raises(StaleIncarnation):
-        book.do(register_host(host_record(incarnation=1), AT))
+        book.do(RegisterHost(host_record(incarnation=1), at=AT))
 
 
 def test_grant_of_wrong_devices_numbers_or_states_is_refused() -> None:
@@ -155,11 +155,11 @@ def test_allocations_of_a_living_attempt_count_across_incarnations() -> None:
     book = Book(gpus=1)
     book.submit("a")
     token = book.grant("a")
-    book.do(register_host(host_record(gpus=1, incarnation=2), AT))
+    book.do(RegisterHost(host_record(gpus=1, incarnation=2), at=AT))
     book.submit("b", resources={"gpu_milli": 1000})
     with pytest.raises(Overcommit):
         book.grant("b", incarnation=2)
-    book.do(end_attempt("a.1", token, "succeeded", AT))
+    book.do(EndAttempt("a.1", token, "succeeded", at=AT))
     book.grant("b", incarnation=2)
 
 
@@ -225,57 +225,57 @@ def test_end_is_idempotent_and_guarded_by_its_token() -> None:
     book.submit("a", retries_left=1)
     token = book.grant("a")
     with pytest.raises(StaleToken):
-        book.do(end_attempt("a.1", [1, 1], "succeeded", AT))
+        book.do(EndAttempt("a.1", [1, 1], "succeeded", at=AT))
     with pytest.raises(StaleToken):
-        book.do(start_attempt("a.1", [1, 1], AT))
-    book.do(end_attempt("a.1", token, "failed", AT))
-    assert book.do(end_attempt("a.1", token, "succeeded", AT)) == {"already": True, "job_state": "queued"}
+        book.do(StartAttempt("a.1", [1, 1], at=AT))
+    book.do(EndAttempt("a.1", token, "failed", at=AT))
+    assert book.do(EndAttempt("a.1", token, "succeeded", at=AT)) == {"already": True, "job_state": "queued"}
     with pytest.raises(WrongState):
-        book.do(start_attempt("a.1", token, AT))
+        book.do(StartAttempt("a.1", token, at=AT))
     second = book.grant("a", number=2)
     assert second > token
     with pytest.raises(StaleToken):
-        book.do(end_attempt("a.2", token, "succeeded", AT))
-    assert not book.do(start_attempt("a.2", second, AT))["already"]
-    assert book.do(start_attempt("a.2", second, AT))["already"]
+        book.do(EndAttempt("a.2", token, "succeeded", at=AT))
+    assert not book.do(StartAttempt("a.2", second, at=AT))["already"]
+    assert book.do(StartAttempt("a.2", second, at=AT))["already"]
     for nonsense in ("a.9", "b.1", "a", "a.x", ""):
         with pytest.raises(WrongState):
-            book.do(end_attempt(nonsense, token, "succeeded", AT))
+            book.do(EndAttempt(nonsense, token, "succeeded", at=AT))
 
 
 def test_cancel_ends_a_waiting_job_and_asks_a_running_one() -> None:
     book = Book()
     book.submit("waiting")
-    assert book.do(cancel_job("waiting", "me", AT)) == {"state": "cancelled", "cancel_requested": False}
+    assert book.do(CancelJob("waiting", "me", at=AT)) == {"state": "cancelled", "cancel_requested": False}
     assert "me" in book.job("waiting")["error"]["message"]
     book.submit("running", retries_left=5)
     token = book.grant("running")
-    assert book.do(cancel_job("running", "me", AT)) == {"state": "placed", "cancel_requested": True}
-    assert book.do(cancel_job("running", "me", AT))["cancel_requested"]
+    assert book.do(CancelJob("running", "me", at=AT)) == {"state": "placed", "cancel_requested": True}
+    assert book.do(CancelJob("running", "me", at=AT))["cancel_requested"]
     assert book.outcome.changes == ()
-    assert book.do(end_attempt("running.1", token, "failed", AT))["job_state"] == "cancelled"
+    assert book.do(EndAttempt("running.1", token, "failed", at=AT))["job_state"] == "cancelled"
     with pytest.raises(UnknownJob):
-        book.do(cancel_job("nobody", "me", AT))
+        book.do(CancelJob("nobody", "me", at=AT))
 
 
 def test_fail_job_is_for_waiting_jobs() -> None:
     book = Book()
     book.submit("a")
-    assert book.do(fail_job("a", {"code": "TooManyGpus"}, AT)) == {"state": "failed"}
-    assert book.do(fail_job("a", {"code": "Other"}, AT)) == {"state": "failed"}
+    assert book.do(FailJob("a", {"code": "TooManyGpus"}, at=AT)) == {"state": "failed"}
+    assert book.do(FailJob("a", {"code": "Other"}, at=AT)) == {"state": "failed"}
     assert book.job("a")["error"] == {"code": "TooManyGpus"}
     book.submit("b")
     book.grant("b")
     with pytest.raises(WrongState):
-        book.do(fail_job("b", {}, AT))
+        book.do(FailJob("b", {}, at=AT))
 
 
 def test_a_job_waits_for_what_it_depends_on() -> None:
     book = Book()
     book.do(
-        submit_jobs(
+        SubmitJobs(
             [job_record("last", depends_on=["left", "right"]), job_record("left"), job_record("right")],
-            AT,
+            at=AT,
         )
     )
     assert book.run("left", "succeeded") == "succeeded"
@@ -288,7 +288,7 @@ def test_a_job_waits_for_what_it_depends_on() -> None:
 def test_failure_ends_all_that_waits_for_it_in_the_same_entry() -> None:
     book = Book()
     book.do(
-        submit_jobs(
+        SubmitJobs(
             [
                 job_record("a"),
                 job_record("b", depends_on=["a"]),
@@ -296,7 +296,7 @@ def test_failure_ends_all_that_waits_for_it_in_the_same_entry() -> None:
                 job_record("d", depends_on=["b", "c"]),
                 job_record("alone"),
             ],
-            AT,
+            at=AT,
         )
     )
     book.run("a", "failed")
@@ -314,9 +314,9 @@ def test_failure_ends_all_that_waits_for_it_in_the_same_entry() -> None:
 def test_unknown_dependencies_and_circles_are_refused_whole() -> None:
     book = Book()
     with pytest.raises(UnknownJob):
-        book.do(submit_jobs([job_record("a"), job_record("b", depends_on=["nobody"])], AT))
+        book.do(SubmitJobs([job_record("a"), job_record("b", depends_on=["nobody"])], at=AT))
     with pytest.raises(WrongState, match="circle"):
-        book.do(submit_jobs([job_record("a", depends_on=["b"]), job_record("b", depends_on=["a"])], AT))
+        book.do(SubmitJobs([job_record("a", depends_on=["b"]), job_record("b", depends_on=["a"])], at=AT))
     with pytest.raises(WrongState, match="circle"):
         book.submit("self", depends_on=["self"])
     assert not book.ledger.jobs
@@ -325,7 +325,7 @@ def test_unknown_dependencies_and_circles_are_refused_whole() -> None:
 def test_a_known_job_is_a_duplicate_for_ever() -> None:
     book = Book()
     book.submit("a")
-    answer = book.do(submit_jobs([job_record("a", priority=99), job_record("b"), job_record("b")], AT))
+    answer = book.do(SubmitJobs([job_record("a", priority=99), job_record("b"), job_record("b")], at=AT))
     assert [part["duplicate"] for part in answer["jobs"]] == [True, False, True]
     assert book.job("a")["priority"] == 50
 
@@ -338,10 +338,10 @@ def test_old_ended_jobs_leave_memory_but_stay_known(monkeypatch: pytest.MonkeyPa
         book.run(f"j{number}", "failed" if number == 1 else "succeeded")
         assert len(book.outcome.retired) == (1 if number >= 3 else 0)
     assert sorted(book.ledger.jobs) == ["j2", "j3", "j4"]
-    assert book.do(submit_jobs([job_record("j0")], AT))["jobs"][0]["duplicate"]
-    assert book.do(cancel_job("j0", "me", AT))["state"] == "succeeded"
-    assert book.do(fail_job("j1", {}, AT))["state"] == "failed"
-    assert book.do(end_attempt("j0.1", [1, 1], "failed", AT)) == {"already": True, "job_state": "succeeded"}
+    assert book.do(SubmitJobs([job_record("j0")], at=AT))["jobs"][0]["duplicate"]
+    assert book.do(CancelJob("j0", "me", at=AT))["state"] == "succeeded"
+    assert book.do(FailJob("j1", {}, at=AT))["state"] == "failed"
+    assert book.do(EndAttempt("j0.1", [1, 1], "failed", at=AT)) == {"already": True, "job_state": "succeeded"}
     book.submit("after0", depends_on=["j0"])
     assert book.job("after0")["state"] == "queued"
     book.grant("after0")
@@ -352,44 +352,46 @@ def test_old_ended_jobs_leave_memory_but_stay_known(monkeypatch: pytest.MonkeyPa
 def test_leases_are_counted_and_released() -> None:
     book = Book(gpus=1)
     resources = {"gpus": 1, "gpu_count": 1, "gpu_milli": 1000, "gpu_memory_mib": 0, "cpu_milli": 500}
-    token = book.do(grant_lease("L1", "s1", "h1", 1, [0], resources, "gpu_compute", {"A": "b"}, 1, AT))["token"]
+    token = book.do(GrantLease("L1", "s1", "h1", 1, [0], resources, pool="gpu_compute", env={"A": "b"}, term=1, at=AT))[
+        "token"
+    ]
     allocation = book.ledger.allocations["L1"]
     assert allocation["token"] == token
     assert allocation["owner"] == {"kind": "session", "session_id": "s1", "lease_id": "L1"}
     assert (allocation["pool"], allocation["env"]) == ("gpu_compute", {"A": "b"})
     with pytest.raises(Overcommit):
-        book.do(grant_lease("L2", "s1", "h1", 1, [0], resources, "gpu_compute", {}, 1, AT))
+        book.do(GrantLease("L2", "s1", "h1", 1, [0], resources, pool="gpu_compute", env={}, term=1, at=AT))
     with pytest.raises(WrongState):
-        book.do(grant_lease("L1", "s1", "h1", 1, [0], resources, "gpu_compute", {}, 1, AT))
-    assert book.do(release_lease("L1", AT)) == {"released": True}
-    assert book.do(release_lease("L1", AT)) == {"released": False}
+        book.do(GrantLease("L1", "s1", "h1", 1, [0], resources, pool="gpu_compute", env={}, term=1, at=AT))
+    assert book.do(ReleaseLease("L1", at=AT)) == {"released": True}
+    assert book.do(ReleaseLease("L1", at=AT)) == {"released": False}
     book.submit("a")
     book.grant("a")
     with pytest.raises(WrongState):
-        book.do(release_lease("a.1", AT))
+        book.do(ReleaseLease("a.1", at=AT))
 
 
 def test_settings_are_kept_and_taken_back() -> None:
     book = Book()
-    assert book.do(set_setting("work.kill_grace_s", 3, "me", AT))["previous"] is None
-    assert book.do(set_setting("work.kill_grace_s", 4, "me", AT))["previous"] == 3
+    assert book.do(SetSetting("work.kill_grace_s", 3, "me", at=AT))["previous"] is None
+    assert book.do(SetSetting("work.kill_grace_s", 4, "me", at=AT))["previous"] == 3
     assert book.ledger.settings == {"work.kill_grace_s": 4}
-    book.do(set_setting("work.kill_grace_s", None, "me", AT))
+    book.do(SetSetting("work.kill_grace_s", None, "me", at=AT))
     assert book.ledger.settings == {}
 
 
 def test_terms_only_grow_and_epochs_never_shrink() -> None:
     book = Book()
     with pytest.raises(StaleToken):
-        book.do(new_term(1, AT))
-    assert book.do(new_term(5, AT, epoch=3)) == {"term": 5, "epoch": 3}
+        book.do(NewTerm(1, at=AT))
+    assert book.do(NewTerm(5, at=AT, epoch=3)) == {"term": 5, "epoch": 3}
     with pytest.raises(StaleToken):
-        book.do(new_term(6, AT, epoch=2))
+        book.do(NewTerm(6, at=AT, epoch=2))
 
 
 def test_a_repeated_command_is_answered_and_not_applied_again() -> None:
     book = Book()
-    command = submit_jobs([job_record("a")], AT)
+    command = SubmitJobs([job_record("a")], at=AT)
     first = book.do(command, "s", 1)
     at = book.ledger.index
     assert book.do(command, "s", 1) == first
@@ -397,9 +399,9 @@ def test_a_repeated_command_is_answered_and_not_applied_again() -> None:
     assert book.outcome.index == at
     assert book.outcome.changes == ()
     with pytest.raises(WrongState):
-        book.do(start_attempt("a.1", [1, 1], AT), "s", 2)
+        book.do(StartAttempt("a.1", [1, 1], at=AT), "s", 2)
     with pytest.raises(WrongState) as caught:
-        book.do(set_setting("k", 1, "me", AT), "s", 2)
+        book.do(SetSetting("k", 1, "me", at=AT), "s", 2)
     assert "a.1" in str(caught.value)
     with pytest.raises(WrongState, match="later command"):
         book.do(command, "s", 1)
@@ -411,11 +413,11 @@ def test_sessions_are_bounded_least_recently_used_first(monkeypatch: pytest.Monk
     monkeypatch.setattr(sessions, "SESSIONS_MAX", 2)
     book = Book()
     for number, session in enumerate(["a", "b", "a", "c"], 1):
-        book.do(set_setting("k", number, "me", AT), session, number)
+        book.do(SetSetting("k", number, "me", at=AT), session, number)
     assert book.ledger.repeated("b", 2) is None
     assert book.ledger.repeated("a", 3) is not None
-    book.do(set_setting("k", 3, "me", AT), "a", 3)
-    book.do(set_setting("k", 5, "me", AT), "d", 5)
+    book.do(SetSetting("k", 3, "me", at=AT), "a", 3)
+    book.do(SetSetting("k", 5, "me", at=AT), "d", 5)
     assert book.ledger.repeated("c", 4) is None
     assert book.ledger.repeated("a", 3) is not None
 
@@ -436,9 +438,9 @@ def test_sessions_are_bounded_least_recently_used_first(monkeypatch: pytest.Monk
         {"type": "submit_jobs", "v": 1, "at": AT, "jobs": [{"job_id": "x", "resources": {"gpu_count": 1}}]},
         {"type": "submit_jobs", "v": 1, "at": AT, "jobs": [{"job_id": "x", "resources": {"gpu_milli": 1001}}]},
         {"type": "register_host", "v": 1, "at": AT, "host": {**host_record(), "devices": [{}]}},
-        register_host({**host_record(), "devices": host_record()["devices"][:1] * 2}, AT),
-        grant_attempt("a", 1, "h1", 1, [0, 0], 1, AT),
-        end_attempt("a.1", [1, 2], "exploded", AT),
+        RegisterHost({**host_record(), "devices": host_record()["devices"][:1] * 2}, at=AT),
+        GrantAttempt("a", 1, "h1", 1, [0, 0], 1, at=AT),
+        EndAttempt("a.1", [1, 2], "exploded", at=AT),
     ],
 )
 def test_a_malformed_command_is_refused_and_named(command: Any) -> None:
@@ -470,7 +472,7 @@ def test_snapshot_restores_to_the_same_bytes() -> None:
         if number == 5:
             break
     book.run("j0", "succeeded")
-    book.do(set_setting("k", [1, 2], "me", AT), "s", 4)
+    book.do(SetSetting("k", [1, 2], "me", at=AT), "s", 4)
     restored = Ledger.restore(book.ledger.snapshot())
     assert restored.snapshot() == book.ledger.snapshot()
     assert restored.digest() == book.ledger.digest()

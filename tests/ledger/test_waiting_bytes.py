@@ -8,18 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from actorgrid.actors.ledger.command_checks import check
-from actorgrid.actors.ledger.commands import cancel_job, submit_jobs
+from actorgrid.actors.ledger.command import read_command
+from actorgrid.actors.ledger.commands import LIMITS_SINCE, CancelJob, SubmitJobs
 from actorgrid.actors.ledger.state import Ledger
-from actorgrid.actors.ledger.tables.waiting_bytes import JOB_BYTES, LIMITS_SINCE, job_bytes
+from actorgrid.actors.ledger.tables.waiting_bytes import JOB_BYTES, job_bytes
 from actorgrid.errors import BadRequest, QueueFull
 from tests.consensus.rig import AT, job_record
 from tests.ledger.test_quotas import Book
 
 
-def submission(*jobs: dict[str, Any], user: int = 10**9, all_: int = 10**9) -> dict[str, Any]:
-    command = submit_jobs(list(jobs), AT)
-    return check({**command, "v": LIMITS_SINCE, "waiting_bytes": {"user": user, "all": all_}})
+def submission(*jobs: dict[str, Any], user: int = 10**9, all_: int = 10**9) -> SubmitJobs:
+    return SubmitJobs(list(jobs), {"user": user, "all": all_}, at=AT)
 
 
 def job(job_id: str, size: int, user: str = "ann") -> dict[str, Any]:
@@ -43,7 +42,7 @@ def test_a_user_and_all_users_are_held_to_their_bounds() -> None:
     with pytest.raises(QueueFull, match="all users"):
         book.do(submission(job("b2", 2_000, "bob"), **limits))
     assert book.ledger.waiting_bytes == 15_000
-    book.do(cancel_job("a1", "me", AT))
+    book.do(CancelJob("a1", "me", at=AT))
     assert book.ledger.waiting_bytes == 9_000
     book.do(submission(job("b2", 2_000, "bob"), **limits))
 
@@ -60,7 +59,7 @@ def test_a_batch_is_refused_whole_and_one_accepted_before_counts_once() -> None:
 
 def test_a_log_of_old_is_replayed_as_it_was() -> None:
     book = Book()
-    book.do(submit_jobs([job("a1", 60_000)], AT))  # without limits: none are held to
+    book.do(SubmitJobs([job("a1", 60_000)], at=AT))  # without limits: none are held to
     assert book.ledger.waiting_bytes == 60_000
 
 
@@ -72,7 +71,7 @@ def test_texts_count_with_their_bytes_and_a_job_with_a_part_of_its_own() -> None
 @pytest.mark.parametrize("wrong", [{}, {"user": 1}, {"user": 1, "all": -1}, {"user": 1, "all": "2"}, 5, [1, 2]])
 def test_limits_that_are_none_are_refused(wrong: Any) -> None:
     with pytest.raises(BadRequest, match="waiting_bytes"):
-        check({**submit_jobs([], AT), "v": LIMITS_SINCE, "waiting_bytes": wrong})
+        read_command({**SubmitJobs([], at=AT).to_plain(), "v": LIMITS_SINCE, "waiting_bytes": wrong})
 
 
 @settings(max_examples=50, deadline=None)
@@ -82,7 +81,7 @@ def test_what_is_counted_is_what_waits_also_after_a_snapshot(steps: list[tuple[s
     for number, (user, size, cancel) in enumerate(steps):
         book.do(submission(job(f"j{number}", size, user)))
         if cancel:
-            book.do(cancel_job(f"j{number // 2}", "me", AT))
+            book.do(CancelJob(f"j{number // 2}", "me", at=AT))
     waiting = [each for each in book.ledger.jobs.values() if each["state"] == "queued"]
     restored = Ledger.restore(b"".join(book.ledger.snapshot_pieces()))
     for ledger in (book.ledger, restored):

@@ -57,9 +57,9 @@ class Rig:
         where, mark = {"raft": f"{address}:7402"}, material.identity.fingerprint
         first = not self.ledger.members
         self.do(
-            commands.found_cluster(CLUSTER, host_id, where, mark, NOW_S)
+            commands.FoundCluster(CLUSTER, host_id, where, mark, at=NOW_S)
             if first
-            else commands.add_member(host_id, where, mark, NOW_S)
+            else commands.AddMember(host_id, where, mark, at=NOW_S)
         )
         return host
 
@@ -116,11 +116,11 @@ class Rig:
         elif isinstance(step, trust_policy.ForgetKey):
             del host.authorities[step.generation]
         elif isinstance(step, trust_policy.Move):
-            self.do(commands.change_member(host.host_id, self.now_s, addresses=step.listens))
+            self.do(commands.ChangeMember(host.host_id, at=self.now_s, addresses=step.listens))
         elif isinstance(step, trust_policy.Report):
-            self.do(commands.report_trust(**step.fields, at=self.now_s))
+            self.do(commands.ReportTrust(**step.fields, at=self.now_s))
         else:
-            self.do(commands.request_certificate(host.host_id, step.csr.hex(), [host.address], self.now_s))
+            self.do(commands.RequestCertificate(host.host_id, step.csr.hex(), [host.address], at=self.now_s))
         return 1
 
     def _holder(self, host: Keeper, step: trust_policy.HolderStep) -> int:
@@ -128,15 +128,15 @@ class Rig:
             host.complaints.append(f"{step.about}: {step.error}")
             return 0
         if isinstance(step, trust_policy.Publish):
-            command = commands.publish_bundle(step.bundle.to_plain(), self.now_s)
+            command = commands.PublishBundle(step.bundle.to_plain(), at=self.now_s)
         elif isinstance(step, trust_policy.Seal):
             sealed = seal_authority(step.authority, step.certificate).hex()
             generation = step.authority.generation
-            command = commands.seal_authority(step.host_id, generation, step.fingerprint, sealed, self.now_s)
+            command = commands.SealAuthority(step.host_id, generation, step.fingerprint, sealed, at=self.now_s)
         else:
             authority = host.authorities[host.material.bundle.signing.generation]
             fields = trust_policy.issued_fields(authority.issue(step.request, self.now_s, x509.random_serial_number()))
-            command = commands.issue_certificate(step.host_id, step.number, **fields, at=self.now_s)
+            command = commands.IssueCertificate(step.host_id, step.number, **fields, at=self.now_s)
         try:
             self.do(command)
         except StaleToken:
@@ -151,7 +151,7 @@ class Rig:
             new.certificate, old.endorse(new.certificate), new.endorse(old.certificate)
         )
         host.authorities[new.generation] = new
-        self.do(commands.publish_bundle(bundle.to_plain(), self.now_s))
+        self.do(commands.PublishBundle(bundle.to_plain(), at=self.now_s))
 
     def generations(self) -> dict[str, int]:
         return {host.host_id: host.material.identity.generation for host in self.hosts.values()}
@@ -233,7 +233,7 @@ def test_a_host_that_moved_gets_a_certificate_for_its_new_address() -> None:
     rig.settle()
     host = rig.hosts["h2"]
     csr = host.material.renewal_request(("10.0.9.9",)).hex()
-    rig.do(commands.request_certificate("h2", csr, ["10.0.9.9"], NOW_S))
+    rig.do(commands.RequestCertificate("h2", csr, ["10.0.9.9"], at=NOW_S))
     rig.settle()
     assert host.material.addresses == ("10.0.0.2",)  # the others do not know the address
     assert any("has not told" in text for text in rig.hosts["h1"].complaints)
@@ -289,12 +289,12 @@ def test_the_ledger_refuses_a_step_that_members_are_not_ready_for() -> None:
     first.material = first.material.trusting(trust_policy.read_bundle(rig.ledger.trust[BUNDLE]["bundle"]))
     switched = first.material.bundle.switch()
     with pytest.raises(WrongState, match="not every host is ready") as refused:
-        rig.do(commands.publish_bundle(switched.to_plain(), NOW_S))
+        rig.do(commands.PublishBundle(switched.to_plain(), at=NOW_S))
     assert "h2" in refused.value.found
     with pytest.raises(StaleToken):
-        rig.do(commands.publish_bundle({**switched.to_plain(), "version": 9}, NOW_S))
+        rig.do(commands.PublishBundle({**switched.to_plain(), "version": 9}, at=NOW_S))
     called_off = first.material.bundle.retire(2)
-    rig.do(commands.publish_bundle(called_off.to_plain(), NOW_S))
+    rig.do(commands.PublishBundle(called_off.to_plain(), at=NOW_S))
     rig.settle()
     assert rig.keys() == {"h1": [1], "h2": [1], "h3": [1]}
 
@@ -315,20 +315,20 @@ def test_a_key_sealed_for_an_earlier_certificate_is_sealed_anew() -> None:
 def test_a_stranger_and_a_removed_host_have_no_record() -> None:
     rig = Rig(2)
     rig.settle()
-    rig.do(commands.remove_member("h2", "ann", NOW_S))
+    rig.do(commands.RemoveMember("h2", "ann", at=NOW_S))
     assert "h2" not in rig.ledger.trust
     with pytest.raises(NotFound):
-        rig.do(commands.request_certificate("h2", "00", [], NOW_S))
+        rig.do(commands.RequestCertificate("h2", "00", [], at=NOW_S))
     fields = trust_policy.facts(rig.view(rig.hosts["h1"]))
     with pytest.raises(WrongState, match="does not know"):
-        rig.do(commands.report_trust(**{**fields, "fingerprint": "f" * 64}, at=NOW_S))
+        rig.do(commands.ReportTrust(**{**fields, "fingerprint": "f" * 64}, at=NOW_S))
 
 
 def test_a_certificate_of_another_request_is_refused() -> None:
     rig = Rig(2, voters=1)
     rig.settle()
     csr = rig.hosts["h2"].material.renewal_request(("10.0.0.2",)).hex()
-    number = rig.do(commands.request_certificate("h2", csr, ["10.0.0.2"], NOW_S))["request"]
+    number = rig.do(commands.RequestCertificate("h2", csr, ["10.0.0.2"], at=NOW_S))["request"]
     with pytest.raises(ActorGridError) as refused:
-        rig.do(commands.issue_certificate("h2", number + 1, "x", "f", NOW_S))
+        rig.do(commands.IssueCertificate("h2", number + 1, "x", "f", at=NOW_S))
     assert refused.value.code == "StaleToken"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import actorgrid
-from actorgrid.actors.ledger.command_checks import VERSION
+from actorgrid.actors.ledger.command import VERSION
 from actorgrid.errors import ActorGridError
 from tests.processes import until
 from tests.system.agent import write_when_told

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import cloudpickle
 
 from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.host.context import HostContext
+from actorgrid.actors.ledger.command import Command
+from actorgrid.actors.ledger.commands import GrantAttempt, GrantLease, RegisterHost, ReleaseLease, SubmitJobs
 from actorgrid.actors.ledger.messages import Propose, Query, Subscribe
 from actorgrid.actors.work.attempt_dir import AttemptDir
 from actorgrid.actors.work.environment import host_tag
@@ -94,17 +97,16 @@ class Rig:
         self._seq = itertools.count(1)
         self.consensus = self.node.add(Consensus, self.context)
         self.propose(
-            {
-                "type": "register_host",
-                "host": {
+            RegisterHost(
+                host={
                     "host_id": "h1",
                     "hostname": "h1",
                     "incarnation": 1,
                     "cpu_milli": 64_000,
                     "memory_mib": 64_000,
                     "devices": DEVICES,
-                },
-            }
+                }
+            )
         )
         self.term = int(self.node.request("consensus", Subscribe()).term)
         self.manager: WorkerManager | None = None
@@ -139,9 +141,9 @@ class Rig:
 
     # -- the ledger
 
-    def propose(self, command: dict[str, Any]) -> dict[str, Any]:
+    def propose(self, command: Command) -> dict[str, Any]:
         seq = next(self._seq)
-        request = Propose({"v": 1, "at": time.time(), **command}, f"test-{seq}", 1)
+        request = Propose(replace(command, at=command.at or time.time()), f"test-{seq}", 1)
         result: dict[str, Any] = self.node.request("consensus", request).result
         return result
 
@@ -191,7 +193,7 @@ class Rig:
             **fields,
             "resources": resources,
         }
-        self.propose({"type": "submit_jobs", "jobs": [job]})
+        self.propose(SubmitJobs(jobs=[job]))
 
     def blob(self, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
@@ -205,15 +207,9 @@ class Rig:
     def grant(self, job_id: str, gpu_indexes: list[int] | None = None) -> str:
         number = len(self.job(job_id)["attempts"]) + 1
         self.propose(
-            {
-                "type": "grant_attempt",
-                "job_id": job_id,
-                "number": number,
-                "host": "h1",
-                "incarnation": 1,
-                "gpu_indexes": gpu_indexes or [],
-                "term": self.term,
-            }
+            GrantAttempt(
+                job_id=job_id, number=number, host="h1", incarnation=1, gpu_indexes=gpu_indexes or [], term=self.term
+            )
         )
         return f"{job_id}.{number}"
 
@@ -256,19 +252,18 @@ class Rig:
             "memory_mib": 0,
             **fields.pop("resources", {}),
         }
-        command = {
-            "type": "grant_lease",
-            "lease_id": lease_id,
-            "session_id": fields.pop("session_id", "s1"),
-            "host": "h1",
-            "incarnation": 1,
-            "gpu_indexes": gpu_indexes,
-            "resources": resources,
-            "pool": fields.pop("pool", "gpu_compute" if gpu_indexes else "general"),
-            "env": fields.pop("env", {}),
-            "term": self.term,
+        command = GrantLease(
+            lease_id=lease_id,
+            session_id=fields.pop("session_id", "s1"),
+            host="h1",
+            incarnation=1,
+            gpu_indexes=gpu_indexes,
+            resources=resources,
+            pool=fields.pop("pool", "gpu_compute" if gpu_indexes else "general"),
+            env=fields.pop("env", {}),
+            term=self.term,
             **fields,
-        }
+        )
         self.propose(command)
         return self.attach(lease_id)
 
@@ -277,7 +272,7 @@ class Rig:
         return grant
 
     def release(self, lease_id: str) -> None:
-        self.propose({"type": "release_lease", "lease_id": lease_id})
+        self.propose(ReleaseLease(lease_id=lease_id))
 
 
 class _Dead:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from actorgrid.actors.ledger.commands import CancelJob
 from actorgrid.actors.work.containment import KINDS, Containment, choose
 from tests.work import chains
 from tests.work.rig import RawClient, Rig, alive, wait_for
@@ -73,7 +74,7 @@ def kill_together(rig: Rig, work_id: str) -> None:
 
 def test_cancelled_chains_are_gone(contained: Rig, name: str, tmp_path: Path) -> None:
     attempt_id = begin(contained, name, tmp_path / "flag")
-    contained.propose({"type": "cancel_job", "job_id": "a"})
+    contained.propose(CancelJob(job_id="a"))
     job = contained.ended(attempt_id)
     assert job["state"] == "cancelled"
     assert chains.gone(name)
@@ -159,7 +160,7 @@ def test_the_guard_holds_nothing_of_the_agent_and_leaves_with_the_last(rig: Rig)
     (guard,) = guards(rig)
     opened = {os.readlink(f"/proc/{guard}/fd/{fd}") for fd in ("0", "1", "2")}
     assert opened == {"/dev/null"}, "who waits for the end of what the agent writes does not wait for the guard"
-    rig.propose({"type": "cancel_job", "job_id": "a"})
+    rig.propose(CancelJob(job_id="a"))
     rig.ended("a.1")
     rig.kill_manager()
     wait_for(lambda: not alive(guard), what="the guard's end")

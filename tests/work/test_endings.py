@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from actorgrid.actors.ledger.commands import CancelJob, EndAttempt
 from actorgrid.actors.work.messages import EndAllWork
 from tests.work.rig import Rig, alive, wait_for
 
@@ -40,7 +41,7 @@ def test_cancel_asks_first_and_takes_the_whole_tree(rig: Rig, tmp_path: Path) ->
     attempt_id = rig.grant("a")
     rig.running(attempt_id)
     pids = pids_in(tmp_path / "pids")
-    rig.propose({"type": "cancel_job", "job_id": "a", "by": "me"})
+    rig.propose(CancelJob(job_id="a", by="me"))
     job = rig.ended(attempt_id)
     assert job["state"] == "cancelled"
     assert rig.output("a.1") == "up\nbye\n"
@@ -51,14 +52,14 @@ def test_cancel_ends_what_does_not_listen(rig: Rig) -> None:
     rig.submit("a", command=["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"])
     attempt_id = rig.grant("a")
     rig.node.run_until(lambda: rig.output("a.1") == "up\n", what="started")
-    rig.propose({"type": "cancel_job", "job_id": "a", "by": "me"})
+    rig.propose(CancelJob(job_id="a", by="me"))
     assert rig.ended(attempt_id)["state"] == "cancelled"
 
 
 def test_a_job_cancelled_before_its_start_does_not_run_on(rig: Rig) -> None:
     rig.submit("a", command=["sleep", "1000"])
     attempt_id = rig.grant("a")
-    rig.propose({"type": "cancel_job", "job_id": "a", "by": "me"})
+    rig.propose(CancelJob(job_id="a", by="me"))
     assert rig.ended(attempt_id)["state"] == "cancelled"
 
 
@@ -169,7 +170,7 @@ def test_what_the_ledger_no_longer_grants_is_stopped(rig: Rig) -> None:
     attempt_id = rig.grant("a")
     rig.running(attempt_id)
     token = rig.job("a")["attempts"][0]["token"]
-    rig.propose({"type": "end_attempt", "attempt_id": attempt_id, "token": token, "outcome": "lost", "charge": False})
+    rig.propose(EndAttempt(attempt_id=attempt_id, token=token, outcome="lost", charge=False))
     rig.node.run_until(lambda: not rig.marked(attempt_id), what="stopped")
     assert rig.job("a")["state"] == "queued"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from actorgrid.actors.ledger.commands import LoseHost
 from actorgrid.actors.work import leases
 from actorgrid.actors.work.attempt_dir import AttemptDir
 from actorgrid.actors.work.containment import Containment
@@ -82,8 +83,7 @@ def lose(rig: Rig, *names: str) -> None:
     record = rig.host()
     held = [[name, rig.allocation(name)["token"]] for name in names]
     fields = {name: record[name] for name in ("incarnation", "seen_index")}
-    said = {"type": "lose_host", "host": "h1", "heard_at": time.time(), "allocations": held, "term": rig.term}
-    rig.propose({**said, **fields})
+    rig.propose(LoseHost(host="h1", heard_at=time.time(), allocations=held, term=rig.term, **fields))
 
 
 def test_what_is_granted_to_a_host_without_lease_starts_when_it_is_back(make_rig: Callable[..., Rig]) -> None:

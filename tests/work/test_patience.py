@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from actorgrid.actors.ledger.commands import ConfirmHost, EndAttempt
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.actors.work import zygote_link
 from actorgrid.actors.work.messages import StartDelay
@@ -196,7 +197,7 @@ def test_what_was_started_instead_is_stopped_and_the_job_is_over_when_that_is_go
     record = rig.host()
     lose(rig, first)
     # Elsewhere, in truth; this rig has one host, so that is back before the other attempt is placed.
-    rig.propose({"type": "confirm_host", "host": "h1", "incarnation": 1, "lost_at": rig.host()["lost_at"]})
+    rig.propose(ConfirmHost(host="h1", incarnation=1, lost_at=rig.host()["lost_at"]))
     second = rig.grant("a")
     assert record["state"] == "up"
     rig.start_manager()
@@ -214,10 +215,10 @@ def test_when_another_attempt_was_first_that_one_counts(rig: Rig) -> None:
     rig.kill_manager()
     wait_for(lambda: rig.dir(first).read_status(), what="the end of the attempt")
     lose(rig, first)
-    rig.propose({"type": "confirm_host", "host": "h1", "incarnation": 1, "lost_at": rig.host()["lost_at"]})
+    rig.propose(ConfirmHost(host="h1", incarnation=1, lost_at=rig.host()["lost_at"]))
     second = rig.grant("a")
     token = rig.allocation(second)["token"]
-    rig.propose({"type": "end_attempt", "attempt_id": second, "token": token, "outcome": "succeeded"})
+    rig.propose(EndAttempt(attempt_id=second, token=token, outcome="succeeded"))
     rig.start_manager()
     job = rig.ended(first)
     assert (job["state"], job.get("taken")) == ("succeeded", None)

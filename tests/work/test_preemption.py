@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from actorgrid.actors.ledger.commands import CancelJob, PreemptAttempt
 from tests.work.rig import Rig, wait_for
 
 PATIENT = "echo up; while :; do sleep 0.02; done"
@@ -12,8 +13,7 @@ PATIENT = "echo up; while :; do sleep 0.02; done"
 
 def ask(rig: Rig, attempt_id: str, grace_s: float) -> None:
     job = rig.job(attempt_id.rpartition(".")[0])
-    command = {"type": "preempt_attempt", "attempt_id": attempt_id, "token": job["attempts"][-1]["token"]}
-    rig.propose({**command, "grace_s": grace_s, "for_job": "other", "term": rig.term})
+    rig.propose(PreemptAttempt(attempt_id, job["attempts"][-1]["token"], grace_s, "other", rig.term))
 
 
 def up(rig: Rig, line: str, job_id: str = "a", **fields: Any) -> str:
@@ -135,6 +135,6 @@ def test_a_preemption_that_comes_while_no_manager_lives_is_carried_out_by_the_ne
 def test_one_who_is_being_stopped_can_still_be_cancelled(rig: Rig) -> None:
     attempt_id = up(rig, f"trap '' TERM; {PATIENT}")
     ask(rig, attempt_id, 3600.0)
-    rig.propose({"type": "cancel_job", "job_id": "a", "by": "me"})
+    rig.propose(CancelJob(job_id="a", by="me"))
     job = rig.ended(attempt_id)
     assert (job["state"], job["preemptions"]) == ("cancelled", 0)

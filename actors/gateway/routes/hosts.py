@@ -8,7 +8,7 @@ from typing import Any
 from actorgrid.actors.gateway.schemas.answers import DrainAnswer, DrainRequest, RestartAnswer
 from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.host.messages import RestartHost
-from actorgrid.actors.ledger.commands import drain_host
+from actorgrid.actors.ledger.commands import DrainHost
 from actorgrid.actors.links.messages import AskHost
 from actorgrid.errors import HostUnreachable, NotFound, WrongState
 
@@ -34,7 +34,7 @@ async def post_restart(call: RequestContext) -> Any:
 async def post_drain(call: RequestContext) -> Any:
     """Give a host nothing new, or again."""
     wanted = call.body_as(DrainRequest)
-    return await call.propose(drain_host(call.part("host_id"), wanted.draining, call.visitor, time()))
+    return await call.propose(DrainHost(call.part("host_id"), wanted.draining, call.visitor, at=time()))
 
 
 ROUTES = (

@@ -9,7 +9,7 @@ from typing import Any
 from actorgrid.actors.gateway.schemas.answers import KeyMade, KeyRequest, KeyRevoked, KeysAnswer
 from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.ledger.api_keys import ID_BYTES, SECRET_BYTES, make_key
-from actorgrid.actors.ledger.commands import create_api_key, revoke_api_key
+from actorgrid.actors.ledger.commands import CreateApiKey, RevokeApiKey
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.errors import NotFound, WrongState
 
@@ -28,7 +28,7 @@ async def post_api_key(call: RequestContext) -> Any:
     text, record = make_key(
         os.urandom(ID_BYTES), os.urandom(SECRET_BYTES), wanted.user_id, call.visitor, now_s, wanted.ttl_s
     )
-    await call.propose(create_api_key(record, now_s))
+    await call.propose(CreateApiKey(record, at=now_s))
     app = call.app
     return {
         "key": text,
@@ -42,7 +42,7 @@ async def post_api_key(call: RequestContext) -> Any:
 
 async def delete_api_key(call: RequestContext) -> Any:
     """Take one back."""
-    return await call.propose(revoke_api_key(call.part("id"), call.visitor, time()))
+    return await call.propose(RevokeApiKey(call.part("id"), call.visitor, at=time()))
 
 
 ROUTES = (

@@ -26,8 +26,9 @@ from actorgrid.actors.gateway.schemas.locks import (
 )
 from actorgrid.actors.gateway.server.auth import ADMIN
 from actorgrid.actors.gateway.server.route import RequestContext, Route
-from actorgrid.actors.ledger.command_checks import LOCK_NAME_MAX
-from actorgrid.actors.ledger.commands import break_lock, release_lock, renew_lock
+from actorgrid.actors.ledger.command import Command
+from actorgrid.actors.ledger.commands import BreakLock, ReleaseLock, RenewLock
+from actorgrid.actors.ledger.field_checks import LOCK_NAME_MAX
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.actors.ledger.records import UNKNOWN_USER
 from actorgrid.errors import (
@@ -75,7 +76,7 @@ async def post_renew(call: RequestContext) -> Any:
     wanted = call.body_as(LockRenewal)
     asked_s = asyncio.get_running_loop().time()
     name = _name(call)
-    answer = await _commit(call, renew_lock(name, wanted.owner, time(), _listed(wanted.token)))
+    answer = await _commit(call, RenewLock(name, wanted.owner, at=time(), token=_listed(wanted.token)))
     return _answer(name, wanted.owner, answer, asked_s)
 
 
@@ -84,7 +85,7 @@ async def post_release(call: RequestContext) -> Any:
     wanted = call.body_as(LockRelease)
     name, owner = _name(call), wanted.owner
     if not wanted.force:
-        answer = await _commit(call, release_lock(name, owner, time(), _listed(wanted.token)))
+        answer = await _commit(call, ReleaseLock(name, owner, at=time(), token=_listed(wanted.token)))
         return {"name": name, "owner": owner, "released": answer["released"]}
     if call.only is not None:
         raise NotAllowed(
@@ -95,7 +96,7 @@ async def post_release(call: RequestContext) -> Any:
     by = call.visitor if call.visitor not in ("", ADMIN) else wanted.user_id or UNKNOWN_USER
     if not by.isprintable():
         raise BadRequest("not the name of a user", asked=ascii(by)[:100], hint="letters that can be printed")
-    answer = await _commit(call, break_lock(name, owner, by, time()))
+    answer = await _commit(call, BreakLock(name, owner, by, at=time()))
     if not answer["broken"]:
         raise NotFound(
             f"{owner} neither holds lock {name} nor waits for it",
@@ -159,7 +160,7 @@ class _Wait:
             self._wait = LockWait(self._terms, None, self._loop.time())
             await self._ask(self._wait.acquire(time()))
 
-    async def _ask(self, command: Plain) -> None:
+    async def _ask(self, command: Command) -> None:
         asked_s = self._loop.time()
         self._asked = asyncio.ensure_future(_commit(self._call, command))
         try:
@@ -183,7 +184,7 @@ class _Wait:
             log.info("lock %s of %s, who left, is given back by its lease: %s", terms.name, terms.owner, error)
 
 
-async def _commit(call: RequestContext, command: Plain) -> Plain:
+async def _commit(call: RequestContext, command: Command) -> Plain:
     answer: Plain = await call.propose(command)
     return answer
 

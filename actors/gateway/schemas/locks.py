@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from actorgrid.actors.ledger.command_checks import ID, LOCK_SLOTS_MAX, LOCK_TTL_MAX_S, LOCK_TTL_MIN_S
+from actorgrid.actors.ledger.field_checks import ID, LOCK_SLOTS_MAX, LOCK_TTL_MAX_S, LOCK_TTL_MIN_S
 from actorgrid.models import Answer, Request, Token
 
 WAIT_MAX_S = 600.0

@@ -11,6 +11,7 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from actorgrid.actors.ledger.client import LEADERLESS_S
+from actorgrid.actors.ledger.command import Command
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.ref import Ref
 
@@ -43,14 +44,14 @@ class RequestContext:
         """The answer of a server of this host: of whoever has the name, or of that one process."""
         return await self.app.bridge.call(server, request, timeout_s)
 
-    async def propose(self, command: dict[str, Any]) -> Any:
+    async def propose(self, command: Command) -> Any:
         """The result of the ledger's *command*, once it is committed. Raises what it refuses with, and NoQuorum."""
         ledger = self.app.ledger
 
         async def commit() -> dict[str, Any]:
             return await ledger.propose(command, COMMIT_S, leaderless_s=LEADERLESS_S)
 
-        return await self.app.bridge.run(commit, COMMIT_S, str(command["type"]))
+        return await self.app.bridge.run(commit, COMMIT_S, command.verb)
 
     @property
     def seen(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from actorgrid.actors.ledger.attempt_ids import member_id
 from actorgrid.actors.ledger.records import new_allocation
@@ -15,6 +15,14 @@ from .quotas import Quotas
 ALLOCATIONS_MAX = 100_000
 
 Plain = dict[str, Any]
+
+
+class Place(NamedTuple):
+    """Where a grant puts one member: on these devices of a host in that incarnation."""
+
+    host: str
+    incarnation: int
+    gpu_indexes: list[int]
 
 
 class Allocations:
@@ -39,21 +47,21 @@ class Allocations:
         """The ports of that host at which gangs meet."""
         return self._ports.get(host_id, set())
 
-    def host_for(self, command: Plain) -> Plain:
+    def host_for(self, place: Place) -> Plain:
         """The host that a grant names, if it may have one. Raises StaleIncarnation or WrongState."""
-        host = self._hosts.get(command["host"])
+        host = self._hosts.get(place.host)
         if host is None:
-            raise StaleIncarnation(f"no host {command['host']} is registered", asked=command["host"])
-        if command["incarnation"] != host["incarnation"]:
+            raise StaleIncarnation(f"no host {place.host} is registered", asked=place.host)
+        if place.incarnation != host["incarnation"]:
             raise StaleIncarnation(
-                f"host {command['host']} has started again since",
-                asked=f"incarnation {command['incarnation']}",
+                f"host {place.host} has started again since",
+                asked=f"incarnation {place.incarnation}",
                 found=f"incarnation {host['incarnation']}",
             )
         if host["state"] != "up":
-            raise WrongState(f"host {command['host']} is {host['state']}", asked="a grant there")
+            raise WrongState(f"host {place.host} is {host['state']}", asked="a grant there")
         if host.get("draining"):
-            raise WrongState(f"host {command['host']} takes nothing new", asked="a grant there", found="it is draining")
+            raise WrongState(f"host {place.host} takes nothing new", asked="a grant there", found="it is draining")
         if len(self.records) >= ALLOCATIONS_MAX:
             raise WrongState("the ledger holds its maximum of allocations", found=f"{ALLOCATIONS_MAX}")
         return host
@@ -62,7 +70,7 @@ class Allocations:
         self,
         allocation_id: str,
         owner: Plain,
-        command: Plain,
+        place: Place,
         resources: Plain,
         *,
         user: str,
@@ -75,12 +83,12 @@ class Allocations:
         """The new record. Raises Overcommit, WrongState or QuotaExceeded, and nothing has changed then."""
         if allocation_id in self.records:
             raise WrongState(f"allocation {allocation_id} is there already", asked=allocation_id)
-        devices = self.capacity.check(self._hosts[command["host"]], command["gpu_indexes"], resources)
+        devices = self.capacity.check(self._hosts[place.host], place.gpu_indexes, resources)
         self._quotas.check_grant(user, resources)
         where = {
-            "host": command["host"],
-            "incarnation": command["incarnation"],
-            "gpu_indexes": command["gpu_indexes"],
+            "host": place.host,
+            "incarnation": place.incarnation,
+            "gpu_indexes": place.gpu_indexes,
             "token": token,
             "granted_at": at,
             "pool": pool,
@@ -94,7 +102,7 @@ class Allocations:
         return allocation
 
     def give_out_gang(
-        self, job: Plain, number: int, places: list[Plain], port: int, *, token: list[int], at: float
+        self, job: Plain, number: int, places: list[Place], port: int, *, token: list[int], at: float
     ) -> list[Plain]:
         """The new records of all members of an attempt, by rank; rank 0 holds the *port* they meet at.
 
@@ -107,11 +115,11 @@ class Allocations:
         given: list[Plain] = []
         try:
             for rank, place in enumerate(places):
-                devices = self.capacity.check(self._hosts[place["host"]], place["gpu_indexes"], resources)
+                devices = self.capacity.check(self._hosts[place.host], place.gpu_indexes, resources)
                 where = {
-                    "host": place["host"],
-                    "incarnation": place["incarnation"],
-                    "gpu_indexes": place["gpu_indexes"],
+                    "host": place.host,
+                    "incarnation": place.incarnation,
+                    "gpu_indexes": place.gpu_indexes,
                     "token": token,
                     "granted_at": at,
                     "pool": job["pool"],

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from actorgrid.actors.ledger.commands import CreateApiKey, RevokeApiKey
+from actorgrid.actors.ledger.entry import Entry, applies
 from actorgrid.errors import WrongState
 
 from ..api_keys import revoke_key
@@ -25,12 +27,13 @@ class ApiKeys:
         self.records: dict[str, Plain] = {}
         self._changed = changed
 
-    def create(self, command: Plain, at: float) -> Plain:
+    @applies(CreateApiKey)
+    def create(self, command: CreateApiKey, entry: Entry) -> Plain:
         """Keep a new one. Raises WrongState for an id that is taken, or at the bound."""
-        record = command["key"]
+        record = command.key
         if record["id"] in self.records:
             raise WrongState("there is an API key of that id already", asked=record["id"])
-        over = [id for id, key in self.records.items() if key["revoked_at"] is not None or key["expires_at"] < at]
+        over = [id for id, key in self.records.items() if key["revoked_at"] is not None or key["expires_at"] < entry.at]
         if len(self.records) >= API_KEYS_MAX and not over:
             raise WrongState(
                 "the ledger holds its maximum of API keys",
@@ -44,9 +47,10 @@ class ApiKeys:
         self._put(record, "created")
         return {"id": record["id"], "expires_at": record["expires_at"]}
 
-    def revoke(self, command: Plain, at: float) -> Plain:
+    @applies(RevokeApiKey)
+    def revoke(self, command: RevokeApiKey, entry: Entry) -> Plain:
         """Take one back; a second time changes nothing. Raises NotFound."""
-        record = revoke_key(self.records.get(command["key_id"]), at)
+        record = revoke_key(self.records.get(command.key_id), entry.at)
         if record is not self.records[record["id"]]:
             self._put(record, "revoked")
         return {"id": record["id"], "revoked_at": record["revoked_at"]}

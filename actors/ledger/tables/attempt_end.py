@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorgrid.actors.ledger.records import END_FACTS, default_error
+from actorgrid.actors.ledger.commands import EndAttempt, end_facts, told
+from actorgrid.actors.ledger.records import default_error
 
 from .jobs import CANCELLED, FAILED, LOST, QUEUED, SUCCEEDED
 from .preemption import PREEMPTED
@@ -14,29 +15,29 @@ ATTEMPTS_MAX = 1_000
 Plain = dict[str, Any]
 
 
-def ended_attempt(attempt: Plain, command: Plain, at: float) -> Plain:
+def ended_attempt(attempt: Plain, command: EndAttempt, at: float) -> Plain:
     """*attempt* as it is after ``end_attempt``; what came without an error and did not succeed gets one."""
-    outcome = command["outcome"]
+    outcome = command.outcome
     error = attempt["error"]
     if outcome != SUCCEEDED:
-        error = command.get("error") or default_error(outcome, attempt)
+        error = told(command.error) or default_error(outcome, attempt)
     return {
         **attempt,
         "state": FAILED if outcome == "timed_out" else outcome,
         "ended_at": at,
-        **{name: command.get(name) for name in END_FACTS},
+        **end_facts(command),
         "error": error,
     }
 
 
-def after_attempt(job: Plain, number: int, command: Plain, at: float) -> tuple[str, Plain]:
+def after_attempt(job: Plain, number: int, command: EndAttempt, at: float) -> tuple[str, Plain]:
     """The state of *job* after its attempt *number* ended, and the fields that change when it waits again.
 
     Success counts, whatever was asked meanwhile; so does that of an earlier attempt, whose host came back with it. What
     was preempted, or came to grief by no fault of its own, is not charged a retry; a preempted job waits for nothing
     before it may start again.
     """
-    outcome, charge = command["outcome"], command.get("charge", True)
+    outcome, charge = command.outcome, command.charge
     if outcome == SUCCEEDED or job.get("taken") is not None:
         return SUCCEEDED, {}
     if outcome == CANCELLED or job["cancel_requested"]:
@@ -46,5 +47,5 @@ def after_attempt(job: Plain, number: int, command: Plain, at: float) -> tuple[s
     if outcome == PREEMPTED:
         return QUEUED, {"preemptions": job.get("preemptions", 0) + 1, "not_before": at}
     if not charge or job["retries_left"] > 0:
-        return QUEUED, {"retries_left": job["retries_left"] - charge, "not_before": command.get("retry_at") or at}
+        return QUEUED, {"retries_left": job["retries_left"] - charge, "not_before": command.retry_at or at}
     return (LOST if outcome == LOST else FAILED), {}

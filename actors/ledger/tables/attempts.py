@@ -11,17 +11,27 @@ from typing import Any
 
 from actorgrid.actors.ledger.attempt_ids import attempt_id as id_of_attempt
 from actorgrid.actors.ledger.attempt_ids import attempt_of, job_of, number_of, rank_of
+from actorgrid.actors.ledger.commands import (
+    EndAttempt,
+    GrantAttempt,
+    GrantGang,
+    PreemptAttempt,
+    StartAttempt,
+    TakeSuccess,
+)
+from actorgrid.actors.ledger.entry import Entry, applies
 from actorgrid.actors.ledger.records import last_number, new_attempt, with_attempt
 from actorgrid.errors import StaleToken, WrongState
 from actorgrid.job_outcome import decided_by
 
 from . import gangs, preemption
-from .allocations import Allocations
+from .allocations import Allocations, Place
 from .attempt_end import after_attempt, ended_attempt
 from .jobs import FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
 from .late_success import superseded, with_success
 
 ATTEMPTS_KEPT = 50
+OfAttempt = StartAttempt | EndAttempt | TakeSuccess | PreemptAttempt
 
 Plain = dict[str, Any]
 
@@ -36,53 +46,56 @@ class Attempts:
 
     # -- grants
 
-    def grant(self, command: Plain, token: list[int], at: float) -> Plain:
-        """Carry out ``grant_attempt``: all of one member. The term has been looked at."""
-        self._given.host_for(command)
+    @applies(GrantAttempt)
+    def grant(self, command: GrantAttempt, entry: Entry) -> Plain:
+        """Give a job of one member what it asks for."""
+        place = Place(command.host, command.incarnation, command.gpu_indexes)
+        self._given.host_for(place)
         job = self._waiting(command)
         if gangs.size_of(job["resources"]) != 1:
             raise WrongState(f"job {job['job_id']} is a gang", asked="an attempt of one member")
-        number = command["number"]
+        number = command.number
         attempt_id = id_of_attempt(job["job_id"], number)
         owner = {"kind": "attempt", "job_id": job["job_id"], "attempt": number}
         allocation = self._given.give_out(
             attempt_id,
             owner,
-            command,
+            place,
             job["resources"],
             user=job["user_id"],
-            token=token,
-            at=at,
+            token=entry.token,
+            at=entry.at,
             pool=job["pool"],
             env={},
             max_isolation_s=job["max_isolation_s"],
         )
-        self._placed(job, new_attempt(allocation, number, command.get("placement_latency_us")))
-        return {"token": token, "attempt_id": attempt_id, "gpu_uuids": allocation["gpu_uuids"]}
+        self._placed(job, new_attempt(allocation, number, command.placement_latency_us))
+        return {"token": entry.token, "attempt_id": attempt_id, "gpu_uuids": allocation["gpu_uuids"]}
 
-    def grant_gang(self, command: Plain, token: list[int], at: float) -> Plain:
-        """Carry out ``grant_gang``: all members or none."""
-        places = command["members"]
+    @applies(GrantGang)
+    def grant_gang(self, command: GrantGang, entry: Entry) -> Plain:
+        """Give all members of a gang what they ask for, or none."""
+        places = [Place(each["host"], each["incarnation"], each["gpu_indexes"]) for each in command.members]
         for place in places:
             self._given.host_for(place)
         job = self._waiting(command)
         gangs.refuse_layout(job, places)
-        first = places[0]["host"]
-        port = gangs.rendezvous_port(command["ports"], token[1], self._given.ports_of(first))
-        number = command["number"]
-        allocations = self._given.give_out_gang(job, number, places, port, token=token, at=at)
-        addresses = [gangs.address_of(self._hosts.get(place["host"])) for place in places]
-        attempt = gangs.new_gang_attempt(allocations, number, command.get("placement_latency_us"), addresses, port)
+        first = places[0].host
+        port = gangs.rendezvous_port(command.ports, entry.index, self._given.ports_of(first))
+        number = command.number
+        allocations = self._given.give_out_gang(job, number, places, port, token=entry.token, at=entry.at)
+        addresses = [gangs.address_of(self._hosts.get(place.host)) for place in places]
+        attempt = gangs.new_gang_attempt(allocations, number, command.placement_latency_us, addresses, port)
         self._placed(job, attempt)
         return {
-            "token": token,
+            "token": entry.token,
             "attempt_id": attempt["attempt_id"],
             "gpu_uuids": [uuid for allocation in allocations for uuid in allocation["gpu_uuids"]],
         }
 
-    def _waiting(self, command: Plain) -> Plain:
+    def _waiting(self, command: GrantAttempt | GrantGang) -> Plain:
         """The job that a grant is for. Raises WrongState when it does not wait for that attempt."""
-        job_id, number = command["job_id"], command["number"]
+        job_id, number = command.job_id, command.number
         job = self._jobs.records.get(job_id)
         if job is None or job["state"] != QUEUED or job["cancel_requested"]:
             found = "no such live job" if job is None else f"{job['state']}"
@@ -106,11 +119,12 @@ class Attempts:
 
     # -- life
 
-    def start(self, command: Plain, at: float) -> Plain:
-        """Carry out ``start_attempt``, of an attempt or of one member of a gang; says what is wished of it."""
+    @applies(StartAttempt)
+    def start(self, command: StartAttempt, entry: Entry) -> Plain:
+        """An attempt runs, or one member of a gang; says what is wished of it."""
         job, attempt, rank = self._find_member(command)
         if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
-            raise WrongState(f"attempt {command['attempt_id']} is over", asked="start it")
+            raise WrongState(f"attempt {command.attempt_id} is over", asked="start it")
         wishes = {"cancel_requested": job["cancel_requested"], "preemption": attempt.get("preemption")}
         # Only where it was wished, which takes a command that all members know: answers are part of what voters must
         # agree on, and those of the version before have no such field.
@@ -121,45 +135,47 @@ class Attempts:
         if _part(attempt, rank)["state"] == RUNNING:
             return {"already": True, **wishes}
         if rank is None:
-            started = {**attempt, "state": RUNNING, "started_at": at}
+            started = {**attempt, "state": RUNNING, "started_at": entry.at}
         else:
-            started = gangs.started_member(attempt, rank, at)
+            started = gangs.started_member(attempt, rank, entry.at)
         self._jobs.change(job["job_id"], RUNNING, attempts=with_attempt(job, started))
         return {"already": False, **wishes}
 
-    def preempt(self, command: Plain, at: float) -> Plain:
-        """Carry out ``preempt_attempt``: of an attempt with all its members. The term has been looked at."""
+    @applies(PreemptAttempt)
+    def preempt(self, command: PreemptAttempt, entry: Entry) -> Plain:
+        """Ask for the end of an attempt with all its members."""
         job, attempt = self._find(command)
         if job is None or attempt is None or attempt["ended_at"] is not None:
-            raise WrongState(f"attempt {command['attempt_id']} is over", asked="end it for another")
+            raise WrongState(f"attempt {command.attempt_id} is over", asked="end it for another")
         if attempt.get("preemption") is not None or attempt.get("superseded") is not None:
             return {"already": True}
-        asked = {**attempt, "preemption": preemption.asked(job, attempt, command, at)}
+        asked = {**attempt, "preemption": preemption.asked(job, attempt, command, entry.at)}
         self._jobs.change(job["job_id"], attempts=with_attempt(job, asked))
         return {"already": False}
 
     # -- ends
 
-    def end(self, command: Plain, at: float) -> Plain:
-        """Carry out ``end_attempt``, of an attempt or of one member of a gang: by the id of its allocation."""
+    @applies(EndAttempt)
+    def end(self, command: EndAttempt, entry: Entry) -> Plain:
+        """An attempt is over, or one member of a gang: by the id of its allocation."""
         job, attempt, rank = self._find_member(command)
         if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
-            if attempt is not None and rank is not None and command["outcome"] == LOST:
-                self._given.take_back(command["attempt_id"])  # it had ended before its host was lost
-            return {"already": True, "job_state": self._jobs.state_of(job_of(command["attempt_id"]))}
-        return {"already": False, "job_state": self._end(job, attempt, rank, command, at)}
+            if attempt is not None and rank is not None and command.outcome == LOST:
+                self._given.take_back(command.attempt_id)  # it had ended before its host was lost
+            return {"already": True, "job_state": self._jobs.state_of(job_of(command.attempt_id))}
+        return {"already": False, "job_state": self._end(job, attempt, rank, command, entry.at)}
 
-    def _end(self, job: Plain, attempt: Plain, rank: int | None, command: Plain, at: float) -> str:
+    def _end(self, job: Plain, attempt: Plain, rank: int | None, command: EndAttempt, at: float) -> str:
         """End an attempt, or one member and with the last one the attempt. Gives the job's state after it."""
         if rank is not None:
             attempt = gangs.ended_member(attempt, rank, command, at)
-            if command["outcome"] == LOST:
+            if command.outcome == LOST:
                 # Its host may be lost as well: nothing there is held for a gang whose other members still stop.
                 self._given.take_back(attempt["members"][rank]["allocation_id"])
             if not self.is_over(attempt):
                 changed = self._jobs.change(job["job_id"], attempts=with_attempt(job, attempt))
                 return str(changed["state"])
-            command = gangs.verdict(job, attempt, command.get("retry_at"))
+            command = gangs.verdict(job, attempt, command.retry_at)
         ended = ended_attempt(attempt, command, at)
         attempts = with_attempt(job, ended)
         state, fields = after_attempt(job, attempt["number"], command, at)
@@ -172,28 +188,29 @@ class Attempts:
             self._jobs.finish(job["job_id"], state, error, at, attempts=attempts)
         return state
 
-    def take_success(self, command: Plain, at: float) -> Plain:
-        """Carry out ``take_success``: an attempt that was lost with its host had succeeded there (``late_success.py``).
+    @applies(TakeSuccess)
+    def take_success(self, command: TakeSuccess, entry: Entry) -> Plain:
+        """An attempt that was lost with its host had succeeded there (``late_success.py``).
 
         ``taken`` of the answer is the number of the attempt whose outcome is the job's; ``None`` when there is none
         yet, or it is not known any more. Raises WrongState for an attempt that is not over.
         """
         job, attempt, rank = self._find_member(command)
         if job is None or attempt is None:
-            return {"taken": None, "job_state": self._jobs.state_of(job_of(command["attempt_id"]))}
+            return {"taken": None, "job_state": self._jobs.state_of(job_of(command.attempt_id))}
         if _part(attempt, rank)["ended_at"] is None:
             raise WrongState(
-                f"attempt {command['attempt_id']} is not over",
+                f"attempt {command.attempt_id} is not over",
                 asked="take its success late",
                 found=_part(attempt, rank)["state"],
                 hint="end it: end_attempt",
             )
         if attempt["state"] == LOST and _part(attempt, rank)["state"] == LOST:
-            job = self._take(job, attempt, rank, command, at)
+            job = self._take(job, attempt, rank, command, entry.at)
         decided = job["state"] in FINAL or job.get("taken") is not None
         return {"taken": decided_by(job) if decided else None, "job_state": job["state"]}
 
-    def _take(self, job: Plain, lost: Plain, rank: int | None, command: Plain, at: float) -> Plain:
+    def _take(self, job: Plain, lost: Plain, rank: int | None, command: TakeSuccess, at: float) -> Plain:
         """Note the success of an attempt that was *lost*, and let it be the job's unless that is decided."""
         if job["state"] in FINAL or job.get("taken") is not None:
             return self._jobs.change(job["job_id"], attempts=with_attempt(job, {**lost, "late_success_at": at}))
@@ -213,21 +230,21 @@ class Attempts:
 
     # -- finding
 
-    def _find_member(self, command: Plain) -> tuple[Plain | None, Plain | None, int | None]:
+    def _find_member(self, command: OfAttempt) -> tuple[Plain | None, Plain | None, int | None]:
         """As ``_find``, and the rank that is named. Raises WrongState for a gang's attempt as a whole."""
         job, attempt = self._find(command)
-        rank = rank_of(command["attempt_id"])
+        rank = rank_of(command.attempt_id)
         if attempt is not None and rank is None and "members" in attempt:
             raise WrongState(
-                f"attempt {command['attempt_id']} is a gang's",
-                asked=command["type"],
+                f"attempt {command.attempt_id} is a gang's",
+                asked=command.verb,
                 hint="name one member by its rank",
             )
         return job, attempt, rank
 
-    def _find(self, command: Plain) -> tuple[Plain | None, Plain | None]:
+    def _find(self, command: OfAttempt) -> tuple[Plain | None, Plain | None]:
         """The job and attempt a command is about; no attempt when it ended too long ago to be kept."""
-        id = command["attempt_id"]
+        id = command.attempt_id
         job_id, number = job_of(id), number_of(id)
         job = self._jobs.records.get(job_id)
         if job is None:
@@ -244,9 +261,9 @@ class Attempts:
             raise _unknown(id)
         if rank is not None and rank >= len(attempt.get("members", ())):
             raise _unknown(id)
-        if command["token"] != attempt["token"]:
+        if command.token != attempt["token"]:
             raise StaleToken(
-                f"the token is not that of attempt {id}", asked=f"{command['token']}", found=f"{attempt['token']}"
+                f"the token is not that of attempt {id}", asked=f"{command.token}", found=f"{attempt['token']}"
             )
         return job, attempt
 

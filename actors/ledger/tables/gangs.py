@@ -9,17 +9,19 @@ that of a member which was lost, at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from actorgrid.actors.ledger.attempt_ids import attempt_id
+from actorgrid.actors.ledger.commands import EndAttempt, TakeSuccess, end_facts, told
 from actorgrid.actors.ledger.records import END_FACTS, default_error, new_attempt
 from actorgrid.errors import WrongState
 
+from .allocations import Place
 from .jobs import CANCELLED, FAILED, LOST, RUNNING, SUCCEEDED
 from .preemption import PREEMPTED
 
-MEMBERS_MAX = 256
 LOOPBACK = "127.0.0.1"
 
 Plain = dict[str, Any]
@@ -30,7 +32,7 @@ def size_of(resources: Mapping[str, Any]) -> int:
     return int(resources.get("gang", 1))
 
 
-def refuse_layout(job: Plain, places: list[Plain]) -> None:
+def refuse_layout(job: Plain, places: Sequence[Place]) -> None:
     """Raises WrongState for places of another number than *job* has members, or two on one host that keep apart."""
     size = size_of(job["resources"])
     if len(places) != size or size == 1:
@@ -39,7 +41,7 @@ def refuse_layout(job: Plain, places: list[Plain]) -> None:
             asked=f"{len(places)} members",
             found=f"job {job['job_id']} has {size}",
         )
-    if job["resources"].get("spread") and len({place["host"] for place in places}) != size:
+    if job["resources"].get("spread") and len({place.host for place in places}) != size:
         raise WrongState(f"the members of job {job['job_id']} are to be on hosts of their own", asked="two on one host")
 
 
@@ -110,12 +112,12 @@ def started_member(attempt: Plain, rank: int, at: float) -> Plain:
     return {**attempt, "state": RUNNING, "started_at": attempt["started_at"] or at, "members": members}
 
 
-def ended_member(attempt: Plain, rank: int, command: Plain, at: float) -> Plain:
+def ended_member(attempt: Plain, rank: int, command: EndAttempt, at: float) -> Plain:
     """*attempt* once the member of that rank is over; the first that has not succeeded is why the others end."""
-    outcome = command["outcome"]
+    outcome = command.outcome
     error = None
     if outcome != SUCCEEDED:
-        error = command.get("error") or default_error(
+        error = told(command.error) or default_error(
             outcome, {**attempt, "attempt_id": attempt["members"][rank]["allocation_id"]}
         )
     members = _with(
@@ -123,9 +125,9 @@ def ended_member(attempt: Plain, rank: int, command: Plain, at: float) -> Plain:
         rank,
         state=FAILED if outcome == "timed_out" else outcome,
         ended_at=at,
-        charged=outcome != SUCCEEDED and command.get("charge", True),
+        charged=outcome != SUCCEEDED and command.charge,
         error=error,
-        **{name: command.get(name) for name in END_FACTS},
+        **end_facts(command),
     )
     ending = attempt["ending"]
     if ending is None and outcome != SUCCEEDED:
@@ -133,37 +135,40 @@ def ended_member(attempt: Plain, rank: int, command: Plain, at: float) -> Plain:
     return {**attempt, "members": members, "ending": ending}
 
 
-def succeeded_member(attempt: Plain, rank: int, command: Plain) -> Plain:
+def succeeded_member(attempt: Plain, rank: int, command: TakeSuccess) -> Plain:
     """*attempt* once it is known that the member of that rank, which was lost, had succeeded."""
-    facts = {name: command.get(name) for name in END_FACTS}
+    facts = end_facts(command)
     return {**attempt, "members": _with(attempt, rank, state=SUCCEEDED, charged=False, error=None, **facts)}
 
 
-def verdict(job: Plain, attempt: Plain, retry_at: float | None) -> Plain:
-    """What ``end_attempt`` says of an attempt as a whole whose members are all over.
+def verdict(job: Plain, attempt: Plain, retry_at: float | None) -> EndAttempt:
+    """What ``EndAttempt`` says of an attempt as a whole whose members are all over.
 
     It succeeded when all of them did. Else the member that is to blame says how: one that was cancelled, if that was
     asked for; one that was stopped for another job; one that was lost by no fault of the job, since the others fail
     when one of them is cut off; else the first that did not succeed.
     """
     members = attempt["members"]
-    known = {
-        "max_rss_bytes": max((member["max_rss_bytes"] or 0 for member in members), default=0) or None,
-        "cpu_s": sum(member["cpu_s"] or 0.0 for member in members) or None,
-        "retry_at": retry_at,
-    }
+    whole = EndAttempt(
+        attempt["attempt_id"],
+        attempt["token"],
+        SUCCEEDED,
+        retry_at=retry_at,
+        max_rss_bytes=max((member["max_rss_bytes"] or 0 for member in members), default=0) or None,
+        cpu_s=sum(member["cpu_s"] or 0.0 for member in members) or None,
+    )
     if attempt["ending"] is None:
-        return {"outcome": SUCCEEDED, "exit_code": 0, "result_bytes": members[0]["result_bytes"], **known}
+        return replace(whole, exit_code=0, result_bytes=members[0]["result_bytes"])
     blamed = _blamed(job, attempt)
     error = dict(blamed["error"])
-    return {
-        "outcome": blamed["state"],
-        "charge": blamed["charged"],
-        "exit_code": blamed["exit_code"],
-        "signal": blamed["signal"],
-        "error": {**error, "message": f"rank {blamed['rank']}: {error.get('message', '')}"},
-        **known,
-    }
+    return replace(
+        whole,
+        outcome=blamed["state"],
+        charge=blamed["charged"],
+        exit_code=blamed["exit_code"],
+        signal=blamed["signal"],
+        error={**error, "message": f"rank {blamed['rank']}: {error.get('message', '')}"},
+    )
 
 
 def _blamed(job: Plain, attempt: Plain) -> Plain:

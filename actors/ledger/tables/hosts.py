@@ -16,8 +16,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from actorgrid.actors.ledger.commands import AllowAbsence, ConfirmHost, DrainHost, LoseHost, MeasureHost, RegisterHost
+from actorgrid.actors.ledger.entry import Entry, applies
 from actorgrid.actors.ledger.records import new_host
 from actorgrid.errors import HostLost, NotFound, StaleIncarnation, WrongState
+
+from .members import Members
 
 HOSTS_MAX = 10_000
 UP, LOST = "up", "lost"
@@ -28,18 +32,21 @@ Plain = dict[str, Any]
 class Hosts:
     """*changed* is told of each that is new, other or gone: its id, its record or ``None``, and a word for people."""
 
-    def __init__(self, changed: Callable[[str, Plain | None, str], None]) -> None:
+    def __init__(self, members: Members, changed: Callable[[str, Plain | None, str], None]) -> None:
+        self._members = members
         self.records: dict[str, Plain] = {}
         self._changed = changed
 
-    def register(self, command: Plain, at: float, index: int) -> Plain:
+    @applies(RegisterHost)
+    def register(self, command: RegisterHost, entry: Entry) -> Plain:
         """A host came up, with what it has. Raises StaleIncarnation, or WrongState at the bound.
 
         One that was draining goes on draining: it may have been restarted for the very reason. One that was lost
         stays lost until it has confirmed what lives on it.
         """
-        given = command["host"]
+        given = command.host
         host_id = given["host_id"]
+        self._members.refuse_removed(host_id)
         known = self.records.get(host_id)
         if known is None and len(self.records) >= HOSTS_MAX:
             raise WrongState("the ledger holds its maximum of hosts", found=f"{HOSTS_MAX} hosts")
@@ -57,7 +64,7 @@ class Hosts:
                 found="another boot of it is registered",
                 hint="is this a copy of its data directory? Each host needs one of its own: stop one of the two",
             )
-        record = {**new_host(given, at), "seen_index": index}
+        record = {**new_host(given, entry.at), "seen_index": entry.index}
         if known is not None:
             # What it said of itself before, and what was said of it, stays true; what it left running goes by its
             # absence until the shims have heard of it again.
@@ -68,9 +75,10 @@ class Hosts:
         self._put(record, record["state"])
         return {"host_id": host_id, "incarnation": given["incarnation"]}
 
-    def drain(self, command: Plain) -> Plain:
+    @applies(DrainHost)
+    def drain(self, command: DrainHost, _entry: Entry) -> Plain:
         """Give a host nothing new, or again. What it has goes on. A second time changes nothing. Raises NotFound."""
-        host_id, draining = command["host"], command["draining"]
+        host_id, draining = command.host, command.draining
         record = self.records.get(host_id)
         if record is None:
             raise NotFound(
@@ -83,74 +91,77 @@ class Hosts:
             self._put({**record, "draining": draining}, "draining" if draining else "taking work")
         return {"host": host_id, "draining": draining}
 
-    def allow_absence(self, command: Plain, index: int) -> Plain:
+    @applies(AllowAbsence)
+    def allow_absence(self, command: AllowAbsence, entry: Entry) -> Plain:
         """A host is about to be away, and everybody waits for it longer than for others: ``absence_s``, from the last
         word of it on. 0 ends that which began at entry ``began``; a later one stays.
 
         Raises StaleIncarnation, or WrongState for one that is not up, or that has said so again since.
         """
         record = self.current(command)
-        if record["state"] != UP or command.get("began") not in (None, record.get("absence_index")):
+        if record["state"] != UP or command.began not in (None, record.get("absence_index")):
             raise WrongState(
-                f"host {command['host']} is not allowed to be away",
-                asked=f"{command['absence_s']:g} s",
+                f"host {command.host} is not allowed to be away",
+                asked=f"{command.absence_s:g} s",
                 found=f"it is {record['state']}; it said so last at entry {record.get('absence_index')}",
             )
         kept = {name: value for name, value in record.items() if name not in ("absence_s", "absence_index")}
-        if command["absence_s"]:
+        if command.absence_s:
             # Whoever has decided that it is lost, from what was before, decided from a lesser patience.
-            kept.update(absence_s=command["absence_s"], absence_index=index, seen_index=index)
+            kept.update(absence_s=command.absence_s, absence_index=entry.index, seen_index=entry.index)
         self._put(kept, "")
-        return {"host": command["host"], "began": index}
+        return {"host": command.host, "began": entry.index}
 
     def remove(self, host_id: str) -> None:
         """It is no host of this cluster any more; none of that id is no error."""
         if self.records.pop(host_id, None) is not None:
             self._changed(host_id, None, "removed")
 
-    def measure(self, command: Plain) -> Plain:
+    @applies(MeasureHost)
+    def measure(self, command: MeasureHost, _entry: Entry) -> Plain:
         """Keep what a host has measured; it stays when the host starts again. Raises StaleIncarnation."""
         record = self.current(command)
-        self._put({**record, "measured": command["measured"]}, "")
-        return {"host": command["host"]}
+        self._put({**record, "measured": command.measured}, "")
+        return {"host": command.host}
 
-    def confirm(self, command: Plain, index: int) -> Plain:
+    @applies(ConfirmHost)
+    def confirm(self, command: ConfirmHost, entry: Entry) -> Plain:
         """A host says that it is there, and that of what the ledger does not know nothing lives on it.
 
         With that, one that was lost (``lost_at``) takes work again. Raises StaleIncarnation; WrongState when it was
         lost after it looked, or is not.
         """
         record = self.current(command)
-        if record.get("lost_at") != command["lost_at"]:
+        if record.get("lost_at") != command.lost_at:
             raise WrongState(
-                f"host {command['host']} was lost since it looked",
-                asked=f"lost at {command['lost_at']}",
+                f"host {command.host} was lost since it looked",
+                asked=f"lost at {command.lost_at}",
                 found=f"lost at {record.get('lost_at')}",
             )
         back = record["state"] == LOST
         kept = {name: value for name, value in record.items() if name not in ("lost_at", "heard_at")}
-        self._put({**kept, "state": UP if back else record["state"], "seen_index": index}, UP if back else "")
-        return {"host": command["host"], "returned": back}
+        self._put({**kept, "state": UP if back else record["state"], "seen_index": entry.index}, UP if back else "")
+        return {"host": command.host, "returned": back}
 
-    def lose(self, command: Plain, index: int) -> None:
+    def lose(self, command: LoseHost, index: int) -> None:
         """A host was not heard of for too long. Raises StaleIncarnation; WrongState when it was, meanwhile."""
         record = self.current(command)
-        if record.get("seen_index", 0) != command["seen_index"]:
+        if record.get("seen_index", 0) != command.seen_index:
             raise WrongState(
-                f"host {command['host']} was heard of since",
-                asked=f"what was true before entry {command['seen_index']}",
+                f"host {command.host} was heard of since",
+                asked=f"what was true before entry {command.seen_index}",
                 found=f"it was there at entry {record.get('seen_index', 0)}",
             )
         if record["state"] == UP:
-            self._put({**record, "state": LOST, "lost_at": index, "heard_at": command["heard_at"]}, LOST)
+            self._put({**record, "state": LOST, "lost_at": index, "heard_at": command.heard_at}, LOST)
 
-    def current(self, command: Plain) -> Plain:
+    def current(self, command: AllowAbsence | MeasureHost | ConfirmHost | LoseHost) -> Plain:
         """The record of the host that a command names in this incarnation. Raises StaleIncarnation."""
-        record = self.records.get(command["host"])
-        if record is None or record["incarnation"] != command["incarnation"]:
+        record = self.records.get(command.host)
+        if record is None or record["incarnation"] != command.incarnation:
             raise StaleIncarnation(
-                f"host {command['host']} has started again since",
-                asked=f"incarnation {command['incarnation']}",
+                f"host {command.host} has started again since",
+                asked=f"incarnation {command.incarnation}",
                 found="no such host" if record is None else f"incarnation {record['incarnation']}",
             )
         return record

@@ -9,8 +9,11 @@ Bounds: 1,000 tokens; at that, those whose time is over make room.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from actorgrid.actors.ledger.commands import CreateJoinToken, RedeemJoinToken, RevokeJoinToken
+from actorgrid.actors.ledger.entry import Entry, applies
 from actorgrid.errors import WrongState
 
 from ..join_tokens import redeem, revoke_token
@@ -29,9 +32,10 @@ class JoinTokens:
         self._members = members
         self._changed = changed
 
-    def create(self, command: Plain, at: float) -> Plain:
+    @applies(CreateJoinToken)
+    def create(self, command: CreateJoinToken, entry: Entry) -> Plain:
         """Keep a new one. Raises WrongState for an id that is taken, on a host without a cluster, or at the bound."""
-        record = command["token"]
+        record = command.token
         if record["cluster_id"] != self._members.cluster_id:
             raise WrongState(
                 "the join token is not for this cluster",
@@ -41,7 +45,7 @@ class JoinTokens:
             )
         if record["id"] in self.records:
             raise WrongState("there is a join token of that id already", asked=record["id"])
-        over = [id for id, known in self.records.items() if known["expires_at"] < at]
+        over = [id for id, known in self.records.items() if known["expires_at"] < entry.at]
         if len(self.records) >= JOIN_TOKENS_MAX and not over:
             raise WrongState(
                 "the ledger holds its maximum of join tokens",
@@ -55,26 +59,28 @@ class JoinTokens:
         self._put(record, "created")
         return {"id": record["id"], "expires_at": record["expires_at"]}
 
-    def revoke(self, command: Plain, at: float) -> Plain:
+    @applies(RevokeJoinToken)
+    def revoke(self, command: RevokeJoinToken, entry: Entry) -> Plain:
         """Take one back; a second time changes nothing. Raises UnknownJoinToken."""
-        record = revoke_token(self.records.get(command["token_id"]), at)
+        record = revoke_token(self.records.get(command.token_id), entry.at)
         if record is not self.records[record["id"]]:
             self._put(record, "revoked")
         return {"id": record["id"], "revoked_at": record["revoked_at"]}
 
-    def redeem(self, command: Plain, at: float) -> Plain:
+    @applies(RedeemJoinToken)
+    def redeem(self, command: RedeemJoinToken, entry: Entry) -> Plain:
         """Use one, and let the host in; gives its node number.
 
         Raises what ``security.join_tokens.redeem`` does, and WrongState as ``Members.admit``.
         """
         record = redeem(
-            self.records.get(command["token_id"]),
+            self.records.get(command.token_id),
             self._members.cluster_id,
-            command["host_id"],
-            command["fingerprint"],
-            at,
+            command.host_id,
+            command.fingerprint,
+            entry.at,
         )
-        answer = self._members.admit({**command, "votes": "voter" in record["roles"]}, at)
+        answer = self._members.admit(replace(command, votes="voter" in record["roles"]), entry)
         if record is not self.records[record["id"]]:
             self._put(record, "used")
         return answer

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorgrid.actors.ledger.records import END_FACTS
+from actorgrid.actors.ledger.commands import EndAttempt, TakeSuccess, end_facts
 
 from .gangs import succeeded_member, verdict
 from .jobs import SUCCEEDED
@@ -20,14 +20,14 @@ from .jobs import SUCCEEDED
 Plain = dict[str, Any]
 
 
-def with_success(attempt: Plain, rank: int | None, command: Plain, at: float) -> Plain:
+def with_success(attempt: Plain, rank: int | None, command: TakeSuccess | EndAttempt, at: float) -> Plain:
     """*attempt*, which was lost, with the success that *command* tells of it or of its member of that *rank*.
 
     A gang's attempt has succeeded once all of its members have.
     """
     if rank is None:
-        facts = {name: command.get(name) for name in END_FACTS}
-        return {**attempt, **facts, "state": SUCCEEDED, "error": None, "late_success_at": at}
+        return {**attempt, **end_facts(command), "state": SUCCEEDED, "error": None, "late_success_at": at}
+    assert isinstance(command, TakeSuccess), "of a member only its host tells"
     told = succeeded_member(attempt, rank, command)
     if any(member["state"] != SUCCEEDED for member in told["members"]):
         return told

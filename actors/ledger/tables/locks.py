@@ -19,7 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from actorgrid.actors.ledger.records import UNKNOWN_USER
+from actorgrid.actors.ledger.commands import AcquireLock, BreakLock, ExpireLock, ReleaseLock, RenewLock
+from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.field_checks import ABSENT
 from actorgrid.errors import LockHeld, LockLost, LockSlotsDiffer, QueueFull, StaleToken, WrongState
 
 LOCKS_MAX = 10_000
@@ -32,7 +34,7 @@ _NOBODYS = [0, ""]
 
 class Locks:
     """Part of the replicated state. *changed* is told of each lock that changed: its name, its record or
-    ``None``, and what happened.
+    ``None``, and what happened; *broken* of one that was taken from {owner} on the word of {by}.
 
     A record is {"name", "slots", "holders", "waiters"}; those are in the order in which they came to be it, each
     {"owner", "user_id", "ttl_s", "renewals", "since", "token"}, where the token of a waiter is ``None``, and
@@ -40,37 +42,43 @@ class Locks:
     somebody waits, no slot is free. Records are replaced when they change, never written into.
     """
 
-    def __init__(self, changed: Callable[[str, Plain | None, str], None]) -> None:
+    def __init__(
+        self, changed: Callable[[str, Plain | None, str], None], broken: Callable[[str, Plain], None] = lambda *_: None
+    ) -> None:
         self.records: dict[str, Plain] = {}
         self._changed = changed
+        self._broken = broken
 
     def load(self, records: Iterable[Plain]) -> None:
         """The records of a snapshot."""
         self.records.update((record["name"], record) for record in records)
 
-    def acquire(self, command: Plain, token: list[int], at: float) -> Answer:
+    @applies(AcquireLock)
+    def acquire(self, command: AcquireLock, entry: Entry) -> Answer:
         """Hold the lock with *token*, or stand in line for it.
 
         Asked again by the same owner, the same answer, and a sign of life with the time to live that is said now.
         Raises LockHeld when it is taken and the command does not ask to wait, LockSlotsDiffer, and WrongState or
         QueueFull at the bounds.
         """
-        name, owner, slots = command["name"], command["owner"], command.get("slots", 1)
+        name, owner, slots = command.name, command.owner, command.slots
         record = self.records.get(name)
         asker: Plain = {
             "owner": owner,
-            "user_id": command.get("user_id", UNKNOWN_USER),
-            "ttl_s": command["ttl_s"],
+            "user_id": command.user_id,
+            "ttl_s": command.ttl_s,
             "renewals": 0,
-            "since": at,
+            "since": entry.at,
             "token": None,
         }
-        if "request" in command:
-            asker["request"] = command["request"]
+        if command.request is not ABSENT:
+            asker["request"] = command.request
         if record is None:
             if len(self.records) >= LOCKS_MAX:
                 raise WrongState("the ledger holds its maximum of locks", found=f"{LOCKS_MAX} locks")
-            self._put({"name": name, "slots": slots, "holders": [{**asker, "token": token}], "waiters": []}, "granted")
+            self._put(
+                {"name": name, "slots": slots, "holders": [{**asker, "token": entry.token}], "waiters": []}, "granted"
+            )
             return self._answer(name, owner)
         if record["slots"] != slots:
             raise LockSlotsDiffer(
@@ -81,11 +89,11 @@ class Locks:
             )
         mine = _find(record, owner)
         if mine is not None:
-            renewed = {**mine, "ttl_s": command["ttl_s"], "renewals": mine["renewals"] + 1}
-            self._replace(record, _newest(renewed, command.get("request")))
+            renewed = {**mine, "ttl_s": command.ttl_s, "renewals": mine["renewals"] + 1}
+            self._replace(record, _newest(renewed, None if command.request is ABSENT else command.request))
         elif len(record["holders"]) < slots:
-            self._put({**record, "holders": [*record["holders"], {**asker, "token": token}]}, "granted")
-        elif not command.get("wait", False):
+            self._put({**record, "holders": [*record["holders"], {**asker, "token": entry.token}]}, "granted")
+        elif not command.wait:
             raise LockHeld(
                 f"lock {name} is held",
                 asked=f"it for {owner}",
@@ -98,13 +106,14 @@ class Locks:
             self._put({**record, "waiters": [*record["waiters"], asker]}, "awaited")
         return self._answer(name, owner)
 
-    def renew(self, command: Plain) -> Answer:
+    @applies(RenewLock)
+    def renew(self, command: RenewLock, _entry: Entry) -> Answer:
         """Count a sign of life of a holder or waiter. Raises LockLost for anyone else, StaleToken for an old token.
 
         One that names its request is a host's, for a client that waits there: LockLost when that client has asked
         anew since. Any other is the owner's own, who knows from then on what it has.
         """
-        name, owner = command["name"], command["owner"]
+        name, owner = command.name, command.owner
         record = self.records.get(name)
         mine = None if record is None else _find(record, owner)
         if record is None or mine is None:
@@ -115,8 +124,8 @@ class Locks:
                 hint="its lease ran out, or it was released: stop what it guards, then acquire it anew",
             )
         _check_token(command, mine)
-        request = command.get("request")
-        if request is not None and mine.get("request", _NOBODYS)[1] not in ("", request[1]):
+        request = command.request
+        if request is not ABSENT and mine.get("request", _NOBODYS)[1] not in ("", request[1]):
             raise LockLost(
                 f"{owner} has asked for lock {name} again since",
                 asked="to keep its place for an earlier request",
@@ -124,41 +133,53 @@ class Locks:
                 hint="nothing, when another request of this owner is under way; else ask again",
             )
         renewed = {**mine, "renewals": mine["renewals"] + 1}
-        self._replace(record, renewed if request is not None else _disowned(renewed))
+        self._replace(record, renewed if request is not ABSENT else _disowned(renewed))
         return self._answer(name, owner)
 
-    def release(self, command: Plain, token: list[int], at: float) -> Answer:
+    @applies(ReleaseLock)
+    def release(self, command: ReleaseLock, entry: Entry) -> Answer:
         """Give the lock back, or leave the line. One that is not held by *owner* is no error; StaleToken may be.
 
         Whoever releases for another that seems to be gone names the ``request`` that it was given to: then nothing is
         done once the owner was told, or asked again. Or the ``renewals`` it has seen: then nothing is done when the
         owner has given a sign of life since.
         """
-        return {"released": self._remove(command, token, at, "released")}
+        return {"released": self._remove(command, entry, "released")}
 
-    def break_open(self, command: Plain, token: list[int], at: float) -> Answer:
+    @applies(BreakLock)
+    def break_open(self, command: BreakLock, entry: Entry) -> Answer:
         """Take the lock, or the place in line, from its owner on somebody's word."""
-        return {"broken": self._remove(command, token, at, f"broken by {command['by']}")}
+        return {"broken": self._take_away(command, entry)}
 
-    def expire(self, command: Plain, token: list[int], at: float) -> Answer:
+    @applies(ExpireLock)
+    def expire(self, command: ExpireLock, entry: Entry) -> Answer:
         """Take the lock, or the place in line, from one who has not renewed since the leader looked."""
-        return {"expired": self._remove(command, token, at, "expired")}
+        return {"expired": self._remove(command, entry, "expired")}
 
-    def _remove(self, command: Plain, token: list[int], at: float, word: str) -> bool:
-        name, owner = command["name"], command["owner"]
+    def _take_away(self, command: BreakLock, entry: Entry) -> bool:
+        broken = self._remove(command, entry, f"broken by {command.by}")
+        if broken:
+            self._broken(command.name, {"owner": command.owner, "by": command.by})
+        return broken
+
+    def _remove(self, command: ReleaseLock | BreakLock | ExpireLock, entry: Entry, word: str) -> bool:
+        name, owner = command.name, command.owner
         record = self.records.get(name)
         mine = None if record is None else _find(record, owner)
-        if record is None or mine is None or command.get("renewals", mine["renewals"]) != mine["renewals"]:
+        if record is None or mine is None:
             return False
-        if "request" in command and mine.get("request") != command["request"]:
+        if not isinstance(command, BreakLock) and command.renewals not in (ABSENT, mine["renewals"]):
             return False
-        _check_token(command, mine)
+        if isinstance(command, ReleaseLock):
+            if command.request is not ABSENT and mine.get("request") != command.request:
+                return False
+            _check_token(command, mine)
         holders = [holder for holder in record["holders"] if holder is not mine]
         waiters = [waiter for waiter in record["waiters"] if waiter is not mine]
         if waiters and len(holders) < record["slots"]:
             first = waiters.pop(0)
             # The lease counts from now: a waiter could not know earlier that it holds the lock.
-            holders.append({**first, "token": token, "renewals": first["renewals"] + 1, "since": at})
+            holders.append({**first, "token": entry.token, "renewals": first["renewals"] + 1, "since": entry.at})
             word = f"{word}, granted"
         if holders:
             self._put({**record, "holders": holders, "waiters": waiters}, word)
@@ -244,7 +265,7 @@ def _held_by(record: Plain) -> str:
     return f"{first['owner']} of {first['user_id']}{more}, {waiting} wait{'s' if waiting == 1 else ''}"
 
 
-def _check_token(command: Plain, mine: Plain) -> None:
-    given = command.get("token")
+def _check_token(command: RenewLock | ReleaseLock, mine: Plain) -> None:
+    given = command.token
     if given is not None and given != mine["token"]:
-        raise StaleToken(f"the token is not that of lock {command['name']}", asked=f"{given}", found=f"{mine['token']}")
+        raise StaleToken(f"the token is not that of lock {command.name}", asked=f"{given}", found=f"{mine['token']}")

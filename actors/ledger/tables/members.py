@@ -13,6 +13,9 @@ import difflib
 from collections.abc import Callable
 from typing import Any
 
+from actorgrid.actors.ledger.commands import AddMember, ChangeMember, FoundCluster, RedeemJoinToken, RemoveMember
+from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.field_checks import ABSENT
 from actorgrid.errors import NotFound, WrongState
 
 MEMBERS_MAX = 10_000
@@ -39,18 +42,21 @@ class Members:
         self.nodes_total = 0
         self._changed = changed
 
-    def found(self, command: Plain, at: float) -> Plain:
+    @applies(FoundCluster)
+    def found(self, command: FoundCluster, entry: Entry) -> Plain:
         """Make this ledger a cluster's, with its first member. Raises WrongState when it is one already."""
         if self.cluster_id:
             raise WrongState(
-                "this ledger is a cluster's already", asked=command["cluster_id"], found=f"cluster {self.cluster_id}"
+                "this ledger is a cluster's already", asked=command.cluster_id, found=f"cluster {self.cluster_id}"
             )
-        self.cluster_id = command["cluster_id"]
-        return self.add(command, at)
+        self.cluster_id = command.cluster_id
+        first = AddMember(command.host_id, command.addresses, command.fingerprint)
+        return self.add(first, entry)
 
-    def add(self, command: Plain, at: float) -> Plain:
+    @applies(AddMember)
+    def add(self, command: AddMember | RedeemJoinToken, entry: Entry) -> Plain:
         """Let a host in; gives its node number. Raises WrongState for one that is in, or at the bound."""
-        host_id = command["host_id"]
+        host_id = command.host_id
         if host_id in self.records:
             raise WrongState(
                 f"host {host_id} is a member already",
@@ -65,40 +71,41 @@ class Members:
         record = {
             "host_id": host_id,
             "node": self.nodes_total,
-            "addresses": command["addresses"],
-            "fingerprints": [command["fingerprint"]],
-            "rack": command.get("rack"),
-            "version": command.get("version", ""),
-            "ledger_version": command.get("ledger_version", 1),
-            "votes": command.get("votes", True),
-            "joined_at": at,
+            "addresses": command.addresses,
+            "fingerprints": [command.fingerprint],
+            "rack": command.rack,
+            "version": command.version,
+            "ledger_version": 1 if command.ledger_version is ABSENT else command.ledger_version,
+            "votes": True if command.votes is ABSENT else command.votes,
+            "joined_at": entry.at,
         }
         self._put(record, "joined")
         return {"host_id": host_id, "node": self.nodes_total, "cluster_id": self.cluster_id}
 
-    def admit(self, command: Plain, at: float) -> Plain:
+    def admit(self, command: RedeemJoinToken, entry: Entry) -> Plain:
         """Let a host in that has proven its right, or in again under the key that it has here already.
 
         Raises WrongState for a host id that lives under another key.
         """
-        known = self.records.get(command["host_id"])
-        if known is not None and command["fingerprint"] not in known["fingerprints"]:
+        known = self.records.get(command.host_id)
+        if known is not None and command.fingerprint not in known["fingerprints"]:
             raise WrongState(
-                f"host {command['host_id']} is a member already, with another key",
-                asked=command["host_id"],
+                f"host {command.host_id} is a member already, with another key",
+                asked=command.host_id,
                 found=f"node {known['node']}",
                 hint="if it lost its key, remove it first; a token lets in new hosts only",
             )
         if known is None:
-            return self.add(command, at)
-        return {**self.change(command), "cluster_id": self.cluster_id}
+            return self.add(command, entry)
+        return {**self.change(command, entry), "cluster_id": self.cluster_id}
 
-    def change(self, command: Plain) -> Plain:
+    @applies(ChangeMember)
+    def change(self, command: ChangeMember | RedeemJoinToken, _entry: Entry) -> Plain:
         """What a member says of itself now: where it listens, its software, one more certificate. Raises NotFound."""
-        record = self._get(command["host_id"])
-        fields: Plain = {name: command[name] for name in _OF_ITS_OWN if name in command}
-        fingerprint = command.get("fingerprint")
-        if fingerprint is not None and fingerprint not in record["fingerprints"]:
+        record = self._get(command.host_id)
+        fields: Plain = {name: getattr(command, name) for name in _OF_ITS_OWN if getattr(command, name) is not ABSENT}
+        fingerprint = command.fingerprint
+        if fingerprint is not ABSENT and fingerprint not in record["fingerprints"]:
             # The oldest goes: a certificate is renewed long before eight others were.
             fields["fingerprints"] = [*record["fingerprints"], fingerprint][-FINGERPRINTS_MAX:]
         changed = {**record, **fields}
@@ -129,12 +136,12 @@ class Members:
                 hint="stop the agent instead, and delete its data when the cluster is not wanted any more",
             )
 
-    def remove(self, command: Plain, at: float) -> Plain:
+    def remove(self, command: RemoveMember, at: float) -> Plain:
         """A member is one no more, once ``check_removal`` had nothing against it. Raises NotFound."""
-        record = self._get(command["host_id"])
+        record = self._get(command.host_id)
         del self.records[record["host_id"]]
-        left = not command.get("force", False)
-        self.removed[record["host_id"]] = {"node": record["node"], "at": at, "by": command.get("by", ""), "left": left}
+        left = not command.force
+        self.removed[record["host_id"]] = {"node": record["node"], "at": at, "by": command.by, "left": left}
         while len(self.removed) > REMOVED_MAX:
             del self.removed[next(iter(self.removed))]
         self._changed(record["host_id"], None, "removed")

@@ -6,9 +6,12 @@ host ends it, and its job waits again in its old place, not charged a retry.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actorgrid.errors import WorkerLost, WrongState
+
+if TYPE_CHECKING:
+    from actorgrid.actors.ledger.commands import PreemptAttempt
 
 PREEMPTED = "preempted"
 PREEMPTIONS_MAX = 10
@@ -22,17 +25,17 @@ def may_ask(job: Plain) -> bool:
     return bool(job.get("preemptible", True)) and int(job.get("preemptions", 0)) < PREEMPTIONS_MAX
 
 
-def asked(job: Plain, attempt: Plain, command: Plain, at: float) -> Plain:
+def asked(job: Plain, attempt: Plain, command: PreemptAttempt, at: float) -> Plain:
     """What is noted on the live *attempt*, which is to end. Raises WrongState for a job that is not stopped so."""
     if not may_ask(job):
         raise WrongState(
             f"job {job['job_id']} is not stopped for others",
-            asked=f"end attempt {attempt['attempt_id']} for {command['for_job']}",
+            asked=f"end attempt {attempt['attempt_id']} for {command.for_job}",
             found=f"preempted {job.get('preemptions', 0)} times of at most {PREEMPTIONS_MAX}"
             if job.get("preemptible", True)
             else "it was submitted as not preemptible",
         )
-    return {"asked_at": at, "grace_s": command["grace_s"], "for_job": command["for_job"]}
+    return {"asked_at": at, "grace_s": command.grace_s, "for_job": command.for_job}
 
 
 def preempted_error(attempt: Plain) -> Plain:

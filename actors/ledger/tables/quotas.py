@@ -14,16 +14,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from actorgrid.actors.ledger.commands import SetQuota
+from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.record_checks import HELD_LIMITS as HELD
+from actorgrid.actors.ledger.record_checks import LIMITS
+from actorgrid.actors.ledger.record_checks import WAITING_LIMIT as WAITING
 from actorgrid.amounts import counted, mebibytes
 from actorgrid.errors import NotFound, QueueFull, QuotaExceeded, WrongState
 
 QUOTAS_MAX = 10_000
 EVERYONE = "*"
-HELD = ("gpu_milli", "gpu_memory_mib", "cpu_milli", "memory_mib")
-"""What allocations hold, summed over all devices of each."""
-WAITING = "jobs_waiting"
-LIMITS = (*HELD, WAITING)
-"""The fields of a quota; ``None`` is no limit."""
 
 Plain = dict[str, Any]
 _WORDS = {"gpu_memory_mib": "of GPU memory", "memory_mib": "of memory"}
@@ -150,12 +150,13 @@ class Quotas:
         """Stop counting an allocation."""
         self._add(allocation, -1)
 
-    def set(self, command: Plain) -> Plain:
+    @applies(SetQuota)
+    def set(self, command: SetQuota, _entry: Entry) -> Plain:
         """Carry out ``set_quota``. Nothing that is held or waits is touched.
 
         Raises NotFound when there is none to remove, WrongState when there are too many.
         """
-        user, limits = command["user"], command["limits"]
+        user, limits = command.user, command.limits
         before = self.records.get(user)
         if limits is None:
             if before is None:

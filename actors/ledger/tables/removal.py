@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from actorgrid.actors.ledger.commands import EndAttempt, RemoveMember
+from actorgrid.actors.ledger.entry import Entry, applies
 from actorgrid.errors import WorkerLost, WrongState
 
 from .allocations import Allocations
@@ -29,13 +31,14 @@ class Removal:
         self._members, self._hosts, self._given = members, hosts, given
         self._attempts, self._trust = attempts, trust
 
-    def remove(self, command: Plain, at: float) -> Plain:
+    @applies(RemoveMember)
+    def remove(self, command: RemoveMember, entry: Entry) -> Plain:
         """Carry out ``remove_member``. Raises NotFound, or WrongState for the last that may vote and for a host that
         has work, unless it is forced."""
-        host_id = command["host_id"]
+        host_id = command.host_id
         self._members.check_removal(host_id)
         held = sorted(id for id, record in self._given.records.items() if record["host"] == host_id)
-        if held and not command.get("force", False):
+        if held and not command.force:
             raise WrongState(
                 f"host {host_id} has work",
                 asked="to remove it",
@@ -43,13 +46,13 @@ class Removal:
                 hint="let it end there first: actorgrid leave waits for it",
             )
         for id in held:
-            self._lose(id, command, at)
-        answer = self._members.remove(command, at)
+            self._lose(id, command, entry)
+        answer = self._members.remove(command, entry.at)
         self._hosts.remove(host_id)
         self._trust.forget(host_id)
         return {**answer, "lost": held}
 
-    def _lose(self, id: str, command: Plain, at: float) -> None:
+    def _lose(self, id: str, command: RemoveMember, entry: Entry) -> None:
         allocation = self._given.records.get(id)
         if allocation is None:
             return  # it went with another member of its gang
@@ -58,8 +61,8 @@ class Removal:
             return
         error = WorkerLost(
             f"attempt {id} was lost with its host",
-            found=f"host {command['host_id']} was removed by {command.get('by') or 'request'}",
+            found=f"host {command.host_id} was removed by {command.by or 'request'}",
             hint="it is tried again elsewhere",
         )
-        end = {"type": "end_attempt", "attempt_id": id, "token": allocation["token"], "outcome": LOST}
-        self._attempts.end({**end, "charge": False, "error": error.to_dict()}, at)
+        end = EndAttempt(id, allocation["token"], LOST, charge=False, error=error.to_dict())
+        self._attempts.end(end, entry)

@@ -6,7 +6,7 @@ until that host has opened it. No certificate is read here: two versions of a li
 the ledger's replicas must not. Whoever proposes has checked what it proposes, whoever takes something from here checks
 it again (``security/trust_policy.py``); the ledger holds the order of the steps.
 
-Bounds: one record a member; 2 authorities; texts as ``command_checks.py`` has them.
+Bounds: one record a member; 2 authorities; texts as ``field_checks.py`` has them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from actorgrid.actors.ledger.commands import (
+    ChangeMember,
+    IssueCertificate,
+    PublishBundle,
+    ReportTrust,
+    RequestCertificate,
+    SealAuthority,
+)
+from actorgrid.actors.ledger.entry import Entry, applies
 from actorgrid.errors import NotFound, StaleToken, WrongState
 
 from .members import Members
@@ -43,12 +52,13 @@ class Trust:
         record = self.records.get(BUNDLE)
         return None if record is None else record["bundle"]
 
-    def publish(self, command: Plain) -> Plain:
+    @applies(PublishBundle)
+    def publish(self, command: PublishBundle, _entry: Entry) -> Plain:
         """The next bundle, one step from the one that is known.
 
         Raises StaleToken when another step was quicker, and WrongState for a step that members are not ready for.
         """
-        new, old = command["bundle"], self.bundle
+        new, old = command.bundle, self.bundle
         if new["cluster_id"] != self._members.cluster_id:
             raise WrongState("the bundle is another cluster's", asked=new["cluster_id"], found=self._members.cluster_id)
         if old is not None:
@@ -63,10 +73,11 @@ class Trust:
         self._put(BUNDLE, {"bundle": new}, "changed")
         return {"version": new["version"]}
 
-    def report(self, command: Plain) -> Plain:
+    @applies(ReportTrust)
+    def report(self, command: ReportTrust, _entry: Entry) -> Plain:
         """What a member has now: its certificate, the bundle, the keys. Raises NotFound, or WrongState for a
         certificate that the ledger does not know."""
-        host_id, fingerprint = command["host_id"], command["fingerprint"]
+        host_id, fingerprint = command.host_id, command.fingerprint
         member = self._member(host_id)
         if fingerprint not in member["fingerprints"]:
             raise WrongState(
@@ -76,7 +87,7 @@ class Trust:
             )
         names = ("host_id", "certificate", "fingerprint", "generation", "valid_until", "bundle_version", "keys")
         before = self._record(host_id)
-        record = {**before, **{name: command[name] for name in names}}
+        record = {**before, **{name: getattr(command, name) for name in names}}
         # What was sealed for another key of its does not open any more: it is sealed anew.
         sealed = before["sealed"] if fingerprint == before["fingerprint"] else {}
         record["sealed"] = {
@@ -91,45 +102,48 @@ class Trust:
             self._put(host_id, record, "")
         return {"host_id": host_id}
 
-    def request(self, command: Plain, index: int) -> Plain:
+    @applies(RequestCertificate)
+    def request(self, command: RequestCertificate, entry: Entry) -> Plain:
         """A member asks for a certificate; a later request takes the place of an earlier one. Raises NotFound."""
-        self._member(command["host_id"])
-        asked = {"id": index, "csr": command["csr"], "addresses": command["addresses"]}
-        record = {**self._record(command["host_id"]), "request": asked, "issued": None}
-        self._put(command["host_id"], record, "certificate requested")
-        return {"request": index}
+        self._member(command.host_id)
+        asked = {"id": entry.index, "csr": command.csr, "addresses": command.addresses}
+        record = {**self._record(command.host_id), "request": asked, "issued": None}
+        self._put(command.host_id, record, "certificate requested")
+        return {"request": entry.index}
 
-    def issue(self, command: Plain) -> Plain:
+    @applies(IssueCertificate)
+    def issue(self, command: IssueCertificate, entry: Entry) -> Plain:
         """The certificate that was asked for; its key is believed from now on. Raises NotFound, or StaleToken when it
         was made for another request than the one that waits."""
-        host_id = command["host_id"]
+        host_id = command.host_id
         self._member(host_id)
         record = self._record(host_id)
         waits = record["request"]
-        if waits is None or waits["id"] != command["request"]:
+        if waits is None or waits["id"] != command.request:
             raise StaleToken(
                 f"host {host_id} does not wait for that certificate",
-                asked=f"request {command['request']}",
+                asked=f"request {command.request}",
                 found="no request" if waits is None else f"request {waits['id']}",
             )
-        self._members.change({"host_id": host_id, "fingerprint": command["fingerprint"]})
-        issued = {"certificate": command["certificate"]}
+        self._members.change(ChangeMember(host_id, fingerprint=command.fingerprint), entry)
+        issued = {"certificate": command.certificate}
         self._put(host_id, {**record, "request": None, "issued": issued}, "certificate issued")
         return {"host_id": host_id}
 
-    def seal(self, command: Plain) -> Plain:
+    @applies(SealAuthority)
+    def seal(self, command: SealAuthority, _entry: Entry) -> Plain:
         """An authority's key for one member. Raises NotFound, or StaleToken when that has another key by now."""
-        host_id, generation = command["host_id"], command["generation"]
+        host_id, generation = command.host_id, command.generation
         self._member(host_id)
         record = self._record(host_id)
-        if record["fingerprint"] != command["fingerprint"]:
+        if record["fingerprint"] != command.fingerprint:
             raise StaleToken(
                 f"host {host_id} has another certificate by now",
-                asked=command["fingerprint"],
+                asked=command.fingerprint,
                 found=record["fingerprint"] or "none told yet",
             )
         if generation not in record["keys"]:
-            sealed = {**record["sealed"], str(generation): command["sealed"]}
+            sealed = {**record["sealed"], str(generation): command.sealed}
             self._put(host_id, {**record, "sealed": sealed}, "authority's key sent")
         return {"host_id": host_id, "generation": generation}
 

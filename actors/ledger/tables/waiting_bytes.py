@@ -16,8 +16,6 @@ from actorgrid.errors import QueueFull
 JOB_BYTES = 1024
 """Of a job beside its texts: some thirty numbers and short words."""
 _TEXTS = ("command", "depends_on")
-LIMITS_SINCE = 2
-"""The version of ``submit_jobs`` that carries limits: hosts before it would not hold to them."""
 
 Plain = Mapping[str, Any]
 

@@ -12,6 +12,8 @@ import importlib.util
 import json
 import lzma
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -21,16 +23,29 @@ SEED, ROUNDS, FRESH_EVERY, HOSTILE = 11, 12, 4, 0.7
 ODD = (None, True, -1, 0, 1, 7, 2**31, 2**53, 1.5, "", "x", "a.1", "h1", "\x1b[31m", [], [None], [1, 1], {}, {"": None})
 
 
+class Old(dict[str, Any]):
+    """A command of the version before, which was a plain map from the beginning."""
+
+    def to_plain(self) -> dict[str, Any] | None:
+        return dict(self) or None
+
+
+def _made(maker: Callable[..., dict[str, Any]], *given: Any, **named: Any) -> Old:
+    return Old(maker(*given, **named))
+
+
 def under_its_new_name(folder: Path) -> tuple[Any, Any]:
     """``examples`` and ``mutations`` of *folder*, which name the ledger's modules as they are called since."""
     room = ModuleType("actorgrid.actors.ledger")
     sys.modules[room.__name__] = room
-    for new, old in {"commands": "commands", "command_checks": "command_checks", "state": "ledger"}.items():
+    for new, old in {"commands": "commands", "command": "command_checks", "state": "ledger"}.items():
         module = importlib.import_module(f"actorgrid.actors.consensus.{old}")
         sys.modules[f"{room.__name__}.{new}"] = module
         setattr(room, new, module)
-    # A kind that came later.
-    room.commands.take_success = lambda *_given, **_facts: None
+    room.commands.Command = Old
+    for maker in [name for name, value in vars(room.commands).items() if callable(value) and name.islower()]:
+        setattr(room.commands, maker.title().replace("_", ""), partial(_made, getattr(room.commands, maker)))
+    room.commands.TakeSuccess = lambda *_given, **_facts: Old()  # a kind that came later
     found = []
     for name in ("mutations", "examples"):
         spec = importlib.util.spec_from_file_location(f"tests.hostile.{name}", folder / f"{name}.py")

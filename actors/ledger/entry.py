@@ -1,0 +1,47 @@
+"""How a command finds the method that carries it out, and what that method is told of the entry it came with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .command import Command
+from .field_checks import Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Of the entry that is being applied: its *index* in the log, when it was proposed (*at*, seconds since the epoch,
+    by the proposer's clock), and the fencing *token* of whatever it gives out: the recovery epoch and the index."""
+
+    index: int
+    at: float
+    token: list[int]
+
+
+Verb = Callable[[Any, Entry], Plain]
+"""Carries out one command; gives the answer, or raises what it is refused with, and then nothing has changed."""
+_F = TypeVar("_F", bound=Callable[..., Plain])
+
+
+def applies(command: type[Command]) -> Callable[[_F], _F]:
+    """The method carries out commands of this class: ``method(command, entry)``."""
+
+    def marked(method: _F) -> _F:
+        method._applies = command  # type: ignore[attr-defined]
+        return method
+
+    return marked
+
+
+def verbs_of(*tables: object) -> dict[type[Command], Verb]:
+    """The methods of *tables* by the command that each carries out; an override counts without a mark of its own."""
+    found: dict[type[Command], Verb] = {}
+    for table in tables:
+        for kind in type(table).__mro__:
+            for name, value in vars(kind).items():
+                command = getattr(value, "_applies", None)
+                if command is not None:
+                    found.setdefault(command, getattr(table, name))
+    return found

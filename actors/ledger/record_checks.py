@@ -1,0 +1,192 @@
+"""What makes a record well formed that comes within a command: a host, a job, what it asks for, a token, a bundle."""
+
+from typing import Any
+
+from .field_checks import (
+    GANG_MEMBERS_MAX,
+    Check,
+    hold,
+    is_env,
+    is_grace,
+    is_id,
+    is_indexes,
+    is_isolation,
+    is_job_id,
+    is_number,
+    is_signed,
+    is_table,
+    is_text,
+    is_texts,
+    is_truth,
+    is_user,
+    is_whole,
+    or_none,
+    refused,
+)
+
+AUTHORITIES_MAX = 2
+HELD_LIMITS = ("gpu_milli", "gpu_memory_mib", "cpu_milli", "memory_mib")
+"""What a quota limits of what allocations hold, summed over all devices of each."""
+WAITING_LIMIT = "jobs_waiting"
+LIMITS = (*HELD_LIMITS, WAITING_LIMIT)
+"""The fields of a quota; ``None`` is no limit."""
+
+_HOST: dict[str, Check] = {
+    "host_id": is_id,
+    "incarnation": is_whole,
+    "cpu_milli": is_whole,
+    "memory_mib": is_whole,
+    "devices": lambda value: isinstance(value, list) and len(value) <= 1024,
+}
+_HOST_MAY: dict[str, Check] = {
+    "hostname": is_text,
+    "boot_id": is_text,
+    "state": lambda value: value in ("up", "down"),
+    "address": or_none(is_text),
+    "port": or_none(is_whole),
+    "rack": or_none(is_text),
+}
+_DEVICE: dict[str, Check] = {"uuid": is_text, "index": is_whole, "memory_mib": is_whole}
+_DEVICE_MAY: dict[str, Check] = {
+    "vendor": is_text,
+    "model": is_text,
+    "source": is_text,
+    "compute_capability": or_none(is_text),
+    "pcie_bus_id": or_none(is_text),
+    "numa_node": or_none(is_signed),
+    "unfit": is_text,
+}
+_RESOURCES_MAY: dict[str, Check] = {
+    "gpus": lambda value: is_number(value) and 0 <= value <= 1024,
+    "gpu_count": lambda value: is_whole(value) and value <= 1024,
+    "gpu_milli": lambda value: is_whole(value) and value <= 1000,
+    "gpu_memory_mib": is_whole,
+    "gpu_models": is_texts,
+    "gpu_affinity": is_texts,
+    "cpu_milli": is_whole,
+    "memory_mib": is_whole,
+    "gang": lambda value: is_whole(value) and 2 <= value <= GANG_MEMBERS_MAX,
+    "spread": is_truth,
+}
+_PLACE: dict[str, Check] = {"host": is_text, "incarnation": is_whole, "gpu_indexes": is_indexes}
+_JOB: dict[str, Check] = {"job_id": is_job_id, "resources": is_table}
+_JOB_MAY: dict[str, Check] = {
+    "name": is_text,
+    "user_id": is_text,
+    "kind": lambda value: value in ("command", "function"),
+    "command": is_texts,
+    "payload_digest": or_none(is_text),
+    "stdin_digest": or_none(is_text),
+    "python": or_none(is_text),
+    "priority": lambda value: is_whole(value) and value <= 100,
+    "policy": is_text,
+    "env": is_env,
+    "cwd": or_none(is_text),
+    "max_execution_time_s": or_none(is_number),
+    "pool": or_none(is_text),
+    "depends_on": lambda value: is_texts(value) and len(value) <= 1000 and all(is_job_id(part) for part in value),
+    "max_isolation_s": is_isolation,
+    "retries_left": lambda value: is_whole(value) and value <= 100,
+    "deadline": or_none(is_number),
+    "preemptible": is_truth,
+    "grace_s": is_grace,
+    "submitted_at": is_number,
+}
+_JOIN_TOKEN: dict[str, Check] = {
+    "id": is_id,
+    "cluster_id": is_id,
+    "authority": is_text,
+    "verify_key": is_text,
+    "made_by": is_text,
+    "made_at": is_number,
+    "expires_at": is_number,
+    "uses_max": is_whole,
+    "roles": is_texts,
+    "used_by": lambda value: value == [],
+    "revoked_at": lambda value: value is None,
+}
+_API_KEY: dict[str, Check] = {
+    "id": is_id,
+    "sha256": lambda value: isinstance(value, str) and len(value) == 64,
+    "user_id": is_user,
+    "roles": is_texts,
+    "made_by": is_text,
+    "made_at": is_number,
+    "expires_at": is_number,
+    "revoked_at": lambda value: value is None,
+}
+_BUNDLE: dict[str, Check] = {"format": is_whole, "cluster_id": is_id, "version": is_whole}
+_AUTHORITY: dict[str, Check] = {
+    "generation": is_whole,
+    "state": lambda value: value in ("waiting", "signing", "accepted"),
+    "certificate": is_text,
+    "endorsements": is_env,
+}
+_LIMITS_MAY: dict[str, Check] = dict.fromkeys(LIMITS, or_none(is_whole))
+
+
+def check_host(host: dict[str, Any]) -> None:
+    """What a host registers. Raises BadRequest that names the field, also of a device; so do all of these."""
+    hold("host", host, _HOST, _HOST_MAY)
+    for device in host["devices"]:
+        if not isinstance(device, dict):
+            raise refused("a device is a dict", found=type(device).__name__)
+        hold("device", device, _DEVICE, _DEVICE_MAY)
+    for name in ("index", "uuid"):
+        if len({device[name] for device in host["devices"]}) != len(host["devices"]):
+            raise refused(f"two devices of host {host['host_id']} have the same {name}")
+
+
+def check_job(job: object) -> None:
+    """A job that is submitted, with what it asks for."""
+    if not isinstance(job, dict):
+        raise refused("a job is a dict", found=type(job).__name__)
+    hold("job", job, _JOB, _JOB_MAY)
+    check_resources(job["resources"])
+
+
+def check_resources(resources: dict[str, Any]) -> None:
+    """What a job or a lease asks for."""
+    hold("resources", resources, {}, _RESOURCES_MAY)
+    if resources.get("gpu_count", 0) and not resources.get("gpu_milli", 0):
+        raise refused("resources ask for GPUs but for no share of them", found="gpu_milli is 0")
+
+
+def check_place(place: dict[str, Any]) -> None:
+    """Where a member of a gang goes."""
+    hold("member", place, _PLACE, {})
+
+
+def check_join_token(token: dict[str, Any]) -> None:
+    """A join token as the ledger keeps it."""
+    hold("token", token, _JOIN_TOKEN, {})
+
+
+def check_api_key(key: dict[str, Any]) -> None:
+    """An API key as the ledger keeps it."""
+    hold("key", key, _API_KEY, {})
+
+
+def check_bundle(bundle: dict[str, Any]) -> None:
+    """A trust bundle: one authority signs, and no two are of one generation."""
+    hold("bundle", bundle, _BUNDLE, {})
+    authorities = bundle.get("authorities")
+    if not isinstance(authorities, list) or not 1 <= len(authorities) <= AUTHORITIES_MAX:
+        raise refused("a bundle has one authority or two")
+    for authority in authorities:
+        if not isinstance(authority, dict):
+            raise refused("an authority is a dict", found=type(authority).__name__)
+        hold("authority", authority, _AUTHORITY, {})
+    if [authority["state"] for authority in authorities].count("signing") != 1:
+        raise refused("one authority of a bundle signs")
+    # Of two of one generation the last counts.
+    if "signing" not in {authority["generation"]: authority["state"] for authority in authorities}.values():
+        raise refused("two authorities of a bundle are of one generation")
+
+
+def check_limits(limits: dict[str, Any]) -> None:
+    """The limits of a quota."""
+    hold("limits", limits, {}, _LIMITS_MAY)
+    for name in limits:
+        if name not in _LIMITS_MAY:
+            raise refused(f"a quota has no limit {name!r}", found=f"known: {', '.join(LIMITS)}")
