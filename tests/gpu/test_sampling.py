@@ -91,6 +91,7 @@ def test_the_agent_samples_its_devices_and_says_their_scores(make_rig: Callable[
 def test_the_agent_places_nothing_new_on_a_hot_device(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("actorgrid.actors.gpu.coordinator.TELL_AGAIN_S", 0.2)
     rig = make_rig("simulated:2xH100-80GB", probe_interval_s=0.5).up()
     hot = True
 

@@ -234,13 +234,14 @@ def test_a_gpu_worker_sees_exactly_its_devices(rig: Rig) -> None:
     assert env["COLOUR"] == "red"
 
 
-def test_a_released_gpu_worker_ends_and_a_busy_one_too(rig: Rig) -> None:
+def test_a_released_gpu_worker_ends_and_a_busy_one_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     grant = rig.lease("L1", [0])
     with RawClient(grant) as client:
         pid = client.welcome().pid
         client.send(time.sleep, 1000)
         rig.release("L1")
         rig.node.run_until(lambda: not alive(pid), what="the worker's end")
+    monkeypatch.setattr("actorgrid.actors.work.leases.ATTACH_WAIT_S", 0.2)  # of a lease that never comes
     with pytest.raises(UnknownAllocation):
         rig.attach("L1")
 
