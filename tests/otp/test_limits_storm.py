@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -114,27 +115,35 @@ def test_a_host_whose_child_dies_again_and_again_stops_the_others_and_says_why(t
 def test_actorgrid_up_says_on_stderr_which_server_did_not_stay_up(tmp_path: Path) -> None:
     agent = Agent(tmp_path / "data")
     command = [argument for argument in agent.command() if argument != "--json"]
-    killed: set[int] = set()
+    killed: dict[int, float] = {}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         agent.process = process  # type: ignore[assignment]
         try:
             until((agent.data_dir / "agent.json").exists, "the host is up")
-            while process.poll() is None and len(killed) < 30:
+            while process.poll() is None and len(killed) < 30 and not is_storm(list(killed.values())):
                 pid = until(lambda: process.poll() is not None or new(agent, killed), "a load balancer, or the end")
                 if pid is not True:
                     os.kill(pid, signal.SIGKILL)
-                    killed.add(pid)
+                    killed[pid] = time.monotonic()
+            stormy = is_storm(list(killed.values()))
+            if process.poll() is None and not stormy:
+                pytest.skip(f"too busy a machine for a storm: {len(killed)} restarts, never 11 of them in 30 s")
             said = process.communicate(timeout=60)[1]
         finally:
             process.kill()
     assert process.returncode == RestartIntensityExceeded.exit_code == 1
-    assert len(killed) == 11
+    assert stormy, "it ended before there was reason to"
     assert "load_balancer ended again after 10 restarts in 30 s" in said
     assert "killed by SIGKILL" in said
     assert "Traceback" not in said
 
 
-def new(agent: Agent, killed: set[int]) -> int | None:
+def is_storm(ends_s: list[float]) -> bool:
+    """Whether the last of them is one too many in 30 s: only then is the host to end."""
+    return len(ends_s) > 10 and ends_s[-1] - ends_s[-11] < 30.0
+
+
+def new(agent: Agent, killed: dict[int, float]) -> int | None:
     try:
         pid = agent.pid_of("load_balancer")
     except psutil.NoSuchProcess:
