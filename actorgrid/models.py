@@ -6,7 +6,6 @@ unknown fields; answers may grow fields in later versions.
 
 from __future__ import annotations
 
-import math
 import re
 import uuid
 from datetime import UTC, datetime
@@ -231,31 +230,6 @@ class Resources(Request):
                     asked = name.removesuffix("_bytes")
                     raise ValueError(f"{asked} without gpus: say how much of a GPU, for example gpus=0.25 or gpus=1")
         return self
-
-    @property
-    def gpu_count(self) -> int:
-        """How many devices are touched."""
-        return 0 if self.gpus == 0 else max(1, int(self.gpus))
-
-    @property
-    def gpu_milli(self) -> int:
-        """Thousandths taken of each touched device."""
-        return 1000 if self.gpus >= 1 else math.ceil(self.gpus * 1000)
-
-    @property
-    def cpu_milli(self) -> int:
-        """Thousandths of a CPU."""
-        return round(self.cpus * 1000)
-
-    @property
-    def memory_mib(self) -> int:
-        """Host memory, rounded up."""
-        return -(-self.memory_bytes // 2**20)
-
-    @property
-    def gpu_memory_mib(self) -> int:
-        """Device memory on each GPU, rounded up."""
-        return -(-self.gpu_memory_bytes // 2**20)
 
 
 class TaskRequest(Resources):

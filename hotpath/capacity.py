@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .records import WHOLE_GPU_MILLI, NodeView
@@ -142,3 +142,13 @@ class NodeCapacity:
                 left[index] -= 1
             chosen.append(tuple(sorted(most)))
         return chosen
+
+
+def hold_all(rooms: Iterable[NodeCapacity], ask: GangNeeds) -> bool:
+    """Whether what is free on *rooms* has room for all members of *ask*."""
+    left = ask.gang
+    for room in rooms:
+        left -= room.members(room.free, ask, left)
+        if left <= 0:
+            return True
+    return False

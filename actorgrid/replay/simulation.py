@@ -11,14 +11,16 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from actorgrid.actors.scheduling.request import Decision, Preempt, Refuse, Request, Start
+from actorgrid.demand import Demand
 from actorgrid.errors import BadRequest, Overloaded
 from actorgrid.hotpath import PlacementEngine
+from actorgrid.hotpath.capacity import GangNeeds, NodeCapacity, hold_all
 
 from .fragments import Fragments
-from .workload import Node, Task, capacity_gpu_milli, could_hold
+from .workload import Node, Task, capacity_gpu_milli
 
 RESTART_S = 30.0
 """Loading a checkpoint, tens of seconds: Gu et al., "Tiresias" (NSDI 2019), section 5."""
@@ -75,7 +77,7 @@ class Immediate:
         batch, self._arrived = self._arrived[:limit], self._arrived[limit:]
         decisions: list[Decision] = []
         for request in batch:
-            arguments = request.need.arguments()
+            arguments = request.demand.arguments()
             began = self._clock()
             placement = self._engine.place(**arguments)
             took = self._clock() - began
@@ -188,7 +190,8 @@ class Simulation:
         self._restart_s = restart_s
         self._grace_s = grace_s
         self._nodes = nodes
-        self._possible: dict[tuple[Any, ...], bool] = {}
+        self._possible: dict[Demand, bool] = {}
+        self._rooms = [NodeCapacity(node.view, number) for number, node in enumerate(nodes)]
         self._capacity = capacity_gpu_milli(nodes)
         self._tasks = tasks
         self._jobs: dict[str, _Running] = {}
@@ -251,19 +254,14 @@ class Simulation:
         outcome = Outcome(task, now)
         self._run.outcomes.append(outcome)
         self._jobs[task.id] = _Running(outcome)
-        if not self._could_hold(task):
+        demand = task.demand
+        if not self._could_hold(demand):
             outcome.refused = TOO_LARGE
             return
         estimate = None if self._estimates is None else outcome.duration_s * self._estimates
         request = Request(
             id=task.id,
-            cpu_milli=task.cpu_milli,
-            memory_mib=task.memory_mib,
-            gpu_count=task.gpu_count,
-            gpu_milli=task.gpu_milli,
-            gpu_memory_mib=task.gpu_memory_mib,
-            gpu_models=task.gpu_models,
-            gang=task.gang,
+            demand=demand,
             priority=task.priority,
             tenant=task.tenant,
             submitted_at=now,
@@ -279,11 +277,10 @@ class Simulation:
         else:
             self._waiting += 1
 
-    def _could_hold(self, task: Task) -> bool:
-        need = task.need
-        if need not in self._possible:
-            self._possible[need] = could_hold(self._nodes, task)
-        return self._possible[need]
+    def _could_hold(self, demand: Demand) -> bool:
+        if demand not in self._possible:
+            self._possible[demand] = hold_all(self._rooms, GangNeeds(demand.arguments()))
+        return self._possible[demand]
 
     def _decide(self, now: float) -> None:
         for _ in range(ROUNDS_MAX):

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from actorgrid.demand import Demand
 from actorgrid.errors import BadRequest, TooManyGpus
 from actorgrid.hotpath import PlacementEngine, TypicalTask
-from actorgrid.hotpath.records import MAX_GANG, WHOLE_GPU_MILLI
+from actorgrid.hotpath.records import MAX_GANG, WHOLE_GPU_MILLI, GpuView, NodeView
 from actorgrid.hotpath.typical_mix import most_popular
 
 SCALE_MAX = 1000.0
@@ -32,6 +33,13 @@ class Node:
     def gpu_milli(self) -> int:
         """All of its GPUs, in thousandths."""
         return self.gpu_count * WHOLE_GPU_MILLI
+
+    @property
+    def view(self) -> NodeView:
+        """It with nothing on it."""
+        gpu = GpuView(self.gpu_model, WHOLE_GPU_MILLI, self.gpu_memory_mib, self.gpu_memory_mib)
+        amounts = self.cpu_milli, self.cpu_milli, self.memory_mib, self.memory_mib
+        return NodeView(self.name, self.rack, None, False, *amounts, (gpu,) * self.gpu_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +71,10 @@ class Task:
         return self.gang * self.gpu_count * self.gpu_milli
 
     @property
-    def need(self) -> tuple[int, int, int, int, int, tuple[str, ...], int]:
+    def demand(self) -> Demand:
         """All that room for it depends on."""
-        gpus = (self.gpu_count, self.gpu_milli, self.gpu_memory_mib, self.gpu_models)
-        return (self.cpu_milli, self.memory_mib, *gpus, self.gang)
+        gpus = (self.gpu_count, self.gpu_milli, self.gpu_memory_mib, tuple(sorted(self.gpu_models)))
+        return Demand(self.cpu_milli, self.memory_mib, *gpus, gang=self.gang)
 
     @property
     def shape(self) -> tuple[int, int, int, tuple[str, ...]]:
@@ -224,28 +232,6 @@ def check_times(tasks: Iterable[Task]) -> None:
                 asked="a replay in time",
                 hint="use --mode inflate, or map a column: --map COLUMN=submit_s, --map COLUMN=duration_s",
             )
-
-
-def could_hold(nodes: Iterable[Node], task: Task) -> bool:
-    """Whether the cluster, with nothing running, has room for all members of *task*."""
-    members = 0
-    for node in nodes:
-        here = task.gang
-        if task.cpu_milli:
-            here = min(here, node.cpu_milli // task.cpu_milli)
-        if task.memory_mib:
-            here = min(here, node.memory_mib // task.memory_mib)
-        if task.gpu_count:
-            usable = not task.gpu_models or node.gpu_model in task.gpu_models
-            each = WHOLE_GPU_MILLI // task.gpu_milli
-            if task.gpu_memory_mib:
-                each = min(each, node.gpu_memory_mib // task.gpu_memory_mib)
-            fits = usable and each and node.gpu_count >= task.gpu_count
-            here = min(here, node.gpu_count * each // task.gpu_count) if fits else 0
-        members += here
-        if members >= task.gang:
-            return True
-    return False
 
 
 def build_engine(nodes: Iterable[Node], engine: PlacementEngine, typical: Iterable[TypicalTask]) -> None:

@@ -7,6 +7,7 @@ import platform
 import re
 from typing import Any
 
+from actorgrid.demand import Demand
 from actorgrid.errors import MalformedBody, PythonMismatch
 from actorgrid.models import Resources, TaskRequest
 
@@ -45,24 +46,8 @@ def check_env(env: dict[str, str], where: str) -> None:
 
 
 def resources_record(request: Resources) -> dict[str, Any]:
-    """What scheduling counts with: thousandths and MiB, per touched device."""
-    return {
-        "gpus": request.gpus,
-        "gpu_count": request.gpu_count,
-        "gpu_milli": request.gpu_milli,
-        "gpu_memory_mib": request.gpu_memory_mib,
-        "gpu_models": list(request.gpu_models),
-        "gpu_affinity": list(request.gpu_affinity),
-        "cpu_milli": request.cpu_milli,
-        "memory_mib": request.memory_mib,
-    }
-
-
-def _gang(request: TaskRequest) -> dict[str, Any]:
-    """Of how many members it is, where it is more than one: the resources are those of each."""
-    if request.gang == 1:
-        return {}
-    return {"gang": request.gang, **({"spread": True} if request.spread else {})}
+    """What is asked for of each member, as the ledger keeps it; ``gpus`` as it was said."""
+    return {**Demand.of_request(request).to_record(), "gpus": request.gpus}
 
 
 def job_record(
@@ -101,7 +86,7 @@ def job_record(
         "pool": request.pool.value if request.pool else None,
         "depends_on": list(dict.fromkeys(request.depends_on)),
         "max_isolation_s": request.max_isolation_s if request.max_isolation_s is not None else max_isolation_s,
-        "resources": {**resources_record(request), **_gang(request)},
+        "resources": resources_record(request),
         "retries_left": request.retries,
         "deadline": deadline,
         "preemptible": request.preemptible,

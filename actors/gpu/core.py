@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from actorgrid.demand import Demand
 from actorgrid.errors import ActorGridError, AdmissionRefused, AdoptRefused, BadRequest, QueueFull, UnknownNode
 from actorgrid.hotpath import Placement, PlacementEngine
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI
@@ -22,8 +23,7 @@ from ..ledger.attempt_ids import attempt_of, job_of, number_of
 from ..ledger.tables.quotas import quota_of, refuse_over_whole
 from ..scheduling.arrivals import Arrivals
 from ..scheduling.policies import SchedulingPolicy
-from ..scheduling.queue import Shape
-from ..scheduling.request import Need, Preempt, Refuse, Start
+from ..scheduling.request import Preempt, Refuse, Request, Start
 from ..scheduling.scheduler import Scheduler
 from .admission import admission_refused
 from .feasibility import check_feasible
@@ -31,12 +31,11 @@ from .grant import Grant, Record
 from .messages import AcquireLease
 from .nodes import add_nodes, fence, given_out, score_devices, typical_tasks
 from .orders import GivenUp, Order, Orders, PreemptionOrder
-from .placement_records import by_placement, records_of, shape_held, shares_of
+from .placement_records import by_placement, demand_held, records_of, shares_of
 from .requests import (
     STOPPED_S,
-    EngineWords,
+    EngineArguments,
     limits_of,
-    request_of,
     request_of_job,
     request_of_lease,
     waiting_id,
@@ -98,7 +97,7 @@ class CoordinatorCore:
         self._queued: dict[str, str] = {}  # by job: the id its next attempt waits under
         self._arrivals = Arrivals()
         self.engine = PlacementEngine(policy, rng)
-        self._words = EngineWords(())
+        self._arguments = EngineArguments(())
         self.scheduler = self._new_scheduler(queue_max)
 
     # -- what the ledger says
@@ -326,14 +325,14 @@ class CoordinatorCore:
 
     def check_feasible(self, resources: Mapping[str, Any]) -> None:
         """Raises what :func:`~actorgrid.actors.gpu.feasibility.check_feasible` does."""
-        check_feasible(Shape.of(resources), self.hosts.values())
+        check_feasible(Demand.of(resources), self.hosts.values())
 
     def check_deadline(self, resources: Mapping[str, Any], deadline: float, limit_s: float | None, now: float) -> None:
         """Raises AdmissionRefused when the policy would refuse such a job now, or QueueFull."""
         if self._stale:
             self._rebuild()
-        shape = Shape.of(resources)
-        request = request_of(_TRIAL, shape, expected_s=limit_s, deadline=deadline, strict=limit_s is not None)
+        demand = Demand.of(resources)
+        request = Request(_TRIAL, demand, expected_s=limit_s, deadline=deadline, strict=limit_s is not None)
         try:
             self.scheduler.check(request, now)
         except BadRequest as error:
@@ -349,8 +348,8 @@ class CoordinatorCore:
             if report["reservation"] is not None:
                 report["reservation"]["stopping"] = [job_of(id) for id in report["reservation"]["stopping"]]
             return {"total_nodes": len(self.hosts), **report, "held_up_by": held_up_by}
-        need = request_of(_TRIAL, Shape.of(resources)).need
-        report = {"total_nodes": len(self.hosts), **self.scheduler.explain_need(need), "position": None}
+        fit = self.scheduler.explain_demand(Demand.of(resources))
+        report = {"total_nodes": len(self.hosts), **fit, "position": None}
         if job_id:
             report |= {"depends_on": [], "not_before": None}
         return report
@@ -414,7 +413,7 @@ class CoordinatorCore:
             return
         try:
             self.scheduler.submit(
-                request_of_job(id, Shape.of(job["resources"]), job),
+                request_of_job(id, Demand.of(job["resources"]), job),
                 now,
                 order=job["submitted_index"] * _BATCH + job.get("ordinal", 0),
                 not_before=job["not_before"],
@@ -424,7 +423,7 @@ class CoordinatorCore:
             self._dequeue(job_id)
             raise
         self._queued[job_id] = id
-        self._arrivals.saw(Shape.of(job["resources"]))
+        self._arrivals.saw(Demand.of(job["resources"]))
 
     def _dequeue(self, id: str) -> None:
         """A job or lease waits no longer."""
@@ -437,11 +436,11 @@ class CoordinatorCore:
 
     def _queue_lease(self, lease: AcquireLease, not_before: float, now: float) -> None:
         self._lease_count += 1
-        self._arrivals.saw(Shape.of(lease.resources))
+        self._arrivals.saw(Demand.of(lease.resources))
         self.scheduler.queue_max += 1  # leases have a bound of their own and never crowd out jobs
         try:
             self.scheduler.submit(
-                request_of_lease(lease.lease_id, Shape.of(lease.resources), lease.user_id, lease.home),
+                request_of_lease(lease.lease_id, Demand.of(lease.resources), lease.user_id, lease.home),
                 now,
                 order=self._lease_count,
                 not_before=not_before,
@@ -450,8 +449,8 @@ class CoordinatorCore:
             self.scheduler.queue_max -= 1
 
     def _new_scheduler(self, queue_max: int) -> Scheduler:
-        def translate(need: Need) -> Record | None:
-            return self._words.arguments_of_need(need)
+        def translate(demand: Demand) -> Record | None:
+            return self._arguments.of(demand)
 
         return Scheduler(self.engine, self._queue, queue_max=queue_max, translate=translate, clock_ns=self._clock_ns)
 
@@ -466,7 +465,7 @@ class CoordinatorCore:
             shares=shares,
             incarnations=tuple(self.hosts[host]["incarnation"] for host, _ in shares),
             latency_us=start.latency_us,
-            shape=Shape.of(lease.resources if lease is not None else self._jobs[job_id]["resources"]),
+            demand=Demand.of(lease.resources if lease is not None else self._jobs[job_id]["resources"]),
             job_id=job_id,
             number=number_of(id) or 0 if job_id else 0,
             lease=lease,
@@ -515,7 +514,7 @@ class CoordinatorCore:
         """The engine anew: hosts and allocations from the ledger, then what is proposed, then sick devices."""
         self._stale = False
         self.notes.clear()
-        self._words = EngineWords(self.hosts.values())
+        self._arguments = EngineArguments(self.hosts.values())
         self.engine = PlacementEngine(self._policy, self._rng)
         self._fences.clear()
         if self._arrivals.told:
@@ -525,19 +524,19 @@ class CoordinatorCore:
         for id, records in by_placement(self._allocations).items():
             self._adopt(id, records)
         for id, grant in self.in_flight.items():
-            shape = grant.shape
+            demand = grant.demand
             try:
                 placement = self.engine.adopt(
                     id,
                     grant.shares,
-                    cpu_milli=shape.cpu_milli,
-                    memory_mib=shape.memory_mib,
-                    gpu_milli=shape.gpu_milli or WHOLE_GPU_MILLI,
-                    gpu_memory_mib=shape.gpu_memory_mib,
+                    cpu_milli=demand.cpu_milli,
+                    memory_mib=demand.memory_mib,
+                    gpu_milli=demand.gpu_milli,
+                    gpu_memory_mib=demand.gpu_memory_mib,
                 )
             except (AdoptRefused, UnknownNode):
                 continue  # others hold that room now: the ledger will refuse it
-            self._runs(placement, shape, grant.job_id, grant.user_id, self._now)
+            self._runs(placement, demand, grant.job_id, grant.user_id, self._now)
         self._score_devices()
         self._fence()
         self.scheduler.refresh(self._now)
@@ -566,18 +565,19 @@ class CoordinatorCore:
                 where = ", ".join(dict.fromkeys(record["host"] for record in records))
                 self.notes[id] = f"allocation {id} is more than {where} has now: {error.message}"
                 continue
-            held = shape_held(records, cpu_milli, memory_mib)
+            held = demand_held(records, cpu_milli, memory_mib)
             self._runs(placement, held, first["owner"].get("job_id", ""), first["user_id"], first["granted_at"])
             return True
-        unplaced = request_of(id, shape_held(records, first["cpu_milli"], first["memory_mib"]))
-        self.scheduler.tenant_limits.hold(id, first["user_id"], unplaced.need)  # the ledger counts it all the same
+        # The ledger counts it all the same.
+        unplaced = demand_held(records, first["cpu_milli"], first["memory_mib"])
+        self.scheduler.tenant_limits.hold(id, first["user_id"], unplaced)
         return False
 
-    def _runs(self, placement: Placement, shape: Shape, job_id: str, user: str, since: float) -> None:
+    def _runs(self, placement: Placement, demand: Demand, job_id: str, user: str, since: float) -> None:
         """Tell the scheduler what the engine holds already, when it will be stopped at the latest, and for whom."""
         id = str(placement.id)
         # It is where it is, whatever else would have done.
-        held = replace(shape, gpu_models=(), gpu_affinity=()) if shape.gpu_models or shape.gpu_affinity else shape
+        held = replace(demand, gpu_models=(), affinity_hard=(), affinity_soft=())
         job = self._jobs.get(job_id)
         request = request_of_lease(id, held, user, "") if job is None else request_of_job(id, held, job)
         stopping_at, stopped_for = self.orders.stopping(id)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
+from actorgrid.demand import KNOWN_MAX, Demand
 from actorgrid.errors import BadRequest, RequestTooLarge, TooManyGpus, UnknownGpuModel
-from actorgrid.hotpath.records import WHOLE_GPU_MILLI
+from actorgrid.hotpath.capacity import GangNeeds, NodeCapacity
+from actorgrid.hotpath.records import WHOLE_GPU_MILLI, GpuView, NodeView
 
-from ..scheduling.queue import Shape
 from .device import answers_to, words_of_model
 
 Host = Mapping[str, Any]
@@ -38,54 +41,78 @@ def accepted_models(asked: Iterable[str], hosts: Iterable[Host]) -> tuple[str, .
     )
 
 
-def check_feasible(shape: Shape, hosts: Iterable[Host]) -> None:
-    """Return when some host, with nothing else on it, has room for *shape*; of a gang, when all hosts have for all.
+def check_feasible(demand: Demand, hosts: Iterable[Host]) -> None:
+    """Return when some host, with nothing else on it, has room for *demand*; of a gang, when all hosts have for all.
 
     Raises UnknownGpuModel, TooManyGpus (also for device memory), RequestTooLarge, or BadRequest for device
     UUIDs that do not exist; each says what exists.
     """
     hosts = list(hosts)
-    able = [host for host in hosts if _could_serve(shape, host)]
+    able = [host for host in hosts if members_on(demand, host)]
     if able:
-        _check_gang(shape, able)
+        _check_gang(demand, able)
         return
-    if shape.gpu_count:
-        _blame_gpus(shape, hosts)
+    if demand.gpu_count:
+        _blame_gpus(demand, hosts)
     largest_cpu = max((host["cpu_milli"] for host in hosts), default=0)
     largest_memory = max((host["memory_mib"] for host in hosts), default=0)
-    if shape.cpu_milli > largest_cpu:
+    if demand.cpu_milli > largest_cpu:
         raise RequestTooLarge(
             "no host has that much CPU",
-            asked=f"{shape.cpu_milli / 1000:g} CPUs",
+            asked=f"{demand.cpu_milli / 1000:g} CPUs",
             found=f"at most {largest_cpu / 1000:g} on one host",
             hint="ask for fewer cpus",
         )
-    if shape.memory_mib > largest_memory:
+    if demand.memory_mib > largest_memory:
         raise RequestTooLarge(
             "no host has that much memory",
-            asked=f"{shape.memory_mib} MiB",
+            asked=f"{demand.memory_mib} MiB",
             found=f"at most {largest_memory} MiB on one host",
             hint="ask for less memory",
         )
     raise RequestTooLarge(
         "no single host has all of it",
-        asked=_text(shape),
+        asked=_text(demand),
         found="; ".join(_host_text(host) for host in hosts[:5]) or "no hosts",
         hint="ask for less of one of them",
     )
 
 
-def usable_devices(shape: Shape, host: Host) -> list[Device]:
+def usable_devices(demand: Demand, host: Host) -> list[Device]:
     """The host's devices of an acceptable model and, where UUIDs are given, among those."""
     return [
         device
         for device in host["devices"]
         if (
-            not shape.gpu_models
-            or any(answers_to(one, device.get("model", ""), device["memory_mib"]) for one in shape.gpu_models)
+            not demand.gpu_models
+            or any(answers_to(one, device.get("model", ""), device["memory_mib"]) for one in demand.gpu_models)
         )
-        and (not shape.gpu_affinity or device["uuid"] in shape.gpu_affinity)
+        and (not demand.affinity_hard or device["uuid"] in demand.affinity_hard)
     ]
+
+
+def members_on(demand: Demand, host: Host, held: Iterable[Mapping[str, Any]] = ()) -> int:
+    """How many members of *demand* (1 of what is no gang) *host* has room for when nothing but *held* is there.
+
+    *held*: allocations, or what else says the same of them. What the ledger's guard allows is for the guard to say.
+    """
+    cpu, memory = host["cpu_milli"], host["memory_mib"]
+    free = {device["index"]: [WHOLE_GPU_MILLI, device["memory_mib"]] for device in usable_devices(demand, host)}
+    for one in held:
+        cpu, memory = cpu - one["cpu_milli"], memory - one["memory_mib"]
+        for index in one["gpu_indexes"]:
+            if index in free:
+                free[index][0] -= one["gpu_milli"]
+                free[index][1] -= one["gpu_memory_mib"]
+    gpus = tuple(GpuView("", milli, mib, mib) for milli, mib in free.values())
+    room = NodeCapacity(NodeView(host["host_id"], None, None, False, cpu, cpu, memory, memory, gpus), 0)
+    return room.members(room.free, _ask_of(demand), demand.gang)
+
+
+@lru_cache(maxsize=KNOWN_MAX)
+def _ask_of(demand: Demand) -> GangNeeds:
+    """*demand* of devices that are usable for it."""
+    return GangNeeds(replace(demand, gpu_models=(), affinity_hard=()).arguments(), apart=demand.apart)
 
 
 def describe(hosts: Iterable[Host]) -> str:
@@ -101,79 +128,53 @@ def describe(hosts: Iterable[Host]) -> str:
     return "; ".join(parts[:8]) + ("; ..." if len(parts) > 8 else "") if parts else "no GPUs"
 
 
-def _check_gang(shape: Shape, able: list[Host]) -> None:
-    """Raise RequestTooLarge when the hosts that hold members do not hold as many as *shape* has."""
-    if shape.gang == 1:
+def _check_gang(demand: Demand, able: list[Host]) -> None:
+    """Raise RequestTooLarge when the hosts that hold members do not hold as many as *demand* has."""
+    if demand.gang == 1:
         return
-    held = {host["host_id"]: 1 if shape.spread else _members_on(shape, host) for host in able}
-    total = sum(held.values())
-    if total >= shape.gang:
+    total = sum(members_on(demand, host) for host in able)
+    if total >= demand.gang:
         return
     on = f"{len(able)} host{'s' if len(able) > 1 else ''}"
     most = f"ask for at most --gang {total}" if total > 1 else "run it without --gang"
     raise RequestTooLarge(
-        "the cluster has no room for a gang of that size" + (", on a host for each" if shape.spread else ""),
-        asked=f"{shape.gang} members, each with {_text(shape)}",
+        "the cluster has no room for a gang of that size" + (", on a host for each" if demand.apart else ""),
+        asked=f"{demand.gang} members, each with {_text(demand)}",
         found=f"{total} on {on}, if nothing else ran there",
         hint=f"{most}, ask for less for each member, or add hosts",
     )
 
 
-def _members_on(shape: Shape, host: Host) -> int:
-    """How many members an empty *host* holds: exact where each takes one device, and otherwise at most."""
-    counts = [shape.gang]
-    if shape.cpu_milli:
-        counts.append(host["cpu_milli"] // shape.cpu_milli)
-    if shape.memory_mib:
-        counts.append(host["memory_mib"] // shape.memory_mib)
-    if shape.gpu_count:
-        shares = 0
-        for device in usable_devices(shape, host):
-            fit = WHOLE_GPU_MILLI // shape.gpu_milli
-            if shape.gpu_memory_mib:
-                fit = min(fit, device["memory_mib"] // shape.gpu_memory_mib)
-            shares += min(fit, shape.gang)
-        counts.append(shares // shape.gpu_count)
-    return int(min(counts))
-
-
-def _could_serve(shape: Shape, host: Host) -> bool:
-    if shape.cpu_milli > host["cpu_milli"] or shape.memory_mib > host["memory_mib"]:
-        return False
-    large = [device for device in usable_devices(shape, host) if device["memory_mib"] >= shape.gpu_memory_mib]
-    return len(large) >= shape.gpu_count
-
-
-def _blame_gpus(shape: Shape, hosts: list[Host]) -> None:
+def _blame_gpus(demand: Demand, hosts: list[Host]) -> None:
     """Raise for the first thing about GPUs that no host can give; return when GPUs are not what is missing."""
     there = [device for host in hosts for device in host["devices"]]
-    if shape.gpu_affinity:
-        missing = sorted(set(shape.gpu_affinity) - {device["uuid"] for device in there})
-        if len(missing) == len(shape.gpu_affinity):
+    if demand.affinity_hard:
+        missing = sorted(set(demand.affinity_hard) - {device["uuid"] for device in there})
+        if len(missing) == len(demand.affinity_hard):
             raise BadRequest(
                 "no device has such a UUID",
                 asked=", ".join(missing[:5]),
                 found=", ".join(device["uuid"] for device in there[:8]) or "no GPUs",
                 hint="actorgrid gpus lists the devices",
             )
-    if shape.gpu_models and not accepted_models(shape.gpu_models, hosts):
-        raise _unknown_model(shape.gpu_models, there)
-    per_host = [usable_devices(shape, host) for host in hosts]
+    if demand.gpu_models and not accepted_models(demand.gpu_models, hosts):
+        raise _unknown_model(demand.gpu_models, there)
+    per_host = [usable_devices(demand, host) for host in hosts]
     most = max((len(devices) for devices in per_host), default=0)
-    of_what = f" of {', '.join(shape.gpu_models)}" if shape.gpu_models else ""
-    if shape.gpu_count > most:
+    of_what = f" of {', '.join(demand.gpu_models)}" if demand.gpu_models else ""
+    if demand.gpu_count > most:
         raise TooManyGpus(
             f"no host has that many GPUs{of_what}" if most else f"there are no GPUs{of_what} here",
-            asked=f"{shape.gpu_count} GPU{'s' if shape.gpu_count > 1 else ''}{of_what}",
+            asked=f"{demand.gpu_count} GPU{'s' if demand.gpu_count > 1 else ''}{of_what}",
             found=describe(hosts),
             hint=f"ask for at most {most}" if most else "run on a host with GPUs, or without gpus=",
         )
     largest = sorted((device["memory_mib"] for devices in per_host for device in devices), reverse=True)
-    enough = max(sum(device["memory_mib"] >= shape.gpu_memory_mib for device in devices) for devices in per_host)
-    if enough < shape.gpu_count:
+    enough = max(sum(device["memory_mib"] >= demand.gpu_memory_mib for device in devices) for devices in per_host)
+    if enough < demand.gpu_count:
         raise TooManyGpus(
-            f"no host has {shape.gpu_count} GPU(s) with that much memory",
-            asked=f"{shape.gpu_memory_mib} MiB on each",
+            f"no host has {demand.gpu_count} GPU(s) with that much memory",
+            asked=f"{demand.gpu_memory_mib} MiB on each",
             found=describe(hosts),
             hint=f"ask for at most {largest[0]} MiB of gpu_memory",
         )
@@ -197,9 +198,9 @@ def _unknown_model(asked: tuple[str, ...], there: list[Device]) -> UnknownGpuMod
     )
 
 
-def _text(shape: Shape) -> str:
-    parts = [f"{shape.gpu_count} GPUs"] if shape.gpu_count else []
-    return ", ".join([*parts, f"{shape.cpu_milli / 1000:g} CPUs", f"{shape.memory_mib} MiB"])
+def _text(demand: Demand) -> str:
+    parts = [f"{demand.gpu_count} GPUs"] if demand.gpu_count else []
+    return ", ".join([*parts, f"{demand.cpu_milli / 1000:g} CPUs", f"{demand.memory_mib} MiB"])
 
 
 def _host_text(host: Host) -> str:

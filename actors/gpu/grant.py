@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from actorgrid.actors.ledger.commands import GrantAttempt, GrantGang, GrantLease
+from actorgrid.demand import Demand
 from actorgrid.hotpath.records import Shares
 
-from ..scheduling.queue import Shape
 from .messages import AcquireLease
 
 Record = dict[str, Any]
@@ -28,7 +28,7 @@ class Grant:
     shares: Shares
     incarnations: tuple[int, ...]
     latency_us: float
-    shape: Shape
+    demand: Demand
     job_id: str = ""
     number: int = 0
     lease: AcquireLease | None = None
@@ -46,7 +46,7 @@ class Grant:
             for (host, indexes), incarnation in zip(self.shares, self.incarnations, strict=True)
         ]
         if self.lease is None:
-            if self.shape.gang > 1:
+            if self.demand.gang > 1:
                 return GrantGang(self.job_id, self.number, places, list(ports), term, self.latency_us)
             return GrantAttempt(self.job_id, self.number, **places[0], term=term, placement_latency_us=self.latency_us)
         return GrantLease(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from actorgrid.demand import Demand
 from actorgrid.hotpath import PlacementEngine, TypicalTask
-from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 
-from ..scheduling.queue import Shape
 from .feasibility import accepted_models, model_name
 from .grant import Record
 
@@ -84,13 +83,12 @@ def fence(engine: PlacementEngine, hosts: Mapping[str, Record], sick: Mapping[st
     return fences
 
 
-def typical_tasks(mix: Mapping[Shape, float], hosts: Iterable[Record]) -> list[TypicalTask]:
+def typical_tasks(mix: Mapping[Demand, float], hosts: Iterable[Record]) -> list[TypicalTask]:
     """What usually comes, in the engine's words; for a model that is not here nothing need be kept."""
     hosts = list(hosts)
     tasks = []
-    for shape, part in mix.items():
-        models = accepted_models(shape.gpu_models, hosts)
-        if models or not shape.gpu_models:
-            milli = shape.gpu_milli or WHOLE_GPU_MILLI
-            tasks.append(TypicalTask(shape.cpu_milli, shape.gpu_count, milli, part, models))
+    for demand, part in mix.items():
+        models = accepted_models(demand.gpu_models, hosts)
+        if models or not demand.gpu_models:
+            tasks.append(TypicalTask(demand.cpu_milli, demand.gpu_count, demand.gpu_milli, part, models))
     return tasks

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from actorgrid.hotpath.records import Shares
+from actorgrid.demand import NEAR, Demand
+from actorgrid.hotpath.records import WHOLE_GPU_MILLI, Shares
 
 from ..ledger.attempt_ids import attempt_of, job_of
-from ..scheduling.queue import Shape
 from .grant import Record
 
 
@@ -37,16 +37,15 @@ def shares_of(records: Iterable[Record]) -> Shares:
     return tuple((record["host"], tuple(record["gpu_indexes"])) for record in records)
 
 
-def shape_held(records: list[Record], cpu_milli: int, memory_mib: int) -> Shape:
+def demand_held(records: list[Record], cpu_milli: int, memory_mib: int) -> Demand:
     """What each of them has of its host; where it lies is settled, so models and devices do not matter."""
     first = records[0]
-    return Shape(
-        gpu_count=len(first["gpu_indexes"]),
-        gpu_milli=first["gpu_milli"],
-        gpu_memory_mib=first["gpu_memory_mib"],
-        gpu_models=(),
-        gpu_affinity=(),
-        cpu_milli=cpu_milli,
-        memory_mib=memory_mib,
+    return Demand(
+        cpu_milli,
+        memory_mib,
+        len(first["gpu_indexes"]),
+        first["gpu_milli"] or WHOLE_GPU_MILLI,
+        first["gpu_memory_mib"],
         gang=len(records),
+        layout=NEAR,
     )

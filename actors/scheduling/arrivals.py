@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 
+from actorgrid.demand import KNOWN_MAX, Demand
 from actorgrid.hotpath.typical_mix import most_popular
 
-from .queue import Shape
-
-SHAPES_MAX = 512
-"""Shapes counted at a time; the rarer half is forgotten when there are more."""
+DEMANDS_MAX = 512
+"""Demands counted at a time; the rarer half is forgotten when there are more."""
 HALVED_AT = 10_000
 """Arrivals after which all counts are halved, so that the mix follows what changes."""
 ENOUGH = 200
@@ -17,27 +17,26 @@ ENOUGH = 200
 INTERVAL_S = 60.0
 """At most once in this time: to weigh anew costs the engine a look at every node."""
 DRIFT = 0.1
-"""Part of the arrivals that must be of other shapes than told last (total variation distance)."""
+"""Part of the arrivals that must be other than those told last (total variation distance)."""
 
 
 class Arrivals:
-    """Counts of shapes; device memory, host memory and affinity are left out, which the mix does not have either."""
+    """Counts of demands; device memory, host memory and affinity are left out, which the mix does not have either."""
 
     def __init__(self) -> None:
-        self._counts: Counter[Shape] = Counter()
-        self._told: dict[Shape, float] = {}
+        self._counts: Counter[Demand] = Counter()
+        self._told: dict[Demand, float] = {}
         self._told_at: float | None = None
 
-    def saw(self, shape: Shape) -> None:
+    def saw(self, demand: Demand) -> None:
         """One more of it has come."""
-        kept = Shape(shape.gpu_count, shape.gpu_milli, 0, shape.gpu_models, (), shape.cpu_milli, 0)
-        self._counts[kept] += 1
-        if len(self._counts) > SHAPES_MAX:
-            self._counts = Counter(dict(self._counts.most_common(SHAPES_MAX // 2)))
+        self._counts[_told_of(demand)] += 1
+        if len(self._counts) > DEMANDS_MAX:
+            self._counts = Counter(dict(self._counts.most_common(DEMANDS_MAX // 2)))
         if self._counts.total() >= HALVED_AT:
-            self._counts = Counter({shape: count // 2 for shape, count in self._counts.items() if count > 1})
+            self._counts = Counter({each: count // 2 for each, count in self._counts.items() if count > 1})
 
-    def news(self, now: float) -> dict[Shape, float] | None:
+    def news(self, now: float) -> dict[Demand, float] | None:
         """The mix, as parts that add up to 1, when it differs enough from the one told last; else ``None``."""
         if self._told_at is not None and now < self._told_at + INTERVAL_S:
             return None
@@ -45,19 +44,26 @@ class Arrivals:
             return None
         self._told_at = now
         mix = self._mix()
-        shapes = mix.keys() | self._told.keys()
-        if sum(abs(mix.get(shape, 0.0) - self._told.get(shape, 0.0)) for shape in shapes) <= 2 * DRIFT:
+        demands = mix.keys() | self._told.keys()
+        if sum(abs(mix.get(each, 0.0) - self._told.get(each, 0.0)) for each in demands) <= 2 * DRIFT:
             return None
         self._told = mix
         return mix
 
     @property
-    def told(self) -> dict[Shape, float]:
+    def told(self) -> dict[Demand, float]:
         """The mix told last; empty before there was one."""
         return self._told
 
-    def _mix(self) -> dict[Shape, float]:
+    def _mix(self) -> dict[Demand, float]:
         ranked = sorted(self._counts.items(), key=lambda item: (-item[1], repr(item[0])))
-        popular = most_popular(ranked, always=lambda shape: shape.gpu_count > 1)
+        popular = most_popular(ranked, always=lambda each: each.gpu_count > 1)
         covered = sum(popular.values())
-        return {shape: count / covered for shape, count in popular.items()}
+        return {each: count / covered for each, count in popular.items()}
+
+
+@lru_cache(maxsize=KNOWN_MAX)
+def _told_of(demand: Demand) -> Demand:
+    return Demand(
+        demand.cpu_milli, gpu_count=demand.gpu_count, gpu_milli=demand.gpu_milli, gpu_models=demand.gpu_models
+    )

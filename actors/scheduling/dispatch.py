@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from actorgrid.demand import Demand
 from actorgrid.errors import AdoptRefused, UnknownNode
 from actorgrid.hotpath import Placement, PlacementEngine
 from actorgrid.hotpath.capacity import GangNeeds
@@ -18,7 +19,7 @@ from .job_queue import JobQueue, JobQueues, heads
 from .planner import Planner
 from .policies import SchedulingPolicy
 from .preemption import choose_victims
-from .request import Decision, Need, Start
+from .request import Decision, Start
 from .reservation import Plan, Reservation
 from .tenant_limits import TenantLimits
 
@@ -121,7 +122,7 @@ class Dispatch:
         queue = job.queue
         if queue is not None and queue.held:
             first = queue.jobs.first() is job
-            if first and self._tenant_limits.has_room(queue.tenant, queue.need, self._kept_ahead(job, queue.tenant)):
+            if first and self._tenant_limits.has_room(queue.tenant, queue.demand, self._kept_ahead(job, queue.tenant)):
                 self.allowed(queue.tenant)  # what is left is kept for others, but this one comes before them
             else:
                 return
@@ -224,9 +225,9 @@ class Dispatch:
         """Start *job* now if it fits and meets nobody's reservation."""
         queues, planner = self._queues, self._planner
         if queue.arguments is None:
-            queues.full(queue.need)
+            queues.full(queue.demand)
             return False
-        if queues.known_full(queue.need):
+        if queues.known_full(queue.demand):
             return False
         self._tries += 1
         end = job.expected_end(now)
@@ -235,18 +236,18 @@ class Dispatch:
             return True
         preferred = self._policy.preferred(job, now)
         if preferred:
-            within = planner.preemption_view().rack_or_node(preferred)
+            within = _among(queue.ask.within, planner.preemption_view().rack_or_node(preferred))
             return bool(within) and self._place(job, queue, now, decisions, within=within, exclude=closed)
         if not closed:
             if self._place(job, queue, now, decisions):
                 return True
-            queues.full(queue.need)
+            queues.full(queue.demand)
             return False
         if self._place(job, queue, now, decisions, exclude=closed):
             return True
         if job.reservation is not None and (job.reservation.unknown or job.reservation.start <= now):
             return self._place_as_planned(job, queue, job.reservation.plan, now, decisions)
-        if job.request.gang == 1:
+        if job.demand.gang == 1:
             beside = planner.beside(job, closed, now, end)
             return bool(beside) and self._place(job, queue, now, decisions, within=beside)
         return False
@@ -264,11 +265,11 @@ class Dispatch:
 
     def _place_as_planned(self, job: Job, queue: JobQueue, plan: Plan, now: float, decisions: list[Decision]) -> bool:
         """Start *job* where the plan has room for it."""
-        need = queue.need
-        if job.request.gang == 1 or (need.gpu_count and need.gpu_milli == WHOLE_GPU_MILLI and not need.layout):
+        demand = queue.demand
+        if demand.gang == 1 or (demand.gpu_count and demand.gpu_milli == WHOLE_GPU_MILLI and not demand.layout):
             return self._place(job, queue, now, decisions, within=plan.within())
         # The engine may put several of these on a node, where the plan has one and others keep the rest.
-        return self._take(job, need, plan.shares, self._clock_ns(), now, decisions)
+        return self._take(job, demand, plan.shares, self._clock_ns(), now, decisions)
 
     def _place_gang(
         self,
@@ -282,20 +283,22 @@ class Dispatch:
         """Start all members of *job* where its layout wants them."""
         assert queue.arguments is not None
         before = self._clock_ns()
-        ask = GangNeeds({**queue.arguments, "within": within}, apart=queue.need.apart) if within else queue.ask
+        ask = GangNeeds({**queue.arguments, "within": within}, apart=queue.demand.apart) if within else queue.ask
         shares = choose_places(self._planner.preemption_view().nodes.values(), ask, frozenset(exclude))
-        return shares is not None and self._take(job, queue.need, shares, before, now, decisions)
+        return shares is not None and self._take(job, queue.demand, shares, before, now, decisions)
 
-    def _take(self, job: Job, need: Need, shares: Shares, before: int, now: float, decisions: list[Decision]) -> bool:
+    def _take(
+        self, job: Job, demand: Demand, shares: Shares, before: int, now: float, decisions: list[Decision]
+    ) -> bool:
         """Start *job* on exactly these *shares*, which were being looked for since *before*."""
         try:
             placement = self.engine.adopt(
                 job.id,
                 shares,
-                cpu_milli=need.cpu_milli,
-                memory_mib=need.memory_mib,
-                gpu_milli=need.gpu_milli,
-                gpu_memory_mib=need.gpu_memory_mib,
+                cpu_milli=demand.cpu_milli,
+                memory_mib=demand.memory_mib,
+                gpu_milli=demand.gpu_milli,
+                gpu_memory_mib=demand.gpu_memory_mib,
             )
         except (AdoptRefused, UnknownNode):
             return False
@@ -303,7 +306,7 @@ class Dispatch:
 
     def _place(self, job: Job, queue: JobQueue, now: float, decisions: list[Decision], **where: Any) -> bool:
         assert queue.arguments is not None
-        if queue.need.layout:
+        if queue.demand.layout:
             return self._place_gang(job, queue, now, decisions, **where)
         before = self._clock_ns()
         placement: Placement | None = self.engine.place(id=job.id, **{**queue.arguments, **where})
@@ -346,7 +349,7 @@ class Dispatch:
         tenant = queue.tenant
         if not tenant:
             return False
-        if self._tenant_limits.has_room(tenant, queue.need, self._kept_ahead(job, tenant)):
+        if self._tenant_limits.has_room(tenant, queue.demand, self._kept_ahead(job, tenant)):
             if self._savers.get(tenant) is job:
                 del self._savers[tenant]
             return False
@@ -363,21 +366,21 @@ class Dispatch:
             tenant not in self._savers
             and job.waited_s(now) >= self._policy.hold_after_s
             and self._policy.reserves(job)
-            and self._tenant_limits.could_hold(tenant, queue.need)
+            and self._tenant_limits.could_hold(tenant, queue.demand)
         ):
             self._savers[tenant] = job
         return True
 
-    def _kept_ahead(self, job: Job, tenant: str) -> list[Need]:
+    def _kept_ahead(self, job: Job, tenant: str) -> list[Demand]:
         """What is kept of the tenant's room for those that rank before *job*."""
         found = [
-            each.need
+            each.demand
             for each in self._claims.values()
             if each.queue is not None and each.queue.tenant == tenant and each.key < job.key
         ]
         saver = self._savers.get(tenant)
         if saver is not None and saver.key < job.key:
-            found.append(saver.need)
+            found.append(saver.demand)
         return found
 
     def _with_claims(self) -> list[Job]:
@@ -540,3 +543,14 @@ class Dispatch:
     def _awaits_victims(self, reservation: Reservation) -> bool:
         running = self._planner.running
         return reservation.preempting and any(victim in running for victim in reservation.plan.victims)
+
+
+def _among(only: Mapping[str, frozenset[int]], shares: Shares) -> Shares:
+    """What of *shares* is among the *only* devices that may be had; empty: any may.
+
+    What is liked narrows what is demanded, and never stands in its place.
+    """
+    if not only:
+        return shares
+    kept = ((name, tuple(index for index in indexes if index in only.get(name, ()))) for name, indexes in shares)
+    return tuple(share for share in kept if share[1])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from actorgrid.hotpath import Placement
 from actorgrid.hotpath.capacity import GangNeeds
 
-from .request import Need, Request
+from .request import Request
 
 if TYPE_CHECKING:
     from .job_queue import JobQueue
@@ -31,9 +31,9 @@ class Job:
     __slots__ = (
         "_attained_gpu_s",
         "ask",
+        "demand",
         "handle",
         "level",
-        "need",
         "not_before",
         "order",
         "placement",
@@ -53,7 +53,7 @@ class Job:
 
     def __init__(self, request: Request, sequence: int, order: int, now: float) -> None:
         self.request = request
-        self.need: Need = request.need
+        self.demand = request.demand
         self.sequence = sequence
         self.order = order
         self.level = 0
@@ -61,7 +61,7 @@ class Job:
         self.started_at = now
         self.placement: Placement | None = None
         self.ran_s = request.ran_s
-        self._attained_gpu_s = request.ran_s * request.total_gpu_milli / 1000 if request.ran_s else 0.0
+        self._attained_gpu_s = request.ran_s * request.demand.total_gpu_milli / 1000 if request.ran_s else 0.0
         self.stopping_at: float | None = None
         """When it will have stopped: set once it was asked to."""
         self.queue: JobQueue | None = None
@@ -104,7 +104,7 @@ class Job:
         """GPU-seconds it has had in all: GPUs, times how long it ran."""
         if self.placement is None:
             return self._attained_gpu_s
-        return self._attained_gpu_s + max(0.0, now - self.started_at) * self.request.total_gpu_milli / 1000
+        return self._attained_gpu_s + max(0.0, now - self.started_at) * self.request.demand.total_gpu_milli / 1000
 
     def expect(self, expected_s: float) -> None:
         """What is left of it takes that long. Raises BadRequest for what is no time."""

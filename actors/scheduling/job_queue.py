@@ -13,16 +13,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from actorgrid.demand import Demand
 from actorgrid.hotpath import PriorityBitmap
 from actorgrid.hotpath.capacity import GangNeeds
 
 from .job import Job
-from .request import Need
 
 COMPARED_MAX = 64
 """Needs known not to fit that others are compared with; further ones close only their equals."""
-Key = tuple[Need, int, str]
-"""Need, class of length, and tenant: see ``JobQueue``."""
+Key = tuple[Demand, int, str]
+"""Demand, class of length, and tenant: see ``JobQueue``."""
 _ENDLESS = 10_000
 _PER_OCTAVE = 4
 
@@ -48,8 +48,8 @@ class JobQueue:
         """Whether its tenant has no room for its first."""
 
     @property
-    def need(self) -> Need:
-        """What all of them need."""
+    def demand(self) -> Demand:
+        """What each of them needs."""
         return self.key[0]
 
     @property
@@ -68,7 +68,7 @@ class JobQueues:
         self._held_count = 0
         self.open: dict[JobQueue, None] = {}
         """Lines whose first is worth trying."""
-        self._full: dict[Need, None] = {}
+        self._full: dict[Demand, None] = {}
 
     def __iter__(self) -> Iterator[JobQueue]:
         """Those that are not held."""
@@ -87,7 +87,7 @@ class JobQueues:
         if queue is None:
             queue = self._queues[key] = JobQueue(key, self._levels, arguments)
         job.queue = queue
-        job.need = queue.need  # equal, and one object for all of them
+        job.demand = queue.demand  # equal, and one object for all of them
         job.ask = queue.ask
         # Orders of equals are told apart by the sequence, which grows as they come.
         job.handle = queue.jobs.insert(job.level, job.order, job)
@@ -137,19 +137,19 @@ class JobQueues:
         job.level = level
         job.queue.jobs.move(job.handle, level)
 
-    def known_full(self, need: Need) -> bool:
-        """Whether *need* cannot fit, because it or something no larger did not, and nothing was freed since."""
-        if need in self._full:
+    def known_full(self, demand: Demand) -> bool:
+        """Whether *demand* cannot fit, because it or something no larger did not, and nothing was freed since."""
+        if demand in self._full:
             return True
-        return any(need.needs_at_least(full) for full, _ in zip(self._full, range(COMPARED_MAX), strict=False))
+        return any(demand.needs_at_least(full) for full, _ in zip(self._full, range(COMPARED_MAX), strict=False))
 
-    def full(self, need: Need) -> None:
-        """*need* did not fit."""
-        self._full[need] = None
+    def full(self, demand: Demand) -> None:
+        """*demand* did not fit."""
+        self._full[demand] = None
 
     def offer(self, queue: JobQueue) -> None:
         """The queue has a new first, or one with a better chance."""
-        if queue.need not in self._full and not queue.held:
+        if queue.demand not in self._full and not queue.held:
             self.open[queue] = None
 
     def freed(self) -> None:
@@ -159,13 +159,13 @@ class JobQueues:
 
     def reopen(self) -> None:
         """Reservations changed: those that were only kept out by one are worth trying again."""
-        self.open.update((queue, None) for queue in self if queue.need not in self._full)
+        self.open.update((queue, None) for queue in self if queue.demand not in self._full)
 
-    def renew(self, translate: Callable[[Need], dict[str, Any] | None]) -> None:
+    def renew(self, translate: Callable[[Demand], dict[str, Any] | None]) -> None:
         """The engine changed: say every need in its words again, and open all queues."""
         for queue in self._queues.values():
-            queue.arguments = translate(queue.need)
-            queue.ask = GangNeeds(queue.arguments or {}, apart=queue.need.apart)
+            queue.arguments = translate(queue.demand)
+            queue.ask = GangNeeds(queue.arguments or {}, apart=queue.demand.apart)
             for job in queue.jobs:
                 job.ask = queue.ask
         self.freed()

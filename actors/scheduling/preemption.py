@@ -177,11 +177,11 @@ class _Search:
         return job.request.priority, self._lost(job), job.sequence
 
     def _size(self, job: Job) -> tuple[int, int, int]:
-        return -job.request.total_gpu_milli, job.request.priority, job.sequence
+        return -job.request.demand.total_gpu_milli, job.request.priority, job.sequence
 
     def _lost(self, job: Job) -> int:
         """Work that stopping it loses: the milli-GPU-seconds of its present run."""
-        return int((self.now - job.started_at) * job.request.total_gpu_milli)
+        return int((self.now - job.started_at) * job.request.demand.total_gpu_milli)
 
     def _cost(self, victims: tuple[Job, ...]) -> Cost:
         return (

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from actorgrid.demand import Demand
 from actorgrid.errors import BadRequest, QueueFull, UnknownPlacement
 from actorgrid.hotpath import Placement, PlacementEngine, TimerWheel
 from actorgrid.hotpath.capacity import GangNeeds
@@ -22,13 +23,13 @@ from .job_queue import JobQueues, Key, length_class
 from .planner import Planner
 from .policies import SchedulingPolicy, find_policy
 from .preemption import plan_after_stopped
-from .request import Decision, Need, Preempt, Refuse, Request
+from .request import Decision, Preempt, Refuse, Request
 from .tenant_limits import Limits, TenantLimits
 
 QUEUE_MAX = 100_000
 TICK_S = 0.001
 """What timers are rounded up to."""
-Translate = Callable[[Need], dict[str, Any] | None]
+Translate = Callable[[Demand], dict[str, Any] | None]
 _TIMERS = {"ready": "timer_ready", "change": "timer_change", "give_up": "timer_give_up"}
 _REFUSALS = (BadRequest, QueueFull)
 """What a policy's ``admit`` refuses with."""
@@ -37,7 +38,7 @@ _REFUSALS = (BadRequest, QueueFull)
 class Scheduler:
     """Holds at most *queue_max* requests that wait. One thread; the engine is changed by nobody else unseen.
 
-    *policy* is a policy or the name of one. *translate* turns a need into the engine's arguments, ``None`` when
+    *policy* is a policy or the name of one. *translate* turns a demand into the engine's arguments, ``None`` when
     nothing there is could serve it; *clock_ns* measures how long placing takes. After others have changed the engine
     (nodes, drains, devices held back), call ``refresh``; for another engine, ``rebind``.
     """
@@ -48,7 +49,7 @@ class Scheduler:
         policy: str | SchedulingPolicy = "priority",
         *,
         queue_max: int = QUEUE_MAX,
-        translate: Translate = Need.arguments,
+        translate: Translate = Demand.arguments,
         clock_ns: Callable[[], int] | None = None,
     ) -> None:
         self.engine = engine
@@ -172,12 +173,12 @@ class Scheduler:
         self.withdraw(request.id)
         self._sequence += 1
         job = Job(request, self._sequence, self._sequence, started_at)
-        job.ask = GangNeeds(self._translate(job.need) or {}, apart=job.need.apart)
+        job.ask = GangNeeds(self._translate(job.demand) or {}, apart=job.demand.apart)
         job.begin(placement, started_at)
         job.stopping_at = stopping_at
         self.planner.refresh()
         self.planner.started(job)
-        self.tenant_limits.hold(request.id, request.tenant, job.need)
+        self.tenant_limits.hold(request.id, request.tenant, job.demand)
         self._dispatch.look_at_claims(request.tenant, self._now)
         if stopping_at is not None:
             self.planner.stopped_for[job.id] = stopped_for
@@ -294,7 +295,7 @@ class Scheduler:
         job = self.waiting.get(id)
         if job is None:
             raise BadRequest("it does not wait", asked=id, found="it runs" if id in self.running else "it is not known")
-        report = self.explain_need(job.need)
+        report = self.explain_demand(job.demand)
         reservation = job.reservation
         report |= {
             "position": self.position(id),
@@ -323,17 +324,17 @@ class Scheduler:
                 report["held_up_by"].append(self._dispatch.stuck.id)
         return report
 
-    def explain_need(self, need: Need) -> dict[str, Any]:
-        """Whether *need* fits now, and if not, why: the engine's ``explain``.
+    def explain_demand(self, demand: Demand) -> dict[str, Any]:
+        """Whether *demand* fits now, and if not, why: the engine's ``explain``.
 
         Of a gang with a layout also ``hosts``: how many members each holds, and what those that hold none lack.
         """
-        arguments = self._translate(need)
+        arguments = self._translate(demand)
         if arguments is None:
             return {"fits": False}
         report: dict[str, Any] = self.engine.explain(**arguments)
-        if need.layout:
-            nodes, ask = list(self.planner.preemption_view().nodes.values()), GangNeeds(arguments, apart=need.apart)
+        if demand.layout:
+            nodes, ask = list(self.planner.preemption_view().nodes.values()), GangNeeds(arguments, apart=demand.apart)
             report |= explain_places(nodes, self.engine.nodes(), ask, arguments)
         return report
 
@@ -348,7 +349,7 @@ class Scheduler:
         job.order = policy.order(job)
         key = self._key(job)
         queue = self._queues.get(key)
-        self._queues.add(job, key, self._translate(job.need) if queue is None else queue.arguments)
+        self._queues.add(job, key, self._translate(job.demand) if queue is None else queue.arguments)
         self._admit(job, now)
         if self.planner.stopped_for:
             self._resume(job, now)
@@ -360,11 +361,11 @@ class Scheduler:
 
     def _key(self, job: Job) -> Key:
         tenant, length = job.request.tenant, length_class(job.request.expected_s) if self.policy.uses_estimates else 0
-        return job.need, length, tenant if self.tenant_limits.limits_of(tenant) is not None else ""
+        return job.demand, length, tenant if self.tenant_limits.limits_of(tenant) is not None else ""
 
     def _admit(self, job: Job, now: float) -> None:
         # Nothing is promised to one that its tenant's limits keep out.
-        if self.tenant_limits.has_room(job.request.tenant, job.need):
+        if self.tenant_limits.has_room(job.request.tenant, job.demand):
             self.policy.admit(job, self.planner, now)
 
     def _or_refuse(self, step: Callable[[Job, float], None], job: Job, now: float) -> None:
@@ -378,7 +379,7 @@ class Scheduler:
     def _resume(self, job: Job, now: float) -> None:
         """Let *job* have the place again that others are being stopped for, after that was forgotten."""
         had = job.reservation
-        if not self.tenant_limits.has_room(job.request.tenant, job.need):
+        if not self.tenant_limits.has_room(job.request.tenant, job.demand):
             return
         if job.id in self.planner.stopped_for.values() and (had is None or not had.preempting):
             self.planner.resume(job, plan_after_stopped(self.planner, job, now) if had is None else None, now)
@@ -415,7 +416,7 @@ class Scheduler:
     def _started(self, job: Job, now: float) -> None:
         """Room is held for *job*: it waits no longer."""
         del self.waiting[job.id]
-        self.tenant_limits.hold(job.id, job.request.tenant, job.need)
+        self.tenant_limits.hold(job.id, job.request.tenant, job.demand)
         self._leave(job)
         self._watch(job, now)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from .request import Need
+from actorgrid.demand import Demand
 
 
 class Amounts(NamedTuple):
@@ -25,14 +25,14 @@ Limits = tuple[int | None, int | None, int | None, int | None]
 """As Amounts; ``None`` is no limit."""
 
 
-def amounts_of(need: Need) -> Amounts:
-    """What a request of that need holds."""
-    devices = need.gang * need.gpu_count
+def amounts_of(demand: Demand) -> Amounts:
+    """What a request of that demand holds."""
+    devices = demand.gang * demand.gpu_count
     return Amounts(
-        devices * need.gpu_milli,
-        devices * need.gpu_memory_mib,
-        need.gang * need.cpu_milli,
-        need.gang * need.memory_mib,
+        devices * demand.gpu_milli,
+        devices * demand.gpu_memory_mib,
+        demand.gang * demand.cpu_milli,
+        demand.gang * demand.memory_mib,
     )
 
 
@@ -53,11 +53,11 @@ class TenantLimits:
         """What *tenant* is held to; ``None``: nothing."""
         return self._limits.get(tenant, self._others) if tenant else None
 
-    def hold(self, id: str, tenant: str, need: Need) -> None:
-        """*id* holds what *need* says, on behalf of *tenant*."""
+    def hold(self, id: str, tenant: str, demand: Demand) -> None:
+        """*id* holds what *demand* says, on behalf of *tenant*."""
         self.free(id)
         if tenant:
-            amounts = amounts_of(need)
+            amounts = amounts_of(demand)
             self._holds[id] = tenant, amounts
             self._used[tenant] = _plus(self.used(tenant), amounts)
 
@@ -81,8 +81,8 @@ class TenantLimits:
         """What *tenant* holds."""
         return self._used.get(tenant, _NOTHING)
 
-    def has_room(self, tenant: str, need: Need, ahead: Iterable[Need] = ()) -> bool:
-        """Whether *need* is within the limits of *tenant*, beside what it holds and what is kept for those *ahead*.
+    def has_room(self, tenant: str, demand: Demand, ahead: Iterable[Demand] = ()) -> bool:
+        """Whether *demand* is within the limits of *tenant*, beside what it holds and what is kept for those *ahead*.
 
         What is asked for as zero is always within them.
         """
@@ -92,12 +92,12 @@ class TenantLimits:
         taken = self.used(tenant)
         for other in ahead:
             taken = _plus(taken, amounts_of(other))
-        return _within(limits, taken, need)
+        return _within(limits, taken, demand)
 
-    def could_hold(self, tenant: str, need: Need) -> bool:
-        """Whether *need* is within the limits of *tenant* once it holds nothing else."""
+    def could_hold(self, tenant: str, demand: Demand) -> bool:
+        """Whether *demand* is within the limits of *tenant* once it holds nothing else."""
         limits = self.limits_of(tenant)
-        return limits is None or _within(limits, _NOTHING, need)
+        return limits is None or _within(limits, _NOTHING, demand)
 
 
 _NOTHING = Amounts(0, 0, 0, 0)
@@ -109,8 +109,8 @@ def _plus(one: Amounts, other: Amounts, times: int = 1) -> Amounts:
     )
 
 
-def _within(limits: Limits, taken: Amounts, need: Need) -> bool:
+def _within(limits: Limits, taken: Amounts, demand: Demand) -> bool:
     return all(
         limit is None or not asked or used + asked <= limit
-        for limit, used, asked in zip(limits, taken, amounts_of(need), strict=True)
+        for limit, used, asked in zip(limits, taken, amounts_of(demand), strict=True)
     )

@@ -16,7 +16,7 @@ from actorgrid.replay.catalogue import find, nodes_of, tasks_of
 from actorgrid.replay.runs import Setup, prepare
 from actorgrid.replay.runs import replay as run_all
 from actorgrid.replay.workload import as_gangs, with_load
-from tests.scheduling.cluster import cluster, simulate
+from tests.scheduling.cluster import cluster, request, simulate
 
 from .figures import Figure, Skipped, latency, registry
 
@@ -136,7 +136,7 @@ def queue_passes(runs: int) -> Iterator[Figure]:
 def _job(id: str, dice: random.Random) -> Request:
     count = dice.choice((1, 1, 1, 2, 4, 8))
     gang = dice.choice((1, 1, 1, 2)) if count == 8 else 1
-    return Request(
+    return request(
         id,
         gpu_count=count,
         gang=gang,
@@ -209,7 +209,7 @@ def queue_jct(runs: int) -> Iterator[Figure]:
         tasks = with_load(as_gangs(tasks_of(trace), nodes), capacity, LOAD)
         jobs = [
             (
-                Request(
+                request(
                     task.id,
                     gpu_count=task.gpu_count,
                     gang=task.gang,

@@ -17,9 +17,9 @@ from actorgrid.actors.cluster.explain.contention import (
 )
 from actorgrid.actors.cluster.explain.phrases import listed, nearest_has, needs
 from actorgrid.actors.cluster.explain.why import Circumstances, explain_job
-from actorgrid.actors.scheduling.request import APART, NEAR, Request
 from actorgrid.actors.scheduling.scheduler import Scheduler
 from actorgrid.amounts import duration, mebibytes
+from actorgrid.demand import APART, NEAR, Demand
 from actorgrid.hotpath import PlacementEngine
 
 NOW = 1000.0
@@ -552,8 +552,8 @@ def test_amounts_and_lists_read_as_people_say_them() -> None:
 def gang_fit(hosts: tuple[dict[str, Any], ...], held: tuple[dict[str, Any], ...], **more: Any) -> dict[str, Any]:
     resources = wants(2, gang=3, **more)
     scheduler = Scheduler(cluster(*hosts, held=held))
-    request = Request("g", cpu_milli=1000, gpu_count=2, gang=3, layout=APART if resources.get("spread") else NEAR)
-    return {**scheduler.explain_need(request.need), "position": 1}
+    demand = Demand(1000, gpu_count=2, gang=3, layout=APART if resources.get("spread") else NEAR)
+    return {**scheduler.explain_demand(demand), "position": 1}
 
 
 def test_a_gang_that_waits_is_told_how_many_members_fit_and_which_host_lacks_what() -> None:

@@ -29,6 +29,7 @@ from actorgrid.actors.ledger.commands import (
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.scheduling.policies import SchedulingPolicy
 from actorgrid.errors import QuotaExceeded, UnknownPolicy
+from tests.consensus.rig import host_record, job_record
 from tests.gpu.rig import resources
 
 GPUS = 3
@@ -221,8 +222,8 @@ class World:
         for grant in self.core.in_flight.values():
             if grant.id in self.core.engine and grant.id not in by_placement(self.ledger.allocations):
                 one = used.setdefault(grant.user_id, [0, 0])
-                one[0] += grant.shape.gpu_milli * grant.shape.gpu_count * grant.shape.gang
-                one[1] += grant.shape.cpu_milli * grant.shape.gang
+                one[0] += grant.demand.gpu_milli * grant.demand.gpu_count * grant.demand.gang
+                one[1] += grant.demand.cpu_milli * grant.demand.gang
         for user in ("ann", "bob"):
             told = self.core.scheduler.tenant_limits.used(user)
             assert [told.gpu_milli, told.cpu_milli] == used.get(user, [0, 0]), user
@@ -489,3 +490,19 @@ def test_a_queue_policy_that_is_not_known_is_refused_at_the_start() -> None:
     with pytest.raises(UnknownPolicy) as refused:
         CoordinatorCore("h", 1, "completion", 50, lambda: 0, queue="easy_backfil")
     assert "did you mean easy_backfill?" in refused.value.hint
+
+
+# -- named devices
+
+
+def test_a_named_device_is_a_demand_and_no_wish_to_wait_for() -> None:
+    ledger = Ledger()
+    named = job_record("a", resources={"gpu_affinity": ["GPU-h2-1"]})
+    hosts = [RegisterHost(host_record(name), at=1.0) for name in ("h1", "h2")]
+    for index, command in enumerate([NewTerm(1, at=1.0), *hosts, SubmitJobs([named], at=1.0)], 1):
+        assert ledger.apply(index, command).error is None
+    core = CoordinatorCore("h1", 1, "completion", 50, lambda: 0, queue="affinity")
+    live = ledger.live()
+    core.load(ledger.jobs, ledger.allocations, live.hosts, 1.0, live.quotas)
+    [grant] = core.schedule(1.0, 10)  # not only when it has waited for as long as one waits for a rack
+    assert grant.shares == (("h2", (1,)),)

@@ -13,7 +13,7 @@ from actorgrid.actors.gpu.grant import Grant
 from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import EndAttempt, GrantGang, NewTerm, PreemptAttempt, RegisterHost, SubmitJobs
 from actorgrid.actors.ledger.state import Ledger
-from actorgrid.actors.scheduling.queue import Shape
+from actorgrid.demand import Demand
 from actorgrid.errors import RequestTooLarge
 from tests.consensus.rig import AT, host_record, job_record
 
@@ -94,7 +94,7 @@ def test_whoever_leads_next_holds_what_was_granted_member_by_member() -> None:
     after = world.make_core()
     after.schedule(AT, 10)
     assert after.engine.placement("a.1").shares == world.core.engine.placement("a.1").shares
-    assert after.scheduler.running["a.1"].request.gang == 3
+    assert after.scheduler.running["a.1"].request.demand.gang == 3
     assert after.scheduler.tenant_limits.used("local").gpu_milli == 3_000
 
 
@@ -107,7 +107,7 @@ def test_a_lost_member_leaves_the_rest_of_the_placement_held() -> None:
     for rank in range(2):
         world.apply(EndAttempt(f"a.1-{rank}", token, "cancelled", at=AT, charge=False))
     [grant] = world.grants()
-    assert (grant.id, grant.shape.gang) == ("a.2", 3)
+    assert (grant.id, grant.demand.gang) == ("a.2", 3)
 
 
 def test_a_grant_that_is_under_way_keeps_the_room_of_all_members() -> None:
@@ -144,6 +144,6 @@ def test_a_gang_is_stopped_for_others_by_one_order() -> None:
 def test_a_gang_that_the_whole_cluster_cannot_hold_is_refused(size: int, more: dict[str, Any], hint: str) -> None:
     hosts = [host_record(f"h{number}") for number in range(4)]
     with pytest.raises(RequestTooLarge) as caught:
-        check_feasible(Shape.of({**WHOLE, "gang": size, **more}), hosts)
+        check_feasible(Demand.of({**WHOLE, "gang": size, **more}), hosts)
     assert hint in caught.value.hint
-    check_feasible(Shape.of({**WHOLE, "gang": 4, **more}), hosts)
+    check_feasible(Demand.of({**WHOLE, "gang": 4, **more}), hosts)

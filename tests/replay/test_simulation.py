@@ -20,6 +20,7 @@ from actorgrid.replay.simulation import (
     Simulation,
 )
 from actorgrid.replay.workload import Node, Task, build_engine, typical_tasks
+from tests.scheduling.cluster import request
 
 TWO_GPUS = [Node("n", cpu_milli=8000, memory_mib=8192, gpu_count=2)]
 Make = Callable[[PlacementEngine], Scheduling]
@@ -97,14 +98,14 @@ class Told:
 
     def schedule(self, now: float, limit: int) -> list[Decision]:
         decisions: list[Decision] = []
-        if any(request.id == "rival" for request in self.kept) and not self.asked:
+        if any(each.id == "rival" for each in self.kept) and not self.asked:
             self.asked = True
             decisions.append(Preempt("victim", self.grace_s, "rival"))
-        for request in sorted(self.kept, key=lambda each: each.id):
-            self.inner.submit(request, now)
+        for waiting in sorted(self.kept, key=lambda each: each.id):
+            self.inner.submit(waiting, now)
             (found,) = self.inner.schedule(now, 1)
             if isinstance(found, Start):
-                self.kept.remove(request)
+                self.kept.remove(waiting)
                 decisions.append(found)
         return decisions
 
@@ -114,7 +115,7 @@ class Told:
     def preempted(self, id: str, now: float, expected_s: float | None) -> None:
         self.rests.append(expected_s)
         self.inner.finished(id, now)
-        self.kept.append(Request(id, gpu_count=2))
+        self.kept.append(request(id, gpu_count=2))
 
 
 def preempting(grace_s: float, **more: float | None) -> tuple[Replayed, Told]:

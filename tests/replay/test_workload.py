@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from actorgrid.errors import BadRequest, TooManyGpus
+from actorgrid.hotpath.capacity import GangNeeds, NodeCapacity, hold_all
 from actorgrid.replay.workload import (
     Node,
     Task,
     as_gangs,
     capacity_gpu_milli,
     check_times,
-    could_hold,
     offered_load,
     scaled,
     told_tasks,
@@ -88,7 +88,8 @@ def test_a_task_no_cluster_of_this_kind_could_hold_is_refused_by_name() -> None:
     ids=lambda value: value.id if isinstance(value, Task) else "",
 )
 def test_what_an_empty_cluster_could_hold(two_nodes: list[Node], task: Task, fits: bool) -> None:
-    assert could_hold(two_nodes, task) is fits
+    rooms = [NodeCapacity(node.view, number) for number, node in enumerate(two_nodes)]
+    assert hold_all(rooms, GangNeeds(task.demand.arguments())) is fits
 
 
 def test_a_load_moves_arrivals_and_keeps_durations_and_deadlines_in_step() -> None:

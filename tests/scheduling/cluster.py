@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from actorgrid.actors.scheduling.policies import SchedulingPolicy
 from actorgrid.actors.scheduling.request import Preempt, Refuse, Request, Start
 from actorgrid.actors.scheduling.scheduler import Scheduler
+from actorgrid.demand import Demand
 from actorgrid.errors import BadRequest
 from actorgrid.hotpath import PlacementEngine
+
+_DEMAND = {each.name for each in fields(Demand) if each.init}
+
+
+def request(id: str, **asked: Any) -> Request:
+    """A request with the fields of its demand beside its own."""
+    demand = {name: asked.pop(name) for name in tuple(asked) if name in _DEMAND}
+    return Request(id, Demand(**demand), **asked)
 
 
 def cluster(nodes: int, gpus: int = 8, *, policy: str = "best_fit", racks: int = 0) -> PlacementEngine:

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from actorgrid.actors.scheduling.gang_places import choose_places
 from actorgrid.actors.scheduling.preemption_view import PreemptionView
-from actorgrid.actors.scheduling.request import APART, NEAR, Need, Request, Start
+from actorgrid.actors.scheduling.request import Start
 from actorgrid.actors.scheduling.scheduler import Scheduler
+from actorgrid.demand import APART, NEAR, Demand
 from actorgrid.hotpath import PlacementEngine
 from actorgrid.hotpath.capacity import GangNeeds
+from tests.scheduling.cluster import request
 
 
 def engine_of(*nodes: tuple[int, str | None]) -> PlacementEngine:
@@ -101,18 +103,18 @@ def started(scheduler: Scheduler, now: float) -> dict[str, list[str]]:
 @pytest.mark.parametrize("policy", ["fifo", "priority", "easy_backfill", "conservative_backfill"])
 def test_a_gang_apart_waits_for_a_host_each_and_others_leave_its_place_alone(policy: str) -> None:
     scheduler = Scheduler(engine_of((8, None), (8, None)), policy)
-    scheduler.submit(Request("long", gpu_count=8, expected_s=100.0), 0.0)
+    scheduler.submit(request("long", gpu_count=8, expected_s=100.0), 0.0)
     assert started(scheduler, 0.0).keys() == {"long"}
-    scheduler.submit(Request("gang", gpu_count=4, gang=2, layout=APART, expected_s=10.0), 1.0)
+    scheduler.submit(request("gang", gpu_count=4, gang=2, layout=APART, expected_s=10.0), 1.0)
     assert started(scheduler, 1.0) == {}, "the free host alone would hold both"
     report = scheduler.explain("gang", 1.0)
     assert (report["fits"], report["members_that_fit"]) == (False, 1)
     lacking = [each for each in report["hosts"] if not each["members"]]
     assert [each["failed"] for each in lacking] == [["gpu_busy"]]
     if policy.endswith("backfill"):
-        scheduler.submit(Request("short", gpu_count=8, expected_s=50.0), 2.0)
+        scheduler.submit(request("short", gpu_count=8, expected_s=50.0), 2.0)
         assert len(started(scheduler, 2.0)) == 1, "it ends before the gang can start"
-        scheduler.submit(Request("endless", gpu_count=8), 3.0)
+        scheduler.submit(request("endless", gpu_count=8), 3.0)
         scheduler.finished("short", 52.0)
         assert started(scheduler, 52.0) == {}, "the place is kept"
     scheduler.finished("long", 100.0)
@@ -121,8 +123,8 @@ def test_a_gang_apart_waits_for_a_host_each_and_others_leave_its_place_alone(pol
 
 
 def test_what_would_hold_a_gang_together_does_not_tell_whether_it_fits_apart() -> None:
-    def need(**more: Any) -> Need:
-        return Request("x", gpu_count=1, **more).need
+    def need(**more: Any) -> Demand:
+        return request("x", gpu_count=1, **more).demand
 
     apart, near = need(gang=2, layout=APART), need(gang=2, layout=NEAR)
     assert apart.needs_at_least(near)

@@ -15,12 +15,13 @@ from actorgrid.actors.scheduling.policies.las import LeastAttainedService
 from actorgrid.actors.scheduling.policies.priority import Priority
 from actorgrid.actors.scheduling.request import Decision, Preempt, Refuse, Request, Start
 from actorgrid.actors.scheduling.scheduler import Scheduler
+from actorgrid.demand import Demand
 from actorgrid.errors import BadRequest, QueueFull, UnknownPolicy
-from tests.scheduling.cluster import cluster, simulate
+from tests.scheduling.cluster import cluster, request, simulate
 
 
 def job(id: str, gpus: int = 1, **more: Any) -> Request:
-    return Request(id, gpu_count=gpus, **more)
+    return request(id, gpu_count=gpus, **more)
 
 
 def ids(decisions: list[Decision]) -> list[str]:
@@ -184,8 +185,8 @@ def test_a_gang_starts_whole_or_not_at_all() -> None:
 
 
 def test_a_job_waits_a_little_for_the_rack_it_likes() -> None:
-    scheduler = running(Affinity(patience_s=30.0), job("a", 8, affinity=("r0",)), nodes=2, racks=2)
-    scheduler.submit(job("b", 8, affinity=("r0",)), 0.0)
+    scheduler = running(Affinity(patience_s=30.0), job("a", 8, affinity_soft=("r0",)), nodes=2, racks=2)
+    scheduler.submit(job("b", 8, affinity_soft=("r0",)), 0.0)
     assert scheduler.schedule(0.0, 10) == []
     assert scheduler.next_wakeup == 30.0
     (start,) = scheduler.schedule(30.0, 10)
@@ -194,9 +195,23 @@ def test_a_job_waits_a_little_for_the_rack_it_likes() -> None:
 
 def test_a_job_gets_the_node_it_likes_when_that_is_free() -> None:
     scheduler = Scheduler(cluster(3), "affinity")
-    scheduler.submit(job("a", 8, affinity=("n2",)), 0.0)
+    scheduler.submit(job("a", 8, affinity_soft=("n2",)), 0.0)
     (start,) = scheduler.schedule(0.0, 10)
     assert isinstance(start, Start) and start.placement.shares[0][0] == "n2"
+
+
+def test_what_a_job_likes_never_stands_in_the_place_of_what_it_demands() -> None:
+    def translate(demand: Demand) -> dict[str, Any]:
+        only = tuple((name, (3, 5)) for name in demand.affinity_hard)
+        return {**demand.arguments(), **({"within": only} if only else {})}
+
+    scheduler = Scheduler(cluster(3), "affinity", translate=translate)
+    scheduler.submit(job("a", 1, affinity_soft=("n2",), affinity_hard=("n1", "n2")), 0.0)
+    scheduler.submit(job("b", 1, affinity_soft=("n0",), affinity_hard=("n1",)), 0.0)
+    (start,) = scheduler.schedule(0.0, 10)
+    assert start.placement.shares == (("n2", (3,)),)
+    (start,) = scheduler.schedule(40.0, 10)
+    assert start.placement.shares == (("n1", (3,)),)
 
 
 # -- least attained service
@@ -411,14 +426,14 @@ def test_backfill_and_priority_serve_a_mixed_load_sooner_than_fifo() -> None:
 def test_a_deadline_that_no_order_could_keep_is_refused_without_trying_all_orders() -> None:
     """100 promises stand; a job that could not be done in time on the cluster alone leaves them as they are, unseen."""
     scheduler = Scheduler(cluster(4, 4), "edf")
-    scheduler.submit(Request("runs", gpu_count=4, gang=4, expected_s=100.0, preemptible=False), 0.0)
+    scheduler.submit(request("runs", gpu_count=4, gang=4, expected_s=100.0, preemptible=False), 0.0)
     scheduler.schedule(0.0, 10)
     for number in range(100):
-        scheduler.submit(Request(f"j{number}", gpu_count=4, gang=4, expected_s=1.0, deadline=1000.0), 0.0)
+        scheduler.submit(request(f"j{number}", gpu_count=4, gang=4, expected_s=1.0, deadline=1000.0), 0.0)
     before = dict(scheduler.planner.reservations)
     counted = scheduler.planner.forecast().counted
     with pytest.raises(BadRequest):
-        scheduler.submit(Request("late", gpu_count=1, expected_s=50.0, deadline=120.0), 0.0)
+        scheduler.submit(request("late", gpu_count=1, expected_s=50.0, deadline=120.0), 0.0)
     assert scheduler.planner.forecast().counted - counted < 5 * 100 * 4
     assert scheduler.planner.reservations == before
 
@@ -427,9 +442,9 @@ def test_a_reservation_is_planned_anew_no_further_than_it_reaches() -> None:
     """With a start in sight, the 200 jobs that end after it are nothing to look at."""
     scheduler = Scheduler(cluster(201, 4), "conservative_backfill")
     for number in range(201):
-        scheduler.submit(Request(f"j{number}", gpu_count=4, expected_s=100.0 + number), 0.0)
+        scheduler.submit(request(f"j{number}", gpu_count=4, expected_s=100.0 + number), 0.0)
     scheduler.schedule(0.0, 1000)
-    scheduler.submit(Request("next", gpu_count=4, gang=2, expected_s=10.0), 1.0)
+    scheduler.submit(request("next", gpu_count=4, gang=2, expected_s=10.0), 1.0)
     scheduler.schedule(1.0, 10)
     job = scheduler.waiting["next"]
     assert job.reservation is not None and job.reservation.start == 101.0

@@ -12,7 +12,7 @@ from actorgrid.actors.scheduling.policies import BUILT_IN, find_policy
 from actorgrid.actors.scheduling.request import Preempt, Request, Start
 from actorgrid.actors.scheduling.scheduler import Scheduler
 from actorgrid.errors import BadRequest
-from tests.scheduling.cluster import cluster, simulate, verify
+from tests.scheduling.cluster import cluster, request, simulate, verify
 
 NODES, GPUS = 3, 4
 
@@ -36,7 +36,7 @@ def workloads(draw: st.DrawFn, *, exact: bool = True, deadlines: bool = False) -
                 more["strict"] = kind == "strict"
         jobs.append(
             (
-                Request(
+                request(
                     f"j{number}",
                     cpu_milli=draw(st.sampled_from([0, 1000, 30_000])),
                     memory_mib=draw(st.sampled_from([0, 1024, 100_000])),
@@ -48,7 +48,7 @@ def workloads(draw: st.DrawFn, *, exact: bool = True, deadlines: bool = False) -
                     expected_s={"exact": duration, "too long": duration * 3, "none": None}[known],
                     preemptible=draw(st.booleans()),
                     grace_s=draw(st.sampled_from([0.0, 2.0])),
-                    affinity=draw(st.sampled_from([(), ("n0",), ("r1",)])),
+                    affinity_soft=draw(st.sampled_from([(), ("n0",), ("r1",)])),
                     **more,
                 ),
                 duration,
@@ -98,18 +98,18 @@ def test_a_gang_at_the_head_starts_no_later_than_its_first_reservation(
 
     durations = {request.id: duration for request, duration in others}
     durations |= {"first": 50.0, "gang": 30.0, "cut short": 20.0}
-    scheduler.submit(Request("first", gpu_count=2, expected_s=50.0), 0.0)
-    scheduler.submit(Request("cut short", gpu_count=3, expected_s=45.0), 0.0)
+    scheduler.submit(request("first", gpu_count=2, expected_s=50.0), 0.0)
+    scheduler.submit(request("cut short", gpu_count=3, expected_s=45.0), 0.0)
     run(0.0)
-    scheduler.submit(Request("gang", gpu_count=GPUS, gang=NODES, priority=100, expected_s=30.0), 0.0)
+    scheduler.submit(request("gang", gpu_count=GPUS, gang=NODES, priority=100, expected_s=30.0), 0.0)
     run(0.0)
     promised = scheduler.planner.reservations["gang"].start
     assert promised == 50.0
     arrivals = []
     now = 0.0
-    for (request, _), pause in zip(others, spread, strict=False):
+    for (each, _), pause in zip(others, spread, strict=False):
         now += pause
-        arrivals.append((now, request))
+        arrivals.append((now, each))
     while "gang" not in scheduler.running:
         times = [*running.values(), *(at for at, _ in arrivals[:1])]
         wake = scheduler.next_wakeup
@@ -170,9 +170,9 @@ def test_under_conservative_backfill_nobody_starts_after_the_first_promise(jobs:
 def test_a_gang_without_gpus_that_passes_a_reservation_leaves_its_memory_alone() -> None:
     """Its plan has one member on each of two nodes; both on one node would need the memory that is kept there."""
     scheduler = Scheduler(cluster(NODES, GPUS), "conservative_backfill")
-    scheduler.submit(Request("one", gpu_count=1, expected_s=1.0), 0.0)
-    scheduler.submit(Request("first", gpu_count=GPUS, memory_mib=100_000, gang=NODES, expected_s=1.0), 0.0)
-    scheduler.submit(Request("passes", memory_mib=100_000, gang=2, expected_s=5.0), 0.0)
+    scheduler.submit(request("one", gpu_count=1, expected_s=1.0), 0.0)
+    scheduler.submit(request("first", gpu_count=GPUS, memory_mib=100_000, gang=NODES, expected_s=1.0), 0.0)
+    scheduler.submit(request("passes", memory_mib=100_000, gang=2, expected_s=5.0), 0.0)
     started = {decision.request.id for decision in scheduler.schedule(0.0, 10) if isinstance(decision, Start)}
     assert started == {"one", "passes"}
     scheduler.finished("one", 1.0)
@@ -198,16 +198,16 @@ def test_a_strict_deadline_that_was_admitted_is_met(jobs: list[tuple[Request, fl
 def test_a_gang_is_served_although_small_jobs_never_stop_coming(policy: str) -> None:
     """One small job after another, always overlapping, would keep a gang out for ever without a place kept for it."""
     small = [
-        (Request(f"s{number}", gpu_count=2, submitted_at=number * 50.0, priority=20), 190.0) for number in range(200)
+        (request(f"s{number}", gpu_count=2, submitted_at=number * 50.0, priority=20), 190.0) for number in range(200)
     ]
-    gang = (Request("gang", gpu_count=4, gang=2, submitted_at=200.0), 10.0)
+    gang = (request("gang", gpu_count=4, gang=2, submitted_at=200.0), 10.0)
     outcome = simulate(cluster(2, 4), policy, sorted([*small, gang], key=lambda job: job[0].submitted_at))
     assert outcome.started["gang"] < outcome.started["s199"]
 
 
 def test_who_waits_long_rises_and_is_served_before_new_ones_of_higher_priority() -> None:
-    stream = [(Request(f"s{n}", gpu_count=4, submitted_at=n * 90.0, priority=50), 100.0) for n in range(400)]
-    old = (Request("old", gpu_count=4, submitted_at=100.0, priority=40), 100.0)
+    stream = [(request(f"s{n}", gpu_count=4, submitted_at=n * 90.0, priority=50), 100.0) for n in range(400)]
+    old = (request("old", gpu_count=4, submitted_at=100.0, priority=40), 100.0)
     outcome = simulate(cluster(1, 4), "priority", [*stream, old])
     served = sorted(outcome.started, key=lambda id: outcome.started[id])
     assert 30 < served.index("old") < 200

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.scheduling.policies import BUILT_IN, find_policy
-from actorgrid.actors.scheduling.request import Decision, Need, Preempt, Request, Start
+from actorgrid.actors.scheduling.request import Decision, Preempt, Request, Start
 from actorgrid.actors.scheduling.scheduler import Scheduler
+from actorgrid.demand import Demand
 from actorgrid.errors import BadRequest, QueueFull, UnknownPlacement, UnknownPolicy
 from actorgrid.hotpath import Placement
-from tests.scheduling.cluster import cluster
+from tests.scheduling.cluster import cluster, request
 
 
 def job(id: str, gpus: int = 1, **more: Any) -> Request:
-    return Request(id, gpu_count=gpus, **more)
+    return request(id, gpu_count=gpus, **more)
 
 
 def ids(decisions: list[Decision]) -> list[str]:
@@ -246,7 +247,7 @@ def test_another_engine_takes_over_with_what_it_is_told_runs() -> None:
 
 
 def test_a_need_that_nothing_could_serve_waits_without_being_tried() -> None:
-    def translate(need: Need) -> dict[str, Any] | None:
+    def translate(need: Demand) -> dict[str, Any] | None:
         return None if need.gpu_models else need.arguments()
 
     clock = Counting()
@@ -275,7 +276,7 @@ def test_a_need_that_nothing_could_serve_waits_without_being_tried() -> None:
 )
 def test_a_request_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
-        Request("a", **wrong)
+        request("a", **wrong)
 
 
 def test_an_unknown_policy_is_refused_with_the_nearest_name() -> None:
@@ -296,12 +297,12 @@ def test_every_policy_starts_what_fits(name: str) -> None:
 
 
 def test_needs_compare_by_what_they_take() -> None:
-    small = job("a", 1, cpu_milli=100).need
-    assert job("a", 2, cpu_milli=100).need.needs_at_least(small)
-    assert job("a", 1, cpu_milli=100, gang=2).need.needs_at_least(small)
-    assert not job("a", 2, cpu_milli=50).need.needs_at_least(small)
-    assert not job("a", 2, cpu_milli=100, gpu_models=("A",)).need.needs_at_least(small)
-    assert not small.needs_at_least(job("a", 1, gang=2).need)
+    small = job("a", 1, cpu_milli=100).demand
+    assert job("a", 2, cpu_milli=100).demand.needs_at_least(small)
+    assert job("a", 1, cpu_milli=100, gang=2).demand.needs_at_least(small)
+    assert not job("a", 2, cpu_milli=50).demand.needs_at_least(small)
+    assert not job("a", 2, cpu_milli=100, gpu_models=("A",)).demand.needs_at_least(small)
+    assert not small.needs_at_least(job("a", 1, gang=2).demand)
 
 
 def test_a_victim_that_ends_by_itself_is_as_good_as_one_that_was_stopped() -> None:

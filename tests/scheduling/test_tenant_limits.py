@@ -12,13 +12,13 @@ from actorgrid.actors.scheduling.policies import BUILT_IN, find_policy
 from actorgrid.actors.scheduling.request import Decision, Request, Start
 from actorgrid.actors.scheduling.scheduler import Scheduler
 from actorgrid.actors.scheduling.tenant_limits import Amounts, Limits, TenantLimits, amounts_of
-from tests.scheduling.cluster import cluster
+from tests.scheduling.cluster import cluster, request
 
 NO_LIMIT: Limits = (None, None, None, None)
 
 
 def job(id: str, gpus: int = 1, tenant: str = "ann", **more: Any) -> Request:
-    return Request(id, gpu_count=gpus, tenant=tenant, **more)
+    return request(id, gpu_count=gpus, tenant=tenant, **more)
 
 
 def gpus(count: float) -> Limits:
@@ -153,7 +153,7 @@ def test_what_others_started_counts_and_is_counted_once() -> None:
     assert scheduler.tenant_limits.used("ann").gpu_milli == 2000
     scheduler.finished("there", 1.0)
     assert started(scheduler.schedule(1.0, 10)) == ["a"]
-    scheduler.tenant_limits.hold("elsewhere", "ann", job("elsewhere").need)
+    scheduler.tenant_limits.hold("elsewhere", "ann", job("elsewhere").demand)
     scheduler.submit(job("b"), 2.0)
     assert scheduler.schedule(2.0, 10) == []
     scheduler.gave_back("elsewhere")
@@ -213,7 +213,7 @@ def test_many_lines_of_one_tenant_are_each_looked_at_once_for_what_it_frees(monk
 
 
 needs = st.builds(
-    lambda id, tenant, gpu_count, milli, cpu, gang: Request(
+    lambda id, tenant, gpu_count, milli, cpu, gang: request(
         id, tenant=tenant, gpu_count=gpu_count, gpu_milli=milli, cpu_milli=cpu, gang=gang, gpu_memory_mib=7
     ),
     st.integers(0, 8).map(str),
@@ -229,18 +229,18 @@ needs = st.builds(
 def test_use_is_the_sum_of_what_is_held(steps: list[tuple[bool, Request]]) -> None:
     tenant_limits = TenantLimits()
     held: dict[str, Request] = {}
-    for holds, request in steps:
+    for holds, each in steps:
         if holds:
-            tenant_limits.hold(request.id, request.tenant, request.need)
-            held[request.id] = request
+            tenant_limits.hold(each.id, each.tenant, each.demand)
+            held[each.id] = each
         else:
-            before = held.pop(request.id, None)
-            assert tenant_limits.free(request.id) == (before.tenant if before else "")
+            before = held.pop(each.id, None)
+            assert tenant_limits.free(each.id) == (before.tenant if before else "")
         for tenant in ("ann", "bob"):
-            amounts = [amounts_of(each.need) for each in held.values() if each.tenant == tenant]
+            amounts = [amounts_of(each.demand) for each in held.values() if each.tenant == tenant]
             assert tenant_limits.used(tenant) == Amounts(*(sum(each[n] for each in amounts) for n in range(4)))
             assert tenant_limits.used(tenant).gpu_milli == sum(
-                each.total_gpu_milli for each in held.values() if each.tenant == tenant
+                each.demand.total_gpu_milli for each in held.values() if each.tenant == tenant
             )
     assert tenant_limits.used("") == Amounts(0, 0, 0, 0)
 
@@ -279,7 +279,9 @@ def test_nobody_goes_over_and_nobody_is_forgotten(policy: str, history: list[tup
         scheduler.limit(found, found.get("*"), now)
 
     def use(tenant: str) -> int:
-        return sum(each.request.gpu_count for each in scheduler.running.values() if each.request.tenant == tenant)
+        return sum(
+            each.request.demand.gpu_count for each in scheduler.running.values() if each.request.tenant == tenant
+        )
 
     def check(decisions: list[Decision]) -> None:
         grown = {each.request.tenant for each in decisions if isinstance(each, Start)}

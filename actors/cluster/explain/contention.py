@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from actorgrid.actors.gpu.device import answers_to
-from actorgrid.actors.gpu.feasibility import usable_devices
-from actorgrid.actors.scheduling.queue import Shape
+from actorgrid.actors.gpu.feasibility import members_on
+from actorgrid.demand import Demand
 
 Record = Mapping[str, Any]
 
@@ -64,17 +64,7 @@ def _holders(allocations: Iterable[Record], jobs: Mapping[str, Record]) -> list[
 
 def has_room(host: Record, held: Iterable[Record], resources: Record) -> bool:
     """Whether *host* could serve *resources* if nothing but *held* were on it."""
-    shape = Shape.of(resources)
-    cpu, memory = host["cpu_milli"], host["memory_mib"]
-    free = {device["index"]: [1000, device["memory_mib"]] for device in usable_devices(shape, host)}
-    for one in held:
-        cpu, memory = cpu - one["cpu_milli"], memory - one["memory_mib"]
-        for index in one["gpu_indexes"]:
-            if index in free:
-                free[index][0] -= one["gpu_milli"]
-                free[index][1] -= one["gpu_memory_mib"]
-    open_ones = sum(milli >= shape.gpu_milli and mib >= shape.gpu_memory_mib for milli, mib in free.values())
-    return bool(cpu >= shape.cpu_milli and memory >= shape.memory_mib and open_ones >= shape.gpu_count)
+    return members_on(Demand.of(resources), host, held) > 0
 
 
 def may_go(one: Record, priority: int) -> bool:

@@ -7,7 +7,7 @@ from .priority import Priority
 
 
 class Affinity(Priority):
-    """As ``priority``, but a job with an ``affinity`` starts only there for its first *patience_s* of waiting.
+    """As ``priority``, but a job with an ``affinity_soft`` starts only there for its first *patience_s* of waiting.
 
     Delay scheduling: Zaharia et al. (EuroSys 2010) found that a short wait brings most tasks to their data. Then any
     place will do, the racks it likes first.
@@ -20,8 +20,8 @@ class Affinity(Priority):
         self.patience_s = patience_s
 
     def preferred(self, job: Job, now: float) -> tuple[str, ...]:
-        """Its affinity, until it has waited long enough."""
-        return job.request.affinity if job.waited_s(now) < self.patience_s - 1e-6 else ()
+        """What it would like, until it has waited long enough."""
+        return job.demand.affinity_soft if job.waited_s(now) < self.patience_s - 1e-6 else ()
 
     def next_change(self, job: Job, now: float) -> float | None:
         """When it rises, or gives up on its affinity."""

@@ -45,4 +45,4 @@ class Gang(Priority):
 
     def reserves(self, job: Job) -> bool:
         """Only gangs of two or more."""
-        return job.request.gang > 1
+        return job.demand.gang > 1

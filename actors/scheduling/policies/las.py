@@ -41,7 +41,7 @@ class LeastAttainedService(SchedulingPolicy):
         level = self.level(job, now)
         if job.placement is None:
             return job.waiting_since + self.patience * job.ran_s if level else None
-        gpus = job.request.total_gpu_milli / 1000
+        gpus = job.request.demand.total_gpu_milli / 1000
         if level == len(self.thresholds) or not gpus:
             return None
         return now + max(0.0, self.thresholds[level] - job.attained_gpu_s(now)) / gpus

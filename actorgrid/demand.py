@@ -1,0 +1,202 @@
+"""What work needs of the cluster: one form for doors, ledger and scheduler.
+
+It crosses borders in two spellings: the body of an HTTP request (``models.Resources``, in the units that people use)
+and ``resources`` of a ledger record (thousandths and MiB). Both are read here, and the record is written here. The
+engine takes it as the arguments of ``place``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from actorgrid.errors import BadRequest
+from actorgrid.hotpath.records import MAX_GANG, WHOLE_GPU_MILLI
+
+if TYPE_CHECKING:
+    from actorgrid.models import Resources
+
+NEAR, APART = "near", "apart"
+"""How the members of a gang are to lie: on few hosts of one rack, or on one host each. Else: as the engine likes."""
+KNOWN_MAX = 4096
+"""Different demands of records that are one object each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What an attempt or a lease takes; demands that are equal fit or do not fit together.
+
+    Amounts are those of each member of a *gang* (1 to 4096), and of GPUs those of each device. *affinity_hard* are the
+    only devices it may have, by UUID (empty: any); *affinity_soft* names racks and hosts it would like. *layout* says
+    how the members of a gang are to lie. Without GPUs, what else is said of them is dropped; so is the layout of one.
+
+    Raises BadRequest for amounts or a gang out of range.
+    """
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    gpu_count: int = 0
+    gpu_milli: int = WHOLE_GPU_MILLI
+    gpu_memory_mib: int = 0
+    gpu_models: tuple[str, ...] = ()
+    affinity_hard: tuple[str, ...] = ()
+    affinity_soft: tuple[str, ...] = ()
+    gang: int = 1
+    layout: str = ""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if min(self.cpu_milli, self.memory_mib, self.gpu_count, self.gpu_memory_mib) < 0:
+            raise BadRequest("a request asks for less than nothing", asked=repr(self), hint="amounts are zero or more")
+        if not 1 <= self.gang <= MAX_GANG:
+            raise BadRequest(
+                "a gang out of range", asked=f"{self.gang} members", hint=f"a gang has 1 to {MAX_GANG} members"
+            )
+        if not 1 <= self.gpu_milli <= WHOLE_GPU_MILLI:
+            raise BadRequest(
+                "a share of a GPU out of range", asked=f"{self.gpu_milli} thousandths", hint="1 to 1000 thousandths"
+            )
+        # One spelling for all that fit alike: they share a queue, and what is known of one is known of all.
+        plain: dict[str, Any] = {}
+        if not self.gpu_count:
+            plain = {"gpu_milli": WHOLE_GPU_MILLI, "gpu_memory_mib": 0, "gpu_models": (), "affinity_hard": ()}
+        if self.gang == 1:
+            plain["layout"] = ""
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
+        # Queues are found by their demands in every pass: the hash is worth keeping.
+        object.__setattr__(self, "_hash", hash(self._fields()))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Demand], tuple[Any, ...]]:
+        return Demand, self._fields()  # in another process the hash is another
+
+    def _fields(self) -> tuple[Any, ...]:
+        return (
+            self.cpu_milli,
+            self.memory_mib,
+            self.gpu_count,
+            self.gpu_milli,
+            self.gpu_memory_mib,
+            self.gpu_models,
+            self.affinity_hard,
+            self.affinity_soft,
+            self.gang,
+            self.layout,
+        )
+
+    # -- spellings
+
+    @classmethod
+    def of_request(cls, asked: Resources) -> Demand:
+        """What is asked for at a door; a share of a GPU is rounded up to a thousandth, memory to a MiB."""
+        gang = getattr(asked, "gang", 1)
+        return cls(
+            cpu_milli=round(asked.cpus * 1000),
+            memory_mib=_mib(asked.memory_bytes),
+            gpu_count=0 if asked.gpus == 0 else max(1, int(asked.gpus)),
+            gpu_milli=math.ceil(min(1.0, asked.gpus or 1.0) * WHOLE_GPU_MILLI),
+            gpu_memory_mib=_mib(asked.gpu_memory_bytes),
+            gpu_models=tuple(asked.gpu_models),
+            affinity_hard=tuple(asked.gpu_affinity),
+            gang=gang,
+            layout=APART if getattr(asked, "spread", False) else NEAR,
+        )
+
+    @classmethod
+    def of(cls, resources: Mapping[str, Any]) -> Demand:
+        """That of a record's ``resources``, also of one that an earlier version wrote; one object for equal ones."""
+        get = resources.get
+        return _known(
+            int(get("cpu_milli", 0)),
+            int(get("memory_mib", 0)),
+            int(get("gpu_count", 0)),
+            int(get("gpu_milli", 0)) or WHOLE_GPU_MILLI,
+            int(get("gpu_memory_mib", 0)),
+            tuple(sorted(get("gpu_models", ()))),
+            tuple(sorted(get("gpu_affinity", ()))),
+            int(get("gang", 1)),
+            APART if get("spread", False) else NEAR,
+        )
+
+    def to_record(self) -> dict[str, Any]:
+        """``resources`` of a ledger record. Only a gang says its size."""
+        return {
+            "gpus": self.gpus,
+            "gpu_count": self.gpu_count,
+            "gpu_milli": self.gpu_milli if self.gpu_count else 0,
+            "gpu_memory_mib": self.gpu_memory_mib,
+            "gpu_models": list(self.gpu_models),
+            "gpu_affinity": list(self.affinity_hard),
+            "cpu_milli": self.cpu_milli,
+            "memory_mib": self.memory_mib,
+            **({"gang": self.gang} if self.gang > 1 else {}),
+            **({"spread": True} if self.apart else {}),
+        }
+
+    def arguments(self) -> dict[str, Any]:
+        """As the engine's ``place`` takes it, where devices have no UUIDs and models one name each."""
+        found: dict[str, Any] = {"cpu_milli": self.cpu_milli, "memory_mib": self.memory_mib, "gang": self.gang}
+        if self.gpu_count:
+            found.update(gpu_count=self.gpu_count, gpu_milli=self.gpu_milli, gpu_memory_mib=self.gpu_memory_mib)
+        if self.gpu_models:
+            found["gpu_models"] = self.gpu_models
+        if self.affinity_soft:
+            found["prefer_racks"] = self.affinity_soft
+        return found
+
+    # -- questions
+
+    @property
+    def gpus(self) -> float:
+        """GPUs of each member: a share of one, or a whole number."""
+        return self.gpu_count * self.gpu_milli / WHOLE_GPU_MILLI
+
+    @property
+    def apart(self) -> bool:
+        """Whether no two members may share a node."""
+        return self.layout == APART
+
+    @property
+    def total_gpu_milli(self) -> int:
+        """Thousandths of GPUs that all its members take together."""
+        return self.gang * self.gpu_count * self.gpu_milli
+
+    def needs_at_least(self, other: Demand) -> bool:
+        """Whether room for this one would be room for *other*: then it cannot fit where *other* did not."""
+        return (
+            self.gang >= other.gang
+            and (self.apart or not other.apart or other.gang == 1)
+            and self.gpu_count >= other.gpu_count
+            and self.gpu_milli >= other.gpu_milli
+            and self.gpu_memory_mib >= other.gpu_memory_mib
+            and self.cpu_milli >= other.cpu_milli
+            and self.memory_mib >= other.memory_mib
+            and (not other.affinity_hard or self.affinity_hard == other.affinity_hard)
+            and (not other.gpu_count or self.gpu_models == other.gpu_models)
+        )
+
+
+@lru_cache(maxsize=KNOWN_MAX)
+def _known(
+    cpu_milli: int,
+    memory_mib: int,
+    gpu_count: int,
+    gpu_milli: int,
+    gpu_memory_mib: int,
+    gpu_models: tuple[str, ...],
+    affinity_hard: tuple[str, ...],
+    gang: int,
+    layout: str,
+) -> Demand:
+    gpus = gpu_count, gpu_milli, gpu_memory_mib, gpu_models, affinity_hard
+    return Demand(cpu_milli, memory_mib, *gpus, gang=gang, layout=layout)
+
+
+def _mib(amount_bytes: int) -> int:
+    return -(-amount_bytes // 2**20)
