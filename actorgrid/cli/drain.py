@@ -13,7 +13,7 @@ from .call import Call, host_options, pass_call
 from .host_names import find_host, title
 from .printing import say
 from .show import progress
-from .token import left, seconds
+from .times import left, seconds
 
 LOOK_S = 0.5
 

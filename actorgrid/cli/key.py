@@ -11,7 +11,7 @@ from .call import Call, host_options, pass_call
 from .printing import say
 from .show import table
 from .state import StateCommands
-from .token import left, seconds
+from .times import left, seconds
 
 
 @click.group(cls=StateCommands)

@@ -22,7 +22,7 @@ from .call import Call, host_options, pass_call
 from .printing import say
 from .show import ago, table
 from .state import StateCommands
-from .token import seconds
+from .times import seconds
 
 LOOK_S = 0.2
 """How often it is looked whether the command, or the lease, has ended."""
@@ -41,10 +41,6 @@ except OSError as error:
 """
 
 
-def _maybe_seconds(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    return None if text is None else seconds(context, option, text)
-
-
 @click.group(cls=StateCommands)
 def command() -> None:
     """Run a command under a lock; see who holds what.
@@ -59,11 +55,9 @@ def command() -> None:
     "--slots", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many may hold it at once."
 )
 @click.option("--ttl", default="10s", show_default=True, callback=seconds, help="Until it is lost without a renewal.")
+@click.option("--wait", metavar="TIME", callback=seconds, help="How long to wait for it; 0: not at all [for ever].")
 @click.option(
-    "--wait", metavar="TIME", callback=_maybe_seconds, help="How long to wait for it; 0: not at all [for ever]."
-)
-@click.option(
-    "--grace", metavar="TIME", callback=_maybe_seconds, help="From SIGTERM to SIGKILL [a quarter of --ttl, at most 5s]."
+    "--grace", metavar="TIME", callback=seconds, help="From SIGTERM to SIGKILL [a quarter of --ttl, at most 5s]."
 )
 @host_options
 @click.argument("words", metavar="-- CMD [ARGS]...", nargs=-1, required=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Any
 
@@ -12,16 +11,7 @@ from .call import Call, host_options, pass_call
 from .printing import say
 from .show import table
 from .state import StateCommands
-
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-
-
-def seconds(_context: click.Context, _option: click.Parameter, text: str) -> float:
-    """A time as people write it: 90s, 30m, 1h or 7d."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
-    if found is None:
-        raise click.BadParameter(f"{text!r} is no time: 90s, 30m, 1h or 7d")
-    return float(found[1]) * _UNITS[found[2] or "s"]
+from .times import left, seconds
 
 
 @click.group(cls=StateCommands)
@@ -88,14 +78,6 @@ def _state(token: dict[str, Any]) -> str:
     if left_s <= 0:
         return "expired"
     return "used up" if len(token["used_by"]) >= token["uses_max"] else f"good for {left(left_s)}"
-
-
-def left(seconds: float) -> str:
-    """A time that is left, for people."""
-    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * size or seconds == size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _hosts(token: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from .call import Call, host_options, pass_call
 from .host_names import Host, find_host, title
 from .printing import say
 from .show import progress, span
-from .token import seconds
+from .times import seconds
 
 LOOK_S = 0.2
 WITHIN = "2m"

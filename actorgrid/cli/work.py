@@ -13,6 +13,7 @@ import click
 from actorgrid.amounts import unclear_memory
 
 from .printing import say
+from .times import length_in_seconds, seconds, seconds_above_zero
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SIZE = re.compile(r"^\d+(\.\d+)?\s*[kmgtp]?i?b?$", re.IGNORECASE)
-_TIME = re.compile(r"^(\d+(?:\.\d+)?)\s*([smhd]?)$")
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def size_text(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -36,41 +35,28 @@ def size_text(_ctx: click.Context, _parameter: click.Parameter, value: str | Non
     return value.strip() if value else None
 
 
-def _seconds(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
-    """A number of seconds, or one with s, m, h or d."""
-    if value is None:
-        return None
-    found = _TIME.match(value.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if seconds <= 0:
-        raise click.BadParameter(f"{value!r} is not a length of time; write for example 30, 90s, 10m or 2h")
-    return seconds
-
-
 def _grace(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     """A length of time of at most an hour; 0 is one too."""
-    if value is not None and value.strip() in ("0", "0s"):
-        return 0.0
-    seconds = _seconds(_ctx, _parameter, value)
-    if seconds is not None and seconds > 3600:
+    grace_s = seconds(_ctx, _parameter, value)
+    if grace_s is not None and grace_s > 3600:
         raise click.BadParameter(f"{value!r} is more than an hour")
-    return seconds
+    return grace_s
 
 
 def _isolation(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     """A length of time of three seconds to a day."""
-    seconds = _seconds(_ctx, _parameter, value)
-    if seconds is not None and not 3 <= seconds <= 86_400:
+    isolation_s = seconds_above_zero(_ctx, _parameter, value)
+    if isolation_s is not None and not 3 <= isolation_s <= 86_400:
         raise click.BadParameter(
             f"{value!r} is not between 3 seconds and one day; less gains nothing, as the cluster waits 3 s at least"
         )
-    return seconds
+    return isolation_s
 
 
 def _deadline(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> float | datetime | None:
     """A length of time from now, in seconds, or a date and time (of here, unless it names its zone)."""
-    if value is None or _TIME.match(value.strip()):
-        return _seconds(_ctx, _parameter, value)
+    if value is None or length_in_seconds(value) is not None:
+        return seconds_above_zero(_ctx, _parameter, value)
     from datetime import datetime
 
     try:
@@ -127,7 +113,9 @@ _OPTIONS = [
     ),
     click.option("--spread", is_flag=True, help="Of a gang: each member on a host of its own."),
     click.option("--priority", type=click.IntRange(0, 100), default=50, show_default=True, help="Higher goes first."),
-    click.option("--timeout", callback=_seconds, metavar="TIME", help="Stop each attempt after this: 30, 10m, 2h."),
+    click.option(
+        "--timeout", callback=seconds_above_zero, metavar="TIME", help="Stop each attempt after this: 30, 10m, 2h."
+    ),
     click.option(
         "--retries", type=click.IntRange(0, 100), default=0, show_default=True, help="Attempts after a failure."
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import stat
 import uuid
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,26 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o600) -> None:
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise DataDirUnusable(f"cannot write {path}: {error.strerror}", asked=str(path)) from error
+
+
+def create_secret(path: Path, text: str) -> None:
+    """Write *text* into *path* (0600) unless that exists by then: of several makers, the first one's counts for all.
+
+    Raises DataDirUnusable.
+    """
+    # Complete and on disk before it has its name: nobody reads half of it, after a power failure neither.
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    write_atomically(draft, f"{text}\n".encode("ascii"))
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise DataDirUnusable(
+            f"cannot write {path}: {error.strerror}", asked=str(path), hint="free some room, or mend its permissions"
+        ) from error
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def ensure_host_id(paths: HostPaths) -> str:
@@ -76,12 +95,25 @@ def _read(paths: HostPaths) -> tuple[str, int]:
     return host_id, incarnation
 
 
-def ensure_token(paths: HostPaths) -> None:
-    """Make the admin token if there is none, and keep it to its owner."""
-    try:
-        mode = stat.S_IMODE(paths.token_file.stat().st_mode)
-    except FileNotFoundError:
-        write_atomically(paths.token_file, f"{secrets.token_urlsafe(32)}\n".encode())
-        return
-    if mode & 0o077:
-        paths.token_file.chmod(0o600)
+def read_token(path: Path) -> str:
+    """The admin token in *path*, made when there is none, and kept to its owner. Raises DataDirUnusable."""
+    for _ in range(2):
+        try:
+            token = path.read_text(encoding="ascii").strip()
+        except FileNotFoundError:
+            create_secret(path, secrets.token_urlsafe(32))
+            continue
+        except (OSError, ValueError) as error:
+            raise DataDirUnusable(
+                f"cannot read the token: {error}", asked=str(path), hint="mend or delete the file; a new one is made"
+            ) from error
+        if len(token) < 16:
+            raise DataDirUnusable(
+                "the token is too short to keep anyone out",
+                asked=str(path),
+                found=f"{len(token)} characters",
+                hint="delete the file; a new one is made at the next start",
+            )
+        path.chmod(0o600)
+        return token
+    raise DataDirUnusable("the token vanished as it was made", asked=str(path))

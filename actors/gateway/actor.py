@@ -11,13 +11,14 @@ from actorgrid.errors import ActorGridError, CallTimeout, PortInUse, StartFailed
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server, handles
 
+from ..files.identity import read_token
 from ..ledger.client import LedgerClient
 from ..ledger.messages import Applied, Snapshot
 from ..replication.messages import ReadPrefix, StateChanged, UnwatchPrefix, WatchPrefix
 from ..work.credentials import read_key
 from .blobs import BlobStore
 from .server.application import GatewayApp
-from .server.auth import TokenGate, WorkGate, read_token
+from .server.auth import TokenGate, WorkGate
 from .server.bridge import Bridge
 from .server.hub import Hub, Resynced
 from .server.listener import listen, remember, remembered, url_of

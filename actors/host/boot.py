@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from setproctitle import getproctitle, setproctitle
 
 import actorgrid
-from actorgrid.actors.files.identity import ensure_token, next_incarnation, write_atomically
+from actorgrid.actors.files.identity import next_incarnation, read_token, write_atomically
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.configs.start_options import StartOptions
@@ -140,7 +140,7 @@ def _run(
     specs = check_children(children or (CHILDREN if taken is None else OF_A_CLUSTER))
     title = getproctitle()
     setproctitle("actorgrid: up")
-    ensure_token(paths)
+    read_token(paths.token_file)
     _preload(specs, taken is not None)
     gc.collect()
     fill_gaps()

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from actorgrid.actors.files.identity import create_secret
 from actorgrid.errors import DataDirUnusable
 
 PREFIX = "agw1"
@@ -71,7 +72,8 @@ def read_key(path: Path) -> bytes:
         try:
             key = bytes.fromhex(path.read_text(encoding="ascii").strip())
         except FileNotFoundError:
-            _make_key(path)
+            # The gateway and the worker manager may both look for it first.
+            create_secret(path, secrets.token_hex(KEY_BYTES))
             continue
         except (OSError, ValueError) as error:
             raise DataDirUnusable(
@@ -88,23 +90,6 @@ def read_key(path: Path) -> bytes:
             )
         return key
     raise DataDirUnusable("the key for work's credentials vanished as it was made", asked=str(path))
-
-
-def _make_key(path: Path) -> None:
-    # Complete before it has its name: the gateway and the worker manager may both look for it first.
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    try:
-        _write_new(draft, secrets.token_hex(KEY_BYTES) + "\n")
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            return
-        finally:
-            draft.unlink()
-    except OSError as error:
-        raise DataDirUnusable(
-            f"cannot write the key for work's credentials: {error.strerror}", asked=str(path), hint="free some room"
-        ) from error
 
 
 def write_file(path: Path, url: str | None, text: str) -> bool:

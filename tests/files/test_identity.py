@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actorgrid.actors.files.identity import ensure_token, next_incarnation, write_atomically
+from actorgrid.actors.files.identity import create_secret, next_incarnation, read_token, write_atomically
 from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import DataDirUnusable
 
@@ -32,12 +32,30 @@ def test_a_damaged_identity_is_refused_and_kept(paths: HostPaths, text: str) -> 
 
 
 def test_a_token_is_made_once_and_kept_private(paths: HostPaths) -> None:
-    ensure_token(paths)
-    token = paths.token_file.read_text()
+    token = read_token(paths.token_file)
+    assert paths.token_file.read_text() == f"{token}\n" and len(token) >= 43
     paths.token_file.chmod(0o644)
-    ensure_token(paths)
-    assert paths.token_file.read_text() == token and len(token.strip()) >= 43
+    assert read_token(paths.token_file) == token
     assert stat.S_IMODE(paths.token_file.stat().st_mode) == 0o600
+    assert os.listdir(paths.token_file.parent) == [paths.token_file.name]
+
+
+@pytest.mark.parametrize(
+    ("content", "match"), [(b"abc", "too short"), (b"", "too short"), ("é".encode() * 20, "cannot read")]
+)
+def test_a_token_that_keeps_nobody_out_is_refused_and_kept(paths: HostPaths, content: bytes, match: str) -> None:
+    paths.token_file.write_bytes(content)
+    with pytest.raises(DataDirUnusable, match=match):
+        read_token(paths.token_file)
+    assert paths.token_file.read_bytes() == content
+
+
+def test_of_several_makers_of_a_secret_the_first_counts(tmp_path: Path) -> None:
+    create_secret(tmp_path / "secret", "one")
+    create_secret(tmp_path / "secret", "two")
+    assert (tmp_path / "secret").read_text() == "one\n" and os.listdir(tmp_path) == ["secret"]
+    with pytest.raises(DataDirUnusable, match="cannot write"):
+        create_secret(tmp_path / "missing" / "secret", "x")
 
 
 def test_writing_leaves_no_temporary_file_and_names_what_failed(tmp_path: Path) -> None:

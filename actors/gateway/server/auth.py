@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import os
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from actorgrid.actors.ledger.api_keys import key_id_of, opens
 from actorgrid.actors.ledger.names import is_loopback
 from actorgrid.actors.security.token_rate_limit import Rate, TokenRateLimit
 from actorgrid.actors.work import credentials
-from actorgrid.errors import BadRequest, DataDirUnusable, WrongToken
+from actorgrid.errors import BadRequest, WrongToken
 
 log = logging.getLogger("actorgrid.gateway")
 
@@ -26,51 +24,6 @@ ADMIN = "admin"
 """Who has the host's own token."""
 LOG_INTERVAL_S = 10.0
 """Refusals are logged at most this often, with their number."""
-
-
-def read_token(path: Path) -> str:
-    """The token in *path*, made (0600) when there is none. Raises DataDirUnusable."""
-    for _ in range(2):
-        try:
-            token = path.read_text(encoding="ascii").strip()
-        except FileNotFoundError:
-            _make_token(path)
-            continue
-        except (OSError, ValueError) as error:
-            raise DataDirUnusable(
-                f"cannot read the token: {error}", asked=str(path), hint="mend or delete the file; a new one is made"
-            ) from error
-        if len(token) < 16:
-            raise DataDirUnusable(
-                "the token is too short to keep anyone out",
-                asked=str(path),
-                found=f"{len(token)} characters",
-                hint="delete the file; a new one is made at the next start",
-            )
-        path.chmod(0o600)
-        return token
-    raise DataDirUnusable("the token vanished as it was made", asked=str(path))
-
-
-def _make_token(path: Path) -> None:
-    # Complete before it has its name, so that nobody ever reads half of it.
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-            file.flush()
-            os.fsync(descriptor)
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            log.info("another process made the token first; using that one")
-        finally:
-            draft.unlink()
-    except OSError as error:
-        raise DataDirUnusable(
-            f"cannot write the token: {error.strerror}", asked=str(path), hint="free some room, or mend its permissions"
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,48 @@
+"""Lengths of time on the command line: how they are read, and how what is left of one is told."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import click
+
+_LENGTH = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+_UNIT_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def length_in_seconds(text: str) -> float | None:
+    """A number of seconds, or one with s, m, h or d, in seconds; ``None`` for a text that is no length of time."""
+    found = _LENGTH.fullmatch(text.strip())
+    length_s = float(found[1]) * _UNIT_SECONDS[found[2]] if found else math.inf
+    return length_s if math.isfinite(length_s) else None
+
+
+def seconds(_context: click.Context, _option: click.Parameter, text: str | None) -> float | None:
+    """The callback of an option that takes a length of time, 0 too; an option that is not given stays ``None``."""
+    if text is None:
+        return None
+    length_s = length_in_seconds(text)
+    if length_s is None:
+        raise _no_length(text)
+    return length_s
+
+
+def seconds_above_zero(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """The callback of an option that takes a length of time and for which 0 means nothing."""
+    length_s = seconds(context, option, text)
+    if text is not None and length_s == 0:
+        raise _no_length(text, " above 0")
+    return length_s
+
+
+def _no_length(text: str, which: str = "") -> click.BadParameter:
+    return click.BadParameter(f"{text!r} is not a length of time{which}; write for example 30, 90s, 10m, 2h or 7d")
+
+
+def left(left_s: float) -> str:
+    """A time that is left, for people: in the largest unit of which there are two, or exactly one."""
+    for unit, size_s in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if left_s >= 2 * size_s or left_s == size_s:
+            return f"{left_s / size_s:.0f} {unit}"
+    return f"{left_s:.0f} s"
