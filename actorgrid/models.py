@@ -62,13 +62,13 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Request(BaseModel):
+class RequestBody(BaseModel):
     """Base of what comes in: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, ser_json_bytes="base64", val_json_bytes="base64")
 
 
-class Answer(BaseModel):
+class AnswerBody(BaseModel):
     """Base of what goes out."""
 
     model_config = ConfigDict(extra="allow")
@@ -191,7 +191,7 @@ class AttemptState(StrEnum):
 _FINAL = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST})
 
 
-class Resources(Request):
+class Resources(RequestBody):
     """What one attempt (or one session lease) needs of a host."""
 
     gpus: float = Field(
@@ -314,7 +314,7 @@ class LeaseRequest(Resources):
     )
 
 
-class LeaseGrant(Answer):
+class LeaseGrant(AnswerBody):
     """A leased worker: where it listens and what to say to it."""
 
     lease_id: str
@@ -330,7 +330,7 @@ class LeaseGrant(Answer):
     """What the worker is kept in: cgroup, freezer, pid_namespace; none: what it forks may escape its end."""
 
 
-class Preemption(Answer):
+class Preemption(AnswerBody):
     """An attempt was asked to end within *grace_s*, so that *for_job* (a job, or a session's lease) can start."""
 
     asked_at: float
@@ -338,14 +338,14 @@ class Preemption(Answer):
     for_job: str
 
 
-class Superseded(Answer):
+class Superseded(AnswerBody):
     """An attempt is stopped, as attempt number *by*, which was taken for lost, had done the work before."""
 
     by: int
     at: float
 
 
-class Member(Answer):
+class Member(AnswerBody):
     """One member of a gang's attempt, by its rank from 0: where it is, and how it goes."""
 
     rank: int
@@ -364,14 +364,14 @@ class Member(Answer):
     cpu_s: float | None = None
 
 
-class Rendezvous(Answer):
+class Rendezvous(AnswerBody):
     """Where rank 0 of a gang listens for the other members."""
 
     address: str
     port: int
 
 
-class Attempt(Answer):
+class Attempt(AnswerBody):
     """One try at a job, numbered from 1. Of a gang's, host and GPUs are those of rank 0."""
 
     number: int
@@ -398,7 +398,7 @@ class Attempt(Answer):
     rendezvous: Rendezvous | None = None
 
 
-class Job(Answer):
+class Job(AnswerBody):
     """A job as people see it; times are seconds since the epoch."""
 
     job_id: str
@@ -426,7 +426,7 @@ class Job(Answer):
     """The number of the attempt whose outcome is the job's, where that is not the last."""
 
 
-class GPUDevice(Answer):
+class GPUDevice(AnswerBody):
     """A device and its latest readings."""
 
     device_id: str
@@ -453,7 +453,7 @@ class GPUDevice(Answer):
     jobs: list[str] = []
 
 
-class ClusterNode(Answer):
+class ClusterNode(AnswerBody):
     """A host."""
 
     node_id: str
@@ -484,7 +484,7 @@ class ClusterNode(Answer):
     """Its disk and network: at, fdatasync_ms, write_mb_per_s, to, round_trip_ms, network_mb_per_s."""
 
 
-class SchedulingDecision(Answer):
+class SchedulingDecision(AnswerBody):
     """Where something was placed, and how long deciding took."""
 
     task_id: str
@@ -495,7 +495,7 @@ class SchedulingDecision(Answer):
     decision_latency_us: float
 
 
-class PerformanceMetrics(Answer):
+class PerformanceMetrics(AnswerBody):
     """The host's own performance; latencies are medians over the last 1,024 decisions."""
 
     timestamp: datetime = Field(default_factory=utc_now)
@@ -510,7 +510,7 @@ class PerformanceMetrics(Answer):
     queued_tasks: int
 
 
-class StateEntry(Answer):
+class StateEntry(AnswerBody):
     """One key of the shared state."""
 
     key: str
@@ -518,7 +518,7 @@ class StateEntry(Answer):
     value: Any
 
 
-class StateMutation(Request):
+class StateMutation(RequestBody):
     """One mutator on one key; ``operation`` depends on the type."""
 
     type: Literal["lww_register", "mv_register", "g_counter", "pn_counter", "or_set", "or_map", "ew_flag"] = (
@@ -531,13 +531,13 @@ class StateMutation(Request):
     field: str | None = Field(default=None, max_length=STATE_KEY_MAX)
 
 
-class SettingChange(Request):
+class SettingChange(RequestBody):
     """A new value for a live setting."""
 
     value: Any
 
 
-class ErrorBody(Answer):
+class ErrorBody(AnswerBody):
     """Every answer with a status of 400 or more."""
 
     error: dict[str, Any]

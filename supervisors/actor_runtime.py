@@ -65,7 +65,7 @@ def hand_on(host: Any) -> None:
     _handed_on = host
 
 
-class Process(Protocol):
+class ActorProcess(Protocol):
     """What a runtime asks of the actor around it."""
 
     @property
@@ -104,7 +104,7 @@ class Process(Protocol):
 class ActorRuntime:
     """See the module."""
 
-    def __init__(self, process: Process, order: HostServer, owner: str, heartbeat: OwnHeartbeat) -> None:
+    def __init__(self, process: ActorProcess, order: HostServer, owner: str, heartbeat: OwnHeartbeat) -> None:
         self.process = process
         self.name = order.name
         self.owner = owner
@@ -146,7 +146,7 @@ class ActorRuntime:
             raise NoSuchActor(f"{to!s} is down", found=error.message, hint="it is being restarted") from None
         return target.address
 
-    def room(self, to: str | Ref, callback: Callable[[], None]) -> None:
+    def when_capacity(self, to: str | Ref, callback: Callable[[], None]) -> None:
         """Call back when less than half of the queue to *to* is used, or it is gone."""
         target = to if isinstance(to, Ref) else self.registry.whereis(to)
         if target is None:

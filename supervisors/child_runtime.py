@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actorgrid.errors import ActorGridError, MailboxFull, PeerGone, StartFailed, TooManyActors
 
-from .actor_runtime import ActorRuntime, Process, hand_on
+from .actor_runtime import ActorProcess, ActorRuntime, hand_on
 from .child import ChildSpec
 from .exits import SHUTDOWN, ExitReason, LastMoments, from_error, from_status
 from .heartbeat import TRACEBACK_WAIT_S, Heartbeat, OwnHeartbeat
@@ -47,7 +47,7 @@ _BURY_AGAIN_S = 0.5
 log = logging.getLogger("actorgrid.supervisor")
 
 
-class ParentProcess(Process, Protocol):
+class ParentProcess(ActorProcess, Protocol):
     """What this runtime asks of the actor around it, beyond what any does."""
 
     def fork_child(self, is_supervisor: bool) -> tuple[int, str]:

@@ -20,7 +20,7 @@ from .instructions import (
     Instruction,
     KillProcess,
     Purpose,
-    Reply,
+    ReplyTo,
     Request,
     SetTimer,
     StartProcess,
@@ -176,7 +176,7 @@ class ChildTable:
     def reply(self, request: Request, child_id: str, error: ActorGridError | None) -> None:
         """Answer an open request."""
         self.open_requests -= 1
-        self.out.append(Reply(request, child_id, error))
+        self.out.append(ReplyTo(request, child_id, error))
 
     def reply_start(self, child: Child, error: ActorGridError | None) -> None:
         """Answer who asked for its start, if anyone did."""

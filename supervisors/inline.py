@@ -64,7 +64,7 @@ class InlineRuntime:
         """Queue for *to*."""
         return self.node.post(to, envelope, self.me)
 
-    def room(self, _to: str | Ref, callback: Callable[[], None]) -> None:
+    def when_capacity(self, _to: str | Ref, callback: Callable[[], None]) -> None:
         """There is always room."""
         self.node.after(0.0, callback)
 

@@ -80,7 +80,7 @@ class CancelTimer:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ReplyTo:
     """Answer a request: with ``error``, or with the child it was about."""
 
     request: Request
@@ -118,7 +118,7 @@ Instruction = (
     | Forgotten
     | SetTimer
     | CancelTimer
-    | Reply
+    | ReplyTo
     | Stopping
     | StartEnded
     | Exit

@@ -61,7 +61,7 @@ class Runtime(Protocol):
     def send(self, to: str | Ref, envelope: Envelope) -> str:
         """Queue for *to*; gives the address it goes to. Raises NoSuchActor, MailboxFull or FrameTooLarge."""
 
-    def room(self, to: str | Ref, callback: Callable[[], None]) -> None:
+    def when_capacity(self, to: str | Ref, callback: Callable[[], None]) -> None:
         """Call back when less than half of the queue to *to* is used, or *to* is gone; at once if so already."""
 
     def watch_peer(self, ref: Ref) -> None:

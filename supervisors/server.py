@@ -178,13 +178,13 @@ class Server:
         self._open_calls[ref] = (waiter, timer, address)
         return waiter
 
-    def room(self, to: str | Ref) -> Waiter:
+    def await_capacity(self, to: str | Ref) -> Waiter:
         """Await that less than half of the queue to *to* is used: what to do after MailboxFull, or every so often.
 
-        Messages are handled meanwhile, so two servers that flood each other and await room cannot deadlock.
+        Messages are handled meanwhile, so two servers that flood each other and await capacity cannot deadlock.
         """
         waiter = Waiter()
-        self.runtime.room(to, lambda: waiter.set(None))
+        self.runtime.when_capacity(to, lambda: waiter.set(None))
         return waiter
 
     def _send(self, to: str | Ref, envelope: Envelope) -> str:

@@ -27,16 +27,16 @@ from .ref import Ref
 from .runtime import Runtime, Timer
 from .server import Server
 from .state_machine_core import (
-    Answer,
-    CancelTimer,
+    AnswerCall,
     Enter,
-    Event,
     Handle,
     Instruction,
-    Leave,
+    LeaveProcess,
     Machine,
-    Refuse,
+    MachineEvent,
+    RefuseCall,
     StartTimer,
+    StopTimer,
 )
 from .state_machine_definition import AnyState, Definition, Handler, any_state, define
 from .transitions import (
@@ -142,7 +142,7 @@ class From:
 
     __slots__ = ("_event",)
 
-    def __init__(self, event: Event) -> None:
+    def __init__(self, event: MachineEvent) -> None:
         self._event = event
 
 
@@ -284,7 +284,7 @@ class StateMachine(Server):
             super()._handle(envelope)
             return
         call = envelope.kind == CALL
-        event = Event("call" if call else "cast", envelope.body, envelope, owed=call)
+        event = MachineEvent("call" if call else "cast", envelope.body, envelope, owed=call)
         self._advance(lambda: self._machine.receive(event))
 
     def _advance(self, step: Callable[[], list[Instruction]] | None) -> None:
@@ -303,18 +303,18 @@ class StateMachine(Server):
                     self._carry_out(instruction)
 
     def _carry_out(self, instruction: Instruction) -> None:
-        if isinstance(instruction, Answer):
+        if isinstance(instruction, AnswerCall):
             self._send_answer(instruction.event, instruction.value, None)
-        elif isinstance(instruction, Refuse):
+        elif isinstance(instruction, RefuseCall):
             self._not_supported += isinstance(instruction.error, NotSupported)
             self._send_answer(instruction.event, None, instruction.error)
         elif isinstance(instruction, StartTimer):
             timer_id = instruction.timer_id
             timer = self.runtime.after(instruction.delay_s, lambda: self._fire(timer_id))
             self._running[timer_id] = (timer, self.runtime.monotonic() + instruction.delay_s)
-        elif isinstance(instruction, CancelTimer):
+        elif isinstance(instruction, StopTimer):
             self._running.pop(instruction.timer_id)[0].cancel()
-        elif isinstance(instruction, Leave):
+        elif isinstance(instruction, LeaveProcess):
             self.leave(instruction.reason)
 
     def _fire(self, timer_id: int) -> None:
@@ -356,7 +356,7 @@ class StateMachine(Server):
         return (message, envelope.sender if envelope is not None else self.title)
 
     def _ended(
-        self, method: str, event: Event | None, value: Any, error: BaseException | None
+        self, method: str, event: MachineEvent | None, value: Any, error: BaseException | None
     ) -> Callable[[], list[Instruction]] | None:
         if error is None:
             return lambda: self._machine.handled(self._checked(value, method))
@@ -376,20 +376,20 @@ class StateMachine(Server):
         )
         return value
 
-    def _settle(self, event: Event, value: Any, error: ActorGridError | None) -> bool:
+    def _settle(self, event: MachineEvent, value: Any, error: ActorGridError | None) -> bool:
         if not event.owed:
             return False
         event.owed = False
         self._send_answer(event, value, error)
         return True
 
-    def _send_answer(self, event: Event, value: Any, error: ActorGridError | None) -> None:
+    def _send_answer(self, event: MachineEvent, value: Any, error: ActorGridError | None) -> None:
         if event.origin is not None:
             self.answer_call(event.origin, value, error)
         elif error is not None:
             self.log.warning("%s %s of our own: %s", event.kind, event.type_name, error)
 
-    def _die(self, error: BaseException, event: Event | None = None) -> None:
+    def _die(self, error: BaseException, event: MachineEvent | None = None) -> None:
         event = event or self._machine.event
         self._machine.halt()
         for timer, _ in self._running.values():

@@ -57,7 +57,7 @@ REMEMBERED = 6
 
 
 @dataclass(slots=True, eq=False)
-class Event:
+class MachineEvent:
     """One event on its way through the machine.
 
     ``origin`` belongs to who feeds the machine. ``owed``: a call that nobody has answered; ``deferred``: its handler
@@ -81,7 +81,7 @@ class Handle:
     """Call *method* with the event's message; then ``handled``."""
 
     method: str
-    event: Event
+    event: MachineEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +93,18 @@ class Enter:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerCall:
     """Answer the call *event*."""
 
-    event: Event
+    event: MachineEvent
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RefuseCall:
     """Answer the call *event* with *error*; log it for any other event."""
 
-    event: Event
+    event: MachineEvent
     error: ActorGridError
 
 
@@ -117,20 +117,20 @@ class StartTimer:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelTimer:
+class StopTimer:
     """Never call ``fired(timer_id)``; harmless if it was called."""
 
     timer_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class LeaveProcess:
     """The machine has stopped: end the process in order."""
 
     reason: ExitReason
 
 
-Instruction = Handle | Enter | Answer | Refuse | StartTimer | CancelTimer | Leave
+Instruction = Handle | Enter | AnswerCall | RefuseCall | StartTimer | StopTimer | LeaveProcess
 
 
 @dataclass(slots=True)
@@ -146,9 +146,9 @@ class _Change:
     """A transition under way: what its actions have asked for so far."""
 
     old_state: str
-    event: Event | None
+    event: MachineEvent | None
     postponed: bool = False
-    inserted: list[Event] = field(default_factory=list)
+    inserted: list[MachineEvent] = field(default_factory=list)
     timers: dict[TimerKey, StartTimeout | CancelTimeout] = field(default_factory=dict)
 
 
@@ -163,11 +163,11 @@ class Machine:
         self.state = definition.states[0]
         self.dropped = 0
         self._phase: Literal["new", "waiting", "handling", "entering", "stopped"] = "new"
-        self._event: Event | None = None
+        self._event: MachineEvent | None = None
         self._change: _Change | None = None
-        self._queue: deque[Event] = deque()  # inserted events and postponed ones that are tried again
-        self._postponed: deque[Event] = deque()
-        self._received: deque[Event | int] = deque()  # while a handler runs; a number is a timer that fired
+        self._queue: deque[MachineEvent] = deque()  # inserted events and postponed ones that are tried again
+        self._postponed: deque[MachineEvent] = deque()
+        self._received: deque[MachineEvent | int] = deque()  # while a handler runs; a number is a timer that fired
         self._received_events = 0
         self._timers: dict[TimerKey, _Timer] = {}
         self._timer_of: dict[int, _Timer] = {}  # those of _timers whose delay was not 0
@@ -178,7 +178,7 @@ class Machine:
         self._trail: deque[str] = deque(maxlen=REMEMBERED)
 
     @property
-    def event(self) -> Event | None:
+    def event(self) -> MachineEvent | None:
         """The event that is being handled, up to the end of its transition; ``None`` between events."""
         return self._event
 
@@ -218,7 +218,7 @@ class Machine:
             self._complete(self._change, out)
         return out
 
-    def receive(self, event: Event) -> list[Instruction]:
+    def receive(self, event: MachineEvent) -> list[Instruction]:
         """An event has come from outside."""
         if self._phase == "stopped":
             return self._turn_away([event])
@@ -273,14 +273,14 @@ class Machine:
 
     # -- a transition, step by step; the numbers are those of the module
 
-    def _handled(self, event: Event, transition: Transition, out: list[Instruction]) -> None:
+    def _handled(self, event: MachineEvent, transition: Transition, out: list[Instruction]) -> None:
         target = self.state
         if transition.kind == "next":
             target = transition.state
             self._definition.check(target)
         if transition.reply is not NO_REPLY and event.kind == "call":  # 1
             assert event.owed, f"the call {event.type_name} is answered twice in state {self.state!r}"
-            out.append(Answer(event, transition.reply))
+            out.append(AnswerCall(event, transition.reply))
             event.owed = False
         if transition.kind == "stop":
             self._stop(transition, out)
@@ -317,7 +317,7 @@ class Machine:
             if isinstance(action, Postpone):
                 change.postponed = True
             elif isinstance(action, NextEvent):
-                change.inserted.append(Event("internal", action.message))
+                change.inserted.append(MachineEvent("internal", action.message))
             else:
                 change.timers.pop(action.key, None)  # the last one counts, in the last one's place
                 change.timers[action.key] = action
@@ -342,7 +342,7 @@ class Machine:
             else:
                 self._moves = 0
                 if event.owed and not event.deferred:
-                    out.append(Refuse(event, self._unanswered(event, change.old_state)))
+                    out.append(RefuseCall(event, self._unanswered(event, change.old_state)))
                     event.owed = False
         if changed:  # 4
             self._queue.extendleft(reversed(self._postponed))
@@ -357,7 +357,7 @@ class Machine:
         self._change = self._event = None
         self._next(out)  # 7
 
-    def _postpone(self, event: Event, out: list[Instruction]) -> None:
+    def _postpone(self, event: MachineEvent, out: list[Instruction]) -> None:
         if len(self._postponed) < POSTPONED_MAX:
             self._postponed.append(event)
         else:
@@ -386,7 +386,7 @@ class Machine:
         if timer.fired:
             self._received.remove(timer.id)
         else:
-            out.append(CancelTimer(timer.id))
+            out.append(StopTimer(timer.id))
 
     def _next(self, out: list[Instruction]) -> None:
         """Take the next event that somebody handles; wait when there is none."""
@@ -403,53 +403,53 @@ class Machine:
                 out.append(Handle(method, event))
                 return
             self._moves = 0
-            out.append(Refuse(event, self._unknown(event)))
+            out.append(RefuseCall(event, self._unknown(event)))
             event.owed = False
 
-    def _pick(self) -> Event | None:
+    def _pick(self) -> MachineEvent | None:
         if self._queue:
             return self._queue.popleft()
         if self._zero:
-            return Event("timeout", self._timers.pop(self._zero.popleft()).message)
+            return MachineEvent("timeout", self._timers.pop(self._zero.popleft()).message)
         if self._received:
             first = self._received.popleft()
             self._chain = self._moves = 0
-            if isinstance(first, Event):
+            if isinstance(first, MachineEvent):
                 self._received_events -= 1
                 return first
             timer = self._timer_of.pop(first)
             del self._timers[timer.key]
-            return Event("timeout", timer.message)
+            return MachineEvent("timeout", timer.message)
         return None
 
     def _stop(self, transition: Transition, out: list[Instruction]) -> list[Instruction]:
-        held = [*self._postponed, *self._queue, *(each for each in self._received if isinstance(each, Event))]
+        held = [*self._postponed, *self._queue, *(each for each in self._received if isinstance(each, MachineEvent))]
         if self._event is not None and not self._event.deferred:
             held.insert(0, self._event)
-        out += [CancelTimer(timer_id) for timer_id, timer in self._timer_of.items() if not timer.fired]
+        out += [StopTimer(timer_id) for timer_id, timer in self._timer_of.items() if not timer.fired]
         self.halt()
         out += self._turn_away(held)
-        out.append(Leave(transition.reason))
+        out.append(LeaveProcess(transition.reason))
         return out
 
     # -- refusals
 
-    def _turn_away(self, events: Iterable[Event]) -> list[Instruction]:
+    def _turn_away(self, events: Iterable[MachineEvent]) -> list[Instruction]:
         error = ActorDown(f"the machine has stopped in state {self.state!r}")
         owed = [event for event in events if event.owed]
         for event in owed:
             event.owed = False
-        return [Refuse(event, error) for event in owed]
+        return [RefuseCall(event, error) for event in owed]
 
-    def _refuse_full(self, event: Event, found: str) -> list[Instruction]:
+    def _refuse_full(self, event: MachineEvent, found: str) -> list[Instruction]:
         if event.owed:
             event.owed = False
             error = MailboxFull(f"no room to keep {event.type_name}", found=found, hint="ask again later")
-            return [Refuse(event, error)]
+            return [RefuseCall(event, error)]
         self.dropped += 1
         return []
 
-    def _unknown(self, event: Event) -> NotSupported:
+    def _unknown(self, event: MachineEvent) -> NotSupported:
         return NotSupported(
             f"{event.type_name} has no handler in state {self.state!r}",
             asked=event.type_name,
@@ -457,7 +457,7 @@ class Machine:
             hint="ask again in another state, or give it a handler with @on",
         )
 
-    def _unanswered(self, event: Event, state: str) -> NotSupported:
+    def _unanswered(self, event: MachineEvent, state: str) -> NotSupported:
         return NotSupported(
             f"{event.type_name} is handled in state {state!r}, but not answered",
             asked=event.type_name,

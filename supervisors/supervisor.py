@@ -30,7 +30,7 @@ from .instructions import (
     GoOnWithout,
     Instruction,
     KillProcess,
-    Reply,
+    ReplyTo,
     Request,
     SetTimer,
     StartEnded,
@@ -289,7 +289,7 @@ class Supervisor(Server):
                 self._timers[tag] = self.runtime.after(delay_s, partial(self._timer_fired, tag))
             case CancelTimer(tag):
                 self._timers.pop(tag).cancel()
-            case Reply(request, child_id, error):
+            case ReplyTo(request, child_id, error):
                 self._answer(request, child_id, error)
             case Stopping(reason, error):
                 self._say_why(reason, error)

@@ -25,7 +25,7 @@ from time import monotonic
 from typing import Any
 
 from actorgrid.errors import ActorDown, ActorGridError, CallTimeout, NoSuchActor, PeerGone, StartFailed
-from actorgrid.transports.unix.system import Ready, UnixSystem
+from actorgrid.transports.unix.system import ReadyDescriptors, UnixSystem
 from actorgrid.transports.unix.thespian import Parcel, PeerLost
 
 from .actor import SupervisorActor
@@ -262,7 +262,7 @@ class Tree:
         self._events.append(TreeGone())
 
     def _take(self, sender: str, message: Any) -> None:
-        if isinstance(message, Ready):
+        if isinstance(message, ReadyDescriptors):
             for fd in message.fds:
                 if fd == self._system.lifeline:
                     self._note_gone()

@@ -42,7 +42,7 @@ MAX_TASK_ID = 2**63 - 1
 MAX_ATTEMPT_NUMBER = 2**31 - 1
 
 
-class Hello(NamedTuple):
+class ClientHello(NamedTuple):
     """The first frame of a client."""
 
     version: int
@@ -58,7 +58,7 @@ class Function(NamedTuple):
     code: bytes
 
 
-class Task(NamedTuple):
+class TaskFrame(NamedTuple):
     """One call."""
 
     task_id: int
@@ -68,13 +68,13 @@ class Task(NamedTuple):
     attempt_number: int = 1
 
 
-class Cancel(NamedTuple):
+class CancelTask(NamedTuple):
     """Do not start a task."""
 
     task_id: int
 
 
-class Welcome(NamedTuple):
+class ClientWelcome(NamedTuple):
     """The worker takes this client."""
 
     worker_id: str
@@ -85,7 +85,7 @@ class Welcome(NamedTuple):
     """Whether it takes the number of an attempt. A worker that was started by an earlier version does not."""
 
 
-class Refused(NamedTuple):
+class ClientRefused(NamedTuple):
     """The worker does not take this client; the connection closes."""
 
     error: ActorGridError
@@ -107,8 +107,8 @@ class Output(NamedTuple):
     data: bytes
 
 
-ClientFrame = Hello | Function | Task | Cancel
-WorkerFrame = Welcome | Refused | Result | Output
+ClientFrame = ClientHello | Function | TaskFrame | CancelTask
+WorkerFrame = ClientWelcome | ClientRefused | Result | Output
 
 
 def fn_id_of(code: bytes) -> bytes:
@@ -153,20 +153,20 @@ def parse_client_frame(frame: list[Any]) -> ClientFrame:
         case ["function", bytes(fn_id), bytes(code)] if len(fn_id) == FN_ID_BYTES:
             return Function(fn_id, code)
         case ["cancel", int(task_id)]:
-            return Cancel(task_id)
+            return CancelTask(task_id)
         case [
             "hello",
             {"version": int(version), "secret": str(secret), "python": str(python), "session": str(session)},
         ]:
-            return Hello(version, secret, python, session)
+            return ClientHello(version, secret, python, session)
     raise MalformedBody("not a frame of a session client", found=_describe(frame))
 
 
-def _task(task_id: int, fn_id: bytes, args: bytes, timeout_s: float | None, number: int) -> Task:
+def _task(task_id: int, fn_id: bytes, args: bytes, timeout_s: float | None, number: int) -> TaskFrame:
     in_range = 0 <= task_id <= MAX_TASK_ID and 1 <= number <= MAX_ATTEMPT_NUMBER
     if not in_range or (timeout_s is not None and not 0 < timeout_s < 1e9):
         raise MalformedBody("a task frame holds a number out of range", found=f"{task_id}, {timeout_s}, {number}")
-    return Task(task_id, fn_id, args, timeout_s, number)
+    return TaskFrame(task_id, fn_id, args, timeout_s, number)
 
 
 # -- worker to client
@@ -219,9 +219,11 @@ def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
             "welcome",
             {"worker_id": str(worker_id), "python": str(python), "pid": int(pid), "gpu_uuids": list(uuids), **rest},
         ]:
-            return Welcome(worker_id, python, pid, [str(uuid) for uuid in uuids], rest.get("numbers_attempts") is True)
+            return ClientWelcome(
+                worker_id, python, pid, [str(uuid) for uuid in uuids], rest.get("numbers_attempts") is True
+            )
         case ["refused", dict(error)]:
-            return Refused(error_from_dict(error))
+            return ClientRefused(error_from_dict(error))
     raise MalformedBody("not a frame of a worker", found=_describe(frame))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .printing import say
 from .show import progress, span, table
 from .state import StateCommands
@@ -26,7 +26,7 @@ def command() -> None:
 @command.command("show")
 @host_options
 @pass_call
-def show(call: Call) -> None:
+def show(call: CommandContext) -> None:
     """Show the authority, who has its key, and every host's certificate."""
     found = call.http.get("/api/ca")
     if call.json:
@@ -61,7 +61,7 @@ def show(call: Call) -> None:
 @click.option("--detach", is_flag=True, help="Begin it and return; it goes on by itself.")
 @host_options
 @pass_call
-def rotate(call: Call, cancel: bool, detach: bool) -> None:
+def rotate(call: CommandContext, cancel: bool, detach: bool) -> None:
     """Replace the authority by its next generation; waits until every host has a certificate of it.
 
     Every host accepts both meanwhile. A host that is away holds it up: ca show names it. Not for a key that others may
@@ -84,7 +84,7 @@ def rotate(call: Call, cancel: bool, detach: bool) -> None:
 @click.option("--new-key", is_flag=True, help="With a new key; links believe the old one until the new one is in use.")
 @host_options
 @pass_call
-def renew(call: Call, new_key: bool) -> None:
+def renew(call: CommandContext, new_key: bool) -> None:
     """Have the host ask for a new certificate now, before it is due."""
     asked = call.http.post("/api/ca/renew", {"new_key": new_key})
     if call.json:
@@ -93,7 +93,7 @@ def renew(call: Call, new_key: bool) -> None:
         say("asked for; actorgrid ca show says when the new one ends")
 
 
-def _follow(call: Call) -> None:
+def _follow(call: CommandContext) -> None:
     with progress(call.json) as report:
         while (rotation := call.http.get("/api/ca")["rotation"])["next"]:
             report(_waits(rotation, {}), 1.0 if rotation["next"] == "switch" else 2.0, 3.0)
@@ -106,7 +106,7 @@ def _waits(rotation: dict[str, Any], names: dict[str, str]) -> str:
     return f"{words[rotation['next']]}; waits for {', '.join(hosts[:3]) or 'the next look'}"
 
 
-def _names(call: Call) -> dict[str, str]:
+def _names(call: CommandContext) -> dict[str, str]:
     return {host["node_id"]: str(host["hostname"]) for host in call.http.get("/api/hosts")["hosts"]}
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Call:
+class CommandContext:
     """What the options every command takes said. ``http`` connects on first use."""
 
     def __init__(self) -> None:
@@ -77,12 +77,12 @@ class Call:
         say_json(value)
 
 
-pass_call = click.make_pass_decorator(Call, ensure=True)
+pass_call = click.make_pass_decorator(CommandContext, ensure=True)
 
 
 def _keep(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
     def callback(ctx: click.Context, _parameter: click.Parameter, value: Any) -> Any:
-        call = ctx.ensure_object(Call)
+        call = ctx.ensure_object(CommandContext)
         if value:
             setattr(call, name, value)
         return value
@@ -104,7 +104,7 @@ def json_option(function: F) -> F:
 
 
 def host_options(function: F) -> F:
-    """``--data-dir``, ``--url``, ``--ca-fingerprint`` and ``--json``, kept in the :class:`Call`."""
+    """``--data-dir``, ``--url``, ``--ca-fingerprint`` and ``--json``, kept in the :class:`CommandContext`."""
     function = json_option(function)
     function = click.option(
         "--ca-fingerprint",
@@ -124,7 +124,7 @@ def host_options(function: F) -> F:
 
 
 def data_dir_option(function: F) -> F:
-    """``--data-dir``, kept in the :class:`Call`."""
+    """``--data-dir``, kept in the :class:`CommandContext`."""
     option = click.option(
         "--data-dir",
         metavar="DIR",

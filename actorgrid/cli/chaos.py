@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .call import Call, json_option, pass_call
+from .call import CommandContext, json_option, pass_call
 from .printing import say
 from .show import progress, table
 
 if TYPE_CHECKING:
     from actorgrid.chaos.mutants.catalogue import Hunt
-    from actorgrid.chaos.simulator.run import Result
+    from actorgrid.chaos.simulator.run import RunResult
 
 VIOLATED_CODE = 1
 TRACE_LINES = 40
@@ -29,7 +29,7 @@ def command() -> None:
 @command.command("list")
 @json_option
 @pass_call
-def list_scenarios(call: Call, /) -> None:
+def list_scenarios(call: CommandContext, /) -> None:
     """List the scenarios."""
     from actorgrid.chaos.simulator import scenario
 
@@ -50,7 +50,7 @@ def list_scenarios(call: Call, /) -> None:
 @json_option
 @pass_call
 def run(
-    call: Call,
+    call: CommandContext,
     /,
     scenarios: Sequence[str],
     seeds: int | None,
@@ -65,16 +65,16 @@ def run(
     """
     from actorgrid.chaos.mutants import catalogue
     from actorgrid.chaos.simulator import scenario
-    from actorgrid.chaos.simulator.node import Node
+    from actorgrid.chaos.simulator.node import SimulatedHost
     from actorgrid.chaos.simulator.run import play
 
     chosen = list(dict.fromkeys(scenarios)) or scenario.names()
     for name in chosen:
         scenario.find(name)
-    node_class = Node if mutant is None else catalogue.find(mutant).node_class
+    node_class = SimulatedHost if mutant is None else catalogue.find(mutant).node_class
     first = 1 if seed is None else seed
     count = seeds or (20 if seed is None else 1)
-    done: list[Result] = []
+    done: list[RunResult] = []
     interrupted = False
     try:
         with progress(call.json or trace) as report:
@@ -114,7 +114,7 @@ def run(
 @click.option("--markdown", is_flag=True, help="Print the table as it stands in the documentation.")
 @json_option
 @pass_call
-def mutants(call: Call, /, names: Sequence[str], seeds: int, seed: int, markdown: bool) -> int:
+def mutants(call: CommandContext, /, names: Sequence[str], seeds: int, seed: int, markdown: bool) -> int:
     """Hunt the bugs planted in cores and hosts: each must be caught.
 
     Leaves with 1 when one was not.
@@ -153,7 +153,7 @@ def mutants(call: Call, /, names: Sequence[str], seeds: int, seed: int, markdown
 # -- what came of it
 
 
-def _explained(result: Result, node_class: Any, as_it_is: bool) -> Result:
+def _explained(result: RunResult, node_class: Any, as_it_is: bool) -> RunResult:
     """The failure with as few faults as it takes, and its trace."""
     from actorgrid.chaos.simulator.run import play
     from actorgrid.chaos.simulator.shrink import shrink
@@ -162,11 +162,11 @@ def _explained(result: Result, node_class: Any, as_it_is: bool) -> Result:
     return play(result.scenario, result.seed, node_class, keep_trace=True, without=smaller.without)
 
 
-def _replay(result: Result, mutant: str | None) -> str:
+def _replay(result: RunResult, mutant: str | None) -> str:
     return result.replay + (f" --mutant {mutant}" if mutant else "")
 
 
-def _failure(result: Result, mutant: str | None) -> dict[str, Any]:
+def _failure(result: RunResult, mutant: str | None) -> dict[str, Any]:
     return {
         "scenario": result.scenario,
         "seed": result.seed,
@@ -177,7 +177,7 @@ def _failure(result: Result, mutant: str | None) -> dict[str, Any]:
     }
 
 
-def _summary(done: Sequence[Result]) -> list[dict[str, Any]]:
+def _summary(done: Sequence[RunResult]) -> list[dict[str, Any]]:
     found = []
     for name in dict.fromkeys(result.scenario for result in done):
         runs = [result for result in done if result.scenario == name]
@@ -195,7 +195,7 @@ def _summary(done: Sequence[Result]) -> list[dict[str, Any]]:
     return found
 
 
-def _print(done: Sequence[Result], shown: Sequence[Result], failures: int, mutant: str | None) -> None:
+def _print(done: Sequence[RunResult], shown: Sequence[RunResult], failures: int, mutant: str | None) -> None:
     columns = ["SCENARIO", "RUNS>", "VIOLATIONS>", "VIRTUAL S>", "FAULTS>", "BOOTS>", "ENTRIES>", "MESSAGES>", "JOBS>"]
     keys = ("runs", "violations", "virtual_s", "strikes", "boots", "applied", "carried", "jobs")
     rows = [[each["scenario"], *(f"{each[key]:,.0f}" for key in keys)] for each in _summary(done)]

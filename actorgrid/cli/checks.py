@@ -16,7 +16,7 @@ from typing import Any, Literal
 from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import ActorGridError, ConfigError, HostUnreachable, WrongState
 
-from .call import Call
+from .call import CommandContext
 from .show import size
 
 MIN_PYTHON = (3, 11)
@@ -49,7 +49,7 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Report:
+class DoctorReport:
     """All findings, and the settings with their origins (none when they could not be read)."""
 
     findings: list[Finding] = field(default_factory=list)
@@ -61,9 +61,9 @@ class Report:
         return next((entry["value"] for entry in self.settings if entry["key"] == key), default)
 
 
-def check_all(call: Call, config_dir: Path | None) -> Report:
+def check_all(call: CommandContext, config_dir: Path | None) -> DoctorReport:
     """Look at everything."""
-    report = Report()
+    report = DoctorReport()
     paths = HostPaths(call.resolved_data_dir)
     report.findings += [*check_python(), *check_hotpath()]
     report.findings += check_agent(call, report)
@@ -107,7 +107,7 @@ def check_hotpath() -> Iterator[Finding]:
         yield Finding("hot path", "note", "plain Python: no compiled kernels were built (slower, same answers)", fix)
 
 
-def check_agent(call: Call, report: Report) -> Iterator[Finding]:
+def check_agent(call: CommandContext, report: DoctorReport) -> Iterator[Finding]:
     """Whether an agent runs there, answers, knows us, and is ready. Fills in the live settings."""
     from actorgrid.client.find import locate
 
@@ -130,7 +130,7 @@ def check_agent(call: Call, report: Report) -> Iterator[Finding]:
         yield Finding("cluster", level, f"{each['what']}: {each['found']}", str(each["try"]))
 
 
-def check_configuration(call: Call, config_dir: Path | None, report: Report) -> Iterator[Finding]:
+def check_configuration(call: CommandContext, config_dir: Path | None, report: DoctorReport) -> Iterator[Finding]:
     """Whether files, environment and .env can be read. Fills in the settings when no agent gave them."""
     from .config import settings_of_files
 
@@ -282,7 +282,7 @@ def check_vendors() -> Iterator[Finding]:
         )
 
 
-def check_inventory(call: Call) -> Iterator[Finding]:
+def check_inventory(call: CommandContext) -> Iterator[Finding]:
     """What GPUs the running agent gives out."""
     try:
         devices = call.http.get("/api/gpus")["gpus"]
@@ -298,7 +298,7 @@ def check_inventory(call: Call) -> Iterator[Finding]:
     yield Finding("gpus", level, f"the agent gives out {text or 'none'}")
 
 
-def check_measured(call: Call) -> Iterator[Finding]:
+def check_measured(call: CommandContext) -> Iterator[Finding]:
     """What the hosts of a cluster measured of their disks and their network."""
     try:
         hosts = call.http.get("/api/hosts")["hosts"]
@@ -319,7 +319,7 @@ def check_measured(call: Call) -> Iterator[Finding]:
         yield Finding("host", "note" if slow else "ok", f"{host['hostname']}: {'; '.join(parts)}", fix)
 
 
-def check_trust(call: Call) -> Iterator[Finding]:
+def check_trust(call: CommandContext) -> Iterator[Finding]:
     """Whether the certificates of a cluster's hosts, and its authority, have time left."""
     try:
         found = call.http.get("/api/ca")

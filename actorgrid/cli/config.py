@@ -9,7 +9,7 @@ import click
 
 from actorgrid.errors import HostUnreachable
 
-from .call import Call, config_option, host_options, pass_call
+from .call import CommandContext, config_option, host_options, pass_call
 from .printing import say
 from .show import table
 from .state import StateCommands
@@ -20,7 +20,7 @@ def command() -> None:
     """Show settings, change live ones."""
 
 
-def settings_now(call: Call, config_dir: Path | None) -> tuple[list[dict[str, Any]], bool]:
+def settings_now(call: CommandContext, config_dir: Path | None) -> tuple[list[dict[str, Any]], bool]:
     """All settings as GET /api/config gives them, and whether a running agent gave them.
 
     Without an agent, what the next ``up`` would read. Raises ConfigError then, WrongToken before.
@@ -35,7 +35,7 @@ def settings_now(call: Call, config_dir: Path | None) -> tuple[list[dict[str, An
     return settings_of_files(call, config_dir), False
 
 
-def settings_of_files(call: Call, config_dir: Path | None) -> list[dict[str, Any]]:
+def settings_of_files(call: CommandContext, config_dir: Path | None) -> list[dict[str, Any]]:
     """What the next ``up`` on this data directory would read. Raises ConfigError."""
     from actorgrid.configs.load import load_settings
     from actorgrid.configs.schema import Settings
@@ -82,7 +82,7 @@ def show(settings: list[dict[str, Any]], empty: str) -> None:
 @config_option
 @host_options
 @pass_call
-def list_(call: Call, changed: bool, config_dir: Path | None) -> None:
+def list_(call: CommandContext, changed: bool, config_dir: Path | None) -> None:
     """List settings with their values and origins."""
     settings, running = settings_now(call, config_dir)
     shown = [entry for entry in settings if not changed or entry["origin"] != "default"]
@@ -99,7 +99,7 @@ def list_(call: Call, changed: bool, config_dir: Path | None) -> None:
 @config_option
 @host_options
 @pass_call
-def get(call: Call, key: str, config_dir: Path | None) -> None:
+def get(call: CommandContext, key: str, config_dir: Path | None) -> None:
     """Print one setting."""
     settings, _ = settings_now(call, config_dir)
     found = next((entry for entry in settings if entry["key"] == key), None)
@@ -118,7 +118,7 @@ def get(call: Call, key: str, config_dir: Path | None) -> None:
 @click.argument("value")
 @host_options
 @pass_call
-def set_(call: Call, key: str, value: str) -> None:
+def set_(call: CommandContext, key: str, value: str) -> None:
     """Change a live setting, at once and for good.
 
     The change is kept in the ledger and wins over files, environment and flags at later starts.

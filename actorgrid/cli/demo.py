@@ -31,9 +31,9 @@ from actorgrid.errors import (
 )
 
 from . import demo_report
-from .call import Call, json_option, pass_call
+from .call import CommandContext, json_option, pass_call
 from .demo_report import Step
-from .demo_tiles import Picture, Tile, TileResult, make_poster, plan, render_tile, stitch_frame
+from .demo_tiles import Tile, TilePicture, TileResult, make_poster, plan, render_tile, stitch_frame
 from .printing import say
 from .show import on_terminal, share, table
 
@@ -70,8 +70,8 @@ class Submitted:
     """The futures of a whole run."""
 
     tiles: list[list[JobFuture[TileResult]]]
-    frames: list[JobFuture[Picture]]
-    poster: JobFuture[Picture]
+    frames: list[JobFuture[TilePicture]]
+    poster: JobFuture[TilePicture]
 
     def all(self) -> list[JobFuture[Any]]:
         """In the order they were submitted."""
@@ -92,7 +92,7 @@ class Submitted:
 @click.option("--keep-up", is_flag=True, help="Leave the host up afterwards, until interrupted.")
 @json_option
 @pass_call
-def command(call: Call, size: str, frames: int | None, tiles: int | None, out: Path, keep_up: bool) -> None:
+def command(call: CommandContext, size: str, frames: int | None, tiles: int | None, out: Path, keep_up: bool) -> None:
     """Render a picture on shared GPUs: a tour in a minute.
 
     Starts a host of its own in a temporary directory, with the machine's GPUs or simulated ones, has a zoom into
@@ -245,7 +245,7 @@ def _check_pictures_can_be_made() -> None:
         )
 
 
-def _check_pictures(pictures: Sequence[Picture], poster: Picture, columns: int, rows: int) -> None:
+def _check_pictures(pictures: Sequence[TilePicture], poster: TilePicture, columns: int, rows: int) -> None:
     """Raises ActorGridError unless every picture has its size, is a PNG and shows something."""
     import io
 

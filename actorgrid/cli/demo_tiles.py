@@ -75,7 +75,7 @@ class TileResult:
 
 
 @dataclass(frozen=True)
-class Picture:
+class TilePicture:
     """A PNG and what was found on the way."""
 
     frame: int
@@ -127,7 +127,7 @@ def render_tile(tile: Tile) -> TileResult:
     )
 
 
-def stitch_frame(tiles: Sequence[TileResult]) -> Picture:
+def stitch_frame(tiles: Sequence[TileResult]) -> TilePicture:
     """Put a frame's tiles together and colour them, the cycle laid over the range of counts in this frame."""
     import numpy as np
 
@@ -158,7 +158,7 @@ def stitch_frame(tiles: Sequence[TileResult]) -> Picture:
     return _picture(frame.number, pixels, began)
 
 
-def make_poster(pictures: Sequence[Picture]) -> Picture:
+def make_poster(pictures: Sequence[TilePicture]) -> TilePicture:
     """The last frame large, the way there as a strip of small frames below it."""
     import numpy as np
     from PIL import Image
@@ -181,7 +181,7 @@ def make_poster(pictures: Sequence[Picture]) -> Picture:
     return _picture(last.frame, np.asarray(poster), began)
 
 
-def _picture(frame: int, pixels: Any, began: float) -> Picture:
+def _picture(frame: int, pixels: Any, began: float) -> TilePicture:
     import numpy as np
     from PIL import Image
 
@@ -190,7 +190,7 @@ def _picture(frame: int, pixels: Any, began: float) -> Picture:
     Image.fromarray(pixels).save(file, "PNG", compress_level=4)
     packed = pixels.astype(np.uint32)
     distinct = int(np.unique(packed[..., 0] << 16 | packed[..., 1] << 8 | packed[..., 2]).size)
-    return Picture(frame, file.getvalue(), columns, rows, distinct, os.getpid(), time.perf_counter() - began)
+    return TilePicture(frame, file.getvalue(), columns, rows, distinct, os.getpid(), time.perf_counter() - began)
 
 
 def _coloured(counts: Any, light: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .call import Call, config_option, host_options, pass_call
+from .call import CommandContext, config_option, host_options, pass_call
 from .printing import say
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("problem", "red")}
@@ -18,7 +18,7 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("problem
 @click.option("--settings/--no-settings", default=True, show_default=True, help="List every setting with its origin.")
 @host_options
 @pass_call
-def command(call: Call, config_dir: Path | None, settings: bool) -> int:
+def command(call: CommandContext, config_dir: Path | None, settings: bool) -> int:
     """Check this machine; each problem with a fix.
 
     Works with and without a running agent. Exits with 0 when nothing is wrong (notes are not), else 1.

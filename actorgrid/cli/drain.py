@@ -9,7 +9,7 @@ import click
 
 from actorgrid.errors import CallTimeout
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .host_names import find_host, title
 from .printing import say
 from .show import progress
@@ -25,7 +25,7 @@ LOOK_S = 0.5
 @click.option("--undo", is_flag=True, help="Let it take work again.")
 @host_options
 @pass_call
-def command(call: Call, host: str, wait: bool, within_s: float, undo: bool) -> None:
+def command(call: CommandContext, host: str, wait: bool, within_s: float, undo: bool) -> None:
     """Give a host nothing new, so that it can be serviced.
 
     What runs there goes on; sessions keep the workers they have. It stays so over restarts, until --undo. HOST is a
@@ -53,11 +53,11 @@ def command(call: Call, host: str, wait: bool, within_s: float, undo: bool) -> N
         say(f"host {title(meant)} gets nothing new; {runs}")
 
 
-def _held(call: Call, host_id: str) -> list[dict[str, Any]]:
+def _held(call: CommandContext, host_id: str) -> list[dict[str, Any]]:
     return [each for each in call.http.get("/api/allocations")["allocations"] if each["host"] == host_id]
 
 
-def _wait(call: Call, host: dict[str, Any], before: int, within_s: float) -> None:
+def _wait(call: CommandContext, host: dict[str, Any], before: int, within_s: float) -> None:
     deadline = time.monotonic() + within_s
     with progress(call.json, steps=True) as report:
         while held := _held(call, host["node_id"]):

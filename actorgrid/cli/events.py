@@ -10,7 +10,7 @@ import click
 
 from actorgrid.errors import HostError
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .printing import say
 
 
@@ -18,7 +18,7 @@ from .printing import say
 @click.option("--from", "start", type=click.IntRange(min=0), help="Begin at this ledger index; else from now on.")
 @host_options
 @pass_call
-def command(call: Call, start: int | None) -> None:
+def command(call: CommandContext, start: int | None) -> None:
     """Print what happens, as it happens.
 
     Goes on until interrupted. With --json each line is a document of its own.

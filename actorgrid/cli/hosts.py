@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .show import ago, clock, coloured, last_known, number, say_folded, share, size, table
 
 
@@ -14,7 +14,7 @@ from .show import ago, clock, coloured, last_known, number, say_folded, share, s
 @click.option("--strict", is_flag=True, help="Exit with 1 when the cluster is degraded, too.")
 @host_options
 @pass_call
-def status(call: Call, strict: bool) -> int:
+def status(call: CommandContext, strict: bool) -> int:
     """One screen: health, GPUs, jobs.
 
     Of the cluster as the host that answers knows it. Exits with 0 while work is accepted there (healthy, degraded),
@@ -94,7 +94,7 @@ def _performance_line(figures: dict[str, Any]) -> str:
 @click.command()
 @host_options
 @pass_call
-def hosts(call: Call) -> None:
+def hosts(call: CommandContext) -> None:
     """List the hosts."""
     answer = call.http.get("/api/hosts")
     if call.json:
@@ -143,7 +143,7 @@ GPUS_SPARE = ["POWER>", "TEMP>", "USE>", "MEMORY>", "MODEL"]
 @click.command()
 @host_options
 @pass_call
-def gpus(call: Call) -> None:
+def gpus(call: CommandContext) -> None:
     """List the GPUs and what holds them."""
     answer = call.http.get("/api/gpus")
     if call.json:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .printing import say
 
 WATCH_INTERVAL_S = 1.0
@@ -34,7 +34,7 @@ SHOW = "show"
 @host_options
 @pass_call
 def command(
-    call: Call,
+    call: CommandContext,
     name: str | None,
     every: bool,
     state: bool,
@@ -89,7 +89,7 @@ def _path(name: str, action: str = "") -> str:
 # -- the tree
 
 
-def _tree(call: Call, every: bool, watch: bool) -> None:
+def _tree(call: CommandContext, every: bool, watch: bool) -> None:
     from .show import on_terminal
     from .tree import tree_lines
 
@@ -136,7 +136,7 @@ def _tell_changes(tree: dict[str, Any], seen: dict[str, str]) -> dict[str, str]:
 # -- one server
 
 
-def _server(call: Call, name: str, state: bool, watch: bool) -> None:
+def _server(call: CommandContext, name: str, state: bool, watch: bool) -> None:
     from .show import on_terminal
     from .tree import server_lines
 
@@ -153,7 +153,7 @@ def _server(call: Call, name: str, state: bool, watch: bool) -> None:
         time.sleep(WATCH_INTERVAL_S)
 
 
-def _hold(call: Call, name: str, for_s: float | None) -> None:
+def _hold(call: CommandContext, name: str, for_s: float | None) -> None:
     if for_s is None:
         answer = call.http.post(_path(name, "/resume"))
     else:
@@ -167,7 +167,7 @@ def _hold(call: Call, name: str, for_s: float | None) -> None:
         say(f"{answer['name']} is suspended until {until}; sooner: actorgrid inspect {name} --resume")
 
 
-def _trace(call: Call, name: str, events: float | None, watch: bool) -> None:
+def _trace(call: CommandContext, name: str, events: float | None, watch: bool) -> None:
     if events is not None:
         wanted = int(events) if events.is_integer() else events
         answer = call.http.post(_path(name, "/trace"), {"events": wanted})
@@ -181,7 +181,7 @@ def _trace(call: Call, name: str, events: float | None, watch: bool) -> None:
     _show_trace(call, name, watch)
 
 
-def _show_trace(call: Call, name: str, watch: bool) -> None:
+def _show_trace(call: CommandContext, name: str, watch: bool) -> None:
     from .tree import event_line
 
     last_s = 0.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .printing import say
 from .show import ago, coloured, last_known, lined_up, on_terminal, share, size, span, table, terminal_width
 
@@ -30,7 +30,13 @@ PAGE = 1_000
 @host_options
 @pass_call
 def ps(
-    call: Call, every: bool, states: tuple[str, ...], limit: int, after: str | None, sessions: bool, watch: bool
+    call: CommandContext,
+    every: bool,
+    states: tuple[str, ...],
+    limit: int,
+    after: str | None,
+    sessions: bool,
+    watch: bool,
 ) -> None:
     """List jobs.
 
@@ -72,7 +78,7 @@ def _more(answer: dict[str, Any], shown: int, every: bool, states: tuple[str, ..
     return f"({which}{shown} of {answer['total']:,}; {again} --after {answer['next']} goes on; --limit lists more)"
 
 
-def _list(call: Call, states: list[str], limit: int, after: str | None = None) -> dict[str, Any]:
+def _list(call: CommandContext, states: list[str], limit: int, after: str | None = None) -> dict[str, Any]:
     """At most *limit* jobs, in as many requests as it takes; ``next`` is where the list goes on."""
     from .lookup import find_job
 
@@ -94,7 +100,7 @@ def _rows(jobs: list[dict[str, Any]], hosts: dict[str, str]) -> list[list[str]]:
     return [_row(job, names[job["job_id"]], hosts) for job in jobs]
 
 
-def _host_names(call: Call, jobs: list[dict[str, Any]]) -> dict[str, str]:
+def _host_names(call: CommandContext, jobs: list[dict[str, Any]]) -> dict[str, str]:
     """What people call the hosts, by id; none when there is one, or when none of *jobs* was on any."""
     if not any(job.get("attempts") for job in jobs):
         return {}
@@ -167,7 +173,7 @@ def note(job: dict[str, Any]) -> str:
     return ""
 
 
-def _watch(call: Call, states: list[str], limit: int, strict: bool) -> None:
+def _watch(call: CommandContext, states: list[str], limit: int, strict: bool) -> None:
     """Redraw or tell changes. A job that ends is told too, unless *strict*: then only the states asked for."""
     first = True
     seen: dict[str, str] = {}
@@ -204,7 +210,7 @@ def _watch(call: Call, states: list[str], limit: int, strict: bool) -> None:
 @click.option("--force", is_flag=True, help="Also what runs under a session's lease; jobs are ended either way.")
 @host_options
 @pass_call
-def cancel(call: Call, job_ids: tuple[str, ...], force: bool) -> None:
+def cancel(call: CommandContext, job_ids: tuple[str, ...], force: bool) -> None:
     """Cancel jobs, waiting or running.
 
     Also what runs on a worker that a session holds, by the id of its lease or session (ps --sessions lists them).

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .printing import say
 from .show import table
 from .state import StateCommands
@@ -27,7 +27,7 @@ def command() -> None:
 @click.option("--ttl", "ttl_s", default="30d", show_default=True, callback=seconds, help="How long: 8h, 30d.")
 @host_options
 @pass_call
-def create(call: Call, user: str | None, ttl_s: float) -> None:
+def create(call: CommandContext, user: str | None, ttl_s: float) -> None:
     """Make one; it is shown once."""
     from actorgrid.client.user import user_name
 
@@ -49,7 +49,7 @@ def create(call: Call, user: str | None, ttl_s: float) -> None:
 @command.command("list")
 @host_options
 @pass_call
-def list_(call: Call) -> None:
+def list_(call: CommandContext) -> None:
     """List them; secrets are not kept anywhere."""
     keys = call.http.get("/api/keys")["keys"]
     if call.json:
@@ -63,7 +63,7 @@ def list_(call: Call) -> None:
 @click.argument("key_id", metavar="ID")
 @host_options
 @pass_call
-def revoke(call: Call, key_id: str) -> None:
+def revoke(call: CommandContext, key_id: str) -> None:
     """Take the key ID back: it opens nothing any more."""
     from actorgrid.client.http import segment
 

@@ -9,7 +9,7 @@ import click
 
 from actorgrid.errors import HostUnreachable
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .printing import say
 from .show import progress
 
@@ -24,7 +24,7 @@ DONE = ("left", "stays")
 @click.option("--cancel", is_flag=True, help="It stays after all.")
 @host_options
 @pass_call
-def command(call: Call, host: str, now: bool, force: bool, cancel: bool) -> None:
+def command(call: CommandContext, host: str, now: bool, force: bool, cancel: bool) -> None:
     """Take this host out of the cluster, or another (--host).
 
     It gets nothing new, its work comes to its end, it hands over its vote, and is no member any more; its agent stops.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from .call import Call, data_dir_option, json_option, pass_call
+from .call import CommandContext, data_dir_option, json_option, pass_call
 from .printing import say
 from .show import progress, size
 
@@ -25,7 +25,7 @@ def command() -> None:
 @data_dir_option
 @json_option
 @pass_call
-def verify(call: Call) -> int:
+def verify(call: CommandContext) -> int:
     """Check every byte of the log and the snapshots, and build the state that they hold.
 
     Changes nothing; the host may run. Exits with 6 when something is damaged.
@@ -97,7 +97,7 @@ def verify(call: Call) -> int:
 @data_dir_option
 @json_option
 @pass_call
-def dump(call: Call, first: int, last: int, limit: int) -> None:
+def dump(call: CommandContext, first: int, last: int, limit: int) -> None:
     """Show the records of the log as they lie there, entries with their commands.
 
     With --json one document a line, with the commands whole. Entries that a later record cuts off are shown too.
@@ -122,7 +122,7 @@ def dump(call: Call, first: int, last: int, limit: int) -> None:
 @data_dir_option
 @json_option
 @pass_call
-def backup(call: Call, file: Path) -> None:
+def backup(call: CommandContext, file: Path) -> None:
     """Write the ledger to a new FILE; the host may run.
 
     What was acknowledged a quarter of a second before is in it. It is checked before it gets its name.
@@ -144,7 +144,7 @@ def backup(call: Call, file: Path) -> None:
 @data_dir_option
 @json_option
 @pass_call
-def restore(call: Call, file: Path, replace: bool) -> None:
+def restore(call: CommandContext, file: Path, replace: bool) -> None:
     """Make the ledger what the backup FILE holds, in a new recovery epoch; the host must be stopped.
 
     Every token from then on is newer than any that was given out after the backup was made. The host is then the only
@@ -176,7 +176,7 @@ def restore(call: Call, file: Path, replace: bool) -> None:
 @data_dir_option
 @json_option
 @pass_call
-def recover(call: Call, survivor: bool) -> None:
+def recover(call: CommandContext, survivor: bool) -> None:
     """Go on with this host alone, when a majority of the voters is gone for good; its agent must be stopped.
 
     What only the others had is lost. They are removed with their work; who of them comes back is refused, and joins

@@ -18,7 +18,7 @@ from actorgrid.client.lock_hold import LockHold
 from actorgrid.errors import ActorGridError, LockLost, NotFound
 from actorgrid.fencing import FencingToken
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .printing import say
 from .show import ago, table
 from .state import StateCommands
@@ -63,7 +63,7 @@ def command() -> None:
 @click.argument("words", metavar="-- CMD [ARGS]...", nargs=-1, required=True)
 @pass_call
 def run(
-    call: Call,
+    call: CommandContext,
     /,
     name: str,
     words: tuple[str, ...],
@@ -183,7 +183,7 @@ def _give_back(hold: LockHold, ended_early: bool) -> LockLost | None:
 @click.argument("prefix", default="")
 @host_options
 @pass_call
-def list_(call: Call, prefix: str) -> None:
+def list_(call: CommandContext, prefix: str) -> None:
     """List the locks that somebody holds, of names that begin with PREFIX."""
     answer = call.http.get("/api/locks", prefix=prefix or None, limit=10_000)
     if call.json:
@@ -207,7 +207,7 @@ def list_(call: Call, prefix: str) -> None:
 @click.option("--force", is_flag=True, help="Take it from its owner, who hears of it at its next renewal.")
 @host_options
 @pass_call
-def release(call: Call, /, name: str, owner: str, token: int | None, force: bool) -> None:
+def release(call: CommandContext, /, name: str, owner: str, token: int | None, force: bool) -> None:
     """Give the lock NAME back for its owner, or take it away.
 
     What the lock guards may still be written to by an owner that does not know yet: tokens are for that. Who broke a

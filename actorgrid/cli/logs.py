@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .ranks import RANKS_MAX, Labelled, Ranks, members_of
 from .show import say_folded
 
@@ -29,7 +29,7 @@ MAX_JSON_BYTES = 8 * 2**20
 @host_options
 @pass_call
 def command(
-    call: Call,
+    call: CommandContext,
     job_id: str,
     follow: bool,
     only_stderr: bool,
@@ -92,7 +92,7 @@ def command(
 class _Of:
     """Whose output, and how much of it: of the latest attempt unless one is named, the last lines where *tail* says."""
 
-    call: Call
+    call: CommandContext
     job_id: str
     attempt: int | None
     rank: int
@@ -156,7 +156,7 @@ def _text(of: _Of, stream: str) -> str:
 
 
 def _follow(
-    call: Call, job: dict[str, Any], streams: list[str], attempt: int | None, rank: int, all_ranks: bool
+    call: CommandContext, job: dict[str, Any], streams: list[str], attempt: int | None, rank: int, all_ranks: bool
 ) -> None:
     from .follow import JobFollower
 

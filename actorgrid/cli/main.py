@@ -16,7 +16,7 @@ import click
 
 from actorgrid.errors import ActorGridError
 
-from .call import Call
+from .call import CommandContext
 from .printing import say, say_json, visible
 
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -112,7 +112,7 @@ class Commands(click.Group):
         """Run and exit the process, always."""
         given = list(sys.argv[1:] if args is None else args)
         extra.pop("standalone_mode", None)
-        call = extra.pop("obj", None) or Call()
+        call = extra.pop("obj", None) or CommandContext()
         try:
             result = super().main(given, prog_name or "actorgrid", standalone_mode=False, obj=call, **extra)
             code = result if isinstance(result, int) else 0

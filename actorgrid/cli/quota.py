@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .printing import say
 from .show import size, table
 from .state import StateCommands
@@ -31,7 +31,7 @@ def command(ctx: click.Context) -> None:
     quota of the user '*' holds for everyone without a quota of one's own.
     """
     if ctx.invoked_subcommand is None:
-        call = ctx.ensure_object(Call)
+        call = ctx.ensure_object(CommandContext)
         quotas = call.http.get("/api/quotas")["quotas"]
         if call.json:
             call.document({"quotas": quotas})
@@ -78,7 +78,7 @@ def _amount(name: str, amount: float) -> str:
 @click.option("--unlimited", is_flag=True, help="Hold this user to nothing, not even to the quota of '*'.")
 @host_options
 @pass_call
-def set_(call: Call, /, user: str, unlimited: bool, waiting: int | None, **amounts: Any) -> None:
+def set_(call: CommandContext, /, user: str, unlimited: bool, waiting: int | None, **amounts: Any) -> None:
     """Hold USER to a quota; '*' is everyone without one.
 
     The whole quota is replaced: what is not given is not limited. What runs goes on; what waits does so until there is
@@ -96,14 +96,14 @@ def set_(call: Call, /, user: str, unlimited: bool, waiting: int | None, **amoun
 @click.argument("user")
 @host_options
 @pass_call
-def remove(call: Call, user: str) -> None:
+def remove(call: CommandContext, user: str) -> None:
     """Take USER's own quota away; that of '*' holds then, if there is one."""
     from actorgrid.client.http import segment
 
     _answer(call, call.http.delete(f"/api/quotas/{segment(user)}", patient=False))
 
 
-def _answer(call: Call, answer: dict[str, Any]) -> None:
+def _answer(call: CommandContext, answer: dict[str, Any]) -> None:
     if call.json:
         call.document(answer)
     else:

@@ -10,13 +10,13 @@ import click
 
 from actorgrid.errors import BadRequest
 
-from .call import Call, json_option, pass_call
+from .call import CommandContext, json_option, pass_call
 from .printing import say
 from .show import progress, span, table
 
 if TYPE_CHECKING:
     from actorgrid.replay.runs import Run
-    from actorgrid.replay.workload import Node, Task
+    from actorgrid.replay.workload import TraceNode, TraceTask
 
 MODES = ("inflate", "churn", "queue")
 PICTURE = click.Path(path_type=Path, dir_okay=False)
@@ -48,7 +48,7 @@ FILE = click.Path(path_type=Path)
 @json_option
 @pass_call
 def command(
-    call: Call,
+    call: CommandContext,
     /,
     trace: str | None,
     mode: str | None,
@@ -128,7 +128,7 @@ def command(
 # -- what is replayed
 
 
-def _read(trace: str | None, options: dict[str, Any]) -> tuple[str, str, list[Node], list[Task]]:
+def _read(trace: str | None, options: dict[str, Any]) -> tuple[str, str, list[TraceNode], list[TraceTask]]:
     """Name, mode, nodes and tasks. Raises BadRequest."""
     from actorgrid.replay import catalogue, tables, workload
 

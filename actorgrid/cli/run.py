@@ -12,7 +12,7 @@ import click
 from actorgrid.endings import how_it_ended
 from actorgrid.errors import BodyTooLarge, HostUnreachable
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .printing import say
 from .work import request, work_options
 
@@ -33,7 +33,7 @@ SPINNER = "|/-\\"
 @host_options
 @click.argument("words", metavar="-- CMD [ARGS]...", nargs=-1, required=True)
 @pass_call
-def command(call: Call, /, words: tuple[str, ...], send_stdin: bool, detach: bool, **options: Any) -> int:
+def command(call: CommandContext, /, words: tuple[str, ...], send_stdin: bool, detach: bool, **options: Any) -> int:
     """Run a command as a job; its output and exit status are yours.
 
     \b
@@ -103,13 +103,13 @@ def ending(job: dict[str, Any]) -> str:
     return text + (f" ({error['hint']})" if error.get("hint") else "")
 
 
-def _attend(call: Call, job_id: str, gang: int) -> dict[str, Any]:
+def _attend(call: CommandContext, job_id: str, gang: int) -> dict[str, Any]:
     """Carry output until the job ends. The first Ctrl-C (or SIGTERM) cancels it, the second leaves."""
     from .follow import JobFollower
     from .logs import binary
     from .ranks import RANKS_MAX, Ranks
 
-    progress = Progress(call, job_id)
+    progress = WaitProgress(call, job_id)
 
     def notice(text: str) -> None:
         progress.clear()
@@ -153,7 +153,7 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _cancel(call: Call, job_id: str, notice: Any) -> None:
+def _cancel(call: CommandContext, job_id: str, notice: Any) -> None:
     from actorgrid.client.http import segment
 
     try:
@@ -162,10 +162,10 @@ def _cancel(call: Call, job_id: str, notice: Any) -> None:
         notice(f"could not cancel: {error.message}; once the agent is back: actorgrid cancel {job_id}")
 
 
-class Progress:
+class WaitProgress:
     """One line on a terminal's stderr while a job waits for its place; nothing elsewhere, nothing once it runs."""
 
-    def __init__(self, call: Call, job_id: str) -> None:
+    def __init__(self, call: CommandContext, job_id: str) -> None:
         self._call = call
         self._job_id = job_id
         self._active = sys.stderr.isatty()

@@ -7,7 +7,7 @@ from typing import Any
 from actorgrid.client.http import AdminHttp, segment
 from actorgrid.errors import BadRequest, NotFound, UnknownJob
 
-from .call import Call
+from .call import CommandContext
 from .lookup import find_job, short_ids
 from .printing import say
 from .show import ago, last_known, share, size, table
@@ -41,7 +41,7 @@ def find_work(http: AdminHttp, text: str) -> tuple[dict[str, Any] | None, list[d
         return None, find_leases(http, text, error)
 
 
-def show_leases(call: Call) -> None:
+def show_leases(call: CommandContext) -> None:
     """``ps --sessions``."""
     answer = call.http.get("/api/leases")
     if call.json:
@@ -78,7 +78,7 @@ def _place(lease: dict[str, Any]) -> str:
     return str(lease["hostname"]) + gone + (f" gpu {gpus}" if gpus else "")
 
 
-def explain_leases(call: Call, leases: list[dict[str, Any]]) -> None:
+def explain_leases(call: CommandContext, leases: list[dict[str, Any]]) -> None:
     """``why`` of a lease, or of a session's."""
     if call.json:
         call.document({"leases": leases})

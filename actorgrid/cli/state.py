@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .printing import say
 from .show import table
 from .suggest import suggestion
@@ -50,13 +50,13 @@ def _value(text: str) -> Any:
         return text
 
 
-def _state(call: Call) -> Any:
+def _state(call: CommandContext) -> Any:
     from actorgrid.client.state import SharedState
 
     return SharedState(call.http)
 
 
-def _answer(call: Call, key: str, value: Any) -> None:
+def _answer(call: CommandContext, key: str, value: Any) -> None:
     if call.json:
         call.document({"key": key, "value": value})
     else:
@@ -71,7 +71,7 @@ def _text(value: Any) -> str:
 @click.argument("key")
 @host_options
 @pass_call
-def get(call: Call, key: str) -> None:
+def get(call: CommandContext, key: str) -> None:
     """Print a key's value."""
     entry = _state(call).entry(key)
     if call.json:
@@ -86,7 +86,7 @@ def get(call: Call, key: str) -> None:
 @click.option("--type", "kind", type=click.Choice(["lww_register", "mv_register"]), default="lww_register")
 @host_options
 @pass_call
-def put(call: Call, key: str, value: str, kind: str) -> None:
+def put(call: CommandContext, key: str, value: str, kind: str) -> None:
     """Set a register."""
     _answer(call, key, _state(call).put(key, _value(value), type=kind))
 
@@ -96,7 +96,7 @@ def put(call: Call, key: str, value: str, kind: str) -> None:
 @click.argument("by", type=int, default=1)
 @host_options
 @pass_call
-def incr(call: Call, key: str, by: int) -> None:
+def incr(call: CommandContext, key: str, by: int) -> None:
     """Add to a counter; a negative number takes away."""
     state = _state(call)
     _answer(call, key, state.increment(key, by) if by >= 0 else state.decrement(key, -by))
@@ -107,7 +107,7 @@ def incr(call: Call, key: str, by: int) -> None:
 @click.argument("value")
 @host_options
 @pass_call
-def add(call: Call, key: str, value: str) -> None:
+def add(call: CommandContext, key: str, value: str) -> None:
     """Add to a set."""
     _answer(call, key, _state(call).add_to_set(key, _value(value)))
 
@@ -117,7 +117,7 @@ def add(call: Call, key: str, value: str) -> None:
 @click.argument("value")
 @host_options
 @pass_call
-def remove(call: Call, key: str, value: str) -> None:
+def remove(call: CommandContext, key: str, value: str) -> None:
     """Remove from a set."""
     _answer(call, key, _state(call).remove_from_set(key, _value(value)))
 
@@ -127,7 +127,7 @@ def remove(call: Call, key: str, value: str) -> None:
 @click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True)
 @host_options
 @pass_call
-def list_(call: Call, prefix: str, limit: int) -> None:
+def list_(call: CommandContext, prefix: str, limit: int) -> None:
     """List keys under a prefix."""
     entries = _state(call).list(prefix, limit)
     if call.json:
@@ -142,7 +142,7 @@ def list_(call: Call, prefix: str, limit: int) -> None:
 @click.option("--initial", is_flag=True, help="First what is there.")
 @host_options
 @pass_call
-def watch(call: Call, prefix: str, initial: bool) -> None:
+def watch(call: CommandContext, prefix: str, initial: bool) -> None:
     """Print changes under a prefix, until interrupted.
 
     With --json each line is a document of its own.

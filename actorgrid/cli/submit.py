@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .printing import say
 from .work import request, work_options
 
@@ -20,7 +20,9 @@ from .work import request, work_options
 @click.argument("file", metavar="FILE.py", type=click.Path(exists=True, dir_okay=False, readable=True))
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1)
 @pass_call
-def command(call: Call, /, file: str, arguments: tuple[str, ...], interpreter: str | None, **options: Any) -> None:
+def command(
+    call: CommandContext, /, file: str, arguments: tuple[str, ...], interpreter: str | None, **options: Any
+) -> None:
     """Queue a Python file as a job.
 
     Prints the job's id. The file is read when the job starts: it must still be there then.

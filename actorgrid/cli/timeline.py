@@ -34,7 +34,7 @@ Colour = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Lane:
+class TimelineRow:
     """One GPU, or the CPU for what asked for none: the steps by row."""
 
     title: str
@@ -114,16 +114,16 @@ def nice_step(least: float) -> float:
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
 
 
-def lay_out(steps: Sequence[Step], gpus: Sequence[tuple[str, str]]) -> list[Lane]:
+def lay_out(steps: Sequence[Step], gpus: Sequence[tuple[str, str]]) -> list[TimelineRow]:
     """Lanes in order of GPU index, then the CPU; steps that overlap in time get rows of their own."""
     lanes = []
     for index, (uuid, model) in enumerate(gpus):
         held = [step for step in steps if uuid in step.gpu_uuids]
         least = max((round(1 / step.gpu_share) for step in held if step.gpu_share), default=1)
-        lanes.append(Lane(f"GPU {index}", model, _rows(held, min(least, SLOTS_MAX))))
+        lanes.append(TimelineRow(f"GPU {index}", model, _rows(held, min(least, SLOTS_MAX))))
     rest = [step for step in steps if not step.gpu_uuids]
     if rest:
-        lanes.append(Lane("CPU", "", _rows(rest, 1)))
+        lanes.append(TimelineRow("CPU", "", _rows(rest, 1)))
     return lanes
 
 

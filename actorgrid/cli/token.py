@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .printing import say
 from .show import table
 from .state import StateCommands
@@ -27,7 +27,7 @@ def command() -> None:
 @click.option("--uses", type=click.IntRange(1, 1000), default=1, show_default=True, help="For how many hosts.")
 @host_options
 @pass_call
-def create(call: Call, ttl_s: float, uses: int) -> None:
+def create(call: CommandContext, ttl_s: float, uses: int) -> None:
     """Make one; it is shown once."""
     made = call.http.post("/api/tokens", {"ttl_s": ttl_s, "uses": uses})
     if call.json:
@@ -44,7 +44,7 @@ def create(call: Call, ttl_s: float, uses: int) -> None:
 @command.command("list")
 @host_options
 @pass_call
-def list_(call: Call) -> None:
+def list_(call: CommandContext) -> None:
     """List them; secrets are not kept anywhere."""
     tokens = call.http.get("/api/tokens")["tokens"]
     if call.json:
@@ -60,7 +60,7 @@ def list_(call: Call) -> None:
 @click.argument("token_id", metavar="ID")
 @host_options
 @pass_call
-def revoke(call: Call, token_id: str) -> None:
+def revoke(call: CommandContext, token_id: str) -> None:
     """Take the token ID back: it lets nobody in any more. Hosts that came by it stay."""
     from actorgrid.client.http import segment
 

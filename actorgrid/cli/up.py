@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from actorgrid.errors import ActorGridError, InvalidSetting, MalformedConfig, StartFailed
 
-from .call import Call, config_option, data_dir_option, json_option, pass_call
+from .call import CommandContext, config_option, data_dir_option, json_option, pass_call
 from .printing import say
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @json_option
 @pass_call
 def command(
-    call: Call,
+    call: CommandContext,
     config_dir: Path | None,
     port: str | None,
     listen: str | None,

@@ -9,7 +9,7 @@ import click
 
 from actorgrid.errors import ActorError, CallTimeout, HostUnreachable, WrongState
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .host_names import Host, find_host, title
 from .printing import say
 from .show import progress, span
@@ -24,7 +24,7 @@ WITHIN = "2m"
 @click.option("--timeout", "within_s", default=WITHIN, show_default=True, callback=seconds, help="For it to be back.")
 @host_options
 @pass_call
-def restart(call: Call, host: str | None, within_s: float) -> None:
+def restart(call: CommandContext, host: str | None, within_s: float) -> None:
     """Start a host's agent anew; its work goes on.
 
     The agent of HOST, else of the host that answers, with the code that is installed there now. What runs is adopted
@@ -47,7 +47,7 @@ def restart(call: Call, host: str | None, within_s: float) -> None:
 @click.option("--timeout", "within_s", default=WITHIN, show_default=True, callback=seconds, help="For each to be back.")
 @host_options
 @pass_call
-def upgrade(call: Call, rolling: bool, named: str | None, within_s: float) -> None:
+def upgrade(call: CommandContext, rolling: bool, named: str | None, within_s: float) -> None:
     """Start all agents anew, one after the other, on what is installed now.
 
     Install the new version on the hosts first. Work goes on meanwhile, and jobs are taken. The host that leads comes
@@ -78,12 +78,12 @@ def upgrade(call: Call, rolling: bool, named: str | None, within_s: float) -> No
         say(f"{len(order)} host(s) restarted in {span(time.monotonic() - began)}")
 
 
-def _hosts(call: Call) -> list[Host]:
+def _hosts(call: CommandContext) -> list[Host]:
     hosts: list[Host] = call.http.get("/api/hosts")["hosts"]
     return [host for host in hosts if host["raft_role"] != "none"]
 
 
-def _here(call: Call, hosts: list[Host]) -> Host:
+def _here(call: CommandContext, hosts: list[Host]) -> Host:
     here = call.http.get("/api/members")["here"]
     return find_host(hosts, here)
 
@@ -100,7 +100,7 @@ def _refuse_while_hosts_are_missing(hosts: list[Host]) -> None:
         )
 
 
-def _restart(call: Call, host: Host, within_s: float) -> dict[str, Any]:
+def _restart(call: CommandContext, host: Host, within_s: float) -> dict[str, Any]:
     """Restart it and wait until it is back: as the same member, with what the ledger has, heard of by the leader."""
     from actorgrid.client.http import segment
 

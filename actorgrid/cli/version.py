@@ -8,14 +8,14 @@ import click
 
 from actorgrid import __version__
 
-from .call import Call, json_option, pass_call
+from .call import CommandContext, json_option, pass_call
 from .printing import say
 
 
 @click.command()
 @json_option
 @pass_call
-def command(call: Call) -> None:
+def command(call: CommandContext) -> None:
     """Show versions."""
     from actorgrid import hotpath
 

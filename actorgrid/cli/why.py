@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .call import Call, host_options, pass_call
+from .call import CommandContext, host_options, pass_call
 from .printing import say, visible
 from .show import aligned, coloured, folded, lined_up, say_folded, share, span, terminal_width
 
@@ -27,7 +27,7 @@ USUAL_POLICY, USUAL_PRIORITY = "priority", 50
 @click.argument("job_id", metavar="JOB")
 @host_options
 @pass_call
-def command(call: Call, job_id: str) -> None:
+def command(call: CommandContext, job_id: str) -> None:
     """Why a job waits or failed, and what to do.
 
     For a waiting job: what it lacks, on how many hosts, its place in the line, what holds the room it could use, when

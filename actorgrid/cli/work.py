@@ -18,7 +18,7 @@ from .times import length_in_seconds, seconds, seconds_above_zero
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from .call import Call
+    from .call import CommandContext
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -158,7 +158,7 @@ def work_options(function: F) -> F:
     return function
 
 
-def request(call: Call, command: list[str], stdin: bytes | None = None, **options: Any) -> dict[str, Any]:
+def request(call: CommandContext, command: list[str], stdin: bytes | None = None, **options: Any) -> dict[str, Any]:
     """The job to submit, as the HTTP API takes it. Raises UnknownJob for an ``--after`` nobody knows, BodyTooLarge
     for an environment that is too large to travel.
 
@@ -184,7 +184,7 @@ def request(call: Call, command: list[str], stdin: bytes | None = None, **option
     return options_of({**asked, "durable": True}).job_request(kind="command", **work)
 
 
-def _environment(call: Call, named: dict[str, str], wanted: bool | None) -> dict[str, str]:
+def _environment(call: CommandContext, named: dict[str, str], wanted: bool | None) -> dict[str, str]:
     """What the job gets of ours: what was named, and the rest that travels where that is wanted."""
     if wanted is False or (wanted is None and not call.speaks_to_this_machine_alone):
         return named

@@ -8,11 +8,11 @@ from actorgrid.errors import ActorGridError, StaleToken, WorkerLost, error_from_
 from actorgrid.fencing import FencingToken
 from actorgrid.transports.task_frames import decode_failure_body
 
-from .lanes import Call, Link, Token
+from .lanes import LeasedWorker, TaskCall, Token
 from .pickling import with_cause
 
 
-def only_older_tokens(call: Call, token: Token | None) -> StaleToken:
+def only_older_tokens(call: TaskCall, token: Token | None) -> StaleToken:
     """No lease will be new enough for a call that may have begun."""
     return StaleToken(
         "the task may have begun before, and the cluster grants only older tokens than that",
@@ -22,7 +22,7 @@ def only_older_tokens(call: Call, token: Token | None) -> StaleToken:
     )
 
 
-def worker_lost(link: Link, found: str) -> WorkerLost:
+def worker_lost(link: LeasedWorker, found: str) -> WorkerLost:
     """The worker of *link* went once too often under a call."""
     return WorkerLost(
         "the worker died under the task, and no retry is left",

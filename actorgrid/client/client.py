@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .durable import DurableJobs
     from .futures import JobFuture
-    from .locks import Holds, Lock, OnLost, Terms
+    from .locks import Holds, Lock, LockTerms, OnLost
     from .map_results import MapResults
     from .session import Session
 
@@ -236,15 +236,17 @@ class Client:
         """A lock that *slots* (1 to 1,000) may hold at once; further terms as for ``lock``."""
         return self.lock(name, slots=slots, **terms)
 
-    def lock_terms(self, name: str, ttl_s: float, slots: int, wait_s: float | None, on_lost: OnLost | None) -> Terms:
+    def lock_terms(
+        self, name: str, ttl_s: float, slots: int, wait_s: float | None, on_lost: OnLost | None
+    ) -> LockTerms:
         """For Lock and AsyncLock. Raises BadRequest for a name that cannot be one."""
-        from .locks import Holds, Terms
+        from .locks import Holds, LockTerms
 
         with self._lock:
             self._usable()
             if self._holds is None:
                 self._holds = Holds(self.http)
-            return Terms(self._holds, name, ttl_s, slots, wait_s, on_lost)
+            return LockTerms(self._holds, name, ttl_s, slots, wait_s, on_lost)
 
     def locks(self, prefix: str = "") -> list[dict[str, Any]]:
         """Locks that somebody holds: ``{"name", "slots", "holders", "waiters"}``, by name; at most 1,000."""

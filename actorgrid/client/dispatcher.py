@@ -34,10 +34,10 @@ from actorgrid.transports.task_frames import (
 
 from .call_errors import copy_of, only_older_tokens, raise_failure, worker_lost
 from .futures import TaskFuture
-from .lanes import MAX_LEASE_REQUESTS, STALL_S, Call, Lane, Link, Pace, Token
+from .lanes import MAX_LEASE_REQUESTS, STALL_S, Lane, LeasedWorker, Pace, TaskCall, Token
 from .lease_source import LeaseSource
-from .lending import Ask, Lending, Return, Send
-from .options import Shape, TaskOptions
+from .lending import AskForWorker, Lending, Return, SendCall
+from .options import TaskOptions, WorkerShape
 from .output import OutputPrinter
 from .pickling import FunctionCode, loads_value
 
@@ -58,12 +58,13 @@ class Dispatcher:
         self._printer = printer
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._lanes: dict[Shape, Lane] = {}
-        self._links: dict[int, Link] = {}
+        self._lanes: dict[WorkerShape, Lane] = {}
+        self._links: dict[int, LeasedWorker] = {}
         self._pace = Pace()
         self._last_task_id = 0
         self._unfinished = 0
-        self._judged: set[Call] = set()  # running when their worker went: it is being asked whether somebody ended it
+        # Running when their worker went: it is being asked whether somebody ended it.
+        self._judged: set[TaskCall] = set()
         self._blocked = 0
         self._closed = False
         self._ticking = False
@@ -89,7 +90,7 @@ class Dispatcher:
             if lane is None:
                 lane = self._new_lane(shape)
             self._last_task_id = task_id = self._last_task_id + 1
-            call = Call(task_id, code, args, options.timeout, options.priority, options.worker_losses, lane, future)
+            call = TaskCall(task_id, code, args, options.timeout, options.priority, options.worker_losses, lane, future)
             future.call = call
             self._unfinished += 1
             estimate_s = self._pace.estimate_s(code.kin)
@@ -112,7 +113,7 @@ class Dispatcher:
 
     def take_back(self, future: TaskFuture[Any]) -> bool:
         """Cancel a call that no worker has started."""
-        call: Call = future.call
+        call: TaskCall = future.call
         with self._lock:
             if call.cancelled or call.done:
                 return future.cancelled()
@@ -134,7 +135,7 @@ class Dispatcher:
     def has_started(self, future: TaskFuture[Any]) -> bool:
         """Whether a worker is at it."""
         with self._lock:
-            call: Call = future.call
+            call: TaskCall = future.call
             return call.link is not None and call.link.head is call
 
     def wait_begins(self, future: TaskFuture[Any], *, blocked: bool) -> None:
@@ -150,7 +151,7 @@ class Dispatcher:
 
     def kill(self, future: TaskFuture[Any]) -> bool:
         """Cancel a call even if it runs: its worker dies, other calls there go elsewhere. ``False`` if it had ended."""
-        call: Call = future.call
+        call: TaskCall = future.call
         with self._lock:
             link = call.link
             running = link is not None and link.head is call and not call.cancelled
@@ -236,7 +237,7 @@ class Dispatcher:
             if not self._closed:
                 hopeless = [] if on_loan else lane.granted(token)
                 self._finished(len(hopeless))
-                link = Link(
+                link = LeasedWorker(
                     lane, lease_id, worker_id, sock, decoder, time.monotonic(), travel_s, token, numbers_attempts
                 )
                 lane.links.append(link)
@@ -257,7 +258,7 @@ class Dispatcher:
 
     def no_lease(self, lane: Lane, quiet_s: float, error: ActorGridError | None = None) -> None:
         """No lease now: ask again after *quiet_s*, or never: *error* fails all that waits in the lane."""
-        calls: list[Call] = []
+        calls: list[TaskCall] = []
         with self._lock:
             lane.requests -= 1
             lane.quiet_until = time.monotonic() + quiet_s
@@ -287,7 +288,7 @@ class Dispatcher:
 
     # -- with the lock held
 
-    def _new_lane(self, shape: Shape) -> Lane:
+    def _new_lane(self, shape: WorkerShape) -> Lane:
         if len(self._lanes) >= MAX_LANES:
             raise QueueFull(
                 f"{MAX_LANES} different sets of resources are in use at once", hint="ask for fewer distinct shapes"
@@ -310,7 +311,7 @@ class Dispatcher:
         if self._blocked:
             self._room.notify_all()
 
-    def _put(self, link: Link, call: Call, estimate_s: float, now: float) -> None:
+    def _put(self, link: LeasedWorker, call: TaskCall, estimate_s: float, now: float) -> None:
         code = call.code
         if code.fn_id not in link.known:
             link.known.add(code.fn_id)
@@ -319,7 +320,7 @@ class Dispatcher:
         number = call.attempt_number if link.numbers_attempts else 1
         link.out += encode_task(call.task_id, code.fn_id, call.args, call.timeout_s, number)
 
-    def _refill(self, link: Link) -> None:
+    def _refill(self, link: LeasedWorker) -> None:
         lane = link.lane
         now = time.monotonic()
         while lane.waiting and not link.lost:
@@ -332,7 +333,12 @@ class Dispatcher:
             lane.pop(link)
             self._put(link, call, estimate_s, now)
 
-    def _flush(self, link: Link) -> None:
+    def _supply(self, lane: Lane) -> None:
+        for link in lane.links:
+            self._refill(link)
+            self._flush(link)
+
+    def _flush(self, link: LeasedWorker) -> None:
         if not link.out or link.lost:
             return
         try:
@@ -356,13 +362,13 @@ class Dispatcher:
         if not self.lends:
             return
         match self._lending.decide(now, self._judged):
-            case Send(link, call):
+            case SendCall(link, call):
                 call.lane.take(call)
                 self._put(link, call, self._pace.estimate_s(call.code.kin), now)
                 self._flush(link)
             case Return(link):
                 self._hand_back(link)
-            case Ask(lane):
+            case AskForWorker(lane):
                 self._lending.asked = True
                 self._source.want_on_loan(lane, self._lending.cpus)
 
@@ -372,7 +378,7 @@ class Dispatcher:
             if not self._closed:
                 os.eventfd_write(self._wake_fd, 1)
 
-    def _unlink(self, link: Link) -> None:
+    def _unlink(self, link: LeasedWorker) -> None:
         link.lost = True
         if self._lending.link is link:
             self._lending.link = None
@@ -380,7 +386,7 @@ class Dispatcher:
         self._links.pop(link.fd, None)
         self._epoll.unregister(link.fd)
 
-    def _hand_back(self, link: Link) -> None:
+    def _hand_back(self, link: LeasedWorker) -> None:
         self._unlink(link)
         link.sock.close()
         self._source.give_back(link.lease_id)
@@ -410,7 +416,7 @@ class Dispatcher:
             self._epoll.close()
             os.close(self._wake_fd)
 
-    def _read(self, link: Link) -> None:
+    def _read(self, link: LeasedWorker) -> None:
         try:
             data = link.sock.recv(_READ_BYTES)
         except BlockingIOError:
@@ -425,7 +431,7 @@ class Dispatcher:
         if not data:
             self._drop(link, {}, found="its connection closed")
             return
-        done: list[tuple[Call, int, bytes]] = []
+        done: list[tuple[TaskCall, int, bytes]] = []
         now = time.monotonic()
         with self._lock:
             for frame in frames:
@@ -452,7 +458,7 @@ class Dispatcher:
             if not call.cancelled:
                 call.future.settle(raise_failure if status == FAILED else loads_value, body)
 
-    def _ran_after_all(self, link: Link, frame: list[Any]) -> Call | None:
+    def _ran_after_all(self, link: LeasedWorker, frame: list[Any]) -> TaskCall | None:
         """The answer to a recall. A worker that had started the call gives its outcome: the first one counts."""
         call = link.recalled.pop(frame[1], None)
         if call is None or call.done or call.cancelled:
@@ -468,7 +474,7 @@ class Dispatcher:
             call.link.gave(call.task_id, time.monotonic())
         return call
 
-    def _must_resend(self, link: Link, call: Call, body: bytes, now: float) -> bool:
+    def _must_resend(self, link: LeasedWorker, call: TaskCall, body: bytes, now: float) -> bool:
         """Whether a failure only says that the worker has forgotten the function."""
         if call.cancelled:
             return False
@@ -481,15 +487,13 @@ class Dispatcher:
 
     def _tick(self, now: float) -> None:
         wanted: list[tuple[Lane, bool]] = []
-        overdue: list[tuple[Link, Call]] = []
+        overdue: list[tuple[LeasedWorker, TaskCall]] = []
         with self._lock:
             busy = False
             for lane in self._lanes.values():
                 if lane.waiting:
                     busy = True
-                    for link in lane.links:
-                        self._refill(link)
-                        self._flush(link)
+                    self._supply(lane)
                 self._recall(lane, now)
                 outdated = lane.replaceable(now)
                 if outdated is not None:
@@ -533,14 +537,14 @@ class Dispatcher:
             link.out += encode_cancel(call.task_id)
             lane.push(call, now, front=True)
         if recalled:
-            for link in lane.links:
-                self._refill(link)
-                self._flush(link)
+            self._supply(lane)
 
-    def _drop(self, link: Link, verdicts: dict[int, ActorGridError], *, charge: bool = True, found: str = "") -> bool:
+    def _drop(
+        self, link: LeasedWorker, verdicts: dict[int, ActorGridError], *, charge: bool = True, found: str = ""
+    ) -> bool:
         """A worker is gone or must go. Its calls end with their verdict or are sent elsewhere."""
-        ended: list[tuple[Call, ActorGridError]] = []
-        judged: Call | None = None
+        ended: list[tuple[TaskCall, ActorGridError]] = []
+        judged: TaskCall | None = None
         now = time.monotonic()
         with self._lock:
             if link.lost or (verdicts and verdicts.keys().isdisjoint(link.calls)):
@@ -565,9 +569,7 @@ class Dispatcher:
                     else:
                         call.lane.push(call, now, front=True)
             self._finished(len(ended))
-            for other in link.lane.links:
-                self._refill(other)
-                self._flush(other)
+            self._supply(link.lane)
             self._tick_soon()
         link.sock.close()
         for call, error in ended:
@@ -580,7 +582,7 @@ class Dispatcher:
         self._source.give_back(link.lease_id)
         return bool(ended)
 
-    def _after_loss(self, call: Call, verdict: ActorGridError | None) -> None:
+    def _after_loss(self, call: TaskCall, verdict: ActorGridError | None) -> None:
         """A call whose worker went while it ran: it is sent again, unless somebody ended it."""
         with self._lock:
             if call not in self._judged:
@@ -589,9 +591,7 @@ class Dispatcher:
             if verdict is None:
                 call.lane = self._lanes.setdefault(call.lane.shape, call.lane)
                 call.lane.push(call, time.monotonic(), front=True)
-                for link in call.lane.links:
-                    self._refill(link)
-                    self._flush(link)
+                self._supply(call.lane)
                 self._tick_soon()
             else:
                 call.done = True

@@ -38,7 +38,7 @@ from actorgrid.errors import (
 from .addresses import Address, Addresses, read_address, read_addresses
 
 if TYPE_CHECKING:
-    from .pinned import Authority
+    from .pinned import PinnedAuthority
 
 MAX_IDLE_CONNECTIONS = 8
 RETRY_S = 10.0
@@ -114,11 +114,11 @@ class AdminHttp:
         self._timeout_s = timeout_s
         self._retry_s = retry_s
         self._addresses = Addresses(given)
-        self._authority: Authority | None = None
+        self._authority: PinnedAuthority | None = None
         if ca_fingerprint and secure and tls is None:
-            from .pinned import Authority
+            from .pinned import PinnedAuthority
 
-            self._authority = Authority(ca_fingerprint)
+            self._authority = PinnedAuthority(ca_fingerprint)
         self._tls = tls
         self._lock = threading.Lock()
         self._idle: list[tuple[Address, http.client.HTTPConnection]] = []

@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 from typing import Any
 
-from .options import Shape
+from .options import WorkerShape
 from .pickling import FunctionCode
 
 BUDGET_S = 0.005
@@ -27,7 +27,7 @@ MAX_OLDER_GRANTS = MAX_LEASE_REQUESTS + 1
 Token = tuple[int, int]
 
 
-class Call:
+class TaskCall:
     """One task on its way.
 
     Once a worker may have begun it, it goes only to one whose lease has a greater token: what it writes to tells the
@@ -58,7 +58,7 @@ class Call:
         self.losses_left = losses_left
         self.lane = lane
         self.future = future
-        self.link: Link | None = None
+        self.link: LeasedWorker | None = None
         self.estimate_s = 0.0
         self.cancelled = False  # its value is not wanted any more
         self.done = False  # it has its outcome
@@ -72,7 +72,7 @@ class Call:
             self.token = token
 
 
-class Link:
+class LeasedWorker:
     """What we know of one leased worker. ``calls`` are with it, in the order sent; the first one is running."""
 
     __slots__ = (
@@ -124,8 +124,8 @@ class Link:
         self.sock = sock
         self.fd = -1 if sock is None else sock.fileno()
         self.decoder = decoder
-        self.calls: dict[int, Call] = {}
-        self.recalled: dict[int, Call] = {}  # asked back and sent elsewhere; the worker answers for each
+        self.calls: dict[int, TaskCall] = {}
+        self.recalled: dict[int, TaskCall] = {}  # asked back and sent elsewhere; the worker answers for each
         self.load_s = 0.0
         self.mark = now  # when the first call began, as far as we can tell
         self.idle_since = now
@@ -136,7 +136,7 @@ class Link:
         self.stuck = False  # its call runs longer than was expected: nothing goes behind it
 
     @property
-    def head(self) -> Call | None:
+    def head(self) -> TaskCall | None:
         """The call that is running."""
         return next(iter(self.calls.values()), None)
 
@@ -153,7 +153,7 @@ class Link:
             and len(self.out) < MAX_UNSENT_BYTES
         )
 
-    def took(self, call: Call, estimate_s: float, now: float) -> None:
+    def took(self, call: TaskCall, estimate_s: float, now: float) -> None:
         """A call was sent."""
         if not self.calls:
             self.mark = now
@@ -172,11 +172,11 @@ class Link:
         self.fresh = self.stuck = False
         return elapsed_s / count
 
-    def may_take(self, call: Call) -> bool:
+    def may_take(self, call: TaskCall) -> bool:
         """Whether its lease is newer than any under which the call may have been begun."""
         return call.token is None or self.token is None or self.token > call.token
 
-    def gave(self, task_id: int, now: float) -> Call | None:
+    def gave(self, task_id: int, now: float) -> TaskCall | None:
         """A call ended or came back; ``None`` for one that is not here."""
         call = self.calls.pop(task_id, None)
         if call is not None:
@@ -214,9 +214,9 @@ class Pace:
 class Lane:
     """Calls of one shape, waiting, and the workers that serve them."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: WorkerShape) -> None:
         self.shape = shape
-        self.links: list[Link] = []
+        self.links: list[LeasedWorker] = []
         self.waiting = 0
         self.requests = 0  # leases asked for, not answered yet
         self.quiet_until = 0.0  # no further leases before
@@ -225,10 +225,10 @@ class Lane:
         self.waiting_since = 0.0
         self._skipped = 0
         self._older_grants = 0
-        self._queues: dict[int, deque[Call]] = {}
-        self._again: deque[Call] = deque()  # may have been begun: they need a newer lease than that
+        self._queues: dict[int, deque[TaskCall]] = {}
+        self._again: deque[TaskCall] = deque()  # may have been begun: they need a newer lease than that
 
-    def push(self, call: Call, now: float, *, front: bool = False) -> None:
+    def push(self, call: TaskCall, now: float, *, front: bool = False) -> None:
         """Let *call* wait; in *front* of its priority when it was sent before."""
         if call.token is not None:
             if self.waiting == 0:
@@ -249,7 +249,7 @@ class Lane:
             queue.append(call)
         self.waiting += 1
 
-    def forget(self, call: Call) -> None:
+    def forget(self, call: TaskCall) -> None:
         """A waiting call became ``cancelled`` or ``done``; its place in the queue is skipped later."""
         self.waiting -= 1
         self._skipped += 1
@@ -260,7 +260,7 @@ class Lane:
                 queue.clear()
                 queue.extend(alive)
 
-    def peek(self, link: Link | None = None) -> Call | None:
+    def peek(self, link: LeasedWorker | None = None) -> TaskCall | None:
         """The call to send next: to *link*, if it is said."""
         again = _first(self._again) if self._again else None
         if again is not None and link is not None and not link.may_take(again):
@@ -273,7 +273,7 @@ class Lane:
                 return fresh
         return again
 
-    def pop(self, link: Link | None = None) -> Call | None:
+    def pop(self, link: LeasedWorker | None = None) -> TaskCall | None:
         """Take the call to send next out of the queue."""
         call = self.peek(link)
         if call is not None:
@@ -281,7 +281,7 @@ class Lane:
             self.waiting -= 1
         return call
 
-    def drain(self) -> list[Call]:
+    def drain(self) -> list[TaskCall]:
         """Take all waiting calls out."""
         queued = itertools.chain(self._again, *self._queues.values())
         calls = [call for call in queued if not (call.cancelled or call.done)]
@@ -290,9 +290,9 @@ class Lane:
         self.waiting = 0
         return calls
 
-    def pick(self, estimate_s: float) -> Link | None:
+    def pick(self, estimate_s: float) -> LeasedWorker | None:
         """The least loaded worker with room."""
-        best: Link | None = None
+        best: LeasedWorker | None = None
         for link in self.links:
             if link.has_room(estimate_s) and (best is None or link.load_s < best.load_s):
                 best = link
@@ -308,7 +308,7 @@ class Lane:
         """How many calls sit behind one that runs longer than was expected."""
         return sum(len(link.calls) - 1 for link in self.links if len(link.calls) > 1 and now - link.mark > STALL_S)
 
-    def recall(self, now: float) -> list[tuple[Link, Call]]:
+    def recall(self, now: float) -> list[tuple[LeasedWorker, TaskCall]]:
         """Calls to ask back: they sit behind a long one while a worker of a newer lease has nothing to do.
 
         Of a newer one, because the call in front may end before the recall is read, and then they have begun.
@@ -330,15 +330,15 @@ class Lane:
         again = _first(self._again) if self._again else None
         return again is not None and not any(link.may_take(again) for link in self._regular() if not link.leaving)
 
-    def _regular(self) -> list[Link]:
+    def _regular(self) -> list[LeasedWorker]:
         return [link for link in self.links if not link.on_loan]
 
-    def take(self, call: Call) -> None:
+    def take(self, call: TaskCall) -> None:
         """Take this very call out of its queue."""
         (self._again if call.token is not None else self._queues[call.priority]).remove(call)
         self.waiting -= 1
 
-    def replaceable(self, now: float) -> Link | None:
+    def replaceable(self, now: float) -> LeasedWorker | None:
         """The worker to give back for one of a newer lease; ``None`` while none is needed, or one may come besides."""
         if now >= self.quiet_until or self.requests or any(link.leaving for link in self.links):
             return None
@@ -349,7 +349,7 @@ class Lane:
             return min(idle, key=lambda link: link.token or (0, 0))
         return min(self._regular(), key=lambda link: link.load_s, default=None) if self.lacks_newer() else None
 
-    def granted(self, token: Token | None) -> list[Call]:
+    def granted(self, token: Token | None) -> list[TaskCall]:
         """A lease came, with *token*; gives the calls for which none will ever be new enough."""
         for link in self.links:
             link.leaving = False
@@ -383,7 +383,7 @@ class Lane:
         return self.waiting * self.mean_s / max(1, len(self.links)) > GROW_BACKLOG_S
 
 
-def _first(queue: deque[Call]) -> Call | None:
+def _first(queue: deque[TaskCall]) -> TaskCall | None:
     """The first that is still wanted; others are dropped on the way."""
     while queue:
         if not (queue[0].cancelled or queue[0].done):
@@ -392,7 +392,7 @@ def _first(queue: deque[Call]) -> Call | None:
     return None
 
 
-def _newest(links: list[Link]) -> Token | None:
+def _newest(links: list[LeasedWorker]) -> Token | None:
     return max((link.token for link in links if link.token is not None), default=None)
 
 

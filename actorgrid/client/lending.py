@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actorgrid.task_context import CPU_MILLI, LENT_CPU_MILLI
 
-from .lanes import Call, Lane, Link
+from .lanes import Lane, LeasedWorker, TaskCall
 
 if TYPE_CHECKING:
     from .futures import TaskFuture
@@ -23,14 +23,14 @@ LEND_AFTER_S = 0.1
 """How long a call waits for a worker of its own first, so that where there is room nothing is lent."""
 
 
-class Send(NamedTuple):
+class SendCall(NamedTuple):
     """Take the call out of its queue and send it."""
 
-    link: Link
-    call: Call
+    link: LeasedWorker
+    call: TaskCall
 
 
-class Ask(NamedTuple):
+class AskForWorker(NamedTuple):
     """Ask for a worker on the CPUs that are lent."""
 
     lane: Lane
@@ -39,7 +39,7 @@ class Ask(NamedTuple):
 class Return(NamedTuple):
     """Give back the worker that was on them: it serves nothing that is waited for."""
 
-    link: Link
+    link: LeasedWorker
 
 
 def own_cpus() -> float:
@@ -53,7 +53,7 @@ class Lending:
 
     def __init__(self, cpus: float) -> None:
         self.cpus = cpus
-        self.link: Link | None = None
+        self.link: LeasedWorker | None = None
         self.asked = False
         self.quiet_until = 0.0  # nothing is asked for before
         self._since: float | None = None  # when a call was first seen that is waited for and has no worker
@@ -73,7 +73,7 @@ class Lending:
             if count > 0:
                 self._awaited[future] = count
 
-    def decide(self, now: float, judged: Container[Call]) -> Send | Ask | Return | None:
+    def decide(self, now: float, judged: Container[TaskCall]) -> SendCall | AskForWorker | Return | None:
         """What to do now. *judged*: calls that are not known yet to run again."""
         call = self._next(judged)
         if call is None:
@@ -86,16 +86,16 @@ class Lending:
             if link.calls:
                 return None
             serves = link.lane is call.lane and link.may_take(call)
-            return Send(link, call) if serves else Return(link)
+            return SendCall(link, call) if serves else Return(link)
         if self.asked or now < self.quiet_until or now - self._since < LEND_AFTER_S:
             return None
-        return Ask(call.lane)
+        return AskForWorker(call.lane)
 
-    def _next(self, judged: Container[Call]) -> Call | None:
+    def _next(self, judged: Container[TaskCall]) -> TaskCall | None:
         with self._lock:
             futures = list(self._awaited)
             for future in futures:
-                call: Call = future.call
+                call: TaskCall = future.call
                 if call.done or call.cancelled:
                     self._awaited.pop(future, None)
                 elif call.link is None and call not in judged and future.is_awaited():

@@ -51,7 +51,7 @@ class Holds:
             hold.drop()
 
 
-class Terms:
+class LockTerms:
     """What one lock object asks for, checked."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Lock:
     LockLost when the lock was lost inside it, unless another exception is under way.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: LockTerms) -> None:
         self._terms = terms
         self._mine = threading.local()
 
@@ -201,7 +201,7 @@ class AsyncLock:
     A task that is cancelled while it waits leaves the line. ``on_lost`` is called in the loop.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: LockTerms) -> None:
         self._terms = terms
         self._mine: weakref.WeakKeyDictionary[asyncio.Task[Any], LockHold] = weakref.WeakKeyDictionary()
 

@@ -44,7 +44,7 @@ def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
-class Shape(NamedTuple):
+class WorkerShape(NamedTuple):
     """What a worker must have: tasks of one shape share workers. Sizes are as the user wrote them."""
 
     gpus: float = 0.0
@@ -112,7 +112,7 @@ class TaskOptions:
     durable: bool = False
     name: str | None = None
     depends_on: Sequence[Any] = ()
-    shape: Shape = field(init=False, compare=False, repr=False)
+    shape: WorkerShape = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.priority <= 100:
@@ -132,7 +132,7 @@ class TaskOptions:
             )
         if not 1 <= self.gang <= 256 or (self.spread and self.gang == 1):
             raise BadRequest("a gang has 2 to 256 members", asked=f"gang={self.gang}", hint="spread= is for gangs only")
-        shape = Shape(
+        shape = WorkerShape(
             self.gpus,
             self.gpu_memory,
             self.cpus,

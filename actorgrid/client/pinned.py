@@ -18,7 +18,7 @@ TIMEOUT_S = 10.0
 FINGERPRINTS_MAX = 4
 
 
-class Authority:
+class PinnedAuthority:
     """The authority that a client was told to trust. Safe to use from many threads."""
 
     def __init__(self, fingerprint: str) -> None:

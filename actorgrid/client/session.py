@@ -39,7 +39,7 @@ from actorgrid.errors import (
     WrongToken,
 )
 from actorgrid.transports.frames import FrameDecoder
-from actorgrid.transports.task_frames import Refused, Welcome, encode_hello, parse_worker_frame
+from actorgrid.transports.task_frames import ClientRefused, ClientWelcome, encode_hello, parse_worker_frame
 
 from .dispatcher import Dispatcher
 from .futures import TaskFuture
@@ -250,9 +250,9 @@ class Session:
                 frames = decoder.feed(data)
             travel_s = time.monotonic() - said_s
             answer = parse_worker_frame(frames[0])
-            if isinstance(answer, Refused):
+            if isinstance(answer, ClientRefused):
                 raise answer.error
-            if not isinstance(answer, Welcome):
+            if not isinstance(answer, ClientWelcome):
                 raise PeerRefused("the leased worker did not say welcome", found=str(frames[0][0]))
         except OSError as error:
             sock.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 from actorgrid.errors import BadRequest
 
 from .tables import read_nodes, read_tasks
-from .workload import Node, Task
+from .workload import TraceNode, TraceTask
 
 HERE = Path(__file__).parent / "traces"
 OPENB_NODES = "openb_node_list_gpu_node.csv.gz"
@@ -27,7 +27,7 @@ GAVEL = {"job_type": "model_type", "total_steps": "steps", "arrival_s": "submit_
 
 
 @dataclass(frozen=True)
-class Trace:
+class WorkloadTrace:
     """One trace. ``files`` maps the files of tasks to the tenant they stand for, if any.
 
     ``mode`` is how it is replayed unless one says otherwise; ``cluster`` its nodes: a file or ``NODESxGPUS``.
@@ -42,13 +42,13 @@ class Trace:
     columns: Mapping[str, str] = field(default_factory=dict)
 
 
-def _openb(name: str, variant: str, about: str) -> Trace:
-    return Trace(name, about, "Apache-2.0", "inflate", OPENB_NODES, {f"openb_pod_list_{variant}.csv.gz": ""})
+def _openb(name: str, variant: str, about: str) -> WorkloadTrace:
+    return WorkloadTrace(name, about, "Apache-2.0", "inflate", OPENB_NODES, {f"openb_pod_list_{variant}.csv.gz": ""})
 
 
-def _philly(name: str, about: str, cluster: str, *circles: str) -> Trace:
+def _philly(name: str, about: str, cluster: str, *circles: str) -> WorkloadTrace:
     files = {f"philly_gavel_vc_{circle}.csv.gz": f"vc_{circle}" for circle in circles}
-    return Trace(name, about, "MIT", "queue", cluster, files, GAVEL)
+    return WorkloadTrace(name, about, "MIT", "queue", cluster, files, GAVEL)
 
 
 TRACES = {
@@ -67,7 +67,7 @@ TRACES = {
         _philly("philly", "4,000 jobs of two virtual clusters, gangs of 1 to 64 GPUs", "40x8", "11cb48", "ee9e8c"),
         _philly("philly-11cb48", "2,000 jobs of one virtual cluster, gangs of 1 to 64 GPUs", "8x8", "11cb48"),
         _philly("philly-ee9e8c", "2,000 jobs of another, gangs of 1 to 32 GPUs", "32x8", "ee9e8c"),
-        Trace(
+        WorkloadTrace(
             "chronus",
             "30,940 jobs of eleven virtual clusters, 70 % with a strict deadline",
             "MIT",
@@ -80,7 +80,7 @@ TRACES = {
 }
 
 
-def find(name: str) -> Trace:
+def find(name: str) -> WorkloadTrace:
     """The trace of that name. Raises BadRequest, which lists what there is."""
     if name not in TRACES:
         raise BadRequest(
@@ -92,28 +92,29 @@ def find(name: str) -> Trace:
     return TRACES[name]
 
 
-def tasks_of(trace: Trace) -> list[Task]:
+def tasks_of(trace: WorkloadTrace) -> list[TraceTask]:
     """Its tasks, by arrival where the trace tells it."""
-    found: list[Task] = []
+    found: list[TraceTask] = []
     for name, tenant in trace.files.items():
         tasks = read_tasks(HERE / name, trace.columns)
         found += [replace(task, id=f"{tenant}/{task.id}", tenant=tenant) for task in tasks] if tenant else tasks
     return sorted(found, key=lambda task: task.submit_s or 0.0)
 
 
-def nodes_of(cluster: str) -> list[Node]:
-    """The nodes that ``Trace.cluster`` or ``--cluster`` names. Raises BadRequest."""
+def nodes_of(cluster: str) -> list[TraceNode]:
+    """The nodes that ``WorkloadTrace.cluster`` or ``--cluster`` names. Raises BadRequest."""
     if cluster == OPENB_NODES:
         return read_nodes(HERE / OPENB_NODES)
     return uniform(cluster)
 
 
-def uniform(text: str) -> list[Node]:
+def uniform(text: str) -> list[TraceNode]:
     """A cluster of equal nodes from ``NODESxGPUS``; CPU and memory without bound. Raises BadRequest."""
     match = CLUSTER.fullmatch(text)
     if not match or not int(match[1]) or not int(match[2]):
         raise BadRequest(f"{text!r} is not a cluster", asked=text, hint="NODESxGPUS, as in 16x8")
     count, gpus = int(match[1]), int(match[2])
     return [
-        Node(f"node-{n}", cpu_milli=1 << 40, memory_mib=1 << 40, gpu_count=gpus, gpu_model="GPU") for n in range(count)
+        TraceNode(f"node-{n}", cpu_milli=1 << 40, memory_mib=1 << 40, gpu_count=gpus, gpu_model="GPU")
+        for n in range(count)
     ]

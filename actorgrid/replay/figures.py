@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from .inflation import Inflated
-from .simulation import Outcome, Replayed
+from .simulation import Replayed, TaskOutcome
 
 GANG_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
@@ -76,7 +76,7 @@ class Contention:
         return 0.0 if index < 0 else self._areas[index] + self._counts[index] * (at - self._times[index])
 
 
-def finish_time_fairness(outcomes: Iterable[Outcome], capacity_gpu_milli: int) -> dict[str, float]:
+def finish_time_fairness(outcomes: Iterable[TaskOutcome], capacity_gpu_milli: int) -> dict[str, float]:
     """rho of each finished job, by id: its completion time over the one it had with an equal share of the cluster.
 
     Themis (Mahajan et al., NSDI 2020, section 3): rho = T_shared / T_independent. With N jobs in the system on average
@@ -141,7 +141,7 @@ def replayed(run: Replayed) -> dict[str, Any]:
     }
 
 
-def _fairness(outcomes: Iterable[Outcome], rho: Mapping[str, float]) -> dict[str, Any]:
+def _fairness(outcomes: Iterable[TaskOutcome], rho: Mapping[str, float]) -> dict[str, Any]:
     by_tenant: dict[str, list[float]] = {}
     for each in outcomes:
         if each.task.id in rho and each.task.tenant:
@@ -157,7 +157,7 @@ def _fairness(outcomes: Iterable[Outcome], rho: Mapping[str, float]) -> dict[str
     }
 
 
-def _deadlines(outcomes: Iterable[Outcome]) -> dict[str, Any]:
+def _deadlines(outcomes: Iterable[TaskOutcome]) -> dict[str, Any]:
     counts = {kind: {"jobs": 0, "missed": 0, "refused": 0} for kind in ("strict", "soft")}
     for each in outcomes:
         deadline = each.task.deadline_s

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from actorgrid.hotpath import TypicalTask
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI
 
-from .workload import Node, Task
+from .workload import TraceNode, TraceTask
 
 Shares = Iterable[tuple[str, tuple[int, ...]]]
 
@@ -34,7 +34,7 @@ class _Group:
 class _State:
     __slots__ = ("cpu", "fragment", "gpus", "model")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: TraceNode) -> None:
         self.cpu = node.cpu_milli
         self.model = node.gpu_model
         self.gpus = [WHOLE_GPU_MILLI] * node.gpu_count
@@ -47,7 +47,7 @@ class Fragments:
     A change costs the nodes it touches, times the distinct (count, share, models) of the mix.
     """
 
-    def __init__(self, nodes: Iterable[Node], typical: Iterable[TypicalTask]) -> None:
+    def __init__(self, nodes: Iterable[TraceNode], typical: Iterable[TypicalTask]) -> None:
         groups: dict[tuple[int, int, tuple[str, ...]], list[TypicalTask]] = {}
         self._without_gpu = 0.0
         for task in typical:
@@ -67,15 +67,15 @@ class Fragments:
         """Fragments over what is free; 0 when nothing is free."""
         return self.fragment_gpu_milli / self.free_gpu_milli if self.free_gpu_milli else 0.0
 
-    def placed(self, shares: Shares, task: Task) -> None:
+    def placed(self, shares: Shares, task: TraceTask) -> None:
         """*task* holds *shares* from now on."""
         self._change(shares, task, -1)
 
-    def released(self, shares: Shares, task: Task) -> None:
+    def released(self, shares: Shares, task: TraceTask) -> None:
         """*task* no longer holds *shares*."""
         self._change(shares, task, 1)
 
-    def _change(self, shares: Shares, task: Task, sign: int) -> None:
+    def _change(self, shares: Shares, task: TraceTask, sign: int) -> None:
         touched = {}
         for name, indexes in shares:
             state = touched[name] = self._nodes[name]

@@ -14,7 +14,7 @@ from actorgrid.errors import BadRequest
 from actorgrid.hotpath import PlacementEngine
 
 from .fragments import Fragments
-from .workload import Node, Task, build_engine, capacity_gpu_milli, told_tasks, typical_tasks
+from .workload import TraceNode, TraceTask, build_engine, capacity_gpu_milli, told_tasks, typical_tasks
 
 INFLATED_TO = 1.3
 INFLATED_TO_MAX = 10.0
@@ -24,7 +24,7 @@ POINTS_PER_CAPACITY = 100
 class SampleRng(Protocol):
     """What of ``random.Random`` is used."""
 
-    def shuffle(self, x: list[Task]) -> None:
+    def shuffle(self, x: list[TraceTask]) -> None:
         """Bring them into any order."""
 
     def randrange(self, start: int) -> int:
@@ -55,7 +55,7 @@ class Inflated:
         return next((point for point in self.curve if point.arrived >= arrived), self.curve[-1])
 
 
-def inflated(tasks: Sequence[Task], capacity: int, rng: SampleRng, until: float = INFLATED_TO) -> list[Task]:
+def inflated(tasks: Sequence[TraceTask], capacity: int, rng: SampleRng, until: float = INFLATED_TO) -> list[TraceTask]:
     """The protocol's arrivals for *capacity* thousandths of GPUs.
 
     A trace that already asks for more is cut off where it reaches *until*. Raises BadRequest for tasks that ask for no
@@ -77,7 +77,7 @@ def inflated(tasks: Sequence[Task], capacity: int, rng: SampleRng, until: float 
     rng.shuffle(order)
     wanted = capacity * until
     asked = 0
-    arrivals: list[Task] = []
+    arrivals: list[TraceTask] = []
     for task in order:
         if asked >= wanted:
             return arrivals
@@ -91,8 +91,8 @@ def inflated(tasks: Sequence[Task], capacity: int, rng: SampleRng, until: float 
 
 
 def inflate(
-    nodes: Sequence[Node],
-    tasks: Sequence[Task],
+    nodes: Sequence[TraceNode],
+    tasks: Sequence[TraceTask],
     engine: PlacementEngine,
     rng: SampleRng,
     clock: Callable[[], float],

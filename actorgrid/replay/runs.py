@@ -19,8 +19,8 @@ from .fragments import Fragments
 from .inflation import INFLATED_TO, inflate
 from .simulation import RESTART_S, Immediate, Scheduling, Simulation
 from .workload import (
-    Node,
-    Task,
+    TraceNode,
+    TraceTask,
     as_gangs,
     build_engine,
     capacity_gpu_milli,
@@ -45,8 +45,8 @@ class Setup:
     over capacity; ``None`` leaves the arrivals as they are.
     """
 
-    nodes: Sequence[Node]
-    tasks: Sequence[Task]
+    nodes: Sequence[TraceNode]
+    tasks: Sequence[TraceTask]
     mode: str
     policies: Sequence[str]
     queues: Sequence[str] = ("fifo",)
@@ -100,7 +100,7 @@ def prepare(setup: Setup) -> Setup:
     return Setup(**{**vars(setup), "tasks": tasks})
 
 
-def _check_ids(tasks: Iterable[Task]) -> None:
+def _check_ids(tasks: Iterable[TraceTask]) -> None:
     seen: set[str] = set()
     for task in tasks:
         if task.id in seen:

@@ -20,7 +20,7 @@ from actorgrid.hotpath import PlacementEngine
 from actorgrid.hotpath.capacity import GangNeeds, NodeCapacity, hold_all
 
 from .fragments import Fragments
-from .workload import Node, Task, capacity_gpu_milli
+from .workload import TraceNode, TraceTask, capacity_gpu_milli
 
 RESTART_S = 30.0
 """Loading a checkpoint, tens of seconds: Gu et al., "Tiresias" (NSDI 2019), section 5."""
@@ -98,13 +98,13 @@ class Immediate:
 
 
 @dataclass(slots=True)
-class Outcome:
+class TaskOutcome:
     """What became of one task. Moments are the trace's; ``None`` where it did not come to that.
 
     ``waited_s`` is all its time in the queue, also after it was preempted, up to its last start.
     """
 
-    task: Task
+    task: TraceTask
     submitted_s: float
     started_s: float | None = None
     ended_s: float | None = None
@@ -138,7 +138,7 @@ class Replayed:
     """
 
     capacity_gpu_milli: int = 0
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[TaskOutcome] = field(default_factory=list)
     series: list[Moment] = field(default_factory=list)
     rounds_s: list[float] = field(default_factory=list)
     places_s: list[float] = field(default_factory=list)
@@ -149,7 +149,7 @@ class Replayed:
 class _Running:
     __slots__ = ("generation", "outcome", "remaining_s", "restarting_s", "since", "start", "waits_since")
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: TaskOutcome) -> None:
         self.outcome = outcome
         self.remaining_s = outcome.duration_s
         self.restarting_s = 0.0
@@ -169,8 +169,8 @@ class Simulation:
 
     def __init__(
         self,
-        nodes: Sequence[Node],
-        tasks: Sequence[Task],
+        nodes: Sequence[TraceNode],
+        tasks: Sequence[TraceTask],
         engine: PlacementEngine,
         scheduler: Scheduling,
         fragments: Fragments,
@@ -250,8 +250,8 @@ class Simulation:
             else:
                 self._stop(job, now)
 
-    def _arrive(self, task: Task, now: float) -> None:
-        outcome = Outcome(task, now)
+    def _arrive(self, task: TraceTask, now: float) -> None:
+        outcome = TaskOutcome(task, now)
         self._run.outcomes.append(outcome)
         self._jobs[task.id] = _Running(outcome)
         demand = task.demand

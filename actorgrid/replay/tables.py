@@ -22,7 +22,7 @@ from actorgrid.errors import BadRequest
 from actorgrid.hotpath.records import MAX_GANG, MAX_GPUS_PER_NODE, WHOLE_GPU_MILLI
 
 from .throughput import STEPS_PER_S
-from .workload import Node, Task
+from .workload import TraceNode, TraceTask
 
 ROWS_MAX = 5_000_000
 COLUMN_SEEN_MAX = 12
@@ -79,9 +79,9 @@ def parse_map(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def read_nodes(path: Path, column_map: Mapping[str, str] | None = None) -> list[Node]:
+def read_nodes(path: Path, column_map: Mapping[str, str] | None = None) -> list[TraceNode]:
     """The nodes of a CSV file, in its order. Raises BadRequest."""
-    nodes: list[Node] = []
+    nodes: list[TraceNode] = []
     names: dict[str, int] = {}
     with closing(_rows(path, NODE_FIELDS, column_map or {}, ("gpu_count",))) as rows:
         for row in rows:
@@ -96,7 +96,7 @@ def read_nodes(path: Path, column_map: Mapping[str, str] | None = None) -> list[
     return nodes
 
 
-def read_tasks(path: Path, column_map: Mapping[str, str] | None = None) -> list[Task]:
+def read_tasks(path: Path, column_map: Mapping[str, str] | None = None) -> list[TraceTask]:
     """The tasks of a CSV file, by arrival where the file tells it, else in its order. Raises BadRequest."""
     with closing(_rows(path, TASK_FIELDS, column_map or {}, ("gpu_count", "gpus"))) as rows:
         tasks = [_task(row, number) for number, row in enumerate(rows)]
@@ -178,8 +178,8 @@ class _Row:
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _node(row: _Row, number: int) -> Node:
-    return Node(
+def _node(row: _Row, number: int) -> TraceNode:
+    return TraceNode(
         name=row.text("name") or f"node-{number}",
         cpu_milli=row.amount(("cpu_milli", 1), ("cpus", 1000)),
         memory_mib=row.amount(("memory_mib", 1), ("memory_gib", 1024)),
@@ -190,10 +190,10 @@ def _node(row: _Row, number: int) -> Node:
     )
 
 
-def _task(row: _Row, number: int) -> Task:
+def _task(row: _Row, number: int) -> TraceTask:
     count, milli = _gpus(row)
     submit = row.seconds("submit")
-    return Task(
+    return TraceTask(
         id=row.text("id") or str(number),
         cpu_milli=row.amount(("cpu_milli", 1), ("cpus", 1000)),
         memory_mib=row.amount(("memory_mib", 1), ("memory_gib", 1024)),

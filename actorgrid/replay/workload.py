@@ -18,7 +18,7 @@ HALVINGS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class TraceNode:
     """One host of the trace's cluster. All of its GPUs are alike."""
 
     name: str
@@ -43,7 +43,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TraceTask:
     """One task or job of the trace; amounts are per gang member. Times are seconds from the trace's own origin.
 
     ``submit_s`` and ``duration_s`` are ``None`` where the trace does not tell them. ``deadline_s`` is a moment;
@@ -82,7 +82,7 @@ class Task:
         return (self.cpu_milli, self.gpu_count, self.gpu_milli if self.gpu_count else 0, self.gpu_models)
 
 
-def typical_tasks(tasks: Iterable[Task]) -> list[TypicalTask]:
+def typical_tasks(tasks: Iterable[TraceTask]) -> list[TypicalTask]:
     """The typical mix of FGD (Weng et al., USENIX ATC 2023, section 3.2): the most popular shapes that make up
     POPULAR_SHARE of the tasks, those without a GPU among them.
 
@@ -91,14 +91,16 @@ def typical_tasks(tasks: Iterable[Task]) -> list[TypicalTask]:
     return _mix(tasks, always=lambda _shape: False)
 
 
-def told_tasks(tasks: Iterable[Task], policy: str) -> list[TypicalTask]:
+def told_tasks(tasks: Iterable[TraceTask], policy: str) -> list[TypicalTask]:
     """The mix that an engine of *policy* is told: every shape of several GPUs is in it, but for ``fgd``'s own."""
     if policy == "fgd":
         return typical_tasks(tasks)
     return _mix(tasks, always=lambda shape: shape[1] > 1)
 
 
-def _mix(tasks: Iterable[Task], always: Callable[[tuple[int, int, int, tuple[str, ...]]], bool]) -> list[TypicalTask]:
+def _mix(
+    tasks: Iterable[TraceTask], always: Callable[[tuple[int, int, int, tuple[str, ...]]], bool]
+) -> list[TypicalTask]:
     counts = Counter(task.shape for task in tasks)
     kept = most_popular(sorted(counts.items(), key=lambda item: (-item[1], item[0])), always)
     total = sum(kept.values())
@@ -108,7 +110,7 @@ def _mix(tasks: Iterable[Task], always: Callable[[tuple[int, int, int, tuple[str
     ]
 
 
-def scaled(nodes: Sequence[Node], scale: float) -> list[Node]:
+def scaled(nodes: Sequence[TraceNode], scale: float) -> list[TraceNode]:
     """The cluster *scale* times over: whole copies first, then nodes taken evenly from the list.
 
     Raises BadRequest when nothing is left, or *scale* is over SCALE_MAX.
@@ -130,12 +132,12 @@ def scaled(nodes: Sequence[Node], scale: float) -> list[Node]:
     return picked + [replace(node, name=node.name + suffix) for node in evenly]
 
 
-def capacity_gpu_milli(nodes: Iterable[Node]) -> int:
+def capacity_gpu_milli(nodes: Iterable[TraceNode]) -> int:
     """All GPUs of all nodes, in thousandths."""
     return sum(node.gpu_milli for node in nodes)
 
 
-def as_gangs(tasks: Iterable[Task], nodes: Iterable[Node]) -> list[Task]:
+def as_gangs(tasks: Iterable[TraceTask], nodes: Iterable[TraceNode]) -> list[TraceTask]:
     """Tasks of more GPUs than any node has become gangs of equal members, as few as possible.
 
     Raises TooManyGpus for one that needs more than MAX_GANG members.
@@ -144,7 +146,7 @@ def as_gangs(tasks: Iterable[Task], nodes: Iterable[Node]) -> list[Task]:
     return [_as_gang(task, largest) if task.gpu_count > largest else task for task in tasks]
 
 
-def _as_gang(task: Task, largest: int) -> Task:
+def _as_gang(task: TraceTask, largest: int) -> TraceTask:
     members = next((n for n in range(2, MAX_GANG + 1) if task.gpu_count % n == 0 and task.gpu_count // n <= largest), 0)
     if not members:
         raise TooManyGpus(
@@ -162,7 +164,7 @@ def _as_gang(task: Task, largest: int) -> Task:
     )
 
 
-def with_load(tasks: Sequence[Task], capacity: int, load: float) -> list[Task]:
+def with_load(tasks: Sequence[TraceTask], capacity: int, load: float) -> list[TraceTask]:
     """The same tasks, arriving closer together or further apart, so that their :func:`offered_load` is *load*.
 
     Durations stay; deadlines keep their distance. Raises BadRequest when the tasks have no times, arrive all at once or
@@ -204,7 +206,7 @@ def with_load(tasks: Sequence[Task], capacity: int, load: float) -> list[Task]:
     return changed
 
 
-def offered_load(tasks: Sequence[Task], capacity: int, pace: float = 1.0) -> float:
+def offered_load(tasks: Sequence[TraceTask], capacity: int, pace: float = 1.0) -> float:
     """The mean share of *capacity* (thousandths of GPUs) in use from the first arrival to the last if nobody waited.
 
     *pace* stretches the times between arrivals. 0 where there is no capacity or no time.
@@ -222,7 +224,7 @@ def offered_load(tasks: Sequence[Task], capacity: int, pace: float = 1.0) -> flo
     return work / (capacity * span) if span else 0.0
 
 
-def check_times(tasks: Iterable[Task]) -> None:
+def check_times(tasks: Iterable[TraceTask]) -> None:
     """Raises BadRequest when a task does not say when it arrives or how long it runs."""
     for task in tasks:
         if task.submit_s is None or task.duration_s is None:
@@ -234,7 +236,7 @@ def check_times(tasks: Iterable[Task]) -> None:
             )
 
 
-def build_engine(nodes: Iterable[Node], engine: PlacementEngine, typical: Iterable[TypicalTask]) -> None:
+def build_engine(nodes: Iterable[TraceNode], engine: PlacementEngine, typical: Iterable[TypicalTask]) -> None:
     """Register the nodes with *engine* and tell it the typical mix."""
     engine.set_typical_tasks(typical)
     for node in nodes:

@@ -25,7 +25,7 @@ from ..ledger.client import LedgerClient
 from ..ledger.messages import Applied, Query
 from ..replication.messages import Mutate
 from .core import Vitals
-from .health import Verdict
+from .health import HealthVerdict
 from .health_watch import HealthWatch
 from .host_leases import Loss, Picture, losses, next_at, picture_of
 from .messages import ClusterHealthReport, HealthReport, HostsAway
@@ -100,7 +100,7 @@ class FaultDetector(Server):
     def _hosts_away(self, _request: HostsAway) -> dict[str, Any]:
         return {"quiet_s": self._watch.quiet_s(), "behind_s": self._watch.behind_s()}
 
-    def _verdict(self) -> Verdict:
+    def _verdict(self) -> HealthVerdict:
         silent = tuple(self._vitals.silent(self.runtime.monotonic()))
         return self._watch.verdict(silent, tuple(self._vitals.host_problems))
 

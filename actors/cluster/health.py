@@ -144,7 +144,7 @@ class HostView:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HealthVerdict:
     """How the cluster is. ``known_at``: of when all is that comes from the leader; ``None``: it is of now."""
 
     health: ClusterHealth
@@ -187,12 +187,12 @@ class Verdict:
         }
 
 
-def verdict(facts: Facts) -> Verdict:
+def verdict(facts: Facts) -> HealthVerdict:
     """What follows from *facts*."""
     known_at = None if facts.leader is not None else facts.now - facts.leaderless_s
     views = {host.host_id: _view(host, facts) for host in facts.hosts}
     problems = tuple(_problems(facts, views))
-    return Verdict(
+    return HealthVerdict(
         _health(facts, problems),
         problems,
         views,

@@ -14,7 +14,7 @@ from ..ledger.client import LedgerClient
 from ..ledger.messages import Query
 from ..ledger.tables.trust import BUNDLE
 from ..links.messages import AskLeader
-from .health import AWAY_KNOWN_S, BoundFact, Facts, HostFact, LedgerFact, RefusedFact, Verdict, verdict
+from .health import AWAY_KNOWN_S, BoundFact, Facts, HealthVerdict, HostFact, LedgerFact, RefusedFact, verdict
 
 STATUS_S = 2.0
 AWAY_S = 1.0
@@ -117,7 +117,7 @@ class HealthWatch:
         known = leader is not None and leader == self._ledger.leader
         return self._behind if known and self._server.runtime.boottime() - at < AWAY_KNOWN_S else {}
 
-    def verdict(self, silent: tuple[str, ...], own_problems: tuple[str, ...]) -> Verdict:
+    def verdict(self, silent: tuple[str, ...], own_problems: tuple[str, ...]) -> HealthVerdict:
         """How the cluster is, by what is known now."""
         now, clock = time(), self._server.runtime.boottime()
         leaderless_s = 0.0 if self._leaderless_at is None else max(0.0, clock - self._leaderless_at)

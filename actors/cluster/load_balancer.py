@@ -19,7 +19,7 @@ from actorgrid.supervisors.server import Server, handles
 
 from ..gpu.messages import AcquireLease
 from ..ledger.client import LedgerClient
-from ..ledger.messages import Applied, Snapshot
+from ..ledger.messages import Applied, LedgerSnapshot
 from ..ledger.records import UNKNOWN_USER
 from ..links.messages import AskHost, AskLeader, OpenRelay
 from ..work.messages import AttachLease, DetachLease, TellWorkerEnd
@@ -37,7 +37,7 @@ WORKERS_KNOWN = 256
 
 
 @dataclass(slots=True)
-class Session:
+class LiveSession:
     """A client that is there; ``expires_s`` is on the runtime's clock. ``pending`` leases are being granted.
 
     ``workers``: host and worker of the leases it was granted last, ``WORKERS_KNOWN`` of them: of those that died the
@@ -63,7 +63,7 @@ class LoadBalancer(Server):
 
     async def start(self) -> None:
         """Find the leases that are out."""
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, LiveSession] = {}
         self._releasing: set[str] = set()
         self._expired_total = 0
         self._granted_total = 0
@@ -80,7 +80,7 @@ class LoadBalancer(Server):
     def _applied(self, message: Applied) -> None:
         self._ledger.applied(message)
 
-    def _on_snapshot(self, snapshot: Snapshot) -> None:
+    def _on_snapshot(self, snapshot: LedgerSnapshot) -> None:
         held: dict[str, set[str]] = {}
         users: dict[str, str] = {}
         for allocation_id, allocation in snapshot.allocations.items():
@@ -90,7 +90,7 @@ class LoadBalancer(Server):
         for session_id, session in self._sessions.items():
             session.leases = held.pop(session_id, set()) - session.pending - self._releasing
         for session_id, leases in held.items():
-            self._sessions[session_id] = Session(self._deadline(), leases, user_id=users[session_id])
+            self._sessions[session_id] = LiveSession(self._deadline(), leases, user_id=users[session_id])
 
     def _on_applied(self, message: Applied) -> None:
         for kind, lease_id, record in message.changes:
@@ -118,7 +118,7 @@ class LoadBalancer(Server):
     def _deadline(self) -> float:
         return self.runtime.monotonic() + float(self.host.settings.sessions.expire_s)
 
-    def _session(self, session_id: str) -> Session:
+    def _session(self, session_id: str) -> LiveSession:
         session = self._sessions.get(session_id)
         if session is None:
             raise UnknownSession(
@@ -146,7 +146,7 @@ class LoadBalancer(Server):
                 hint="close clients that are done, or raise sessions.max_sessions",
             )
         session_id = f"{self.host.host_id}.{secrets.token_hex(8)}"
-        self._sessions[session_id] = Session(self._deadline(), user_id=request.user_id)
+        self._sessions[session_id] = LiveSession(self._deadline(), user_id=request.user_id)
         settings = self.host.settings.sessions
         return {"session_id": session_id, "renew_s": settings.renew_s, "expires_s": settings.expire_s}
 

@@ -25,7 +25,7 @@ from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
 from ..ledger.client import LEADERLESS_S, LedgerClient
 from ..ledger.command import VERSION, Command
 from ..ledger.exec_limits import check_exec
-from ..ledger.messages import Applied, Query, Snapshot
+from ..ledger.messages import Applied, LedgerSnapshot, Query
 from ..links.messages import AskHost, AskHosts
 from ..work.containment_here import containment_here
 from ..work.messages import StartDelay
@@ -36,8 +36,9 @@ from .explain.contention import options, other_kinds, reduced
 from .explain.why import Circumstances, explain_job
 from .leaving import Leaving
 from .messages import (
-    AllowAbsence,
-    CancelJob,
+    AcceptJobs,
+    AnnounceRestart,
+    ChangeQuota,
     ChangeSetting,
     ClusterHealthReport,
     ClusterSummary,
@@ -47,8 +48,7 @@ from .messages import (
     LeaveStep,
     ListHosts,
     ListJobs,
-    SetQuota,
-    SubmitJobs,
+    RequestCancel,
     Why,
 )
 from .planned_restart import PlannedRestart
@@ -116,7 +116,7 @@ class ClusterManager(Server):
     def _applied(self, message: Applied) -> None:
         self._ledger.applied(message)
 
-    def _on_snapshot(self, snapshot: Snapshot) -> None:
+    def _on_snapshot(self, snapshot: LedgerSnapshot) -> None:
         for key, value in snapshot.settings.items():
             self._tell_setting(key, value)  # those started before us that do not follow the ledger
         # What ended between two snapshots was not told: those who wait read it from the ledger.
@@ -165,8 +165,8 @@ class ClusterManager(Server):
 
     # -- accepting jobs
 
-    @handles(SubmitJobs)
-    async def _submit(self, request: SubmitJobs) -> list[dict[str, Any]]:
+    @handles(AcceptJobs)
+    async def _submit(self, request: AcceptJobs) -> list[dict[str, Any]]:
         for job in request.jobs:
             check_exec(job.get("command") or (), job.get("env") or {})
         waiting = self._ledger.job_counts.get(JobState.QUEUED, 0)
@@ -245,8 +245,8 @@ class ClusterManager(Server):
     def _all_know(self, version: int) -> bool:
         return all(member.get("ledger_version", 1) >= version for member in self._ledger.members.values())
 
-    @handles(AllowAbsence)
-    async def _allow_absence(self, _request: AllowAbsence) -> int:
+    @handles(AnnounceRestart)
+    async def _allow_absence(self, _request: AnnounceRestart) -> int:
         return await self._planned_restart.allow()
 
     # -- answering
@@ -299,8 +299,8 @@ class ClusterManager(Server):
         answer: dict[str, Any] = await self.call("consensus", Query("jobs", args))
         return answer
 
-    @handles(CancelJob)
-    async def _cancel(self, request: CancelJob) -> dict[str, Any]:
+    @handles(RequestCancel)
+    async def _cancel(self, request: RequestCancel) -> dict[str, Any]:
         record = await self._record(request.job_id)
         if not JobState(record["state"]).final:
             await self._commit(commands.CancelJob(request.job_id, request.by))
@@ -571,8 +571,8 @@ class ClusterManager(Server):
     async def _leave_step(self, request: LeaveStep) -> dict[str, Any]:
         return await self._leaving.step(request)
 
-    @handles(SetQuota)
-    async def _set_quota(self, request: SetQuota) -> dict[str, Any]:
+    @handles(ChangeQuota)
+    async def _set_quota(self, request: ChangeQuota) -> dict[str, Any]:
         return await self._commit(commands.SetQuota(request.user, request.limits, request.by))
 
     def metrics(self) -> dict[str, float]:

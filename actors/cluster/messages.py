@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitJobs:
+class AcceptJobs:
     """Accept jobs, all or none. Each is a job record without state (see ledger/commands.py).
 
     Answer: list of {"job_id", "duplicate"}; given only after the ledger committed them.
@@ -24,12 +24,12 @@ class SubmitJobs:
 
 
 @dataclass(frozen=True, slots=True)
-class AllowAbsence:
+class AnnounceRestart:
     """This host is about to start anew: let everybody wait for it a minute. Answer: the entry that says so."""
 
 
 @dataclass(frozen=True, slots=True)
-class CancelJob:
+class RequestCancel:
     """Cancel a job in any state. Answer: the job record. Raises UnknownJob."""
 
     job_id: str
@@ -118,7 +118,7 @@ class ChangeSetting:
 
 
 @dataclass(frozen=True, slots=True)
-class SetQuota:
+class ChangeQuota:
     """Hold a user to ``limits`` (see ledger/tables/quotas.py), or, with ``None``, to none of one's own.
 
     Answer: {"user", "limits", "previous"}. Raises NotFound when there is none to remove, BadRequest.

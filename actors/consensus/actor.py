@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from actorgrid.actors.ledger.command import Command, read_command, refuse_if_too_new
 from actorgrid.actors.ledger.commands import CompareDigest, ExpireLock
 from actorgrid.actors.ledger.entry_codec import decode_entry, encode_entry
-from actorgrid.actors.ledger.messages import HandOver, Propose, Proposed, Query, Snapshot, Subscribe
+from actorgrid.actors.ledger.messages import HandOver, LedgerSnapshot, Propose, Proposed, Query, Subscribe
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.snapshot import FORMAT
 from actorgrid.actors.raft.messages import NO_NODE, Dropped, DroppedLater, Message
@@ -481,7 +481,7 @@ class Consensus(Server):
     # -- subscribers
 
     @handles(Subscribe)
-    def _subscribe(self, request: Subscribe, sender: str) -> Snapshot:
+    def _subscribe(self, request: Subscribe, sender: str) -> LedgerSnapshot:
         live = self._replica.ledger.live(request.jobs)
         index = self._subscribers.subscribed(sender, live.index, request.jobs)
         return replace(live, index=index, leader=self._leader_host(), leads=self._leading, absent=self._absent)

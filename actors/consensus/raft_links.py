@@ -12,7 +12,7 @@ from actorgrid.actors.ledger.commands import FoundCluster
 from actorgrid.actors.raft.codec import MessageEncoder, decode_message
 from actorgrid.actors.raft.messages import Message
 from actorgrid.errors import FrameTooLarge, MailboxFull, MalformedMessage
-from actorgrid.transports.peer.calls import Loop, OnCast, OnStream
+from actorgrid.transports.peer.calls import NetLoop, OnCast, OnStream
 from actorgrid.transports.peer.frames import PAYLOAD_BYTES_MAX
 from actorgrid.transports.peer.hosts import PeerHosts
 from actorgrid.transports.peer.link import Admit
@@ -32,7 +32,9 @@ Members = Mapping[str, Mapping[str, Any]]
 class MakeNet(Protocol):
     """Makes the net of this host, over sockets or in memory."""
 
-    def __call__(self, loop: Loop, resolve: Resolve, admit: Admit, on_cast: OnCast, on_stream: OnStream) -> PeerHosts:
+    def __call__(
+        self, loop: NetLoop, resolve: Resolve, admit: Admit, on_cast: OnCast, on_stream: OnStream
+    ) -> PeerHosts:
         """The net; it listens when this returns."""
 
 
@@ -61,7 +63,7 @@ class RaftLinks:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: NetLoop,
         plan: VoterPlan,
         members: Callable[[], Members],
         removed: Callable[[], Members],

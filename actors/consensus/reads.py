@@ -11,7 +11,7 @@ import heapq
 import os
 from collections.abc import Callable
 
-from actorgrid.actors.raft.messages import Accepted, Dropped
+from actorgrid.actors.raft.messages import Dropped, ProposalAccepted
 from actorgrid.errors import ActorGridError, MailboxFull
 from actorgrid.supervisors.runtime import Waiter
 
@@ -21,7 +21,7 @@ READS_MAX = 4_096
 class LinearizableReads:
     """*ask* hands a context to the core; *applied* gives the last index that is applied here."""
 
-    def __init__(self, ask: Callable[[bytes], Accepted | Dropped], applied: Callable[[], int]) -> None:
+    def __init__(self, ask: Callable[[bytes], ProposalAccepted | Dropped], applied: Callable[[], int]) -> None:
         self._ask = ask
         self._applied = applied
         self._gathered: list[Waiter] = []

@@ -18,16 +18,16 @@ from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.core import RaftCore
 from actorgrid.actors.raft.messages import (
     NO_NODE,
-    Accepted,
     ConfChange,
     ConfState,
     Dropped,
     DroppedLater,
     Message,
+    ProposalAccepted,
     RaftConfig,
+    RaftSnapshot,
     Ready,
     Role,
-    Snapshot,
 )
 from actorgrid.actors.raft.status import Status
 from actorgrid.actors.raft.storage.disk import RaftStorage
@@ -179,7 +179,7 @@ class Replica:
         self._core.tick()
         self.pump()
 
-    def propose(self, payload: bytes, context: bytes = b"") -> Accepted | Dropped:
+    def propose(self, payload: bytes, context: bytes = b"") -> ProposalAccepted | Dropped:
         """Add a command to the log; ``pump`` sets it going, so that several go together."""
         return self._core.propose(payload, context)
 
@@ -223,11 +223,11 @@ class Replica:
         """*node* is to act on what was applied last: it is told before other learners."""
         self._core.hurry(node, self.ledger.index)
 
-    def change_members(self, changes: tuple[ConfChange, ...]) -> Accepted | Dropped:
+    def change_members(self, changes: tuple[ConfChange, ...]) -> ProposalAccepted | Dropped:
         """Propose other voters or learners; ``pump`` sets it going."""
         return self._core.propose_conf_change(changes)
 
-    def hand_over(self, node: int) -> Accepted | Dropped:
+    def hand_over(self, node: int) -> ProposalAccepted | Dropped:
         """Have another voter lead in this one's place; ``pump`` sets it going."""
         return self._core.transfer_leader(node)
 
@@ -235,7 +235,7 @@ class Replica:
         """What the core knows, for people and for the policy of who votes."""
         return self._core.status()
 
-    def read_index(self, context: bytes) -> Accepted | Dropped:
+    def read_index(self, context: bytes) -> ProposalAccepted | Dropped:
         """Ask from which index on a read is linearizable (Ongaro's dissertation, 6.4); ``pump`` sets it going."""
         return self._core.read_index(context)
 
@@ -368,9 +368,9 @@ class Replica:
     def keep_snapshot(self, index: int, members: ConfState, data: bytes) -> None:
         """Store it, and let the log behind the one before go."""
         if self.failure is None and index > self.snapshot_index:
-            self._writer.keep_snapshot(Snapshot(index, 0, members, data))
+            self._writer.keep_snapshot(RaftSnapshot(index, 0, members, data))
 
-    def _fits(self, snapshot: Snapshot) -> bool:
+    def _fits(self, snapshot: RaftSnapshot) -> bool:
         """Whether a leader's bytes are a state, before they are stored: else every start would fail on them.
 
         Raises LedgerTooNew for those of a later version.

@@ -13,7 +13,7 @@ from actorgrid.supervisors.server import Server, handles
 
 from ..files.identity import read_token
 from ..ledger.client import LedgerClient
-from ..ledger.messages import Applied, Snapshot
+from ..ledger.messages import Applied, LedgerSnapshot
 from ..replication.messages import ReadPrefix, StateChanged, UnwatchPrefix, WatchPrefix
 from ..work.credentials import read_key
 from .blobs import BlobStore
@@ -178,7 +178,7 @@ class Gateway(Server):
         if self._bridge is not None:
             self._bridge.tell(message)
 
-    def _on_snapshot(self, snapshot: Snapshot) -> None:
+    def _on_snapshot(self, snapshot: LedgerSnapshot) -> None:
         if self._bridge is not None:
             self._bridge.tell(Resynced(snapshot.index))
 

@@ -23,7 +23,7 @@ Plain = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class WaitTerms:
     """What was asked for; see ``lock_answers.LockRequest``. ``number`` 0: the client does not number its requests."""
 
     name: str
@@ -37,14 +37,14 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class CommitRequest:
     """Have this committed, and give the answer to ``answered``."""
 
     command: AcquireLock | RenewLock
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class CommitLeave:
     """Have this committed, and give the answer to ``left``."""
 
     command: ReleaseLock
@@ -65,7 +65,7 @@ class Until:
     at_s: float
 
 
-Step = Ask | Leave | Tell | Until
+Step = CommitRequest | CommitLeave | Tell | Until
 
 
 class LockWait:
@@ -75,7 +75,7 @@ class LockWait:
     taken back but by its lease.
     """
 
-    def __init__(self, terms: Terms, id: str | None, now_s: float) -> None:
+    def __init__(self, terms: WaitTerms, id: str | None, now_s: float) -> None:
         self._terms = terms
         self._request: list[Any] | Absent = ABSENT if id is None else [terms.number, id]
         self._ends_s = now_s + terms.wait_s
@@ -133,7 +133,7 @@ class LockWait:
         if self._answer["held"]:
             return Tell(self._answer, self._asked_s)
         if self._unsure or (not self._over and now_s >= self._asked_s + self._renew_every_s):
-            return Ask(RenewLock(terms.name, terms.owner, at=at, request=self._request))
+            return CommitRequest(RenewLock(terms.name, terms.owner, at=at, request=self._request))
         if not self._over and now_s < self._ends_s:
             return Until(min(self._ends_s, self._asked_s + self._renew_every_s))
         if terms.stay and (self._over or not terms.wait_s):
@@ -147,10 +147,10 @@ class LockWait:
             )
         self._over = True
         if terms.stay:
-            return Ask(RenewLock(terms.name, terms.owner, at=at, request=self._request))
+            return CommitRequest(RenewLock(terms.name, terms.owner, at=at, request=self._request))
         # Not under the request alone: at the last moment it may have been granted, and then it is told.
         seen = self._answer["renewals"]
-        return Leave(ReleaseLock(terms.name, terms.owner, at=at, renewals=seen, request=self._request))
+        return CommitLeave(ReleaseLock(terms.name, terms.owner, at=at, renewals=seen, request=self._request))
 
     def left(self, answer: Plain) -> None:
         """What the ledger says to leaving the line; who was not in it any more may hold the lock by now."""

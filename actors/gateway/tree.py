@@ -37,7 +37,7 @@ _CAN_ANSWER = ("up", "stopping")
 
 
 @dataclass(slots=True)
-class Node:
+class TreeChild:
     """One child as its supervisor knows it, with its own word where it was asked and answered.
 
     ``inspect`` and ``error`` are both None when it was not asked. ``left_out`` counts children beyond the bound.
@@ -56,9 +56,9 @@ class Node:
     inspect: dict[str, Any] | None = None
     error: ActorGridError | None = None
     left_out: int = 0
-    children: list[Node] = field(default_factory=list)
+    children: list[TreeChild] = field(default_factory=list)
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[TreeChild]:
         """This node and all below it, parents first."""
         waiting = [self]
         while waiting:
@@ -97,7 +97,7 @@ class TreeWalk:
     """One look at the tree, from the loop's thread. *everyone*: ask each server, not only the supervisors."""
 
     def __init__(self, bridge: Bridge, everyone: bool) -> None:
-        self.root = Node(ROOT, type="supervisor", ref=Ref("", ROOT))
+        self.root = TreeChild(ROOT, type="supervisor", ref=Ref("", ROOT))
         self.truncated = False
         self._bridge = bridge
         self._everyone = everyone
@@ -106,7 +106,7 @@ class TreeWalk:
         self._turn = asyncio.Semaphore(ASKED_AT_ONCE)
         self._until_s = 0.0
 
-    async def run(self) -> Node:
+    async def run(self) -> TreeChild:
         """The root, with all below it; never raises because of a server that does not answer."""
         self._until_s = asyncio.get_running_loop().time() + WALK_S
         await self._look(self.root, ROOT)
@@ -118,7 +118,7 @@ class TreeWalk:
             self.root.state = "down"
         return self.root
 
-    async def _look(self, node: Node, to: str | Ref) -> None:
+    async def _look(self, node: TreeChild, to: str | Ref) -> None:
         supervises = node.type == "supervisor"
         if self._asked < ASKED_MAX and (self._everyone or to == ROOT):
             self._asked += 1
@@ -129,13 +129,13 @@ class TreeWalk:
         elif supervises:
             await self._descend(node, to)
 
-    async def _hear(self, node: Node, to: str | Ref) -> None:
+    async def _hear(self, node: TreeChild, to: str | Ref) -> None:
         try:
             node.inspect = plain(await self._ask(to, Inspect()))
         except ActorGridError as error:
             node.error = error
 
-    async def _descend(self, node: Node, to: str | Ref) -> None:
+    async def _descend(self, node: TreeChild, to: str | Ref) -> None:
         try:
             rows = await self._ask(to, WhichChildren())
         except ActorGridError as error:
@@ -167,8 +167,8 @@ class TreeWalk:
             return await self._bridge.call(to, request, min(ANSWER_S, left_s))
 
 
-def _child(row: dict[str, Any]) -> Node:
-    return Node(
+def _child(row: dict[str, Any]) -> TreeChild:
+    return TreeChild(
         name=row["name"],
         type=row["type"],
         kind=row["kind"],
@@ -181,7 +181,7 @@ def _child(row: dict[str, Any]) -> Node:
     )
 
 
-async def find(bridge: Bridge, name: str) -> Node:
+async def find(bridge: Bridge, name: str) -> TreeChild:
     """The one server that *name* means: a child's id, an address, or a name that a server registered for itself.
 
     Raises NotFound with the nearest names that are there, and BadRequest when several children have that id.
@@ -204,7 +204,7 @@ async def find(bridge: Bridge, name: str) -> Node:
         raise _unknown(name, [node.name for node in nodes]) from None
     address = str(told["address"])
     known = next((node for node in nodes if node.ref is not None and node.ref.address == address), None)
-    return known or Node(str(told["name"]), kind=str(told["kind"]), pid=told["pid"], ref=Ref(address, name))
+    return known or TreeChild(str(told["name"]), kind=str(told["kind"]), pid=told["pid"], ref=Ref(address, name))
 
 
 def _unknown(name: str, known: list[str]) -> NotFound:
@@ -219,7 +219,7 @@ def _unknown(name: str, known: list[str]) -> NotFound:
     )
 
 
-def note_starts(nodes: list[Node]) -> None:
+def note_starts(nodes: list[TreeChild]) -> None:
     """Fill in when each process was started, from the kernel. Blocks: call it from a thread pool."""
     for node in nodes:
         if node.pid is not None:

@@ -30,7 +30,7 @@ from actorgrid.supervisors.server import Server, handles
 
 from ..ledger.client import LedgerClient
 from ..ledger.exec_limits import check_exec
-from ..ledger.messages import Applied, Snapshot
+from ..ledger.messages import Applied, LedgerSnapshot
 from ..ledger.tables.quotas import shortage
 from .capacity import host_cpu_milli, host_memory_mib
 from .core import CoordinatorCore
@@ -227,7 +227,7 @@ class GPUCoordinator(Server):
     def _applied(self, message: Applied) -> None:
         self._ledger.applied(message)
 
-    def _on_snapshot(self, _snapshot: Snapshot) -> None:
+    def _on_snapshot(self, _snapshot: LedgerSnapshot) -> None:
         if not self._ledger.leads:
             self._leave_to_leader()
         self._core.set_absent(frozenset(self._ledger.absent))

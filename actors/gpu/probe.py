@@ -32,7 +32,7 @@ _REAP_INTERVAL_S = 0.05
 _PR_SET_PDEATHSIG = 1
 
 
-class Timer(Protocol):
+class ProbeTimer(Protocol):
     """A pending callback."""
 
     def cancel(self) -> None:
@@ -42,7 +42,7 @@ class Timer(Protocol):
 class Surroundings(Protocol):
     """The part of a server's runtime that a probe needs."""
 
-    def after(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+    def after(self, delay_s: float, callback: Callable[[], None]) -> ProbeTimer:
         """Call back once."""
 
     def watch(
@@ -82,7 +82,7 @@ class DeviceProbe:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._buffer = bytearray()
-        self._deadline: Timer | None = None
+        self._deadline: ProbeTimer | None = None
         self._backoff_s = BACKOFF_S
         self._reported = False
         self._stopped = False

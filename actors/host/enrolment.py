@@ -37,8 +37,8 @@ from ..security.host_material import (
     load_material,
     store_material,
 )
-from ..security.join_client import Member, join, read_member
-from ..security.join_messages import Capabilities, Welcome
+from ..security.join_client import MemberAddress, join, read_member
+from ..security.join_messages import Capabilities, JoinWelcome
 from ..security.keys import ensure_wrap_key, load_authority, new_private_key, store_authority
 from ..security.trust_bundle import first_bundle
 from .raft_net import RaftNet
@@ -115,7 +115,7 @@ def listens(address: str, base_port: int) -> dict[str, str]:
         "join": base_port + JOIN_OFFSET,
         "https": https_port(address, base_port),
     }
-    return {service: str(Member(address, port)) for service, port in ports.items()}
+    return {service: str(MemberAddress(address, port)) for service, port in ports.items()}
 
 
 def enrol(
@@ -281,8 +281,8 @@ def _join_again(
 
 
 def _visit(
-    paths: HostPaths, settings: Settings, token: JoinToken, member: Member, say: Callable[[str], None]
-) -> tuple[Welcome, str, HostMaterial]:
+    paths: HostPaths, settings: Settings, token: JoinToken, member: MemberAddress, say: Callable[[str], None]
+) -> tuple[JoinWelcome, str, HostMaterial]:
     """Go to a member and be let in; gives its welcome, and the address of this host."""
     host_id, key = ensure_host_id(paths), ensure_host_key(paths.security_dir)
     addresses: list[str] = []
@@ -303,7 +303,7 @@ def _visit(
     return welcome, addresses[0], HostMaterial(key, welcome.certificate, welcome.bundle)
 
 
-def _seeds(welcome: Welcome) -> dict[str, dict[str, Any]]:
+def _seeds(welcome: JoinWelcome) -> dict[str, dict[str, Any]]:
     return {
         voter.host_id: {
             "node": voter.node,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import actorgrid
 from actorgrid.errors import NotSupported
-from actorgrid.transports.peer.calls import IncomingCall, Loop, OnCast, OnStream
+from actorgrid.transports.peer.calls import IncomingCall, NetLoop, OnCast, OnStream
 from actorgrid.transports.peer.hosts import PeerHosts
 from actorgrid.transports.peer.link import Admit
 from actorgrid.transports.peer.net import PeerNet, Resolve
@@ -23,7 +23,7 @@ class RaftNet:
     address: str
     port: int
 
-    def __call__(self, loop: Loop, resolve: Resolve, admit: Admit, on_cast: OnCast, on_stream: OnStream) -> PeerNet:
+    def __call__(self, loop: NetLoop, resolve: Resolve, admit: Admit, on_cast: OnCast, on_stream: OnStream) -> PeerNet:
         """See ``raft_links.MakeNet``. Raises PortInUse, and as ``peer_identity``."""
         return PeerNet(
             loop,

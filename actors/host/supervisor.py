@@ -10,7 +10,7 @@ from actorgrid.supervisors.envelope import GetStatus
 from actorgrid.supervisors.server import handles
 from actorgrid.supervisors.supervisor import Supervisor
 
-from ..cluster.messages import AllowAbsence
+from ..cluster.messages import AnnounceRestart
 from ..ledger.messages import HandOver
 from .messages import HostAddress, HostRestarts, HostStopped, RestartHost, StopHost
 
@@ -60,7 +60,7 @@ class HostSupervisor(Supervisor):
             raise WrongState("this host is stopping", asked="to restart it", hint="start it again with actorgrid up")
         absence_index = 0
         try:
-            absence_index = await self.call("cluster_manager", AllowAbsence(), ALLOW_S)
+            absence_index = await self.call("cluster_manager", AnnounceRestart(), ALLOW_S)
         except ActorGridError as error:
             self.log.warning("the restart has to be as short as any other absence: %s", error)
         self.cast("main", HostRestarts(request.by, absence_index))

@@ -22,7 +22,7 @@ from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
 
 from .command import UNSTAMPED, Command
-from .messages import Applied, JobsWanted, Propose, Proposed, Query, Snapshot, Subscribe
+from .messages import Applied, JobsWanted, LedgerSnapshot, Propose, Proposed, Query, Subscribe
 from .tables.job_table import JobTable
 from .tables.jobs import BEGUN, QUEUED
 
@@ -50,7 +50,7 @@ class LedgerClient:
     def __init__(
         self,
         server: Server,
-        on_snapshot: Callable[[Snapshot], None] | None = None,
+        on_snapshot: Callable[[LedgerSnapshot], None] | None = None,
         on_applied: Callable[[Applied], None] | None = None,
         jobs: JobsWanted = "all",
     ) -> None:
@@ -249,7 +249,7 @@ class LedgerClient:
         backoff_s = BACKOFF_FIRST_S
         while True:
             try:
-                snapshot: Snapshot = await self.ask(Subscribe(self._wanted), TRY_TIMEOUT_S)
+                snapshot: LedgerSnapshot = await self.ask(Subscribe(self._wanted), TRY_TIMEOUT_S)
                 break
             except ActorGridError as error:
                 self._server.log.debug("subscribing again: %s", error)

@@ -73,13 +73,13 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Start (or start again) to be told of changes. Answer: :class:`Snapshot`; then Applied casts."""
+    """Start (or start again) to be told of changes. Answer: :class:`LedgerSnapshot`; then Applied casts."""
 
     jobs: JobsWanted = "all"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class LedgerSnapshot:
     """Everything live at ``index``: the jobs that were asked for, allocations, hosts, settings, locks, quotas, members,
     join tokens, API keys, and of their trust.
 

@@ -42,7 +42,7 @@ from .commands import (
 from .digest import DigestMarks, StateDigest
 from .entry import Entry, applies, verbs_of
 from .field_checks import ABSENT
-from .messages import JobsWanted, Snapshot
+from .messages import JobsWanted, LedgerSnapshot
 from .outcome import Change, Event, Outcome
 from .records import (
     MAX_ISOLATION_S,
@@ -327,9 +327,9 @@ class Ledger:
             raise _no_state(data, f"it is of entry {ledger.index}, sent as of {index}")
         return ledger
 
-    def live(self, jobs: JobsWanted = "all") -> Snapshot:
+    def live(self, jobs: JobsWanted = "all") -> LedgerSnapshot:
         """What a subscriber starts from, who has to know these *jobs*."""
-        return Snapshot(
+        return LedgerSnapshot(
             index=self.index,
             term=self.term,
             epoch=self.epoch,

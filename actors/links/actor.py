@@ -11,13 +11,13 @@ import actorgrid
 from actorgrid.errors import ActorGridError, HostUnreachable, NotFound, NotLeader, NotSupported
 from actorgrid.supervisors.runtime import Runtime, Waiter
 from actorgrid.supervisors.server import Server, handles
-from actorgrid.transports.peer.calls import Answer, IncomingCall, Stream
+from actorgrid.transports.peer.calls import IncomingCall, PendingAnswer, Stream
 from actorgrid.transports.peer.limits import PeerLimits
 from actorgrid.transports.peer.net import PeerNet
 
 from ..consensus.member_links import addresses_of, refusal
 from ..ledger.client import LedgerClient
-from ..ledger.messages import Applied, Query, Snapshot
+from ..ledger.messages import Applied, LedgerSnapshot, Query
 from ..security.messages import MaterialChanged
 from ..security.peer_identity import peer_identity
 from ..work.attempt_dir import RESULT_FILE_BYTES_MAX
@@ -49,7 +49,7 @@ class _Tally:
         self.enough = Waiter()
         self._open = open_calls
 
-    def count(self, answer: Answer, host_id: str) -> None:
+    def count(self, answer: PendingAnswer, host_id: str) -> None:
         """One is done."""
         self._open -= 1
         try:
@@ -122,7 +122,7 @@ class Links(Server):
             elif kind == "allocation" and record is None:
                 self._relays.ended(identity)
 
-    def _on_snapshot(self, snapshot: Snapshot) -> None:
+    def _on_snapshot(self, snapshot: LedgerSnapshot) -> None:
         self._net.drop_refused()
         self._payloads.restart()
         for lease_id in self._relays.leases:

@@ -16,7 +16,7 @@ from typing import Any
 
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.server import Server
-from actorgrid.transports.peer.calls import Answer
+from actorgrid.transports.peer.calls import PendingAnswer
 
 from ..ledger.client import LedgerClient
 from ..ledger.commands import MeasureHost
@@ -33,7 +33,7 @@ SENT_BYTES, SENT_BYTES_MAX, IN_FLIGHT = 2**18, 32 * 2**20, 4
 ROOM_BYTES = 256 * 2**20
 CALL_S = 5.0
 
-Call = Callable[[str, str, bytes, float], Answer]
+Call = Callable[[str, str, bytes, float], PendingAnswer]
 
 
 class Measuring:
@@ -110,7 +110,7 @@ class Measuring:
             await self._call(host_id, SERVICE, nothing, CALL_S)
             trips.append(perf_counter() - began)
         began, sent = perf_counter(), 0
-        under_way: deque[Answer] = deque()
+        under_way: deque[PendingAnswer] = deque()
         while sent < SENT_BYTES_MAX and perf_counter() - began < PART_S:
             if len(under_way) == IN_FLIGHT:
                 await under_way.popleft()

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 
 from actorgrid.errors import ActorGridError, PeerGone
-from actorgrid.transports.peer.calls import Loop, Stream
+from actorgrid.transports.peer.calls import NetLoop, Stream
 
 READ_BYTES = 128 * 2**10
 
@@ -18,7 +18,7 @@ READ_BYTES = 128 * 2**10
 class Pipe:
     """See the module. *on_over* is called once, when nothing is left of it."""
 
-    def __init__(self, loop: Loop, local: socket.socket, stream: Stream, on_over: Callable[[Pipe], None]) -> None:
+    def __init__(self, loop: NetLoop, local: socket.socket, stream: Stream, on_over: Callable[[Pipe], None]) -> None:
         self._loop = loop
         self._local = local
         self._stream = stream

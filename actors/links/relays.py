@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from actorgrid.errors import Overloaded, PeerGone, StartFailed, UnknownAllocation
-from actorgrid.transports.peer.calls import Loop, Stream
+from actorgrid.transports.peer.calls import NetLoop, Stream
 
 from .pieces import pack
 from .pipe import Pipe
@@ -30,7 +30,7 @@ OpenStream = Callable[[str, str, bytes], Stream]
 class Relays:
     """*open_stream*: (host, target, head). Sockets lie in *folder*, which is ours alone."""
 
-    def __init__(self, loop: Loop, folder: Path, open_stream: OpenStream) -> None:
+    def __init__(self, loop: NetLoop, folder: Path, open_stream: OpenStream) -> None:
         self._loop = loop
         self._folder = folder
         self._open_stream = open_stream

@@ -25,7 +25,7 @@ from .messages import (
     HardState,
     Message,
     MessageKind,
-    Snapshot,
+    RaftSnapshot,
     SnapshotChunk,
     Transition,
 )
@@ -90,13 +90,13 @@ def decode_conf_state(data: bytes) -> ConfState:
     return _decoded("members", data, _conf_state)
 
 
-def encode_snapshot(snapshot: Snapshot) -> bytes:
+def encode_snapshot(snapshot: RaftSnapshot) -> bytes:
     """The bytes of *snapshot*."""
     members = _conf_state_tree(snapshot.conf_state)
     return _pack((FORMAT, snapshot.index, snapshot.term, members, snapshot.data))
 
 
-def decode_snapshot(data: bytes) -> Snapshot:
+def decode_snapshot(data: bytes) -> RaftSnapshot:
     """The snapshot in *data*. Raises MalformedMessage."""
     return _decoded("snapshot", data, _snapshot)
 
@@ -280,9 +280,9 @@ def _conf_state(tree: object) -> ConfState:
     return state
 
 
-def _snapshot(tree: Tree) -> Snapshot:
+def _snapshot(tree: Tree) -> RaftSnapshot:
     index, term, members, data = _fields(tree, 4)
-    return Snapshot(_number(index), _number(term), _conf_state(members), _bytes(data))
+    return RaftSnapshot(_number(index), _number(term), _conf_state(members), _bytes(data))
 
 
 def _chunk(tree: object) -> SnapshotChunk:

@@ -27,7 +27,6 @@ from .leadership import Leadership
 from .log import RaftLog
 from .messages import (
     NO_NODE,
-    Accepted,
     ConfChange,
     ConfState,
     Dropped,
@@ -37,12 +36,13 @@ from .messages import (
     HardState,
     Message,
     MessageKind,
+    ProposalAccepted,
     RaftConfig,
+    RaftSnapshot,
     ReadState,
     Ready,
     Rng,
     Role,
-    Snapshot,
     SoftState,
     Transition,
 )
@@ -359,7 +359,7 @@ class RaftCore:
 
     # Requests
 
-    def propose(self, data: bytes, context: bytes = b"") -> Accepted | Dropped:
+    def propose(self, data: bytes, context: bytes = b"") -> ProposalAccepted | Dropped:
         """Add a command to the log; a follower sends it to the leader.
 
         What is sent may be lost with the message or the leader, and then nobody can say whether it was committed. If
@@ -369,7 +369,7 @@ class RaftCore:
 
     def propose_conf_change(
         self, changes: Sequence[ConfChange], transition: Transition = "auto", context: bytes = b""
-    ) -> Accepted | Dropped:
+    ) -> ProposalAccepted | Dropped:
         """Change the members; no changes leave a joint configuration.
 
         ``auto``: one change takes effect by itself, several go through a joint configuration that the leader leaves
@@ -377,7 +377,7 @@ class RaftCore:
         """
         return self._propose("conf_change", encode_conf_change(changes, transition), context)
 
-    def _propose(self, kind: EntryKind, data: bytes, context: bytes) -> Accepted | Dropped:
+    def _propose(self, kind: EntryKind, data: bytes, context: bytes) -> ProposalAccepted | Dropped:
         if self._leadership is not None:
             return self._leadership.propose(kind, data)
         if self._leader == NO_NODE:
@@ -401,7 +401,7 @@ class RaftCore:
         if refusal is not None:
             self._messages.append(refusal)
 
-    def read_index(self, ctx: bytes) -> Accepted | Dropped:
+    def read_index(self, ctx: bytes) -> ProposalAccepted | Dropped:
         """Ask for the index from which on a read is linearizable: a ReadState with *ctx* in some later Ready.
 
         A follower asks its leader. When no answer can come any more, a Ready says that *ctx* is dropped, at the latest
@@ -410,7 +410,7 @@ class RaftCore:
         if self._leadership is not None:
             reason = self._leadership.read(self._node, ctx)
             self._release_reads()
-            return Dropped(reason) if reason else Accepted()
+            return Dropped(reason) if reason else ProposalAccepted()
         if self._leader == NO_NODE:
             return Dropped("no_leader")
         return self._forwarding.read(self._leader, self._term, ctx)
@@ -433,7 +433,7 @@ class RaftCore:
             else:
                 self._send("read_index_reply", read.node, index=read.index, context=read.context)
 
-    def transfer_leader(self, to: int) -> Accepted | Dropped:
+    def transfer_leader(self, to: int) -> ProposalAccepted | Dropped:
         """Hand over to the voter *to*; given up after ``election_ticks``. Proposals are dropped meanwhile.
 
         To ask again, also for another voter, gives the one that is under way no more time.
@@ -441,7 +441,7 @@ class RaftCore:
         if self._leadership is None:
             return Dropped("not_leader")
         reason = None if to == self._node else self._leadership.transfer(to)
-        return Dropped(reason) if reason else Accepted()
+        return Dropped(reason) if reason else ProposalAccepted()
 
     def report_unreachable(self, peer: int) -> None:
         """Messages to *peer* may have been lost: the leader asks it what it has before it sends on."""
@@ -513,7 +513,7 @@ class RaftCore:
         self._under_way = ready
         return ready
 
-    def members_of(self, snapshot: Snapshot) -> Configuration:
+    def members_of(self, snapshot: RaftSnapshot) -> Configuration:
         """Who the members are once *snapshot* is restored."""
         return Configuration.of(snapshot.conf_state)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from .log import RaftLog
-from .messages import Message, RaftConfig, Snapshot
-from .snapshots import Incoming
+from .messages import Message, RaftConfig, RaftSnapshot
+from .snapshots import IncomingSnapshot
 
 
 class Follower:
@@ -24,7 +24,7 @@ class Follower:
         self._refused = refused
         self._unfit: tuple[int, ...] | None = None  # the snapshot refused last, and by whom in which term it was sent
         self._log = log
-        self._incoming = Incoming(config)
+        self._incoming = IncomingSnapshot(config)
 
     def append(self, message: Message) -> Message:
         """Add entries where the logs agree, or say where they may."""
@@ -101,7 +101,7 @@ class Follower:
         """Whether a snapshot of *index* holds more than is committed here: never go back behind that."""
         return index > self._log.commit
 
-    def _restore(self, snapshot: Snapshot) -> None:
+    def _restore(self, snapshot: RaftSnapshot) -> None:
         self._log.restore(snapshot)
 
     def _acknowledge(self, message: Message, index: int) -> Message:

@@ -14,13 +14,13 @@ from typing import get_args
 
 from .messages import (
     NO_NODE,
-    Accepted,
     Dropped,
     DroppedLater,
     DroppedReason,
     Entry,
     EntryKind,
     Message,
+    ProposalAccepted,
     RaftConfig,
     ReadState,
 )
@@ -42,20 +42,20 @@ class Forwarding:
         self._late: dict[bytes, int] = {}  # by context: whom; oldest first
         self.dropped: list[DroppedLater] = []
 
-    def propose(self, leader: int, term: int, kind: EntryKind, data: bytes, context: bytes) -> Accepted:
+    def propose(self, leader: int, term: int, kind: EntryKind, data: bytes, context: bytes) -> ProposalAccepted:
         """Send a proposal to *leader*."""
         entries = (Entry(0, 0, kind, data),)
         self._send(Message("propose", leader, self._config.node, term, entries=entries, context=context))
-        return Accepted(forwarded=True)
+        return ProposalAccepted(forwarded=True)
 
-    def read(self, leader: int, term: int, context: bytes) -> Accepted | Dropped:
+    def read(self, leader: int, term: int, context: bytes) -> ProposalAccepted | Dropped:
         """Ask *leader* for a read."""
         if len(self._asked) >= self._config.reads_max:
             return Dropped("too_many_reads")
         self._asked.pop(context, None)  # asked anew, it is the youngest
         self._asked[context] = leader, self._ticks
         self._send(Message("read_index", leader, self._config.node, term, context=context, force=True))
-        return Accepted(forwarded=True)
+        return ProposalAccepted(forwarded=True)
 
     def refusal(self, request: Message, reason: DroppedReason, term: int) -> Message | None:
         """What tells the sender of *request* that it is dropped; None for one who would not understand it."""

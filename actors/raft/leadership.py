@@ -21,20 +21,20 @@ from .configuration import Configuration, InvalidConfChange
 from .log import RaftLog
 from .messages import (
     NO_NODE,
-    Accepted,
     ConfState,
     Dropped,
     DroppedReason,
     Entry,
     EntryKind,
     Message,
+    ProposalAccepted,
     RaftConfig,
-    Snapshot,
+    RaftSnapshot,
 )
 from .progress import PeerStatus, Progress
 from .quorum import EVERYTHING
-from .reads import Read, Reads
-from .snapshots import Outgoing
+from .reads import PendingRead, Reads
+from .snapshots import OutgoingSnapshot
 from .storage.memory import Compacted, Unavailable
 from .turns import Turns
 
@@ -77,7 +77,7 @@ class Leadership:
         self._reads_due = False
         self._heartbeat_elapsed = self._heartbeats = 0
         self._slice: tuple[int, int, tuple[Entry, ...], int] = (0, 0, (), 0)
-        self._checksum: tuple[Snapshot, int] | None = None
+        self._checksum: tuple[RaftSnapshot, int] | None = None
         # The first entry of a term commits what earlier terms left, and with it makes reads possible. The first of
         # all says who the members are: nobody who joins later could know whom the changes in the log begin from.
         if log.last_index:
@@ -95,10 +95,10 @@ class Leadership:
 
     # Proposals
 
-    def propose(self, kind: EntryKind, data: bytes) -> Accepted | Dropped:
+    def propose(self, kind: EntryKind, data: bytes) -> ProposalAccepted | Dropped:
         """Append it, or say why not."""
         reason = self.refusal(kind, data)
-        return Dropped(reason) if reason else Accepted(self.append(kind, data), self.term)
+        return Dropped(reason) if reason else ProposalAccepted(self.append(kind, data), self.term)
 
     def refusal(self, kind: EntryKind, data: bytes) -> DroppedReason | None:
         """Why this cannot be proposed now. An entry alone may be larger than the bound."""
@@ -211,7 +211,7 @@ class Leadership:
         """Whether this leader knows the commit index: from its first commit on."""
         return self.established
 
-    def confirmed_reads(self) -> list[Read]:
+    def confirmed_reads(self) -> list[PendingRead]:
         """The reads that a quorum's answers have confirmed since the last call."""
         if not self.reads.waiting:
             return []
@@ -401,16 +401,16 @@ class Leadership:
         assert snapshot.index >= self._log.first_index - 1, "the log is compacted only behind a snapshot that is there"
         if self._checksum is None or self._checksum[0] is not snapshot:
             self._checksum = (snapshot, zlib.crc32(snapshot.data))
-        progress.become_snapshot(Outgoing(self._config, snapshot, self._checksum[1]))
+        progress.become_snapshot(OutgoingSnapshot(self._config, snapshot, self._checksum[1]))
 
-    def _snapshot(self) -> Snapshot | None:
+    def _snapshot(self) -> RaftSnapshot | None:
         try:
             snapshot = self._log.snapshot()
         except Unavailable:
             return None
         return snapshot if snapshot.index else None
 
-    def _send_chunks(self, node: int, outgoing: Outgoing) -> bool:
+    def _send_chunks(self, node: int, outgoing: OutgoingSnapshot) -> bool:
         any_sent = False
         for chunk in outgoing.due():
             self._send(Message("snapshot", node, self._node, self.term, chunk=chunk, sequence=self._number()))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from actorgrid.errors import LogCorrupted
 
-from .messages import Entry, Snapshot
+from .messages import Entry, RaftSnapshot
 from .storage.memory import Compacted, Storage, Unavailable
 
 SCAN_BYTES = 2**20
@@ -27,7 +27,7 @@ class RaftLog:
     def __init__(self, storage: Storage, commit: int, applied: int) -> None:
         self._storage = storage
         self._unstable: list[Entry] = []
-        self.restoring: Snapshot | None = None  # a snapshot not yet durable; it stands for all of storage
+        self.restoring: RaftSnapshot | None = None  # a snapshot not yet durable; it stands for all of storage
         self.last_index = storage.last_index()
         self.last_term = storage.term(self.last_index)
         self._offset = self.last_index + 1  # the index of _unstable[0]
@@ -205,7 +205,7 @@ class RaftLog:
         position = index - self._offset
         return 0 <= position < len(self._unstable) and self._unstable[position].term == term
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: RaftSnapshot) -> None:
         """Put *snapshot* in place of everything."""
         assert snapshot.index > self.commit, f"snapshot {snapshot.index} is behind the commit index {self.commit}"
         self.restoring = snapshot
@@ -214,7 +214,7 @@ class RaftLog:
         self.last_index, self.last_term = snapshot.index, snapshot.term
         self.commit = snapshot.index
 
-    def restored(self, snapshot: Snapshot) -> None:
+    def restored(self, snapshot: RaftSnapshot) -> None:
         """Storage and state machine hold *snapshot*."""
         self.applied = snapshot.index
         if self.restoring is snapshot:
@@ -236,7 +236,7 @@ class RaftLog:
         assert self.applied <= index <= self.commit, f"applied {index}: not in {self.applied} to {self.commit}"
         self.applied = index
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RaftSnapshot:
         """The newest snapshot in storage. Raises Unavailable."""
         return self._storage.snapshot()
 

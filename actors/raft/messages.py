@@ -91,7 +91,7 @@ class ConfState:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class RaftSnapshot:
     """The state machine's bytes once everything up to ``index`` is applied, and the members as of that index."""
 
     index: int
@@ -191,7 +191,7 @@ class Ready:
     hard_state: HardState | None
     soft_state: SoftState | None
     entries: tuple[Entry, ...]
-    snapshot: Snapshot | None
+    snapshot: RaftSnapshot | None
     messages: tuple[Message, ...]
     persisted_messages: tuple[Message, ...]
     committed: tuple[Entry, ...]
@@ -201,7 +201,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class ProposalAccepted:
     """Taken. ``forwarded``: it was only sent to the leader, and may be lost on the way.
 
     A proposal that was appended here is the entry of ``index`` and ``term``; one that is forwarded, and what is no
@@ -274,7 +274,7 @@ class RaftConfig:
     snapshot_chunk_bytes: int = 2**20
     snapshot_chunks_inflight: int = 4
     snapshot_bytes_max: int = 2**30
-    snapshot_check: Callable[[Snapshot], bool] | None = None
+    snapshot_check: Callable[[RaftSnapshot], bool] | None = None
 
     def __post_init__(self) -> None:
         assert self.node > NO_NODE, "node ids count from 1"

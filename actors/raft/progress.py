@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .messages import RaftConfig
-from .snapshots import Outgoing
+from .snapshots import OutgoingSnapshot
 
 ProgressState = Literal["probe", "replicate", "snapshot"]
 
@@ -67,7 +67,7 @@ class Progress:
         self.commit = 0  # the highest commit index that it said it knows
         self.acknowledged = 0  # the highest sequence number answered
         self.match_sequence = 0  # the last number given out when *match* was learned
-        self.outgoing: Outgoing | None = None
+        self.outgoing: OutgoingSnapshot | None = None
         self._inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append on the way
         self.inflight_bytes = 0
 
@@ -82,7 +82,7 @@ class Progress:
         self.state, self.next, self.paused = "replicate", self.match + 1, False
         self._forget()
 
-    def become_snapshot(self, outgoing: Outgoing) -> None:
+    def become_snapshot(self, outgoing: OutgoingSnapshot) -> None:
         """Send *outgoing*, and entries after it."""
         self._forget()
         self.state, self.outgoing, self.paused = "snapshot", outgoing, False

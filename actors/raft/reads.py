@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class PendingRead:
     """A read that *node* asked for, at the commit index of then, confirmed by answers to numbers over *sequence*."""
 
     node: int
@@ -30,7 +30,7 @@ class Reads:
     def __init__(self, reads_max: int) -> None:
         self._max = reads_max
         self._early: list[tuple[int, bytes]] = []
-        self._waiting: deque[Read] = deque()
+        self._waiting: deque[PendingRead] = deque()
 
     def __len__(self) -> int:
         return len(self._early) + len(self._waiting)
@@ -51,7 +51,7 @@ class Reads:
 
     def ask(self, node: int, context: bytes, commit: int, sequence: int) -> None:
         """Keep a read at *commit* until a quorum answers to more than *sequence*, the last number given out."""
-        self._waiting.append(Read(node, context, commit, sequence))
+        self._waiting.append(PendingRead(node, context, commit, sequence))
 
     def committed_in_term(self, commit: int, sequence: int) -> None:
         """The commit index is known: reads kept for that wait for the quorum now."""
@@ -64,7 +64,7 @@ class Reads:
         early = [context for asker, context in self._early if asker == node]
         return early + [read.context for read in self._waiting if read.node == node]
 
-    def confirmed(self, sequence: int) -> list[Read]:
+    def confirmed(self, sequence: int) -> list[PendingRead]:
         """The reads that a quorum's answers to number *sequence* release, in the order they were asked."""
         released = []
         while self._waiting and self._waiting[0].sequence < sequence:

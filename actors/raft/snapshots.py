@@ -5,10 +5,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 
-from .messages import RaftConfig, Snapshot, SnapshotChunk
+from .messages import RaftConfig, RaftSnapshot, SnapshotChunk
 
 
-class Outgoing:
+class OutgoingSnapshot:
     """A snapshot on its way to one member: at most ``snapshot_chunks_inflight`` chunks beyond what it confirmed.
 
     A chunk or its reply that is lost is sent again after ``election_ticks`` without news; a receiver that lost
@@ -26,7 +26,7 @@ class Outgoing:
         "snapshot",
     )
 
-    def __init__(self, config: RaftConfig, snapshot: Snapshot, checksum: int) -> None:
+    def __init__(self, config: RaftConfig, snapshot: RaftSnapshot, checksum: int) -> None:
         self._config = config
         self.snapshot = snapshot
         self.checksum = checksum
@@ -72,7 +72,7 @@ class Outgoing:
         return self.idle_ticks >= self._config.election_ticks
 
 
-class Incoming:
+class IncomingSnapshot:
     """Puts one snapshot together. Holds at most ``snapshot_bytes_max`` bytes; another snapshot replaces it."""
 
     __slots__ = ("_config", "_data", "_identity")
@@ -87,7 +87,7 @@ class Incoming:
         """Bytes so far."""
         return len(self._data)
 
-    def take(self, chunk: SnapshotChunk) -> Snapshot | None:
+    def take(self, chunk: SnapshotChunk) -> RaftSnapshot | None:
         """Add *chunk* where it continues what is here; the snapshot when it is whole.
 
         One that turns out not to have its checksum is dropped, and begins again at its first byte.
@@ -107,7 +107,7 @@ class Incoming:
         self.drop()
         if zlib.crc32(data) != chunk.checksum:
             return None
-        return Snapshot(chunk.index, chunk.term, chunk.conf_state, data)
+        return RaftSnapshot(chunk.index, chunk.term, chunk.conf_state, data)
 
     def drop_behind(self, commit: int) -> None:
         """Forget what was received of a snapshot that the log has caught up with by itself."""

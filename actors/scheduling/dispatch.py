@@ -14,13 +14,13 @@ from actorgrid.hotpath.capacity import GangNeeds
 from actorgrid.hotpath.records import WHOLE_GPU_MILLI, Shares
 
 from .gang_places import choose_places
-from .job import Job
+from .job import ScheduledJob
 from .job_queue import JobQueue, JobQueues, heads
 from .planner import Planner
 from .policies import SchedulingPolicy
 from .preemption import choose_victims
 from .request import Decision, Start
-from .reservation import Plan, Reservation
+from .reservation import PlannedStart, Reservation
 from .tenant_limits import TenantLimits
 
 OVERDUE_S = 1.0
@@ -48,10 +48,10 @@ class Dispatch:
         queues: JobQueues,
         tenant_limits: TenantLimits,
         clock_ns: Callable[[], int],
-        started: Callable[[Job, float], None],
+        started: Callable[[ScheduledJob, float], None],
     ) -> None:
         self.engine = engine
-        self.stuck: Job | None = None
+        self.stuck: ScheduledJob | None = None
         """The one that holds up all others, where nobody may overtake."""
         self._policy = policy
         self._planner = planner
@@ -59,8 +59,8 @@ class Dispatch:
         self._tenant_limits = tenant_limits
         self._clock_ns = clock_ns
         self._started = started
-        self._claims: dict[str, Job] = {}
-        self._savers: dict[str, Job] = {}  # by tenant: the one that has stood aside for too long
+        self._claims: dict[str, ScheduledJob] = {}
+        self._savers: dict[str, ScheduledJob] = {}  # by tenant: the one that has stood aside for too long
         self._seek = False  # a claim may be due to someone in a closed queue
         self._seek_at = math.inf
         self._hold_at = math.inf  # a claim is due a place although nobody knows when
@@ -117,7 +117,7 @@ class Dispatch:
             if job.queue is not None and tenant in (None, job.queue.tenant):
                 self._stands_aside(job, job.queue, now)
 
-    def entered(self, job: Job, now: float) -> None:
+    def entered(self, job: ScheduledJob, now: float) -> None:
         """*job* stands in its queue, or at another place of it."""
         queue = job.queue
         if queue is not None and queue.held:
@@ -131,7 +131,7 @@ class Dispatch:
         if job.queue not in self._queues.open and self._may_claim(job, now):
             self._seek = True
 
-    def left(self, job: Job) -> None:
+    def left(self, job: ScheduledJob) -> None:
         """*job* waits no longer."""
         tenant = "" if job.queue is None else job.queue.tenant
         self._queues.remove(job)
@@ -216,12 +216,12 @@ class Dispatch:
             if following is not None:
                 heapq.heappush(heap, (following.key, following))
 
-    def _more_may_claim(self, job: Job) -> bool:
+    def _more_may_claim(self, job: ScheduledJob) -> bool:
         if job.reservation is not None and job.reservation.preempting:
             return self._searches < self._policy.preemptions_max
         return self._seeking and self._ahead < self._policy.reservations_max and self._policy.reserves(job)
 
-    def _try(self, job: Job, queue: JobQueue, now: float, decisions: list[Decision]) -> bool:
+    def _try(self, job: ScheduledJob, queue: JobQueue, now: float, decisions: list[Decision]) -> bool:
         """Start *job* now if it fits and meets nobody's reservation."""
         queues, planner = self._queues, self._planner
         if queue.arguments is None:
@@ -253,7 +253,7 @@ class Dispatch:
         return False
 
     def _place_near(
-        self, job: Job, queue: JobQueue, now: float, decisions: list[Decision], closed: Collection[str]
+        self, job: ScheduledJob, queue: JobQueue, now: float, decisions: list[Decision], closed: Collection[str]
     ) -> bool:
         """Start *job* on the node that it would rather have, if there is room and nobody's reservation."""
         assert queue.arguments is not None
@@ -263,7 +263,9 @@ class Dispatch:
             return False
         return self._place(job, queue, now, decisions, within=((near, tuple(range(len(node.models)))),))
 
-    def _place_as_planned(self, job: Job, queue: JobQueue, plan: Plan, now: float, decisions: list[Decision]) -> bool:
+    def _place_as_planned(
+        self, job: ScheduledJob, queue: JobQueue, plan: PlannedStart, now: float, decisions: list[Decision]
+    ) -> bool:
         """Start *job* where the plan has room for it."""
         demand = queue.demand
         if demand.gang == 1 or (demand.gpu_count and demand.gpu_milli == WHOLE_GPU_MILLI and not demand.layout):
@@ -273,7 +275,7 @@ class Dispatch:
 
     def _place_gang(
         self,
-        job: Job,
+        job: ScheduledJob,
         queue: JobQueue,
         now: float,
         decisions: list[Decision],
@@ -288,7 +290,7 @@ class Dispatch:
         return shares is not None and self._take(job, queue.demand, shares, before, now, decisions)
 
     def _take(
-        self, job: Job, demand: Demand, shares: Shares, before: int, now: float, decisions: list[Decision]
+        self, job: ScheduledJob, demand: Demand, shares: Shares, before: int, now: float, decisions: list[Decision]
     ) -> bool:
         """Start *job* on exactly these *shares*, which were being looked for since *before*."""
         try:
@@ -304,7 +306,7 @@ class Dispatch:
             return False
         return self._start(job, placement, (self._clock_ns() - before) / 1000, now, decisions)
 
-    def _place(self, job: Job, queue: JobQueue, now: float, decisions: list[Decision], **where: Any) -> bool:
+    def _place(self, job: ScheduledJob, queue: JobQueue, now: float, decisions: list[Decision], **where: Any) -> bool:
         assert queue.arguments is not None
         if queue.demand.layout:
             return self._place_gang(job, queue, now, decisions, **where)
@@ -313,14 +315,16 @@ class Dispatch:
         latency_us = (self._clock_ns() - before) / 1000
         return placement is not None and self._start(job, placement, latency_us, now, decisions)
 
-    def _start(self, job: Job, placement: Placement, latency_us: float, now: float, decisions: list[Decision]) -> bool:
+    def _start(
+        self, job: ScheduledJob, placement: Placement, latency_us: float, now: float, decisions: list[Decision]
+    ) -> bool:
         crossed = self._started_with(job, placement, now)
         decisions.append(Start(job.request, placement, latency_us))
         if crossed:
             self._plan_anew(crossed, now, decisions)
         return True
 
-    def _started_with(self, job: Job, placement: Placement, now: float) -> list[Job]:
+    def _started_with(self, job: ScheduledJob, placement: Placement, now: float) -> list[ScheduledJob]:
         """*job* runs; gives those whose reservations it may have crossed, as it ranks before them."""
         end = job.expected_end(now)
         tenant = "" if job.queue is None else job.queue.tenant
@@ -341,7 +345,7 @@ class Dispatch:
 
     # -- limits of tenants
 
-    def _stands_aside(self, job: Job, queue: JobQueue, now: float) -> bool:
+    def _stands_aside(self, job: ScheduledJob, queue: JobQueue, now: float) -> bool:
         """Whether the tenant has no room for *job*, one of *queue*; it has no claim then.
 
         The queue is held if it is the first: what there is no room for even then, there is not for those behind it.
@@ -371,7 +375,7 @@ class Dispatch:
             self._savers[tenant] = job
         return True
 
-    def _kept_ahead(self, job: Job, tenant: str) -> list[Demand]:
+    def _kept_ahead(self, job: ScheduledJob, tenant: str) -> list[Demand]:
         """What is kept of the tenant's room for those that rank before *job*."""
         found = [
             each.demand
@@ -383,12 +387,12 @@ class Dispatch:
             found.append(saver.demand)
         return found
 
-    def _with_claims(self) -> list[Job]:
+    def _with_claims(self) -> list[ScheduledJob]:
         """Those that have a claim or a reservation."""
         reserved = {each.job.id: each.job for each in self._planner.reservations.values()}
         return list({**self._claims, **reserved}.values())
 
-    def _withdraw(self, job: Job) -> None:
+    def _withdraw(self, job: ScheduledJob) -> None:
         """Nothing is kept for *job* any more."""
         if self._claims.pop(job.id, None) is not None:
             self._seek = True
@@ -397,7 +401,7 @@ class Dispatch:
 
     # -- claims
 
-    def _keep_place(self, job: Job, now: float, decisions: list[Decision]) -> bool:
+    def _keep_place(self, job: ScheduledJob, now: float, decisions: list[Decision]) -> bool:
         """*job* does not fit now: stop others for it, or keep a place, as the policy says. ``True`` if it started."""
         policy = self._policy
         if policy.preemptive and job.reservation is None and self._searches < policy.preemptions_max:
@@ -435,7 +439,7 @@ class Dispatch:
         self._plan_anew(behind, now, decisions)
         return started
 
-    def _plan_anew(self, jobs: list[Job], now: float, decisions: list[Decision]) -> None:
+    def _plan_anew(self, jobs: list[ScheduledJob], now: float, decisions: list[Decision]) -> None:
         """Make these jobs' reservations anew, in their order, beside those of all others."""
         for job in jobs:
             self._planner.drop(job)
@@ -445,7 +449,7 @@ class Dispatch:
         if jobs:
             self._queues.reopen()
 
-    def _may_claim(self, job: Job, now: float) -> bool:
+    def _may_claim(self, job: ScheduledJob, now: float) -> bool:
         """Whether *job* has waited long enough for a claim, has none, and may come before one that has."""
         policy = self._policy
         if not policy.reservations_max or job.id in self._claims or not policy.reserves(job):
@@ -457,10 +461,10 @@ class Dispatch:
         self._seek_at = min(self._seek_at, job.waiting_since + policy.reserve_after_s)
         return False
 
-    def _last_claim(self) -> Job:
+    def _last_claim(self) -> ScheduledJob:
         return max(self._claims.values(), key=lambda job: job.key)
 
-    def _reserve(self, job: Job, plan: Plan | None, now: float, decisions: list[Decision]) -> bool:
+    def _reserve(self, job: ScheduledJob, plan: PlannedStart | None, now: float, decisions: list[Decision]) -> bool:
         """Keep *plan* for *job*, or carry it out if it can start now; ``True`` then."""
         had = job.reservation is not None
         queue = job.queue

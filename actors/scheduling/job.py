@@ -21,7 +21,7 @@ NOBODY: frozenset[str] = frozenset()
 _ROUNDING_S = 1e-6
 
 
-class Job:
+class ScheduledJob:
     """One request with the scheduler's notes on it. Policies read it and change nothing.
 
     *sequence* counts submissions; *order* is its place among its equals. *waiting_since* is when it last began to

@@ -17,7 +17,7 @@ from actorgrid.demand import Demand
 from actorgrid.hotpath import PriorityBitmap
 from actorgrid.hotpath.capacity import GangNeeds
 
-from .job import Job
+from .job import ScheduledJob
 
 COMPARED_MAX = 64
 """Needs known not to fit that others are compared with; further ones close only their equals."""
@@ -81,7 +81,7 @@ class JobQueues:
         """The queue of that key, if anyone stands there."""
         return self._queues.get(key)
 
-    def add(self, job: Job, key: Key, arguments: dict[str, Any] | None) -> None:
+    def add(self, job: ScheduledJob, key: Key, arguments: dict[str, Any] | None) -> None:
         """Let *job* stand in the queue of *key*, in the engine's words *arguments* (``None``: nothing can serve it)."""
         queue = self._queues.get(key)
         if queue is None:
@@ -93,7 +93,7 @@ class JobQueues:
         job.handle = queue.jobs.insert(job.level, job.order, job)
         self.offer(queue)
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: ScheduledJob) -> None:
         """Take *job* out of its queue, if it stands in one."""
         queue = job.queue
         if queue is None:
@@ -131,7 +131,7 @@ class JobQueues:
             del self._held[queue.tenant]
         self._held_count -= 1
 
-    def move(self, job: Job, level: int) -> None:
+    def move(self, job: ScheduledJob, level: int) -> None:
         """*job* stands at another level from now on."""
         assert job.queue is not None
         job.level = level
@@ -171,7 +171,7 @@ class JobQueues:
         self.freed()
 
 
-def heads(queues: Iterable[JobQueue]) -> list[tuple[tuple[int, int, int], Job]]:
+def heads(queues: Iterable[JobQueue]) -> list[tuple[tuple[int, int, int], ScheduledJob]]:
     """A heap of the queues' first jobs."""
     found = []
     for queue in queues:

@@ -18,9 +18,9 @@ from dataclasses import replace
 from actorgrid.hotpath import Forecast, PlacementEngine
 from actorgrid.hotpath.records import Shares
 
-from .job import Job
+from .job import ScheduledJob
 from .preemption_view import PreemptionView
-from .reservation import Plan, Reservation
+from .reservation import PlannedStart, Reservation
 
 
 class Planner:
@@ -28,9 +28,9 @@ class Planner:
 
     def __init__(self, engine: PlacementEngine) -> None:
         self.engine = engine
-        self.running: dict[str, Job] = {}
+        self.running: dict[str, ScheduledJob] = {}
         self.reservations: dict[str, Reservation] = {}
-        self._yielding: dict[str, Job] = {}  # those whose reservations are not firm
+        self._yielding: dict[str, ScheduledJob] = {}  # those whose reservations are not firm
         self.to_stop: dict[str, str] = {}
         """Victims to be told, each with the job it is stopped for."""
         self.stopped_for: dict[str, str] = {}
@@ -44,7 +44,7 @@ class Planner:
         """Others changed the engine: look at it anew."""
         self._forecast = self._preemption_view = None
 
-    def started(self, job: Job) -> None:
+    def started(self, job: ScheduledJob) -> None:
         """*job* has its placement."""
         self.running[job.id] = job
         if self._forecast is not None:
@@ -53,7 +53,7 @@ class Planner:
             self._preemption_view.started(job)
         self._allocated += _gpu_milli(job)
 
-    def ended(self, job: Job) -> None:
+    def ended(self, job: ScheduledJob) -> None:
         """*job* gives its placement back."""
         del self.running[job.id]
         self.to_stop.pop(job.id, None)
@@ -66,7 +66,7 @@ class Planner:
 
     # -- planning
 
-    def earliest(self, job: Job, now: float, latest: float = math.inf) -> Plan | None:
+    def earliest(self, job: ScheduledJob, now: float, latest: float = math.inf) -> PlannedStart | None:
         """The first time at which *job* fits beside all reservations but its own, and where.
 
         ``None``: not by *latest*, nor before its own reservation if it has one, or not even when all have ended, as
@@ -76,9 +76,9 @@ class Planner:
         if job.reservation is not None:
             latest = min(latest, math.nextafter(job.reservation.start, -math.inf))
         found = self.forecast().earliest(job.id, job.ask, now, _or_endless(job.request.expected_s), latest)
-        return None if found is None else Plan(*found)
+        return None if found is None else PlannedStart(*found)
 
-    def fits_alone(self, job: Job, now: float, latest: float) -> bool:
+    def fits_alone(self, job: ScheduledJob, now: float, latest: float) -> bool:
         """Whether *job* could start by *latest* if there were no reservations: if not, no order of them helps."""
         assert job.ask is not None
         duration_s = _or_endless(job.request.expected_s)
@@ -86,7 +86,7 @@ class Planner:
 
     # -- reservations
 
-    def reserve(self, job: Job, plan: Plan, now: float, *, firm: bool = False) -> None:
+    def reserve(self, job: ScheduledJob, plan: PlannedStart, now: float, *, firm: bool = False) -> None:
         """Keep *plan* for *job*, in place of what was kept for it; *firm* as in ``Reservation``.
 
         Its victims are to be stopped (``to_stop``), unless they are being stopped already; that makes it firm.
@@ -108,7 +108,7 @@ class Planner:
                 forecast.stop_at(id, victim.stopping_at)
                 self.to_stop[id] = self.stopped_for[id] = job.id
 
-    def drop(self, job: Job) -> bool:
+    def drop(self, job: ScheduledJob) -> bool:
         """Keep nothing for *job* any more; ``False`` when nothing was. Victims that were not told yet are let off."""
         reservation = self.reservations.pop(job.id, None)
         self._yielding.pop(job.id, None)
@@ -129,7 +129,7 @@ class Planner:
                         self._forecast.stop_at(id, None)
         return True
 
-    def resume(self, job: Job, plan: Plan | None, now: float) -> None:
+    def resume(self, job: ScheduledJob, plan: PlannedStart | None, now: float) -> None:
         """Keep *plan* for *job* (``None``: the one it has), as the place that others are being stopped for."""
         if plan is None and job.reservation is not None:
             plan = job.reservation.plan
@@ -139,16 +139,16 @@ class Planner:
 
     # -- what may start beside them
 
-    def closed_to(self, job: Job, end: float) -> tuple[str, ...]:
+    def closed_to(self, job: ScheduledJob, end: float) -> tuple[str, ...]:
         """The nodes where *job*, were it to run from now to *end*, would meet someone else's reservation."""
         return self.forecast().closed(job.id, self._binding(job), end)
 
-    def beside(self, job: Job, closed: tuple[str, ...], now: float, end: float) -> Shares:
+    def beside(self, job: ScheduledJob, closed: tuple[str, ...], now: float, end: float) -> Shares:
         """What the reservations on the *closed* nodes leave to a single *job* until *end*, as ``within`` has it."""
         assert job.ask is not None
         return self.forecast().beside(job.id, job.ask, closed, self._binding(job), now, end)
 
-    def _binding(self, job: Job) -> list[str] | None:
+    def _binding(self, job: ScheduledJob) -> list[str] | None:
         """Whose reservations *job* has to leave alone; ``None``: everybody's. Firm ones bind all."""
         if job.reservation is not None or not self._yielding:
             return None
@@ -190,7 +190,7 @@ class Planner:
             self._capacity, self._allocated = capacity, allocated
 
     @staticmethod
-    def _begin(forecast: Forecast, job: Job, *, counted_in: bool = False) -> None:
+    def _begin(forecast: Forecast, job: ScheduledJob, *, counted_in: bool = False) -> None:
         assert job.placement is not None and job.ask is not None
         expected_s = _or_endless(job.request.expected_s)
         shares = job.placement.shares
@@ -210,7 +210,7 @@ def _or_endless(expected_s: float | None) -> float:
     return math.inf if expected_s is None else expected_s
 
 
-def _gpu_milli(job: Job) -> int:
+def _gpu_milli(job: ScheduledJob) -> int:
     """What the engine counts as given to *job*."""
     assert job.placement is not None and job.ask is not None
     return job.ask.milli * sum(len(indexes) for _, indexes in job.placement.shares)

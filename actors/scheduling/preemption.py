@@ -13,18 +13,18 @@ from collections.abc import Callable
 
 from actorgrid.hotpath.capacity import Devices, Free
 
-from .job import Job
+from .job import ScheduledJob
 from .planner import Planner
 from .preemption_view import NodeOccupancy
-from .reservation import Plan
+from .reservation import PlannedStart
 
 VICTIMS_MAX = 256
 """Jobs stopped for one other at most; a plan that needs more is none."""
-Eligible = Callable[[Job], bool]
+Eligible = Callable[[ScheduledJob], bool]
 Cost = tuple[int, int, int]
 
 
-def choose_victims(planner: Planner, job: Job, now: float, eligible: Eligible) -> Plan | None:
+def choose_victims(planner: Planner, job: ScheduledJob, now: float, eligible: Eligible) -> PlannedStart | None:
     """The plan that starts *job* soonest by stopping *eligible* running jobs, or ``None`` when that does not help.
 
     Jobs that were asked to stop already are not asked again. The start is when the last victim's grace is over.
@@ -33,13 +33,13 @@ def choose_victims(planner: Planner, job: Job, now: float, eligible: Eligible) -
     return search.run() if search.may_stop else None
 
 
-def plan_after_stopped(planner: Planner, job: Job, now: float) -> Plan | None:
+def plan_after_stopped(planner: Planner, job: ScheduledJob, now: float) -> PlannedStart | None:
     """The plan that starts *job* once those have ended that are being stopped already; ``None``: not by that alone."""
     return _Search(planner, job, now, lambda _: False).run()
 
 
 class _Search:
-    def __init__(self, planner: Planner, job: Job, now: float, eligible: Eligible) -> None:
+    def __init__(self, planner: Planner, job: ScheduledJob, now: float, eligible: Eligible) -> None:
         assert job.ask is not None
         self.job, self.ask, self.now = job, job.ask, now
         self.planner = planner
@@ -53,12 +53,12 @@ class _Search:
             for name in self._nodes_of(each):
                 free = self.free.setdefault(name, self.nodes[name].free.copy())
                 self._shift(free, self.nodes[name], each, 1)
-        self.victims: dict[str, Job] = {}
+        self.victims: dict[str, ScheduledJob] = {}
         self.counts: dict[str, int] = {}
 
-    def run(self) -> Plan | None:
+    def run(self) -> PlannedStart | None:
         total = 0
-        offers: list[tuple[Cost, int, NodeOccupancy, tuple[Job, ...]]] = []
+        offers: list[tuple[Cost, int, NodeOccupancy, tuple[ScheduledJob, ...]]] = []
         for node in self.nodes.values():
             self.counts[node.name] = found = node.members(self._left(node), self.ask, self.ask.gang)
             total += found
@@ -90,12 +90,14 @@ class _Search:
                 left.change(each.ask, indexes, -1)
         return left
 
-    def _offer(self, node: NodeOccupancy, offers: list[tuple[Cost, int, NodeOccupancy, tuple[Job, ...]]]) -> None:
+    def _offer(
+        self, node: NodeOccupancy, offers: list[tuple[Cost, int, NodeOccupancy, tuple[ScheduledJob, ...]]]
+    ) -> None:
         """Put the cheapest way to one more member on *node* among the offers."""
         here = [each for id, (each, _) in node.runs.items() if id in self.may_stop and id not in self.victims]
         if not here or self.counts[node.name] >= self.ask.gang:
             return
-        best: tuple[Cost, tuple[Job, ...]] | None = None
+        best: tuple[Cost, tuple[ScheduledJob, ...]] | None = None
         for order in (self._worth, self._size):
             found = self._enough(node, sorted(here, key=order))
             if found is not None and (best is None or self._cost(found) < best[0]):
@@ -103,11 +105,11 @@ class _Search:
         if best is not None:
             heapq.heappush(offers, (best[0], node.number, node, best[1]))
 
-    def _enough(self, node: NodeOccupancy, candidates: list[Job]) -> tuple[Job, ...] | None:
+    def _enough(self, node: NodeOccupancy, candidates: list[ScheduledJob]) -> tuple[ScheduledJob, ...] | None:
         """The first of *candidates* that make room for another member, without those that turn out not to matter."""
         left = self._left(node).copy()
         wanted = self.counts[node.name] + 1
-        taken: list[Job] = []
+        taken: list[ScheduledJob] = []
         for each in candidates:
             self._shift(left, node, each, 1)
             taken.append(each)
@@ -124,17 +126,17 @@ class _Search:
         return tuple(taken)
 
     @staticmethod
-    def _shift(free: Free, node: NodeOccupancy, job: Job, sign: int) -> None:
+    def _shift(free: Free, node: NodeOccupancy, job: ScheduledJob, sign: int) -> None:
         assert job.ask is not None
         for indexes in node.runs[job.id][1]:
             free.change(job.ask, indexes, sign)
 
-    def _stop(self, victim: Job) -> int:
+    def _stop(self, victim: ScheduledJob) -> int:
         """Count *victim* among the victims; gives how many more members fit by that."""
         self.victims[victim.id] = victim
         return self._count_anew(victim, 1)
 
-    def _count_anew(self, job: Job, sign: int) -> int:
+    def _count_anew(self, job: ScheduledJob, sign: int) -> int:
         gained = 0
         for name in self._nodes_of(job):
             node = self.nodes[name]
@@ -145,7 +147,7 @@ class _Search:
             self.counts[name] = found
         return gained
 
-    def _nodes_of(self, job: Job) -> list[str]:
+    def _nodes_of(self, job: ScheduledJob) -> list[str]:
         assert job.placement is not None
         return [name for name in dict.fromkeys(name for name, _ in job.placement.shares) if name in self.nodes]
 
@@ -158,7 +160,7 @@ class _Search:
             else:
                 self._count_anew(each, 1)
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> PlannedStart:
         start = self.now + max((each.request.grace_s for each in self.victims.values()), default=0.0)
         shares: list[tuple[str, Devices]] = []
         able = [node for node in self.nodes.values() if self.counts[node.name]]
@@ -171,19 +173,19 @@ class _Search:
         for each in self.stopping:
             if each.stopping_at is not None and not here.isdisjoint(self._nodes_of(each)):
                 start = max(start, each.stopping_at)
-        return Plan(start, tuple(shares), victims=tuple(self.victims))
+        return PlannedStart(start, tuple(shares), victims=tuple(self.victims))
 
-    def _worth(self, job: Job) -> tuple[int, int, int]:
+    def _worth(self, job: ScheduledJob) -> tuple[int, int, int]:
         return job.request.priority, self._lost(job), job.sequence
 
-    def _size(self, job: Job) -> tuple[int, int, int]:
+    def _size(self, job: ScheduledJob) -> tuple[int, int, int]:
         return -job.request.demand.total_gpu_milli, job.request.priority, job.sequence
 
-    def _lost(self, job: Job) -> int:
+    def _lost(self, job: ScheduledJob) -> int:
         """Work that stopping it loses: the milli-GPU-seconds of its present run."""
         return int((self.now - job.started_at) * job.request.demand.total_gpu_milli)
 
-    def _cost(self, victims: tuple[Job, ...]) -> Cost:
+    def _cost(self, victims: tuple[ScheduledJob, ...]) -> Cost:
         return (
             len(victims),
             max(each.request.priority for each in victims),

@@ -14,7 +14,7 @@ from actorgrid.hotpath.capacity import Devices, NodeCapacity
 from actorgrid.hotpath.records import Shares
 
 if TYPE_CHECKING:
-    from .job import Job
+    from .job import ScheduledJob
     from .reservation import Reservation
 
 
@@ -26,24 +26,24 @@ class NodeOccupancy(NodeCapacity):
     def __init__(self, view: NodeView, number: int) -> None:
         super().__init__(view, number)
         self.rack = view.rack
-        self.runs: dict[str, tuple[Job, list[Devices]]] = {}
+        self.runs: dict[str, tuple[ScheduledJob, list[Devices]]] = {}
         self.reserved: dict[str, Reservation] = {}
 
 
 class PreemptionView:
     """All nodes, read from the engine; *running* are the jobs whose ends the scheduler will tell."""
 
-    def __init__(self, engine: PlacementEngine, running: Iterable[Job]) -> None:
+    def __init__(self, engine: PlacementEngine, running: Iterable[ScheduledJob]) -> None:
         self.nodes = {view.name: NodeOccupancy(view, number) for number, view in enumerate(engine.nodes())}
         for job in running:
             self._note(job)
 
-    def started(self, job: Job) -> None:
+    def started(self, job: ScheduledJob) -> None:
         """*job* has taken its placement."""
         self._note(job)
         self._change(job, -1)
 
-    def ended(self, job: Job) -> None:
+    def ended(self, job: ScheduledJob) -> None:
         """*job* gives its placement back."""
         self._change(job, 1)
         assert job.placement is not None
@@ -72,13 +72,13 @@ class PreemptionView:
             if node.name in wanted or node.rack in wanted
         )
 
-    def _note(self, job: Job) -> None:
+    def _note(self, job: ScheduledJob) -> None:
         assert job.placement is not None
         for name, indexes in job.placement.shares:
             if name in self.nodes:
                 self.nodes[name].runs.setdefault(job.id, (job, []))[1].append(indexes)
 
-    def _change(self, job: Job, sign: int) -> None:
+    def _change(self, job: ScheduledJob, sign: int) -> None:
         assert job.placement is not None and job.ask is not None
         for name, indexes in job.placement.shares:
             if name in self.nodes:

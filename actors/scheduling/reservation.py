@@ -10,11 +10,11 @@ from actorgrid.hotpath.capacity import Devices, GangNeeds
 from actorgrid.hotpath.records import Shares
 
 if TYPE_CHECKING:
-    from .job import Job
+    from .job import ScheduledJob
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlannedStart:
     """A start at *start*, on *shares*. Infinite: when those it waits for, *awaited*, have ended; nobody knows when.
 
     *victims* are the running jobs to stop for it.
@@ -41,9 +41,9 @@ class Reservation:
     before *job* and have no reservation of their own.
     """
 
-    job: Job
+    job: ScheduledJob
     ask: GangNeeds
-    plan: Plan
+    plan: PlannedStart
     firm: bool = False
     nodes: dict[str, list[Devices]] = field(default_factory=dict)
     expected_s: float = 0.0
@@ -68,6 +68,6 @@ class Reservation:
         """Whether others are stopped for it."""
         return bool(self.plan.victims)
 
-    def binds(self, job: Job) -> bool:
+    def binds(self, job: ScheduledJob) -> bool:
         """Whether *job* has to leave its place alone."""
         return job is not self.job and (self.firm or job.reservation is not None or self.job.key < job.key)

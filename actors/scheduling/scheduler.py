@@ -18,7 +18,7 @@ from actorgrid.hotpath.capacity import GangNeeds
 
 from .dispatch import Dispatch
 from .gang_places import explain_places
-from .job import NO_TIMER, Job
+from .job import NO_TIMER, ScheduledJob
 from .job_queue import JobQueues, Key, length_class
 from .planner import Planner
 from .policies import SchedulingPolicy, find_policy
@@ -55,7 +55,7 @@ class Scheduler:
         self.engine = engine
         self.policy = find_policy(policy) if isinstance(policy, str) else policy
         self.queue_max = queue_max
-        self.waiting: dict[str, Job] = {}
+        self.waiting: dict[str, ScheduledJob] = {}
         self.planner = Planner(engine)
         self.tenant_limits = TenantLimits()
         self._translate = translate
@@ -65,7 +65,7 @@ class Scheduler:
         self._now = -math.inf
         self._dependents: dict[str, dict[str, None]] = {}
         self._refusals: deque[Refuse] = deque()
-        self._promised: dict[str, Job] = {}  # of another engine, to be promised anew
+        self._promised: dict[str, ScheduledJob] = {}  # of another engine, to be promised anew
         self._dispatch = Dispatch(
             engine,
             self.policy,
@@ -101,7 +101,7 @@ class Scheduler:
         self._sequence += 1
         sequence = self._sequence if before is None else before.sequence
         since = request.submitted_at if 0 < request.submitted_at <= now else now
-        job = Job(request, sequence, sequence if order is None else order, since)
+        job = ScheduledJob(request, sequence, sequence if order is None else order, since)
         job.unmet = frozenset(unmet) or job.unmet
         if before is not None:
             self._forget(before)
@@ -172,7 +172,7 @@ class Scheduler:
         """
         self.withdraw(request.id)
         self._sequence += 1
-        job = Job(request, self._sequence, self._sequence, started_at)
+        job = ScheduledJob(request, self._sequence, self._sequence, started_at)
         job.ask = GangNeeds(self._translate(job.demand) or {}, apart=job.demand.apart)
         job.begin(placement, started_at)
         job.stopping_at = stopping_at
@@ -269,7 +269,7 @@ class Scheduler:
         return None if math.isinf(earliest) else max(earliest, self._now)
 
     @property
-    def running(self) -> dict[str, Job]:
+    def running(self) -> dict[str, ScheduledJob]:
         """What runs, by id; not to be changed."""
         return self.planner.running
 
@@ -340,7 +340,7 @@ class Scheduler:
 
     # -- waiting
 
-    def _enter(self, job: Job, now: float) -> None:
+    def _enter(self, job: ScheduledJob, now: float) -> None:
         """Let *job* stand in its queue, if nothing else is to come first. Raises what ``admit`` raises."""
         if job.unmet or job.timer_ready != NO_TIMER:
             return
@@ -359,16 +359,16 @@ class Scheduler:
         if gives_up_at is not None:
             self._arm(job, "give_up", gives_up_at + TICK_S, now)
 
-    def _key(self, job: Job) -> Key:
+    def _key(self, job: ScheduledJob) -> Key:
         tenant, length = job.request.tenant, length_class(job.request.expected_s) if self.policy.uses_estimates else 0
         return job.demand, length, tenant if self.tenant_limits.limits_of(tenant) is not None else ""
 
-    def _admit(self, job: Job, now: float) -> None:
+    def _admit(self, job: ScheduledJob, now: float) -> None:
         # Nothing is promised to one that its tenant's limits keep out.
         if self.tenant_limits.has_room(job.request.tenant, job.demand):
             self.policy.admit(job, self.planner, now)
 
-    def _or_refuse(self, step: Callable[[Job, float], None], job: Job, now: float) -> None:
+    def _or_refuse(self, step: Callable[[ScheduledJob, float], None], job: ScheduledJob, now: float) -> None:
         """Do *step*, ``_enter`` or ``_admit``; when the policy refuses *job*, it is given up."""
         try:
             step(job, now)
@@ -376,7 +376,7 @@ class Scheduler:
             self._forget(job)
             self._refusals.append(Refuse(job.id, str(error), error))
 
-    def _resume(self, job: Job, now: float) -> None:
+    def _resume(self, job: ScheduledJob, now: float) -> None:
         """Let *job* have the place again that others are being stopped for, after that was forgotten."""
         had = job.reservation
         if not self.tenant_limits.has_room(job.request.tenant, job.demand):
@@ -384,7 +384,7 @@ class Scheduler:
         if job.id in self.planner.stopped_for.values() and (had is None or not had.preempting):
             self.planner.resume(job, plan_after_stopped(self.planner, job, now) if had is None else None, now)
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: ScheduledJob) -> None:
         """*job* waits no longer."""
         self.waiting.pop(job.id, None)
         for dependency in job.unmet:
@@ -394,11 +394,11 @@ class Scheduler:
                 del self._dependents[dependency]
         self._leave(job)
 
-    def _leave(self, job: Job) -> None:
+    def _leave(self, job: ScheduledJob) -> None:
         self._cancel(job)
         self._dispatch.left(job)
 
-    def _ended(self, id: str, now: float) -> Job:
+    def _ended(self, id: str, now: float) -> ScheduledJob:
         job = self.planner.running.get(id)
         if job is None:
             raise UnknownPlacement("no such job is running", asked=id, found=f"{len(self.running)} running")
@@ -413,7 +413,7 @@ class Scheduler:
         self._dispatch.allowed(tenant)
         return job
 
-    def _started(self, job: Job, now: float) -> None:
+    def _started(self, job: ScheduledJob, now: float) -> None:
         """Room is held for *job*: it waits no longer."""
         del self.waiting[job.id]
         self.tenant_limits.hold(job.id, job.request.tenant, job.demand)
@@ -431,7 +431,7 @@ class Scheduler:
 
     # -- timers
 
-    def _arm(self, job: Job, kind: str, at: float, now: float) -> None:
+    def _arm(self, job: ScheduledJob, kind: str, at: float, now: float) -> None:
         if self._wheel is None:
             self._wheel = TimerWheel(max(0, math.floor(now / TICK_S)))
         before: int = getattr(job, _TIMERS[kind])
@@ -442,7 +442,7 @@ class Scheduler:
         if kind == "ready":
             job.not_before = at
 
-    def _cancel(self, job: Job) -> None:
+    def _cancel(self, job: ScheduledJob) -> None:
         for name in _TIMERS.values():
             handle: int = getattr(job, name)
             if handle != NO_TIMER:
@@ -450,7 +450,7 @@ class Scheduler:
                 self._wheel.cancel(handle)
                 setattr(job, name, NO_TIMER)
 
-    def _watch(self, job: Job, now: float) -> None:
+    def _watch(self, job: ScheduledJob, now: float) -> None:
         at = self.policy.next_change(job, now)
         if at is not None:
             self._arm(job, "change", max(at, now + TICK_S), now)
@@ -469,7 +469,7 @@ class Scheduler:
             else:
                 self._changed(job, now)
 
-    def _changed(self, job: Job, now: float) -> None:
+    def _changed(self, job: ScheduledJob, now: float) -> None:
         """What the policy says of *job* has changed by itself."""
         if job.placement is not None:
             self._queues.freed()  # it may be stopped for others now

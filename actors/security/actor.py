@@ -26,7 +26,7 @@ from .host_material import HostMaterial, load_material
 from .join_acceptor import JoinAcceptor, Redeem
 from .join_connection import JoinConnection
 from .join_log import JoinLog
-from .join_messages import VOTERS_MAX, VoterAddress, Welcome
+from .join_messages import VOTERS_MAX, JoinWelcome, VoterAddress
 from .messages import MakeJoinToken, RenewCertificate, RotateAuthority, ShowTrust, TakeBackJoinToken
 from .tls_contexts import door_context
 from .trust_maintainer import TrustMaintainer
@@ -154,7 +154,7 @@ class JoinServer(Server):
             self.log.info("host %s is let in as node %d", welcome.host_id, welcome.node)
             joining.do(joining.exchange.welcome(welcome))
 
-    async def _let_in(self, asked: Redeem) -> Welcome:
+    async def _let_in(self, asked: Redeem) -> JoinWelcome:
         authority = self._maintainer.signing
         if authority is None:
             raise self._maintainer.cannot(f"let host {asked.claim.host_id} in")
@@ -175,7 +175,7 @@ class JoinServer(Server):
         )
         result = await self._ledger.propose(command, COMMIT_TIMEOUT_S)
         status = await self.call("consensus", Query("status"))
-        return Welcome(
+        return JoinWelcome(
             self._material.bundle.cluster_id,
             asked.claim.host_id,
             int(result["node"]),

@@ -40,14 +40,14 @@ from .join_messages import (
     VERSION_HIGH,
     VERSION_LOW,
     Capabilities,
-    Hello,
-    Refused,
-    Welcome,
+    JoinHello,
+    JoinRefused,
+    JoinWelcome,
     encode,
     read_capabilities,
     read_claim,
 )
-from .joiner import Close, Send
+from .joiner import Close, SendBytes
 from .token_rate_limit import TokenRateLimit, network_of
 from .trust_bundle import TrustBundle
 
@@ -68,7 +68,7 @@ class Redeem:
     capabilities: Capabilities
 
 
-ExchangeInstruction = Send | Close | Redeem
+ExchangeInstruction = SendBytes | Close | Redeem
 
 
 def examine(
@@ -170,8 +170,8 @@ class JoinExchange:
         except Overloaded as error:
             return self._end(error)
         bundle = self._bundle
-        hello = Hello((VERSION_LOW, VERSION_HIGH), acceptor.software, bundle.cluster_id, self._nonce, bundle)
-        return [Send(encode(hello))]
+        hello = JoinHello((VERSION_LOW, VERSION_HIGH), acceptor.software, bundle.cluster_id, self._nonce, bundle)
+        return [SendBytes(encode(hello))]
 
     def received(self, data: bytes, now_s: float, wall_s: float) -> list[ExchangeInstruction]:
         """Bytes came through TLS."""
@@ -190,13 +190,13 @@ class JoinExchange:
         except TrustError as error:
             return self._end(error)
 
-    def welcome(self, welcome: Welcome) -> list[ExchangeInstruction]:
+    def welcome(self, welcome: JoinWelcome) -> list[ExchangeInstruction]:
         """The ledger has let the host in. Nothing comes of it when the exchange is over: the host comes again."""
         if self._stage is not _Stage.LEDGER:
             return []
         self._acceptor.welcomed += 1
         self._close()
-        return [Send(encode(welcome)), Close()]
+        return [SendBytes(encode(welcome)), Close()]
 
     def refuse(self, error: ActorGridError) -> list[ExchangeInstruction]:
         """The ledger has not let the host in, or could not be asked."""
@@ -236,7 +236,7 @@ class JoinExchange:
     def _end(self, error: ActorGridError) -> list[ExchangeInstruction]:
         self._acceptor.refused[error.code] += 1
         self._close()
-        return [Send(encode(Refused(error))), Close()]
+        return [SendBytes(encode(JoinRefused(error))), Close()]
 
     def _close(self) -> None:
         if self._stage is not _Stage.OVER:

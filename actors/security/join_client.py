@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from actorgrid.actors.ledger.join_tokens import JoinToken
 from actorgrid.errors import BadRequest, HostUnreachable
 
-from .join_messages import Capabilities, Welcome
-from .joiner import TIMEOUT_S, Close, Joined, Joiner, JoinerInstruction, JoinFailed, Send
+from .join_messages import Capabilities, JoinWelcome
+from .joiner import TIMEOUT_S, Close, Joined, Joiner, JoinerInstruction, JoinFailed, SendBytes
 from .tls_contexts import joiner_context
 
 JOIN_PORT = 7403
@@ -24,7 +24,7 @@ _POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberAddress:
     """Where a member lets hosts in."""
 
     host: str
@@ -34,7 +34,7 @@ class Member:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def read_member(text: str) -> Member:
+def read_member(text: str) -> MemberAddress:
     """``HOST[:PORT]``, an IPv6 address with a port in brackets. Raises BadRequest."""
     host, colon, port = text.rpartition(":")
     if not colon or (text.count(":") > 1 and not host.endswith("]")):
@@ -47,17 +47,17 @@ def read_member(text: str) -> Member:
             found="HOST or HOST:PORT is wanted",
             hint=f"the port is the member's base port + 3, {JOIN_PORT} by default",
         )
-    return Member(host, int(port))
+    return MemberAddress(host, int(port))
 
 
 def join(
-    member: Member,
+    member: MemberAddress,
     token: JoinToken,
     host_id: str,
     key: ec.EllipticCurvePrivateKey,
     capabilities: Callable[[str], Capabilities],
     say: Callable[[str], None],
-) -> Welcome:
+) -> JoinWelcome:
     """Ask *member* to let this host in; gives what it needs to be one.
 
     *capabilities* is given the address by which this host reaches the member. *say* hears how far it is, for people.
@@ -81,7 +81,7 @@ def join(
         ) from error
 
 
-def _visit(tls: ssl.SSLSocket, joiner: Joiner, say: Callable[[str], None]) -> Welcome:
+def _visit(tls: ssl.SSLSocket, joiner: Joiner, say: Callable[[str], None]) -> JoinWelcome:
     shown = tls.getpeercert(binary_form=True)
     assert shown is not None, "a server of TLS 1.3 shows a certificate"
     tls.settimeout(_POLL_S)
@@ -100,9 +100,11 @@ def _visit(tls: ssl.SSLSocket, joiner: Joiner, say: Callable[[str], None]) -> We
         instructions = joiner.received(data, time.time()) if data else joiner.closed()
 
 
-def _carry_out(tls: ssl.SSLSocket, instructions: list[JoinerInstruction], say: Callable[[str], None]) -> Welcome | None:
+def _carry_out(
+    tls: ssl.SSLSocket, instructions: list[JoinerInstruction], say: Callable[[str], None]
+) -> JoinWelcome | None:
     for instruction in instructions:
-        if isinstance(instruction, Send):
+        if isinstance(instruction, SendBytes):
             say("asking to be let in")
             tls.sendall(instruction.data)
         elif isinstance(instruction, Joined):

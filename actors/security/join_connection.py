@@ -7,11 +7,11 @@ import ssl
 from collections.abc import Callable
 
 from actorgrid.errors import PeerRefused
-from actorgrid.transports.peer.calls import Loop
+from actorgrid.transports.peer.calls import NetLoop
 from actorgrid.transports.peer.tls import TlsPipe
 
 from .join_acceptor import ExchangeInstruction, JoinExchange, Redeem
-from .joiner import Close, Send
+from .joiner import Close, SendBytes
 
 RECEIVE_BYTES = 64 * 1024
 BYTES_IN_MAX = 256 * 1024
@@ -26,7 +26,7 @@ class JoinConnection:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: NetLoop,
         connection: socket.socket,
         context: ssl.SSLContext,
         exchange: JoinExchange,
@@ -51,7 +51,7 @@ class JoinConnection:
         for instruction in instructions:
             if self._closed:
                 return
-            if isinstance(instruction, Send):
+            if isinstance(instruction, SendBytes):
                 self._pipe.write(instruction.data)
             elif isinstance(instruction, Close):
                 self._pipe.finish(b"")

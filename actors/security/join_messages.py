@@ -99,7 +99,7 @@ class VoterAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class JoinHello:
     """The member's first words, before which the joiner sends nothing."""
 
     versions: tuple[int, int]
@@ -110,7 +110,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
+class JoinWelcome:
     """What makes a host a member. The authority's key is not part of it: that follows when it becomes a voter."""
 
     cluster_id: str
@@ -122,15 +122,15 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class JoinRefused:
     """Why not."""
 
     error: ActorGridError
 
 
-def encode(message: Hello | Welcome | Refused) -> bytes:
+def encode(message: JoinHello | JoinWelcome | JoinRefused) -> bytes:
     """A member's message as one frame."""
-    if isinstance(message, Hello):
+    if isinstance(message, JoinHello):
         fields: Fields = {
             "versions": list(message.versions),
             "software": message.software[:TEXT_MAX],
@@ -139,7 +139,7 @@ def encode(message: Hello | Welcome | Refused) -> bytes:
             "bundle": message.bundle.to_plain(),
         }
         return encode_frame(["hello", fields], MESSAGE_BYTES_MAX)
-    if isinstance(message, Welcome):
+    if isinstance(message, JoinWelcome):
         fields = {
             "cluster_id": message.cluster_id,
             "host_id": message.host_id,
@@ -177,14 +177,14 @@ def encode_claim(claim: JoinClaim) -> bytes:
     return encode_frame(["claim", fields], MESSAGE_BYTES_MAX)
 
 
-def read_answer(frame: list[Any]) -> Hello | Welcome | Refused:
+def read_answer(frame: list[Any]) -> JoinHello | JoinWelcome | JoinRefused:
     """A member's message. Raises MalformedMessage, or TrustError for certificates in it that cannot be right."""
     kind, fields = _open(frame)
     try:
         if kind == "hello":
             _hold(kind, fields, _HELLO)
             low, high = fields["versions"]
-            return Hello(
+            return JoinHello(
                 (low, high),
                 fields["software"],
                 check_id("cluster", fields["cluster_id"]),
@@ -193,7 +193,7 @@ def read_answer(frame: list[Any]) -> Hello | Welcome | Refused:
             )
         if kind == "welcome":
             _hold(kind, fields, _WELCOME)
-            return Welcome(
+            return JoinWelcome(
                 check_id("cluster", fields["cluster_id"]),
                 check_id("host", fields["host_id"]),
                 fields["node"],
@@ -205,7 +205,7 @@ def read_answer(frame: list[Any]) -> Hello | Welcome | Refused:
         raise MalformedMessage(f"{kind}: {error.message}", found=error.found) from error
     if kind == "refused":
         _hold(kind, fields, _REFUSED)
-        return Refused(error_from_dict(fields))
+        return JoinRefused(error_from_dict(fields))
     raise MalformedMessage("a member says nothing of that kind", found=kind[:40])
 
 

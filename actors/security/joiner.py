@@ -41,9 +41,9 @@ from .join_messages import (
     VERSION_HIGH,
     VERSION_LOW,
     Capabilities,
-    Hello,
-    Refused,
-    Welcome,
+    JoinHello,
+    JoinRefused,
+    JoinWelcome,
     encode_claim,
     read_answer,
 )
@@ -53,7 +53,7 @@ TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendBytes:
     """Send these bytes through TLS."""
 
     data: bytes
@@ -68,7 +68,7 @@ class Close:
 class Joined:
     """The host is a member: keep what came, then start as one."""
 
-    welcome: Welcome
+    welcome: JoinWelcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class JoinFailed:
     error: ActorGridError
 
 
-JoinerInstruction = Send | Close | Joined | JoinFailed
+JoinerInstruction = SendBytes | Close | Joined | JoinFailed
 
 
 class Joiner:
@@ -150,8 +150,8 @@ class Joiner:
             )
         )
 
-    def _answer(self, message: Hello | Welcome | Refused, wall_s: float) -> list[JoinerInstruction]:
-        if isinstance(message, Refused):
+    def _answer(self, message: JoinHello | JoinWelcome | JoinRefused, wall_s: float) -> list[JoinerInstruction]:
+        if isinstance(message, JoinRefused):
             if self._proven:
                 return self._fail(message.error)
             # Anyone may have sent this: its code at most is shown, not a word of its advice.
@@ -160,13 +160,13 @@ class Joiner:
                 found=message.error.code,
                 hint="try again in a moment, or another member",
             )
-        if isinstance(message, Hello) and not self._proven:
+        if isinstance(message, JoinHello) and not self._proven:
             return self._claim(message, wall_s)
-        if isinstance(message, Welcome) and self._proven:
+        if isinstance(message, JoinWelcome) and self._proven:
             return self._enter(message, wall_s)
         raise MalformedMessage("the member speaks out of turn", found=type(message).__name__)
 
-    def _claim(self, hello: Hello, wall_s: float) -> list[JoinerInstruction]:
+    def _claim(self, hello: JoinHello, wall_s: float) -> list[JoinerInstruction]:
         token = self._token
         if self._server is None:
             raise MalformedMessage("there is no certificate of the member to check", hint="call connected first")
@@ -198,9 +198,9 @@ class Joiner:
             self._request,
             self._packed,
         )
-        return [Send(encode_claim(claim.signed(token)))]
+        return [SendBytes(encode_claim(claim.signed(token)))]
 
-    def _enter(self, welcome: Welcome, wall_s: float) -> list[JoinerInstruction]:
+    def _enter(self, welcome: JoinWelcome, wall_s: float) -> list[JoinerInstruction]:
         token, mine = self._token, fingerprint(self._key)
         if (welcome.cluster_id, welcome.bundle.cluster_id) != (token.cluster_id, token.cluster_id):
             raise WrongCluster("the welcome is of another cluster", asked=token.cluster_id, found=welcome.cluster_id)

@@ -109,7 +109,7 @@ class TrustMaintainer:
             steps = trust_policy.own_steps(self.view())
             for step in steps:
                 await self._do_own(step)
-            if all(isinstance(step, trust_policy.Complain | trust_policy.Ask) for step in steps):
+            if all(isinstance(step, trust_policy.Complain | trust_policy.AskForCertificate) for step in steps):
                 break
         waiting: set[str] = set()
         for action in trust_policy.holder_steps(self.view()):
@@ -163,15 +163,15 @@ class TrustMaintainer:
             forget_authority(self._folder, step.generation)
             self.authorities.pop(step.generation, None)
             log.info("the key of the authority's generation %d is forgotten", step.generation)
-        elif isinstance(step, trust_policy.Report):
+        elif isinstance(step, trust_policy.ReportMaterial):
             await self._ledger.propose(commands.ReportTrust(**step.fields, at=now_s), COMMIT_TIMEOUT_S)
-        elif isinstance(step, trust_policy.Move):
+        elif isinstance(step, trust_policy.AnnounceAddress):
             log.info("telling the others where this host is reached: %s", step.listens)
             # Under a new key: a data directory that was left behind, or copied, is believed no more.
             ensure_host_key(self._folder, anew=True)
             moved = commands.ChangeMember(self._host_id, at=now_s, addresses=step.listens)
             await self._ledger.propose(moved, COMMIT_TIMEOUT_S)
-        elif isinstance(step, trust_policy.Ask):
+        elif isinstance(step, trust_policy.AskForCertificate):
             log.info("asking for a certificate: %s", step.why)
             addresses = list(self.view().addresses)
             asked = commands.RequestCertificate(self._host_id, step.csr.hex(), addresses, at=now_s)

@@ -83,21 +83,21 @@ class ForgetKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportMaterial:
     """Tell the ledger what this host has: the fields of ``report_trust``."""
 
     fields: Plain
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class AnnounceAddress:
     """Tell the others where this host is reached now."""
 
     listens: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskForCertificate:
     """Ask for a certificate."""
 
     csr: bytes
@@ -139,7 +139,7 @@ class Complain:
     error: ActorGridError
 
 
-OwnStep = TakeMaterial | TakeKey | ForgetKey | Move | Report | Ask | Complain
+OwnStep = TakeMaterial | TakeKey | ForgetKey | AnnounceAddress | ReportMaterial | AskForCertificate | Complain
 HolderStep = Issue | Seal | Publish | Complain
 
 
@@ -158,14 +158,14 @@ def own_steps(view: View) -> list[OwnStep]:
     if forget is not None:
         return [*complaints, ForgetKey(forget)]
     if view.members[view.host_id]["addresses"] != view.listens:
-        return [*complaints, Move(dict(view.listens))]
+        return [*complaints, AnnounceAddress(dict(view.listens))]
     told, record = facts(view), view.own
     if record is None or any(record[name] != value for name, value in told.items()):
-        return [*complaints, Report(told)]
+        return [*complaints, ReportMaterial(told)]
     why = _why_ask(view, record)
     if why is None:
         return complaints
-    return [*complaints, Ask(view.material.renewal_request(view.addresses, view.spare_key), why)]
+    return [*complaints, AskForCertificate(view.material.renewal_request(view.addresses, view.spare_key), why)]
 
 
 _COMPLAINTS = {
@@ -247,24 +247,24 @@ def states(bundle: TrustBundle) -> dict[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Readiness:
+class RotationReadiness:
     """Who keeps a rotation from its next step; empty when nobody does, or none is under way."""
 
     step: str = ""
     waits_for: list[str] = field(default_factory=list)
 
 
-def rotation(view: View) -> Readiness:
+def rotation(view: View) -> RotationReadiness:
     """How far a rotation of the authority is."""
     now = states(view.bundle)
     behind = not_taken(view.members, view.trust, view.bundle.version)
     for generation, state in now.items():
         if state == "waiting":
             keyless = lacking_key(view.trust, generation, among=[id for id in view.voters if id in view.members])
-            return Readiness("switch", sorted({*behind, *keyless}))
+            return RotationReadiness("switch", sorted({*behind, *keyless}))
         if state == "accepted":
-            return Readiness("retire", sorted({*behind, *carriers(view.members, view.trust, generation)}))
-    return Readiness()
+            return RotationReadiness("retire", sorted({*behind, *carriers(view.members, view.trust, generation)}))
+    return RotationReadiness()
 
 
 def _rotation(view: View) -> list[HolderStep]:

@@ -22,7 +22,7 @@ Ask = Callable[[str, Any, float], Awaitable[Any]]
 
 
 @dataclass(slots=True)
-class Reading:
+class HostReading:
     """One moment of a host. What could not be read is missing, never zero."""
 
     servers: dict[str, dict[str, float] | None] = field(default_factory=dict)
@@ -38,7 +38,7 @@ async def collect(
     names: Iterable[str],
     read_processes: Callable[[dict[str, int]], Awaitable[dict[str, ProcessReading]]],
     own: tuple[str, int],
-) -> Reading:
+) -> HostReading:
     """Ask everyone at once. Never raises an ActorGridError; takes little over ``ASK_TIMEOUT_S`` at worst.
 
     *own* is the name and pid of the asking process, which is up by definition.
@@ -60,7 +60,7 @@ async def collect(
     vitals = (health or {}).get("servers", {})
     pids = {name: int(vital["pid"]) for name, vital in vitals.items()} | {own[0]: own[1]}
     jobs = (counts or {}).get("jobs", {})
-    return Reading(
+    return HostReading(
         servers=dict(zip(names, figures, strict=True)),
         restarts={name: int(vital["restarts"]) for name, vital in vitals.items() if "restarts" in vital},
         processes=await read_processes(pids),

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from .collect import Reading
+from .collect import HostReading
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -73,7 +73,7 @@ class HttpFigures:
 class HostCollector(Collector):
     """A reading as metric families."""
 
-    def __init__(self, reading: Reading, hostname: str) -> None:
+    def __init__(self, reading: HostReading, hostname: str) -> None:
         self._reading = reading
         self._hostname = hostname
 
@@ -201,6 +201,6 @@ def _fb_free(gpu: dict[str, Any]) -> int | None:
     return None if used is None else (int(gpu["memory_total_bytes"]) - int(used)) // MIB
 
 
-def render(reading: Reading, hostname: str, http: HttpFigures) -> bytes:
+def render(reading: HostReading, hostname: str, http: HttpFigures) -> bytes:
     """All of it as text."""
     return generate_latest(HostCollector(reading, hostname)) + generate_latest(http.registry)

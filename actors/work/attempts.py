@@ -90,7 +90,7 @@ class LiveAttempt:
             self.link.send(["stop", self.stop_reason, grace_s])
 
 
-class Attempts:
+class HostAttempts:
     """All attempts of this host that the ledger does not know the end of. At most ``work.max_attempts`` run."""
 
     def __init__(

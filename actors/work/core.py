@@ -34,7 +34,7 @@ class StartWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenSession:
+class LendWorker:
     """Hand a ready worker to a lease."""
 
     worker_id: str
@@ -42,7 +42,7 @@ class OpenSession:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseSession:
+class ReclaimWorker:
     """Have the worker let go of its client and say that it is idle."""
 
     worker_id: str
@@ -63,7 +63,7 @@ class LeaseLost:
     worker_id: str
 
 
-Instruction = StartWorker | OpenSession | CloseSession | RetireWorker | LeaseLost
+Instruction = StartWorker | LendWorker | ReclaimWorker | RetireWorker | LeaseLost
 
 STARTING, IDLE, LEASED, CLOSING, RETIRING = "starting", "idle", "leased", "closing", "retiring"
 
@@ -149,7 +149,7 @@ class WorkerPools:
                 worker.lease_id = None
                 keep = worker.key is not None and not worker.key.gpu_uuids and not worker.spoiled
                 worker.state = CLOSING if keep and not self._stopping else RETIRING
-                return [CloseSession(worker.worker_id) if worker.state == CLOSING else RetireWorker(worker.worker_id)]
+                return [ReclaimWorker(worker.worker_id) if worker.state == CLOSING else RetireWorker(worker.worker_id)]
         return []
 
     def worker_ready(self, worker_id: str) -> list[Instruction]:
@@ -246,7 +246,7 @@ class WorkerPools:
             worker = match[0]
             worker.state, worker.lease_id, worker.key = LEASED, lease_id, key
             waiting.remove(lease_id)
-            todo.append(OpenSession(worker.worker_id, lease_id))
+            todo.append(LendWorker(worker.worker_id, lease_id))
         starting = sum(1 for each in self._of(pool) if each.state == STARTING)
         most = self._sizes[pool][1]
         while len(waiting) > starting and not self._stopping:

@@ -27,12 +27,12 @@ from .attempts import COMMIT_AGAIN_S, LOOK_AGAIN_S, default_folder, guard_path, 
 from .core import (
     CLOSING,
     RETIRING,
-    CloseSession,
     Instruction,
     LeaseKey,
     LeaseLost,
-    OpenSession,
+    LendWorker,
     PoolWorker,
+    ReclaimWorker,
     RetireWorker,
     StartWorker,
     WorkerPools,
@@ -316,11 +316,11 @@ class Leases:
             match instruction:
                 case StartWorker(worker_id, pool, number):
                     self._server.spawn(self._start(worker_id, pool, number))
-                case OpenSession(worker_id, lease_id):
+                case LendWorker(worker_id, lease_id):
                     self._open(worker_id, lease_id)
                     for waiter in self._attaching.pop(lease_id, []):
                         waiter.set(None)
-                case CloseSession(worker_id):
+                case ReclaimWorker(worker_id):
                     self._close(worker_id)
                 case RetireWorker(worker_id):
                     self._retire(worker_id)

@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 
 from actorgrid.actors.ledger.attempt_ids import job_of
 from actorgrid.actors.ledger.client import LedgerClient
-from actorgrid.actors.ledger.messages import Applied, Query, Snapshot
+from actorgrid.actors.ledger.messages import Applied, LedgerSnapshot, Query
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.runtime import Runtime
 from actorgrid.supervisors.server import Server, handles
 
 from .attempt_dir import AttemptDir
-from .attempts import Attempts, guard_path
+from .attempts import HostAttempts, guard_path
 from .environment import host_tag
 from .guard import remove_socket_of_gone
 from .housekeeping import (
@@ -74,7 +74,7 @@ class WorkerManager(Server):
         self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="begun")
         self._renewer = LeaseRenewer(self, self._ledger, self._renew, self._take_up_all, self._patience, self._strays)
         self._door = WorkDoor(self)
-        self._attempts = Attempts(self, self._ledger, self._zygote, self._renewer, self._door)
+        self._attempts = HostAttempts(self, self._ledger, self._zygote, self._renewer, self._door)
         self._leases = Leases(self, self._ledger, self._zygote, self._renewer, self._door)
         self._follows = False
         self._killed_escaped = 0
@@ -157,7 +157,7 @@ class WorkerManager(Server):
     def _applied(self, message: Applied) -> None:
         self._ledger.applied(message)
 
-    def _on_snapshot(self, _snapshot: Snapshot) -> None:
+    def _on_snapshot(self, _snapshot: LedgerSnapshot) -> None:
         self._follows = self._attempts.ledger_known = self._leases.ledger_known = True
         self._take_up_all()
         for attempt_id, attempt in list(self._attempts.live.items()):

@@ -45,10 +45,10 @@ from actorgrid.transports.task_frames import (
     MAX_BODY_BYTES,
     MAX_FUNCTIONS,
     PROTOCOL_VERSION,
-    Cancel,
+    CancelTask,
+    ClientHello,
     Function,
-    Hello,
-    Task,
+    TaskFrame,
     encode_failure,
     encode_output,
     encode_refused,
@@ -136,7 +136,7 @@ class _Client:
         self.decoder = FrameDecoder()
         self.welcome = False
         self.functions: dict[bytes, tuple[bytes, Any]] = {}
-        self.waiting: deque[Task] = deque()
+        self.waiting: deque[TaskFrame] = deque()
         self.waiting_bytes = 0
         self.cancelled: set[int] = set()
         self.replies: list[bytes] = []
@@ -317,12 +317,12 @@ class Worker:
     def _take(self, client: _Client, frame: list[Any]) -> None:
         message = parse_client_frame(frame)
         if not client.welcome:
-            if not isinstance(message, Hello):
+            if not isinstance(message, ClientHello):
                 raise PeerRefused("the first frame must be a hello")
             self._check(message)
             client.welcome = True
             client.socket.sendall(encode_welcome(self.worker_id, PYTHON, os.getpid(), self._gpu_uuids))
-        elif isinstance(message, Task):
+        elif isinstance(message, TaskFrame):
             client.waiting.append(message)
             client.waiting_bytes += len(message.args)
         elif isinstance(message, Function):
@@ -330,13 +330,13 @@ class Worker:
             client.functions[message.fn_id] = (message.code, None)
             while len(client.functions) > MAX_FUNCTIONS:
                 del client.functions[next(iter(client.functions))]
-        elif isinstance(message, Cancel):
+        elif isinstance(message, CancelTask):
             if any(task.task_id == message.task_id for task in client.waiting):
                 client.cancelled.add(message.task_id)
         else:
             raise MalformedBody("a second hello")
 
-    def _check(self, hello: Hello) -> None:
+    def _check(self, hello: ClientHello) -> None:
         if hello.version != PROTOCOL_VERSION:
             raise PeerRefused("another protocol version", asked=str(hello.version), found=str(PROTOCOL_VERSION))
         if not self._secret or not hmac.compare_digest(hello.secret.encode("utf-8", "replace"), self._secret):
@@ -375,7 +375,7 @@ class Worker:
             elif self._client is client and fd == client.socket.fileno() and client.has_room():
                 self._read_client(client)
 
-    def _run_one(self, client: _Client, task: Task) -> None:
+    def _run_one(self, client: _Client, task: TaskFrame) -> None:
         task_id = task.task_id
         if client.cancelled and task_id in client.cancelled:
             client.cancelled.discard(task_id)
@@ -404,7 +404,7 @@ class Worker:
                 tee.flush()
         self._reply(client, reply)
 
-    def _describe(self, error: BaseException, task: Task) -> tuple[ActorGridError, bytes | None]:
+    def _describe(self, error: BaseException, task: TaskFrame) -> tuple[ActorGridError, bytes | None]:
         if isinstance(error, UnknownKey) and error.details.get("fn_id"):
             return error, None
         return describe_failure(error, task.timeout_s)

@@ -14,7 +14,7 @@ from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Entry
 from actorgrid.errors import ActorGridError
 
-from .checker import Call, Checker, Host
+from .checker import Checker, ClientCall, Host
 from .linearizability import UNKNOWN, Operation, apply_register, check
 
 
@@ -22,15 +22,15 @@ class Linearizability(Checker):
     """Reads and swaps of the settings, each key a register."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Call] = {}
+        self._open: dict[str, ClientCall] = {}
         self._history: list[Operation] = []
 
-    def called(self, call: Call) -> None:
+    def called(self, call: ClientCall) -> None:
         """Until it is answered, it may have taken effect or not."""
         if call.kind == "read" or isinstance(call.command, SetSetting):
             self._open[call.client] = call
 
-    def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
+    def answered(self, call: ClientCall, answer: Any, index: int, now_us: int) -> None:
         """It took effect between the two moments."""
         if self._open.pop(call.client, None) is None:
             return
@@ -55,7 +55,7 @@ class Linearizability(Checker):
                 found=stuck,
             )
 
-    def _note(self, call: Call, answer: Any, returned_us: int | None) -> None:
+    def _note(self, call: ClientCall, answer: Any, returned_us: int | None) -> None:
         what = ("swap", call.command.value) if isinstance(call.command, SetSetting) else ("read",)
         self._history.append(Operation(call.key, what, answer, call.called_us, returned_us, call.client))
 
@@ -71,11 +71,11 @@ class Freshness(Checker):
         self._floor: dict[str, int] = {}
         self._seen: dict[str, int] = {}
 
-    def called(self, call: Call) -> None:
+    def called(self, call: ClientCall) -> None:
         """What was told by now must be seen."""
         self._floor[call.client] = self._told
 
-    def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
+    def answered(self, call: ClientCall, answer: Any, index: int, now_us: int) -> None:
         """Compare indexes."""
         floor = self._floor.pop(call.client, None)
         if call.kind == "write" and floor is not None and index < floor:
@@ -112,7 +112,7 @@ class ExactlyOnce(Checker):
                 found=f"entries {first} and {entry.index}",
             )
 
-    def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
+    def answered(self, call: ClientCall, answer: Any, index: int, now_us: int) -> None:
         """The client was told of that very effect."""
         if call.kind == "write" and self._effects.get((call.session, call.seq)) != index:
             self.fail(

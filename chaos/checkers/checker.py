@@ -37,7 +37,7 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class AttemptProcess:
     """An attempt's process on a host, as the host sees it: on devices ``gpus``, a share ``gpu_milli`` of each."""
 
     host: str
@@ -49,7 +49,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ClientCall:
     """What a client asks and what it was told. ``kind`` is "write" (``command``) or "read" (of a setting)."""
 
     client: str
@@ -85,10 +85,10 @@ class Checker:
     def restored(self, host: Host, index: int, state: Any) -> None:
         """*host* took its state from a snapshot or from its disk."""
 
-    def called(self, call: Call) -> None:
+    def called(self, call: ClientCall) -> None:
         """A client begins a call."""
 
-    def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
+    def answered(self, call: ClientCall, answer: Any, index: int, now_us: int) -> None:
         """A client has its answer; *index* is where the write stands, or the state the read saw."""
 
     def believes(self, lock: str, owner: str, token: tuple[int, ...], slots: int) -> None:
@@ -97,13 +97,13 @@ class Checker:
     def disbelieves(self, lock: str, owner: str) -> None:
         """A client gives a lock back, or its own clock says that its lease is over."""
 
-    def started(self, process: Process, now_us: int) -> None:
+    def started(self, process: AttemptProcess, now_us: int) -> None:
         """A host starts an attempt's process."""
 
-    def killed(self, process: Process) -> None:
+    def killed(self, process: AttemptProcess) -> None:
         """A process is being killed: it does nothing any more, and holds what it has until it is gone."""
 
-    def ended(self, process: Process, now_us: int) -> None:
+    def ended(self, process: AttemptProcess, now_us: int) -> None:
         """A process is gone."""
 
     def suspended(self, host: str) -> None:

@@ -12,7 +12,7 @@ from actorgrid.actors.ledger.entry_codec import decode_entry
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Entry
 
-from .checker import Checker, Host, Process
+from .checker import AttemptProcess, Checker, Host
 
 DEVICE_MILLI = 1000
 
@@ -106,11 +106,11 @@ class RunningTogether(Checker):
     """
 
     def __init__(self) -> None:
-        self._running: dict[str, Process] = {}
+        self._running: dict[str, AttemptProcess] = {}
         self._still: set[str] = set()
         self._killed: set[str] = set()
 
-    def started(self, process: Process, now_us: int) -> None:
+    def started(self, process: AttemptProcess, now_us: int) -> None:
         """Look at what runs beside it."""
         for index in process.gpus:
             beside = [p for p in self._running.values() if p.host == process.host and index in p.gpus]
@@ -135,7 +135,7 @@ class RunningTogether(Checker):
             if process.host == host and process.attempt_id not in self._killed:
                 self._refuse_twin(process)
 
-    def _refuse_twin(self, process: Process) -> None:
+    def _refuse_twin(self, process: AttemptProcess) -> None:
         active = (p for p in self._running.values() if p.host not in self._still and p.attempt_id not in self._killed)
         others = (p for p in active if p is not process and not _beside(p, process))
         twin = next((p for p in others if p.job_id == process.job_id), None)
@@ -146,15 +146,15 @@ class RunningTogether(Checker):
                 found=f"{twin.attempt_id} on {twin.host}",
             )
 
-    def killed(self, process: Process) -> None:
+    def killed(self, process: AttemptProcess) -> None:
         """It does nothing any more, but its devices are not free."""
         self._killed.add(process.attempt_id)
 
-    def ended(self, process: Process, now_us: int) -> None:
+    def ended(self, process: AttemptProcess, now_us: int) -> None:
         """It holds nothing any more."""
         self._running.pop(process.attempt_id, None)
 
 
-def _beside(one: Process, other: Process) -> bool:
+def _beside(one: AttemptProcess, other: AttemptProcess) -> bool:
     """Whether they are different members of one attempt."""
     return one.attempt_id != other.attempt_id and attempt_of(one.attempt_id) == attempt_of(other.attempt_id)

@@ -10,7 +10,7 @@ from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Entry
 from actorgrid.models import JobState
 
-from .checker import Call, Checker, Host
+from .checker import Checker, ClientCall, Host
 
 
 class LostJobs(Checker):
@@ -20,7 +20,7 @@ class LostJobs(Checker):
         self._accepted: set[str] = set()
         self._ended: dict[str, tuple[int, str]] = {}
 
-    def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
+    def answered(self, call: ClientCall, answer: Any, index: int, now_us: int) -> None:
         """Remember what was promised."""
         if isinstance(call.command, SubmitJobs) and isinstance(answer, dict):
             self._accepted.update(job["job_id"] for job in answer["jobs"])

@@ -32,7 +32,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SearchVerdict:
     """``linearizable`` is None when the search gave up at its bound. ``stuck`` names calls that no order explains:
     those still open where the longest order found ends."""
 
@@ -42,24 +42,24 @@ class Verdict:
     stuck: tuple[Operation, ...] = ()
 
 
-def check(history: Iterable[Operation], initial: Hashable, apply: Apply, steps_max: int = STEPS_MAX) -> Verdict:
+def check(history: Iterable[Operation], initial: Hashable, apply: Apply, steps_max: int = STEPS_MAX) -> SearchVerdict:
     """The verdict on a history: that of the first key that has no order, or is too hard, else a good one."""
     by_key: dict[str, list[Operation]] = {}
     for operation in history:
         by_key.setdefault(operation.key, []).append(operation)
-    undecided: Verdict | None = None
+    undecided: SearchVerdict | None = None
     for key, operations in by_key.items():
         verdict = check_key(key, operations, initial, apply, steps_max)
         if verdict.linearizable is False:
             return verdict
         if verdict.linearizable is None and undecided is None:
             undecided = verdict
-    return undecided or Verdict(True)
+    return undecided or SearchVerdict(True)
 
 
 def check_key(
     key: str, operations: Sequence[Operation], initial: Hashable, apply: Apply, steps_max: int = STEPS_MAX
-) -> Verdict:
+) -> SearchVerdict:
     """The same for the operations of one key.
 
     Depth first: from each state, any call may be next that began before every remaining one had returned. A set of
@@ -76,13 +76,13 @@ def check_key(
     while stack:
         done, state = stack.pop()
         if done & must == must:
-            return Verdict(True, key, count)
+            return SearchVerdict(True, key, count)
         if (done, state) in seen:
             continue
         seen.add((done, state))
         steps += 1
         if steps > steps_max:
-            return Verdict(None, key, best_size)
+            return SearchVerdict(None, key, best_size)
         size = done.bit_count()
         if size > best_size:
             best_done, best_size = done, size
@@ -91,7 +91,7 @@ def check_key(
             if fits:
                 stack.append((done | 1 << number, after))
     stuck = tuple(order[number] for number in _next_ones(order, returns, best_done) if must >> number & 1)
-    return Verdict(False, key, best_size, stuck)
+    return SearchVerdict(False, key, best_size, stuck)
 
 
 _FOREVER = 1 << 62

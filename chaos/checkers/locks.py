@@ -12,7 +12,7 @@ from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Entry
 from actorgrid.errors import LockHeld
 
-from .checker import Call, Checker, Host
+from .checker import Checker, ClientCall, Host
 from .linearizability import UNKNOWN, Operation, check
 
 TAKES_AWAY = ("release_lock", "expire_lock")
@@ -126,18 +126,18 @@ class LockAnswers(Checker):
     """What clients were told of locks that nobody waits for and that never expire is linearizable."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Call] = {}
+        self._open: dict[str, ClientCall] = {}
         self._other: set[str] = set()
         self._history: list[Operation] = []
 
-    def called(self, call: Call) -> None:
+    def called(self, call: ClientCall) -> None:
         """Until it is answered, it may have taken effect or not."""
         if isinstance(call.command, AcquireLock | ReleaseLock):
             self._open[call.client] = call
             if isinstance(call.command, AcquireLock) and call.command.wait:
                 self._other.add(call.key)
 
-    def answered(self, call: Call, answer: Any, index: int, now_us: int) -> None:
+    def answered(self, call: ClientCall, answer: Any, index: int, now_us: int) -> None:
         """Held or not, released or not."""
         if self._open.pop(call.client, None) is None or call.command is None:
             return
@@ -167,7 +167,7 @@ class LockAnswers(Checker):
                 found="; ".join(f"{each.call} -> {each.answer}" for each in verdict.stuck),
             )
 
-    def _note(self, call: Call, answer: Any, returned_us: int | None) -> None:
+    def _note(self, call: ClientCall, answer: Any, returned_us: int | None) -> None:
         command = call.command
         assert isinstance(command, AcquireLock | ReleaseLock), "nothing else is noted"
         what = (command.verb, command.owner, command.slots if isinstance(command, AcquireLock) else 1)

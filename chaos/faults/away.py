@@ -7,7 +7,7 @@ from random import Random
 
 from actorgrid.chaos.simulator.clock import MS
 from actorgrid.chaos.simulator.cluster import Cluster, Trap
-from actorgrid.chaos.simulator.node import Node
+from actorgrid.chaos.simulator.node import SimulatedHost
 
 from .fault import Fault, pick
 
@@ -41,7 +41,7 @@ class HostAway(Fault):
         return f"{node.name} {way}"
 
 
-def _pick(cluster: Cluster, rng: Random) -> Node | None:
+def _pick(cluster: Cluster, rng: Random) -> SimulatedHost | None:
     """A host that only runs work and is there, nine times in ten: were it a voter, often nobody could decide."""
     voter, which = rng.random() < 0.1, rng.random()
     leader, config = cluster.leader, cluster.config
@@ -51,7 +51,7 @@ def _pick(cluster: Cluster, rng: Random) -> Node | None:
     return pick(cluster, rng, 0.0) if voter or not learners else learners[int(which * len(learners))]
 
 
-def _asks(cluster: Cluster, node: Node, still_us: int, lasts_us: int) -> None:
+def _asks(cluster: Cluster, node: SimulatedHost, still_us: int, lasts_us: int) -> None:
     """It has asked to have its lease renewed: the answer waits, and when it is read, nobody hears the host any more."""
 
     def stand_still() -> None:
@@ -71,10 +71,10 @@ def _later(cluster: Cluster, delay_us: int, action: Callable[[], None]) -> None:
     cluster.world.clock.after(delay_us, action)
 
 
-def _trap(cluster: Cluster, traps: list[Trap], node: Node, action: Callable[[], None]) -> None:
+def _trap(cluster: Cluster, traps: list[Trap], node: SimulatedHost, action: Callable[[], None]) -> None:
     """Do it the first time that it is *node* which the traps spring for."""
 
-    def spring(who: Node) -> None:
+    def spring(who: SimulatedHost) -> None:
         if who is node:
             traps.remove(spring)
             action()
@@ -82,7 +82,7 @@ def _trap(cluster: Cluster, traps: list[Trap], node: Node, action: Callable[[], 
     traps.append(spring)
 
 
-def _pause(node: Node) -> Callable[[], None]:
+def _pause(node: SimulatedHost) -> Callable[[], None]:
     """Have it stand still; gives how to end that."""
     node.pause()
     life = node.boots
@@ -94,7 +94,7 @@ def _pause(node: Node) -> Callable[[], None]:
     return resume
 
 
-def _cut(cluster: Cluster, node: Node, *, hears: bool, is_heard: bool) -> Callable[[], None]:
+def _cut(cluster: Cluster, node: SimulatedHost, *, hears: bool, is_heard: bool) -> Callable[[], None]:
     """Let it hear nobody, be heard by nobody, or both; gives how to end that, once."""
     others = [f"n{id}" for id in cluster.nodes if id != node.id]
     pairs = [] if hears else [(other, node.name) for other in others]

@@ -9,7 +9,7 @@ from random import Random
 
 from actorgrid.chaos.simulator.clock import MS
 from actorgrid.chaos.simulator.cluster import Cluster, Trap
-from actorgrid.chaos.simulator.node import Node
+from actorgrid.chaos.simulator.node import SimulatedHost
 from actorgrid.chaos.simulator.rng import stream
 
 Strike = Callable[[Cluster, Random], str]
@@ -68,7 +68,7 @@ def set_trap(cluster: Cluster, traps: list[Trap], trap: Trap, lasts_us: int) -> 
     cluster.world.clock.after(lasts_us, disarm)
 
 
-def pick(cluster: Cluster, rng: Random, leader_share: float = 0.5) -> Node | None:
+def pick(cluster: Cluster, rng: Random, leader_share: float = 0.5) -> SimulatedHost | None:
     """A host that runs: the leader with that probability, else any; None when all are down."""
     chance, which = rng.random(), rng.random()
     leader = cluster.leader

@@ -6,13 +6,13 @@ from random import Random
 
 from actorgrid.chaos.simulator.clock import MS, SECOND
 from actorgrid.chaos.simulator.cluster import Cluster
-from actorgrid.chaos.simulator.node import Node
+from actorgrid.chaos.simulator.node import SimulatedHost
 
 from .fault import Fault, pick, set_trap
 from .network import cut_for
 
 
-def restart_later(cluster: Cluster, node: Node, delay_us: int) -> None:
+def restart_later(cluster: Cluster, node: SimulatedHost, delay_us: int) -> None:
     """Have a host that is down start again."""
 
     def start() -> None:
@@ -22,7 +22,7 @@ def restart_later(cluster: Cluster, node: Node, delay_us: int) -> None:
     cluster.world.clock.after(delay_us, start)
 
 
-def cut_off(cluster: Cluster, node: Node, lasts_us: int, friend: int = 0) -> None:
+def cut_off(cluster: Cluster, node: SimulatedHost, lasts_us: int, friend: int = 0) -> None:
     """Let nothing pass between *node* and the other hosts, *friend* excepted, for a while."""
     others = [f"n{id}" for id in cluster.nodes if id not in (node.id, friend)]
     cut_for(cluster, [pair for other in others for pair in ((node.name, other), (other, node.name))], lasts_us)
@@ -96,7 +96,7 @@ class LeadersFall(Fault):
     def strike(self, cluster: Cluster, rng: Random) -> str:
         """Set the trap."""
 
-        def spring(node: Node) -> None:
+        def spring(node: SimulatedHost) -> None:
             after_us = rng.randrange(self.within_ms * MS)
             how = rng.choice(("crash", "crash", "alone", "one friend"))
             down_us = rng.randrange(*self.down_ms) * MS
@@ -130,7 +130,7 @@ class CutOffAtCommit(Fault):
         """Set the trap; it springs once."""
         lasts_us = self.duration_us(rng)
 
-        def spring(node: Node) -> None:
+        def spring(node: SimulatedHost) -> None:
             cluster.commit_hooks.remove(spring)
             cluster.world.trace.add("fault", f"CutOffAtCommit: {node.name}")
             cut_off(cluster, node, lasts_us)
@@ -163,7 +163,7 @@ class VotersBlink(Fault):
     def strike(self, cluster: Cluster, rng: Random) -> str:
         """Set the trap; it springs for one vote in two."""
 
-        def spring(node: Node) -> None:
+        def spring(node: SimulatedHost) -> None:
             blinks, after_us, down_us = rng.random() < 0.5, rng.randrange(4 * MS), rng.randrange(1, 30) * MS
             if not blinks:
                 return

@@ -7,7 +7,7 @@ from random import Random
 from actorgrid.actors.raft.messages import ConfChange
 from actorgrid.chaos.simulator.clock import MS
 from actorgrid.chaos.simulator.cluster import Cluster
-from actorgrid.chaos.simulator.node import Node
+from actorgrid.chaos.simulator.node import SimulatedHost
 
 from .fault import Fault, set_trap
 
@@ -63,7 +63,7 @@ class HastyOperator(Fault):
         def change() -> None:
             cluster.change_members(some_change(cluster, rng))
 
-        def ask(node: Node) -> None:
+        def ask(node: SimulatedHost) -> None:
             for delay_ms in (0, rng.randrange(1, 30), rng.randrange(1, 120)):
                 cluster.world.clock.after(delay_ms * MS, change)
 

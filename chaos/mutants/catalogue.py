@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actorgrid.actors.raft.core import RaftCore
-from actorgrid.chaos.simulator.node import Node
+from actorgrid.chaos.simulator.node import SimulatedHost
 from actorgrid.chaos.simulator.run import play
 from actorgrid.errors import BadRequest
 
@@ -16,7 +16,7 @@ from . import cores, hosts, leases, locks
 class Mutant:
     """``fast``: caught within a few seeds, so that the tests of every change can wait for it."""
 
-    node_class: type[Node]
+    node_class: type[SimulatedHost]
     says: str
     scenario: str = "everything"
     fast: bool = True
@@ -38,7 +38,7 @@ def _core(core: type[RaftCore], scenario: str = "everything", fast: bool = True)
     return Mutant(hosts.with_core(core), (core.__doc__ or "").strip(), scenario, fast)
 
 
-def _host(node_class: type[Node], scenario: str = "everything", fast: bool = True) -> Mutant:
+def _host(node_class: type[SimulatedHost], scenario: str = "everything", fast: bool = True) -> Mutant:
     return Mutant(node_class, (node_class.__doc__ or "").strip(), scenario, fast)
 
 

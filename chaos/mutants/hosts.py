@@ -14,23 +14,23 @@ from actorgrid.actors.ledger.tables.attempts import Attempts
 from actorgrid.actors.ledger.tables.capacity import Capacity
 from actorgrid.actors.ledger.tables.jobs import SUCCEEDED
 from actorgrid.actors.raft.core import RaftCore
-from actorgrid.actors.raft.messages import HardState, Ready, Snapshot
+from actorgrid.actors.raft.messages import HardState, RaftSnapshot, Ready
 from actorgrid.chaos.simulator.disk import Compaction, Disk, Image
-from actorgrid.chaos.simulator.gateway import Gateway
-from actorgrid.chaos.simulator.node import Node
-from actorgrid.chaos.simulator.requests import Ask
+from actorgrid.chaos.simulator.gateway import SimulatedGateway
+from actorgrid.chaos.simulator.node import SimulatedHost
+from actorgrid.chaos.simulator.requests import ClientRequest
 from actorgrid.errors import LogFailed, StorageError
 
 
-def with_core(core: type[RaftCore]) -> type[Node]:
+def with_core(core: type[RaftCore]) -> type[SimulatedHost]:
     """A host with that core."""
-    return type(f"{core.__name__}Node", (Node,), {"core_class": core})
+    return type(f"{core.__name__}Node", (SimulatedHost,), {"core_class": core})
 
 
 # -- what is done with a Ready
 
 
-class AcksBeforeSync(Node):
+class AcksBeforeSync(SimulatedHost):
     """Votes and acknowledgements leave before what they promise is on disk."""
 
     def persist(self, ready: Ready) -> None:
@@ -54,7 +54,7 @@ class _TailLost(Disk):
         return image
 
 
-class TailLost(Node):
+class TailLost(SimulatedHost):
     """Up to three synced entries are gone after a restart, and nothing notices."""
 
     disk_class = _TailLost
@@ -68,31 +68,31 @@ class _SyncFailsSilently(Disk):
             return
 
 
-class FailedSyncIgnored(Node):
+class FailedSyncIgnored(SimulatedHost):
     """A failed fsync is taken for one that worked the second time."""
 
     disk_class = _SyncFailsSilently
 
 
-class StateApartFromIndex(Node):
+class StateApartFromIndex(SimulatedHost):
     """State and index are written one after the other: a crash between leaves a new index on an old state."""
 
-    def save(self, snapshot: Snapshot) -> None:
+    def save(self, snapshot: RaftSnapshot) -> None:
         """The index now, the state a moment later."""
         before = self.durable.snapshot
         old = snapshot.data if before is None else before.data
-        super().save(Snapshot(snapshot.index, snapshot.term, snapshot.conf_state, old))
+        super().save(RaftSnapshot(snapshot.index, snapshot.term, snapshot.conf_state, old))
         self.disk.sync()
         self.later(30_000, lambda: self._write_state(snapshot))
 
-    def _write_state(self, snapshot: Snapshot) -> None:
+    def _write_state(self, snapshot: RaftSnapshot) -> None:
         try:
             self.disk.write([Compaction(snapshot)])
             self.disk.sync()
         except StorageError as error:
             self.crash(error.code)
 
-    def restored(self, snapshot: Snapshot | None) -> Ledger:
+    def restored(self, snapshot: RaftSnapshot | None) -> Ledger:
         """Believe the index."""
         state = super().restored(snapshot)
         if snapshot is not None:
@@ -103,12 +103,12 @@ class StateApartFromIndex(Node):
 # -- doors
 
 
-class _ReadsHere(Gateway):
-    def read(self, sender: str, ask: Ask) -> None:
+class _ReadsHere(SimulatedGateway):
+    def read(self, sender: str, ask: ClientRequest) -> None:
         self.answer_read(sender, ask)
 
 
-class StaleRead(Node):
+class StaleRead(SimulatedHost):
     """Reads are answered from this host's state, however old."""
 
     gateway_class = _ReadsHere
@@ -122,7 +122,7 @@ class _Forgetful(Ledger):
         return None
 
 
-class AppliedTwice(Node):
+class AppliedTwice(SimulatedHost):
     """A repeated proposal is applied again."""
 
     ledger_class = _Forgetful
@@ -133,7 +133,7 @@ class _AnyTerm(Ledger):
         return
 
 
-class OldTermGrants(Node):
+class OldTermGrants(SimulatedHost):
     """Grants decided under an earlier leadership are taken."""
 
     ledger_class = _AnyTerm
@@ -150,7 +150,7 @@ class _AnyIncarnation(Ledger):
     allocations_class = _ForAnyLife
 
 
-class OldIncarnationGrants(Node):
+class OldIncarnationGrants(SimulatedHost):
     """Grants to a host's earlier life are taken."""
 
     ledger_class = _AnyIncarnation
@@ -165,7 +165,7 @@ class _HastyGangs(Ledger):
     attempts_class = _Hasty
 
 
-class GangsStartAgainEarly(Node):
+class GangsStartAgainEarly(SimulatedHost):
     """A gang is tried again as soon as one member has failed, while others still run."""
 
     ledger_class = _HastyGangs
@@ -188,7 +188,7 @@ class _HastySuccess(Ledger):
     attempts_class = _FreesAtOnce
 
 
-class FreesWhatIsSuperseded(Node):
+class FreesWhatIsSuperseded(SimulatedHost):
     """A success that comes late ends its job at once, and frees the devices on which it still runs elsewhere."""
 
     ledger_class = _HastySuccess
@@ -205,7 +205,7 @@ class _NoGuard(_AnyTerm):
         self.capacity = self._given.capacity = _Endless()
 
 
-class NoGuard(Node):
+class NoGuard(SimulatedHost):
     """The ledger takes every grant as it comes: neither term nor room is looked at."""
 
     ledger_class: ClassVar[type[Ledger]] = _NoGuard
@@ -219,7 +219,7 @@ class _ForgetsSessions(Ledger):
         return state
 
 
-class SessionsNotInSnapshot(Node):
+class SessionsNotInSnapshot(SimulatedHost):
     """A snapshot leaves out what was answered: after a restart, repetitions are applied again here."""
 
     ledger_class = _ForgetsSessions
@@ -239,7 +239,7 @@ class _TakesLocks(Ledger):
         self._verbs[AcquireLock] = grab
 
 
-class LocksGrabbed(Node):
+class LocksGrabbed(SimulatedHost):
     """A held lock is given to whoever asks for it next."""
 
     ledger_class = _TakesLocks
@@ -264,7 +264,7 @@ class _CrowdsLocks(Ledger):
         self._verbs[AcquireLock] = crowd
 
 
-class SlotsOverfilled(Node):
+class SlotsOverfilled(SimulatedHost):
     """A semaphore is given to one more than it has slots."""
 
     ledger_class = _CrowdsLocks

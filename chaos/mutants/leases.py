@@ -8,7 +8,7 @@ from actorgrid.actors.consensus.last_contact import LastContact
 from actorgrid.actors.work.host_lease import HostLease
 from actorgrid.chaos.simulator.agent import Agent
 from actorgrid.chaos.simulator.leader import Leading
-from actorgrid.chaos.simulator.node import Node
+from actorgrid.chaos.simulator.node import SimulatedHost
 
 # -- hosts
 
@@ -22,7 +22,7 @@ class _CountsFromTheAnswer(Agent):
     lease_class = _FromTheAnswer
 
 
-class LeaseFromTheAnswer(Node):
+class LeaseFromTheAnswer(SimulatedHost):
     """A host counts its lease from the answer, not from before it asked."""
 
     agent_class = _CountsFromTheAnswer
@@ -42,7 +42,7 @@ class _WaitsForNobody(Leading):
     heard_class = _HeardLongAgo
 
 
-class NoWaitAfterElection(Node):
+class NoWaitAfterElection(SimulatedHost):
     """A new leader takes a host that it has not heard of yet for one that was never there."""
 
     leading_class = _WaitsForNobody

@@ -10,14 +10,14 @@ from actorgrid.actors.ledger.entry import Entry
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables import locks
 from actorgrid.chaos.simulator.lock_door import LockDoor, Waiting
-from actorgrid.chaos.simulator.node import Node
+from actorgrid.chaos.simulator.node import SimulatedHost
 from actorgrid.chaos.simulator.requests import Told
 
 
 class _CountsRenewals(LockDoor):
     waits_with_ids: ClassVar[bool] = False
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimulatedHost) -> None:
         super().__init__(node)
         self._seen_renewals: dict[Waiting, int] = {}
 
@@ -39,7 +39,7 @@ class _CountsRenewals(LockDoor):
         self.write(ReleaseLock(terms.name, terms.owner, at=self.node.now, renewals=seen), left)
 
 
-class LocksTakenBackByCount(Node):
+class LocksTakenBackByCount(SimulatedHost):
     """A host takes back the lock of a client that hung up when one sign of life came since, as if the grant was it."""
 
     lock_door_class = _CountsRenewals
@@ -80,13 +80,13 @@ class _HighestRequestOwns(_Changed):
     rule = staticmethod(_the_highest)
 
 
-class LateRequestsOwnLocks(Node):
+class LateRequestsOwnLocks(SimulatedHost):
     """What an owner has goes over to the request that the ledger came to last, though a later one was sent before."""
 
     ledger_class = _LastRequestOwns
 
 
-class HeldLocksChangeRequests(Node):
+class HeldLocksChangeRequests(SimulatedHost):
     """What an owner holds and was told of goes over to its next request, with which it is taken back."""
 
     ledger_class = _HighestRequestOwns

@@ -5,7 +5,7 @@ from actorgrid.chaos.faults.network import BadWeather
 from actorgrid.chaos.simulator.clock import MS
 from actorgrid.chaos.simulator.scenario import Scenario
 from actorgrid.chaos.simulator.world import Timing
-from actorgrid.chaos.workloads.settings import Settings
+from actorgrid.chaos.workloads.settings import SettingsWorkload
 
 SCENARIO = Scenario(
     says="Candidates stand against each other on a slow network, and voters lose power between two votes.",
@@ -15,7 +15,7 @@ SCENARIO = Scenario(
         BadWeather(600),
         Crash(2_000, lasts_ms=(20, 300)),
     ),
-    workloads=lambda: (Settings(2),),
+    workloads=lambda: (SettingsWorkload(2),),
     voters=(3, 4, 5),
     seconds=4.0,
     timing=Timing(tick_us=15 * MS, election_ticks=3, heartbeat_ticks=1),

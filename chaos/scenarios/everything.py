@@ -5,9 +5,9 @@ from actorgrid.chaos.faults.hosts import ClockSkew, Crash, LeadersFall, Pause
 from actorgrid.chaos.faults.membership import HastyOperator, MembershipChange, Transfer
 from actorgrid.chaos.faults.network import BadWeather, Partition
 from actorgrid.chaos.simulator.scenario import Scenario
-from actorgrid.chaos.workloads.jobs import Jobs
-from actorgrid.chaos.workloads.locks import Locks
-from actorgrid.chaos.workloads.settings import Settings
+from actorgrid.chaos.workloads.jobs import JobsWorkload
+from actorgrid.chaos.workloads.locks import LocksWorkload
+from actorgrid.chaos.workloads.settings import SettingsWorkload
 
 SCENARIO = Scenario(
     says="A random half of all faults strikes while clients read, write, lock and submit jobs.",
@@ -26,6 +26,6 @@ SCENARIO = Scenario(
         HastyOperator(3_000),
         Transfer(),
     ),
-    workloads=lambda: (Settings(2), Jobs(1), Locks(2)),
+    workloads=lambda: (SettingsWorkload(2), JobsWorkload(1), LocksWorkload(2)),
     swarm=True,
 )

@@ -6,7 +6,7 @@ from actorgrid.chaos.faults.hosts import OldLeader
 from actorgrid.chaos.faults.network import BadWeather
 from actorgrid.chaos.simulator.scenario import Scenario
 from actorgrid.chaos.simulator.world import Timing
-from actorgrid.chaos.workloads.jobs import LongJobs
+from actorgrid.chaos.workloads.jobs import LongJobsWorkload
 
 SCENARIO = Scenario(
     says="Hosts are away for seconds and come back, clocks 2 % fast or slow, with jobs of much or little patience.",
@@ -17,7 +17,7 @@ SCENARIO = Scenario(
         SlowDisk(3_000),
         OldLeader(6_000, (4_000, 6_000)),
     ),
-    workloads=lambda: (LongJobs(3),),
+    workloads=lambda: (LongJobsWorkload(3),),
     voters=(3,),
     learners=4,
     seconds=9.0,

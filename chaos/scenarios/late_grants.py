@@ -6,7 +6,7 @@ from actorgrid.chaos.faults.network import BadWeather
 from actorgrid.chaos.simulator.clock import MS
 from actorgrid.chaos.simulator.scenario import Scenario
 from actorgrid.chaos.simulator.world import Timing
-from actorgrid.chaos.workloads.jobs import Jobs
+from actorgrid.chaos.workloads.jobs import JobsWorkload
 
 SCENARIO = Scenario(
     says="Leaders hand over all the time on a slow network while many jobs are granted and hosts restart.",
@@ -16,7 +16,7 @@ SCENARIO = Scenario(
         CutOffAtCommit(900, lasts_ms=(100, 600)),
         Crash(1_200, lasts_ms=(20, 200)),
     ),
-    workloads=lambda: (Jobs(5),),
+    workloads=lambda: (JobsWorkload(5),),
     seconds=5.0,
     timing=Timing(tick_us=20 * MS, election_ticks=8, heartbeat_ticks=2),
 )

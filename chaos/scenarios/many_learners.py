@@ -5,9 +5,9 @@ from actorgrid.chaos.faults.membership import MembershipChange, Transfer
 from actorgrid.chaos.faults.network import BadWeather, Partition
 from actorgrid.chaos.simulator.scenario import Scenario
 from actorgrid.chaos.simulator.world import Timing
-from actorgrid.chaos.workloads.jobs import Jobs
-from actorgrid.chaos.workloads.locks import Locks
-from actorgrid.chaos.workloads.settings import Settings
+from actorgrid.chaos.workloads.jobs import JobsWorkload
+from actorgrid.chaos.workloads.locks import LocksWorkload
+from actorgrid.chaos.workloads.settings import SettingsWorkload
 
 SCENARIO = Scenario(
     says="Six learners, one of them told a tick, run jobs while leaders fall and messages are lost.",
@@ -20,7 +20,7 @@ SCENARIO = Scenario(
         MembershipChange(1_500),
         Transfer(),
     ),
-    workloads=lambda: (Settings(2), Jobs(2), Locks(1)),
+    workloads=lambda: (SettingsWorkload(2), JobsWorkload(2), LocksWorkload(1)),
     learners=6,
     swarm=True,
     timing=Timing(snapshot_every=40, log_kept=10, message_entries_max=4, learners_a_tick=1),

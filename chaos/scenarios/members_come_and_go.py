@@ -5,9 +5,9 @@ from actorgrid.chaos.faults.membership import HastyOperator, MembershipChange, T
 from actorgrid.chaos.faults.network import Partition
 from actorgrid.chaos.simulator.scenario import Scenario
 from actorgrid.chaos.simulator.world import Timing
-from actorgrid.chaos.workloads.jobs import Jobs
-from actorgrid.chaos.workloads.locks import Locks
-from actorgrid.chaos.workloads.settings import Settings
+from actorgrid.chaos.workloads.jobs import JobsWorkload
+from actorgrid.chaos.workloads.locks import LocksWorkload
+from actorgrid.chaos.workloads.settings import SettingsWorkload
 
 SCENARIO = Scenario(
     says="Voters and learners come, go and change places while leaders fall, hand over and are cut off.",
@@ -19,7 +19,7 @@ SCENARIO = Scenario(
         Partition(1_500),
         Crash(3_000),
     ),
-    workloads=lambda: (Settings(2), Jobs(1), Locks(2)),
+    workloads=lambda: (SettingsWorkload(2), JobsWorkload(1), LocksWorkload(2)),
     voters=(3, 4, 5),
     timing=Timing(snapshot_every=25, log_kept=8, message_entries_max=4),
 )

@@ -4,9 +4,9 @@ from actorgrid.chaos.faults.hosts import OldLeader, Pause
 from actorgrid.chaos.faults.membership import Transfer
 from actorgrid.chaos.faults.network import Partition
 from actorgrid.chaos.simulator.scenario import Scenario
-from actorgrid.chaos.workloads.jobs import Jobs
-from actorgrid.chaos.workloads.locks import Locks
-from actorgrid.chaos.workloads.settings import Settings
+from actorgrid.chaos.workloads.jobs import JobsWorkload
+from actorgrid.chaos.workloads.locks import LocksWorkload
+from actorgrid.chaos.workloads.settings import SettingsWorkload
 
 SCENARIO = Scenario(
     says="Leaders are cut off, paused and replaced without knowing it, while clients still ask them.",
@@ -16,5 +16,5 @@ SCENARIO = Scenario(
         Partition(2_000),
         Transfer(2_000),
     ),
-    workloads=lambda: (Settings(2), Jobs(1), Locks(2)),
+    workloads=lambda: (SettingsWorkload(2), JobsWorkload(1), LocksWorkload(2)),
 )

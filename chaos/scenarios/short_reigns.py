@@ -6,7 +6,7 @@ from actorgrid.chaos.faults.network import BadWeather
 from actorgrid.chaos.simulator.clock import MS
 from actorgrid.chaos.simulator.scenario import Scenario
 from actorgrid.chaos.simulator.world import Timing
-from actorgrid.chaos.workloads.settings import Settings
+from actorgrid.chaos.workloads.settings import SettingsWorkload
 
 SCENARIO = Scenario(
     says="Every leader falls within milliseconds, while entries travel one by one and some disks are slow.",
@@ -16,7 +16,7 @@ SCENARIO = Scenario(
         SlowDisk(1_000),
         BadWeather(3_000),
     ),
-    workloads=lambda: (Settings(5),),
+    workloads=lambda: (SettingsWorkload(5),),
     voters=(3, 5),
     seconds=4.0,
     timing=Timing(

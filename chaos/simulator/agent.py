@@ -15,13 +15,13 @@ from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.actors.raft.messages import Dropped, ReadState
 from actorgrid.actors.work.host_lease import LEASE_MAX_S, HostLease
-from actorgrid.chaos.checkers.checker import Process
+from actorgrid.chaos.checkers.checker import AttemptProcess
 
 from .clock import MS
 from .requests import Asker, Told
 
 if TYPE_CHECKING:
-    from .node import Node
+    from .node import SimulatedHost
 
 GPUS = 2
 CPU_MILLI = 16_000
@@ -45,7 +45,7 @@ class Agent:
 
     lease_class: ClassVar[type[HostLease]] = HostLease
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimulatedHost) -> None:
         self._node = node
         self._rng = node.rng
         self._asker = Asker(node.world, f"{node.name}/agent{node.boots}", node.hosts, node.rng)
@@ -56,7 +56,7 @@ class Agent:
         self._confirming = False
         self._granted: dict[str, dict[str, Any]] = {}  # not begun
         self._seen: set[str] = set()
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, AttemptProcess] = {}
         self._patience: dict[str, float] = {}
         self._deadlines: dict[str, float] = {}
         self._registered = self._asked = False
@@ -228,7 +228,7 @@ class Agent:
         if job["cancel_requested"] or _is_ending(job):
             self._report(id, list(token), "cancelled", charge=False)
             return
-        process = Process(
+        process = AttemptProcess(
             host=self._node.host_id,
             attempt_id=id,
             job_id=record["owner"]["job_id"],
@@ -247,7 +247,7 @@ class Agent:
         runs_us = int(job["env"].get(RUNS_FOR, 0)) * MS or self._rng.randrange(*RUNS_US)
         self._node.later(runs_us, lambda: self._process_ends(process, outcome))
 
-    def _is_started(self, process: Process, told: Told) -> None:
+    def _is_started(self, process: AttemptProcess, told: Told) -> None:
         if told.error is not None:
             self._disowned(process.attempt_id)
         elif told.result["cancel_requested"] or told.result.get("ending") or told.result.get("superseded"):
@@ -278,7 +278,7 @@ class Agent:
         if process is not None:
             self._node.later(self._rng.randrange(*DIES_US), partial(self._dies, process))
 
-    def _dies(self, process: Process) -> None:
+    def _dies(self, process: AttemptProcess) -> None:
         if process.attempt_id in self._processes:
             self._gone(process)
             self._look()
@@ -287,7 +287,7 @@ class Agent:
         for process in [each for each in self._processes.values() if each.job_id == job["job_id"]]:
             self._process_ends(process, "cancelled")
 
-    def _process_ends(self, process: Process, outcome: str, charge: bool = True) -> None:
+    def _process_ends(self, process: AttemptProcess, outcome: str, charge: bool = True) -> None:
         if process.attempt_id not in self._processes:
             return
         self._gone(process)
@@ -298,7 +298,7 @@ class Agent:
                 lambda: self._report(process.attempt_id, list(process.token), outcome, charge),
             )
 
-    def _gone(self, process: Process) -> None:
+    def _gone(self, process: AttemptProcess) -> None:
         for table in (self._processes, self._patience, self._deadlines):
             del table[process.attempt_id]
         self._node.world.tell(lambda checker: checker.ended(process, self._node.world.now_us))

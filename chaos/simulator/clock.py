@@ -9,7 +9,7 @@ MS = 1_000
 SECOND = 1_000_000
 
 
-class Timer:
+class SimulatedTimer:
     """Something that is going to happen, unless it is cancelled."""
 
     __slots__ = ("action",)
@@ -27,14 +27,14 @@ class Clock:
 
     def __init__(self) -> None:
         self.now_us = 0
-        self._queue: list[tuple[int, int, Timer]] = []
+        self._queue: list[tuple[int, int, SimulatedTimer]] = []
         self._asked = 0
 
-    def after(self, delay_us: int, action: Callable[[], None]) -> Timer:
+    def after(self, delay_us: int, action: Callable[[], None]) -> SimulatedTimer:
         """Have *action* called *delay_us* from now."""
         assert delay_us >= 0, f"{delay_us} us is in the past"
         self._asked += 1
-        timer = Timer(action)
+        timer = SimulatedTimer(action)
         heapq.heappush(self._queue, (self.now_us + delay_us, self._asked, timer))
         return timer
 

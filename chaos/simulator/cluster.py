@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from actorgrid.actors.ledger.commands import EndAttempt, RegisterHost
-from actorgrid.actors.raft.messages import ConfChange, ConfState, Dropped, HardState, Snapshot
+from actorgrid.actors.raft.messages import ConfChange, ConfState, Dropped, HardState, RaftSnapshot
 
 from .clock import MS
-from .node import Node
+from .node import SimulatedHost
 from .requests import Asker
 from .world import World
 
-Trap = Callable[[Node], None]
+Trap = Callable[[SimulatedHost], None]
 """Springs for the host that did what it waits for: began to lead, voted, committed as a leader, asked for its lease, or
 was given up by the leader."""
 
@@ -28,9 +28,9 @@ class Cluster:
     """The hosts of a run by id, from 1. Founding members start with one empty snapshot, so that whoever joins later
     is sent one, too."""
 
-    def __init__(self, world: World, node_class: type[Node], voters: int, learners: int = 0) -> None:
+    def __init__(self, world: World, node_class: type[SimulatedHost], voters: int, learners: int = 0) -> None:
         self.world = world
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, SimulatedHost] = {}
         self.leader_hooks: list[Trap] = []
         self.vote_hooks: list[Trap] = []
         self.commit_hooks: list[Trap] = []
@@ -40,7 +40,7 @@ class Cluster:
         founders = tuple(range(1, voters + learners + 1))
         state = node_class.ledger_class()
         state.pass_over(1, 1)
-        self._founding = Snapshot(1, 1, ConfState(founders[:voters], founders[voters:]), state.snapshot())
+        self._founding = RaftSnapshot(1, 1, ConfState(founders[:voters], founders[voters:]), state.snapshot())
         self._operator = Asker(world, "operator", self.ids, world.rng("operator"))
         self._retired: set[int] = set()
         world.on_leader = lambda id: self._spring(self.leader_hooks, id)
@@ -60,12 +60,12 @@ class Cluster:
         return [id for id in self.nodes if id not in self._retired]
 
     @property
-    def up(self) -> list[Node]:
+    def up(self) -> list[SimulatedHost]:
         """The hosts that run."""
         return [node for node in self.nodes.values() if node.up]
 
     @property
-    def leader(self) -> Node | None:
+    def leader(self) -> SimulatedHost | None:
         """Who believes to lead in the highest term; None while nobody does."""
         leaders = [node for node in self.up if node.leads]
         return max(leaders, key=lambda node: node.term) if leaders else None
@@ -77,11 +77,11 @@ class Cluster:
         return self._founding.conf_state if best is None or not best.ledger.index else best.core.status().config
 
     @property
-    def _furthest(self) -> Node | None:
+    def _furthest(self) -> SimulatedHost | None:
         """The host that has applied most; None when all are down."""
         return max(self.up, key=lambda node: node.ledger.index, default=None)
 
-    def add_node(self) -> Node | None:
+    def add_node(self) -> SimulatedHost | None:
         """A new host with an empty disk, which nobody knows yet; None at the bound of 12."""
         if len(self.nodes) >= NODES_MAX:
             return None
@@ -141,7 +141,7 @@ class Cluster:
                 self._retire(node)
         self.world.clock.after(OPERATOR_US, self._mend)
 
-    def _hopeless(self, node: Node) -> bool:
+    def _hopeless(self, node: SimulatedHost) -> bool:
         """Whether it can never take part again as it is."""
         return node.disk.broken and not node.up
 
@@ -150,13 +150,13 @@ class Cluster:
         image = self.nodes[id].durable
         return image.snapshot is None and not image.entries
 
-    def _retire(self, node: Node) -> None:
+    def _retire(self, node: SimulatedHost) -> None:
         """Stop a host for good, and have its attempts, which ended with it, told to the ledger."""
         self._retired.add(node.id)
         node.crash("retired")
         self._bury(node)
 
-    def _bury(self, node: Node) -> None:
+    def _bury(self, node: SimulatedHost) -> None:
         """Tell the ledger that the host is down, again when a late word of its own says otherwise; end its attempts."""
         if node.id not in self._retired:
             return
@@ -210,7 +210,7 @@ class Cluster:
         waiting = [id for id, job in leader.ledger.jobs.items() if job["state"] in ("queued", "placed", "running")]
         return f"job {waiting[0]} is {leader.ledger.jobs[waiting[0]]['state']}" if waiting else ""
 
-    def members(self) -> list[Node]:
+    def members(self) -> list[SimulatedHost]:
         """The voters and learners, as the leader knows them."""
         config = self.config
         return [self.nodes[id] for id in (*config.voters, *config.learners)]
@@ -220,7 +220,7 @@ class Cluster:
         for hook in list(hooks):
             hook(self.nodes[id])
 
-    def _add(self, id: int, founding: Snapshot | None) -> Node:
+    def _add(self, id: int, founding: RaftSnapshot | None) -> SimulatedHost:
         node = self._node_class(self.world, id, self.ids, founding)
         self.nodes[id] = self.world.hosts[id] = node
         return node

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from actorgrid.actors.raft.messages import Entry, HardState, Snapshot
+from actorgrid.actors.raft.messages import Entry, HardState, RaftSnapshot
 from actorgrid.errors import DiskFull, LogCorrupted, LogFailed
 
 
@@ -20,10 +20,10 @@ from actorgrid.errors import DiskFull, LogCorrupted, LogFailed
 class Compaction:
     """A snapshot of one's own: entries after it stay. One from a leader takes the place of the whole log."""
 
-    snapshot: Snapshot
+    snapshot: RaftSnapshot
 
 
-Record = Entry | HardState | Snapshot | Compaction
+Record = Entry | HardState | RaftSnapshot | Compaction
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Image:
     """What the records written so far amount to. Entries are those after the snapshot's index, without a gap."""
 
     hard_state: HardState | None = None
-    snapshot: Snapshot | None = None
+    snapshot: RaftSnapshot | None = None
     entries: list[Entry] = field(default_factory=list)
 
     @property

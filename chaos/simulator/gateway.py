@@ -9,10 +9,10 @@ from actorgrid.actors.ledger.entry_codec import encode_entry
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Dropped, DroppedLater, ReadState
 
-from .requests import Ask, Told
+from .requests import ClientRequest, Told
 
 if TYPE_CHECKING:
-    from .node import Node
+    from .node import SimulatedHost
 
 WAITING_MAX = 4_096
 
@@ -20,27 +20,27 @@ WAITING_MAX = 4_096
 @dataclass(slots=True)
 class _Read:
     sender: str
-    ask: Ask
+    ask: ClientRequest
     index: int | None = None
 
 
-class Gateway:
+class SimulatedGateway:
     """Lives as long as its host is up. What waits here is forgotten in a crash: whoever asked asks again."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimulatedHost) -> None:
         self._node = node
         self._writes: dict[tuple[str, int], list[tuple[str, int]]] = {}
         self._reads: dict[bytes, _Read] = {}
         self._number = 0
 
-    def ask(self, sender: str, ask: Ask) -> None:
+    def ask(self, sender: str, ask: ClientRequest) -> None:
         """Answer now or later."""
         if ask.command is None:
             self.read(sender, ask)
         else:
             self._write(sender, ask)
 
-    def _write(self, sender: str, ask: Ask) -> None:
+    def _write(self, sender: str, ask: ClientRequest) -> None:
         node = self._node
         earlier = node.ledger.repeated(ask.session, ask.seq)
         if earlier is not None:
@@ -59,7 +59,7 @@ class Gateway:
         if (sender, ask.number) not in waiting:
             waiting.append((sender, ask.number))
 
-    def read(self, sender: str, ask: Ask) -> None:
+    def read(self, sender: str, ask: ClientRequest) -> None:
         """Ask the core from which index on the state may be read."""
         self._number += 1
         context = b"%d.%d.%d" % (self._node.id, self._node.boots, self._number)
@@ -106,7 +106,7 @@ class Gateway:
             read = self._reads.pop(context)
             self.answer_read(read.sender, read.ask)
 
-    def answer_read(self, sender: str, ask: Ask) -> None:
+    def answer_read(self, sender: str, ask: ClientRequest) -> None:
         """Tell what the state here says now."""
         state = self._node.ledger
         self._tell(sender, Told(ask.number, result=state.settings.get(ask.key), index=state.index))
@@ -119,7 +119,7 @@ class Gateway:
         self._writes.clear()
         self.applied()
 
-    def _later(self, sender: str, ask: Ask) -> None:
+    def _later(self, sender: str, ask: ClientRequest) -> None:
         self._tell(sender, Told(ask.number, retry=True, leader=self._node.leader))
 
     def _tell(self, sender: str, told: Told) -> None:

@@ -23,7 +23,7 @@ from actorgrid.models import JobState
 from .requests import Asker, Told
 
 if TYPE_CHECKING:
-    from .node import Node
+    from .node import SimulatedHost
 
 GRANTS_AT_ONCE = 8
 EXPIRIES_AT_ONCE = 4
@@ -42,7 +42,7 @@ class Leading:
 
     heard_class: ClassVar[type[LastContact]] = LastContact
 
-    def __init__(self, node: Node, term: int) -> None:
+    def __init__(self, node: SimulatedHost, term: int) -> None:
         self._node = node
         self.term = term
         ledger = node.ledger

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from actorgrid.actors.gateway.lock_wait import Ask, Leave, LockWait, Tell, Terms
+from actorgrid.actors.gateway.lock_wait import CommitLeave, CommitRequest, LockWait, Tell, WaitTerms
 from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import ReleaseLock, RenewLock
 from actorgrid.actors.ledger.outcome import Outcome
@@ -20,7 +20,7 @@ from .clock import MS, SECOND
 from .requests import LANES_MAX, Asker, Told
 
 if TYPE_CHECKING:
-    from .node import Node
+    from .node import SimulatedHost
 
 HUNG_UP_MAX = 4_096
 
@@ -31,7 +31,7 @@ class LockAsk:
 
     number: int
     verb: Literal["acquire", "renew", "release"]
-    terms: Terms
+    terms: WaitTerms
     token: tuple[int, ...] | None = None
 
 
@@ -52,7 +52,7 @@ class Waiting:
     """One request that is under way. ``asking``: the ledger was asked for it, and has not answered."""
 
     connection: Connection
-    terms: Terms
+    terms: WaitTerms
     wait: LockWait
     asking: bool = True
     open: bool = True
@@ -65,7 +65,7 @@ class LockDoor:
 
     waits_with_ids: ClassVar[bool] = True
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SimulatedHost) -> None:
         self.node = node
         self.asker = Asker(node.world, f"{node.name}/door{node.boots}", node.hosts, node.rng)
         self._waiting: dict[Connection, Waiting] = {}
@@ -186,9 +186,9 @@ class LockDoor:
         step = wait.next(node.monotonic, node.now)
         if isinstance(step, Tell):
             self._end(waiting, step.answer, None)
-        elif isinstance(step, Ask):
+        elif isinstance(step, CommitRequest):
             self._propose(waiting, step.command)
-        elif isinstance(step, Leave):
+        elif isinstance(step, CommitLeave):
             waiting.asking = True
             self.write(step.command, partial(self._left, waiting))
         else:

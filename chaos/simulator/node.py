@@ -16,7 +16,7 @@ from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.codec import decode_message, encode_message
 from actorgrid.actors.raft.core import RaftCore
-from actorgrid.actors.raft.messages import Entry, Message, RaftConfig, Ready, Snapshot, SoftState
+from actorgrid.actors.raft.messages import Entry, Message, RaftConfig, RaftSnapshot, Ready, SoftState
 from actorgrid.actors.raft.storage.memory import MemoryStorage
 from actorgrid.chaos.checkers.checker import Voters
 from actorgrid.errors import LogCorrupted, LogFailed, StorageError
@@ -24,10 +24,10 @@ from actorgrid.errors import LogCorrupted, LogFailed, StorageError
 from .agent import Agent
 from .clock import MS, SECOND
 from .disk import Compaction, Disk, Image, Record
-from .gateway import Gateway
+from .gateway import SimulatedGateway
 from .leader import Leading
 from .lock_door import LockAsk, LockDoor
-from .requests import Ask
+from .requests import ClientRequest
 from .world import World
 
 MAIL_MAX = 10_000
@@ -35,24 +35,26 @@ CUT_NOTICED_US = 5_000
 CONFIGURATIONS_KEPT = 3
 
 
-class Node:
+class SimulatedHost:
     """A host. ``core``, ``ledger``, ``gateway``, ``lock_door`` and ``agent`` are there while it is up."""
 
     core_class: ClassVar[type[RaftCore]] = RaftCore
     ledger_class: ClassVar[type[Ledger]] = Ledger
     disk_class: ClassVar[type[Disk]] = Disk
-    gateway_class: ClassVar[type[Gateway]] = Gateway
+    gateway_class: ClassVar[type[SimulatedGateway]] = SimulatedGateway
     agent_class: ClassVar[type[Agent]] = Agent
     leading_class: ClassVar[type[Leading]] = Leading
     lock_door_class: ClassVar[type[LockDoor]] = LockDoor
 
     core: RaftCore
     ledger: Ledger
-    gateway: Gateway
+    gateway: SimulatedGateway
     agent: Agent
     lock_door: LockDoor
 
-    def __init__(self, world: World, id: int, hosts: Callable[[], Sequence[int]], founding: Snapshot | None) -> None:
+    def __init__(
+        self, world: World, id: int, hosts: Callable[[], Sequence[int]], founding: RaftSnapshot | None
+    ) -> None:
         self.world = world
         self.id = id
         self.name = f"n{id}"
@@ -176,7 +178,7 @@ class Node:
         self.pump()
         return True
 
-    def restored(self, snapshot: Snapshot | None) -> Ledger:
+    def restored(self, snapshot: RaftSnapshot | None) -> Ledger:
         """The state machine as the disk has it."""
         return self.ledger_class() if snapshot is None else self.ledger_class.restore(snapshot.data)
 
@@ -253,7 +255,7 @@ class Node:
             if self.leading is not None:
                 self.leading.hears(message.kind, message.sender)
             self.core.step(message)
-        elif isinstance(message, Ask):
+        elif isinstance(message, ClientRequest):
             self.gateway.ask(sender, message)
         elif isinstance(message, LockAsk):
             self.lock_door.ask(sender, message)
@@ -394,7 +396,7 @@ class Node:
         if snapshot.index - timing.log_kept >= first:
             self._storage.compact(snapshot.index - timing.log_kept)
 
-    def save(self, snapshot: Snapshot) -> None:
+    def save(self, snapshot: RaftSnapshot) -> None:
         """Put state and index on the disk as one."""
         self.disk.write([Compaction(snapshot)])
         self.world.tell(lambda checker: checker.restored(self, snapshot.index, self.ledger))

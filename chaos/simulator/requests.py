@@ -10,7 +10,7 @@ from typing import Any
 from actorgrid.actors.ledger.command import Command
 from actorgrid.errors import ActorGridError
 
-from .clock import MS, Timer
+from .clock import MS, SimulatedTimer
 from .world import World
 
 AGAIN_US = (150 * MS, 500 * MS)
@@ -19,7 +19,7 @@ LANES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ClientRequest:
     """A write (``command``) or, without one, a read of the setting ``key``."""
 
     number: int
@@ -46,9 +46,9 @@ Answer = Callable[[Told], None]
 
 @dataclass(slots=True)
 class _Pending:
-    ask: Ask
+    ask: ClientRequest
     answer: Answer
-    timer: Timer | None = None
+    timer: SimulatedTimer | None = None
 
 
 class Asker:
@@ -85,13 +85,13 @@ class Asker:
             answer(told)
 
         self._number += 1
-        self._begin(Ask(self._number, session, seq, command), answered)
+        self._begin(ClientRequest(self._number, session, seq, command), answered)
         return session, seq
 
     def read(self, key: str, answer: Answer) -> None:
         """Read a setting, linearizably."""
         self._number += 1
-        self._begin(Ask(self._number, key=key), answer)
+        self._begin(ClientRequest(self._number, key=key), answer)
 
     def stop(self) -> None:
         """Ask nothing more and hear no more answers: whoever asked is gone."""
@@ -105,7 +105,7 @@ class Asker:
         """Whether all was answered."""
         return not self._pending
 
-    def _begin(self, ask: Ask, answer: Answer) -> None:
+    def _begin(self, ask: ClientRequest, answer: Answer) -> None:
         self._pending[ask.number] = _Pending(ask, answer)
         self._send(ask.number)
 

@@ -15,12 +15,12 @@ from actorgrid.chaos.checkers.jobs import LostJobs
 from actorgrid.chaos.checkers.locks import LockAnswers, LockBeliefs, LockGrants
 from actorgrid.chaos.checkers.raft import ElectionSafety, LogMatching, MembershipChanges, StateMachineSafety
 from actorgrid.chaos.faults.fault import Injection
-from actorgrid.chaos.workloads.workload import Client
+from actorgrid.chaos.workloads.workload import WorkloadClient
 from actorgrid.errors import SafetyViolated
 
 from .clock import MS, SECOND
 from .cluster import Cluster
-from .node import Node
+from .node import SimulatedHost
 from .scenario import Scenario, find
 from .world import World
 
@@ -31,7 +31,7 @@ STEPS_MAX = 2_000_000
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     """What came of a run. ``checker`` is empty when nothing was violated; ``strikes`` counts the faults of the plan."""
 
     scenario: str
@@ -85,10 +85,10 @@ def checkers() -> list[Checker]:
 def play(
     name: str,
     seed: int,
-    node_class: type[Node] = Node,
+    node_class: type[SimulatedHost] = SimulatedHost,
     keep_trace: bool = False,
     without: Collection[int] = (),
-) -> Result:
+) -> RunResult:
     """Run the scenario of that name once. *without* leaves out strikes by their number in the plan.
 
     Raises BadRequest for an unknown scenario; whatever else goes wrong is the run's result.
@@ -105,7 +105,7 @@ def play(
         checker, what = type(error).__name__, _where(error)
     if checker:
         run.world.trace.add("checker", f"{checker}: {what}")
-    return Result(
+    return RunResult(
         name,
         seed,
         checker,
@@ -127,7 +127,7 @@ def _where(error: BaseException) -> str:
 
 class _Run:
     def __init__(
-        self, scenario: Scenario, seed: int, node_class: type[Node], keep_trace: bool, without: frozenset[int]
+        self, scenario: Scenario, seed: int, node_class: type[SimulatedHost], keep_trace: bool, without: frozenset[int]
     ) -> None:
         self.steps = 0
         self._without = without
@@ -144,7 +144,7 @@ class _Run:
             ),
             key=lambda injection: injection.at_us,
         )
-        self.clients: list[Client] = []
+        self.clients: list[WorkloadClient] = []
         self._workloads = scenario.workloads()
 
     def play(self) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .node import Node
-from .run import Result, play
+from .node import SimulatedHost
+from .run import RunResult, play
 
 RUNS_MAX = 120
 
 
-def shrink(failed: Result, node_class: type[Node] = Node) -> Result:
+def shrink(failed: RunResult, node_class: type[SimulatedHost] = SimulatedHost) -> RunResult:
     """A run of the same seed that the same checker fails, without the strikes it does not need.
 
     Leaves out strikes from the end, half of them at once, then fewer (Zeller and Hildebrandt, "Simplifying and

@@ -9,7 +9,7 @@ from .clock import SECOND, Clock
 LINES_MAX = 200_000
 
 
-class Trace:
+class RunTrace:
     """The last 200,000 lines, kept only when *keep* is set: text costs more than the run itself."""
 
     def __init__(self, clock: Clock, keep: bool) -> None:

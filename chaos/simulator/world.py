@@ -14,7 +14,7 @@ from actorgrid.chaos.checkers.checker import Checker, Host, Voters
 from .clock import MS, SECOND, Clock
 from .network import Network
 from .rng import stream
-from .trace import Trace
+from .trace import RunTrace
 
 LEADERS_ONLY = frozenset({"append", "heartbeat", "snapshot"})
 EPOCH_S = 1_700_000_000.0
@@ -54,7 +54,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.clock = Clock()
-        self.trace = Trace(self.clock, self.keep_trace)
+        self.trace = RunTrace(self.clock, self.keep_trace)
         self.network = Network(self.clock, self.rng("network"))
         self.hosts: dict[int, Host] = {}
         self.on_leader: Callable[[int], None] = lambda id: None

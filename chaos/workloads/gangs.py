@@ -6,12 +6,12 @@ from typing import Any
 
 from actorgrid.actors.ledger.commands import CancelJob, SubmitJobs
 
-from .workload import Client, Workload
+from .workload import Workload, WorkloadClient
 
 SHARES = (1000, 1000, 500, 600)
 
 
-class GangsClient(Client):
+class GangsClient(WorkloadClient):
     """Submits a gang or, every third time, a single job; cancels one in ten."""
 
     _number = 0
@@ -40,7 +40,7 @@ class GangsClient(Client):
         return self.rng.randrange(100_000, 900_000)
 
 
-class Gangs(Workload):
+class GangsWorkload(Workload):
     """Clients that submit gangs."""
 
     client_class = GangsClient

@@ -7,13 +7,13 @@ from typing import Any
 from actorgrid.actors.ledger.commands import CancelJob, SubmitJobs
 from actorgrid.chaos.simulator.agent import RUNS_FOR
 
-from .workload import Client, Workload
+from .workload import Workload, WorkloadClient
 
 SHARES = (1000, 1000, 500, 250, 600)
 PATIENCES_S = (1.0, 2.0, 3.0, 4.0)
 
 
-class JobsClient(Client):
+class JobsClient(WorkloadClient):
     """Submits one or two jobs at a time, now and then one that waits for the other; cancels one in ten."""
 
     _number = 0
@@ -49,7 +49,7 @@ class JobsClient(Client):
         return self.rng.randrange(100_000, 900_000)
 
 
-class Jobs(Workload):
+class JobsWorkload(Workload):
     """Clients that submit jobs."""
 
     client_class = JobsClient
@@ -68,7 +68,7 @@ class LongJobsClient(JobsClient):
         return self.rng.randrange(500_000, 2_000_000)
 
 
-class LongJobs(Workload):
+class LongJobsWorkload(Workload):
     """Clients that submit jobs which hosts may be lost under."""
 
     client_class = LongJobsClient

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from actorgrid.actors.gateway.lock_wait import Terms
-from actorgrid.chaos.simulator.clock import MS, SECOND, Timer
+from actorgrid.actors.gateway.lock_wait import WaitTerms
+from actorgrid.chaos.simulator.clock import MS, SECOND, SimulatedTimer
 from actorgrid.chaos.simulator.cluster import Cluster
 from actorgrid.chaos.simulator.lock_door import LockAsk, LockTold
 from actorgrid.errors import ActorGridError, LockLost
 
-from .workload import Client, Workload
+from .workload import Workload, WorkloadClient
 
 NAMES = ("guarded1", "guarded2", "guarded_pair")
 DRIFT = 0.01
@@ -23,7 +23,7 @@ PATIENCE_US = 1_200 * MS
 ASKS_MAX = 8
 
 
-class HoldersClient(Client):
+class HoldersClient(WorkloadClient):
     """One owner after the other: it asks until it is told, holds for a while, and gives back or goes silent."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
@@ -34,11 +34,11 @@ class HoldersClient(Client):
         self._owners = self._connection = self._asked = 0
         self._host = 0
         self._verb = ""  # what is asked on the connection that is open
-        self._terms = Terms("", "", 0.0)
+        self._terms = WaitTerms("", "", 0.0)
         self._token: tuple[int, ...] | None = None
         self._sent_us = self._until_us = 0
         self._ends_us: int | None = None
-        self._patience: Timer | None = None
+        self._patience: SimulatedTimer | None = None
         self._busy = False
         self.world.network.attach(self._end, self._told)
 
@@ -53,7 +53,7 @@ class HoldersClient(Client):
         self._busy, self._asked, self._token = True, 0, None
         name = NAMES[self.rng.randrange(len(NAMES))]
         stay = self.rng.random() < 0.3
-        self._terms = Terms(
+        self._terms = WaitTerms(
             name,
             f"{self.name}.{self._owners}",
             self.rng.choice((0.6, 1.5, 4.0)),
@@ -195,7 +195,7 @@ class HoldersClient(Client):
         self._think(self.thinking_us())
 
 
-class LockHolders(Workload):
+class LockHoldersWorkload(Workload):
     """Clients that share two locks and a semaphore of two slots."""
 
     client_class = HoldersClient

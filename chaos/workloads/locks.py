@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from actorgrid.actors.ledger.commands import AcquireLock, ReleaseLock, RenewLock
-from actorgrid.chaos.checkers.checker import Call
+from actorgrid.chaos.checkers.checker import ClientCall
 from actorgrid.chaos.simulator.cluster import Cluster
 from actorgrid.chaos.simulator.requests import Told
 
-from .workload import Client, Workload
+from .workload import Workload, WorkloadClient
 
 LASTING, EXPIRING = ("lasting1", "lasting2", "lasting_pair"), ("expiring1", "expiring2", "expiring_pair")
 LASTING_S, EXPIRING_S = 3_600.0, 0.6
 HELD_MAX = 2
 
 
-class LocksClient(Client):
+class LocksClient(WorkloadClient):
     """Holds up to two things as two owners; renews them now and then, and gives them back, or forgets that it has."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
@@ -40,7 +40,7 @@ class LocksClient(Client):
         wait = name in EXPIRING and chance < 0.5
         self.write(name, AcquireLock(name, owner, ttl_s, at=at, wait=wait, slots=2 if name.endswith("pair") else 1))
 
-    def answered(self, call: Call, told: Told) -> None:
+    def answered(self, call: ClientCall, told: Told) -> None:
         """Remember what is held now."""
         command = call.command
         assert isinstance(command, AcquireLock | RenewLock | ReleaseLock), "nothing else is asked here"
@@ -51,7 +51,7 @@ class LocksClient(Client):
             self._held.pop(mine, None)
 
 
-class Locks(Workload):
+class LocksWorkload(Workload):
     """Clients that share four locks and two semaphores of two slots."""
 
     client_class = LocksClient

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from actorgrid.actors.ledger.commands import SetSetting
 
-from .workload import Client, Workload
+from .workload import Workload, WorkloadClient
 
 KEYS = 3
 
 
-class SettingsClient(Client):
+class SettingsClient(WorkloadClient):
     """Reads, and writes values never written before; a write answers the value it replaced."""
 
     _number = 0
@@ -24,7 +24,7 @@ class SettingsClient(Client):
         self.write(key, SetSetting(key, f"{self.name}.{self._number}", self.name, at=self.world.wall()))
 
 
-class Settings(Workload):
+class SettingsWorkload(Workload):
     """Clients of a register per key."""
 
     client_class = SettingsClient

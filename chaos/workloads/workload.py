@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from actorgrid.actors.ledger.command import Command
-from actorgrid.chaos.checkers.checker import Call
+from actorgrid.chaos.checkers.checker import ClientCall
 from actorgrid.chaos.simulator.cluster import Cluster
 from actorgrid.chaos.simulator.requests import Asker, Told
 
 
-class Client(ABC):
+class WorkloadClient(ABC):
     """One client: a call at a time, told to the checkers as it begins and as it is answered."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
@@ -33,30 +33,30 @@ class Client(ABC):
     def write(self, key: str, command: Command) -> None:
         """Commit *command*; then think, then the next call."""
         called_us = self.world.now_us
-        call: Call | None = None
+        call: ClientCall | None = None
 
         def answered(told: Told) -> None:
             assert call is not None, "answered before it was asked"
             self._answered(call, told)
 
         session, seq = self.asker.write(command, answered)
-        call = Call(self.name, "write", key, session, seq, command, called_us)
+        call = ClientCall(self.name, "write", key, session, seq, command, called_us)
         self.world.tell(lambda checker: checker.called(call))
 
     def read(self, key: str) -> None:
         """Read a setting; then think, then the next call."""
-        call = Call(self.name, "read", key, "", 0, None, self.world.now_us)
+        call = ClientCall(self.name, "read", key, "", 0, None, self.world.now_us)
         self.world.tell(lambda checker: checker.called(call))
         self.asker.read(key, lambda told: self._answered(call, told))
 
-    def answered(self, call: Call, told: Told) -> None:  # noqa: B027 - a client may have nothing to remember
+    def answered(self, call: ClientCall, told: Told) -> None:  # noqa: B027 - a client may have nothing to remember
         """The answer to *call* is here; for clients that remember."""
 
     def thinking_us(self) -> int:
         """How long until the next call."""
         return self.rng.randrange(5_000, 120_000)
 
-    def _answered(self, call: Call, told: Told) -> None:
+    def _answered(self, call: ClientCall, told: Told) -> None:
         answer = told.error if told.error is not None else told.result
         if self.world.trace.keep:
             self.world.trace.add(self.name, f"{call.kind} {call.key} #{call.seq}: {answer} at {told.index}")
@@ -75,12 +75,12 @@ class Client(ABC):
 class Workload:
     """A kind of clients, and how many of them."""
 
-    client_class: type[Client]
+    client_class: type[WorkloadClient]
 
     def __init__(self, clients: int) -> None:
         self.clients = clients
 
-    def begin(self, cluster: Cluster) -> list[Client]:
+    def begin(self, cluster: Cluster) -> list[WorkloadClient]:
         """Have them all begin."""
         name = type(self).__name__.lower()
         return [self.client_class(cluster, f"{name}{number}") for number in range(1, self.clients + 1)]

@@ -13,7 +13,7 @@ from actorgrid.actors.consensus.actor import Consensus
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.ledger.commands import GrantAttempt, NewTerm, RegisterHost, SubmitJobs
-from actorgrid.actors.ledger.messages import Propose, Snapshot
+from actorgrid.actors.ledger.messages import LedgerSnapshot, Propose
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
@@ -122,7 +122,7 @@ def ledger_state(runs: int) -> Iterator[Figure]:
     yield Figure("digest of a ledger just restored", "s", digests, False)
 
 
-def _engine_rebuilt(live: Snapshot) -> float:
+def _engine_rebuilt(live: LedgerSnapshot) -> float:
     """Seconds to adopt everything that the ledger has given out."""
     began = time.perf_counter()
     engine = PlacementEngine("completion")

@@ -16,7 +16,7 @@ from typing import Any
 
 from actorgrid.hotpath import COMPILED, PlacementEngine
 from actorgrid.replay import catalogue
-from actorgrid.replay.workload import Task, build_engine, scaled, told_tasks
+from actorgrid.replay.workload import TraceTask, build_engine, scaled, told_tasks
 
 from .figures import Figure, latency, percentile, registry
 
@@ -55,7 +55,7 @@ class Cluster:
                 self.held.append(placed.id)
 
     @staticmethod
-    def _ask(task: Task) -> dict[str, Any]:
+    def _ask(task: TraceTask) -> dict[str, Any]:
         return {
             "cpu_milli": task.cpu_milli,
             "memory_mib": task.memory_mib,

@@ -24,7 +24,7 @@ from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.codec import MessageEncoder, decode_message
 from actorgrid.actors.raft.core import RaftCore
-from actorgrid.actors.raft.messages import ConfState, Entry, HardState, Message, RaftConfig, Ready, Snapshot
+from actorgrid.actors.raft.messages import ConfState, Entry, HardState, Message, RaftConfig, RaftSnapshot, Ready
 from actorgrid.actors.raft.storage.memory import MemoryStorage
 
 VOTERS = 5
@@ -50,12 +50,12 @@ def host_name(node: int) -> str:
 class Host:
     """A host that learns, or votes and holds the *ledger*."""
 
-    def __init__(self, node: int, founding: Snapshot, ledger: Ledger | None) -> None:
+    def __init__(self, node: int, founding: RaftSnapshot, ledger: Ledger | None) -> None:
         self.node = node
         self.name = host_name(node).encode()
         self.ledger = ledger
         self.storage = MemoryStorage()
-        self.storage.apply_snapshot(Snapshot(founding.index, founding.term, founding.conf_state, b""))
+        self.storage.apply_snapshot(RaftSnapshot(founding.index, founding.term, founding.conf_state, b""))
         self.storage.set_hard_state(HardState(founding.term, 0, founding.index))
         self.core = RaftCore(RaftConfig(node, founding.index), self.storage, random.Random(node))
         self.granted: list[int] = []
@@ -131,7 +131,7 @@ class Town:
 
     # -- before the cluster begins
 
-    def _founded(self, ledger: Ledger, members: ConfState) -> Snapshot:
+    def _founded(self, ledger: Ledger, members: ConfState) -> RaftSnapshot:
         ledger.pass_over(1, 1)
         for node in (*members.voters, *members.learners):
             self._apply_alone(ledger, RegisterHost(_record(node), at=0.0))
@@ -141,7 +141,7 @@ class Town:
         while grants := self._scheduler.schedule(0.0, GRANTS_AT_ONCE):
             for grant in grants:
                 self._apply_alone(ledger, {"v": 1, "at": 0.0, **grant.command(1)})
-        return Snapshot(ledger.index, 1, members, ledger.snapshot())
+        return RaftSnapshot(ledger.index, 1, members, ledger.snapshot())
 
     def _apply_alone(self, ledger: Ledger, command: dict[str, Any]) -> None:
         outcome = ledger.apply(ledger.index + 1, command, "", 0)

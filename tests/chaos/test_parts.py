@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.raft.codec import encode_conf_change
-from actorgrid.actors.raft.messages import ConfChange, ConfState, Entry, HardState, Snapshot
-from actorgrid.chaos.checkers.checker import Process
+from actorgrid.actors.raft.messages import ConfChange, ConfState, Entry, HardState, RaftSnapshot
+from actorgrid.chaos.checkers.checker import AttemptProcess
 from actorgrid.chaos.checkers.grants import RunningTogether
 from actorgrid.chaos.checkers.locks import apply_slots
 from actorgrid.chaos.checkers.raft import ElectionSafety, LogMatching, MembershipChanges
@@ -131,10 +131,10 @@ def test_an_own_snapshot_keeps_later_entries_and_a_leaders_takes_the_place_of_al
     image = Image()
     for each in (entry(1), entry(2), entry(3)):
         image.take(each)
-    snapshot = Snapshot(2, 1, ConfState((1,)), b"")
+    snapshot = RaftSnapshot(2, 1, ConfState((1,)), b"")
     image.take(Compaction(snapshot))
     assert (image.last_index, image.term(2), image.covers(1, 1)) == (3, 1, True)
-    image.take(Snapshot(9, 4, ConfState((1,)), b""))
+    image.take(RaftSnapshot(9, 4, ConfState((1,)), b""))
     assert (image.last_index, image.entries, image.term(9), image.term(3)) == (9, [], 4, None)
 
 
@@ -198,8 +198,8 @@ def test_a_change_of_the_members_beside_another_is_noticed() -> None:
             checker.changes_members(StandIn(1), members, entry_)
 
 
-def process(attempt: str, milli: int, host: str = "h1", gpus: tuple[int, ...] = (0,)) -> Process:
-    return Process(host, attempt, attempt.partition(".")[0], (1, 1), gpus, milli)
+def process(attempt: str, milli: int, host: str = "h1", gpus: tuple[int, ...] = (0,)) -> AttemptProcess:
+    return AttemptProcess(host, attempt, attempt.partition(".")[0], (1, 1), gpus, milli)
 
 
 def test_a_share_given_to_two_and_two_attempts_of_a_job_are_noticed() -> None:

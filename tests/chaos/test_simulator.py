@@ -11,7 +11,7 @@ import pytest
 
 from actorgrid.chaos.mutants import catalogue
 from actorgrid.chaos.simulator import scenario
-from actorgrid.chaos.simulator.run import Result, play
+from actorgrid.chaos.simulator.run import RunResult, play
 from actorgrid.chaos.simulator.shrink import shrink
 from actorgrid.errors import BadRequest
 
@@ -22,7 +22,7 @@ SOAK_SEEDS_IN_ALL = 10_000
 SCENARIOS = scenario.names()
 
 
-def explain(result: Result) -> str:
+def explain(result: RunResult) -> str:
     return f"{result.checker}: {result.what}\nreplay: {result.replay}"
 
 
@@ -97,7 +97,7 @@ def test_a_strike_left_out_is_left_out_and_the_others_stay() -> None:
     assert any("#0 " in line for line in whole.trace if "fault" in line)
 
 
-def caught() -> tuple[type, Result]:
+def caught() -> tuple[type, RunResult]:
     mutant = catalogue.find("ack_before_sync")
     for seed in range(1, 50):
         result = play(mutant.scenario, seed, mutant.node_class, keep_trace=True)

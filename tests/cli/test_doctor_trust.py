@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from actorgrid.cli.call import Call
+from actorgrid.cli.call import CommandContext
 from actorgrid.cli.checks import check_measured, check_trust
 from actorgrid.errors import UnknownSetting, WrongState
 
@@ -14,8 +14,8 @@ from .conftest import Door
 DAY_S = 86_400.0
 
 
-def asking(door: Door) -> Call:
-    call = Call()
+def asking(door: Door) -> CommandContext:
+    call = CommandContext()
     call.url = door.url
     return call
 

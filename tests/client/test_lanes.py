@@ -1,24 +1,24 @@
 from __future__ import annotations
 
-from actorgrid.client.lanes import BUDGET_S, Call, Lane, Link, Pace
-from actorgrid.client.options import Shape
+from actorgrid.client.lanes import BUDGET_S, Lane, LeasedWorker, Pace, TaskCall
+from actorgrid.client.options import WorkerShape
 from actorgrid.client.pickling import FunctionCode
 
 CODE = FunctionCode(b"0" * 16, b"", "f", "f")
 
 
-def call(lane: Lane, number: int, priority: int = 50) -> Call:
-    return Call(number, CODE, b"", None, priority, 3, lane, None)
+def call(lane: Lane, number: int, priority: int = 50) -> TaskCall:
+    return TaskCall(number, CODE, b"", None, priority, 3, lane, None)
 
 
-def link(lane: Lane, name: str, now: float = 0.0) -> Link:
-    made = Link(lane, name, name, None, None, now)
+def link(lane: Lane, name: str, now: float = 0.0) -> LeasedWorker:
+    made = LeasedWorker(lane, name, name, None, None, now)
     lane.links.append(made)
     return made
 
 
 def lane() -> Lane:
-    return Lane(Shape())
+    return Lane(WorkerShape())
 
 
 def test_an_unknown_function_travels_alone() -> None:
@@ -58,7 +58,7 @@ def test_the_pace_jumps_up_and_comes_down_slowly() -> None:
 
 def test_the_way_to_a_far_worker_is_no_part_of_what_a_call_takes() -> None:
     queue = lane()
-    far = Link(queue, "far", "far", None, None, 0.0, travel_s=0.25)
+    far = LeasedWorker(queue, "far", "far", None, None, 0.0, travel_s=0.25)
     far.took(call(queue, 1), 0.0, 10.0)
     far.gave(1, 10.5)
     assert far.ended(1, 10.5) == 0.25
@@ -136,7 +136,7 @@ def test_ended_calls_free_the_load() -> None:
     assert (worker.load_s, worker.idle_since) == (0.0, 5.0)
 
 
-def leased(queue: Lane, name: str, index: int) -> Link:
+def leased(queue: Lane, name: str, index: int) -> LeasedWorker:
     made = link(queue, name)
     made.token = (1, index)
     return made

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from actorgrid.client.http import AdminHttp
-from actorgrid.client.pinned import Authority
+from actorgrid.client.pinned import PinnedAuthority
 from actorgrid.errors import BadRequest, CertificateRefused, HostUnreachable
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -180,7 +180,7 @@ def test_a_host_that_is_called_by_another_name_than_its_certificate_has_is_refus
 @pytest.mark.parametrize("wanted", ["0" * 63, "g" * 64, "", ",".join(["0" * 64] * 5)])
 def test_what_cannot_be_a_pin_is_refused_before_anyone_is_asked(wanted: str) -> None:
     with pytest.raises(BadRequest):
-        Authority(wanted)
+        PinnedAuthority(wanted)
 
 
 def test_a_door_without_tls_and_a_closed_one_are_unreachable() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.cluster.health import Facts, HostFact, LedgerFact, RefusedFact, Verdict, verdict
+from actorgrid.actors.cluster.health import Facts, HealthVerdict, HostFact, LedgerFact, RefusedFact, verdict
 
 NOW = 10_000.0
 HOSTS = tuple(HostFact(name, name.upper(), 8) for name in ("a", "b", "c"))
@@ -18,11 +18,11 @@ def facts(*, leader: str | None = "a", leaderless_s: float = 0.0, hosts: Any = H
     return Facts("a", NOW, hosts, leader, leaderless_s, LedgerFact(**known))
 
 
-def names(found: Verdict) -> list[str]:
+def names(found: HealthVerdict) -> list[str]:
     return [problem.name for problem in found.problems]
 
 
-def presences(found: Verdict) -> dict[str, str]:
+def presences(found: HealthVerdict) -> dict[str, str]:
     return {host_id: view.presence.value for host_id, view in found.hosts.items()}
 
 

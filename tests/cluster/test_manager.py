@@ -8,14 +8,14 @@ import pytest
 
 from actorgrid.actors.cluster.manager import ClusterManager
 from actorgrid.actors.cluster.messages import (
-    AllowAbsence,
-    CancelJob,
+    AcceptJobs,
+    AnnounceRestart,
     ChangeSetting,
     ClusterSummary,
     GetJob,
     ListHosts,
     ListJobs,
-    SubmitJobs,
+    RequestCancel,
     Why,
 )
 from actorgrid.actors.ledger.messages import Applied, Query
@@ -39,7 +39,7 @@ def manager(rig: Rig) -> Any:
 
 
 def submit(rig: Rig, *jobs: dict[str, Any]) -> Any:
-    return rig.manager(SubmitJobs(jobs))
+    return rig.manager(AcceptJobs(jobs))
 
 
 def test_an_accepted_job_is_in_the_ledger_and_a_second_time_it_is_the_same(rig: Rig) -> None:
@@ -58,7 +58,7 @@ def test_a_full_queue_refuses_a_whole_batch_and_takes_again_when_there_is_room(r
     assert "2 waiting of 3" in str(refused.value)
     with pytest.raises(UnknownJob):
         rig.manager(GetJob("w3"))
-    rig.manager(CancelJob("w1", "me"))
+    rig.manager(RequestCancel("w1", "me"))
     assert submit(rig, job("w3", gpus=1), job("w4", gpus=1))
 
 
@@ -165,11 +165,11 @@ def test_who_waits_while_the_ledger_restarts_hears_of_an_end_meanwhile(rig: Rig,
 def test_cancelling_twice_is_harmless_and_a_stranger_is_unknown(rig: Rig) -> None:
     submit(rig, job("a", gpus=2), job("b", gpus=2))
     rig.until_state("a", "placed")
-    assert rig.manager(CancelJob("b", "me"))["state"] == "cancelled"
-    assert rig.manager(CancelJob("b", "me"))["state"] == "cancelled"
-    assert rig.manager(CancelJob("a", "me"))["cancel_requested"] is True
+    assert rig.manager(RequestCancel("b", "me"))["state"] == "cancelled"
+    assert rig.manager(RequestCancel("b", "me"))["state"] == "cancelled"
+    assert rig.manager(RequestCancel("a", "me"))["cancel_requested"] is True
     with pytest.raises(UnknownJob):
-        rig.manager(CancelJob("c", "me"))
+        rig.manager(RequestCancel("c", "me"))
 
 
 def test_lists_are_bounded_and_by_state(rig: Rig) -> None:
@@ -235,7 +235,7 @@ def test_an_absence_of_the_life_before_ends_when_nothing_it_left_can_live(rig: R
         found: dict[str, Any] = rig.node.request("consensus", Query("hosts"))["hosts"][0]
         return found
 
-    began = rig.manager(AllowAbsence())
+    began = rig.manager(AnnounceRestart())
     assert (own()["absence_s"], own()["absence_index"]) == (60.0, began)
     rig.node.advance(120.0)
     assert own()["absence_index"] == began, "it is the next life that ends it"

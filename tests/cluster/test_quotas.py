@@ -11,13 +11,13 @@ from actorgrid.actors.cluster.explain.why import Circumstances, explain_job
 from actorgrid.actors.cluster.load_balancer import LoadBalancer, python_version
 from actorgrid.actors.cluster.manager import ClusterManager
 from actorgrid.actors.cluster.messages import (
+    AcceptJobs,
     AcquireWorker,
-    CancelJob,
+    ChangeQuota,
     CloseSession,
     OpenSession,
+    RequestCancel,
     ReturnWorker,
-    SetQuota,
-    SubmitJobs,
     Why,
 )
 from actorgrid.actors.gpu.coordinator import GPUCoordinator
@@ -31,13 +31,13 @@ def manager(rig: Rig) -> Any:
 
 
 def limit(rig: Rig, user: str, **limits: int) -> dict[str, Any]:
-    answer: dict[str, Any] = rig.manager(SetQuota(user, limits, "test"))
+    answer: dict[str, Any] = rig.manager(ChangeQuota(user, limits, "test"))
     rig.node.settle()
     return answer
 
 
 def submit(rig: Rig, *jobs: dict[str, Any]) -> Any:
-    return rig.manager(SubmitJobs(jobs))
+    return rig.manager(AcceptJobs(jobs))
 
 
 def of(user: str, job_id: str, gpus: float = 1.0, **more: Any) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def test_what_could_never_run_or_would_wait_too_long_is_refused_with_the_whole_b
     submit(rig, of("ann", "a2"))
     with pytest.raises(QueueFull):
         submit(rig, of("ann", "a3"))
-    rig.manager(CancelJob("a2", "me"))
+    rig.manager(RequestCancel("a2", "me"))
     submit(rig, of("ann", "a3"))
 
 
@@ -99,8 +99,8 @@ def test_a_job_larger_than_a_lowered_quota_hears_that_it_waits_in_vain(rig: Rig)
 def test_a_quota_that_is_not_there_cannot_be_removed(rig: Rig) -> None:
     limit(rig, "ann", gpu_milli=1000)
     with pytest.raises(NotFound, match="did you mean ann"):
-        rig.manager(SetQuota("anm", None, "test"))
-    assert rig.manager(SetQuota("ann", None, "test"))["previous"]["gpu_milli"] == 1000
+        rig.manager(ChangeQuota("anm", None, "test"))
+    assert rig.manager(ChangeQuota("ann", None, "test"))["previous"]["gpu_milli"] == 1000
 
 
 def test_leases_count_for_the_user_of_the_session(rig: Rig) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.cluster.manager import ClusterManager
-from actorgrid.actors.cluster.messages import GetJob, ListJobs, SetQuota, SubmitJobs
+from actorgrid.actors.cluster.messages import AcceptJobs, ChangeQuota, GetJob, ListJobs
 from actorgrid.actors.cluster.submissions import UNDER_WAY_MAX
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.errors import ActorGridError, Overloaded, QueueFull
@@ -27,7 +27,7 @@ def submit_at_once(rig: Rig, manager: ClusterManager, requests: list[tuple[dict[
 
     async def ask(number: int, jobs: tuple[dict[str, Any], ...]) -> None:
         try:
-            answers[number] = await manager._submit(SubmitJobs(jobs))
+            answers[number] = await manager._submit(AcceptJobs(jobs))
         except ActorGridError as error:
             answers[number] = error
 
@@ -42,7 +42,7 @@ def index(rig: Rig) -> int:
 
 
 def test_those_who_come_together_share_an_entry(rig: Rig, manager: ClusterManager) -> None:
-    rig.manager(SubmitJobs((job("holds", gpus=2),)))
+    rig.manager(AcceptJobs((job("holds", gpus=2),)))
     rig.until_state("holds", "placed")
     before = index(rig)
     answers = submit_at_once(rig, manager, [(job(f"j{n}", gpus=1),) for n in range(MANY)])
@@ -53,16 +53,16 @@ def test_those_who_come_together_share_an_entry(rig: Rig, manager: ClusterManage
 
 
 def test_what_waits_is_not_kept_here(rig: Rig, manager: ClusterManager) -> None:
-    rig.manager(SubmitJobs((job("holds", gpus=2),)))
+    rig.manager(AcceptJobs((job("holds", gpus=2),)))
     rig.until_state("holds", "placed")
-    rig.manager(SubmitJobs(tuple(job(f"j{n}", gpus=1) for n in range(MANY))))
+    rig.manager(AcceptJobs(tuple(job(f"j{n}", gpus=1) for n in range(MANY))))
     assert list(manager._ledger.jobs) == ["holds"]
     assert manager.status()["jobs"] == MANY + 1 and manager.metrics()["jobs_queued"] == MANY
     assert rig.manager(GetJob("j7"))["state"] == "queued"
 
 
 def test_who_is_refused_does_not_keep_out_the_others(rig: Rig, manager: ClusterManager) -> None:
-    rig.manager(SetQuota("greedy", {"jobs_waiting": 1}, "me"))
+    rig.manager(ChangeQuota("greedy", {"jobs_waiting": 1}, "me"))
     mine = [(job(f"g{n}", gpus=1, user_id="greedy"), job(f"h{n}", gpus=1, user_id="greedy")) for n in range(2)]
     others = [(job(f"j{n}", gpus=1),) for n in range(4)]
     answers = submit_at_once(rig, manager, [others[0], others[1], mine[0], others[2], mine[1], others[3]])

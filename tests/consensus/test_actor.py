@@ -21,7 +21,7 @@ from actorgrid.actors.ledger.commands import (
     StartAttempt,
     SubmitJobs,
 )
-from actorgrid.actors.ledger.messages import Propose, Query, Snapshot, Subscribe
+from actorgrid.actors.ledger.messages import LedgerSnapshot, Propose, Query, Subscribe
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables import jobs
@@ -424,7 +424,7 @@ def test_queries_answer_plainly_and_refuse_what_they_do_not_know(make_host: Make
     assert status.keys() == host.node.request("consensus", GetStatus()).keys()
     assert status["role"] == "leader"
     snapshot = host.node.request("consensus", Subscribe())
-    assert isinstance(snapshot, Snapshot)
+    assert isinstance(snapshot, LedgerSnapshot)
     assert snapshot.settings == {"k": 1}
     for query in (Query("no_such"), Query("job"), Query("jobs", {"limit": "many"})):
         with pytest.raises(BadRequest):

@@ -14,7 +14,7 @@ from actorgrid.actors.consensus.raft_links import VoterPlan
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.ledger.commands import AddMember, FoundCluster, RegisterHost, RemoveMember, SetSetting
 from actorgrid.actors.ledger.messages import HandOver, Propose, Query, Subscribe
-from actorgrid.actors.raft.messages import Accepted
+from actorgrid.actors.raft.messages import ProposalAccepted
 from actorgrid.errors import ActorGridError, CallTimeout, HostRemoved, LogFailed, NotLeader, WrongState
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.transports.peer.faulty_net import Faults, FaultyNet, FaultyNetwork
@@ -221,7 +221,7 @@ def test_a_proposal_lost_on_its_way_to_the_leader_is_committed_when_it_is_repeat
 def test_who_proposed_through_another_host_hears_at_once_that_its_leader_refused(three: Town) -> None:
     three.network.cut(["c"], ["a", "b"])
     leader = three.live["a"]
-    assert isinstance(leader._replica.hand_over(3), Accepted)
+    assert isinstance(leader._replica.hand_over(3), ProposalAccepted)
     with pytest.raises(NotLeader, match="transferring") as refused:
         three.propose(SetSetting("k", 1, "me", at=AT), "b", timeout_s=0.3)
     assert refused.value.details["taken"], "an earlier try of it may be in the log"

@@ -9,7 +9,7 @@ import pytest
 
 from actorgrid.actors.ledger.client import LEADERLESS_S
 from actorgrid.actors.ledger.commands import SetSetting
-from actorgrid.actors.ledger.messages import Propose, Proposed, Snapshot, Subscribe
+from actorgrid.actors.ledger.messages import LedgerSnapshot, Propose, Proposed, Subscribe
 from actorgrid.errors import ActorGridError, CallTimeout, NoQuorum, NotLeader
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.supervisors.server import Server, handles
@@ -26,8 +26,8 @@ class Leaderless(Server):
         self.asked = 0
 
     @handles(Subscribe)
-    def subscribe(self, _request: Subscribe) -> Snapshot:
-        return Snapshot(index=1, term=1, epoch=1, jobs={}, allocations={}, hosts={}, settings={})
+    def subscribe(self, _request: Subscribe) -> LedgerSnapshot:
+        return LedgerSnapshot(index=1, term=1, epoch=1, jobs={}, allocations={}, hosts={}, settings={})
 
     @handles(Propose)
     def propose(self, _request: Propose) -> Proposed:

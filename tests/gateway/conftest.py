@@ -30,7 +30,7 @@ from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.host.enrolment import Enrolment
 from actorgrid.actors.host.messages import RestartHost
 from actorgrid.actors.ledger.api_keys import revoke_key
-from actorgrid.actors.ledger.messages import Applied, Propose, Proposed, Query, Snapshot, Subscribe
+from actorgrid.actors.ledger.messages import Applied, LedgerSnapshot, Propose, Proposed, Query, Subscribe
 from actorgrid.actors.links import messages as links
 from actorgrid.actors.replication import messages as replication
 from actorgrid.actors.replication.actor import DistributedState as RealDistributedState
@@ -145,9 +145,9 @@ class Consensus(StandIn):
         return Proposed(self.index, {"id": record["id"], "revoked_at": record["revoked_at"]})
 
     @handles(Subscribe)
-    def subscribe(self, _request: Subscribe, sender: str) -> Snapshot:
+    def subscribe(self, _request: Subscribe, sender: str) -> LedgerSnapshot:
         self.subscribers.append(sender)
-        return Snapshot(self.index, 1, 1, {}, {}, {}, {})
+        return LedgerSnapshot(self.index, 1, 1, {}, {}, {}, {})
 
     @handles(Query)
     def query(self, query: Query) -> Any:
@@ -193,10 +193,10 @@ class ClusterManager(StandIn):
         self.jobs: dict[str, dict[str, Any]] = {}
         self.submitted: list[dict[str, Any]] = []
         self.waiting: dict[str, list[Waiter]] = {}
-        self.quotas: list[cluster.SetQuota] = []
+        self.quotas: list[cluster.ChangeQuota] = []
 
-    @handles(cluster.SubmitJobs)
-    def submit(self, request: cluster.SubmitJobs) -> list[dict[str, Any]]:
+    @handles(cluster.AcceptJobs)
+    def submit(self, request: cluster.AcceptJobs) -> list[dict[str, Any]]:
         self.check()
         answers = []
         for job in request.jobs:
@@ -236,8 +236,8 @@ class ClusterManager(StandIn):
         found = [job for job in self.jobs.values() if not request.states or job["state"] in request.states]
         return {"jobs": found[: request.limit], "total": len(found)}
 
-    @handles(cluster.CancelJob)
-    def cancel(self, request: cluster.CancelJob) -> dict[str, Any]:
+    @handles(cluster.RequestCancel)
+    def cancel(self, request: cluster.RequestCancel) -> dict[str, Any]:
         self.record(request.job_id)
         return self.change(request.job_id, state="cancelled", cancel_requested=True)
 
@@ -298,8 +298,8 @@ class ClusterManager(StandIn):
         state = "stays" if request.cancel else "draining"
         return {"host_id": request.host, "state": state, "waits_for": ["a.1"], "lost": []}
 
-    @handles(cluster.SetQuota)
-    def set_quota(self, request: cluster.SetQuota) -> dict[str, Any]:
+    @handles(cluster.ChangeQuota)
+    def set_quota(self, request: cluster.ChangeQuota) -> dict[str, Any]:
         self.quotas.append(request)
         return {"user": request.user, "limits": request.limits, "previous": None}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.gateway.lock_wait import Ask, Leave, LockWait, Tell, Terms, Until
+from actorgrid.actors.gateway.lock_wait import CommitLeave, CommitRequest, LockWait, Tell, Until, WaitTerms
 from actorgrid.actors.ledger.field_checks import ABSENT
 from actorgrid.errors import LockLost, LockTimeout
 
@@ -16,7 +16,7 @@ HELD = {**LINE, "held": True, "token": [1, 7], "position": 0}
 
 
 def waits(id: str | None = "x", **terms: Any) -> LockWait:
-    return LockWait(Terms("deploy", "me", 6.0, number=3, **terms), id, 100.0)
+    return LockWait(WaitTerms("deploy", "me", 6.0, number=3, **terms), id, 100.0)
 
 
 def record(request: list[Any] | None, token: list[int] | None = None, owner: str = "me") -> dict[str, Any]:
@@ -37,7 +37,7 @@ def test_one_who_waits_is_kept_in_line_until_it_is_granted() -> None:
     wait.answered(LINE, 100.0)
     assert wait.next(100.1, AT) == Until(102.0)
     renewal = wait.next(102.0, AT)
-    assert isinstance(renewal, Ask) and renewal.command.request == [3, "x"]
+    assert isinstance(renewal, CommitRequest) and renewal.command.request == [3, "x"]
     wait.answered({**LINE, "renewals": 1}, 102.0)
     wait.changed(record([3, "x"]), 102.5)
     assert wait.next(102.5, AT) == Until(104.0)
@@ -51,7 +51,7 @@ def test_a_record_that_is_not_known_is_asked_for() -> None:
     wait.answered(LINE, 100.0)
     for missing in (None, record([1, "y"], owner="other")):
         wait.changed(missing, 100.5)
-        assert isinstance(wait.next(100.5, AT), Ask)
+        assert isinstance(wait.next(100.5, AT), CommitRequest)
         wait.answered(LINE, 100.5)
     with pytest.raises(LockLost, match="gone"):
         wait.lost(LockLost("gone"))
@@ -79,7 +79,7 @@ def test_the_time_is_over_and_the_line_is_left() -> None:
     wait = waits(wait_s=1)
     wait.answered({**LINE, "renewals": 5}, 100.0)
     leave = wait.next(101.0, AT)
-    assert isinstance(leave, Leave) and (leave.command.renewals, leave.command.request) == (5, [3, "x"])
+    assert isinstance(leave, CommitLeave) and (leave.command.renewals, leave.command.request) == (5, [3, "x"])
     wait.left({"released": True})
     with pytest.raises(LockTimeout, match="held all the time"):
         wait.next(101.1, AT)
@@ -89,9 +89,9 @@ def test_the_time_is_over_and_the_line_is_left() -> None:
 def test_who_was_granted_it_at_the_last_moment_is_told(last: dict[str, Any] | None) -> None:
     wait = waits(wait_s=1)
     wait.answered(LINE, 100.0)
-    assert isinstance(wait.next(101.0, AT), Leave)
+    assert isinstance(wait.next(101.0, AT), CommitLeave)
     wait.left({"released": False})
-    assert isinstance(wait.next(101.0, AT), Ask)
+    assert isinstance(wait.next(101.0, AT), CommitRequest)
     if last is None:
         wait.lost(LockLost("it is gone"))
     else:
@@ -106,7 +106,7 @@ def test_who_was_granted_it_at_the_last_moment_is_told(last: dict[str, Any] | No
 def test_who_stays_is_told_its_place_after_a_last_renewal() -> None:
     wait = waits(wait_s=1, stay=True)
     wait.answered(LINE, 100.0)
-    assert isinstance(wait.next(101.0, AT), Ask)
+    assert isinstance(wait.next(101.0, AT), CommitRequest)
     wait.answered({**LINE, "position": 2}, 101.0)
     assert wait.next(101.0, AT) == Tell({**LINE, "position": 2}, 101.0)
     at_once = waits(stay=True)

@@ -314,11 +314,11 @@ class Flooder(Worker):
             taken = self.cast(to, Numbered(n, data))
             while patient and not taken:
                 self._rooms += 1
-                await self.room(to)
+                await self.await_capacity(to)
                 taken = self.cast(to, Numbered(n, data))
             (self._taken if taken else self._refused).append(n)
             if patient and n % 200 == 199:
-                await self.room(to)
+                await self.await_capacity(to)
             if turns and n % 1000 == 999:
                 await self.sleep(0.0)
         # It comes after all that was taken, so its answer says that they were handled.
@@ -327,7 +327,7 @@ class Flooder(Worker):
                 await self.call(to, Ask("pid"), DEADLINE_S)
                 break
             except MailboxFull:
-                await self.room(to)
+                await self.await_capacity(to)
         self._sending = False
 
     async def do_fill(self, to: Ref, count: int, size: int, pid: int) -> None:
@@ -340,7 +340,7 @@ class Flooder(Worker):
     async def do_thaw(self, to: Ref, pid: int) -> Any:
         """Let it go on; its answer says that it has handled what was taken."""
         os.kill(pid, signal.SIGCONT)
-        await self.room(to)
+        await self.await_capacity(to)
         return await self.call(to, Ask("pid"), DEADLINE_S)
 
     @handles(Numbered)

@@ -11,7 +11,7 @@ from actorgrid.errors import PeerGone
 from actorgrid.supervisors.child import ChildSpec
 from actorgrid.supervisors.supervisor import Supervisor
 from actorgrid.supervisors.tree import Tree, TreeGone
-from actorgrid.transports.unix.loop import Loop
+from actorgrid.transports.unix.loop import UnixLoop
 from actorgrid.transports.unix.system import UnixSystem
 from tests.otp.till import Sell
 
@@ -66,6 +66,6 @@ def test_an_actor_system_and_a_loop_are_closed_twice(tmp_path: Path) -> None:
     system.close()
     system.close()
     assert system.wait_gone()
-    loop = Loop()
+    loop = UnixLoop()
     loop.close()
     loop.close()

@@ -12,7 +12,6 @@ from typing import Any
 from actorgrid.actors.raft.codec import decode_message, encode_message
 from actorgrid.actors.raft.core import RaftCore
 from actorgrid.actors.raft.messages import (
-    Accepted,
     ConfChange,
     ConfState,
     Dropped,
@@ -20,10 +19,11 @@ from actorgrid.actors.raft.messages import (
     Entry,
     HardState,
     Message,
+    ProposalAccepted,
     RaftConfig,
+    RaftSnapshot,
     ReadState,
     Ready,
-    Snapshot,
     Transition,
 )
 from actorgrid.actors.raft.status import Status
@@ -54,7 +54,7 @@ class Node:
     def snapshot_data(self) -> bytes:
         return STATE.pack(self.index, self.state) * STATE_COPIES
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: RaftSnapshot) -> None:
         assert len(snapshot.data) == STATE.size * STATE_COPIES, "a snapshot arrived in another length"
         self.index, self.state = STATE.unpack_from(snapshot.data)
         assert self.index == snapshot.index
@@ -300,16 +300,18 @@ class Cluster:
                 self.tick(number)
             self.stabilize()
 
-    def propose(self, number: int, data: bytes | str = b"x", context: bytes = b"") -> Accepted | Dropped:
+    def propose(self, number: int, data: bytes | str = b"x", context: bytes = b"") -> ProposalAccepted | Dropped:
         return self[number].propose(data.encode() if isinstance(data, str) else data, context)
 
-    def change(self, number: int, *changes: tuple[Any, int], transition: Transition = "auto") -> Accepted | Dropped:
+    def change(
+        self, number: int, *changes: tuple[Any, int], transition: Transition = "auto"
+    ) -> ProposalAccepted | Dropped:
         return self[number].propose_conf_change([ConfChange(*change) for change in changes], transition)
 
-    def read(self, number: int, context: bytes) -> Accepted | Dropped:
+    def read(self, number: int, context: bytes) -> ProposalAccepted | Dropped:
         self.laws.asked(context)
         taken = self[number].read_index(context)
-        if isinstance(taken, Accepted):
+        if isinstance(taken, ProposalAccepted):
             self.nodes[number].open_reads.add(context)
         return taken
 

@@ -21,14 +21,14 @@ from actorgrid.actors.raft.leadership import Leadership
 from actorgrid.actors.raft.log import RaftLog
 from actorgrid.actors.raft.messages import (
     NO_NODE,
-    Accepted,
     ConfState,
     Dropped,
     DroppedReason,
     HardState,
     Message,
+    ProposalAccepted,
+    RaftSnapshot,
     ReadState,
-    Snapshot,
 )
 from actorgrid.actors.raft.quorum import EVERYTHING
 from actorgrid.actors.raft.reads import Reads
@@ -96,7 +96,7 @@ def effective_when_received(original: Callable[[RaftCore, Message], None]) -> Ca
     return on_append
 
 
-def members_kept(self: RaftCore, snapshot: Snapshot) -> Configuration:
+def members_kept(self: RaftCore, snapshot: RaftSnapshot) -> Configuration:
     return self._configuration
 
 
@@ -154,7 +154,7 @@ def each_transfer_has_a_clock(patch: pytest.MonkeyPatch) -> None:
 def each_transfer_puts_the_quorum_off(patch: pytest.MonkeyPatch) -> None:
     original = RaftCore.transfer_leader
 
-    def transfer_leader(self: RaftCore, to: int) -> Accepted | Dropped:
+    def transfer_leader(self: RaftCore, to: int) -> ProposalAccepted | Dropped:
         self._elapsed = 0
         return original(self, to)
 
@@ -202,7 +202,7 @@ MUTANTS: dict[str, Mutant] = {
     "a snapshot's members are taken before the changes that came first": members_at_once,
     "a snapshot behind the commit index is restored": always(Follower, "is_news", True),
     "an append behind the compaction is looked up": always(Follower, "is_late", False),
-    "a lost chunk is not sent again": always(snapshots.Outgoing, "tick", False),
+    "a lost chunk is not sent again": always(snapshots.OutgoingSnapshot, "tick", False),
     "members are forgotten at a restart": always(MemoryStorage, "set_conf_state", None),
     "a learner that does not know it is a voter does not vote": lambda patch: patch.setattr(
         RaftCore, "would_vote", only_own_voters_vote(RaftCore.would_vote)

@@ -15,7 +15,7 @@ from actorgrid.actors.raft.messages import (
     Entry,
     HardState,
     Message,
-    Snapshot,
+    RaftSnapshot,
     SnapshotChunk,
 )
 from actorgrid.errors import MalformedMessage
@@ -79,7 +79,7 @@ def messages(draw: st.DrawFn) -> Message:
     )
 
 
-snapshots = st.builds(Snapshot, numbers, numbers, conf_states(), st.binary(max_size=60))
+snapshots = st.builds(RaftSnapshot, numbers, numbers, conf_states(), st.binary(max_size=60))
 changes = st.tuples(
     st.lists(st.builds(ConfChange, st.sampled_from(codec.CHANGE_KINDS), nodes), max_size=5).map(tuple),
     st.sampled_from(codec.TRANSITIONS),

@@ -7,17 +7,17 @@ from zlib import crc32
 import pytest
 
 from actorgrid.actors.raft.messages import (
-    Accepted,
     ConfState,
     Dropped,
     Entry,
     HardState,
     Message,
+    ProposalAccepted,
     RaftConfig,
-    Snapshot,
+    RaftSnapshot,
     SnapshotChunk,
 )
-from actorgrid.actors.raft.snapshots import Incoming
+from actorgrid.actors.raft.snapshots import IncomingSnapshot
 from actorgrid.actors.raft.storage.memory import Compacted, MemoryStorage, Unavailable
 from actorgrid.errors import LogCorrupted
 from tests.raft.cluster import Cluster
@@ -155,11 +155,11 @@ def test_one_ready_gives_out_a_bounded_part_of_what_is_committed() -> None:
 def test_reads_are_bounded_and_forgotten_with_the_leadership() -> None:
     cluster = Cluster(reads_max=2)
     cluster.elect(1)
-    assert isinstance(cluster.read(1, b"a"), Accepted)
-    assert isinstance(cluster.read(1, b"b"), Accepted)
+    assert isinstance(cluster.read(1, b"a"), ProposalAccepted)
+    assert isinstance(cluster.read(1, b"b"), ProposalAccepted)
     assert cluster.read(1, b"c") == Dropped("too_many_reads")
     cluster.stabilize()
-    assert isinstance(cluster.read(1, b"d"), Accepted)
+    assert isinstance(cluster.read(1, b"d"), ProposalAccepted)
 
 
 def test_many_reads_take_one_round_of_messages() -> None:
@@ -216,7 +216,7 @@ def test_a_snapshot_that_is_not_there_yet_is_asked_for_again() -> None:
     storage = cluster.nodes[1].storage
     there = storage.snapshot
 
-    def unavailable() -> Snapshot:
+    def unavailable() -> RaftSnapshot:
         raise Unavailable(0)
 
     storage.snapshot = unavailable  # type: ignore[method-assign]
@@ -251,37 +251,37 @@ def chunk(offset: int, data: bytes, whole: bytes, index: int = 5) -> SnapshotChu
 
 
 def test_chunks_make_a_snapshot_in_order_only() -> None:
-    incoming = Incoming(RaftConfig(node=1))
+    incoming = IncomingSnapshot(RaftConfig(node=1))
     assert incoming.take(chunk(2, b"cd", b"abcd")) is None
     assert incoming.received == 0
     assert incoming.take(chunk(0, b"ab", b"abcd")) is None
     assert incoming.take(chunk(0, b"ab", b"abcd")) is None
     assert incoming.received == 2
-    assert incoming.take(chunk(2, b"cd", b"abcd")) == Snapshot(5, 1, ConfState(voters=(1,)), b"abcd")
+    assert incoming.take(chunk(2, b"cd", b"abcd")) == RaftSnapshot(5, 1, ConfState(voters=(1,)), b"abcd")
     assert incoming.received == 0
 
 
 def test_another_snapshot_replaces_the_one_that_is_being_received() -> None:
-    incoming = Incoming(RaftConfig(node=1))
+    incoming = IncomingSnapshot(RaftConfig(node=1))
     incoming.take(chunk(0, b"ab", b"abcd"))
-    assert incoming.take(chunk(0, b"x", b"x", index=6)) == Snapshot(6, 1, ConfState(voters=(1,)), b"x")
+    assert incoming.take(chunk(0, b"x", b"x", index=6)) == RaftSnapshot(6, 1, ConfState(voters=(1,)), b"x")
 
 
 def test_a_snapshot_that_is_not_what_was_sent_begins_again() -> None:
-    incoming = Incoming(RaftConfig(node=1))
+    incoming = IncomingSnapshot(RaftConfig(node=1))
     incoming.take(chunk(0, b"aX", b"abcd"))
     assert incoming.take(chunk(2, b"cd", b"abcd")) is None
     assert incoming.received == 0
 
 
 def test_a_snapshot_over_the_limit_is_not_received() -> None:
-    incoming = Incoming(RaftConfig(node=1, snapshot_bytes_max=3))
+    incoming = IncomingSnapshot(RaftConfig(node=1, snapshot_bytes_max=3))
     assert incoming.take(chunk(0, b"ab", b"abcd")) is None
     assert incoming.received == 0
 
 
 def test_half_a_snapshot_is_dropped_once_the_log_has_caught_up() -> None:
-    incoming = Incoming(RaftConfig(node=1))
+    incoming = IncomingSnapshot(RaftConfig(node=1))
     incoming.take(chunk(0, b"ab", b"abcd"))
     incoming.drop_behind(4)
     assert incoming.received == 2
@@ -290,7 +290,9 @@ def test_half_a_snapshot_is_dropped_once_the_log_has_caught_up() -> None:
 
 
 def test_an_empty_snapshot_arrives_too() -> None:
-    assert Incoming(RaftConfig(node=1)).take(chunk(0, b"", b"")) == Snapshot(5, 1, ConfState(voters=(1,)), b"")
+    assert IncomingSnapshot(RaftConfig(node=1)).take(chunk(0, b"", b"")) == RaftSnapshot(
+        5, 1, ConfState(voters=(1,)), b""
+    )
 
 
 def test_a_log_that_ends_before_its_commit_index_does_not_start() -> None:

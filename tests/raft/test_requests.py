@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorgrid.actors.raft.messages import Accepted, Dropped, DroppedLater, Message
+from actorgrid.actors.raft.messages import Dropped, DroppedLater, Message, ProposalAccepted
 from tests.raft.cluster import Cluster
 
 ELECTION_TICKS = 10
@@ -18,7 +18,7 @@ def test_a_lone_voter_answers_what_was_asked_before_its_first_commit() -> None:
     while cluster[1].status().role != "leader":
         cluster.process(1)
     assert cluster[1].status().commit == 0
-    assert cluster.read(1, b"early") == Accepted()
+    assert cluster.read(1, b"early") == ProposalAccepted()
     cluster.stabilize()
     assert answered(cluster, 1) == [b"early"]
 
@@ -70,10 +70,10 @@ def test_a_transfer_that_is_asked_for_all_the_time_is_given_up_in_time() -> None
         cluster.drop = lambda message: message.kind == "timeout_now"
         for tick in range(ELECTION_TICKS):
             if tick % 3 == 0:
-                assert cluster[1].transfer_leader(targets[tick // 3 % 2]) == Accepted()
+                assert cluster[1].transfer_leader(targets[tick // 3 % 2]) == ProposalAccepted()
             assert cluster.propose(1, "refused") == Dropped("transferring")
             cluster.tick_all()
-        assert cluster.propose(1, "taken") == Accepted(2, 1)
+        assert cluster.propose(1, "taken") == ProposalAccepted(2, 1)
 
 
 def test_a_leader_that_is_cut_off_steps_down_whatever_transfers_are_asked() -> None:
@@ -104,7 +104,7 @@ def test_a_transfer_that_was_lost_is_sent_again() -> None:
 def test_a_read_that_is_lost_on_its_way_is_given_up() -> None:
     cluster = Cluster()
     cluster.elect(1)
-    assert cluster.read(2, b"lost") == Accepted(forwarded=True)
+    assert cluster.read(2, b"lost") == ProposalAccepted(forwarded=True)
     cluster.process(2)
     cluster.wire.clear()
     cluster.tick_all(2 * ELECTION_TICKS - 1)
@@ -176,15 +176,15 @@ def test_who_forwarded_a_proposal_hears_that_it_was_refused() -> None:
     cluster = Cluster(uncommitted_bytes_max=10)
     cluster.elect(1)
     cluster.propose(1, "12345678")
-    assert cluster.propose(2, "refused", b"mine") == Accepted(forwarded=True)
-    assert cluster.propose(2, "refused without a word") == Accepted(forwarded=True)
+    assert cluster.propose(2, "refused", b"mine") == ProposalAccepted(forwarded=True)
+    assert cluster.propose(2, "refused without a word") == ProposalAccepted(forwarded=True)
     cluster.process(2)
     while cluster.wire:
         cluster.deliver(cluster.wire.pop(0))
     cluster.stabilize()
     assert cluster.nodes[2].dropped == [DroppedLater("proposal", b"mine", "too_many_uncommitted_bytes")]
     assert cluster.data(2) == ["12345678"]
-    assert cluster[2].propose_conf_change([], context=b"change") == Accepted(forwarded=True)
+    assert cluster[2].propose_conf_change([], context=b"change") == ProposalAccepted(forwarded=True)
     cluster.stabilize()
     assert cluster.nodes[2].dropped[1:] == [DroppedLater("proposal", b"change", "invalid_conf_change")]
 

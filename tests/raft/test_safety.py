@@ -8,12 +8,12 @@ from zlib import crc32
 from actorgrid.actors.raft.codec import encode_conf_change
 from actorgrid.actors.raft.core import RaftCore
 from actorgrid.actors.raft.messages import (
-    Accepted,
     ConfChange,
     ConfState,
     Dropped,
     Entry,
     Message,
+    ProposalAccepted,
     RaftConfig,
     SnapshotChunk,
 )
@@ -266,7 +266,7 @@ def test_members_are_not_changed_before_the_leader_commits_in_its_term() -> None
 def test_members_change_one_step_at_a_time() -> None:
     cluster = Cluster()
     cluster.elect(1)
-    assert isinstance(cluster.change(1, ("add_voter", 4)), Accepted)
+    assert isinstance(cluster.change(1, ("add_voter", 4)), ProposalAccepted)
     assert cluster.change(1, ("add_voter", 5)) == Dropped("conf_change_pending")
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import groupby
 
-from actorgrid.actors.raft.messages import Accepted, ConfState, Dropped, Message
+from actorgrid.actors.raft.messages import ConfState, Dropped, Message, ProposalAccepted
 from tests.raft.cluster import Cluster
 
 SETTINGS = {"learners"}
@@ -85,7 +85,7 @@ class Transcript:
         plain = [word for word in words[1:] if "=" not in word]
         found = self.commands[words[0]](plain, options)
         answer = []
-        if isinstance(found, Accepted):
+        if isinstance(found, ProposalAccepted):
             where = f" {found.index}" if found.index else ", sent to the leader" if found.forwarded else ""
             answer = [f"  accepted{where}"]
         elif isinstance(found, Dropped):
@@ -100,7 +100,7 @@ class Transcript:
         settings = {name: int(value) for name, value in options.items() if name not in SETTINGS}
         self.cluster = Cluster(map(int, words), learners, **settings)
 
-    def change(self, words: list[str], options: dict[str, str]) -> Accepted | Dropped:
+    def change(self, words: list[str], options: dict[str, str]) -> ProposalAccepted | Dropped:
         transition = options.pop("transition", "auto")
         changes = [(kind, int(node)) for kind, nodes in options.items() for node in nodes.split(",")]
         return self.cluster.change(int(words[0]), *changes, transition=transition)  # type: ignore[arg-type]

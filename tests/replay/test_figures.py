@@ -6,8 +6,8 @@ import pytest
 
 from actorgrid.replay import figures
 from actorgrid.replay.inflation import Inflated, Point
-from actorgrid.replay.simulation import Outcome, Replayed
-from actorgrid.replay.workload import Task
+from actorgrid.replay.simulation import Replayed, TaskOutcome
+from actorgrid.replay.workload import TraceTask
 
 
 def outcome(
@@ -18,9 +18,9 @@ def outcome(
     duration: float,
     gpus: int = 1,
     **more: object,
-) -> Outcome:
-    task = Task(id, gpu_count=gpus, submit_s=submitted, duration_s=duration, **more)  # type: ignore[arg-type]
-    return Outcome(task, submitted, started, ended, 0.0 if started is None else started - submitted)
+) -> TaskOutcome:
+    task = TraceTask(id, gpu_count=gpus, submit_s=submitted, duration_s=duration, **more)  # type: ignore[arg-type]
+    return TaskOutcome(task, submitted, started, ended, 0.0 if started is None else started - submitted)
 
 
 def test_percentiles_are_nearest_rank() -> None:

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from actorgrid.hotpath import TypicalTask
 from actorgrid.replay.fragments import Fragments
-from actorgrid.replay.workload import Node, Task
+from actorgrid.replay.workload import TraceNode, TraceTask
 
 NODES = [
-    Node("a", cpu_milli=8000, gpu_count=2, gpu_model="T4"),
-    Node("b", cpu_milli=4000, gpu_count=1, gpu_model="A10"),
+    TraceNode("a", cpu_milli=8000, gpu_count=2, gpu_model="T4"),
+    TraceNode("b", cpu_milli=4000, gpu_count=1, gpu_model="A10"),
 ]
 MIX = [
     TypicalTask(1000, 1, 500, 0.5),
@@ -33,7 +33,7 @@ def test_fragments_of_an_empty_cluster_by_hand() -> None:
 
 def test_fragments_after_a_share_was_taken_by_hand() -> None:
     found = Fragments(NODES, MIX)
-    task = Task("x", cpu_milli=3000, gpu_count=1, gpu_milli=600)
+    task = TraceTask("x", cpu_milli=3000, gpu_count=1, gpu_milli=600)
     found.placed((("a", (0,)),), task)
     # Node a: devices with 400 and 1000 free, 5 CPUs. Half a GPU (0.5): the 400 are lost. A whole one with 6 CPUs (0.2):
     # all 1400. Two (0.1): all. For A10 (0.1) and without GPU (0.1): all.
@@ -44,7 +44,7 @@ def test_fragments_after_a_share_was_taken_by_hand() -> None:
 
 def test_a_full_cluster_has_no_fragments() -> None:
     found = Fragments(NODES[1:], MIX)
-    found.placed((("b", (0,)),), Task("x", gpu_count=1))
+    found.placed((("b", (0,)),), TraceTask("x", gpu_count=1))
     assert found.share == 0.0
 
 
@@ -77,6 +77,6 @@ def test_what_is_kept_current_is_what_the_definition_says(steps: list[tuple[str,
         if index < len(gpus) and gpus[index] >= milli and cpu_free >= cpu:
             gpus[index] -= milli
             free[name] = (cpu_free - cpu, gpus)
-            found.placed(((name, (index,)),), Task("x", cpu_milli=cpu, gpu_count=1, gpu_milli=milli))
+            found.placed(((name, (index,)),), TraceTask("x", cpu_milli=cpu, gpu_count=1, gpu_milli=milli))
         assert abs(found.fragment_gpu_milli - reckoned(free)) < 1e-6
         assert found.free_gpu_milli == sum(sum(gpus) for _, gpus in free.values())

@@ -19,10 +19,10 @@ from actorgrid.replay.simulation import (
     Scheduling,
     Simulation,
 )
-from actorgrid.replay.workload import Node, Task, build_engine, typical_tasks
+from actorgrid.replay.workload import TraceNode, TraceTask, build_engine, typical_tasks
 from tests.scheduling.cluster import request
 
-TWO_GPUS = [Node("n", cpu_milli=8000, memory_mib=8192, gpu_count=2)]
+TWO_GPUS = [TraceNode("n", cpu_milli=8000, memory_mib=8192, gpu_count=2)]
 Make = Callable[[PlacementEngine], Scheduling]
 
 
@@ -30,11 +30,11 @@ def still() -> float:
     return 0.0
 
 
-def job(id: str, submit: float, duration: float, gpus: int = 1, **more: object) -> Task:
-    return Task(id, gpu_count=gpus, submit_s=submit, duration_s=duration, **more)  # type: ignore[arg-type]
+def job(id: str, submit: float, duration: float, gpus: int = 1, **more: object) -> TraceTask:
+    return TraceTask(id, gpu_count=gpus, submit_s=submit, duration_s=duration, **more)  # type: ignore[arg-type]
 
 
-def replay(tasks: list[Task], make: Make, nodes: list[Node] = TWO_GPUS, **more: float | None) -> Replayed:
+def replay(tasks: list[TraceTask], make: Make, nodes: list[TraceNode] = TWO_GPUS, **more: float | None) -> Replayed:
     engine = PlacementEngine("first_fit")
     typical = typical_tasks(tasks)
     build_engine(nodes, engine, typical)
@@ -76,7 +76,7 @@ def test_the_mean_allocation_is_over_time_from_the_first_arrival_to_the_last() -
 
 
 def test_a_gang_takes_all_its_members_at_once() -> None:
-    nodes = [Node("n", gpu_count=2), Node("m", gpu_count=2)]
+    nodes = [TraceNode("n", gpu_count=2), TraceNode("m", gpu_count=2)]
     run = replay([job("one", 0, 10), job("gang", 1, 10, 2, gang=2)], fifo, nodes)
     assert times(run) == {"one": (0, 10), "gang": (10, 20)}
 

@@ -16,10 +16,10 @@ from actorgrid.actors.security.host_material import HostMaterial
 from actorgrid.actors.security.join_acceptor import JoinAcceptor, JoinExchange, Redeem
 from actorgrid.actors.security.join_messages import (
     Capabilities,
+    JoinWelcome,
     VoterAddress,
-    Welcome,
 )
-from actorgrid.actors.security.joiner import Close, Joined, Joiner, JoinFailed, Send
+from actorgrid.actors.security.joiner import Close, Joined, Joiner, JoinFailed, SendBytes
 from actorgrid.actors.security.keys import new_private_key
 from actorgrid.actors.security.tls_contexts import door_context, joiner_context
 from actorgrid.errors import (
@@ -62,7 +62,7 @@ class Member:
     def exchange(self, source: str = "10.0.0.2") -> JoinExchange:
         return self.door.open(source, self.cluster.bundle, self.material.certificate, os.urandom(32), self.now_s)
 
-    def redeem(self, asked: Redeem) -> Welcome | ActorGridError:
+    def redeem(self, asked: Redeem) -> JoinWelcome | ActorGridError:
         """What the ledger and the authority make of it."""
         claim, tokens = asked.claim, self.cluster.tokens
         try:
@@ -73,7 +73,7 @@ class Member:
             return error
         certificate = self.cluster.authority.issue(asked.request, self.wall_s, x509.random_serial_number())
         voters = (VoterAddress("host-a", 1, "10.0.0.1:7402", "10.0.0.1:7401", "10.0.0.1:7400"),)
-        return Welcome(self.cluster.cluster_id, claim.host_id, 2, certificate, self.cluster.bundle, voters)
+        return JoinWelcome(self.cluster.cluster_id, claim.host_id, 2, certificate, self.cluster.bundle, voters)
 
 
 def new_joiner(token: JoinToken, host_id: str = "host-b", key: ec.EllipticCurvePrivateKey | None = None) -> Joiner:
@@ -102,13 +102,13 @@ def join(
         step = waiting.pop(0)
         if isinstance(step, Redeem):
             given = answer(member.redeem(step))
-            waiting += exchange.welcome(given) if isinstance(given, Welcome) else exchange.refuse(given)
-        elif isinstance(step, Send):
+            waiting += exchange.welcome(given) if isinstance(given, JoinWelcome) else exchange.refuse(given)
+        elif isinstance(step, SendBytes):
             for out in joiner.received(pair.send(pair.server, step.data), member.wall_s):
                 if isinstance(out, Joined | JoinFailed):
                     exchange.closed()
                     return out
-                if isinstance(out, Send):
+                if isinstance(out, SendBytes):
                     waiting += exchange.received(pair.send(pair.client, out.data), member.now_s, member.wall_s)
     raise AssertionError("the join came to no end")
 
@@ -123,7 +123,7 @@ def claim_for(member: Member, exchange: JoinExchange) -> bytes:
     joiner.connected(member.material.certificate.public_bytes(ENCODING))
     (hello,) = exchange.begin(member.now_s)
     (claim,) = joiner.received(hello.data, NOW_S)  # type: ignore[union-attr]
-    assert isinstance(claim, Send)
+    assert isinstance(claim, SendBytes)
     return claim.data
 
 

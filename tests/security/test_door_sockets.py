@@ -19,9 +19,9 @@ from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.host.enrolment import enrol, listens
 from actorgrid.actors.ledger.join_tokens import JoinToken, read_token
 from actorgrid.actors.security.actor import JoinServer
-from actorgrid.actors.security.join_client import Member, join
-from actorgrid.actors.security.join_messages import MESSAGE_BYTES_MAX, Capabilities, Welcome
-from actorgrid.actors.security.joiner import Joiner, Send
+from actorgrid.actors.security.join_client import MemberAddress, join
+from actorgrid.actors.security.join_messages import MESSAGE_BYTES_MAX, Capabilities, JoinWelcome
+from actorgrid.actors.security.joiner import Joiner, SendBytes
 from actorgrid.actors.security.keys import new_private_key
 from actorgrid.actors.security.messages import MakeJoinToken, ShowTrust
 from actorgrid.actors.security.tls_contexts import joiner_context
@@ -56,8 +56,8 @@ class Door:
         self.node.run_until(lambda: self.context.host_id in self.door._ledger.members, what="the cluster is founded")
 
     @property
-    def member(self) -> Member:
-        return Member(ADDRESS, self.base_port + 3)
+    def member(self) -> MemberAddress:
+        return MemberAddress(ADDRESS, self.base_port + 3)
 
     @property
     def index(self) -> int:
@@ -90,8 +90,8 @@ class Door:
             raise out[0]
         return out[0]
 
-    def guest(self, token: JoinToken, host_id: str = "guest") -> Welcome:
-        welcome: Welcome = self.in_thread(
+    def guest(self, token: JoinToken, host_id: str = "guest") -> JoinWelcome:
+        welcome: JoinWelcome = self.in_thread(
             lambda: join(self.member, token, host_id, new_private_key(), lambda _: asked(self), lambda _: None)
         )
         return welcome
@@ -192,7 +192,7 @@ def test_a_recorded_claim_is_of_no_use_on_another_connection(door: Door) -> None
         joiner = Joiner(token, "guest", new_private_key(), asked(door), 0.0)
         joiner.connected(server)
         (step,) = joiner.received(hello, time.time())
-        assert isinstance(step, Send)
+        assert isinstance(step, SendBytes)
         recorded.append(step.data)
         return step.data
 

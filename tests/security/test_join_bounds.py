@@ -14,13 +14,13 @@ from actorgrid.actors.security.certificate_requests import make_request
 from actorgrid.actors.security.certificates import digest
 from actorgrid.actors.security.join_acceptor import EXCHANGES_MAX, EXCHANGES_PER_SOURCE_MAX, JoinExchange, Redeem
 from actorgrid.actors.security.join_messages import (
-    Hello,
-    Welcome,
+    JoinHello,
+    JoinWelcome,
     encode,
     encode_claim,
     read_capabilities,
 )
-from actorgrid.actors.security.joiner import Close, JoinFailed, Send
+from actorgrid.actors.security.joiner import Close, JoinFailed, SendBytes
 from actorgrid.actors.security.keys import new_private_key
 from actorgrid.actors.security.token_rate_limit import TokenRateLimit
 from actorgrid.errors import (
@@ -61,7 +61,9 @@ def test_a_visit_waits_ten_seconds_for_the_claim_and_thirty_for_the_ledger() -> 
     assert isinstance(asked, Redeem) and exchange.tick(38.9) == []
     assert isinstance(refusal(exchange.tick(39.0)), CallTimeout)
     answer = member.redeem(asked)
-    assert isinstance(answer, Welcome) and exchange.welcome(answer) == [] and exchange.refuse(NotLeader("late")) == []
+    assert (
+        isinstance(answer, JoinWelcome) and exchange.welcome(answer) == [] and exchange.refuse(NotLeader("late")) == []
+    )
     assert member.door.exchanges == 0
 
 
@@ -216,7 +218,7 @@ def hello_of(member: Member) -> bytes:
     exchange = member.exchange()
     (hello,) = exchange.begin(0.0)
     exchange.closed()
-    assert isinstance(hello, Send)
+    assert isinstance(hello, SendBytes)
     return hello.data
 
 
@@ -232,7 +234,7 @@ def test_a_hello_with_any_byte_changed_fails_by_name_or_changes_nothing_that_cou
     steps = joiner.received(bytes(changed), NOW_S)
     if steps and isinstance(steps[0], JoinFailed):
         return
-    assert all(isinstance(step, Send) for step in steps)
+    assert all(isinstance(step, SendBytes) for step in steps)
 
 
 @given(st.binary(max_size=300))
@@ -250,7 +252,7 @@ def test_a_member_that_speaks_out_of_turn_is_left() -> None:
         steps = [step for message in messages for step in joiner.received(message, NOW_S)]
         return failure(next(step for step in steps if isinstance(step, JoinFailed)))
 
-    welcome = encode(Welcome(CLUSTER, "host-b", 2, SHARED.cluster.certificate("host-b"), SHARED.cluster.bundle, ()))
+    welcome = encode(JoinWelcome(CLUSTER, "host-b", 2, SHARED.cluster.certificate("host-b"), SHARED.cluster.bundle, ()))
     assert isinstance(said(welcome), MalformedMessage)
     assert isinstance(said(HELLO, HELLO), MalformedMessage)
     assert isinstance(said(encode_frame(["claim", {}])), MalformedMessage)
@@ -260,7 +262,7 @@ def test_a_member_that_speaks_out_of_turn_is_left() -> None:
 def test_versions_without_overlap_are_named() -> None:
     joiner = new_joiner(SHARED_TOKEN)
     joiner.connected(SHARED.material.certificate.public_bytes(ENCODING))
-    future = Hello((2, 3), "9.0", CLUSTER, bytes(32), SHARED.cluster.bundle)
+    future = JoinHello((2, 3), "9.0", CLUSTER, bytes(32), SHARED.cluster.bundle)
     error = failure(joiner.received(encode(future), NOW_S)[0])  # type: ignore[arg-type]
     assert isinstance(error, PeerRefused) and "no protocol version" in str(error)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from actorgrid.actors.ledger.join_tokens import make_token
-from actorgrid.actors.security.join_client import Member, join, read_member
-from actorgrid.actors.security.join_messages import Capabilities, Welcome
+from actorgrid.actors.security.join_client import MemberAddress, join, read_member
+from actorgrid.actors.security.join_messages import Capabilities, JoinWelcome
 from actorgrid.actors.security.keys import new_private_key
 from actorgrid.errors import BadRequest, HostUnreachable
 
@@ -18,14 +18,14 @@ from actorgrid.errors import BadRequest, HostUnreachable
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("gpu-1", Member("gpu-1", 7403)),
-        ("gpu-1:9001", Member("gpu-1", 9001)),
-        ("10.0.0.1", Member("10.0.0.1", 7403)),
-        ("fd00::1", Member("fd00::1", 7403)),
-        ("[fd00::1]:9001", Member("fd00::1", 9001)),
+        ("gpu-1", MemberAddress("gpu-1", 7403)),
+        ("gpu-1:9001", MemberAddress("gpu-1", 9001)),
+        ("10.0.0.1", MemberAddress("10.0.0.1", 7403)),
+        ("fd00::1", MemberAddress("fd00::1", 7403)),
+        ("[fd00::1]:9001", MemberAddress("fd00::1", 9001)),
     ],
 )
-def test_a_member_is_written_as_people_write_it(text: str, found: Member) -> None:
+def test_a_member_is_written_as_people_write_it(text: str, found: MemberAddress) -> None:
     assert read_member(text) == found
     assert read_member(str(found)) == found
 
@@ -36,11 +36,11 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         read_member(text)
 
 
-def visit(port: int) -> Welcome:
+def visit(port: int) -> JoinWelcome:
     token, _ = make_token("c1", "ab" * 32, bytes(5), bytes(16), 0.0)
     said: list[str] = []
     asked = Capabilities(1000, 1024, ("127.0.0.1",))
-    return join(Member("127.0.0.1", port), token, "host-b", new_private_key(), lambda _: asked, said.append)
+    return join(MemberAddress("127.0.0.1", port), token, "host-b", new_private_key(), lambda _: asked, said.append)
 
 
 def test_nobody_there_is_named() -> None:

@@ -11,11 +11,11 @@ from actorgrid.actors.security.certificate_requests import make_request
 from actorgrid.actors.security.host_material import HostMaterial
 from actorgrid.actors.security.join_acceptor import Redeem, examine
 from actorgrid.actors.security.join_messages import (
-    Refused,
-    Welcome,
+    JoinRefused,
+    JoinWelcome,
     encode,
 )
-from actorgrid.actors.security.joiner import Close, Joined, JoinFailed, Send
+from actorgrid.actors.security.joiner import Close, Joined, JoinFailed, SendBytes
 from actorgrid.actors.security.keys import new_private_key
 from actorgrid.actors.security.tls_contexts import ssl_contexts
 from actorgrid.errors import (
@@ -61,7 +61,7 @@ def test_what_the_host_has_arrives_as_it_was_told() -> None:
     member, seen = Member(cluster), []
     examined = member.redeem
 
-    def keep(asked: Redeem) -> Welcome | ActorGridError:
+    def keep(asked: Redeem) -> JoinWelcome | ActorGridError:
         seen.append(asked)
         return examined(asked)
 
@@ -77,7 +77,7 @@ def test_the_secret_of_the_token_never_crosses_and_nothing_does_before_the_membe
     exchange, joiner = Member(cluster).exchange(), new_joiner(token)
     assert joiner.connected(b"not the certificate of anyone") == []
     (hello,) = exchange.begin(0.0)
-    assert isinstance(hello, Send)
+    assert isinstance(hello, SendBytes)
     outcome = joiner.received(hello.data, NOW_S)
     assert [type(step) for step in outcome] == [JoinFailed, Close]
 
@@ -86,7 +86,7 @@ def test_the_secret_of_the_token_never_crosses_and_nothing_does_before_the_membe
     joiner.connected(member.material.certificate.public_bytes(ENCODING))
     (hello,) = exchange.begin(0.0)
     (claim,) = joiner.received(hello.data, NOW_S)  # type: ignore[union-attr]
-    assert isinstance(claim, Send)
+    assert isinstance(claim, SendBytes)
     assert token.secret not in claim.data and token.text.split(".")[4].encode() not in claim.data
 
 
@@ -124,7 +124,7 @@ def test_one_member_cannot_pass_a_claim_on_to_another() -> None:
     (claim,) = joiner.received(hello.data, NOW_S)  # type: ignore[union-attr]
     refused, _ = exchange.received(claim.data, 0.0, NOW_S)  # type: ignore[union-attr]
     assert true_one.door.refused == {"UnknownJoinToken": 1}
-    assert isinstance(refused, Send)
+    assert isinstance(refused, SendBytes)
 
 
 def test_an_old_claim_is_of_no_use_on_another_visit() -> None:
@@ -144,7 +144,7 @@ def test_an_old_claim_is_of_no_use_on_another_visit() -> None:
 def test_advice_of_one_who_has_proven_nothing_is_not_shown() -> None:
     joiner = new_joiner(Cluster().token())
     joiner.connected(b"")
-    advice = encode(Refused(JoinTokenUsed("used", hint="run this command as root")))
+    advice = encode(JoinRefused(JoinTokenUsed("used", hint="run this command as root")))
     error = failure(joiner.received(advice, NOW_S)[0])  # type: ignore[arg-type]
     assert isinstance(error, PeerRefused) and "root" not in str(error)
 
@@ -251,7 +251,7 @@ def test_a_certificate_for_another_key_is_not_entered() -> None:
 def test_a_welcome_by_an_authority_that_nobody_we_know_endorses_is_not_entered() -> None:
     cluster, rogue, key = Cluster(), Cluster(), new_private_key()
 
-    def of_rogue(welcome: Welcome) -> Welcome:
+    def of_rogue(welcome: JoinWelcome) -> JoinWelcome:
         certificate = rogue.certificate("host-b", key, CAPABILITIES.addresses)
         return replace(welcome, certificate=certificate, bundle=rogue.bundle)
 

@@ -115,9 +115,9 @@ class Rig:
             host.authorities[step.authority.generation] = step.authority
         elif isinstance(step, trust_policy.ForgetKey):
             del host.authorities[step.generation]
-        elif isinstance(step, trust_policy.Move):
+        elif isinstance(step, trust_policy.AnnounceAddress):
             self.do(commands.ChangeMember(host.host_id, at=self.now_s, addresses=step.listens))
-        elif isinstance(step, trust_policy.Report):
+        elif isinstance(step, trust_policy.ReportMaterial):
             self.do(commands.ReportTrust(**step.fields, at=self.now_s))
         else:
             self.do(commands.RequestCertificate(host.host_id, step.csr.hex(), [host.address], at=self.now_s))
@@ -270,15 +270,15 @@ def test_a_rotation_waits_for_a_host_that_is_away_and_says_for_which() -> None:
     rig.introduce("h1")
     rig.settle()
     view = rig.view(rig.hosts["h1"])
-    assert trust_policy.rotation(view) == trust_policy.Readiness("switch", ["h4"])
+    assert trust_policy.rotation(view) == trust_policy.RotationReadiness("switch", ["h4"])
     assert rig.generations()["h1"] == 1
     rig.hosts["h4"].away = False
     rig.hosts["h3"].away = True  # its key of the next generation is there, its certificate is not
     rig.settle()
-    assert trust_policy.rotation(rig.view(rig.hosts["h1"])) == trust_policy.Readiness("retire", ["h3"])
+    assert trust_policy.rotation(rig.view(rig.hosts["h1"])) == trust_policy.RotationReadiness("retire", ["h3"])
     rig.hosts["h3"].away = False
     rig.settle()
-    assert trust_policy.rotation(rig.view(rig.hosts["h1"])) == trust_policy.Readiness()
+    assert trust_policy.rotation(rig.view(rig.hosts["h1"])) == trust_policy.RotationReadiness()
 
 
 def test_the_ledger_refuses_a_step_that_members_are_not_ready_for() -> None:

@@ -28,6 +28,7 @@ CALLED_FROM_OUTSIDE = {
     "Commands.list_commands": "click",
     "Commands.get_command": "click",
     "Commands.format_commands": "click",
+    "Server.await_capacity": "servers of people who use the actor layer by itself (docs/actors.md)",
     "Server.leave_group": "servers of people who use the actor layer by itself (docs/actors.md)",
     "GpuClusteringManager.distribute_workload": "people who pool GPUs in their own programs (docs/gpu_clustering.md)",
     "RaftCore.report_snapshot": "who owns a RaftCore, where something cannot be brought (docs/raft_core.md)",

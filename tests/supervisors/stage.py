@@ -19,7 +19,7 @@ from actorgrid.supervisors.instructions import (
     GoOnWithout,
     Instruction,
     KillProcess,
-    Reply,
+    ReplyTo,
     SetTimer,
     StartEnded,
     StartProcess,
@@ -72,7 +72,7 @@ class Stage:
         self.refused: dict[str, int] = {}  # so many starts get no process
         self.failing: dict[str, int] = {}  # so many starts raise
         self.timers: dict[Tag, float] = {}
-        self.replies: dict[int, Reply] = {}
+        self.replies: dict[int, ReplyTo] = {}
         self.asked: set[int] = set()
         self.stopping: Stopping | None = None
         self.started: StartEnded | None = None
@@ -121,7 +121,7 @@ class Stage:
                 self.timers[tag] = self.now_s + delay_s
             case CancelTimer(tag):
                 del self.timers[tag]
-            case Reply(request):
+            case ReplyTo(request):
                 assert request in self.asked and request not in self.replies, f"a second answer: {instruction}"
                 self.replies[request] = instruction
             case Stopping():

@@ -308,9 +308,9 @@ class Driver:
         self.clock = 0
         self.started: dict[int, int] = {}
         self.trace: list[tuple[str, ...]] = []
-        self.running: tuple[core.Event, Script] | None = None
+        self.running: tuple[core.MachineEvent, Script] | None = None
         self.entered = 0
-        self.event: core.Event | None = None
+        self.event: core.MachineEvent | None = None
         self.fruitful = True
         self.known: set[str] = set()
 
@@ -318,7 +318,7 @@ class Driver:
         self.carry_out(self.machine.begin(None))
 
     def send(self, message: Message, call: bool) -> None:
-        self.carry_out(self.machine.receive(core.Event("call" if call else "cast", message, owed=call)))
+        self.carry_out(self.machine.receive(core.MachineEvent("call" if call else "cast", message, owed=call)))
 
     def advance(self, seconds: int) -> None:
         end = self.clock + seconds
@@ -345,16 +345,16 @@ class Driver:
         if isinstance(instruction, core.StartTimer):
             assert instruction.timer_id not in self.started and instruction.delay_s > 0
             self.started[instruction.timer_id] = self.clock + int(instruction.delay_s)
-        elif isinstance(instruction, core.CancelTimer):
+        elif isinstance(instruction, core.StopTimer):
             del self.started[instruction.timer_id]
-        elif isinstance(instruction, core.Answer):
+        elif isinstance(instruction, core.AnswerCall):
             self.trace.append(("answer", instruction.event.message.label))
-        elif isinstance(instruction, core.Refuse):
+        elif isinstance(instruction, core.RefuseCall):
             error = instruction.error
             unsupported = "unsupported" if "no handler" in error.message else "unanswered"
             why = {ActorDown: "down", MailboxFull: "full", NotSupported: unsupported}[type(error)]
             self.trace.append((why, instruction.event.message.label))
-        elif isinstance(instruction, core.Leave):
+        elif isinstance(instruction, core.LeaveProcess):
             self.trace.append(("stop",))
         elif isinstance(instruction, core.Handle):
             return self.handle(instruction)
@@ -373,7 +373,7 @@ class Driver:
             return []
         return self.returned(event, script)
 
-    def returned(self, event: core.Event, script: Script) -> list[core.Instruction]:
+    def returned(self, event: core.MachineEvent, script: Script) -> list[core.Instruction]:
         if script.move == "raise":
             if event.owed:
                 self.trace.append(("error", event.message.label))
@@ -494,7 +494,7 @@ def handled_in(instructions: list[core.Instruction]) -> list[str]:
 
 def test_the_last_action_for_a_timer_counts_and_in_its_place() -> None:
     machine = machine_of(Red, Blue)
-    machine.receive(core.Event("cast", Red("start", 0)))
+    machine.receive(core.MachineEvent("cast", Red("start", 0)))
     x, y = NAMED
     wanted = [
         StartTimeout(x, 0, Blue("x", 0)),
@@ -507,8 +507,8 @@ def test_the_last_action_for_a_timer_counts_and_in_its_place() -> None:
 
 def test_a_zero_timeout_comes_after_inserted_events_and_before_received_ones() -> None:
     machine = machine_of(Red, Blue)
-    machine.receive(core.Event("cast", Red("start", 0)))
-    machine.receive(core.Event("cast", Red("received", 0)))
+    machine.receive(core.MachineEvent("cast", Red("start", 0)))
+    machine.receive(core.MachineEvent("cast", Red("received", 0)))
     out = machine.handled(keep_state(StartTimeout(STATE_TIMER, 0, Blue("zero", 0)), next_event(Blue("inserted", 0))))
     assert handled_in(out) == ["inserted"]
     assert handled_in(machine.handled(None)) == ["zero"]
@@ -517,7 +517,7 @@ def test_a_zero_timeout_comes_after_inserted_events_and_before_received_ones() -
 
 def test_a_zero_event_timeout_is_ended_by_an_event_that_is_queued() -> None:
     machine = machine_of(Red, Blue)
-    machine.receive(core.Event("cast", Red("start", 0)))
+    machine.receive(core.MachineEvent("cast", Red("start", 0)))
     out = machine.handled(keep_state(StartTimeout(EVENT_TIMER, 0, Blue("zero", 0)), next_event(Blue("inserted", 0))))
     assert handled_in(out) == ["inserted"]
     assert machine.handled(None) == []
@@ -525,17 +525,17 @@ def test_a_zero_event_timeout_is_ended_by_an_event_that_is_queued() -> None:
 
 def test_a_cancelled_timer_that_fires_all_the_same_means_nothing() -> None:
     machine = machine_of(Red, Blue)
-    machine.receive(core.Event("cast", Red("start", 0)))
+    machine.receive(core.MachineEvent("cast", Red("start", 0)))
     (started,) = machine.handled(keep_state(StartTimeout(STATE_TIMER, 5.0, Blue("late", 0))))
     assert isinstance(started, core.StartTimer)
-    machine.receive(core.Event("cast", Red("change", 0)))
-    assert machine.handled(next_state("b")) == [core.CancelTimer(started.timer_id)]
+    machine.receive(core.MachineEvent("cast", Red("change", 0)))
+    assert machine.handled(next_state("b")) == [core.StopTimer(started.timer_id)]
     assert machine.fired(started.timer_id) == []
 
 
 def test_who_waits_is_told_of_the_stop_in_order_of_the_queue() -> None:
     machine = machine_of(Red)
-    calls = [core.Event("call", Red(label, 0), owed=True) for label in ("first", "second", "third", "last")]
+    calls = [core.MachineEvent("call", Red(label, 0), owed=True) for label in ("first", "second", "third", "last")]
     for call in calls[:2]:
         machine.receive(call)
         machine.handled(keep_state(postpone()))
@@ -543,7 +543,7 @@ def test_who_waits_is_told_of_the_stop_in_order_of_the_queue() -> None:
     machine.receive(calls[3])
     out = machine.handled(next_state("b", postpone()))  # the first is tried again, the others are queued
     assert handled_in(out) == ["first"]
-    refused = [each.event.message.label for each in machine.handled(stop()) if isinstance(each, core.Refuse)]
+    refused = [each.event.message.label for each in machine.handled(stop()) if isinstance(each, core.RefuseCall)]
     assert refused == ["first", "second", "third", "last"]
-    late = core.Event("call", Red("late", 0), owed=True)
-    assert isinstance(machine.receive(late)[0], core.Refuse) and machine.receive(late) == []
+    late = core.MachineEvent("call", Red("late", 0), owed=True)
+    assert isinstance(machine.receive(late)[0], core.RefuseCall) and machine.receive(late) == []

@@ -19,7 +19,7 @@ from actorgrid.actors.security.peer_identity import peer_identity
 from actorgrid.configs.paths import HostPaths
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.inline import InlineNode
-from actorgrid.transports.peer.calls import Answer
+from actorgrid.transports.peer.calls import PendingAnswer
 from actorgrid.transports.peer.net import PeerNet
 from tests.hostile.mutations import ODD, ROUNDS, mutated
 from tests.links.test_hostile_services import CALLS
@@ -115,7 +115,7 @@ def test_whatever_a_member_sends_with_its_own_certificate_stops_no_other_host(
                 loop.run_until(lambda: unsent(raft, victim) == 0, 30.0, "what was said is on its way")
         assert raft.stats()["hosts"][victim]["casts_dropped"] == 0
         for _ in range(BATCHES * ROUNDS):
-            answers: list[Answer] = []
+            answers: list[PendingAnswer] = []
             for _ in range(BATCH):
                 service = dice.choice(asked)
                 body = pack(mutated(CALLS[service], dice, odd)) if dice.random() < 0.9 else dice.randbytes(20)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from actorgrid.actors.telemetry.collect import Reading, collect
+from actorgrid.actors.telemetry.collect import HostReading, collect
 from actorgrid.actors.telemetry.processes import ProcessReading, read_process, read_processes
 from actorgrid.actors.telemetry.prometheus import HttpFigures, render
 from actorgrid.errors import CallTimeout, NoSuchActor
@@ -32,7 +32,7 @@ GPU = {
 }
 
 
-def parse(reading: Reading, http: HttpFigures | None = None) -> dict[str, list[Any]]:
+def parse(reading: HostReading, http: HttpFigures | None = None) -> dict[str, list[Any]]:
     text = render(reading, "box", http or HttpFigures()).decode()
     return {family.name: family.samples for family in text_string_to_metric_families(text)}
 
@@ -43,7 +43,7 @@ def only(samples: list[Any]) -> Any:
 
 
 def test_nvidia_readings_have_dcgm_names_units_and_labels() -> None:
-    found = parse(Reading(gpus=[GPU]))
+    found = parse(HostReading(gpus=[GPU]))
     values = {name: only(found[f"DCGM_FI_DEV_{name}"]).value for name in ("GPU_UTIL", "GPU_TEMP", "POWER_USAGE")}
     assert values == {"GPU_UTIL": 40.0, "GPU_TEMP": 61.0, "POWER_USAGE": 300.5}
     assert only(found["DCGM_FI_DEV_FB_USED"]).value == 3 * 1024
@@ -60,7 +60,7 @@ def test_nvidia_readings_have_dcgm_names_units_and_labels() -> None:
 
 @pytest.mark.parametrize("change", [{"source": "simulated"}, {"source": "declared"}, {"vendor": "amd"}])
 def test_dcgm_names_are_for_real_nvidia_devices_only(change: dict[str, str]) -> None:
-    found = parse(Reading(gpus=[GPU | change]))
+    found = parse(HostReading(gpus=[GPU | change]))
     assert not [name for name in found if name.startswith("DCGM")]
     assert only(found["actorgrid_gpu_utilization_ratio"]).value == pytest.approx(0.4)
 
@@ -69,7 +69,7 @@ def test_readings_that_do_not_exist_are_absent_not_zero() -> None:
     bare = GPU | dict.fromkeys(
         ("memory_used_bytes", "utilization_percent", "temperature_celsius", "power_usage_watts"), None
     )
-    found = parse(Reading(gpus=[bare]))
+    found = parse(HostReading(gpus=[bare]))
     assert not [name for name in found if name.startswith("DCGM")]
     for name in ("memory_used_bytes", "utilization_ratio", "temperature_celsius", "power_watts"):
         assert not found[f"actorgrid_gpu_{name}"]
@@ -78,13 +78,13 @@ def test_readings_that_do_not_exist_are_absent_not_zero() -> None:
 
 
 def test_an_idle_device_reads_zero() -> None:
-    found = parse(Reading(gpus=[GPU | {"utilization_percent": 0.0}]))
+    found = parse(HostReading(gpus=[GPU | {"utilization_percent": 0.0}]))
     assert only(found["DCGM_FI_DEV_GPU_UTIL"]).value == 0.0
 
 
 def test_servers_are_up_or_not_and_their_figures_typed_by_name() -> None:
     figures: dict[str, Any] = {"queue": 3, "seen_total": 9, "odd name!": 1.5, "nothing": None, "yes": True}
-    reading = Reading(servers={"one": figures, "two": None}, restarts={"one": 2}, ready=True)
+    reading = HostReading(servers={"one": figures, "two": None}, restarts={"one": 2}, ready=True)
     found = parse(reading)
     assert {sample.labels["server"]: sample.value for sample in found["actorgrid_up"]} == {"one": 1.0, "two": 0.0}
     assert only(found["actorgrid_queue"]).value == 3
@@ -96,13 +96,13 @@ def test_servers_are_up_or_not_and_their_figures_typed_by_name() -> None:
 
 
 def test_two_servers_that_disagree_on_a_name_do_not_break_the_page() -> None:
-    found = parse(Reading(servers={"one": {"x_total": 1}, "two": {"x": 2, "x_total": 3}}))
+    found = parse(HostReading(servers={"one": {"x_total": 1}, "two": {"x": 2, "x_total": 3}}))
     assert [sample.value for sample in found["actorgrid_x"]] == [1, 3]
 
 
 def test_jobs_by_state_and_processes() -> None:
     process = ProcessReading(1, 100, None, 2.5)
-    found = parse(Reading(jobs={"queued": 4}, processes={"consensus": process}))
+    found = parse(HostReading(jobs={"queued": 4}, processes={"consensus": process}))
     assert only(found["actorgrid_jobs"]).labels == {"state": "queued"}
     assert only(found["actorgrid_process_resident_memory_bytes"]).value == 100
     assert only(found["actorgrid_process_cpu_seconds"]).value == 2.5
@@ -116,7 +116,7 @@ def test_requests_are_counted_by_route_and_timed() -> None:
     http.answered("other", "unmatched", 404, None)
     http.note(7, 3)
     http.note(5, 4)
-    found = parse(Reading(), http)
+    found = parse(HostReading(), http)
     counts = {
         (sample.labels["route"], sample.labels["status"]): sample.value
         for sample in found["actorgrid_http_requests"]
@@ -136,7 +136,7 @@ def test_requests_are_counted_by_route_and_timed() -> None:
 
 def test_names_are_not_given_twice() -> None:
     own = {"jobs": 1.0, "gpu_power_watts": 2.0, "up": 3.0}
-    text = render(Reading(gpus=[GPU], servers={"one": own}, ready=True), "box", HttpFigures()).decode()
+    text = render(HostReading(gpus=[GPU], servers={"one": own}, ready=True), "box", HttpFigures()).decode()
     types = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(types) == len(set(types))
 

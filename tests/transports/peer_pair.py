@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from actorgrid.transports.peer.limits import PeerLimits
-from actorgrid.transports.peer.link import Event, PeerLink, Up
+from actorgrid.transports.peer.link import LinkEvent, LinkUp, PeerLink
 from actorgrid.transports.peer.tls import PeerIdentity
 
 Spoil = Callable[[bytes], bytes]
@@ -19,7 +19,7 @@ class Pair:
         self.now_s = 100.0
         self.a = PeerLink(a, self._admit, self.now_s, dialled=True, expected_host="b", software="1", limits=of_a)
         self.b = PeerLink(b, self._admit, self.now_s, dialled=False, **{"limits": of_a, **of_b})
-        self.events: dict[PeerLink, list[Event]] = {self.a: [], self.b: []}
+        self.events: dict[PeerLink, list[LinkEvent]] = {self.a: [], self.b: []}
         self.moved: dict[PeerLink, int] = {self.a: 0, self.b: 0}
 
     def _admit(self, _host_id: str, _fingerprint: str) -> str | None:
@@ -48,11 +48,11 @@ class Pair:
 
     def up(self) -> Pair:
         self.settle()
-        assert isinstance(self.events[self.a].pop(), Up)
-        assert isinstance(self.events[self.b].pop(), Up)
+        assert isinstance(self.events[self.a].pop(), LinkUp)
+        assert isinstance(self.events[self.b].pop(), LinkUp)
         return self
 
-    def take(self, link: PeerLink) -> list[Event]:
+    def take(self, link: PeerLink) -> list[LinkEvent]:
         """What it was told since the last time."""
         found, self.events[link] = self.events[link], []
         return found

@@ -67,25 +67,28 @@ def test_every_client_frame_comes_back_as_it_was_sent() -> None:
     fn_id = task_frames.fn_id_of(b"code")
     assert len(fn_id) == task_frames.FN_ID_BYTES
     for data, expected in [
-        (task_frames.encode_hello("s", "3.11", "me"), task_frames.Hello(1, "s", "3.11", "me")),
+        (task_frames.encode_hello("s", "3.11", "me"), task_frames.ClientHello(1, "s", "3.11", "me")),
         (task_frames.encode_function(fn_id, b"code"), task_frames.Function(fn_id, b"code")),
-        (task_frames.encode_task(7, fn_id, b"args", 1.5), task_frames.Task(7, fn_id, b"args", 1.5)),
-        (task_frames.encode_task(8, fn_id, b""), task_frames.Task(8, fn_id, b"", None)),
-        (task_frames.encode_task(9, fn_id, b"", None, 3), task_frames.Task(9, fn_id, b"", None, 3)),
-        (task_frames.encode_cancel(7), task_frames.Cancel(7)),
+        (task_frames.encode_task(7, fn_id, b"args", 1.5), task_frames.TaskFrame(7, fn_id, b"args", 1.5)),
+        (task_frames.encode_task(8, fn_id, b""), task_frames.TaskFrame(8, fn_id, b"", None)),
+        (task_frames.encode_task(9, fn_id, b"", None, 3), task_frames.TaskFrame(9, fn_id, b"", None, 3)),
+        (task_frames.encode_cancel(7), task_frames.CancelTask(7)),
     ]:
         assert task_frames.parse_client_frame(decoded(data)) == expected
 
 
 def test_every_worker_frame_comes_back_as_it_was_sent() -> None:
     for data, expected in [
-        (task_frames.encode_welcome("w", "3.11", 4, ["GPU-1"]), task_frames.Welcome("w", "3.11", 4, ["GPU-1"], True)),
+        (
+            task_frames.encode_welcome("w", "3.11", 4, ["GPU-1"]),
+            task_frames.ClientWelcome("w", "3.11", 4, ["GPU-1"], True),
+        ),
         (task_frames.encode_success(1, b"v"), task_frames.Result(1, task_frames.OK, b"v")),
         (task_frames.encode_output(1, "stderr", b"oh\n"), task_frames.Output(1, "stderr", b"oh\n")),
     ]:
         assert task_frames.parse_worker_frame(decoded(data)) == expected
     refused = task_frames.parse_worker_frame(decoded(task_frames.encode_refused(WrongToken("no"))))
-    assert isinstance(refused, task_frames.Refused)
+    assert isinstance(refused, task_frames.ClientRefused)
     assert isinstance(refused.error, WrongToken)
 
 

@@ -10,17 +10,17 @@ from time import monotonic
 
 import pytest
 
-from actorgrid.transports.unix.loop import Loop
+from actorgrid.transports.unix.loop import UnixLoop
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
-    made = Loop()
+def loop() -> Iterator[UnixLoop]:
+    made = UnixLoop()
     yield made
     made.close()
 
 
-def test_alarms_come_in_their_order_and_not_early(loop: Loop) -> None:
+def test_alarms_come_in_their_order_and_not_early(loop: UnixLoop) -> None:
     came: list[tuple[str, float]] = []
     start = monotonic()
     for name, delay_s in (("third", 0.03), ("first", 0.001), ("second", 0.0105)):
@@ -31,7 +31,7 @@ def test_alarms_come_in_their_order_and_not_early(loop: Loop) -> None:
     assert all(late >= 0 for _, late in came)
 
 
-def test_a_wait_ends_at_its_time_though_a_later_one_was_set_before(loop: Loop) -> None:
+def test_a_wait_ends_at_its_time_though_a_later_one_was_set_before(loop: UnixLoop) -> None:
     loop.poll(0.02)
     start = monotonic()
     loop.poll(0.0005)
@@ -39,7 +39,7 @@ def test_a_wait_ends_at_its_time_though_a_later_one_was_set_before(loop: Loop) -
     assert monotonic() >= start + 0.0005
 
 
-def test_what_is_asked_for_soon_comes_at_the_end_of_the_turn_and_once(loop: Loop) -> None:
+def test_what_is_asked_for_soon_comes_at_the_end_of_the_turn_and_once(loop: UnixLoop) -> None:
     came: list[str] = []
     loop.soon(lambda: (came.append("one"), loop.soon(lambda: came.append("two"))))  # type: ignore[arg-type]
     loop.poll(20)
@@ -48,7 +48,7 @@ def test_what_is_asked_for_soon_comes_at_the_end_of_the_turn_and_once(loop: Loop
     assert came == ["one", "two"]
 
 
-def test_a_descriptor_opened_again_under_its_number_is_watched_again(loop: Loop) -> None:
+def test_a_descriptor_opened_again_under_its_number_is_watched_again(loop: UnixLoop) -> None:
     first, other = socket.socketpair()
     number = first.fileno()
     loop.watch_only([number])
@@ -67,7 +67,7 @@ def test_a_descriptor_opened_again_under_its_number_is_watched_again(loop: Loop)
     peer.close()
 
 
-def test_a_watch_for_both_tells_which(loop: Loop) -> None:
+def test_a_watch_for_both_tells_which(loop: UnixLoop) -> None:
     left, right = socket.socketpair()
     with left, right:
         loop.watch_only([left.fileno()], [left.fileno()])
@@ -84,7 +84,7 @@ def test_a_watch_for_both_tells_which(loop: Loop) -> None:
         loop.watch_only([])
 
 
-def test_a_list_that_an_actor_changed_in_place_is_seen(loop: Loop) -> None:
+def test_a_list_that_an_actor_changed_in_place_is_seen(loop: UnixLoop) -> None:
     left, right = socket.socketpair()
     with left, right:
         wanted: list[int] = []
@@ -97,7 +97,7 @@ def test_a_list_that_an_actor_changed_in_place_is_seen(loop: Loop) -> None:
         loop.watch_only([])
 
 
-def test_a_bad_descriptor_is_warned_of_once(loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_descriptor_is_warned_of_once(loop: UnixLoop, caplog: pytest.LogCaptureFixture) -> None:
     closed = os.dup(0)
     os.close(closed)
     for _ in range(3):
@@ -105,7 +105,7 @@ def test_a_bad_descriptor_is_warned_of_once(loop: Loop, caplog: pytest.LogCaptur
     assert len(caplog.records) == 2
 
 
-def test_a_closed_descriptor_that_a_child_still_holds_does_not_make_it_spin(loop: Loop) -> None:
+def test_a_closed_descriptor_that_a_child_still_holds_does_not_make_it_spin(loop: UnixLoop) -> None:
     left, right = socket.socketpair()
     copy = os.dup(left.fileno())  # as a forked child has one
     loop.watch_only([left.fileno()])
@@ -121,7 +121,7 @@ def test_a_closed_descriptor_that_a_child_still_holds_does_not_make_it_spin(loop
 
 
 def test_a_forked_child_abandons_every_descriptor_and_the_parents_loop_goes_on() -> None:
-    loop = Loop()
+    loop = UnixLoop()
     ours, theirs = socket.socketpair()
     removed, other = socket.socketpair()
     seen: list[int] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from actorgrid.errors import MailboxFull, PeerGone
-from actorgrid.transports.unix.loop import Loop
+from actorgrid.transports.unix.loop import UnixLoop
 from actorgrid.transports.unix.mesh import Mesh
 from tests.transports.test_large_messages import no_descriptor_left
 from tests.transports.test_unix_mesh import MakeMesh, make, turn
@@ -83,7 +83,7 @@ def test_a_link_that_gets_no_descriptor_in_time_is_lost(make: MakeMesh, monkeypa
 
 def test_a_process_without_descriptors_for_its_own_loop_says_so(tmp_path: Path) -> None:
     with no_descriptor_left(), pytest.raises(OSError):
-        Loop()
+        UnixLoop()
     with pytest.raises(PeerGone):
         mesh = Mesh(tmp_path, b"k" * 32, "a")
         try:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from actorgrid.errors import ActorGridError, FrameTooLarge, MailboxFull, PeerGone, UnknownKey
 from actorgrid.transports.peer.limits import PeerLimits, Refusal
-from actorgrid.transports.peer.link import SEND_BYTES, PeerLink, Up
-from actorgrid.transports.peer.session import CONTROL_TURN_BYTES, Called, Cancelled, CastReceived, Down, Replied
+from actorgrid.transports.peer.link import SEND_BYTES, LinkUp, PeerLink
+from actorgrid.transports.peer.session import CONTROL_TURN_BYTES, Called, Cancelled, CastReceived, LinkDown, Replied
 from actorgrid.transports.peer.streams import StreamEnded, StreamOpened, StreamReceived, StreamRoom
 from actorgrid.transports.peer.tls import PeerIdentity
 from tests.transports.peer_certificates import Authority
@@ -34,15 +34,15 @@ def pair(identities: tuple[PeerIdentity, PeerIdentity]) -> Pair:
 
 
 def downs(pair: Pair, link: PeerLink) -> list[str]:
-    return [str(event.refusal) for event in pair.take(link) if isinstance(event, Down)]
+    return [str(event.refusal) for event in pair.take(link) if isinstance(event, LinkDown)]
 
 
 def test_both_sides_learn_who_the_other_is(identities: tuple[PeerIdentity, PeerIdentity]) -> None:
     pair = Pair(*identities, software="2.0")
     pair.settle()
     (told_a,), (told_b,) = pair.events[pair.a], pair.events[pair.b]
-    assert isinstance(told_a, Up)
-    assert isinstance(told_b, Up)
+    assert isinstance(told_a, LinkUp)
+    assert isinstance(told_b, LinkUp)
     assert (told_a.host_id, told_a.version, told_a.software) == ("b", 1, "2.0")
     assert (told_b.host_id, told_b.version, told_b.software) == ("a", 1, "1")
     assert len({told_a.fingerprint, told_b.fingerprint}) == 2
@@ -55,7 +55,7 @@ def test_the_highest_version_that_both_speak_is_spoken(
 ) -> None:
     pair = Pair(*identities, versions=versions)
     pair.settle()
-    assert [event.version for event in pair.events[pair.a] if isinstance(event, Up)] == [spoken]
+    assert [event.version for event in pair.events[pair.a] if isinstance(event, LinkUp)] == [spoken]
 
 
 def test_without_a_common_version_both_sides_say_so(identities: tuple[PeerIdentity, PeerIdentity]) -> None:
@@ -420,7 +420,7 @@ def test_bytes_spoiled_at_any_stage_end_the_link_with_a_named_reason_and_nothing
                 pair.a.session.write(stream, bytes(3000))
     pair.tick(LIMITS.idle_s * 0.4)
     for link in (pair.a, pair.b):
-        ends = [event for event in pair.events[link] if isinstance(event, Down)]
+        ends = [event for event in pair.events[link] if isinstance(event, LinkDown)]
         assert len(ends) <= 1
         for event in ends:
             assert isinstance(event.error, ActorGridError)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from actorgrid.errors import HostUnreachable, MailboxFull
-from actorgrid.transports.peer.acceptor import Door
+from actorgrid.transports.peer.acceptor import PeerAcceptor
 from actorgrid.transports.peer.limits import PeerLimits, Refusal
-from actorgrid.transports.peer.route import Route, Work
+from actorgrid.transports.peer.route import LinkRoute, Work
 
 LIMITS = PeerLimits(backoff_first_s=0.1, backoff_max_s=1.6, handshake_s=5.0)
 
@@ -19,8 +19,8 @@ class Wire:
         self.usable = True
 
 
-def route(own: str = "a", other: str = "b", limits: PeerLimits = LIMITS) -> Route[Wire]:
-    return Route(own, other, limits)
+def route(own: str = "a", other: str = "b", limits: PeerLimits = LIMITS) -> LinkRoute[Wire]:
+    return LinkRoute(own, other, limits)
 
 
 def work(size: int = 1, deadline_s: float = 1e9) -> Work[Wire]:
@@ -135,7 +135,7 @@ def test_a_route_is_idle_when_nothing_would_be_lost_with_it() -> None:
 
 
 def test_knocks_come_back_with_time_and_with_proof() -> None:
-    door = Door(PeerLimits(knocks_per_s=2.0, knocks_burst=3, half_open_per_address_max=100))
+    door = PeerAcceptor(PeerLimits(knocks_per_s=2.0, knocks_burst=3, half_open_per_address_max=100))
     assert [door.knock("x", 0.0) for _ in range(4)] == [None, None, None, Refusal.TOO_FAST]
     assert door.knock("y", 0.0) is None
     assert [door.knock("x", 1.0) for _ in range(3)] == [None, None, Refusal.TOO_FAST]
@@ -147,7 +147,7 @@ def test_knocks_come_back_with_time_and_with_proof() -> None:
 
 
 def test_half_open_ones_count_until_they_are_proven_or_gone() -> None:
-    door = Door(PeerLimits(half_open_per_address_max=2))
+    door = PeerAcceptor(PeerLimits(half_open_per_address_max=2))
     assert [door.knock("x", 0.0) for _ in range(3)] == [None, None, Refusal.TOO_MANY_HALF_OPEN]
     door.gone("x")
     assert [door.knock("x", 0.0) for _ in range(2)] == [None, Refusal.TOO_MANY_HALF_OPEN]
@@ -156,13 +156,13 @@ def test_half_open_ones_count_until_they_are_proven_or_gone() -> None:
 
 
 def test_a_clock_that_is_read_late_takes_nothing_away() -> None:
-    door = Door(PeerLimits(knocks_per_s=1.0, knocks_burst=1))
+    door = PeerAcceptor(PeerLimits(knocks_per_s=1.0, knocks_burst=1))
     assert door.knock("x", 10.0) is None
     assert door.knock("x", 5.0) is Refusal.TOO_FAST
 
 
 def test_addresses_are_forgotten_oldest_first() -> None:
-    door = Door(PeerLimits(addresses_max=3, knocks_burst=1))
+    door = PeerAcceptor(PeerLimits(addresses_max=3, knocks_burst=1))
     for number in range(10):
         door.knock(f"x{number}", 0.0)
         door.knock("steady", 0.0)

@@ -34,10 +34,10 @@ from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.inline import InlineNode
 from actorgrid.transports.frames import FrameDecoder
 from actorgrid.transports.task_frames import (
+    ClientRefused,
+    ClientWelcome,
     Output,
-    Refused,
     Result,
-    Welcome,
     decode_failure_body,
     encode_function,
     encode_hello,
@@ -330,11 +330,11 @@ class RawClient:
             self._frames += [parse_worker_frame(frame) for frame in self._decoder.feed(data)]
         return self._frames.pop(0)
 
-    def welcome(self) -> Welcome:
+    def welcome(self) -> ClientWelcome:
         frame = self.frame()
-        if isinstance(frame, Refused):
+        if isinstance(frame, ClientRefused):
             raise frame.error
-        assert isinstance(frame, Welcome)
+        assert isinstance(frame, ClientWelcome)
         return frame
 
     def send(self, function: Any, *args: Any, timeout_s: float | None = None) -> int:

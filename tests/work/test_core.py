@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actorgrid.actors.work.core import (
-    CloseSession,
     LeaseKey,
     LeaseLost,
-    OpenSession,
+    LendWorker,
+    ReclaimWorker,
     RetireWorker,
     StartWorker,
     WorkerPools,
@@ -29,7 +29,7 @@ def test_a_lease_without_a_worker_starts_one_and_gets_it_when_ready() -> None:
     made = pools()
     (start,) = made.lease_granted("L1", "general", CPU)
     assert isinstance(start, StartWorker)
-    assert made.worker_ready(start.worker_id) == [OpenSession(start.worker_id, "L1")]
+    assert made.worker_ready(start.worker_id) == [LendWorker(start.worker_id, "L1")]
 
 
 def test_a_warm_worker_is_taken_at_once_and_replaced() -> None:
@@ -37,7 +37,7 @@ def test_a_warm_worker_is_taken_at_once_and_replaced() -> None:
     (worker,) = started(made.tick())
     made.worker_ready(worker)
     first, second = made.lease_granted("L1", "general", CPU)
-    assert first == OpenSession(worker, "L1")
+    assert first == LendWorker(worker, "L1")
     assert isinstance(second, StartWorker)
 
 
@@ -58,10 +58,10 @@ def test_a_cpu_worker_goes_back_to_its_own_session_only() -> None:
     made = pools()
     (worker,) = started(made.lease_granted("L1", "general", CPU))
     made.worker_ready(worker)
-    assert made.lease_ended("L1") == [CloseSession(worker)]
+    assert made.lease_ended("L1") == [ReclaimWorker(worker)]
     assert made.worker_idle(worker) == []
     assert started(made.lease_granted("L2", "general", LeaseKey("s2", (), ()))) not in ([], [worker])
-    assert made.lease_granted("L3", "general", CPU) == [OpenSession(worker, "L3")]
+    assert made.lease_granted("L3", "general", CPU) == [LendWorker(worker, "L3")]
 
 
 def test_a_worker_that_does_not_let_go_is_retired() -> None:
@@ -81,7 +81,7 @@ def test_a_full_pool_makes_room_from_idle_workers_of_other_sessions() -> None:
     made.worker_idle(worker)
     assert made.lease_granted("L2", "general", LeaseKey("s2", (), ())) == [RetireWorker(worker)]
     (fresh,) = started(made.worker_ended(worker))
-    assert made.worker_ready(fresh) == [OpenSession(fresh, "L2")]
+    assert made.worker_ready(fresh) == [LendWorker(fresh, "L2")]
 
 
 def test_a_dead_worker_loses_its_lease() -> None:

@@ -40,63 +40,61 @@ class Keeper:
 
 
 @pytest.fixture
-def renewer() -> Iterator[Keeper]:
-    renewer = Keeper()
-    yield renewer
-    renewer.link.stop()
-    renewer.node._selector.close()
+def keeper() -> Iterator[Keeper]:
+    keeper = Keeper()
+    yield keeper
+    keeper.link.stop()
+    keeper.node._selector.close()
 
 
-def test_a_folder_without_a_specification_gets_no_shim_and_the_zygote_serves_on(
-    renewer: Keeper, tmp_path: Path
-) -> None:
-    first, second = renewer.link.fork(str(tmp_path / "a"), FAR_OFF), renewer.link.fork(str(tmp_path / "b"), FAR_OFF)
-    assert renewer.link.fork(str(tmp_path / "a"), FAR_OFF) is first  # asked twice is asked once
-    renewer.link.start()
-    pid = renewer.link.pid
+def test_a_folder_without_a_specification_gets_no_shim_and_the_zygote_serves_on(keeper: Keeper, tmp_path: Path) -> None:
+    first, second = keeper.link.fork(str(tmp_path / "a"), FAR_OFF), keeper.link.fork(str(tmp_path / "b"), FAR_OFF)
+    assert keeper.link.fork(str(tmp_path / "a"), FAR_OFF) is first  # asked twice is asked once
+    keeper.link.start()
+    pid = keeper.link.pid
     for waiter in (first, second):
-        lost = renewer.outcome(waiter)
+        lost = keeper.outcome(waiter)
         assert isinstance(lost, WorkerLost) and "did not start" in lost.message
-    assert renewer.link.pid == pid and renewer.warnings == []
+    assert keeper.link.pid == pid and keeper.warnings == []
 
 
-def test_a_killed_zygote_fails_those_who_wait_and_another_takes_its_place(renewer: Keeper, tmp_path: Path) -> None:
-    renewer.link.start()
-    pid = renewer.link.pid
+def test_a_killed_zygote_fails_those_who_wait_and_another_takes_its_place(keeper: Keeper, tmp_path: Path) -> None:
+    keeper.link.start()
+    pid = keeper.link.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    waiter = renewer.link.fork(str(tmp_path / "a"), FAR_OFF)
+    waiter = keeper.link.fork(str(tmp_path / "a"), FAR_OFF)
     os.kill(pid, signal.SIGKILL)
-    assert isinstance(renewer.outcome(waiter), WorkerLost)
-    renewer.node.run_until(lambda: renewer.link.pid not in (None, pid), 30.0, "another zygote")
-    assert renewer.link.restarts == 1 and "status -9" in renewer.warnings[0]
-    assert isinstance(renewer.outcome(renewer.link.fork(str(tmp_path / "b"), FAR_OFF)), WorkerLost)
+    assert isinstance(keeper.outcome(waiter), WorkerLost)
+    keeper.node.run_until(lambda: keeper.link.pid not in (None, pid), 30.0, "another zygote")
+    assert keeper.link.restarts == 1 and "status -9" in keeper.warnings[0]
+    assert isinstance(keeper.outcome(keeper.link.fork(str(tmp_path / "b"), FAR_OFF)), WorkerLost)
 
 
-def test_who_waits_is_bounded(renewer: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_is_bounded(keeper: Keeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zygote_link, "MAX_WAITING", 2)
-    waiting = [renewer.link.fork(str(tmp_path / str(number)), FAR_OFF) for number in range(3)]
+    waiting = [keeper.link.fork(str(tmp_path / str(number)), FAR_OFF) for number in range(3)]
     assert [waiter.done for waiter in waiting] == [False, False, True]
-    assert "too many starts" in renewer.outcome(waiting[2]).hint
+    assert "too many starts" in keeper.outcome(waiting[2]).hint
 
 
-def test_a_stop_ends_the_zygote_and_refuses_what_comes_later(renewer: Keeper, tmp_path: Path) -> None:
-    renewer.link.start()
-    pid = renewer.link.pid
+def test_a_stop_ends_the_zygote_and_refuses_what_comes_later(keeper: Keeper, tmp_path: Path) -> None:
+    keeper.link.start()
+    pid = keeper.link.pid
     assert pid is not None
-    waiting = renewer.link.fork(str(tmp_path / "a"), FAR_OFF)
-    renewer.link.stop()
+    waiting = keeper.link.fork(str(tmp_path / "a"), FAR_OFF)
+    keeper.link.stop()
     assert not psutil.pid_exists(pid)
-    assert isinstance(renewer.outcome(waiting), WorkerLost)
-    assert isinstance(renewer.outcome(renewer.link.fork(str(tmp_path / "b"), FAR_OFF)), WorkerLost)
+    assert isinstance(keeper.outcome(waiting), WorkerLost)
+    assert isinstance(keeper.outcome(keeper.link.fork(str(tmp_path / "b"), FAR_OFF)), WorkerLost)
 
 
-def test_a_zygote_deaf_to_the_end_of_its_socket_is_killed(renewer: Keeper) -> None:
-    renewer.link.start()
-    pid = renewer.link.pid
+def test_a_zygote_deaf_to_the_end_of_its_socket_is_killed(keeper: Keeper) -> None:
+    keeper.link.start()
+    pid = keeper.link.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
-    renewer.link.stop(patience_s=0.05)
+    keeper.link.stop(patience_s=0.05)
     assert not psutil.pid_exists(pid)
 
 

@@ -20,7 +20,7 @@ class _Knocks:
         self.half_open = 0
 
 
-class Door:
+class PeerAcceptor:
     """See the module; ``PeerLimits`` has the bounds."""
 
     def __init__(self, limits: PeerLimits) -> None:

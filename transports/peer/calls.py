@@ -25,7 +25,7 @@ class Cancellable(Protocol):
         """Never call it; harmless when it was called already."""
 
 
-class Loop(Protocol):
+class NetLoop(Protocol):
     """What a net needs of the process it lives in (a server's ``Runtime`` has it). All in one thread."""
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> Cancellable:
@@ -43,7 +43,7 @@ class Loop(Protocol):
         """Seconds on a clock that never steps back."""
 
 
-class Answer:
+class PendingAnswer:
     """The answer of one call: await it in a server's handler, or take ``on_done`` and ``result``."""
 
     __slots__ = ("_body", "_callback", "_error", "_on_cancel", "_on_settled", "done")
@@ -107,7 +107,7 @@ class Answer:
         if self._callback is not None:
             self._callback()
 
-    def __await__(self) -> Generator[Answer, None, bytes]:
+    def __await__(self) -> Generator[PendingAnswer, None, bytes]:
         if not self.done:
             yield self
         return self.result()

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from actorgrid.errors import ActorGridError
 
-from .calls import Answer, Bytes, IncomingCall, OnCall, OnCast, OnStream, Stream
+from .calls import Bytes, IncomingCall, OnCall, OnCast, OnStream, PendingAnswer, Stream
 from .limits import Refusal
-from .session import Called, Cancelled, CastReceived, Down, PeerSession, Replied, SessionEvent
+from .session import Called, Cancelled, CastReceived, LinkDown, PeerSession, Replied, SessionEvent
 from .streams import StreamDone, StreamEnded, StreamOpened, StreamReceived, StreamRoom
 
 log = logging.getLogger("actorgrid.links")
@@ -30,7 +30,7 @@ class PeerEnd(ABC):
         session: PeerSession,
         handlers: Handlers,
         on_up: Callable[[PeerEnd], None],
-        on_down: Callable[[PeerEnd, Down], None],
+        on_down: Callable[[PeerEnd, LinkDown], None],
     ) -> None:
         self.session = session
         self.lane = ""
@@ -39,7 +39,7 @@ class PeerEnd(ABC):
         self.bytes_in = self.bytes_out = 0
         self._on_call, self._on_cast, self._on_stream = handlers
         self._on_up, self._on_down = on_up, on_down
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, PendingAnswer] = {}
         self._incoming: dict[int, IncomingCall] = {}
         self._streams: dict[int, Stream] = {}
 
@@ -89,7 +89,7 @@ class PeerEnd(ABC):
 
     # -- what begins here
 
-    def call(self, target: str, body: bytes, answer: Answer) -> None:
+    def call(self, target: str, body: bytes, answer: PendingAnswer) -> None:
         """Ask. Raises MailboxFull, FrameTooLarge or PeerGone, and leaves *answer* alone then."""
         call_id = self.session.call(target, body)
         self._answers[call_id] = answer
@@ -210,7 +210,7 @@ class PeerEnd(ABC):
         except ActorGridError as error:
             stream.reset(error)
 
-    def _lost(self, event: Down) -> None:
+    def _lost(self, event: LinkDown) -> None:
         answers, self._answers = self._answers, {}
         incoming, self._incoming = self._incoming, {}
         streams, self._streams = self._streams, {}

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 
 from actorgrid.errors import PeerGone
 
-from .calls import Loop, OnCall, OnCast, OnStream
+from .calls import NetLoop, OnCall, OnCast, OnStream
 from .end import Handlers, PeerEnd
 from .frames import Bye, Call, Cancel, Cast, Failure, Frame, PeerDecoder, Reply
 from .hosts import OnPeer, PeerHosts, PeerRoute
 from .limits import PeerLimits, Refusal
 from .link import Admit
-from .session import Down, PeerSession
+from .session import LinkDown, PeerSession
 
 RESEND_S = 0.2
 _CAN_BE_LOST = (Call, Reply, Failure, Cast, Cancel)
@@ -57,7 +57,9 @@ class _Wire:
 class FaultyNetwork:
     """All hosts and wires of a run. *loop* needs ``after`` and ``monotonic`` alone."""
 
-    def __init__(self, loop: Loop, seed: int, faults: Faults | None = None, limits: PeerLimits | None = None) -> None:
+    def __init__(
+        self, loop: NetLoop, seed: int, faults: Faults | None = None, limits: PeerLimits | None = None
+    ) -> None:
         self.loop = loop
         self.limits = limits or PeerLimits()
         self.dice = random.Random(seed)  # nosec B311 - faults, not secrets
@@ -148,7 +150,7 @@ class FaultyEnd(PeerEnd):
         dialled: bool,
         handlers: Handlers,
         on_up: Callable[[PeerEnd], None],
-        on_down: Callable[[PeerEnd, Down], None],
+        on_down: Callable[[PeerEnd, LinkDown], None],
     ) -> None:
         super().__init__(PeerSession(dialled, network.limits), handlers, on_up, on_down)
         self.own_host = own_host
@@ -296,6 +298,6 @@ class FaultyNet(PeerHosts):
             self._count(Refusal.UNKNOWN_HOST, f"{other.host_id}: {why}", other.host_id)
         return why is None
 
-    def _went_down(self, end: PeerEnd, event: Down) -> None:
+    def _went_down(self, end: PeerEnd, event: LinkDown) -> None:
         super()._went_down(end, event)
         self._count(event.refusal, f"a link with {end.host_id}: {event.error}", end.host_id, end.lane)

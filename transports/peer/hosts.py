@@ -21,12 +21,12 @@ from typing import Any
 
 from actorgrid.errors import ActorGridError, CallTimeout, HostUnreachable, MailboxFull, NotSupported, PeerGone
 
-from .calls import Answer, Cancellable, Loop, OnCall, OnCast, OnStream, Stream
+from .calls import Cancellable, NetLoop, OnCall, OnCast, OnStream, PendingAnswer, Stream
 from .end import PeerEnd
 from .frames import BULK_LANE, CONTROL_LANE, LANES
 from .limits import PeerLimits, Refusal
-from .route import Route, Work
-from .session import Down
+from .route import LinkRoute, Work
+from .session import LinkDown
 
 LOG_EVERY_S = 10.0
 _QUIET = {Refusal.GONE, Refusal.RETIRED, Refusal.CLOSING}
@@ -34,7 +34,7 @@ _COUNTS = ("links", "bytes_in", "bytes_out", "calls", "streams", "unsent_bytes",
 
 OnPeer = Callable[[str, bool], None]
 """(host id, reachable): its link for calls is up now, or is not any more."""
-PeerRoute = Route[PeerEnd]
+PeerRoute = LinkRoute[PeerEnd]
 
 log = logging.getLogger("actorgrid.links")
 
@@ -44,7 +44,7 @@ class PeerHosts(ABC):
 
     def __init__(
         self,
-        loop: Loop,
+        loop: NetLoop,
         host_id: str,
         on_call: OnCall,
         on_cast: OnCast,
@@ -92,10 +92,10 @@ class PeerHosts(ABC):
     def _admit(self, host_id: str, fingerprint: str) -> str | None:
         """What there is against a host with this certificate."""
 
-    def call(self, host_id: str, target: str, body: bytes, timeout_s: float) -> Answer:
+    def call(self, host_id: str, target: str, body: bytes, timeout_s: float) -> PendingAnswer:
         """Ask *target* at a host; the answer fails with what it raised there, CallTimeout, HostUnreachable, PeerGone,
         MailboxFull or FrameTooLarge. The time for dialling counts."""
-        answer = Answer()
+        answer = PendingAnswer()
         if self._closed or host_id == self.host_id:
             answer.fail(NotSupported("a net calls other hosts, until it is closed", asked=host_id))
             return answer
@@ -224,7 +224,7 @@ class PeerHosts(ABC):
         if route is None:
             if not self._has_room_for(host_id):
                 raise MailboxFull(f"links to {self._limits.hosts_max} hosts are recorded", asked=host_id)
-            route = self._routes[host_id, lane] = Route(self.host_id, host_id, self._limits)
+            route = self._routes[host_id, lane] = LinkRoute(self.host_id, host_id, self._limits)
         return route
 
     def _has_room_for(self, host_id: str) -> bool:
@@ -292,7 +292,7 @@ class PeerHosts(ABC):
             except ActorGridError as error:
                 work.give_up(error)
 
-    def _went_down(self, end: PeerEnd, event: Down) -> None:
+    def _went_down(self, end: PeerEnd, event: LinkDown) -> None:
         self._ends.pop(end, None)
         key = end.host_id, end.lane
         route = self._routes.get(key)

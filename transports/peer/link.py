@@ -4,8 +4,8 @@ The owner carries bytes: ``receive`` what a socket gave, then ``next_event`` unt
 ``bytes_to_send`` gives; ``tick`` now and then. Only ``next_event`` unpacks frames, one at a time, so that a peer whose
 frames inflate costs memory for one of them. What to say to the other side goes to ``session``.
 
-A link is refused or closed with a ``Refusal``: the last event is Down, in every case and once. All calls of ours that
-are not answered and all streams are over then; whether the other side carried a call out is unknown.
+A link is refused or closed with a ``Refusal``: the last event is LinkDown, in every case and once. All calls of ours
+that are not answered and all streams are over then; whether the other side carried a call out is unknown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .frames import (
     encode,
 )
 from .limits import PeerLimits, Refusal
-from .session import Down, PeerSession, SessionEvent
+from .session import LinkDown, PeerSession, SessionEvent
 from .tls import TLS_HANDSHAKE_BYTE, PeerIdentity, TlsPipe, link_refused
 
 SEND_BYTES = 128 * 1024
@@ -41,7 +41,7 @@ Admit = Callable[[str, str], str | None]
 """(host id, its public key's SHA-256 in hex) -> why not, or ``None``: the ledger's word on a host."""
 
 
-class Up(NamedTuple):
+class LinkUp(NamedTuple):
     """Both sides have proven themselves and agree on a version."""
 
     host_id: str
@@ -51,7 +51,7 @@ class Up(NamedTuple):
     lane: str
 
 
-Event = Up | Down | SessionEvent
+LinkEvent = LinkUp | LinkDown | SessionEvent
 
 
 class _State(IntEnum):
@@ -92,7 +92,7 @@ class PeerLink:
         self._state = _State.HANDSHAKE
         self._handshake_bytes = 0
         self._handshake_took_s = 0.0
-        self._events: deque[Event] = deque()
+        self._events: deque[LinkEvent] = deque()
         self._ticked_s = self._now_s = now_s
         if dialled:
             self._shake_hands()
@@ -145,7 +145,7 @@ class PeerLink:
                 self._tls.write(data)
         return self._tls.take()
 
-    def next_event(self) -> Event | None:
+    def next_event(self) -> LinkEvent | None:
         """What happened, in order; ``None`` when all that came is dealt with."""
         if not self._events:
             try:
@@ -248,7 +248,7 @@ class PeerLink:
         self._state = _State.UP
         self._decoder.open_up()
         self.session.start(self.host_id, self._now_s)
-        self._events.append(Up(self.host_id, self.fingerprint, version, frame.software, self.lane))
+        self._events.append(LinkUp(self.host_id, self.fingerprint, version, frame.software, self.lane))
 
     def _go_down(self, refusal: Refusal, error: ActorGridError) -> None:
         if self._state == _State.DOWN:
@@ -261,7 +261,7 @@ class PeerLink:
         if proven:
             told = refusal in (Refusal.GONE, Refusal.REFUSED_US)
             self._tls.finish(b"" if told else encode(Bye(str(refusal), _printable(error.message))))
-        self._events.append(Down(refusal, error))
+        self._events.append(LinkDown(refusal, error))
 
 
 def _printable(text: str) -> str:

@@ -16,14 +16,14 @@ from typing import Any
 
 from actorgrid.errors import NotSupported, PortInUse
 
-from .acceptor import Door
-from .calls import Cancellable, Loop, OnCall, OnCast, OnStream
+from .acceptor import PeerAcceptor
+from .calls import Cancellable, NetLoop, OnCall, OnCast, OnStream
 from .dials import SILENT_S, Dials
 from .end import PeerEnd
 from .hosts import OnPeer, PeerHosts, PeerRoute
 from .limits import PeerLimits, Refusal
 from .link import Admit, PeerLink
-from .session import Down
+from .session import LinkDown
 from .socket import PeerSocket
 from .tls import PeerIdentity
 
@@ -48,7 +48,7 @@ class PeerNet(PeerHosts):
 
     def __init__(
         self,
-        loop: Loop,
+        loop: NetLoop,
         identity: PeerIdentity,
         listen: Address | None,
         *,
@@ -73,7 +73,7 @@ class PeerNet(PeerHosts):
         self._dials: dict[PeerSocket, tuple[PeerRoute, str, list[Address]]] = {}
         self._turns: Dials[tuple[PeerRoute, str], PeerSocket] = Dials(self._limits.dials_max)
         self._turns_timer: Cancellable | None = None
-        self._door = Door(self._limits)
+        self._door = PeerAcceptor(self._limits)
         self._listen_again()
 
     @property
@@ -157,7 +157,7 @@ class PeerNet(PeerHosts):
         super()._went_up(end)
         self._dial_next()
 
-    def _went_down(self, end: PeerEnd, event: Down) -> None:
+    def _went_down(self, end: PeerEnd, event: LinkDown) -> None:
         super()._went_down(end, event)
         if not isinstance(end, PeerSocket):
             raise AssertionError("a net of sockets has other links")

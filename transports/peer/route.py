@@ -1,7 +1,7 @@
 """The way to one host on one lane: the link in use, when to dial, and what waits for a link.
 
-It owns no socket and no clock: links are the net's (``Link`` says what is asked of them), times and dice arrive as
-arguments, and what to do comes back as values.
+It owns no socket and no clock: links are the net's (``RoutableLink`` says what is asked of them), times and dice arrive
+as arguments, and what to do comes back as values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from actorgrid.errors import ActorGridError, HostUnreachable, MailboxFull
 from .limits import PeerLimits
 
 
-class Link(Protocol):
+class RoutableLink(Protocol):
     """What a route asks of a link."""
 
     @property
@@ -23,7 +23,7 @@ class Link(Protocol):
         """Whether something new may begin there."""
 
 
-L = TypeVar("L", bound=Link)
+L = TypeVar("L", bound=RoutableLink)
 
 
 class Work(Generic[L]):
@@ -40,7 +40,7 @@ class Work(Generic[L]):
         self.deadline_s = deadline_s
 
 
-class Route(Generic[L]):
+class LinkRoute(Generic[L]):
     """See the module. Bounds: ``waiting_max`` and ``waiting_bytes_max``, then MailboxFull."""
 
     def __init__(self, own_host: str, host_id: str, limits: PeerLimits) -> None:

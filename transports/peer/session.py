@@ -72,7 +72,7 @@ class CastReceived(NamedTuple):
     body: bytes
 
 
-class Down(NamedTuple):
+class LinkDown(NamedTuple):
     """The end of the link."""
 
     refusal: Refusal
@@ -88,7 +88,7 @@ class PeerSession:
     def __init__(self, dialled: bool, limits: PeerLimits) -> None:
         self.host_id = ""
         self.events: deque[SessionEvent] = deque()
-        self.over: Down | None = None
+        self.over: LinkDown | None = None
         """Why the link is to end, or has."""
         self.rtt_s: float | None = None
         self.retiring = False
@@ -119,7 +119,7 @@ class PeerSession:
     def end(self, refusal: Refusal, error: ActorGridError) -> None:
         """It is over; all that was under way is let go of. The first reason stays."""
         if self.over is None:
-            self.over = Down(refusal, error)
+            self.over = LinkDown(refusal, error)
             self._control.clear()
             self._control_bytes = 0
             self._calls.clear()

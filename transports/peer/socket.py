@@ -9,11 +9,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from .calls import Loop
+from .calls import NetLoop
 from .end import Handlers, PeerEnd
 from .limits import Refusal
-from .link import PeerLink, Up
-from .session import Down
+from .link import LinkUp, PeerLink
+from .session import LinkDown
 
 RECEIVE_BYTES = 64 * 1024
 RECEIVES_A_TURN = 4
@@ -26,13 +26,13 @@ class PeerSocket(PeerEnd):
 
     def __init__(
         self,
-        loop: Loop,
+        loop: NetLoop,
         connection: socket.socket,
         link: PeerLink,
         address: str,
         handlers: Handlers,
         on_up: Callable[[PeerEnd], None],
-        on_down: Callable[[PeerEnd, Down], None],
+        on_down: Callable[[PeerEnd, LinkDown], None],
     ) -> None:
         super().__init__(link.session, handlers, on_up, on_down)
         self.dialled = link.dialled
@@ -99,11 +99,11 @@ class PeerSocket(PeerEnd):
         try:
             while True:
                 while (event := self.link.next_event()) is not None:
-                    if isinstance(event, Down):
+                    if isinstance(event, LinkDown):
                         self._leave()
                         self._lost(event)
                         return
-                    if isinstance(event, Up):
+                    if isinstance(event, LinkUp):
                         self.lane, self.fingerprint = event.lane, event.fingerprint
                         self._on_up(self)
                     else:

@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Any
 
 from . import handshake, large
-from .loop import EVENTS_A_TURN, Loop
+from .loop import EVENTS_A_TURN, UnixLoop
 from .outgoing import AS_FILE, HEADER, REFUSED, TAKEN
 
 FRAME_BYTES_MAX = 64 * 2**20
@@ -36,7 +36,7 @@ _REST_TURNS = 64
 log = logging.getLogger("actorgrid.transport")
 
 
-class Link:
+class IncomingConnection:
     """A connection from a peer; ``peer`` is empty until it has proven who it is."""
 
     __slots__ = ("connection", "deadline", "files", "filled", "head", "kind", "large", "nonce", "peer")
@@ -53,14 +53,14 @@ class Link:
         self.files: list[int] = []  # received, and their header not read yet; one, or the peer is not one of ours
 
 
-class Incoming:
+class IncomingConnections:
     """All such connections of one process. Received frames are appended to *inbox* as (peer, kind, payload)."""
 
     def __init__(
-        self, loop: Loop, listener: socket.socket, key: bytes, name: str, inbox: deque[tuple[str, int, Any]]
+        self, loop: UnixLoop, listener: socket.socket, key: bytes, name: str, inbox: deque[tuple[str, int, Any]]
     ) -> None:
-        self.links: set[Link] = set()
-        self.unproven: dict[Link, None] = {}  # oldest first
+        self.links: set[IncomingConnection] = set()
+        self.unproven: dict[IncomingConnection, None] = {}  # oldest first
         self.refused = 0
         self.pauses = 0
         self._loop = loop
@@ -125,7 +125,7 @@ class Incoming:
         if len(self.unproven) >= UNPROVEN_MAX:
             self._refuse(next(iter(self.unproven)), "too many connections have not proven who they are")
         connection.setblocking(False)
-        link = Link(connection, os.urandom(handshake.NONCE_BYTES), monotonic() + UNPROVEN_S)
+        link = IncomingConnection(connection, os.urandom(handshake.NONCE_BYTES), monotonic() + UNPROVEN_S)
         try:
             connection.send(handshake.greeting(link.nonce))
             self._loop.add(connection.fileno(), select.EPOLLIN, lambda _events: self._ready(link))
@@ -144,13 +144,13 @@ class Incoming:
         if self.unproven:
             self._loop.after(max(0.0, next(iter(self.unproven)).deadline - now), self._expire)
 
-    def _ready(self, link: Link) -> None:
+    def _ready(self, link: IncomingConnection) -> None:
         if link.peer:
             self._read(link)
         else:
             self._prove(link)
 
-    def _prove(self, link: Link) -> None:
+    def _prove(self, link: IncomingConnection) -> None:
         wanted = handshake.claim_length(link.head) or handshake.CLAIM_BYTES_MIN
         try:
             data = link.connection.recv(wanted - len(link.head))
@@ -180,12 +180,12 @@ class Incoming:
         except OSError:
             self._drop(link)
 
-    def _refuse(self, link: Link, why: str) -> None:
+    def _refuse(self, link: IncomingConnection, why: str) -> None:
         self.refused += 1
         log.warning("%s refused a connection: %s", self._name, why)
         self._drop(link)
 
-    def _drop(self, link: Link) -> None:
+    def _drop(self, link: IncomingConnection) -> None:
         if link not in self.links:
             return
         self.unproven.pop(link, None)
@@ -198,7 +198,7 @@ class Incoming:
 
     # -- frames
 
-    def _read(self, link: Link) -> bool:
+    def _read(self, link: IncomingConnection) -> bool:
         """Read for one turn; ``False`` when there was nothing more."""
         if link.large is not None:
             return self._read_large(link, link.large)
@@ -221,7 +221,7 @@ class Incoming:
         self._parse(link, start + count)
         return True
 
-    def _read_large(self, link: Link, message: bytearray) -> bool:
+    def _read_large(self, link: IncomingConnection, message: bytearray) -> bool:
         budget = _LARGE_BYTES_A_TURN
         with memoryview(message) as whole:
             while budget > 0 and link.filled < len(message):
@@ -241,7 +241,7 @@ class Incoming:
             link.large = None
         return True
 
-    def _parse(self, link: Link, end: int) -> None:
+    def _parse(self, link: IncomingConnection, end: int) -> None:
         view, inbox, peer, at = self._scratch_view, self._inbox, link.peer, 0
         while end - at >= HEADER.size:
             size, kind = HEADER.unpack_from(view, at)
@@ -258,7 +258,7 @@ class Incoming:
             return
         link.head = bytes(view[at:end])
 
-    def _take_file(self, link: Link, kind: int, size: int, is_last: int) -> None:
+    def _take_file(self, link: IncomingConnection, kind: int, size: int, is_last: int) -> None:
         """A header says that its payload is a file. Its sender sends nothing more before we answer."""
         if size > FRAME_BYTES_MAX or not is_last:
             log.error("%s sent a header that cannot be (%d bytes); its connection is closed", link.peer, size)

@@ -42,7 +42,7 @@ def _make_timer() -> int:
     return fd
 
 
-class Loop:
+class UnixLoop:
     """Descriptors with handlers of our own, descriptors an actor watches, alarms, and the wait for all of them."""
 
     def __init__(self) -> None:

@@ -22,9 +22,9 @@ from typing import Any
 
 from actorgrid.errors import FrameTooLarge
 
-from .incoming import FRAME_BYTES_MAX, Incoming
-from .loop import Loop
-from .outgoing import Outgoing
+from .incoming import FRAME_BYTES_MAX, IncomingConnections
+from .loop import UnixLoop
+from .outgoing import OutgoingConnections
 from .queue import Done
 
 BACKLOG = 512
@@ -51,10 +51,10 @@ class Mesh:
         self.folder = folder
         self.name = name
         self.inbox: deque[tuple[str, int, Any]] = deque()
-        self.loop = Loop()
+        self.loop = UnixLoop()
         self._path = folder / name
-        self.incoming = Incoming(self.loop, listener or listen(self._path), key, name, self.inbox)
-        self.outgoing = Outgoing(self.loop, folder, key, name)
+        self.incoming = IncomingConnections(self.loop, listener or listen(self._path), key, name, self.inbox)
+        self.outgoing = OutgoingConnections(self.loop, folder, key, name)
 
     @property
     def pending(self) -> int:
@@ -126,8 +126,8 @@ class Mesh:
     def abandon(self) -> None:
         """In a forked child: close our copies of the parent's descriptors and touch nothing else.
 
-        Not even the objects of its connections are touched, so the mesh must be kept (``Loop.abandon``); what waits to
-        be sent, and what came of an unfinished large frame, stays in the child's memory. Only with more than
+        Not even the objects of its connections are touched, so the mesh must be kept (``UnixLoop.abandon``); what waits
+        to be sent, and what came of an unfinished large frame, stays in the child's memory. Only with more than
         1,000 frames to send are the objects let go of: their memory is worth more than the pages they are on.
         """
         if self.pending <= KEPT_FRAMES_MAX:

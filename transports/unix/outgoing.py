@@ -22,7 +22,7 @@ from time import monotonic
 from actorgrid.errors import MailboxFull, PeerGone
 
 from . import handshake, large
-from .loop import Loop
+from .loop import UnixLoop
 from .queue import Chunks, Done, SendQueue
 
 QUEUED_FRAMES_MAX = 100_000
@@ -40,7 +40,7 @@ _RETRY_S = 0.005
 _SHORT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-class Link:
+class OutgoingConnection:
     """Our connection to one peer, and what waits to be sent over it."""
 
     __slots__ = (
@@ -80,18 +80,18 @@ class Link:
         return self.queue.frames >= QUEUED_FRAMES_MAX or self.queue.bytes + size > QUEUED_BYTES_MAX
 
 
-class Outgoing:
+class OutgoingConnections:
     """All such connections of one process."""
 
-    def __init__(self, loop: Loop, folder: Path, key: bytes, name: str) -> None:
-        self.links: dict[str, Link] = {}
+    def __init__(self, loop: UnixLoop, folder: Path, key: bytes, name: str) -> None:
+        self.links: dict[str, OutgoingConnection] = {}
         self.pending = 0
         self.on_lost: Callable[[str], None] | None = None
         self._loop = loop
         self._folder = folder
         self._key = key
         self._name = name
-        self._retry: dict[Link, None] = {}
+        self._retry: dict[OutgoingConnection, None] = {}
         self._chunks = Chunks()
 
     # -- sending
@@ -136,11 +136,11 @@ class Outgoing:
         link.queue.add(rest, done)  # whatever the bounds: a part of it is gone
         self._queued(link)
 
-    def connect(self, peer: str) -> Link:
+    def connect(self, peer: str) -> OutgoingConnection:
         """The link to *peer*, dialled if there was none. Raises PeerGone; MailboxFull when descriptors are out."""
         link = self.links.get(peer)
         if link is None:
-            link = Link(peer, self._chunks)
+            link = OutgoingConnection(peer, self._chunks)
             self._dial(link)
             self.links[peer] = link
         return link
@@ -159,7 +159,7 @@ class Outgoing:
         if link is not None:
             self._lose(link)
 
-    def _make_room(self, link: Link, size: int) -> None:
+    def _make_room(self, link: OutgoingConnection, size: int) -> None:
         """Send something now and then, also while a handler sends much. Raises PeerGone or MailboxFull."""
         queue = link.queue
         full = link.is_full(size)
@@ -174,17 +174,17 @@ class Outgoing:
                 hint="it is slow or stuck; send less, or wait for its answers",
             )
 
-    def _queued(self, link: Link) -> None:
+    def _queued(self, link: OutgoingConnection) -> None:
         self.pending += 1
         self._arm(link)
 
-    def _arm(self, link: Link) -> None:
+    def _arm(self, link: OutgoingConnection) -> None:
         wanted = link.state == "ready" and bool(link.queue) and not link.offered
         if wanted != link.armed and link.connection is not None:
             link.armed = wanted
             self._loop.change(link.connection.fileno(), select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
 
-    def _flush(self, link: Link) -> None:
+    def _flush(self, link: OutgoingConnection) -> None:
         while link.queue and not link.offered and link.state == "ready":
             message = link.queue.large
             if not (self._send(link) if message is None else self._offer(link, message)):
@@ -195,7 +195,7 @@ class Outgoing:
             for callback in waiters:
                 self._loop.soon(callback)
 
-    def _send(self, link: Link) -> bool:
+    def _send(self, link: OutgoingConnection) -> bool:
         """Send frames up to the first large one; ``False`` when the kernel took less than that, or the link is lost."""
         connection, queue = link.connection, link.queue
         if connection is None:
@@ -216,7 +216,7 @@ class Outgoing:
             done(True)
         return complete
 
-    def _offer(self, link: Link, message: large.Large) -> bool:
+    def _offer(self, link: OutgoingConnection, message: large.Large) -> bool:
         """Hand the peer the file of a large message, or put its stream into its place; ``False``: try later."""
         if link.connection is None:
             return False
@@ -239,7 +239,7 @@ class Outgoing:
         link.queue.stream_large(HEADER.pack(len(message.payload), message.kind))
         return True
 
-    def _offer_answered(self, link: Link, answer: bytes) -> bool:
+    def _offer_answered(self, link: OutgoingConnection, answer: bytes) -> bool:
         told: list[Done] = []
         link.offered = False
         if answer == TAKEN:
@@ -256,7 +256,7 @@ class Outgoing:
 
     # -- making and losing connections
 
-    def _dial(self, link: Link) -> None:
+    def _dial(self, link: OutgoingConnection) -> None:
         try:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as error:
@@ -282,7 +282,7 @@ class Outgoing:
         link.connection, link.state = connection, "greeting"
         self._loop.add(connection.fileno(), select.EPOLLIN, lambda events: self._ready(link, events))
 
-    def _redial_later(self, link: Link) -> None:
+    def _redial_later(self, link: OutgoingConnection) -> None:
         if not self._retry:
             self._loop.after(_RETRY_S, self.redial)
         self._retry[link] = None
@@ -303,7 +303,7 @@ class Outgoing:
                 else:
                     self._redial_later(link)
 
-    def _ready(self, link: Link, events: int) -> None:
+    def _ready(self, link: OutgoingConnection, events: int) -> None:
         if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and not self._answered(link):
             if link.state == "ready" or monotonic() > link.dialled_at + HANDSHAKE_S:
                 self._lose(link)
@@ -313,7 +313,7 @@ class Outgoing:
         if events & select.EPOLLOUT or link.state == "ready":
             self._flush(link)
 
-    def _answered(self, link: Link) -> bool:
+    def _answered(self, link: OutgoingConnection) -> bool:
         """Take what a listener says: its greeting, its proof, then answers to offers, and its end."""
         if link.connection is None:
             return False
@@ -347,13 +347,13 @@ class Outgoing:
         link.state = "ready"
         return True
 
-    def _hang_up(self, link: Link) -> None:
+    def _hang_up(self, link: OutgoingConnection) -> None:
         """The listener closed before we were proven: it is dead, which the next dial shows, or it was crowded."""
         self._close(link)
         link.state, link.received, link.armed = "connecting", b"", False
         self._redial_later(link)
 
-    def _lose(self, link: Link) -> None:
+    def _lose(self, link: OutgoingConnection) -> None:
         if self.links.get(link.peer) is not link:
             return
         del self.links[link.peer]
@@ -369,7 +369,7 @@ class Outgoing:
         if on_lost is not None:
             self._loop.soon(lambda: on_lost(link.peer))
 
-    def _close(self, link: Link) -> None:
+    def _close(self, link: OutgoingConnection) -> None:
         connection, link.connection = link.connection, None
         if connection is not None:
             self._loop.remove(connection.fileno())

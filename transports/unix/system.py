@@ -399,7 +399,7 @@ class _Capabilities:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyDescriptors:
     """Watched descriptors that can be read."""
 
     fds: tuple[int, ...]
@@ -450,13 +450,14 @@ class UnixSystem:
         self.transport.mesh.post(name, kind, data)
 
     def receive(self, timeout_s: float | None) -> tuple[str, Any] | None:
-        """The next message and who sent it, or ``None`` when none came in time. A ``watch`` comes as Ready."""
+        """The next message and who sent it, or ``None`` when none came in time. A ``watch`` comes as
+        ReadyDescriptors."""
         limit = None if timeout_s is None else timedelta(seconds=timeout_s)
         envelope = self.transport.run(None, limit)
         if not isinstance(envelope, ReceiveEnvelope):
             return None
         if isinstance(envelope.message, WatchMessage):
-            return self.name, Ready(tuple(envelope.message.ready))
+            return self.name, ReadyDescriptors(tuple(envelope.message.ready))
         return name_of(envelope.sender), envelope.message
 
     def watch(self, fds: list[int]) -> None:

@@ -23,7 +23,7 @@ from actorgrid.actors.gateway.schemas.answers import (
     TraceSet,
 )
 from actorgrid.actors.gateway.server.route import RequestContext, Route
-from actorgrid.actors.gateway.tree import ANSWER_S, ROOT, Node, TreeWalk, find, note_starts, plain
+from actorgrid.actors.gateway.tree import ANSWER_S, ROOT, TreeChild, TreeWalk, find, note_starts, plain
 from actorgrid.actors.work.messages import ListAttempts
 from actorgrid.errors import ActorGridError, NoSuchActor, NotFound, NotSupported
 from actorgrid.supervisors.inspection import GetState, GetTrace, Inspect, Resume, SetTrace, Suspend
@@ -53,7 +53,7 @@ async def get_inspect(call: RequestContext) -> Any:
     }
 
 
-async def _status(call: RequestContext, name: str, node: Node | None) -> dict[str, Any]:
+async def _status(call: RequestContext, name: str, node: TreeChild | None) -> dict[str, Any]:
     """What a server of the host says of itself, or why it does not."""
     error: ActorGridError | None
     if node is None:  # its supervisor did not answer: asked by its name
@@ -73,7 +73,7 @@ async def _told(call: RequestContext, to: str | Ref) -> dict[str, Any]:
     return dict(plain(await call.ask(to, Inspect(), ANSWER_S)))
 
 
-async def _attempts(call: RequestContext, manager: Node | None) -> list[dict[str, Any]]:
+async def _attempts(call: RequestContext, manager: TreeChild | None) -> list[dict[str, Any]]:
     """The attempts, if their manager takes questions now: one that is suspended would hold ours."""
     if manager is not None and (manager.inspect is None or manager.inspect["state"] != "running"):
         return []
@@ -143,7 +143,7 @@ async def post_resume(call: RequestContext) -> Any:
     return {"name": node.name, "state": "running", "until": None}
 
 
-def _check_may_stand_still(call: RequestContext, node: Node) -> None:
+def _check_may_stand_still(call: RequestContext, node: TreeChild) -> None:
     """Raises NotSupported for who must not be suspended from here."""
     if node.ref == call.app.bridge.me:
         raise NotSupported(
@@ -162,13 +162,13 @@ def _check_may_stand_still(call: RequestContext, node: Node) -> None:
         )
 
 
-def _process_of(node: Node) -> Ref:
+def _process_of(node: TreeChild) -> Ref:
     if node.ref is None:
         raise node.error or _no_process(node)
     return node.ref
 
 
-def _no_process(node: Node) -> NoSuchActor:
+def _no_process(node: TreeChild) -> NoSuchActor:
     last = node.last_exit
     return NoSuchActor(
         f"{node.name} has no process now: it is {node.state}",
@@ -177,7 +177,7 @@ def _no_process(node: Node) -> NoSuchActor:
     )
 
 
-def _note(call: RequestContext, node: Node, what: str) -> None:
+def _note(call: RequestContext, node: TreeChild, what: str) -> None:
     log.warning("%s (pid %s) %s; asked over http from %s", node.name, node.pid, what, call.http.remote)
 
 

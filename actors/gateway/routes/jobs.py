@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import time
 from typing import Any
 
-from actorgrid.actors.cluster.messages import CancelJob, GetJob, ListJobs, SubmitJobs, Why
+from actorgrid.actors.cluster.messages import AcceptJobs, GetJob, ListJobs, RequestCancel, Why
 from actorgrid.actors.gateway.job_requests import job_checks, job_record
 from actorgrid.actors.gateway.schemas.answers import (
     Accepted,
@@ -96,7 +96,7 @@ async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[dic
         )
         for request in requests
     )
-    accepted: list[dict[str, Any]] = await call.ask("cluster_manager", SubmitJobs(jobs), COMMIT_TIMEOUT_S)
+    accepted: list[dict[str, Any]] = await call.ask("cluster_manager", AcceptJobs(jobs), COMMIT_TIMEOUT_S)
     return accepted
 
 
@@ -131,7 +131,7 @@ async def get_job(call: RequestContext) -> Any:
 async def cancel_job(call: RequestContext) -> Any:
     """Cancel a job; a final one stays as it is."""
     await check_job(call, call.part("job_id"))
-    return await call.ask("cluster_manager", CancelJob(call.part("job_id"), by="http"), COMMIT_TIMEOUT_S)
+    return await call.ask("cluster_manager", RequestCancel(call.part("job_id"), by="http"), COMMIT_TIMEOUT_S)
 
 
 async def why_job(call: RequestContext) -> Any:

@@ -18,7 +18,7 @@ from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.links.messages import AskHost
 from actorgrid.actors.work.messages import DetachLease, LeaseOutput
 from actorgrid.errors import HostUnreachable, UnknownAllocation
-from actorgrid.models import Answer, HostPresence, Request
+from actorgrid.models import AnswerBody, HostPresence, RequestBody
 
 CANCEL_S = 60.0
 OUTPUT_S = 10.0
@@ -27,7 +27,7 @@ OUTPUT_MAX = 2**19
 Plain = dict[str, Any]
 
 
-class SessionLease(Answer):
+class SessionLease(AnswerBody):
     """A worker that a client's session holds, with what was granted to it.
 
     ``home``: the host where the session was opened; ``held_since`` in seconds since the epoch; ``presence``: whether
@@ -51,14 +51,14 @@ class SessionLease(Answer):
     held_since: float | None
 
 
-class LeasesAnswer(Answer):
+class LeasesAnswer(AnswerBody):
     """All leases of sessions, by session and age."""
 
     leases: list[SessionLease]
     last_known: LastKnown | None = None
 
 
-class LeaseCancelled(Answer):
+class LeaseCancelled(AnswerBody):
     """The lease is over: its worker is gone, and what it held is free."""
 
     lease_id: str
@@ -66,7 +66,7 @@ class LeaseCancelled(Answer):
     cancelled: bool = True
 
 
-class LeaseLogsQuery(Request):
+class LeaseLogsQuery(RequestBody):
     """Which stream."""
 
     stream: Literal["stdout", "stderr"] = "stdout"

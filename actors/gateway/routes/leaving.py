@@ -9,13 +9,13 @@ from pydantic import Field
 from actorgrid.actors.cluster.messages import LeaveHost
 from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.errors import NotFound, NotLeader, WrongState
-from actorgrid.models import Answer, Request
+from actorgrid.models import AnswerBody, RequestBody
 
 MARGIN_S = 40.0
 WAIT_S_MAX = 60.0
 
 
-class LeaveRequest(Request):
+class LeaveRequest(RequestBody):
     """How a host leaves. ``now`` ends its work, which starts again elsewhere; ``force`` removes one that does not
     answer, with its work; ``cancel``: it stays after all; ``wait_s``: how long the answer may take."""
 
@@ -25,7 +25,7 @@ class LeaveRequest(Request):
     wait_s: float = Field(default=0.0, ge=0, le=WAIT_S_MAX)
 
 
-class LeaveAnswer(Answer):
+class LeaveAnswer(AnswerBody):
     """How far it is: draining (``waits_for`` names allocations), handing_over, left (``lost``: what was lost with
     it), or stays. Ask again to go on."""
 

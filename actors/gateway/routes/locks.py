@@ -14,7 +14,7 @@ import os
 from time import time
 from typing import Any
 
-from actorgrid.actors.gateway.lock_wait import Ask, Leave, LockWait, Tell, Terms
+from actorgrid.actors.gateway.lock_wait import CommitLeave, CommitRequest, LockWait, Tell, WaitTerms
 from actorgrid.actors.gateway.schemas.locks import (
     LockAnswer,
     LockRelease,
@@ -111,7 +111,7 @@ class _Wait:
 
     def __init__(self, call: RequestContext, name: str, wanted: LockRequest) -> None:
         self._call = call
-        self._terms = Terms(
+        self._terms = WaitTerms(
             name,
             wanted.owner,
             wanted.ttl_s,
@@ -135,9 +135,9 @@ class _Wait:
                     step = self._wait.next(self._loop.time(), time())
                     if isinstance(step, Tell):
                         return _answer(self._terms.name, self._terms.owner, step.answer, step.asked_s)
-                    if isinstance(step, Ask):
+                    if isinstance(step, CommitRequest):
                         await self._ask(step.command)
-                    elif isinstance(step, Leave):
+                    elif isinstance(step, CommitLeave):
                         self._wait.left(await _commit(self._call, step.command))
                     else:
                         changed = await watch.wait(max(0.0, step.at_s - self._loop.time()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorgrid.actors.cluster.messages import SetQuota
+from actorgrid.actors.cluster.messages import ChangeQuota
 from actorgrid.actors.gateway.schemas.answers import QuotaRequest, QuotasAnswer, QuotaSet
 from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.ledger.messages import Query
@@ -44,7 +44,7 @@ async def _set(call: RequestContext, limits: dict[str, Any] | None) -> dict[str,
         raise BadRequest(
             "not the name of a user", asked=user[:100], hint=f"at most {USER_MAX} letters that can be printed"
         )
-    answer = await call.ask("cluster_manager", SetQuota(user, limits, by="http"), COMMIT_TIMEOUT_S)
+    answer = await call.ask("cluster_manager", ChangeQuota(user, limits, by="http"), COMMIT_TIMEOUT_S)
     return {"user": user, "limits": _shown(answer["limits"]), "previous": _shown(answer["previous"])}
 
 

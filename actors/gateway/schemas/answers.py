@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import AliasChoices, Field
 
 from actorgrid.models import (
-    Answer,
+    AnswerBody,
     Bytes,
     ClusterHealth,
     ClusterNode,
@@ -18,7 +18,7 @@ from actorgrid.models import (
     Job,
     JobState,
     PerformanceMetrics,
-    Request,
+    RequestBody,
     SchedulingDecision,
     StateEntry,
     TaskRequest,
@@ -28,13 +28,13 @@ from actorgrid.supervisors.inspection import SUSPEND_S_MAX, TRACE_MAX
 MAX_BATCH = 1000
 
 
-class Health(Answer):
+class Health(AnswerBody):
     """The process answers."""
 
     status: Literal["ok"] = "ok"
 
 
-class Readiness(Answer):
+class Readiness(AnswerBody):
     """Whether work is accepted; ``problems`` says why not: to clients of other machines by name only."""
 
     ready: bool
@@ -42,7 +42,7 @@ class Readiness(Answer):
     problems: list[str]
 
 
-class HealthProblem(Answer):
+class HealthProblem(AnswerBody):
     """Something that is wrong with the cluster, as the host that answers knows it.
 
     ``level``: note (worth knowing), degraded, or critical (new work is not accepted). ``read_at``: when this was
@@ -59,7 +59,7 @@ class HealthProblem(Answer):
     hosts: list[str]
 
 
-class LastKnown(Answer):
+class LastKnown(AnswerBody):
     """That an answer is not of now, because nobody is known to lead: of when it is, and why."""
 
     at: float
@@ -67,7 +67,7 @@ class LastKnown(Answer):
     why: str
 
 
-class ClusterAnswer(Answer):
+class ClusterAnswer(AnswerBody):
     """The cluster in figures. ``problems`` are the sentences of ``findings``, but for notes.
 
     ``hosts`` and ``gpus`` count all there are, ``hosts_present`` and ``gpus_present`` those of them that are there as
@@ -95,7 +95,7 @@ class ClusterAnswer(Answer):
     ca_fingerprint: str | None = None
 
 
-class Member(Answer):
+class ClusterMember(AnswerBody):
     """A host of the cluster, and where clients reach it; ``present``: as far as the host that answers knows."""
 
     host_id: str
@@ -105,31 +105,31 @@ class Member(Answer):
     present: bool
 
 
-class MembersAnswer(Answer):
+class MembersAnswer(AnswerBody):
     """All hosts of the cluster; none when the host is alone. ``ca_fingerprint``: by what clients know it."""
 
     cluster_id: str | None
     ca_fingerprint: str | None
     here: str
     leader: str | None
-    members: list[Member]
+    members: list[ClusterMember]
 
 
-class HostsAnswer(Answer):
+class HostsAnswer(AnswerBody):
     """All hosts."""
 
     hosts: list[ClusterNode]
     last_known: LastKnown | None = None
 
 
-class GpusAnswer(Answer):
+class GpusAnswer(AnswerBody):
     """All devices."""
 
     gpus: list[GPUDevice]
     last_known: LastKnown | None = None
 
 
-class Allocation(Answer):
+class Allocation(AnswerBody):
     """What one attempt or session lease holds."""
 
     allocation_id: str
@@ -145,20 +145,20 @@ class Allocation(Answer):
     token: tuple[int, int]
 
 
-class AllocationsAnswer(Answer):
+class AllocationsAnswer(AnswerBody):
     """All live allocations."""
 
     allocations: list[Allocation]
     last_known: LastKnown | None = None
 
 
-class DecisionsQuery(Request):
+class DecisionsQuery(RequestBody):
     """How many to list."""
 
     limit: int = Field(default=100, ge=1, le=1024)
 
 
-class DecisionsAnswer(Answer):
+class DecisionsAnswer(AnswerBody):
     """The latest placements, newest first; the host keeps 1,024."""
 
     decisions: list[SchedulingDecision]
@@ -168,7 +168,7 @@ class PerformanceAnswer(PerformanceMetrics):
     """The host's own performance."""
 
 
-class InspectedNode(Answer):
+class InspectedNode(AnswerBody):
     """A server as its supervisor knows it. ``inspect``: what it says of itself; ``error``: why it does not.
 
     Both are null for one that was not asked: it has no process that could answer, or too many were asked already.
@@ -195,7 +195,7 @@ class TreeNode(InspectedNode):
     children: list[TreeNode]
 
 
-class InspectAnswer(Answer):
+class InspectAnswer(AnswerBody):
     """The tree, and how the host's own servers say they are: ``error`` in place of values where one did not answer."""
 
     tree: TreeNode
@@ -210,20 +210,20 @@ class Inspected(InspectedNode):
     attributes: dict[str, str] | None
 
 
-class TraceRequest(Request):
+class TraceRequest(RequestBody):
     """How many messages to keep; 0 ends it and forgets them."""
 
     events: int = Field(default=100, json_schema_extra={"minimum": 0, "maximum": TRACE_MAX})
 
 
-class TraceSet(Answer):
+class TraceSet(AnswerBody):
     """So many messages are kept from now on."""
 
     name: str
     events: int
 
 
-class TraceEvent(Answer):
+class TraceEvent(AnswerBody):
     """One message, and a beginning of what it said.
 
     ``at`` is when it went by, in seconds since the epoch; ``clock_s`` the same on a clock that never steps back.
@@ -237,7 +237,7 @@ class TraceEvent(Answer):
     message: str
 
 
-class TraceAnswer(Answer):
+class TraceAnswer(AnswerBody):
     """The messages kept, the oldest first."""
 
     name: str
@@ -245,13 +245,13 @@ class TraceAnswer(Answer):
     events: list[TraceEvent]
 
 
-class SuspendRequest(Request):
+class SuspendRequest(RequestBody):
     """For how long, if nobody resumes it before."""
 
     for_s: float = Field(default=60.0, json_schema_extra={"exclusiveMinimum": 0, "maximum": SUSPEND_S_MAX})
 
 
-class Suspended(Answer):
+class Suspended(AnswerBody):
     """How the server stands now; ``until``: when it goes on by itself."""
 
     name: str
@@ -259,26 +259,26 @@ class Suspended(Answer):
     until: float | None
 
 
-class Accepted(Answer):
+class Accepted(AnswerBody):
     """The job is in the ledger. ``duplicate``: it was before; nothing new was made."""
 
     job_id: str
     duplicate: bool
 
 
-class BatchRequest(Request):
+class BatchRequest(RequestBody):
     """Jobs to accept, all or none."""
 
     jobs: list[TaskRequest] = Field(min_length=1, max_length=MAX_BATCH)
 
 
-class BatchAccepted(Answer):
+class BatchAccepted(AnswerBody):
     """The jobs are in the ledger, in the order they were given."""
 
     jobs: list[Accepted]
 
 
-class JobsQuery(Request):
+class JobsQuery(RequestBody):
     """Which jobs to list."""
 
     state: str = Field(default="", max_length=256, description="states, separated by commas; empty: all")
@@ -292,7 +292,7 @@ class JobsQuery(Request):
     prefix: str = Field(default="", max_length=256, description="only jobs whose ids begin so")
 
 
-class JobsAnswer(Answer):
+class JobsAnswer(AnswerBody):
     """Jobs, newest first; ``total`` counts those that match, listed or not (with a prefix: up to 1,000).
 
     ``next`` is the cursor of the page that follows, or null. Between two pages jobs come and go: one that was there
@@ -305,13 +305,13 @@ class JobsAnswer(Answer):
     last_known: LastKnown | None = None
 
 
-class WaitQuery(Request):
+class WaitQuery(RequestBody):
     """How long to wait for the job's end."""
 
     wait_s: float = Field(default=0.0, ge=0, le=600, allow_inf_nan=False)
 
 
-class WhyConstraint(Answer):
+class WhyConstraint(AnswerBody):
     """Something that hosts fail; ``name`` is the engine's."""
 
     name: str
@@ -319,7 +319,7 @@ class WhyConstraint(Answer):
     hosts: int
 
 
-class WhyAnswer(Answer):
+class WhyAnswer(AnswerBody):
     """Why a job is where it is. ``headline`` says it in a sentence; times are seconds since the epoch.
 
     ``notes`` are the reasons that no other field holds. ``position`` of ``waiting`` in the line; ``openings``: what
@@ -358,7 +358,7 @@ class WhyAnswer(Answer):
     explain: dict[str, Any] | None = None
 
 
-class LogsQuery(Request):
+class LogsQuery(RequestBody):
     """Which output, from where, and for how long."""
 
     stream: Literal["stdout", "stderr"] = "stdout"
@@ -368,7 +368,7 @@ class LogsQuery(Request):
     follow: bool = Field(default=False, description="go on until the job is final (with attempt: until that one ended)")
 
 
-class EventsQuery(Request):
+class EventsQuery(RequestBody):
     """Where to start."""
 
     from_: int | None = Field(
@@ -376,27 +376,27 @@ class EventsQuery(Request):
     )
 
 
-class StateQuery(Request):
+class StateQuery(RequestBody):
     """Which keys."""
 
     prefix: str = Field(default="", max_length=1024)
     limit: int = Field(default=1000, ge=1, le=10_000)
 
 
-class WatchQuery(Request):
+class WatchQuery(RequestBody):
     """Which keys, and whether to begin with what is there."""
 
     prefix: str = Field(default="", max_length=1024)
     initial: bool = Field(default=False, description="first send what is there")
 
 
-class StateAnswer(Answer):
+class StateAnswer(AnswerBody):
     """Entries by key."""
 
     entries: list[StateEntry]
 
 
-class Setting(Answer):
+class Setting(AnswerBody):
     """One setting. ``origin``: where its value was written. ``live``: whether it may change without a restart."""
 
     key: str
@@ -407,13 +407,13 @@ class Setting(Answer):
     description: str
 
 
-class SettingsAnswer(Answer):
+class SettingsAnswer(AnswerBody):
     """All settings, in order."""
 
     settings: list[Setting]
 
 
-class SettingChanged(Answer):
+class SettingChanged(AnswerBody):
     """The setting's value now and before."""
 
     key: str
@@ -421,7 +421,7 @@ class SettingChanged(Answer):
     previous: Any
 
 
-class QuotaRequest(Request):
+class QuotaRequest(RequestBody):
     """What one user may hold at once, and have waiting; what is not given, or null, is not limited."""
 
     gpus: float | None = Field(default=None, ge=0, le=1_000_000)
@@ -435,7 +435,7 @@ class QuotaRequest(Request):
     jobs_waiting: int | None = Field(default=None, ge=0, le=2**31)
 
 
-class QuotaLimits(Answer):
+class QuotaLimits(AnswerBody):
     """As it was set; null is no limit."""
 
     gpus: float | None
@@ -445,7 +445,7 @@ class QuotaLimits(Answer):
     jobs_waiting: int | None
 
 
-class QuotaUse(Answer):
+class QuotaUse(AnswerBody):
     """What a user holds and has waiting."""
 
     gpus: float
@@ -455,7 +455,7 @@ class QuotaUse(Answer):
     jobs_waiting: int
 
 
-class Quota(Answer):
+class Quota(AnswerBody):
     """A user, what limits apply (null: none), and what is used now; ``default``: the limits are those of ``*``."""
 
     user: str
@@ -464,13 +464,13 @@ class Quota(Answer):
     used: QuotaUse
 
 
-class QuotasAnswer(Answer):
+class QuotasAnswer(AnswerBody):
     """Who has a quota, holds something or has jobs waiting, by name."""
 
     quotas: list[Quota]
 
 
-class QuotaSet(Answer):
+class QuotaSet(AnswerBody):
     """The user's own quota now and before; null: none."""
 
     user: str
@@ -478,14 +478,14 @@ class QuotaSet(Answer):
     previous: QuotaLimits | None
 
 
-class TokenRequest(Request):
+class TokenRequest(RequestBody):
     """How long a join token lives, and how many hosts it lets in."""
 
     ttl_s: float = Field(default=3600.0, ge=60, le=30 * 86_400)
     uses: int = Field(default=1, ge=1, le=1000)
 
 
-class TokenMade(Answer):
+class TokenMade(AnswerBody):
     """A new join token. ``token`` is shown here and nowhere else; ``join`` is the address to give with it."""
 
     token: str
@@ -495,7 +495,7 @@ class TokenMade(Answer):
     join: str
 
 
-class JoinToken(Answer):
+class JoinToken(AnswerBody):
     """What the cluster knows of a join token: no secret."""
 
     id: str
@@ -507,47 +507,47 @@ class JoinToken(Answer):
     revoked_at: float | None
 
 
-class TokensAnswer(Answer):
+class TokensAnswer(AnswerBody):
     """All join tokens that are remembered, in the order they were made."""
 
     tokens: list[JoinToken]
 
 
-class TokenRevoked(Answer):
+class TokenRevoked(AnswerBody):
     """It lets nobody in from then on."""
 
     id: str
     revoked_at: float
 
 
-class RestartAnswer(Answer):
+class RestartAnswer(AnswerBody):
     """The host stops now, and starts anew: ``incarnation`` is of the start that ends."""
 
     host_id: str
     incarnation: int
 
 
-class DrainRequest(Request):
+class DrainRequest(RequestBody):
     """Whether the host is to get nothing new."""
 
     draining: bool = True
 
 
-class DrainAnswer(Answer):
+class DrainAnswer(AnswerBody):
     """It is so now."""
 
     host: str
     draining: bool
 
 
-class KeyRequest(Request):
+class KeyRequest(RequestBody):
     """Whose an API key is, and how long it lives."""
 
     user_id: str = Field(default="local", min_length=1, max_length=128)
     ttl_s: float = Field(default=30 * 86_400.0, ge=60, le=3650 * 86_400)
 
 
-class KeyMade(Answer):
+class KeyMade(AnswerBody):
     """A new API key. ``key`` is shown here and nowhere else.
 
     ``url``: where clients of other machines reach this host; ``ca_fingerprint``: by what they know the cluster, null
@@ -562,7 +562,7 @@ class KeyMade(Answer):
     ca_fingerprint: str | None
 
 
-class ApiKey(Answer):
+class ApiKey(AnswerBody):
     """What the cluster knows of an API key: no secret."""
 
     id: str
@@ -574,27 +574,27 @@ class ApiKey(Answer):
     revoked_at: float | None
 
 
-class KeysAnswer(Answer):
+class KeysAnswer(AnswerBody):
     """All API keys that are remembered, in the order they were made."""
 
     keys: list[ApiKey]
 
 
-class KeyRevoked(Answer):
+class KeyRevoked(AnswerBody):
     """It opens nothing from then on."""
 
     id: str
     revoked_at: float
 
 
-class SessionRequest(Request):
+class SessionRequest(RequestBody):
     """Who opens a session, with which Python."""
 
     user_id: str = Field(default="local", max_length=128)
     python: str = Field(default="", max_length=32, description="major.minor of the client")
 
 
-class Done(Answer):
+class Done(AnswerBody):
     """It is so now."""
 
     done: bool = True

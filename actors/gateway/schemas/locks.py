@@ -5,20 +5,20 @@ from __future__ import annotations
 from pydantic import Field
 
 from actorgrid.actors.ledger.field_checks import ID, LOCK_SLOTS_MAX, LOCK_TTL_MAX_S, LOCK_TTL_MIN_S
-from actorgrid.models import Answer, Request, Token
+from actorgrid.models import AnswerBody, RequestBody, Token
 
 WAIT_MAX_S = 600.0
 OWNER = rf"^{ID.pattern}$"
 
 
-class LocksQuery(Request):
+class LocksQuery(RequestBody):
     """Which locks."""
 
     prefix: str = Field(default="", max_length=256, description="of their names")
     limit: int = Field(default=1000, ge=1, le=10_000)
 
 
-class LockRequest(Request):
+class LockRequest(RequestBody):
     """Who wants to hold a lock, for how long without a renewal, and how long this request waits for it."""
 
     owner: str = Field(
@@ -43,14 +43,14 @@ class LockRequest(Request):
     )
 
 
-class LockRenewal(Request):
+class LockRenewal(RequestBody):
     """Who renews; with the token, a later holding under the same name is not taken for this one."""
 
     owner: str = Field(pattern=OWNER)
     token: Token | None = None
 
 
-class LockRelease(Request):
+class LockRelease(RequestBody):
     """Who gives it back, or leaves the line. ``force`` takes it from the owner, on the word of ``user_id``."""
 
     owner: str = Field(pattern=OWNER)
@@ -59,7 +59,7 @@ class LockRelease(Request):
     user_id: str = Field(default="", max_length=128)
 
 
-class LockAnswer(Answer):
+class LockAnswer(AnswerBody):
     """How the owner stands. ``position`` in the line from 1; 0 for one who holds it.
 
     ``token`` is the fencing token, to be compared as a pair; ``fence`` is the same as one number that compares alike.
@@ -78,7 +78,7 @@ class LockAnswer(Answer):
     expires_in_s: float
 
 
-class LockReleased(Answer):
+class LockReleased(AnswerBody):
     """Whether the owner held it or stood in line until now."""
 
     name: str
@@ -86,7 +86,7 @@ class LockReleased(Answer):
     released: bool
 
 
-class LockWaiter(Answer):
+class LockWaiter(AnswerBody):
     """One who stands in line, ``since`` then (seconds since the epoch)."""
 
     owner: str
@@ -102,7 +102,7 @@ class LockHolder(LockWaiter):
     fence: int
 
 
-class Lock(Answer):
+class Lock(AnswerBody):
     """A lock that somebody holds; holders and waiters in the order in which they came to be it."""
 
     name: str
@@ -111,7 +111,7 @@ class Lock(Answer):
     waiters: list[LockWaiter]
 
 
-class LocksAnswer(Answer):
+class LocksAnswer(AnswerBody):
     """Locks by name; ``total`` counts those that match, listed or not."""
 
     locks: list[Lock]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from actorgrid.models import Answer
+from actorgrid.models import AnswerBody
 
 
-class SessionAnswer(Answer):
+class SessionAnswer(AnswerBody):
     """An open session: renew it every ``renew_s``; after ``expires_s`` without that it is closed."""
 
     session_id: str
@@ -13,7 +13,7 @@ class SessionAnswer(Answer):
     expires_s: float
 
 
-class LeaseEndAnswer(Answer):
+class LeaseEndAnswer(AnswerBody):
     """How a worker ended; ``ended`` is false while it runs, and when nothing is known of it any more."""
 
     ended: bool

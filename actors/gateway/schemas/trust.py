@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from actorgrid.models import Answer, Request
+from actorgrid.models import AnswerBody, RequestBody
 
 
-class TrustedAuthority(Answer):
+class TrustedAuthority(AnswerBody):
     """One generation of the cluster's authority. ``holders``: the hosts that have its key."""
 
     generation: int
@@ -17,7 +17,7 @@ class TrustedAuthority(Answer):
     holders: list[str]
 
 
-class MemberTrust(Answer):
+class MemberTrust(AnswerBody):
     """What a member carries; ``generation`` and ``valid_until`` are of its certificate, ``None`` until it has told."""
 
     node_id: str
@@ -29,14 +29,14 @@ class MemberTrust(Answer):
     asks: bool
 
 
-class Rotation(Answer):
+class Rotation(AnswerBody):
     """A rotation under way: its next step (switch or retire; empty: none is), and for which hosts it waits."""
 
     next: str
     waits_for: list[str]
 
 
-class TrustAnswer(Answer):
+class TrustAnswer(AnswerBody):
     """The cluster's trust; nothing in it is secret. ``fingerprint`` is that of the authority that issues."""
 
     cluster_id: str
@@ -48,26 +48,26 @@ class TrustAnswer(Answer):
     hosts: list[MemberTrust]
 
 
-class RotationRequest(Request):
+class RotationRequest(RequestBody):
     """``call_off``: give up a rotation that has not come to its switch."""
 
     call_off: bool = False
 
 
-class RotationBegun(Answer):
+class RotationBegun(AnswerBody):
     """The generation that was introduced, or called off."""
 
     generation: int
     fingerprint: str
 
 
-class RenewalRequest(Request):
+class RenewalRequest(RequestBody):
     """``new_key``: a certificate for a new key, not only another one for the same."""
 
     new_key: bool = False
 
 
-class RenewalAsked(Answer):
+class RenewalAsked(AnswerBody):
     """Asked for; ``valid_until`` is of the certificate that the host has now."""
 
     valid_until: float

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from actorgrid.actors.raft.messages import NO_NODE, ConfState, Entry, HardState, Ready, Snapshot
+from actorgrid.actors.raft.messages import NO_NODE, ConfState, Entry, HardState, RaftSnapshot, Ready
 from actorgrid.errors import LogCorrupted
 
 from .durable_watermark import acknowledged_lost
@@ -32,7 +32,7 @@ class RaftStorage:
         self._log = log
         self._store = store
         self._older = 0
-        self._snapshot: Snapshot | None = None
+        self._snapshot: RaftSnapshot | None = None
         newest = self._load(members)
         self._about = replace(newest, data=b"")
         self._reconcile()
@@ -73,7 +73,7 @@ class RaftStorage:
         """See Storage."""
         return self._log.last_index
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RaftSnapshot:
         """The newest snapshot, read from the store when it is asked for the first time. Raises LogCorrupted."""
         if self._snapshot is None or self._snapshot.index != self._about.index:
             self._snapshot = self._load(self._about.conf_state)
@@ -89,7 +89,7 @@ class RaftStorage:
         """
         changes: list[LogChange] = []
         last = self._log.last_index
-        received: Snapshot | None = None
+        received: RaftSnapshot | None = None
         for ready in readys:
             if ready.snapshot is not None:
                 received = ready.snapshot
@@ -113,13 +113,13 @@ class RaftStorage:
         """Note a commit index that need not be durable: it is with the next fdatasync."""
         self._log.write([state], sync=False)
 
-    def create_snapshot(self, index: int, conf_state: ConfState, data: bytes) -> Snapshot:
+    def create_snapshot(self, index: int, conf_state: ConfState, data: bytes) -> RaftSnapshot:
         """Keep the state machine's *data* as of *index*, durably; the log stays until ``compact``.
 
         Raises DiskFull, LogCorrupted or StorageError; then there is none.
         """
         assert index > self._about.index, f"a snapshot of {self._about.index} or later exists"
-        snapshot = Snapshot(index, self.term(index), conf_state, data)
+        snapshot = RaftSnapshot(index, self.term(index), conf_state, data)
         self._save(snapshot, received=False)
         self._about, self._snapshot = replace(snapshot, data=b""), None
         return snapshot
@@ -148,15 +148,15 @@ class RaftStorage:
 
     # -- plumbing
 
-    def _save(self, snapshot: Snapshot, received: bool) -> None:
+    def _save(self, snapshot: RaftSnapshot, received: bool) -> None:
         members = members_to_text(snapshot.conf_state)
         self._older = self._store.save_snapshot(snapshot.index, snapshot.term, snapshot.data, members, received)
 
-    def _load(self, members: ConfState) -> Snapshot:
+    def _load(self, members: ConfState) -> RaftSnapshot:
         stored = self._store.snapshots()
         intact = [snapshot for snapshot in stored if snapshot.intact]
         self._older = intact[1].index if len(intact) > 1 else 0
-        return _snapshot(intact[0], members) if intact else Snapshot(0, 0, members, b"")
+        return _snapshot(intact[0], members) if intact else RaftSnapshot(0, 0, members, b"")
 
     def _reconcile(self) -> None:
         """See that the log goes on from the snapshot and ends where it was acknowledged."""
@@ -228,6 +228,6 @@ def members_from_text(text: str) -> ConfState:
     return ConfState(**{name: tuple(nodes) for name, nodes in fields.items()}, auto_leave=auto_leave)
 
 
-def _snapshot(stored: StoredSnapshot, members: ConfState) -> Snapshot:
+def _snapshot(stored: StoredSnapshot, members: ConfState) -> RaftSnapshot:
     known = members_from_text(stored.members) if stored.members else members
-    return Snapshot(stored.index, stored.term, known, stored.data)
+    return RaftSnapshot(stored.index, stored.term, known, stored.data)

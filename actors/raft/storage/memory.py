@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from actorgrid.actors.raft.messages import ConfState, Entry, HardState, Snapshot
+from actorgrid.actors.raft.messages import ConfState, Entry, HardState, RaftSnapshot
 
 
 class Compacted(Exception):
@@ -42,7 +42,7 @@ class Storage(Protocol):
         """The index of the last entry, or the snapshot's."""
         ...
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RaftSnapshot:
         """The newest snapshot. Raises Unavailable when it cannot be had now."""
         ...
 
@@ -55,7 +55,7 @@ class MemoryStorage:
 
     def __init__(self, conf_state: ConfState | None = None) -> None:
         self.hard_state = HardState()
-        self._snapshot = Snapshot(0, 0, conf_state or ConfState(), b"")
+        self._snapshot = RaftSnapshot(0, 0, conf_state or ConfState(), b"")
         self._conf_state = self._snapshot.conf_state
         self._offset = 1  # the index of _entries[0]
         self._before = 0  # the term of the entry before it
@@ -98,7 +98,7 @@ class MemoryStorage:
         """See Storage."""
         return self._offset + len(self._entries) - 1
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RaftSnapshot:
         """See Storage; never raises."""
         return self._snapshot
 
@@ -121,7 +121,7 @@ class MemoryStorage:
         """Store the members as of the index that the state machine has applied, in one step with that index."""
         self._conf_state = conf_state
 
-    def apply_snapshot(self, snapshot: Snapshot) -> None:
+    def apply_snapshot(self, snapshot: RaftSnapshot) -> None:
         """Put *snapshot*, newer than the present one, in place of the whole log."""
         assert snapshot.index > self._snapshot.index, f"snapshot {snapshot.index} is not news"
         self._snapshot = snapshot
@@ -129,10 +129,10 @@ class MemoryStorage:
         self._offset, self._before = snapshot.index + 1, snapshot.term
         self._entries = []
 
-    def create_snapshot(self, index: int, conf_state: ConfState, data: bytes) -> Snapshot:
+    def create_snapshot(self, index: int, conf_state: ConfState, data: bytes) -> RaftSnapshot:
         """Keep the state machine's *data* as of *index*; the log stays until ``compact``."""
         assert index > self._snapshot.index, f"a snapshot of {self._snapshot.index} or later exists"
-        self._snapshot = Snapshot(index, self.term(index), conf_state, data)
+        self._snapshot = RaftSnapshot(index, self.term(index), conf_state, data)
         return self._snapshot
 
     def compact(self, index: int) -> None:

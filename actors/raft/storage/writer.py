@@ -17,7 +17,7 @@ import threading
 from collections import deque
 
 from actorgrid.actors.files.disk_reserve import DiskReserve
-from actorgrid.actors.raft.messages import HardState, Ready, Snapshot
+from actorgrid.actors.raft.messages import HardState, RaftSnapshot, Ready
 from actorgrid.errors import DiskFull, LogFailed, MailboxFull, StorageError
 
 from .disk import RaftStorage
@@ -56,7 +56,7 @@ class LogWriter:
         self._boot_id = boot_id
         self._reserve = reserve
         self._changed = threading.Condition()
-        self._waiting: deque[Ready | Snapshot] = deque()
+        self._waiting: deque[Ready | RaftSnapshot] = deque()
         self._waiting_bytes = 0
         self._lazy: HardState | None = None
         self._done: deque[Ready] = deque()
@@ -102,7 +102,7 @@ class LogWriter:
         self._write_in_place()
         return False
 
-    def keep_snapshot(self, snapshot: Snapshot) -> None:
+    def keep_snapshot(self, snapshot: RaftSnapshot) -> None:
         """Store the state machine's snapshot, then drop the log behind the one before it.
 
         When that fails it is logged: the log then stays as long as it is.
@@ -190,20 +190,20 @@ class LogWriter:
                 if not told and not self._waiting and self._lazy is not None:
                     return True
 
-    def _next(self) -> list[Ready] | Snapshot:
+    def _next(self) -> list[Ready] | RaftSnapshot:
         """What is carried out together: a snapshot alone, or all Readys before the next snapshot."""
         batch: list[Ready] = []
         for item in self._waiting:
-            if isinstance(item, Snapshot):
+            if isinstance(item, RaftSnapshot):
                 return batch or item
             batch.append(item)
         return batch
 
-    def _carry_out(self, batch: list[Ready] | Snapshot, lazy: HardState | None) -> None:
+    def _carry_out(self, batch: list[Ready] | RaftSnapshot, lazy: HardState | None) -> None:
         if lazy is not None:
             self._storage.write_state(lazy)
             return
-        if isinstance(batch, Snapshot):
+        if isinstance(batch, RaftSnapshot):
             self._keep(batch)
             count = 1
         else:
@@ -218,7 +218,7 @@ class LogWriter:
                     self._done.append(item)
         self._tell()
 
-    def _keep(self, snapshot: Snapshot) -> None:
+    def _keep(self, snapshot: RaftSnapshot) -> None:
         if snapshot.index <= self._storage.snapshot_index:
             return  # a newer one was received meanwhile
         try:
@@ -259,8 +259,8 @@ class LogWriter:
         os.eventfd_write(self._told, 1)
 
 
-def _size(item: Ready | Snapshot) -> int:
+def _size(item: Ready | RaftSnapshot) -> int:
     """Bytes of data in it."""
-    if isinstance(item, Snapshot):
+    if isinstance(item, RaftSnapshot):
         return len(item.data)
     return sum(len(entry.data) for entry in item.entries) + (len(item.snapshot.data) if item.snapshot else 0)

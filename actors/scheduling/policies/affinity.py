@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..job import Job
+from ..job import ScheduledJob
 from .priority import Priority
 
 
@@ -19,11 +19,11 @@ class Affinity(Priority):
         super().__init__(aging_s=aging_s, aged_max=aged_max)
         self.patience_s = patience_s
 
-    def preferred(self, job: Job, now: float) -> tuple[str, ...]:
+    def preferred(self, job: ScheduledJob, now: float) -> tuple[str, ...]:
         """What it would like, until it has waited long enough."""
         return job.demand.affinity_soft if job.waited_s(now) < self.patience_s - 1e-6 else ()
 
-    def next_change(self, job: Job, now: float) -> float | None:
+    def next_change(self, job: ScheduledJob, now: float) -> float | None:
         """When it rises, or gives up on its affinity."""
         rises = super().next_change(job, now)
         if job.placement is not None or not self.preferred(job, now):

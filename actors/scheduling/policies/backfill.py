@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..job import Job
+from ..job import ScheduledJob
 from .priority import Priority
 
 
@@ -43,6 +43,6 @@ class Gang(Priority):
     reserve_after_s = 0.0
     hold_after_s = 0.0
 
-    def reserves(self, job: Job) -> bool:
+    def reserves(self, job: ScheduledJob) -> bool:
         """Only gangs of two or more."""
         return job.demand.gang > 1

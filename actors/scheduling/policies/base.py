@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from ..job import Job
+from ..job import ScheduledJob
 from ..planner import Planner
 
 
@@ -13,8 +13,8 @@ class SchedulingPolicy:
     """Serve in the order of submission, let smaller ones pass: what every policy starts from.
 
     A policy decides nothing about devices; the engine does. It holds no state of its own about jobs: it is asked
-    about a :class:`~actorgrid.actors.scheduling.job.Job` and reads it. Times are seconds; *now* is the present.
-    The attributes are its settings.
+    about a :class:`~actorgrid.actors.scheduling.job.ScheduledJob` and reads it. Times are seconds; *now* is the
+    present. The attributes are its settings.
     """
 
     name: ClassVar[str] = ""
@@ -40,37 +40,37 @@ class SchedulingPolicy:
     preemptions_max: int = 8
     """Jobs for which victims are looked for in one pass at most."""
 
-    def level(self, job: Job, now: float) -> int:
+    def level(self, job: ScheduledJob, now: float) -> int:
         """Where *job* stands, 0 (first) to ``levels`` - 1. Asked when it begins to wait, and at ``next_change``."""
         return 0
 
-    def order(self, job: Job) -> int:
+    def order(self, job: ScheduledJob) -> int:
         """Its place within a level: lower goes first, equals as they came. Asked when it begins to wait."""
         return job.order
 
-    def next_change(self, job: Job, now: float) -> float | None:
+    def next_change(self, job: ScheduledJob, now: float) -> float | None:
         """When what this policy says of *job*, waiting or running, next changes by itself; ``None``: never."""
         return None
 
-    def forgives(self, job: Job, now: float) -> bool:
+    def forgives(self, job: ScheduledJob, now: float) -> bool:
         """Whether, at a ``next_change`` of a waiting *job*, what it has had is to be counted from nothing again."""
         return False
 
-    def reserves(self, job: Job) -> bool:
+    def reserves(self, job: ScheduledJob) -> bool:
         """Whether *job* may get a reservation when it stands among the first."""
         return True
 
-    def preferred(self, job: Job, now: float) -> tuple[str, ...]:
+    def preferred(self, job: ScheduledJob, now: float) -> tuple[str, ...]:
         """The racks and nodes that are the only ones good enough for *job* for now; empty: any will do."""
         return ()
 
-    def may_stop(self, job: Job, victim: Job, now: float) -> bool:
+    def may_stop(self, job: ScheduledJob, victim: ScheduledJob, now: float) -> bool:
         """Whether the running *victim*, which is preemptible, may be stopped so that *job* can start."""
         return False
 
-    def admit(self, job: Job, planner: Planner, now: float) -> None:
+    def admit(self, job: ScheduledJob, planner: Planner, now: float) -> None:
         """Look at a new *job*, and make a reservation if it needs one. Raises BadRequest to refuse it."""
 
-    def gives_up_at(self, job: Job) -> float | None:
+    def gives_up_at(self, job: ScheduledJob) -> float | None:
         """From when on there is no sense any more in starting *job*; ``None``: there always is."""
         return None

@@ -6,10 +6,10 @@ import math
 
 from actorgrid.errors import BadRequest, QueueFull
 
-from ..job import Job
+from ..job import ScheduledJob
 from ..planner import Planner
 from ..preemption import choose_victims
-from ..reservation import Plan
+from ..reservation import PlannedStart
 from .base import SchedulingPolicy
 
 _STRICT, _SOFT, _BEST_EFFORT = range(3)
@@ -35,21 +35,21 @@ class EarliestDeadline(SchedulingPolicy):
     def __init__(self, *, strict_max: int = 256) -> None:
         self.strict_max = strict_max
 
-    def level(self, job: Job, now: float) -> int:
+    def level(self, job: ScheduledJob, now: float) -> int:
         """Strict, soft, best effort."""
         if job.request.deadline is None:
             return _BEST_EFFORT
         return _STRICT if job.request.strict else _SOFT
 
-    def order(self, job: Job) -> int:
+    def order(self, job: ScheduledJob) -> int:
         """The deadline's millisecond; without one, the submission."""
         return job.order if job.request.deadline is None else int(job.request.deadline * 1000)
 
-    def gives_up_at(self, job: Job) -> float | None:
+    def gives_up_at(self, job: ScheduledJob) -> float | None:
         """A strict deadline's last moment to start."""
         return _latest_start(job) if _strict(job) else None
 
-    def admit(self, job: Job, planner: Planner, now: float) -> None:
+    def admit(self, job: ScheduledJob, planner: Planner, now: float) -> None:
         """Find room for a strict deadline. Raises BadRequest when there is none, QueueFull beyond *strict_max*."""
         if not _strict(job):
             return
@@ -77,7 +77,7 @@ class EarliestDeadline(SchedulingPolicy):
         )
 
     @staticmethod
-    def _rearranged(job: Job, planner: Planner, now: float) -> bool:
+    def _rearranged(job: ScheduledJob, planner: Planner, now: float) -> bool:
         """Make all strict jobs' reservations anew, in the order of deadlines; or leave them as they are."""
         if not planner.fits_alone(job, now, _latest_start(job)):
             return False
@@ -100,7 +100,7 @@ class EarliestDeadline(SchedulingPolicy):
         return False
 
     @staticmethod
-    def _made_room(job: Job, planner: Planner, now: float) -> bool:
+    def _made_room(job: ScheduledJob, planner: Planner, now: float) -> bool:
         """Plan to stop others for it."""
         plan = choose_victims(planner, job, now, lambda each: each.request.preemptible and not _strict(each))
         if plan is None or plan.start > _latest_start(job):
@@ -109,20 +109,20 @@ class EarliestDeadline(SchedulingPolicy):
         return True
 
 
-def _strict(job: Job) -> bool:
+def _strict(job: ScheduledJob) -> bool:
     return job.request.deadline is not None and job.request.strict
 
 
-def _latest_end(job: Job) -> float:
+def _latest_end(job: ScheduledJob) -> float:
     assert job.request.deadline is not None
     return job.request.deadline
 
 
-def _latest_start(job: Job) -> float:
+def _latest_start(job: ScheduledJob) -> float:
     return _latest_end(job) - (job.request.expected_s or 0.0)
 
 
-def _end(job: Job, plan: Plan | None) -> str:
+def _end(job: ScheduledJob, plan: PlannedStart | None) -> str:
     if plan is None or plan.start == float("inf"):
         return "nobody knows when"
     return f"{plan.start + (job.request.expected_s or 0.0):g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from ..job import Job
+from ..job import ScheduledJob
 from .base import SchedulingPolicy
 
 _ROUNDING_GPU_S = 1e-3
@@ -31,12 +31,12 @@ class LeastAttainedService(SchedulingPolicy):
         self.patience = patience
         self.levels = len(thresholds) + 1
 
-    def level(self, job: Job, now: float) -> int:
+    def level(self, job: ScheduledJob, now: float) -> int:
         """How many thresholds it has passed."""
         attained = job.attained_gpu_s(now) + _ROUNDING_GPU_S
         return bisect_right(self.thresholds, attained)
 
-    def next_change(self, job: Job, now: float) -> float | None:
+    def next_change(self, job: ScheduledJob, now: float) -> float | None:
         """When it falls into the next queue, or begins anew."""
         level = self.level(job, now)
         if job.placement is None:
@@ -46,10 +46,10 @@ class LeastAttainedService(SchedulingPolicy):
             return None
         return now + max(0.0, self.thresholds[level] - job.attained_gpu_s(now)) / gpus
 
-    def forgives(self, job: Job, now: float) -> bool:
+    def forgives(self, job: ScheduledJob, now: float) -> bool:
         """Once it has waited long enough."""
         return job.waited_s(now) + 1e-6 >= self.patience * job.ran_s
 
-    def may_stop(self, job: Job, victim: Job, now: float) -> bool:
+    def may_stop(self, job: ScheduledJob, victim: ScheduledJob, now: float) -> bool:
         """Those of lower queues."""
         return self.level(victim, now) > job.level

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..job import Job
+from ..job import ScheduledJob
 from .base import SchedulingPolicy
 
 _TOP = 127
@@ -28,20 +28,20 @@ class Priority(SchedulingPolicy):
         self.aging_s = aging_s
         self.aged_max = aged_max
 
-    def level(self, job: Job, now: float) -> int:
+    def level(self, job: ScheduledJob, now: float) -> int:
         """127 less the priority it has risen to."""
         return _TOP - self._risen(job, now)
 
-    def next_change(self, job: Job, now: float) -> float | None:
+    def next_change(self, job: ScheduledJob, now: float) -> float | None:
         """When it rises by a point."""
         if job.placement is not None or self._risen(job, now) >= self.aged_max:
             return None
         return job.waiting_since + self.aging_s * (self._points(job, now) + 1)
 
-    def _risen(self, job: Job, now: float) -> int:
+    def _risen(self, job: ScheduledJob, now: float) -> int:
         own = min(_TOP, max(0, job.request.priority))
         return max(own, min(self.aged_max, own + self._points(job, now)))
 
-    def _points(self, job: Job, now: float) -> int:
+    def _points(self, job: ScheduledJob, now: float) -> int:
         # A timer is due up to a millisecond late, never early: a hair's breadth is for rounding.
         return math.floor(job.waited_s(now) / self.aging_s + 1e-9)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from actorgrid.actors.raft.messages import ConfState, Entry, HardState, Ready, Snapshot
+from actorgrid.actors.raft.messages import ConfState, Entry, HardState, RaftSnapshot, Ready
 from actorgrid.actors.raft.storage.disk import RaftStorage, members_from_text, members_to_text
 from actorgrid.actors.raft.storage.log import SegmentLog
 from actorgrid.actors.raft.storage.memory import Compacted, MemoryStorage, Storage, Unavailable
@@ -28,7 +28,7 @@ def command(index: int, term: int = 1, data: bytes = b"") -> Entry:
 def ready(
     entries: Sequence[Entry] = (),
     hard_state: HardState | None = None,
-    snapshot: Snapshot | None = None,
+    snapshot: RaftSnapshot | None = None,
     must_sync: bool = True,
 ) -> Ready:
     return Ready(hard_state, None, tuple(entries), snapshot, (), (), (), (), must_sync)
@@ -41,7 +41,7 @@ class Written(Protocol):
 
     def store(self, ready: Ready) -> None: ...
 
-    def create_snapshot(self, index: int, conf_state: ConfState, data: bytes) -> Snapshot: ...
+    def create_snapshot(self, index: int, conf_state: ConfState, data: bytes) -> RaftSnapshot: ...
 
     def compact(self, index: int) -> None: ...
 
@@ -98,7 +98,7 @@ def test_an_empty_storage_begins_before_the_first_entry(written: Written) -> Non
     storage = written.storage
     assert storage.initial_state() == (HardState(), THREE)
     assert (storage.first_index(), storage.last_index(), storage.term(0)) == (1, 0, 0)
-    assert storage.snapshot() == Snapshot(0, 0, THREE, b"")
+    assert storage.snapshot() == RaftSnapshot(0, 0, THREE, b"")
     with pytest.raises(Unavailable):
         storage.term(1)
     with pytest.raises(Unavailable):
@@ -139,7 +139,7 @@ def test_entries_replace_what_is_there_from_the_first_one_on(written: Written) -
 def test_compaction_leaves_the_term_of_the_last_entry_gone(written: Written) -> None:
     written.store(ready([command(n, 1 + n // 10) for n in range(1, 31)]))
     made = written.create_snapshot(25, ONE, b"state")
-    assert written.storage.snapshot() == made == Snapshot(25, 3, ONE, b"state")
+    assert written.storage.snapshot() == made == RaftSnapshot(25, 3, ONE, b"state")
     assert written.storage.first_index() == 1
     written.compact(20)
     storage = written.storage
@@ -157,7 +157,7 @@ def test_compaction_leaves_the_term_of_the_last_entry_gone(written: Written) -> 
 
 def test_a_received_snapshot_stands_for_the_whole_log(written: Written) -> None:
     written.store(ready([command(n) for n in range(1, 31)], HardState(1, 0, 3)))
-    received = Snapshot(100, 4, ONE, b"state at a hundred")
+    received = RaftSnapshot(100, 4, ONE, b"state at a hundred")
     written.store(ready((), HardState(4, 0, 100), received))
     storage = written.storage
     assert (storage.first_index(), storage.last_index(), storage.term(100)) == (101, 100, 4)
@@ -187,7 +187,7 @@ def test_all_of_it_is_there_after_a_restart(tmp_path: Path) -> None:
     disk = OnDisk(tmp_path)
     storage = disk.storage
     assert storage.initial_state() == (HardState(9, 2, 190), ONE)
-    assert storage.snapshot() == Snapshot(150, 4, ONE, b"at a hundred and fifty")
+    assert storage.snapshot() == RaftSnapshot(150, 4, ONE, b"at a hundred and fifty")
     # Behind the older snapshot segments go whole; between the two everything stays.
     assert 1 < storage.first_index() <= 51
     first = storage.first_index()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from actorgrid.actors.files.disk_reserve import DiskReserve
-from actorgrid.actors.raft.messages import HardState, Ready, Snapshot
+from actorgrid.actors.raft.messages import HardState, RaftSnapshot, Ready
 from actorgrid.actors.raft.storage.disk import RaftStorage
 from actorgrid.actors.raft.storage.failure_marker import FailureMarker
 from actorgrid.actors.raft.storage.log import SegmentLog
@@ -210,19 +210,19 @@ def test_a_snapshot_is_kept_and_the_log_behind_the_older_one_dropped(disk: Disk)
         disk.writer.submit(ready([command(number, 1, bytes(200))], HardState(1, 1, number - 1)))
         disk.until(1)
     segments = disk.log.segment_count
-    disk.writer.keep_snapshot(Snapshot(50, 1, ONE, b"at fifty"))
-    disk.writer.keep_snapshot(Snapshot(90, 1, ONE, b"at ninety"))
-    disk.writer.keep_snapshot(Snapshot(70, 1, ONE, b"too late"))
+    disk.writer.keep_snapshot(RaftSnapshot(50, 1, ONE, b"at fifty"))
+    disk.writer.keep_snapshot(RaftSnapshot(90, 1, ONE, b"at ninety"))
+    disk.writer.keep_snapshot(RaftSnapshot(70, 1, ONE, b"too late"))
     disk.writer.submit(ready([command(101)]))
     disk.until(1)
-    assert disk.storage.snapshot() == Snapshot(90, 1, ONE, b"at ninety")
+    assert disk.storage.snapshot() == RaftSnapshot(90, 1, ONE, b"at ninety")
     assert disk.storage.first_index() == 91
     assert disk.log.segment_count < segments
     assert 1 < disk.log.first_index <= 51
 
 
 def test_a_received_snapshot_is_durable_before_it_comes_back(disk: Disk) -> None:
-    received = Snapshot(40, 3, ONE, b"state")
+    received = RaftSnapshot(40, 3, ONE, b"state")
     whole = ready((), HardState(3, 0, 40), received)
     disk.writer.submit(whole)
     assert disk.until(1) == [whole]

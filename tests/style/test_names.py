@@ -1,0 +1,39 @@
+"""One meaning per class name in the whole house: who reads a name needs not ask which of them it is."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("actorgrid", "actors", "chaos", "configs", "hotpath", "supervisors", "transports")
+SHARED = {
+    # An answer of the HTTP API and what it shows; the document at /openapi.json has its name.
+    "JoinToken",
+    "Lock",
+    "SettingChanged",
+    "TrustedAuthority",
+    # An entry of the log, and what the ledger is told of the one that it applies.
+    "Entry",
+    # The setting, and the class that a plugin registered under it derives from.
+    "SchedulingPolicy",
+}
+
+
+def homes() -> dict[str, list[str]]:
+    """Each public class name with the modules that define it. Names that begin with ``_`` are their module's own."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):  # does not walk the links in actorgrid/
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found[node.name].append(str(path.relative_to(ROOT)))
+    return found
+
+
+def test_a_class_name_means_one_thing_in_the_whole_house() -> None:
+    assert {name: paths for name, paths in homes().items() if len(paths) > 1 and name not in SHARED} == {}
+
+
+def test_the_exceptions_are_still_some() -> None:
+    found = homes()
+    assert [name for name in sorted(SHARED) if len(found[name]) < 2] == []
