@@ -328,6 +328,8 @@ class LeaseGrant(AnswerBody):
     python: str
     containment: str = "unknown"
     """What the worker is kept in: cgroup, freezer, pid_namespace; none: what it forks may escape its end."""
+    containment_limit: str | None = None
+    """What its work may still do to get away from there; empty: nothing is known of. ``None``: the host did not say."""
 
 
 class Preemption(AnswerBody):

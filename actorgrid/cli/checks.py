@@ -73,7 +73,8 @@ def check_all(call: CommandContext, config_dir: Path | None) -> DoctorReport:
         bind, port = str(report.value("cluster.bind", "127.0.0.1")), int(report.value("cluster.base_port", 7400))
         report.findings += check_port(bind, port)
     report.findings += [*check_inventory(call), *check_measured(call), *check_trust(call)] if report.running else []
-    report.findings += [*check_vendors(), *check_enforcement(), *check_cgroup(), *check_containment()]
+    report.findings += [*check_vendors(), *check_enforcement(), *check_cgroup()]
+    report.findings += check_containment(str(report.value("work.containment", "auto")))
     report.findings += check_tenancy()
     report.findings += [*check_clock(), *check_limits()]
     return report
@@ -377,17 +378,21 @@ def check_cgroup() -> Iterator[Finding]:
         )
 
 
-def check_containment() -> Iterator[Finding]:
-    """What keeps what work forks from outliving it."""
+def check_containment(wanted: str = "auto") -> Iterator[Finding]:
+    """What keeps what work forks from outliving it; *wanted*: the setting ``work.containment``."""
     from actorgrid.actors.work.containment import choose
 
-    kept = choose()
-    if kept.holds:
-        why = f" ({kept.why})" if kept.why else ""
-        yield Finding("containment", "ok", f"{kept.kind}: {kept.text}{why}")
-    else:
+    kept = choose(wanted)
+    why = f" ({kept.why})" if kept.why else ""
+    limit = kept.limit(os.getuid())
+    if not kept.holds:
         fix = "run the agent under systemd with Delegate=yes, or as root, or allow unprivileged user namespaces"
-        yield Finding("containment", "note", f"{kept.text} ({kept.why})", fix)
+        yield Finding("containment", "note", f"{kept.text}{why}", fix)
+    elif limit:
+        fix = "work that is not trusted is held by: --set work.containment=pid_namespace"
+        yield Finding("containment", "note", f"{kept.kind}: {kept.text}{why}; {limit}", fix)
+    else:
+        yield Finding("containment", "ok", f"{kept.kind}: {kept.text}{why}")
 
 
 def check_tenancy() -> Iterator[Finding]:

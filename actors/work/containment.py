@@ -63,6 +63,20 @@ class Containment:
         """For people."""
         return _SAID[self.kind]
 
+    def limit(self, uid: int) -> str:
+        """What work that runs as *uid*, the agent's own, may still do to get away; empty when nothing is known of.
+
+        Who may make a group may also move a process of theirs into another one; root may into any (decision 0014).
+        """
+        match self.kind:
+            case "none":
+                return self.text
+            case "pid_namespace":
+                return ""
+        if uid == 0:
+            return f"work runs as root, so it can move itself out of its {self.kind} on purpose"
+        return f"work runs as the agent's user, so it can move itself into another {self.kind} of the agent on purpose"
+
     def to_plain(self) -> dict[str, str]:
         """For frames."""
         return asdict(self)

@@ -24,6 +24,7 @@ from actorgrid.supervisors.server import Server
 
 from .attempt_dir import AttemptDir, is_id
 from .attempts import COMMIT_AGAIN_S, LOOK_AGAIN_S, default_folder, guard_path, socket_path
+from .containment import Containment
 from .core import (
     CLOSING,
     RETIRING,
@@ -294,6 +295,7 @@ class Leases:
         if allocation is None:
             raise self._no_worker(lease_id)
         devices = self._ledger.hosts.get(allocation["host"], {}).get("devices", [])
+        kept = self._zygote.containment or Containment("none")
         return {
             "lease_id": lease_id,
             "worker_id": worker.worker_id,
@@ -305,7 +307,8 @@ class Leases:
                 devices, allocation["gpu_uuids"], allocation["gpu_milli"], allocation["gpu_memory_mib"]
             ),
             "tenancy": "single",  # workers run under the agent's user
-            "containment": "none" if self._zygote.containment is None else self._zygote.containment.kind,
+            "containment": kept.kind,
+            "containment_limit": kept.limit(os.getuid()),
             "python": PYTHON,
         }
 

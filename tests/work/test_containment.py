@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.ledger.commands import CancelJob
-from actorgrid.actors.work.containment import KINDS, Containment, choose
+from actorgrid.actors.work.containment import KINDS, Containment, Kind, choose
+from actorgrid.cli.checks import check_containment
 from tests.work import chains
 from tests.work.rig import RawClient, Rig, alive, wait_for
 
@@ -189,3 +190,28 @@ def sockets(rig: Rig) -> list[str]:
 
     path = str(guard_path(rig.paths.work_sockets_dir, rig.tag))
     return [line for line in Path("/proc/net/unix").read_text().splitlines() if line.endswith(f" {path}")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "as_root", "as_other"),
+    [
+        ("cgroup", "runs as root", "runs as the agent's user"),
+        ("freezer", "runs as root", "runs as the agent's user"),
+        ("pid_namespace", "", ""),
+        ("none", "may escape its end", "may escape its end"),
+    ],
+)
+def test_what_work_can_still_do_to_get_away_is_said(kind: Kind, as_root: str, as_other: str) -> None:
+    for uid, said in ((0, as_root), (1000, as_other)):
+        limit = Containment(kind).limit(uid)
+        assert said in limit and bool(limit) == bool(said)
+
+
+@pytest.mark.parametrize("wanted", KINDS)
+def test_doctor_tells_of_the_kind_that_is_set_and_of_its_limit(wanted: Kind) -> None:
+    kept = choose(wanted)
+    (found,) = check_containment(wanted)
+    limit = kept.limit(os.getuid())
+    assert found.level == ("note" if limit else "ok")
+    assert kept.text in found.text and limit in found.text
+    assert bool(found.fix) == bool(limit)

@@ -39,7 +39,7 @@ add.__module__ = "__main__"
 def test_a_leased_worker_runs_tasks(rig: Rig) -> None:
     grant = rig.lease("L1")
     assert (grant["tenancy"], grant["enforcement"], grant["gpu_uuids"]) == ("single", "none", [])
-    assert grant["containment"] == choose().kind
+    assert (grant["containment"], grant["containment_limit"]) == (choose().kind, choose().limit(os.getuid()))
     assert os.stat(grant["socket_path"]).st_mode & 0o777 == 0o600
     with RawClient(grant) as client:
         welcome = client.welcome()
