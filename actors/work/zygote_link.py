@@ -8,14 +8,15 @@ import subprocess  # nosec B404 - starts our own interpreter with a fixed comman
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import actorgrid
-from actorgrid.errors import ActorGridError, WorkerLost
+from actorgrid.errors import WorkerLost
 from actorgrid.supervisors.runtime import Runtime, Waiter
-from actorgrid.transports.frames import FrameDecoder, encode_frame
 
 from .containment import Containment, containment_from
 from .environment import passed_on
+from .frame_link import FrameLink
 from .linux import MARK_ATTEMPT, room_for_mark
 
 RESTART_FIRST_S = 0.05
@@ -55,10 +56,8 @@ class ZygoteLink:
         self._runtime = runtime
         self._warn = warn
         self._process: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._decoder = FrameDecoder()
+        self._link = FrameLink(runtime, self._heard, self._died)  # MAX_WAITING bounds what is queued in it
         self._waiting: dict[str, Waiter] = {}
-        self._outgoing = bytearray()
         self._backoff_s = RESTART_FIRST_S
         self._stopped = False
         self._heard_at = 0.0
@@ -83,11 +82,7 @@ class ZygoteLink:
                 close_fds=True,
                 cwd="/",
             )
-        ours.setblocking(False)
-        self._socket = ours
-        self._decoder = FrameDecoder()
-        self._runtime.watch(ours.fileno(), self._read)
-        self._flush()
+        self._link.attach(ours)
 
     def fork(self, folder: str, deadline: float) -> Waiter:
         """Await the pid of the shim of *folder*, which lives to *deadline* (CLOCK_BOOTTIME) unless it is told another.
@@ -105,14 +100,13 @@ class ZygoteLink:
             self._heard_at = self._runtime.monotonic()
         self._waiting[folder] = waiter
         self._watch()
-        self._outgoing += encode_frame(["fork", folder, deadline])
-        self._flush()
+        self._link.queue(["fork", folder, deadline])
         return waiter
 
     def stop(self, patience_s: float = 2.0) -> None:
         """End it; shims live on."""
         self._stopped = True
-        self._close()
+        self._link.close()
         process, self._process = self._process, None
         if process is not None:
             try:
@@ -138,32 +132,7 @@ class ZygoteLink:
             self._process.kill()  # its socket closes, which is where its end is dealt with
         self._watch()
 
-    def _flush(self) -> None:
-        if self._socket is None:
-            return
-        try:
-            while self._outgoing:
-                del self._outgoing[: self._socket.send(self._outgoing)]
-        except BlockingIOError:
-            self._runtime.watch(self._socket.fileno(), self._read, self._flush)
-            return
-        except OSError:
-            return  # it is dying: the read side sees it
-        self._runtime.watch(self._socket.fileno(), self._read)
-
-    def _read(self) -> None:
-        if self._socket is None:
-            return
-        try:
-            data = self._socket.recv(65536)
-            frames = self._decoder.feed(data)
-        except BlockingIOError:
-            return
-        except (OSError, ActorGridError):
-            data, frames = b"", []
-        if not data:
-            self._died()
-            return
+    def _heard(self, frames: list[list[Any]]) -> None:
         self._heard_at = self._runtime.monotonic()
         for frame in frames:
             match frame:
@@ -186,12 +155,11 @@ class ZygoteLink:
                 waiter.set(pid)
 
     def _died(self) -> None:
-        self._close()
+        self._link.close()
         if self._process is not None:
             self._process.kill()
             self._warn("the zygote ended with status %s; starting another", self._process.wait())
             self._process = None
-        self._outgoing.clear()
         self._fail_waiting("the zygote died")
         if not self._stopped:
             self.restarts += 1
@@ -206,9 +174,3 @@ class ZygoteLink:
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting.values():
             waiter.fail(WorkerLost(why))
-
-    def _close(self) -> None:
-        if self._socket is not None:
-            self._runtime.unwatch(self._socket.fileno())
-            self._socket.close()
-            self._socket = None
