@@ -300,6 +300,10 @@ class TaskRequest(Resources):
         return self
 
 
+DESCRIPTIVE = ("name",)
+"""Fields of a job that say what it is to whoever reads it, and decide nothing: shown where the job is explained."""
+
+
 class LeaseRequest(Resources):
     """Ask for a warm worker to send session tasks to."""
 

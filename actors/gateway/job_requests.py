@@ -11,6 +11,7 @@ from actorgrid.demand import Demand
 from actorgrid.errors import MalformedBody, PythonMismatch
 from actorgrid.models import Resources, TaskRequest
 
+from ..ledger.record_checks import JOB_FIELDS_SINCE
 from ..ledger.records import UNKNOWN_USER
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -92,6 +93,7 @@ def job_record(
         "preemptible": request.preemptible,
         "grace_s": request.grace_s if request.grace_s is not None else kill_grace_s,
         "submitted_at": now,
+        **{each: value for each in JOB_FIELDS_SINCE if (value := getattr(request, each))},
     }
 
 

@@ -32,7 +32,7 @@ from .field_checks import (
     refused,
 )
 
-VERSION = 2
+VERSION = 3
 """What this host knows. A host tells the others (``ledger_version`` of its member record)."""
 UNSTAMPED = 0.0
 """``at`` of a command that was made where no clock is read: whoever proposes it puts the time in."""

@@ -6,7 +6,7 @@ A new verb is a class here and the method of a table that carries it out (``entr
 from dataclasses import field
 from typing import Annotated, TypeVar
 
-from .command import Command, Proposer, verb
+from .command import Command, Proposer, verb, version_of
 from .field_checks import (
     ABSENT,
     Absence,
@@ -51,6 +51,7 @@ from .record_checks import (
     check_limits,
     check_place,
     check_resources,
+    job_version,
 )
 from .records import END_FACTS, UNKNOWN_USER
 
@@ -197,11 +198,17 @@ class SubmitJobs(Command):
     jobs: Jobs
     waiting_bytes: Annotated[WaitingBytes, Since(LIMITS_SINCE)] | Absent = ABSENT
 
+    @property
+    def format_version(self) -> int:
+        """The lowest version that knows it with these fields, those of its jobs too."""
+        names = () if self.waiting_bytes is ABSENT else ("waiting_bytes",)
+        return max([version_of(SubmitJobs, names), *map(job_version, self.jobs)])
+
     @classmethod
     def check(cls, plain: Plain) -> None:
         """Each job."""
         for job in plain["jobs"]:
-            check_job(job)
+            check_job(job, plain["v"])
 
 
 @verb("cancel_job", Proposer.DOOR)

@@ -92,6 +92,10 @@ _JOB_MAY: dict[str, Check] = {
     "grace_s": is_grace,
     "submitted_at": is_number,
 }
+JOB_FIELDS_SINCE: dict[str, int] = {}
+"""The version that a field of ``_JOB_MAY`` came with, where that is not 1: a command with such a job carries it. A
+record has it only where it was given. In entries of a lower version it is kept as it is, as the hosts of then did, and
+may be anything."""
 _JOIN_TOKEN: dict[str, Check] = {
     "id": is_id,
     "cluster_id": is_id,
@@ -137,12 +141,18 @@ def check_host(host: dict[str, Any]) -> None:
             raise refused(f"two devices of host {host['host_id']} have the same {name}")
 
 
-def check_job(job: object) -> None:
-    """A job that is submitted, with what it asks for."""
+def check_job(job: object, version: int) -> None:
+    """A job that is submitted, with what it asks for, in an entry of that *version*."""
     if not isinstance(job, dict):
         raise refused("a job is a dict", found=type(job).__name__)
-    hold("job", job, _JOB, _JOB_MAY)
+    known = {name: check for name, check in _JOB_MAY.items() if JOB_FIELDS_SINCE.get(name, 1) <= version}
+    hold("job", job, _JOB, known)
     check_resources(job["resources"])
+
+
+def job_version(job: dict[str, Any]) -> int:
+    """The lowest version that knows all fields of *job*."""
+    return max((since for name, since in JOB_FIELDS_SINCE.items() if name in job), default=1)
 
 
 def check_resources(resources: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from actorgrid.actors.ledger.tables.quotas import Shortage, amount_text, amounts_held, shortage
 from actorgrid.amounts import counted, duration, mebibytes
-from actorgrid.models import JobState
+from actorgrid.models import DESCRIPTIVE, JobState
 
 from .binding import binding, room_of
 from .contention import freeing, holders, holders_of_user, may_go, room_by
@@ -86,9 +86,12 @@ def explain_job(job: Record, around: Circumstances) -> dict[str, Any]:
     else:
         story = _failed(job, around)
     fit = around.fit
+    told = {name: job[name] for name in DESCRIPTIVE if job.get(name)}
+    story.notes += [f"{name}: {_pairs(value)}" for name, value in told.items() if isinstance(value, dict)]
     return {
         "job_id": job["job_id"],
-        "name": job.get("name", ""),
+        "name": "",
+        **told,
         "state": state.value,
         "headline": story.headline,
         "reasons": [story.headline, *story.reasons, *story.notes],
@@ -116,6 +119,10 @@ def explain_job(job: Record, around: Circumstances) -> dict[str, Any]:
         "explain": dict(fit) if fit else None,
         **story.more,
     }
+
+
+def _pairs(texts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
 # -- waiting

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+from actorgrid.actors.ledger.record_checks import JOB_FIELDS_SINCE
 from actorgrid.actors.ledger.snapshot import pack, unpack
 
 SORTS_MAX = 1_024
@@ -28,8 +29,9 @@ OWN = (
     "submitted_index",
     "deadline",
     "not_before",
+    *JOB_FIELDS_SINCE,
 )
-"""What jobs that are alike otherwise differ in, beside their ids."""
+"""What jobs that are alike otherwise differ in, beside their ids; also what few jobs have at all."""
 ENVIRONMENT = "env"
 APART = ("job_id", ENVIRONMENT)
 """The key of the table, and what is shared by itself."""

@@ -13,6 +13,8 @@ from typing import Any
 from actorgrid.amounts import counted
 from actorgrid.errors import QueueFull
 
+from ..record_checks import JOB_FIELDS_SINCE
+
 JOB_BYTES = 1024
 """Of a job beside its texts: some thirty numbers and short words."""
 _TEXTS = ("command", "depends_on")
@@ -27,6 +29,10 @@ def job_bytes(job: Plain) -> int:
         size += sum(map(_bytes, job.get(name) or ()))
     for name, value in (job.get("env") or {}).items():
         size += _bytes(name) + _bytes(value)
+    for later in JOB_FIELDS_SINCE:
+        texts = job.get(later)
+        if isinstance(texts, dict):  # it may be anything: an entry of a version before it is not checked for it
+            size += sum(_bytes(part) for pair in texts.items() for part in pair if isinstance(part, str))
     return size
 
 
