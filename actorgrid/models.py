@@ -13,7 +13,16 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from actorgrid.amounts import unclear_memory
 from actorgrid.sizes import ARGUMENT_BYTES_MAX, NAME_MAX, PATH_BYTES_MAX, STATE_KEY_MAX, WHOLE_MAX
@@ -48,11 +57,26 @@ def parse_memory(value: object) -> object:
     return parse_bytes(value)
 
 
+ANNOTATIONS_MAX, ANNOTATION_BYTES_MAX = 64, 4096
+"""Of one job: how many, and how long names and values are together. The ledger takes no more."""
+
+
+def _short_notes(notes: dict[str, str]) -> dict[str, str]:
+    """Annotations that are not too long and have names."""
+    if "" in notes:
+        raise ValueError("an annotation has no name; write name=value")
+    size = sum(len(part.encode("utf-8", "surrogatepass")) for pair in notes.items() for part in pair)
+    if size > ANNOTATION_BYTES_MAX:
+        raise ValueError(f"annotations of {size} bytes are too long: all of them may have {ANNOTATION_BYTES_MAX}")
+    return notes
+
+
 # The bounds stand before what reads other spellings: behind it they would hold, and be in no schema.
 Bytes = Annotated[int, Field(ge=0, le=2**60), BeforeValidator(parse_memory)]
 # Held to by ``exec_limits.py``, with an error of its own: here so that the schema says it.
 ExecText = Annotated[str, Field(json_schema_extra={"maxLength": ARGUMENT_BYTES_MAX - 1})]
 Name = Annotated[str, Field(max_length=NAME_MAX)]
+Annotations = Annotated[dict[str, Annotated[str, Field(max_length=ANNOTATION_BYTES_MAX)]], AfterValidator(_short_notes)]
 JobId = Annotated[str, Field(max_length=64)]
 Token = tuple[Annotated[int, Field(ge=0, le=WHOLE_MAX)], Annotated[int, Field(ge=0, le=WHOLE_MAX)]]
 
@@ -285,6 +309,11 @@ class TaskRequest(Resources):
         le=3600,
         description="when preempted, time between SIGTERM and SIGKILL; without it, work.kill_grace_s",
     )
+    annotations: Annotations = Field(
+        default_factory=dict,
+        max_length=ANNOTATIONS_MAX,
+        description="what the submitter notes about it, 4,096 bytes in all; nothing is decided by it",
+    )
     created_at: datetime = Field(default_factory=utc_now)
 
     @model_validator(mode="after")
@@ -300,7 +329,7 @@ class TaskRequest(Resources):
         return self
 
 
-DESCRIPTIVE = ("name",)
+DESCRIPTIVE = ("name", "annotations")
 """Fields of a job that say what it is to whoever reads it, and decide nothing: shown where the job is explained."""
 
 
@@ -424,6 +453,7 @@ class Job(AnswerBody):
     grace_s: float | None = None
     preemptions: int = 0
     depends_on: list[str] = []
+    annotations: dict[str, Any] = {}
     error: dict[str, Any] | None = None
     attempts: list[Attempt] = []
     unconfirmed: str | None = None

@@ -80,6 +80,15 @@ def _variables(_ctx: click.Context, _parameter: click.Parameter, values: tuple[s
     return found
 
 
+def _annotations(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str] | None:
+    """``KEY=VALUE``; the last of equal keys counts."""
+    for value in values:
+        if not value.partition("=")[0] or "=" not in value:
+            raise click.BadParameter(f"{value!r} is not of the form KEY=VALUE")
+    found = {key: text for key, _, text in (value.partition("=") for value in values)}
+    return found or None
+
+
 def _gpu_count(_ctx: click.Context, _parameter: click.Parameter, value: str) -> float:
     """A share of one GPU or a whole number; a model's name and docker's ``all`` get what is meant here."""
     try:
@@ -146,6 +155,14 @@ _OPTIONS = [
         help="Send the environment of here: PATH, VIRTUAL_ENV, ... but no secrets. Default: on a host that is alone.",
     ),
     click.option("--cwd", type=click.Path(), metavar="DIR", help="Run there; else in the current directory."),
+    click.option(
+        "--annotation",
+        "annotations",
+        callback=_annotations,
+        multiple=True,
+        metavar="K=V",
+        help="Note this about the job; may be repeated.",
+    ),
     click.option("--name", default="", metavar="NAME", help="A name to show."),
     click.option("--after", "after", multiple=True, metavar="JOB", help="Start when this job has succeeded; repeat."),
 ]

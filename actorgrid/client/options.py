@@ -88,6 +88,7 @@ class TaskOptions:
     * ``gang``: so many members that start together or not at all, each with these resources and its rank in ``RANK``;
       ``spread``: each on a host of its own; jobs only. The value of a function is that of rank 0
     * ``pool``: ``gpu_compute``, ``cpu_intensive``, ``io_bound`` or ``general``; ``env``: environment variables
+    * ``annotations``: what to note about a job, texts by name (64, 4,096 bytes in all); jobs only
     * ``durable``: a job, accepted when it is on disk, which survives the client; else a session task
     * ``depends_on``: jobs (or their ids) that must succeed first; durable only
     """
@@ -109,6 +110,7 @@ class TaskOptions:
     spread: bool = False
     pool: str | None = None
     env: Mapping[str, str] | None = None
+    annotations: Mapping[str, str] | None = None
     durable: bool = False
     name: str | None = None
     depends_on: Sequence[Any] = ()

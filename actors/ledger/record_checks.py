@@ -31,6 +31,17 @@ WAITING_LIMIT = "jobs_waiting"
 LIMITS = (*HELD_LIMITS, WAITING_LIMIT)
 """The fields of a quota; ``None`` is no limit."""
 
+ANNOTATIONS_MAX, ANNOTATION_BYTES_MAX = 64, 4096
+
+
+def _is_annotations(value: Any) -> bool:
+    """Texts by name, so many and so long together."""
+    if not is_env(value) or len(value) > ANNOTATIONS_MAX or "" in value:
+        return False
+    parts = [part.encode("utf-8", "surrogatepass") for pair in value.items() for part in pair]
+    return sum(map(len, parts)) <= ANNOTATION_BYTES_MAX
+
+
 _HOST: dict[str, Check] = {
     "host_id": is_id,
     "incarnation": is_whole,
@@ -91,8 +102,9 @@ _JOB_MAY: dict[str, Check] = {
     "preemptible": is_truth,
     "grace_s": is_grace,
     "submitted_at": is_number,
+    "annotations": _is_annotations,
 }
-JOB_FIELDS_SINCE: dict[str, int] = {}
+JOB_FIELDS_SINCE: dict[str, int] = {"annotations": 3}
 """The version that a field of ``_JOB_MAY`` came with, where that is not 1: a command with such a job carries it. A
 record has it only where it was given. In entries of a lower version it is kept as it is, as the hosts of then did, and
 may be anything."""

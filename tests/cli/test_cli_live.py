@@ -52,6 +52,21 @@ def test_run_gives_output_and_exit_status(host: Host) -> None:
     assert done.stderr.startswith("err\n") and "status 3" in done.stderr
 
 
+def test_what_is_noted_about_a_job_is_shown_wherever_the_job_is(host: Host) -> None:
+    done = host.call("run", "--detach", "--annotation", "sweep=3", "--annotation", "by=a b", "--", "sleep", "60")
+    job_id, noted = done.stdout.strip(), {"sweep": "3", "by": "a b"}
+    try:
+        assert host.json("why", job_id, "--json")["annotations"] == noted
+        (listed,) = [job for job in host.json("ps", "--all", "--json")["jobs"] if job["job_id"] == job_id]
+        assert listed["annotations"] == noted
+        assert "annotations: sweep=3, by=a b" in host.call("why", job_id).stdout
+    finally:
+        host.call("cancel", job_id)
+    long = ["--annotation", "a=" + "x" * 4000, "--annotation", "b=" + "x" * 4000]
+    refused = host.call("run", *long, "--", "true")
+    assert refused.returncode == 2 and "too long" in refused.stderr and "4096" in refused.stderr
+
+
 def test_run_is_given_its_share_of_a_gpu(host: Host) -> None:
     done = host.call("run", "--gpus", "0.5", "--", "sh", "-c", "echo $ACTORGRID_DEVICES")
     assert done.returncode == 0

@@ -177,6 +177,7 @@ def test_run_asks_for_what_was_said(call: Invoke, door: Door, tmp_path: Path) ->
     door.on("POST /api/jobs", lambda _, body: {"job_id": body["task_id"], "duplicate": False}, 201)
     words = ["--gpus", "0.25", "--gpu-memory", "2GiB", "--gpu-model", "H100", "--gpu-model", "A100", "--cpus", "2"]
     words += ["--memory", "512MiB", "--priority", "70", "--timeout", "10m", "--retries", "3", "--env", "A=b=c"]
+    words += ["--annotation", "sweep=3", "--annotation", "why=a = b"]
     words += ["--env", "HOME", "--cwd", str(tmp_path), "--name", "n", "--after", "abc", "--detach", "--json"]
     result = call("run", *words, "--", "python", "-c", "pass", "--json")
     body = door.asked[-1][2]
@@ -187,6 +188,7 @@ def test_run_asks_for_what_was_said(call: Invoke, door: Door, tmp_path: Path) ->
     assert (request.cpus, request.memory_bytes, request.priority, request.retries) == (2, 512 * 2**20, 70, 3)
     assert (request.max_execution_time_s, request.cwd, request.name) == (600, str(tmp_path), "n")
     assert request.env == {"A": "b=c", "HOME": os.environ["HOME"]} and request.depends_on == [ONE]
+    assert request.annotations == {"sweep": "3", "why": "a = b"}
 
 
 def test_a_deadline_is_a_length_of_time_or_a_time_of_here(call: Invoke, door: Door) -> None:
@@ -200,7 +202,7 @@ def test_a_deadline_is_a_length_of_time_or_a_time_of_here(call: Invoke, door: Do
     assert request.deadline == datetime(2030, 1, 31, 18).astimezone()
     assert (request.deadline_s, request.grace_s, request.preemptible) == (None, 60, True)
     call("run", "--detach", "--", "true")
-    assert not {"deadline", "deadline_s", "grace_s", "preemptible"} & set(door.asked[-1][2])
+    assert not {"deadline", "deadline_s", "grace_s", "preemptible", "annotations"} & set(door.asked[-1][2])
 
 
 def test_run_works_in_the_callers_directory(call: Invoke, door: Door) -> None:
@@ -233,6 +235,8 @@ def test_run_sends_standard_input_when_asked(call: Invoke, door: Door) -> None:
         (["--deadline", "0"], "length of time"),
         (["--grace", "2h"], "more than an hour"),
         (["--env", "=x"], "NAME=VALUE"),
+        (["--annotation", "x"], "KEY=VALUE"),
+        (["--annotation", "=x"], "KEY=VALUE"),
         (["--env", "SURELY_NOT_SET_HERE"], "is not set here"),
         (["--priority", "101"], "101"),
         (["--gpus", "many"], "many"),

@@ -583,3 +583,15 @@ def test_a_gang_that_runs_names_its_hosts_and_one_that_ends_says_because_of_whom
     answer = why(running, hosts=hosts)
     assert answer["headline"] == "attempt 1 has been running for 10 s with 3 members on alpha, beta"
     assert "rank 1 ended as failed; 2 more are being stopped" in answer["notes"]
+
+
+# -- what its submitter notes
+
+
+def test_annotations_are_shown_with_every_job_also_those_that_nobody_checked() -> None:
+    answer = why(job(annotations={"sweep": "3", "owner": "ann"}))
+    assert answer["annotations"] == {"sweep": "3", "owner": "ann"}
+    assert "annotations: sweep=3, owner=ann" in answer["notes"]
+    assert "annotations" not in why(job()) and "annotations" not in why(job(annotations={}))
+    for anything in ("text", [1], {"a": 1}, 7):
+        assert why(job(annotations=anything))["annotations"] == anything

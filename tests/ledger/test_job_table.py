@@ -142,3 +142,10 @@ def test_sorts_without_end_are_packed_one_by_one() -> None:
     for name in names:
         del table[name]
     assert not table._sorts
+
+
+def test_what_each_job_is_annotated_with_makes_it_no_sort_of_its_own() -> None:
+    jobs = {job["job_id"]: job for job in (queued(number, annotations={"n": str(number)}) for number in range(100))}
+    table = JobTable(jobs)
+    assert len(table._sorts) == 1
+    assert exactly(dict(table)) == exactly(jobs)

@@ -87,3 +87,10 @@ def test_what_is_counted_is_what_waits_also_after_a_snapshot(steps: list[tuple[s
     for ledger in (book.ledger, restored):
         assert ledger.waiting_bytes == sum(map(job_bytes, waiting))
         assert ledger._jobs.waiting_bytes.of.keys() == {each["user_id"] for each in waiting}
+
+
+def test_annotations_count_and_what_an_older_entry_calls_so_harms_nobody() -> None:
+    bare = job_bytes(job_record("a"))
+    assert job_bytes(job_record("a", annotations={"key": "välue"})) == bare + 9
+    for anything in ("text", [1], None, {"a": 1, "b": [2]}):
+        assert job_bytes(job_record("a", annotations=anything)) <= bare + 2
