@@ -107,7 +107,9 @@ def test_work_of_one_user_sees_and_ends_nothing_of_another_and_changes_no_cluste
     with ann, bob:
         of_bob = bob.submit_job(name="long", command=["sleep", "600"], user_id="bob", cpus=0.1)["job_id"]
         out = tmp_path / "credential"
-        script = f"cp $ACTORGRID_CREDENTIAL_FILE {out}.new && mv {out}.new {out} && sleep 600"
+        # As the client does: the file may be there before the agent knows where its door is.
+        told = 'until grep -q \'"url": *"http\' $ACTORGRID_CREDENTIAL_FILE; do sleep 0.05; done'
+        script = f"{told}; cp $ACTORGRID_CREDENTIAL_FILE {out}.new && mv {out}.new {out} && sleep 600"
         of_ann = ann.submit_job(name="spy", command=["sh", "-c", script], user_id="ann", cpus=0.1)["job_id"]
         until(out.exists, "it runs")
         door = json.loads(out.read_text())
