@@ -1,0 +1,86 @@
+"""The page of the architecture says what is there: every path, every room, and the order of who imports whom."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+QUOTED = re.compile(r"`([^`\n]+)`")
+ROW = re.compile(r"^\| `([\w/]+)` \|", re.MULTILINE)
+LAYERS = re.compile(r"^<!-- layers: (.+) -->\n\n    (.+)$", re.MULTILINE)
+A_PATH = re.compile(r"[\w.-]+(/[\w.-]+)*")
+FILES = (".py", ".pyx", ".pxd", ".c", ".toml", ".md", ".yaml")
+
+
+def paths(text: str) -> list[str]:
+    """What *text* quotes as a path: with a slash in it, or as the name of a file."""
+    found = (quoted.rstrip("/") for quoted in QUOTED.findall(text))
+    return [each for each in found if A_PATH.fullmatch(each) and ("/" in each or each.endswith(FILES))]
+
+
+def missing(text: str) -> list[str]:
+    """Paths of *text* that do not exist. ``messages.py`` and ``actor.py`` are spoken of as those of every room."""
+    return [each for each in paths(text) if each not in ("messages.py", "actor.py") and not (ROOT / each).exists()]
+
+
+def section(title: str) -> str:
+    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def contract(name: str) -> dict[str, Any]:
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    (found,) = (each for each in tools["importlinter"]["contracts"] if each["name"] == name)
+    return found  # type: ignore[no-any-return]
+
+
+def test_every_path_exists() -> None:
+    assert len(paths(PAGE)) > 150
+    assert missing(PAGE) == []
+
+
+@pytest.mark.parametrize("renamed", ["actors/ledger/commands.py", "hotpath/placement.pyx", "chaos/scenarios"])
+def test_one_that_was_renamed_is_found(renamed: str) -> None:
+    assert f"`{renamed}`" in PAGE
+    assert missing(PAGE.replace(f"`{renamed}`", f"`{renamed.replace('/', '/former_')}`")) != []
+
+
+def test_a_file_is_named_with_its_folder() -> None:
+    alone = {each for each in paths(PAGE) if "/" not in each} - {"messages.py", "actor.py", "pyproject.toml"}
+    assert not alone, f"in which folder? {alone}"
+
+
+def test_the_folders_are_all_there_are() -> None:
+    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split()}
+    there = {
+        path.name
+        for path in ROOT.iterdir()
+        if path.is_dir() and "." not in path.name and not path.name.startswith("__") and path.name not in ignored
+    }
+    assert set(ROW.findall(section("The folders"))) == there
+
+
+def test_the_rooms_are_all_there_are() -> None:
+    there = {f"actors/{path.parent.name}" for path in (ROOT / "actors").glob("*/__init__.py")}
+    assert set(ROW.findall(section("The rooms of actors"))) == there
+
+
+@pytest.mark.parametrize("name", ["folders point downwards", "rooms of actors point downwards"])
+def test_the_order_is_that_of_the_contract(name: str) -> None:
+    shown = dict(LAYERS.findall(PAGE))[name]
+    told = [set(layer.split(", ")) for layer in shown.split(" < ")]
+    held = [{part.strip().removeprefix("actorgrid.") for part in each.split(":")} for each in contract(name)["layers"]]
+    assert told == held[::-1]
+
+
+def test_each_walk_names_files_and_each_change_what_to_touch() -> None:
+    for walk in section("Four walks").split("\n### ")[1:]:
+        assert len(paths(walk)) >= 10, walk.splitlines()[0]
+    for change in section("What to touch").split("\n### ")[1:]:
+        assert paths(change), change.splitlines()[0]
+    assert section("Four walks").count("\n### ") == 4
