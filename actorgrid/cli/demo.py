@@ -1,8 +1,4 @@
-"""``demo``: a real host, a real job of dependent steps, a picture of the work and one of how it was done.
-
-Every tile of every frame is a durable job on a quarter of a GPU; a frame's stitching depends on its tiles and takes
-their results as arguments; the poster depends on all frames.
-"""
+"""``demo``: a real host, a real job of dependent steps, a picture of the work and one of how it was done."""
 
 from __future__ import annotations
 
@@ -12,70 +8,37 @@ import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from actorgrid.errors import (
-    ActorGridError,
-    BadRequest,
-    CallTimeout,
-    DiskFull,
-    StartFailed,
-    StorageError,
-    TaskCancelled,
+from actorgrid.demo.report import Step, shortage, summary
+from actorgrid.demo.tiles import plan
+from actorgrid.demo.work import (
+    ASKED,
+    SIZES,
+    TILE_OPTIONS,
+    Submitted,
+    capacity_of,
+    check_pictures,
+    check_pictures_can_be_made,
+    check_shares,
+    result_of,
+    steps_of,
+    submit,
 )
+from actorgrid.errors import BadRequest, CallTimeout, DiskFull, StartFailed, StorageError
 
-from . import demo_report
 from .call import CommandContext, json_option, pass_call
-from .demo_report import Step
-from .demo_tiles import Tile, TilePicture, TileResult, make_poster, plan, render_tile, stitch_frame
 from .printing import say
 from .show import on_terminal, share, table
 
-if TYPE_CHECKING:
-    from actorgrid.client.client import Client
-    from actorgrid.client.futures import JobFuture
-
-SIZES = {"small": (3, 4, 480, 300), "normal": (6, 8, 960, 600), "large": (8, 24, 1920, 1200)}
-"""Frames, tiles of each, columns, rows."""
-TILE_OPTIONS: dict[str, Any] = {"gpus": 0.25, "gpu_memory": "2GiB", "cpus": 0.125}
-STITCH_OPTIONS: dict[str, Any] = {"cpus": 0.125, "priority": 60}
-"""A frame that is complete goes before tiles of the next."""
-ASKED = {
-    "tile": {"gpu_milli": 250, "gpu_memory_mib": 2048, "cpu_milli": 125},
-    "stitch": {"cpu_milli": 125},
-    "poster": {"cpu_milli": 125},
-}
-"""The same by kind of job, as the ledger counts it."""
-JOB_OPTIONS: dict[str, Any] = {
-    "durable": True,
-    "retries": 2,
-    "timeout": 300.0,
-    "env": {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-}
 PATIENCE_S = 600.0
 SHOWN_ROWS = 12
-LEAST_COLOURS = 256
-"""A picture with fewer is not the one we asked for."""
 COLUMNS = ["STEP", "GPU>", "UUID", "WITH", "PID>", "QUEUED_MS>", "PLACED_US>", "START_MS>", "RUN_MS>"]
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """The futures of a whole run."""
-
-    tiles: list[list[JobFuture[TileResult]]]
-    frames: list[JobFuture[TilePicture]]
-    poster: JobFuture[TilePicture]
-
-    def all(self) -> list[JobFuture[Any]]:
-        """In the order they were submitted."""
-        return [*(tile for frame in self.tiles for tile in frame), *self.frames, self.poster]
 
 
 @click.command()
@@ -101,7 +64,7 @@ def command(call: CommandContext, size: str, frames: int | None, tiles: int | No
     """
     import actorgrid
 
-    _check_pictures_can_be_made()
+    check_pictures_can_be_made()
     _prepare(out)
     frames_by_size, tiles_by_size, columns, rows = SIZES[size]
     tiling = plan(frames or frames_by_size, tiles or tiles_by_size, columns, rows)
@@ -113,18 +76,18 @@ def command(call: CommandContext, size: str, frames: int | None, tiles: int | No
         if not gpus:
             raise StartFailed("the host has no GPUs to share", hint="actorgrid doctor")
         say.line(f"host up in {time.monotonic() - began:.1f} s at {cluster.url} with {_describe(gpus)}")
-        work = _submit(client, tiling)
+        work = submit(client, tiling)
         say.line(
             f"submitted {len(work.all())} jobs: {len(tiling)} frames of {len(tiling[0])} tiles, stitching, a poster"
         )
         _follow(work, say)
-        steps = _steps(client, work, tiling)
+        steps = steps_of(client, work, tiling)
         pictures = [frame.result() for frame in work.frames]
         poster = work.poster.result()
-        _check_pictures(pictures, poster, columns, rows)
-        report = demo_report.summary(steps, len(gpus))
-        _check_shares(report)
-        from .timeline import timeline_png
+        check_pictures(pictures, poster, columns, rows)
+        report = summary(steps, len(gpus))
+        check_shares(report)
+        from actorgrid.demo.timeline import timeline_png
 
         title = f"actorgrid demo: {report['jobs']} jobs on {_describe(gpus)} in {report['elapsed_s']:.1f} s"
         subtitle = (
@@ -134,7 +97,7 @@ def command(call: CommandContext, size: str, frames: int | None, tiles: int | No
         )
         lanes = [(gpu["device_id"], gpu["model"]) for gpu in gpus]
         _write(out / "mandelbrot.png", poster.png)
-        short = demo_report.shortage(steps, _capacity(client, gpus), ASKED)
+        short = shortage(steps, capacity_of(client, gpus), ASKED)
         _write(out / "timeline.png", timeline_png(steps, lanes, title, subtitle, len(tiling), short))
         report["short"] = short
         report["probed"] = all(gpu["source"] == "probed" for gpu in gpus)
@@ -145,25 +108,6 @@ def command(call: CommandContext, size: str, frames: int | None, tiles: int | No
             _print(steps, report)
         if keep_up:
             _stay(say, cluster.url, cluster.data_dir)
-
-
-# -- the work
-
-
-def _submit(client: Client, tiling: Sequence[Sequence[Tile]]) -> Submitted:
-    tiles: list[list[Any]] = []
-    frames: list[Any] = []
-    for frame in tiling:
-        label = str(frame[0].frame.number + 1)
-        tiles.append(
-            [
-                client.submit(render_tile, tile, name=f"tile {label}.{tile.number + 1}", **TILE_OPTIONS, **JOB_OPTIONS)
-                for tile in frame
-            ]
-        )
-        frames.append(client.submit(stitch_frame, tiles[-1], name=f"stitch {label}", **STITCH_OPTIONS, **JOB_OPTIONS))
-    poster: Any = client.submit(make_poster, frames, name="poster", **STITCH_OPTIONS, **JOB_OPTIONS)
-    return Submitted(tiles, frames, poster)
 
 
 def _follow(work: Submitted, say: _Voice) -> None:
@@ -177,7 +121,7 @@ def _follow(work: Submitted, say: _Voice) -> None:
         while pending:
             done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
             for future in done:
-                _value(future)
+                result_of(future)
                 number = frame_of.get(id(future))
                 if number is not None:
                     progress.tile_done(number)
@@ -189,84 +133,7 @@ def _follow(work: Submitted, say: _Voice) -> None:
                 )
 
 
-def _value(future: Future[Any]) -> Any:
-    try:
-        return future.result()
-    except CancelledError as error:
-        raise TaskCancelled("a step of the demo was cancelled") from error
-
-
-def _steps(client: Client, work: Submitted, tiling: Sequence[Sequence[Tile]]) -> list[Step]:
-    """The record of every job, tiles first so that the ends of dependencies are known."""
-    ended: dict[str, float] = {}
-    steps: list[Step] = []
-    for number, frame in enumerate(work.tiles):
-        for rendered, tile in zip(frame, tiling[number], strict=True):
-            result = rendered.result()
-            step = demo_report.step_of(
-                client.job(rendered.job_id), ended, kind="tile", frame=number, pid=result.pid, device=result.device
-            )
-            if result.tile != tile or result.gpu_uuids.split(",") != list(step.gpu_uuids):
-                raise ActorGridError(
-                    f"{step.name} did not run where it was placed",
-                    asked=", ".join(step.gpu_uuids),
-                    found=result.gpu_uuids or "no device in its environment",
-                    hint="please report this",
-                )
-            steps.append(step)
-    stitching = [(number, "stitch", future) for number, future in enumerate(work.frames)]
-    for number, kind, future in [*stitching, (len(tiling) - 1, "poster", work.poster)]:
-        picture = future.result()
-        job = client.job(future.job_id)
-        steps.append(demo_report.step_of(job, ended, kind=kind, frame=number, pid=picture.pid, device="numpy"))
-    return steps
-
-
-def _capacity(client: Client, gpus: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """What the host has to give out."""
-    return {
-        "gpu_milli": 1000 * len(gpus),
-        "gpu_memory_mib": sum(gpu["memory_total_bytes"] for gpu in gpus) // 2**20,
-        "cpu_milli": sum(host["cpu_milli"] for host in client.hosts()),
-        "memory_mib": sum(host["memory_mib"] for host in client.hosts()),
-    }
-
-
 # -- checks
-
-
-def _check_pictures_can_be_made() -> None:
-    from importlib.util import find_spec
-
-    missing = [name for name, module in (("numpy", "numpy"), ("pillow", "PIL")) if find_spec(module) is None]
-    if missing:
-        raise StartFailed(
-            f"the demo needs {' and '.join(missing)}", found="not installed", hint="pip install 'actorgrid[demo]'"
-        )
-
-
-def _check_pictures(pictures: Sequence[TilePicture], poster: TilePicture, columns: int, rows: int) -> None:
-    """Raises ActorGridError unless every picture has its size, is a PNG and shows something."""
-    import io
-
-    from PIL import Image
-
-    for picture in [*pictures, poster]:
-        with Image.open(io.BytesIO(picture.png)) as image:
-            image.load()
-            found = image.size
-        wanted = (picture.columns, picture.rows) if picture is poster else (columns, rows)
-        if found != wanted or picture.distinct_colours < LEAST_COLOURS or found < (columns, rows):
-            raise ActorGridError(
-                f"frame {picture.frame + 1} is not the picture it should be",
-                asked=f"{wanted[0]}x{wanted[1]} pixels, {LEAST_COLOURS} colours or more",
-                found=f"{found[0]}x{found[1]} pixels, {picture.distinct_colours} colours",
-            )
-
-
-def _check_shares(report: dict[str, Any]) -> None:
-    if report["gpu_share_max"] > 1.0:
-        raise ActorGridError("a GPU was given out more than once over", found=f"{report['gpu_share_max']} of one GPU")
 
 
 def _prepare(out: Path) -> None:

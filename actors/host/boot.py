@@ -43,8 +43,7 @@ from .idle_memory import fill_gaps, give_back_file_pages
 from .lock import AgentLock, handed_down
 from .logs import AgentLog, logging_to
 from .messages import HostAddress, HostRestarts, HostStopped
-from .root import warning_of_root
-from .start_checks import beginning_note, clock_note, refuse_what_is_not_here
+from .start_checks import beginning_note, clock_note, refuse_what_is_not_here, warning_of_root
 
 if TYPE_CHECKING:
     from ..security.host_material import HostMaterial

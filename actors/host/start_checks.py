@@ -1,4 +1,4 @@
-"""What must be so on this machine before a start writes anything: the address is ours, the GPUs asked for are there.
+"""What must be so on this machine before a start writes anything: its address, its GPUs, its clock, its user.
 
 A start that is refused later would leave a directory behind with a place in a cluster nobody can reach.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import errno
 import socket
 from contextlib import suppress
+from typing import Literal
 
 from actorgrid.amounts import duration
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
-from actorgrid.errors import InvalidSetting
+from actorgrid.errors import InvalidSetting, StartFailed
 
 SHOWN_ADDRESSES = 8
 CLOCK_BACK_S = 300.0
@@ -110,4 +111,21 @@ def _refuse_no_nvidia(settings: Settings) -> None:
         found=f"{report.outcome}{said}",
         hint="nvidia-smi says more. Without GPUs: --gpus none; with simulated ones: --gpus 8. Nothing was written",
         key="gpus.source",
+    )
+
+
+def warning_of_root(uid: int, mode: Literal["warn", "accept", "refuse"]) -> str | None:
+    """What to tell who starts an agent with this uid. Raises StartFailed where ``security.work_as_root`` refuses."""
+    if uid != 0 or mode == "accept":
+        return None
+    if mode == "refuse":
+        raise StartFailed(
+            "the agent would run as root, and so would everybody's work",
+            asked="security.work_as_root = refuse",
+            found="uid 0",
+            hint="start it as a user of its own, or with --set security.work_as_root=accept",
+        )
+    return (
+        "running as root: work runs as root, too, and may do anything on this machine. Start the agent as a user of "
+        "its own, or say that it is meant: --set security.work_as_root=accept"
     )

@@ -17,9 +17,12 @@ import pytest
 pytest.importorskip("numpy", reason="the demo extra is not installed")
 pytest.importorskip("PIL", reason="the demo extra is not installed")
 
-from actorgrid.cli import demo, demo_report, demo_tiles, timeline
-from actorgrid.cli.demo_report import Step, levels, percentile, step_of, summary
-from actorgrid.cli.demo_tiles import Frame, Tile, make_poster, plan, render_tile, stitch_frame
+from actorgrid.cli import demo
+from actorgrid.demo import report as demo_report
+from actorgrid.demo import tiles as demo_tiles
+from actorgrid.demo import timeline, work
+from actorgrid.demo.report import Step, levels, percentile, step_of, summary
+from actorgrid.demo.tiles import Frame, Tile, make_poster, plan, render_tile, stitch_frame
 from actorgrid.errors import ActorGridError, StartFailed
 
 # -- the pictures
@@ -112,7 +115,7 @@ def test_the_poster_shows_the_last_frame_and_the_way_there() -> None:
     image = Image.open(io.BytesIO(poster.png))
     assert image.size == (poster.columns, poster.rows)
     assert poster.columns > 120 and poster.rows > 80
-    demo._check_pictures(pictures, poster, 120, 80)
+    work.check_pictures(pictures, poster, 120, 80)
     alone = make_poster(pictures[-1:])
     assert alone.rows < poster.rows
 
@@ -121,7 +124,7 @@ def test_an_empty_picture_is_refused() -> None:
     frame = Frame(0, (0.0, 0.0), 0.01, 20, 10, 50, 1)
     black = stitch_frame([render_tile(Tile(frame, 0, 0, 0, 20, 10))])
     with pytest.raises(ActorGridError, match="not the picture"):
-        demo._check_pictures([black], black, 20, 10)
+        work.check_pictures([black], black, 20, 10)
 
 
 # -- the figures
@@ -173,7 +176,7 @@ def test_one_share_given_out_twice_would_be_seen() -> None:
     report = summary([step(name, 1, 3, share=0.75) for name in "ab"], gpus=1)
     assert report["gpu_share_max"] == 1.5
     with pytest.raises(ActorGridError, match="more than once"):
-        demo._check_shares(report)
+        work.check_shares(report)
 
 
 def test_waiting_counts_from_the_last_dependency_on() -> None:
@@ -284,5 +287,5 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "PIL" else real(name))
     with pytest.raises(StartFailed, match="pillow") as caught:
-        demo._check_pictures_can_be_made()
+        work.check_pictures_can_be_made()
     assert "actorgrid[demo]" in caught.value.hint

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actorgrid.actors.host.root import warning_of_root
+from actorgrid.actors.host.start_checks import warning_of_root
 from actorgrid.errors import StartFailed
 
 

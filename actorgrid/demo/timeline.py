@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .demo_report import Step, levels
+from .report import Step, levels
 
 if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
