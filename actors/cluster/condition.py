@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.amounts import duration
 from actorgrid.models import ClusterHealth, HostPresence, NodeHealth
 
@@ -75,7 +76,7 @@ def away_s(report: Record, now: float) -> dict[str, float]:
     }
 
 
-def unsure_note(report: Record, here: str, job: Record, now: float) -> tuple[str, ...]:
+def unsure_note(report: Record, here: str, job: JobRecord, now: float) -> tuple[str, ...]:
     """That what is said of a job that runs elsewhere is old: nobody leads, so nobody here can know."""
     known_at = report["cluster"]["known_at"]
     if known_at is None or all(attempt["host"] == here for attempt in job["attempts"][-1:]):

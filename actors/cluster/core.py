@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import ResourcesRecord
 from actorgrid.models import NodeHealth
 
 SILENT_BEATS = 5
 """Heartbeats a server may miss before it counts as silent: a restart takes less, a hang more."""
 
 
-def choose_pool(resources: Mapping[str, Any], asked: str | None) -> str:
+def choose_pool(resources: ResourcesRecord, asked: str | None) -> str:
     """The pool of warm workers for a request; one that touches a GPU always runs in ``gpu_compute``."""
     if resources["gpu_count"]:
         return "gpu_compute"

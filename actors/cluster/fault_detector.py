@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from actorgrid.actors.ledger.record_types import NO_HOST
 from actorgrid.errors import ActorGridError
 from actorgrid.models import ClusterHealth
 from actorgrid.supervisors.envelope import Beat
@@ -178,7 +179,7 @@ class FaultDetector(Server):
         self._plan()
 
     async def _lose(self, loss: Loss, heard_at: float) -> None:
-        before = self._ledger.hosts.get(loss.host, {}).get("state")
+        before = self._ledger.hosts.get(loss.host, NO_HOST).get("state")
         result = await self._ledger.propose(loss.command(heard_at), timeout_s=LOSE_S)
         self._hosts_lost_total += before == "up"
         self._attempts_lost_total += len(result["ended"])

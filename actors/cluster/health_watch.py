@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from time import time
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import HostRecord
 from actorgrid.errors import ActorGridError, NotLeader
 from actorgrid.supervisors.server import Server
 
@@ -155,7 +156,7 @@ class HealthWatch:
         return self._away if fresh or self._ledger.leader is None else {}
 
     def _host_fact(
-        self, host_id: str, record: dict[str, Any], now: float, clock: float, away: dict[str, float]
+        self, host_id: str, record: HostRecord, now: float, clock: float, away: dict[str, float]
     ) -> HostFact:
         lost = record["state"] == "lost"
         heard_at = record.get("heard_at") if lost else None

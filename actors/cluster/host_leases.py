@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actorgrid.actors.ledger.commands import LoseHost
+from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, HostRecord, JobRecord
 
 from ..ledger.records import MAX_ISOLATION_S, isolation_of
 from ..work.host_lease import LEASE_MAX_S
@@ -29,9 +30,9 @@ Plain = dict[str, Any]
 class Picture:
     """What is known before it is asked who was heard of: what has changed since is not decided about."""
 
-    hosts: Mapping[str, Plain]
-    allocations: tuple[Plain, ...]
-    jobs: Mapping[str, Plain]
+    hosts: Mapping[str, HostRecord]
+    allocations: tuple[AllocationRecord, ...]
+    jobs: Mapping[str, JobRecord]
     term: int
 
 
@@ -61,13 +62,17 @@ def over_after_s(max_isolation_s: float) -> float:
 
 
 def picture_of(
-    hosts: Mapping[str, Plain], allocations: Iterable[Plain], jobs: Mapping[str, Plain], term: int, away: Iterable[str]
+    hosts: Mapping[str, HostRecord],
+    allocations: Iterable[AllocationRecord],
+    jobs: Mapping[str, JobRecord],
+    term: int,
+    away: Iterable[str],
 ) -> Picture:
     """Of the hosts that are *away*. Records are never written into, so this stays as it is."""
     them = {host_id: hosts[host_id] for host_id in away if host_id in hosts}
     held = tuple(allocation for allocation in allocations if allocation["host"] in them)
     named = {allocation["owner"].get("job_id") for allocation in held}
-    return Picture(them, held, {id: jobs[id] for id in named if id in jobs}, term)
+    return Picture(them, held, {id: jobs[id] for id in named if id is not None and id in jobs}, term)
 
 
 def next_at(picture: Picture, heard: Mapping[str, float]) -> float | None:
@@ -99,10 +104,10 @@ def losses(picture: Picture, heard: Mapping[str, float], as_of: float) -> list[L
     ]
 
 
-def _open(picture: Picture) -> Iterable[tuple[str, float, Plain | None]]:
+def _open(picture: Picture) -> Iterable[tuple[str, float, AllocationRecord | None]]:
     """What is not over yet: each allocation with its patience, and each host that is up with what usual work has."""
     for allocation in picture.allocations:
-        job = picture.jobs.get(allocation["owner"].get("job_id", ""), {})
+        job = picture.jobs.get(allocation["owner"].get("job_id", ""), NO_JOB)
         absence_s = _absence_s(picture, allocation["host"])
         yield allocation["host"], max(isolation_of(allocation, job), absence_s), allocation
     for host_id, host in picture.hosts.items():

@@ -11,6 +11,7 @@ from time import time
 from typing import Any
 
 from actorgrid.actors.ledger.command import Command
+from actorgrid.actors.ledger.record_types import NO_HOST, HostRecord
 from actorgrid.errors import ActorGridError, NotFound, WrongState
 from actorgrid.supervisors.server import Server
 
@@ -56,7 +57,7 @@ class Leaving:
             )
             self._server.cast_after(GOODBYE_S, "host", StopHost("it has left the cluster"))
 
-    def refuse_twin(self, host: dict[str, Any] | None) -> None:
+    def refuse_twin(self, host: HostRecord | None) -> None:
         """The record of a host is another: stop, when another agent has started as this one since."""
         own = self._server.host
         if host is None or host["host_id"] != own.host_id or host["incarnation"] <= own.incarnation or self._twin:
@@ -115,7 +116,7 @@ class Leaving:
         named = [
             id
             for id, member in ledger.members.items()
-            if text in (id, str(member["node"]), ledger.hosts.get(id, {}).get("hostname"))
+            if text in (id, str(member["node"]), ledger.hosts.get(id, NO_HOST).get("hostname"))
         ]
         if len(named) > 1:
             raise WrongState(
@@ -147,7 +148,7 @@ class Leaving:
         if host is not None and not host.get("draining"):
             await self._commit(commands.DrainHost(host_id, True, by, at=time()))
         held = sorted(id for id, record in ledger.allocations.items() if record["host"] == host_id)
-        gone = host_id in ledger.absent or (host or {}).get("state") == "lost"
+        gone = host_id in ledger.absent or (host or NO_HOST).get("state") == "lost"
         if held:
             wait = await self._let_work_end(host_id, held, gone, request)
             if wait:

@@ -14,6 +14,7 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import NO_ALLOCATION, AllocationRecord
 from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, PythonMismatch, TooManySessions, UnknownSession
 from actorgrid.supervisors.server import Server, handles
 
@@ -103,11 +104,11 @@ class LoadBalancer(Server):
                 # Granted after we had given up waiting for it.
                 self._release({lease_id})
 
-    def _is_ours(self, allocation: dict[str, Any]) -> bool:
+    def _is_ours(self, allocation: AllocationRecord) -> bool:
         """Whether it is of a session that was opened on this host."""
         return allocation["owner"]["kind"] == "session" and self._home(allocation) == str(self.host.host_id)
 
-    def _home(self, allocation: dict[str, Any]) -> str:
+    def _home(self, allocation: AllocationRecord) -> str:
         """The host where the lease's session was opened; ids of before there were several hosts name none."""
         return str(allocation["owner"]["session_id"]).rpartition(".")[0] or str(self.host.host_id)
 
@@ -273,7 +274,7 @@ class LoadBalancer(Server):
 
     async def _detach(self, lease_id: str) -> None:
         """Have the worker let go, then the lease freed: its devices are given to nobody while a process holds them."""
-        host_id = self._ledger.allocations.get(lease_id, {}).get("host", self.host.host_id)
+        host_id = self._ledger.allocations.get(lease_id, NO_ALLOCATION).get("host", self.host.host_id)
         try:
             while True:
                 try:
@@ -288,7 +289,7 @@ class LoadBalancer(Server):
                 if lease_id not in self._ledger.allocations:
                     return
                 await self.sleep(DETACH_AGAIN_S)
-                host_id = self._ledger.allocations.get(lease_id, {}).get("host", host_id)
+                host_id = self._ledger.allocations.get(lease_id, NO_ALLOCATION).get("host", host_id)
         finally:
             self._releasing.discard(lease_id)
 

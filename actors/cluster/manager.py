@@ -10,11 +10,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from time import time
-from typing import Any
+from typing import Any, cast
 
 import actorgrid
 from actorgrid.actors.ledger import commands
-from actorgrid.actors.ledger.commands import LIMITS_SINCE, ChangeMember, SetSetting
+from actorgrid.actors.ledger.record_types import HostRecord, JobRecord, ResourcesRecord
 from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
 from actorgrid.models import AttemptState, JobState
 from actorgrid.supervisors.envelope import GetStatus, SettingChanged
@@ -79,7 +79,7 @@ class ClusterManager(Server):
     async def start(self) -> None:
         """Follow the ledger."""
         self._sources = self.host.settings.model_copy(deep=True)  # before the ledger's changes are on top
-        self._recent: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._recent: OrderedDict[str, JobRecord] = OrderedDict()
         self._waiters: dict[str, list[Waiter]] = {}
         self._feasible: OrderedDict[tuple[Any, ...], None] = OrderedDict()
         self._ended_at: list[float] = []
@@ -96,7 +96,7 @@ class ClusterManager(Server):
     async def _tell_version(self) -> None:
         """Have the others know what software this host runs now, and which commands of the ledger it knows."""
         known = self._ledger.members.get(self.host.host_id)
-        mine = ChangeMember(self.host.host_id, version=actorgrid.__version__, ledger_version=VERSION)
+        mine = commands.ChangeMember(self.host.host_id, version=actorgrid.__version__, ledger_version=VERSION)
         if known is not None and (known.get("version"), known.get("ledger_version")) != (mine.version, VERSION):
             try:
                 await self._ledger.propose(mine, VERSION_TOLD_S)
@@ -151,7 +151,7 @@ class ClusterManager(Server):
         if len(self._ended_at) > 100_000:
             del self._ended_at[:50_000]
 
-    def _job_ended(self, job_id: str, record: dict[str, Any]) -> None:
+    def _job_ended(self, job_id: str, record: JobRecord) -> None:
         self._recent[job_id] = record
         self._recent.move_to_end(job_id)
         while len(self._recent) > RECENT_JOBS:
@@ -186,17 +186,17 @@ class ClusterManager(Server):
                 await self.call("gpu_coordinator", asked, timeout_s=10.0)
             else:
                 await self._check_feasible(job["resources"])
-        settled = await self._settled_dependencies(request.jobs)
+        settled = await self._settled_dependencies(cast("tuple[JobRecord, ...]", request.jobs))
         jobs = []
         for job in request.jobs:
             pool = choose_pool(job["resources"], job["pool"])
             depends_on = [name for name in job["depends_on"] if name not in settled]
             jobs.append({**job, "pool": pool, "depends_on": depends_on})
-        accepted = await self._submissions.accept(jobs)
+        accepted = await self._submissions.accept(cast("list[JobRecord]", jobs))
         self._submitted_total += len(jobs)
         return accepted
 
-    async def _check_feasible(self, resources: dict[str, Any]) -> None:
+    async def _check_feasible(self, resources: ResourcesRecord) -> None:
         shape = tuple(
             (name, tuple(value) if isinstance(value, list) else value) for name, value in sorted(resources.items())
         )
@@ -207,7 +207,7 @@ class ClusterManager(Server):
         if len(self._feasible) > FEASIBLE_SHAPES:
             self._feasible.popitem(last=False)
 
-    async def _settled_dependencies(self, jobs: Sequence[dict[str, Any]]) -> set[str]:
+    async def _settled_dependencies(self, jobs: Sequence[JobRecord]) -> set[str]:
         """What *jobs* depend on that succeeded long ago: the ledger has not to watch it any more.
 
         Raises DependencyFailed for what ended badly, UnknownJob.
@@ -236,10 +236,10 @@ class ClusterManager(Server):
 
     async def _commit(self, command: Command) -> dict[str, Any]:
         """Raises NoQuorum when nobody leads: whoever waits at a door can go to another."""
-        if isinstance(command, commands.SubmitJobs) and self._all_know(LIMITS_SINCE):
-            limits = self.host.settings.scheduling
-            bytes_max = {"user": limits.user_waiting_bytes_max, "all": limits.waiting_bytes_max}
-            command = replace(command, waiting_bytes=bytes_max)
+        limits = self.host.settings.scheduling
+        if isinstance(command, commands.SubmitJobs) and self._all_know(commands.LIMITS_SINCE):
+            most = {"user": limits.user_waiting_bytes_max, "all": limits.waiting_bytes_max}
+            command = replace(command, waiting_bytes=most)
         return await self._ledger.propose(command, leaderless_s=LEADERLESS_S)
 
     def _all_know(self, version: int) -> bool:
@@ -251,7 +251,7 @@ class ClusterManager(Server):
 
     # -- answering
 
-    async def _record(self, job_id: str) -> dict[str, Any]:
+    async def _record(self, job_id: str) -> JobRecord:
         record = self._ledger.jobs.get(job_id) or self._recent.get(job_id)
         if record is None:
             record = await self.call("consensus", Query("job", {"job_id": job_id}))
@@ -265,7 +265,7 @@ class ClusterManager(Server):
         return record
 
     @handles(GetJob)
-    async def _get(self, request: GetJob) -> dict[str, Any]:
+    async def _get(self, request: GetJob) -> JobRecord:
         await self._ledger.reached(request.seen)
         if request.wait_s <= 0:
             return await self._record(request.job_id)
@@ -300,7 +300,7 @@ class ClusterManager(Server):
         return answer
 
     @handles(RequestCancel)
-    async def _cancel(self, request: RequestCancel) -> dict[str, Any]:
+    async def _cancel(self, request: RequestCancel) -> dict[str, Any] | JobRecord:
         record = await self._record(request.job_id)
         if not JobState(record["state"]).final:
             await self._commit(commands.CancelJob(request.job_id, request.by))
@@ -341,10 +341,10 @@ class ClusterManager(Server):
         )
         return explain_job(job, around)
 
-    async def _start_delay(self, job: dict[str, Any]) -> dict[str, Any] | None:
+    async def _start_delay(self, job: JobRecord) -> dict[str, Any] | None:
         """What the host of a placed attempt says it waits for; of a gang, the first member that has not begun."""
         attempt = job["attempts"][-1]
-        parts = attempt.get("members") or [attempt]
+        parts: list[Any] = attempt.get("members") or [attempt]
         part = next((each for each in parts if each["state"] == AttemptState.PLACED), parts[0])
         host_id, attempt_id = part["host"], part["allocation_id"]
         try:
@@ -358,7 +358,7 @@ class ClusterManager(Server):
             return None
         return answer
 
-    async def _explain(self, resources: dict[str, Any], job_id: str | None) -> dict[str, Any] | None:
+    async def _explain(self, resources: ResourcesRecord, job_id: str | None) -> dict[str, Any] | None:
         try:
             report: dict[str, Any] = await self.call("gpu_coordinator", Explain(resources, job_id), timeout_s=EXPLAIN_S)
         except ActorGridError as error:
@@ -366,7 +366,7 @@ class ClusterManager(Server):
             return None
         return report
 
-    async def _openings(self, asked: dict[str, Any], fit: dict[str, Any]) -> list[str]:
+    async def _openings(self, asked: ResourcesRecord, fit: dict[str, Any]) -> list[str]:
         """What could be asked for instead and would fit now, by the engine's word; at most 6 questions."""
         openings = []
         smaller, report = asked, fit
@@ -385,7 +385,7 @@ class ClusterManager(Server):
                 openings.append(options(asked, other))
         return openings
 
-    async def _root_of_failure(self, job: dict[str, Any]) -> dict[str, Any] | None:
+    async def _root_of_failure(self, job: JobRecord) -> JobRecord | None:
         """The job whose end took *job* along, through at most 100 others; ``None`` when it ended by itself."""
         root = None
         for _ in range(ROOT_DEPTH_MAX):
@@ -484,7 +484,7 @@ class ClusterManager(Server):
 
     def _host_view(
         self,
-        record: dict[str, Any],
+        record: HostRecord,
         reports: dict[str, dict[str, Any]],
         known: dict[str, Any],
         devices: list[dict[str, Any]],
@@ -558,7 +558,7 @@ class ClusterManager(Server):
     @handles(ChangeSetting)
     async def _change_setting(self, request: ChangeSetting) -> dict[str, Any]:
         value = self.host.settings.check_live(request.key, request.value)
-        done = await self._commit(SetSetting(request.key, value, request.by))
+        done = await self._commit(commands.SetSetting(request.key, value, request.by))
         # What the ledger had; what this host reads may be older. It has none of one that was never changed live.
         known = done if done.get("previous") is not None else {"previous": self._sources.get(request.key)}
         return {"key": request.key, "value": value, "previous": known["previous"]}
@@ -596,5 +596,5 @@ class ClusterManager(Server):
 
 def _url_of(addresses: dict[str, str]) -> dict[str, Any]:
     """Where clients of other machines come, and the port again, which is not the base port everywhere."""
-    https = addresses.get("https")
-    return {} if https is None else {"url": f"https://{https}", "port": int(https.rpartition(":")[2])}
+    https = addresses.get("https", "")
+    return {"url": f"https://{https}", "port": int(https.rpartition(":")[2])} if https else {}

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import ResourcesRecord
+
 # -- ClusterManager
 
 
@@ -165,7 +167,7 @@ class AcquireWorker:
     """
 
     session_id: str
-    resources: dict[str, Any]
+    resources: ResourcesRecord
     pool: str | None = None
     env: dict[str, str] = field(default_factory=dict)
     wait_s: float = 10.0

@@ -8,8 +8,8 @@ when no such time is left: that long after the host's agent is back.
 from __future__ import annotations
 
 from time import time
-from typing import Any
 
+from actorgrid.actors.ledger.record_types import HostRecord
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.server import Server
 
@@ -36,7 +36,7 @@ class PlannedRestart:
         answer = await self._ledger.propose(AllowAbsence(host.host_id, host.incarnation, ABSENCE_S, at=time()))
         return int(answer["began"])
 
-    def look(self, record: dict[str, Any] | None) -> None:
+    def look(self, record: HostRecord | None) -> None:
         """This host's record is another: an absence of the life before this one ends in its time."""
         began = None if record is None else record.get("absence_index")
         if record is None or began is None or began == self._ends or self._asked:

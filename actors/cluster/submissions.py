@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import SubmitJobs
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.errors import ActorGridError, CallTimeout, MailboxFull, NoQuorum, Overloaded, StorageError
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
@@ -34,7 +35,7 @@ Plain = dict[str, Any]
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    jobs: Sequence[Plain]
+    jobs: Sequence[JobRecord]
     bytes: int
     answer: Waiter
 
@@ -48,7 +49,7 @@ class Submissions:
         self._waiting: deque[_Request] = deque()
         self._under_way = 0
 
-    async def accept(self, jobs: Sequence[Plain]) -> list[Plain]:
+    async def accept(self, jobs: Sequence[JobRecord]) -> list[Plain]:
         """Have *jobs* committed, all or none; gives the answer for each. Raises what the ledger refuses with."""
         if len(self._waiting) >= WAITING_MAX:
             raise Overloaded(
@@ -87,7 +88,7 @@ class Submissions:
     async def _commit_all(self, requests: list[_Request]) -> None:
         jobs = [job for request in requests for job in request.jobs]
         try:
-            answers = iter((await self._propose(SubmitJobs(jobs)))["jobs"])
+            answers = iter((await self._propose(SubmitJobs(cast("list[Plain]", jobs))))["jobs"])
         except ActorGridError as error:
             if len(requests) == 1 or isinstance(error, NOBODYS_FAULT):
                 for request in requests:

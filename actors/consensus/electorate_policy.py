@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import MemberRecord
 from actorgrid.actors.raft.messages import ConfChange, ConfState
 from actorgrid.actors.raft.progress import PeerStatus
 from actorgrid.actors.raft.status import Status
@@ -30,7 +31,7 @@ def voters_wanted(candidates: int) -> int:
 
 
 def next_step(
-    members: Mapping[str, Plain],
+    members: Mapping[str, MemberRecord],
     config: ConfState,
     progress: Mapping[int, PeerStatus],
     commit: int,
@@ -96,7 +97,7 @@ def successor(status: Status, silent_ticks: float) -> int | None:
 
 
 def heir(
-    members: Mapping[str, Plain],
+    members: Mapping[str, MemberRecord],
     config: ConfState,
     progress: Mapping[int, PeerStatus],
     commit: int,
@@ -111,7 +112,7 @@ def heir(
     return next((node for node in others if _is_near(progress.get(node), commit)), None)
 
 
-def _may_vote(members: Mapping[str, Plain]) -> set[int]:
+def _may_vote(members: Mapping[str, MemberRecord]) -> set[int]:
     return {record["node"] for record in members.values() if record["votes"]}
 
 

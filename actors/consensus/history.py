@@ -7,6 +7,7 @@ from typing import Any
 
 from actorgrid.actors.ledger.job_filter import JobFilter
 from actorgrid.actors.ledger.outcome import Event, Outcome
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.raft.storage.store import Store
 from actorgrid.errors import LogCorrupted, LogFailed, StorageError
 
@@ -25,7 +26,7 @@ class History:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._retired: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._retired: dict[str, tuple[int, JobRecord]] = {}
         self._events: list[Event] = []
         self._written = store.newest()
 
@@ -58,12 +59,12 @@ class History:
         self._events.clear()
         self._retired.clear()
 
-    def job(self, job_id: str) -> dict[str, Any] | None:
+    def job(self, job_id: str) -> JobRecord | None:
         """A job that ended and left the ledger's memory."""
         waiting = self._retired.get(job_id)
         return waiting[1] if waiting is not None else self._store.job(job_id)
 
-    def jobs(self, wanted: JobFilter, limit: int) -> list[dict[str, Any]]:
+    def jobs(self, wanted: JobFilter, limit: int) -> list[JobRecord]:
         """Jobs that left memory, newest submitted first."""
         waiting = [job for _, job in self._retired.values() if wanted.passes(job)]
         found = [*waiting, *self._store.jobs(wanted, limit)]

@@ -12,6 +12,8 @@ import heapq
 from collections.abc import Mapping
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import LockRecord
+
 MARGIN = 1.1
 """Times the lease: clocks of two hosts may differ in pace by a tenth."""
 MARGIN_S = 0.25
@@ -29,7 +31,7 @@ class LockExpiry:
         self._heap: list[tuple[float, str, str, int]] = []
         self._entries: dict[str, dict[str, Mapping[str, Any]]] = {}
 
-    def lead(self, locks: Mapping[str, Mapping[str, Any]], now_s: float) -> None:
+    def lead(self, locks: Mapping[str, LockRecord], now_s: float) -> None:
         """We are the leader from now on: every lease starts anew."""
         self._seen.clear()
         self._heap.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import LockRecord
 from actorgrid.supervisors.runtime import Runtime, Timer
 
 from .lock_expiry import LockExpiry
@@ -21,7 +22,7 @@ class LockLeases:
         self._timer: Timer | None = None
         self._at = 0.0
 
-    def lead(self, locks: Mapping[str, Mapping[str, Any]]) -> None:
+    def lead(self, locks: Mapping[str, LockRecord]) -> None:
         """This host leads from now on."""
         self._expiry.lead(locks, self._runtime.monotonic())
         self.arm()

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from actorgrid.actors.ledger.job_filter import JobFilter
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables.jobs import FINAL, QUEUED
 from actorgrid.errors import BadRequest, UnknownJob
@@ -23,7 +24,7 @@ NAMES_MAX = 1_000
 SLICE = 1_000
 
 
-def is_live(job: dict[str, Any]) -> bool:
+def is_live(job: JobRecord) -> bool:
     """Whether it has not ended."""
     return job["state"] not in FINAL
 
@@ -61,7 +62,7 @@ class Queries:
         except (TypeError, ValueError, KeyError) as error:
             raise BadRequest(f"query {kind}: wrong arguments: {error}", asked=repr(args)[:200]) from None
 
-    def _job(self, args: dict[str, Any]) -> dict[str, Any] | None:
+    def _job(self, args: dict[str, Any]) -> JobRecord | None:
         job_id = str(args["job_id"])
         return self._ledger.jobs.get(job_id) or self._history.job(job_id)
 
@@ -124,7 +125,7 @@ class Queries:
         waiting = not wanted.states or QUEUED in wanted.states
         behind = before if isinstance(before, str) else None
         in_memory = self._ledger.jobs.newest(wanted.passes, waiting, behind, prefix)
-        gone: list[dict[str, Any]] = []
+        gone: list[JobRecord] = []
         if not wanted.states or any(state in FINAL for state in wanted.states):
             gone = self._history.jobs(wanted, most)
         found = list(islice(heapq.merge(in_memory, gone, key=lambda job: -int(job["ordinal"])), most))

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import MemberRecord
 from actorgrid.actors.raft.status import Status
 
 
@@ -35,7 +36,7 @@ class Stalls:
         now: float,
         status: Status,
         waiting: Collection[Sequence[tuple[Any, float]]],
-        members: Mapping[str, Mapping[str, Any]],
+        members: Mapping[str, MemberRecord],
     ) -> dict[str, Any]:
         """Look, and say what was found. *waiting*: this host's proposals, the oldest first, with since when each waits.
 

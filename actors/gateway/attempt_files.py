@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, Protocol
 
+from actorgrid.actors.ledger.record_types import AttemptRecord
 from actorgrid.errors import HostUnreachable, NotFound
 
 from ..links.messages import AskHost
@@ -29,7 +30,7 @@ class AttemptFiles(Protocol):
         """The result file from *offset* on; ``None`` when there is none."""
 
 
-def files_of(call: RequestContext, attempt: dict[str, Any]) -> AttemptFiles:
+def files_of(call: RequestContext, attempt: AttemptRecord) -> AttemptFiles:
     """Where the attempt's files are read. Raises HostUnreachable for another host of a host that is alone."""
     if attempt["host"] == call.app.host.host_id:
         return _Here(call, AttemptDir(call.app.host.paths.attempts_dir, attempt["attempt_id"]))

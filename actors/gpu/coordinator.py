@@ -10,9 +10,10 @@ from collections import deque
 from dataclasses import asdict, replace
 from itertools import islice
 from time import perf_counter_ns, time
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import GrantLease, RegisterHost
+from actorgrid.actors.ledger.record_types import NO_HOST, NO_JOB, AllocationRecord
 from actorgrid.errors import (
     ActorGridError,
     BadRequest,
@@ -145,7 +146,7 @@ class GPUCoordinator(Server):
 
     def _host_record(self) -> dict[str, Any]:
         host_id = self.host.host_id
-        before = (self._ledger.hosts.get(host_id) or {}).get("devices", [])
+        before = (self._ledger.hosts.get(host_id) or NO_HOST).get("devices", [])
         here = {device.uuid for device in self._inventory.devices}
         held = {
             index
@@ -372,7 +373,7 @@ class GPUCoordinator(Server):
 
     def _decision(self, grant: Grant) -> dict[str, Any]:
         held = records_of(grant.id, self._ledger.allocations, self._ledger.jobs)
-        job = self._ledger.jobs.get(grant.job_id, {})
+        job = self._ledger.jobs.get(grant.job_id, NO_JOB)
         return {
             "task_id": grant.job_id or grant.id,
             "node_id": grant.host,
@@ -417,7 +418,7 @@ class GPUCoordinator(Server):
         return report
 
     @handles(AcquireLease)
-    async def _acquire_lease(self, request: AcquireLease) -> dict[str, Any]:
+    async def _acquire_lease(self, request: AcquireLease) -> dict[str, Any] | AllocationRecord:
         if request.lease_id in self._ledger.allocations:
             return self._ledger.allocations[request.lease_id]
         check_exec((), request.env)
@@ -488,7 +489,7 @@ class GPUCoordinator(Server):
         rows = []
         for host_id, host in sorted(self._ledger.hosts.items()):
             for record in host["devices"]:
-                device = Device.from_record(record)
+                device = Device.from_record(cast("dict[str, Any]", record))
                 milli, memory_mib, owners = allocated.get((host_id, device.index), (0, 0, []))
                 if host_id == self.host.host_id:
                     readings = self._inventory.readings(device, milli, memory_mib)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import AllocationRecord, HostRecord, JobRecord, QuotaRecord, ResourcesRecord
 from actorgrid.demand import Demand
 from actorgrid.errors import ActorGridError, AdmissionRefused, AdoptRefused, BadRequest, QueueFull, UnknownNode
 from actorgrid.hotpath import Placement, PlacementEngine
@@ -69,7 +70,7 @@ class CoordinatorCore:
     ) -> None:
         self.own_host = own_host
         self.own_incarnation = own_incarnation
-        self.hosts: dict[str, Record] = {}
+        self.hosts: dict[str, HostRecord] = {}
         self.in_flight: dict[str, Grant] = {}
         self.orders = Orders()
         self._refused_leases: dict[str, AdmissionRefused] = {}
@@ -77,9 +78,9 @@ class CoordinatorCore:
         self._policy = policy
         self._rng = rng
         self._clock_ns = clock_ns
-        self._jobs: Mapping[str, Record] = {}
-        self._allocations: Mapping[str, Record] = {}
-        self._quotas: Mapping[str, Record] = {}
+        self._jobs: Mapping[str, JobRecord] = {}
+        self._allocations: Mapping[str, AllocationRecord] = {}
+        self._quotas: Mapping[str, QuotaRecord] = {}
         self._leases: dict[str, AcquireLease] = {}
         self._lease_count = 0
         self._refusals: dict[str, int] = {}
@@ -104,11 +105,11 @@ class CoordinatorCore:
 
     def load(
         self,
-        jobs: Mapping[str, Record],
-        allocations: Mapping[str, Record],
-        hosts: dict[str, Record],
+        jobs: Mapping[str, JobRecord],
+        allocations: Mapping[str, AllocationRecord],
+        hosts: dict[str, HostRecord],
         now: float,
-        quotas: Mapping[str, Record] = MappingProxyType({}),
+        quotas: Mapping[str, QuotaRecord] = MappingProxyType({}),
     ) -> None:
         """Start (again) from a snapshot. The mappings are kept, and expected to be kept current by their owner.
 
@@ -146,7 +147,7 @@ class CoordinatorCore:
             elif kind == "quota":
                 self.scheduler.limit(*limits_of(self._quotas), now)
 
-    def _allocation_changed(self, allocation_id: str, record: Record | None) -> None:
+    def _allocation_changed(self, allocation_id: str, record: AllocationRecord | None) -> None:
         id = attempt_of(allocation_id)
         self.in_flight.pop(id, None)
         self._leases.pop(id, None)
@@ -170,14 +171,14 @@ class CoordinatorCore:
                 self._release(id)
             self._stale = not self._adopt(id, records) or self._stale
 
-    def _host_changed(self, id: str, record: Record | None) -> None:
+    def _host_changed(self, id: str, record: HostRecord | None) -> None:
         if record is None:
             self.hosts.pop(id, None)
         else:
             self.hosts[id] = record
         self._stale = True
 
-    def _job_changed(self, id: str, record: Record | None, now: float) -> None:
+    def _job_changed(self, id: str, record: JobRecord | None, now: float) -> None:
         state = None if record is None else record["state"]
         if record is not None and state == JobState.QUEUED:
             if id not in self.orders.giving_up and not any(grant.job_id == id for grant in self.in_flight.values()):
@@ -323,11 +324,11 @@ class CoordinatorCore:
 
     # -- answering
 
-    def check_feasible(self, resources: Mapping[str, Any]) -> None:
+    def check_feasible(self, resources: ResourcesRecord) -> None:
         """Raises what :func:`~actorgrid.actors.gpu.feasibility.check_feasible` does."""
         check_feasible(Demand.of(resources), self.hosts.values())
 
-    def check_deadline(self, resources: Mapping[str, Any], deadline: float, limit_s: float | None, now: float) -> None:
+    def check_deadline(self, resources: ResourcesRecord, deadline: float, limit_s: float | None, now: float) -> None:
         """Raises AdmissionRefused when the policy would refuse such a job now, or QueueFull."""
         if self._stale:
             self._rebuild()
@@ -338,7 +339,7 @@ class CoordinatorCore:
         except BadRequest as error:
             raise admission_refused(error, error.message, deadline, limit_s, now) from None
 
-    def explain(self, resources: Mapping[str, Any], job_id: str | None) -> Record:
+    def explain(self, resources: ResourcesRecord, job_id: str | None) -> Record:
         """The engine's ``explain`` for one attempt; of a job that waits, what ``Scheduler.explain`` adds to it."""
         if self._stale:
             self._rebuild()
@@ -384,7 +385,7 @@ class CoordinatorCore:
         for _, id in waiting:
             self._queue_job(self._jobs[id], now)
 
-    def _queue_job(self, job: Record, now: float) -> None:
+    def _queue_job(self, job: JobRecord, now: float) -> None:
         """Let *job* wait; one that the policy refuses is asked for again, at the next ``schedule``."""
         try:
             self._submit(job, now)
@@ -402,7 +403,7 @@ class CoordinatorCore:
         except (BadRequest, QueueFull) as error:
             self._refuse_job(job, error, error.message)
 
-    def _submit(self, job: Record, now: float) -> None:
+    def _submit(self, job: JobRecord, now: float) -> None:
         job_id, id = job["job_id"], waiting_id(job)
         if job_id in self._queued and self._queued[job_id] != id:
             self._dequeue(job_id)
@@ -493,7 +494,7 @@ class CoordinatorCore:
             text = decision.why if decision.error is None else decision.error.message
             self._refuse_job(job, decision.error, text)
 
-    def _refuse_job(self, job: Record, why: ActorGridError | None, text: str) -> None:
+    def _refuse_job(self, job: JobRecord, why: ActorGridError | None, text: str) -> None:
         error = admission_refused(why, text, job.get("deadline"), job["max_execution_time_s"], self._now)
         self.orders.give(GivenUp(job["job_id"], error.to_dict()))
 
@@ -506,7 +507,7 @@ class CoordinatorCore:
             self.scheduler.gave_back(id)
             self.scheduler.refresh(self._now)
 
-    def _eligible(self, host: Record) -> bool:
+    def _eligible(self, host: HostRecord) -> bool:
         here = host["state"] == "up" and not host.get("draining") and host["host_id"] not in self._absent
         return here and (host["host_id"] != self.own_host or self.registered)
 
@@ -548,7 +549,7 @@ class CoordinatorCore:
         if self._policy == "device_score":  # no other looks at them
             score_devices(self.engine, self.hosts, self._scores)
 
-    def _adopt(self, id: str, records: list[Record]) -> bool:
+    def _adopt(self, id: str, records: list[AllocationRecord]) -> bool:
         """Hold what the ledger has given out; ``False``, and a note, when a host has not got it any more."""
         first = records[0]
         for cpu_milli, memory_mib in ((first["cpu_milli"], first["memory_mib"]), (0, 0)):

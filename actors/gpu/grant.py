@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import GrantAttempt, GrantGang, GrantLease
 from actorgrid.demand import Demand
@@ -53,7 +53,7 @@ class Grant:
             self.id,
             self.lease.session_id,
             **places[0],
-            resources=self.lease.resources,
+            resources=cast("dict[str, Any]", self.lease.resources),
             term=term,
             pool=self.lease.pool,
             env=self.lease.env,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+
+from actorgrid.actors.ledger.record_types import ResourcesRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class CheckFeasible:
     AdmissionRefused, where the scheduling policy knows deadlines.
     """
 
-    resources: dict[str, Any]
+    resources: ResourcesRecord
     deadline: float | None = None
     limit_s: float | None = None
 
@@ -28,7 +29,7 @@ class Explain:
     ``host`` says what keeps all placing back, ``unfit`` [{"host", "gpu", "why"}] which devices take nothing new.
     """
 
-    resources: dict[str, Any]
+    resources: ResourcesRecord
     job_id: str | None = None
 
 
@@ -60,7 +61,7 @@ class AcquireLease:
 
     lease_id: str
     session_id: str
-    resources: dict[str, Any]
+    resources: ResourcesRecord
     pool: str
     env: dict[str, str] = field(default_factory=dict)
     wait_s: float = 10.0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import cast
 
+from actorgrid.actors.ledger.record_types import NO_HOST, AllocationRecord, HostRecord
 from actorgrid.demand import Demand
 from actorgrid.hotpath import PlacementEngine, TypicalTask
 
 from .feasibility import accepted_models, model_name
-from .grant import Record
 
 _NO_MODEL = "no device"
 _NO_MEMORY_LIMIT = 2**40
@@ -16,9 +17,9 @@ _NO_MEMORY_LIMIT = 2**40
 
 def add_nodes(
     engine: PlacementEngine,
-    hosts: Mapping[str, Record],
-    allocations: Iterable[Record],
-    eligible: Callable[[Record], bool],
+    hosts: Mapping[str, HostRecord],
+    allocations: Iterable[AllocationRecord],
+    eligible: Callable[[HostRecord], bool],
 ) -> bool:
     """Add a node for each host, draining unless *eligible*; ``True`` when some have indexes without a device.
 
@@ -31,7 +32,7 @@ def add_nodes(
     for id, host in hosts.items():
         by_index = {device["index"]: device for device in host["devices"]}
         last = max([*by_index, held.get(id, -1)])
-        numa = [by_index.get(index, {}).get("numa_node") for index in range(last + 1)]
+        numa = [by_index[index].get("numa_node") if index in by_index else None for index in range(last + 1)]
         gaps = gaps or last + 1 > len(by_index)
         engine.add_node(
             id,
@@ -43,14 +44,14 @@ def add_nodes(
                 else (_NO_MODEL, _NO_MEMORY_LIMIT)
                 for index in range(last + 1)
             ],
-            numa=None if None in numa else tuple(numa),
+            numa=None if None in numa else cast("tuple[int, ...]", tuple(numa)),
             rack=host.get("rack"),
         )
         engine.drain(id, not eligible(host))
     return gaps
 
 
-def given_out(allocations: Iterable[Record]) -> dict[tuple[str, int], tuple[int, int, list[str]]]:
+def given_out(allocations: Iterable[AllocationRecord]) -> dict[tuple[str, int], tuple[int, int, list[str]]]:
     """Per (host, device index): thousandths and MiB given out, and to whom."""
     used: dict[tuple[str, int], tuple[int, int, list[str]]] = {}
     for record in allocations:
@@ -63,14 +64,16 @@ def given_out(allocations: Iterable[Record]) -> dict[tuple[str, int], tuple[int,
     return used
 
 
-def score_devices(engine: PlacementEngine, hosts: Mapping[str, Record], scores: Mapping[tuple[str, int], int]) -> None:
+def score_devices(
+    engine: PlacementEngine, hosts: Mapping[str, HostRecord], scores: Mapping[tuple[str, int], int]
+) -> None:
     """Tell the engine how well devices do, of those that are there."""
     for (id, index), score in scores.items():
-        if any(device["index"] == index for device in hosts.get(id, {}).get("devices", ())):
+        if any(device["index"] == index for device in hosts.get(id, NO_HOST).get("devices", ())):
             engine.set_device_score(id, index, score)
 
 
-def fence(engine: PlacementEngine, hosts: Mapping[str, Record], sick: Mapping[str, str]) -> list[int | str]:
+def fence(engine: PlacementEngine, hosts: Mapping[str, HostRecord], sick: Mapping[str, str]) -> list[int | str]:
     """Hold what is free of devices that are *sick*, by UUID, or gone; gives what it is held under."""
     fences = []
     for view in engine.nodes():
@@ -83,7 +86,7 @@ def fence(engine: PlacementEngine, hosts: Mapping[str, Record], sick: Mapping[st
     return fences
 
 
-def typical_tasks(mix: Mapping[Demand, float], hosts: Iterable[Record]) -> list[TypicalTask]:
+def typical_tasks(mix: Mapping[Demand, float], hosts: Iterable[HostRecord]) -> list[TypicalTask]:
     """What usually comes, in the engine's words; for a model that is not here nothing need be kept."""
     hosts = list(hosts)
     tasks = []

@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
 from actorgrid.actors.ledger.commands import FailJob, PreemptAttempt
+from actorgrid.actors.ledger.record_types import NO_ATTEMPT, NO_JOB, AllocationRecord, JobRecord, PreemptionRecord
 from actorgrid.models import JobState
 
 from ..ledger.attempt_ids import job_of
@@ -56,16 +57,16 @@ class Orders:
         self.preempting: dict[str, PreemptionOrder] = {}
         self.giving_up: dict[str, GivenUp] = {}
         self._new: list[Order] = []
-        self._jobs: Mapping[str, Record] = {}
+        self._jobs: Mapping[str, JobRecord] = {}
 
-    def load(self, jobs: Mapping[str, Record], allocations: Container[str], in_flight: Container[str]) -> None:
+    def load(self, jobs: Mapping[str, JobRecord], allocations: Container[str], in_flight: Container[str]) -> None:
         """Start (again) from a snapshot: what it shows, or what it shows the end of, is no order any more."""
         self._jobs = jobs
         for id in list(self.preempting):
             if self._asked(id) is not None or (id not in allocations and id not in in_flight):
                 self.attempt_over(id)
         for id in list(self.giving_up):
-            if jobs.get(id, {}).get("state") != JobState.QUEUED:
+            if jobs.get(id, NO_JOB).get("state") != JobState.QUEUED:
                 del self.giving_up[id]
 
     def give(self, order: Order) -> None:
@@ -103,7 +104,7 @@ class Orders:
 
     # -- what the ledger says
 
-    def attempt_granted(self, id: str, allocation: Record) -> None:
+    def attempt_granted(self, id: str, allocation: AllocationRecord) -> None:
         """The ledger holds its allocation: now it can be stopped."""
         order = self.preempting.get(id)
         if order is not None and order.token is None:
@@ -113,7 +114,7 @@ class Orders:
         """It has ended, or was never granted."""
         self.preempting.pop(id, None)
 
-    def job_changed(self, id: str, record: Record | None) -> None:
+    def job_changed(self, id: str, record: JobRecord | None) -> None:
         """A job's record has changed, and is no longer that of a waiting one."""
         self.giving_up.pop(id, None)
         if record is not None and record["attempts"] and record["attempts"][-1].get("preemption") is not None:
@@ -132,9 +133,8 @@ class Orders:
         waiting = self._jobs.get(for_job)
         return at + grace_s + STOPPED_S, for_job if waiting is None else waiting_id(waiting)
 
-    def _asked(self, attempt_id: str) -> Record | None:
+    def _asked(self, attempt_id: str) -> PreemptionRecord | None:
         """What the ledger says of a live attempt's preemption."""
-        job = self._jobs.get(job_of(attempt_id), {})
-        last: Record = (job.get("attempts") or [{}])[-1]
-        found: Record | None = last.get("preemption") if last.get("attempt_id") == attempt_id else None
-        return found
+        job = self._jobs.get(job_of(attempt_id), NO_JOB)
+        last = (job.get("attempts") or [NO_ATTEMPT])[-1]
+        return last.get("preemption") if last.get("attempt_id") == attempt_id else None

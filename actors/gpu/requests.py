@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
+from actorgrid.actors.ledger.record_types import HostRecord, JobRecord, QuotaRecord
 from actorgrid.demand import Demand
 from actorgrid.models import AttemptState
 
@@ -22,17 +23,17 @@ STOPPED_S = 1.0
 """After its grace, until what was killed is gone and the ledger knows: planned for beside the grace."""
 
 
-def attempt_number(job: Record) -> int:
+def attempt_number(job: JobRecord) -> int:
     """The number of the attempt that a queued *job* waits for."""
     return int(job["attempts"][-1]["number"] if job["attempts"] else 0) + 1
 
 
-def waiting_id(job: Record) -> str:
+def waiting_id(job: JobRecord) -> str:
     """The id under which a queued *job* waits: that of its next attempt."""
     return attempt_id(job["job_id"], attempt_number(job))
 
 
-def request_of_job(id: str, demand: Demand, job: Record) -> Request:
+def request_of_job(id: str, demand: Demand, job: JobRecord) -> Request:
     """*demand* for an attempt of *job*, waiting or running. Raises BadRequest for times that are none.
 
     A deadline is strict when there is a time limit to plan with; without one it says only who goes first. A job that
@@ -46,14 +47,14 @@ def request_of_job(id: str, demand: Demand, job: Record) -> Request:
         id,
         demand,
         priority=DEFAULT_PRIORITY if job["policy"] == "fifo" else job["priority"],
-        submitted_at=last["ended_at"] if last is not None and stopped else job["submitted_at"],
+        submitted_at=(last["ended_at"] or 0.0) if last is not None and stopped else job["submitted_at"],
         expected_s=limit_s,
         deadline=job.get("deadline"),
         strict=limit_s is not None,
         preemptible=may_ask(job),
         grace_s=_grace_s(float(job.get("grace_s") or 0.0)),
         tenant=job["user_id"],
-        ran_s=sum(max(0.0, attempt["ended_at"] - attempt["placed_at"]) for attempt in attempts),
+        ran_s=sum(max(0.0, (attempt["ended_at"] or 0.0) - attempt["placed_at"]) for attempt in attempts),
     )
 
 
@@ -70,7 +71,7 @@ def request_of_lease(id: str, demand: Demand, user: str, near: str) -> Request:
     return Request(id, demand, priority=LEASE_PRIORITY, preemptible=False, tenant=user, near=near)
 
 
-def limits_of(quotas: Mapping[str, Record]) -> tuple[dict[str, Limits], Limits | None]:
+def limits_of(quotas: Mapping[str, QuotaRecord]) -> tuple[dict[str, Limits], Limits | None]:
     """The scheduler's limits of each user who has a quota, and those of all others."""
     limits: dict[str, Limits] = {
         user: (quota["gpu_milli"], quota["gpu_memory_mib"], quota["cpu_milli"], quota["memory_mib"])
@@ -82,7 +83,7 @@ def limits_of(quotas: Mapping[str, Record]) -> tuple[dict[str, Limits], Limits |
 class EngineArguments:
     """Demands as the engine takes them on one set of hosts: models by the engine's names, devices by their indexes."""
 
-    def __init__(self, hosts: Iterable[Record]) -> None:
+    def __init__(self, hosts: Iterable[HostRecord]) -> None:
         self._hosts = hosts
         self._models: dict[tuple[str, ...], tuple[str, ...]] = {}
 

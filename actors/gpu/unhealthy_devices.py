@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import HostRecord
+
 from .device import Device
 
 UNFIT = "unfit"
@@ -22,14 +24,14 @@ def device_records(devices: Iterable[Device], unfit: Mapping[str, str]) -> list[
     return [device.to_record() | ({UNFIT: unfit[device.uuid]} if device.uuid in unfit else {}) for device in devices]
 
 
-def told(host: Record | None) -> dict[str, str]:
+def told(host: HostRecord | None) -> dict[str, str]:
     """What a host's record says of its devices: the unfit ones by UUID."""
     if host is None:
         return {}
-    return {device["uuid"]: device[UNFIT] for device in host["devices"] if device.get(UNFIT)}
+    return {device["uuid"]: device["unfit"] for device in host["devices"] if device.get("unfit")}
 
 
-def everywhere(hosts: Mapping[str, Record], own: str, found: Mapping[str, str]) -> dict[str, str]:
+def everywhere(hosts: Mapping[str, HostRecord], own: str, found: Mapping[str, str]) -> dict[str, str]:
     """The unfit devices of all hosts, of the *own* one as *found* now."""
     all_told = dict(found)
     for host_id, host in hosts.items():
@@ -38,7 +40,7 @@ def everywhere(hosts: Mapping[str, Record], own: str, found: Mapping[str, str]) 
     return all_told
 
 
-def listed(hosts: Mapping[str, Record], unfit: Mapping[str, str]) -> list[dict[str, Any]]:
+def listed(hosts: Mapping[str, HostRecord], unfit: Mapping[str, str]) -> list[dict[str, Any]]:
     """For people: [{"host", "gpu", "why"}]."""
     return [
         {"host": host_id, "gpu": device["index"], "why": unfit[device["uuid"]]}

@@ -15,6 +15,7 @@ import hashlib
 import hmac
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import ApiKeyRecord
 from actorgrid.errors import BadRequest, NotFound
 
 PREFIX = "agk1"
@@ -28,7 +29,7 @@ Plain = dict[str, Any]
 
 def make_key(
     key_id: bytes, secret: bytes, user_id: str, made_by: str, at: float, ttl_s: float = TTL_DEFAULT_S
-) -> tuple[str, Plain]:
+) -> tuple[str, ApiKeyRecord]:
     """A key's text, and the record of it for the ledger. *key_id* and *secret*: 5 and 30 random bytes.
 
     It opens doors until *ttl_s* seconds after *at* (seconds since the epoch). Raises BadRequest for a time that cannot
@@ -43,7 +44,7 @@ def make_key(
         )
     name = _write(key_id)
     text = f"{PREFIX}.{name}.{_write(secret)}"
-    record = {
+    record: ApiKeyRecord = {
         "id": name,
         "sha256": _hash(text),
         "user_id": user_id,
@@ -62,13 +63,13 @@ def key_id_of(text: str) -> str | None:
     return parts[1] if len(parts) == 3 and parts[0] == PREFIX and len(text) < 100 else None
 
 
-def opens(record: Plain | None, text: str, now_s: float) -> bool:
+def opens(record: ApiKeyRecord | None, text: str, now_s: float) -> bool:
     """Whether *text* is the key that *record* is about, and still good at *now_s*. Takes the same time for all."""
     right = hmac.compare_digest(_hash(text), record["sha256"] if record is not None else _hash(""))
     return right and record is not None and record["revoked_at"] is None and now_s < record["expires_at"]
 
 
-def revoke_key(record: Plain | None, at: float) -> Plain:
+def revoke_key(record: ApiKeyRecord | None, at: float) -> ApiKeyRecord:
     """The record of a key that opens nothing any more. Raises NotFound."""
     if record is None:
         raise NotFound("no API key of that id", hint="list them with: actorgrid key list")

@@ -16,6 +16,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import (
+    AllocationRecord,
+    ApiKeyRecord,
+    HostRecord,
+    JoinTokenRecord,
+    MemberRecord,
+    QuotaRecord,
+    TrustRecord,
+)
 from actorgrid.errors import ActorDown, ActorError, ActorGridError, CallTimeout, MailboxFull, NoQuorum, NotLeader
 from actorgrid.supervisors.envelope import SettingChanged
 from actorgrid.supervisors.runtime import Waiter
@@ -65,14 +74,14 @@ class LedgerClient:
         self._wanted: JobsWanted = jobs
         self.jobs = JobTable()
         self.job_counts: Mapping[str, int] = {}
-        self.allocations: dict[str, dict[str, Any]] = {}
-        self.hosts: dict[str, dict[str, Any]] = {}
+        self.allocations: dict[str, AllocationRecord] = {}
+        self.hosts: dict[str, HostRecord] = {}
         self.settings: dict[str, Any] = {}
-        self.quotas: dict[str, dict[str, Any]] = {}
-        self.members: dict[str, dict[str, Any]] = {}
-        self.join_tokens: dict[str, dict[str, Any]] = {}
-        self.api_keys: dict[str, dict[str, Any]] = {}
-        self.trust: dict[str, dict[str, Any]] = {}
+        self.quotas: dict[str, QuotaRecord] = {}
+        self.members: dict[str, MemberRecord] = {}
+        self.join_tokens: dict[str, JoinTokenRecord] = {}
+        self.api_keys: dict[str, ApiKeyRecord] = {}
+        self.trust: dict[str, TrustRecord] = {}
         self.leader: str | None = None
         self.leads = False
         self.absent: dict[str, float] = {}

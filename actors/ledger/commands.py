@@ -4,7 +4,7 @@ A new verb is a class here and the method of a table that carries it out (``entr
 """
 
 from dataclasses import field
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, cast
 
 from .command import Command, Proposer, verb, version_of
 from .field_checks import (
@@ -53,6 +53,7 @@ from .record_checks import (
     check_resources,
     job_version,
 )
+from .record_types import EndFacts
 from .records import END_FACTS, UNKNOWN_USER
 
 LIMITS_SINCE = 2
@@ -299,9 +300,9 @@ class TakeSuccess(Command):
     result_bytes: Whole | Absent | None = ABSENT
 
 
-def end_facts(command: EndAttempt | TakeSuccess) -> Plain:
+def end_facts(command: EndAttempt | TakeSuccess) -> EndFacts:
     """What is known of how the processes ended, by the names of a record."""
-    return {name: told(getattr(command, name)) for name in END_FACTS}
+    return cast("EndFacts", {name: told(getattr(command, name)) for name in END_FACTS})
 
 
 @verb("preempt_attempt", Proposer.LEADER)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from actorgrid.actors.ledger.record_types import JobRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class JobFilter:
     prefix: str = ""
     user: str = ""
 
-    def passes(self, job: Mapping[str, Any]) -> bool:
+    def passes(self, job: JobRecord) -> bool:
         """Whether the list is of this one too."""
         return (
             (not self.states or job["state"] in self.states)

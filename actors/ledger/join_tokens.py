@@ -25,6 +25,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import (
     BadRequest,
     JoinTokenExpired,
@@ -198,7 +199,7 @@ def make_token(
     uses: int = 1,
     roles: Iterable[str] = ROLES,
     made_by: str = "local",
-) -> tuple[JoinToken, Plain]:
+) -> tuple[JoinToken, JoinTokenRecord]:
     """A token, and the record of it for the ledger. *token_id* and *secret*: 5 and 16 random bytes.
 
     It lets in *uses* hosts until *ttl_s* seconds after *at* (seconds since the epoch), to be what *roles* say. Raises
@@ -215,7 +216,7 @@ def make_token(
     if not wanted or not set(wanted) <= set(ROLES):
         raise BadRequest("no such role", asked=", ".join(wanted)[:80], found=", ".join(ROLES))
     token = JoinToken(check_id("cluster", cluster_id), authority, _write(token_id), secret)
-    record = {
+    record: JoinTokenRecord = {
         "id": token.token_id,
         "cluster_id": cluster_id,
         "authority": authority,
@@ -231,7 +232,7 @@ def make_token(
     return token, record
 
 
-def check_claim(record: Plain | None, claim: JoinClaim) -> None:
+def check_claim(record: JoinTokenRecord | None, claim: JoinClaim) -> None:
     """Raises UnknownJoinToken unless *claim* was signed with the secret of the token that *record* is about."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -251,7 +252,9 @@ def check_claim(record: Plain | None, claim: JoinClaim) -> None:
         ) from error
 
 
-def redeem(record: Plain | None, cluster_id: str, host_id: str, fingerprint: str, at: float) -> Plain:
+def redeem(
+    record: JoinTokenRecord | None, cluster_id: str, host_id: str, fingerprint: str, at: float
+) -> JoinTokenRecord:
     """The record after the token let in host *host_id* with the key of that fingerprint; the old one is not changed.
 
     The same host with the same key may come again while the token lives, without a further use: its first answer may
@@ -278,7 +281,7 @@ def redeem(record: Plain | None, cluster_id: str, host_id: str, fingerprint: str
     return {**record, "used_by": [*record["used_by"], {"host_id": host_id, "fingerprint": fingerprint, "at": at}]}
 
 
-def revoke_token(record: Plain | None, at: float) -> Plain:
+def revoke_token(record: JoinTokenRecord | None, at: float) -> JoinTokenRecord:
     """The record of a token that lets nobody in any more. Raises UnknownJoinToken."""
     if record is None:
         raise UnknownJoinToken("no join token of that id", hint="list them with: actorgrid token list")

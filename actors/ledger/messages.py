@@ -6,6 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from actorgrid.actors.ledger.record_types import (
+    AllocationRecord,
+    ApiKeyRecord,
+    HostRecord,
+    JoinTokenRecord,
+    LockRecord,
+    MemberRecord,
+    QuotaRecord,
+    TrustRecord,
+)
+
 from .command import Command
 from .tables.job_table import JobTable
 
@@ -91,15 +102,15 @@ class LedgerSnapshot:
     term: int
     epoch: int
     jobs: JobTable
-    allocations: dict[str, dict[str, Any]]
-    hosts: dict[str, dict[str, Any]]
+    allocations: dict[str, AllocationRecord]
+    hosts: dict[str, HostRecord]
     settings: dict[str, Any]
-    locks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    quotas: dict[str, dict[str, Any]] = field(default_factory=dict)
-    members: dict[str, dict[str, Any]] = field(default_factory=dict)
-    join_tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
-    api_keys: dict[str, dict[str, Any]] = field(default_factory=dict)
-    trust: dict[str, dict[str, Any]] = field(default_factory=dict)
+    locks: dict[str, LockRecord] = field(default_factory=dict)
+    quotas: dict[str, QuotaRecord] = field(default_factory=dict)
+    members: dict[str, MemberRecord] = field(default_factory=dict)
+    join_tokens: dict[str, JoinTokenRecord] = field(default_factory=dict)
+    api_keys: dict[str, ApiKeyRecord] = field(default_factory=dict)
+    trust: dict[str, TrustRecord] = field(default_factory=dict)
     leader: str | None = None
     absent: dict[str, float] = field(default_factory=dict)
     leads: bool = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.errors import ActorGridError
 
 Change = tuple[str, str, Any]
@@ -36,5 +37,5 @@ class Outcome:
     error: ActorGridError | None
     changes: tuple[Change, ...] = ()
     events: tuple[Event, ...] = ()
-    retired: tuple[tuple[int, dict[str, Any]], ...] = ()
+    retired: tuple[tuple[int, JobRecord], ...] = ()
     repeated: bool = False

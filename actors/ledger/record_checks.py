@@ -1,6 +1,9 @@
 """What makes a record well formed that comes within a command: a host, a job, what it asks for, a token, a bundle."""
 
+from collections.abc import Mapping
 from typing import Any
+
+from actorgrid.actors.ledger.record_types import HostRecord, ResourcesRecord
 
 from .field_checks import (
     GANG_MEMBERS_MAX,
@@ -141,7 +144,7 @@ _AUTHORITY: dict[str, Check] = {
 _LIMITS_MAY: dict[str, Check] = dict.fromkeys(LIMITS, or_none(is_whole))
 
 
-def check_host(host: dict[str, Any]) -> None:
+def check_host(host: HostRecord) -> None:
     """What a host registers. Raises BadRequest that names the field, also of a device; so do all of these."""
     hold("host", host, _HOST, _HOST_MAY)
     for device in host["devices"]:
@@ -162,12 +165,12 @@ def check_job(job: object, version: int) -> None:
     check_resources(job["resources"])
 
 
-def job_version(job: dict[str, Any]) -> int:
+def job_version(job: Mapping[str, Any]) -> int:
     """The lowest version that knows all fields of *job*."""
     return max((since for name, since in JOB_FIELDS_SINCE.items() if name in job), default=1)
 
 
-def check_resources(resources: dict[str, Any]) -> None:
+def check_resources(resources: ResourcesRecord) -> None:
     """What a job or a lease asks for."""
     hold("resources", resources, {}, _RESOURCES_MAY)
     if resources.get("gpu_count", 0) and not resources.get("gpu_milli", 0):

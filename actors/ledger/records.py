@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
+from actorgrid.actors.ledger.record_types import (
+    AllocationRecord,
+    AttemptRecord,
+    DeviceRecord,
+    EndFacts,
+    HostRecord,
+    JobRecord,
+    OwnerRecord,
+    ResourcesRecord,
+)
 from actorgrid.errors import ActorGridError, DependencyFailed, TaskCancelled, TaskFailed, TaskTimedOut, WorkerLost
 
 from .tables.preemption import PREEMPTED, preempted_error
 
 END_FACTS = ("exit_code", "signal", "max_rss_bytes", "cpu_s", "result_bytes")
+NO_FACTS: EndFacts = {"exit_code": None, "signal": None, "max_rss_bytes": None, "cpu_s": None, "result_bytes": None}
 NEVER_BEFORE = 0.0
 MAX_ISOLATION_S = 10.0
 """How long work goes on alone when nobody said."""
@@ -22,9 +34,9 @@ UNKNOWN_USER = "local"
 Plain = dict[str, Any]
 
 
-def resources_of(given: Plain) -> Plain:
+def resources_of(given: Mapping[str, Any]) -> ResourcesRecord:
     """What is asked for, of each member of a gang; what is not named is not asked for. Only a gang says its size."""
-    return {
+    record = {
         "gpus": 0.0,
         "gpu_count": 0,
         "gpu_milli": 0,
@@ -35,11 +47,12 @@ def resources_of(given: Plain) -> Plain:
         "memory_mib": 0,
         **given,
     }
+    return cast("ResourcesRecord", record)
 
 
-def new_job(given: Plain, ordinal: int, index: int, at: float) -> Plain:
+def new_job(given: Mapping[str, Any], ordinal: int, index: int, at: float) -> JobRecord:
     """A queued job. ``ordinal`` counts jobs in the order of their acceptance, from 1."""
-    return {
+    record = {
         "name": "",
         "user_id": UNKNOWN_USER,
         "kind": "command",
@@ -72,11 +85,12 @@ def new_job(given: Plain, ordinal: int, index: int, at: float) -> Plain:
         "error": None,
         "attempts": [],
     }
+    return cast("JobRecord", record)
 
 
-def new_attempt(allocation: Plain, number: int, latency_us: float | None) -> Plain:
+def new_attempt(allocation: AllocationRecord, number: int, latency_us: float | None) -> AttemptRecord:
     """A placed attempt, from the allocation it runs on."""
-    return {
+    record = {
         "number": number,
         "attempt_id": allocation["allocation_id"],
         "allocation_id": allocation["allocation_id"],
@@ -92,24 +106,31 @@ def new_attempt(allocation: Plain, number: int, latency_us: float | None) -> Pla
         "error": None,
         "preemption": None,
         "placement_latency_us": latency_us,
-        **dict.fromkeys(END_FACTS),
+        **NO_FACTS,
     }
+    return cast("AttemptRecord", record)
 
 
-def with_attempt(job: Plain, attempt: Plain) -> list[Plain]:
+def with_attempt(job: JobRecord, attempt: AttemptRecord) -> list[AttemptRecord]:
     """The job's attempts, with this one in the place of the one of its number."""
     return [attempt if each["number"] == attempt["number"] else each for each in job["attempts"]]
 
 
-def last_number(job: Plain) -> int:
+def last_number(job: JobRecord) -> int:
     """The number of the job's latest attempt; 0 before the first."""
     number: int = job["attempts"][-1]["number"] if job["attempts"] else 0
     return number
 
 
-def new_allocation(allocation_id: str, owner: Plain, where: Plain, devices: list[Plain], resources: Plain) -> Plain:
+def new_allocation(
+    allocation_id: str,
+    owner: OwnerRecord,
+    where: Mapping[str, Any],
+    devices: list[DeviceRecord],
+    resources: ResourcesRecord,
+) -> AllocationRecord:
     """What is given out; *where* holds host, incarnation, gpu_indexes, token, granted_at, pool, env and user_id."""
-    return {
+    record = {
         "allocation_id": allocation_id,
         "owner": owner,
         "gpu_uuids": [device["uuid"] for device in devices],
@@ -119,15 +140,16 @@ def new_allocation(allocation_id: str, owner: Plain, where: Plain, devices: list
         "memory_mib": resources["memory_mib"],
         **where,
     }
+    return cast("AllocationRecord", record)
 
 
-def isolation_of(allocation: Plain, job: Plain) -> float:
+def isolation_of(allocation: AllocationRecord, job: JobRecord) -> float:
     """How long what holds *allocation* may go on alone. The leader and the host must go by the same."""
     given = allocation if "max_isolation_s" in allocation else job
     return max(MIN_ISOLATION_S, float(given.get("max_isolation_s") or MAX_ISOLATION_S))
 
 
-def new_host(given: Plain, at: float) -> Plain:
+def new_host(given: Mapping[str, Any], at: float) -> HostRecord:
     """A registered host."""
     unknown = {
         "vendor": "",
@@ -137,7 +159,7 @@ def new_host(given: Plain, at: float) -> Plain:
         "pcie_bus_id": None,
         "numa_node": None,
     }
-    return {
+    record = {
         "hostname": given["host_id"],
         "state": "up",
         "address": None,
@@ -146,6 +168,7 @@ def new_host(given: Plain, at: float) -> Plain:
         "devices": [{**unknown, **device} for device in given["devices"]],
         "registered_at": at,
     }
+    return cast("HostRecord", record)
 
 
 def dependency_failed(job_id: str, dependency: str, state: str) -> Plain:
@@ -163,7 +186,7 @@ def cancelled_before_start(by: str) -> Plain:
     return TaskCancelled(f"cancelled by {by or 'request'} before it started").to_dict()
 
 
-def default_error(outcome: str, attempt: Plain) -> Plain:
+def default_error(outcome: str, attempt: AttemptRecord) -> Plain:
     """For an attempt that ended badly and came with no error."""
     attempt_id = attempt["attempt_id"]
     if outcome == PREEMPTED:

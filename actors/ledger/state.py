@@ -13,8 +13,9 @@ whole, 100,000 more by id and state; 1,000 attempts per job, of which the first 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+from actorgrid.actors.ledger.record_types import JobRecord, OwnerRecord
 from actorgrid.errors import (
     ActorGridError,
     LedgerDiverged,
@@ -374,24 +375,24 @@ class Ledger:
 
     @applies(SubmitJobs)
     def _submit_jobs(self, command: SubmitJobs, entry: Entry) -> dict[str, Any]:
-        fresh: dict[str, dict[str, Any]] = {}
+        fresh: dict[str, JobRecord] = {}
         answers = []
         for given in command.jobs:
             job_id = given["job_id"]
             duplicate = job_id in fresh or self._jobs.known(job_id)
             answers.append({"job_id": job_id, "duplicate": duplicate})
             if not duplicate:
-                fresh[job_id] = given
+                fresh[job_id] = cast("JobRecord", given)  # the fields it lacks are put in when it is accepted
         live = self._jobs.live_count
         if live + len(fresh) > LIVE_JOBS_MAX:
             raise QueueFull(
                 "the ledger holds its maximum of jobs", asked=f"{len(fresh)} more", found=f"{live} of {LIVE_JOBS_MAX}"
             )
-        for given in fresh.values():
-            for name in given.get("depends_on", ()):
+        for job in fresh.values():
+            for name in job.get("depends_on", ()):
                 if name not in fresh and not self._jobs.known(name):
                     raise UnknownJob(
-                        f"job {given['job_id']} depends on {name}, which is not known",
+                        f"job {job['job_id']} depends on {name}, which is not known",
                         asked=name,
                         hint="submit it first, or in the same batch",
                     )
@@ -444,7 +445,7 @@ class Ledger:
         place = Place(command.host, command.incarnation, command.gpu_indexes)
         self._given.host_for(place)
         lease_id, user = command.lease_id, command.user_id
-        owner = {"kind": "session", "session_id": command.session_id, "lease_id": lease_id}
+        owner: OwnerRecord = {"kind": "session", "session_id": command.session_id, "lease_id": lease_id}
         resources = resources_of(command.resources)
         pool, env = command.pool, command.env
         allocation = self._given.give_out(

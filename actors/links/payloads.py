@@ -7,8 +7,9 @@ Decisions only: whether a file is there, and bringing it, is for others. Bound: 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+
+from actorgrid.actors.ledger.record_types import JobRecord
 
 FIELDS = ("payload_digest", "stdin_digest")
 LOOKS_MAX = 256
@@ -40,11 +41,11 @@ class Payloads:
         """Live jobs name these."""
         self._due.update(dict.fromkeys(digests))
 
-    def job(self, job: Mapping[str, Any]) -> None:
+    def job(self, job: JobRecord) -> None:
         """A job was accepted."""
         for field in FIELDS:
             if job.get(field):
-                self._due[str(job[field])] = None
+                self._due[str(job.get(field))] = None
 
     def restart(self) -> None:
         """The ledger was read anew: look at everything again, once it is known that this host votes."""

@@ -8,8 +8,9 @@ given to run anyway (docs/trust.md). Nothing here is unpickled.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
+from actorgrid.actors.ledger.record_types import ResourcesRecord
 from actorgrid.errors import BadRequest, NotFound, NotSupported
 from actorgrid.supervisors.server import Server
 
@@ -177,7 +178,12 @@ class Services:
                 user_id=texts["user_id"],
             ).to_plain()
         )
-        request = AcquireLease(resources=_map(fields, "resources"), env=_map(fields, "env"), wait_s=wait_s, **texts)
+        request = AcquireLease(
+            resources=cast("ResourcesRecord", _map(fields, "resources")),
+            env=_map(fields, "env"),
+            wait_s=wait_s,
+            **texts,
+        )
         return await self._server.call("gpu_coordinator", request, wait_s + LEASE_MARGIN_S)
 
     async def _start_delay(self, _asker: str, fields: Fields) -> Any:

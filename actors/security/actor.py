@@ -10,12 +10,13 @@ import ipaddress
 import os
 import socket
 from time import time
-from typing import Any
+from typing import Any, cast
 
 from cryptography import x509
 
 import actorgrid
 from actorgrid.actors.ledger.join_tokens import ID_BYTES, NONCE_BYTES, SECRET_BYTES, make_token
+from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded, PortInUse
 from actorgrid.supervisors.server import Server, handles
 
@@ -129,7 +130,7 @@ class JoinServer(Server):
         for joining in list(self._connections):
             joining.tick()
 
-    def _find_token(self, token_id: str) -> dict[str, Any] | None:
+    def _find_token(self, token_id: str) -> JoinTokenRecord | None:
         return self._ledger.join_tokens.get(token_id)
 
     def _taken(self) -> dict[str, str]:
@@ -219,11 +220,13 @@ class JoinServer(Server):
             uses=request.uses,
             made_by=request.by,
         )
-        await self._ledger.propose(CreateJoinToken(record, at=time()), leaderless_s=LEADERLESS_S)
+        await self._ledger.propose(
+            CreateJoinToken(cast("dict[str, Any]", record), at=time()), leaderless_s=LEADERLESS_S
+        )
         fields = ("id", "expires_at", "uses_max")
         enrolment = self.host.enrolment
         assert enrolment is not None
-        return {"token": token.text, "join": enrolment.listens["join"], **{name: record[name] for name in fields}}
+        return {"token": token.text, "join": enrolment.listens["join"], **{name: record.get(name) for name in fields}}
 
     @handles(TakeBackJoinToken)
     async def _take_back(self, request: TakeBackJoinToken) -> dict[str, Any]:

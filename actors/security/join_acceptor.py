@@ -19,7 +19,8 @@ from enum import Enum
 
 from cryptography import x509
 
-from actorgrid.actors.ledger.join_tokens import NONCE_BYTES, JoinClaim, Plain, check_claim, redeem
+from actorgrid.actors.ledger.join_tokens import NONCE_BYTES, JoinClaim, check_claim, redeem
+from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import (
     ActorGridError,
     CallTimeout,
@@ -72,7 +73,7 @@ ExchangeInstruction = SendBytes | Close | Redeem
 
 
 def examine(
-    claim: JoinClaim, record: Plain | None, cluster_id: str, taken: Mapping[str, str]
+    claim: JoinClaim, record: JoinTokenRecord | None, cluster_id: str, taken: Mapping[str, str]
 ) -> tuple[HostRequest, Capabilities]:
     """What a claim asks for, once all about it is proven that needs no ledger.
 
@@ -96,7 +97,7 @@ class JoinAcceptor:
 
     def __init__(
         self,
-        find_token: Callable[[str], Plain | None],
+        find_token: Callable[[str], JoinTokenRecord | None],
         taken: Callable[[], Mapping[str, str]],
         software: str = "",
     ) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from actorgrid.actors.ledger.record_types import CertificateRequestRecord, MemberRecord, TrustRecord
 from actorgrid.errors import ActorGridError, CertificateRefused
 
 from ..ledger.tables.trust import BUNDLE, carriers, holders, lacking_key, not_taken
@@ -41,8 +42,8 @@ class View:
     authorities: Mapping[int, Authority]
     listens: Mapping[str, str]
     addresses: tuple[str, ...]
-    members: Mapping[str, Plain]
-    trust: Mapping[str, Plain]
+    members: Mapping[str, MemberRecord]
+    trust: Mapping[str, TrustRecord]
     voters: Collection[str]
     now_s: float
     spare_key: ec.EllipticCurvePrivateKey | None = None
@@ -50,7 +51,7 @@ class View:
     """A person asked for a new certificate."""
 
     @property
-    def own(self) -> Plain | None:
+    def own(self) -> TrustRecord | None:
         """This host's record."""
         return self.trust.get(self.host_id)
 
@@ -160,7 +161,7 @@ def own_steps(view: View) -> list[OwnStep]:
     if view.members[view.host_id]["addresses"] != view.listens:
         return [*complaints, AnnounceAddress(dict(view.listens))]
     told, record = facts(view), view.own
-    if record is None or any(record[name] != value for name, value in told.items()):
+    if record is None or any(record.get(name) != value for name, value in told.items()):
         return [*complaints, ReportMaterial(told)]
     why = _why_ask(view, record)
     if why is None:
@@ -227,8 +228,9 @@ def holder_steps(view: View) -> list[HolderStep]:
         return []  # first things first: this host has to take it
     steps: list[HolderStep] = []
     for host_id, record in view.trust.items():
-        if host_id in view.members and record.get("request") is not None:
-            steps.append(_issue(view, host_id, record["request"]))
+        asked = record.get("request")
+        if host_id in view.members and asked is not None:
+            steps.append(_issue(view, host_id, asked))
     for each in view.authorities.values():
         if each.generation in states(view.bundle):
             steps += _seals(view, each)
@@ -236,7 +238,7 @@ def holder_steps(view: View) -> list[HolderStep]:
     return steps
 
 
-def addresses_of(member: Plain) -> set[str]:
+def addresses_of(member: MemberRecord) -> set[str]:
     """Where a member listens, without ports."""
     return {where.rpartition(":")[0].strip("[]") for where in member["addresses"].values()}
 
@@ -289,7 +291,7 @@ def _needless_key(view: View) -> int | None:
     return None
 
 
-def _why_ask(view: View, record: Plain) -> str | None:
+def _why_ask(view: View, record: TrustRecord) -> str | None:
     if record["request"] is not None or record["issued"] is not None:
         return None
     identity = view.material.identity
@@ -304,7 +306,7 @@ def _why_ask(view: View, record: Plain) -> str | None:
     return "the certificate's time comes to its end" if view.material.renewal_due(view.now_s) else None
 
 
-def _issue(view: View, host_id: str, asked: Plain) -> HolderStep:
+def _issue(view: View, host_id: str, asked: CertificateRequestRecord) -> HolderStep:
     told = addresses_of(view.members[host_id])
     taken = {address: id for id, member in view.members.items() if id != host_id for address in addresses_of(member)}
     try:
@@ -343,7 +345,7 @@ def _seals(view: View, authority: Authority) -> list[HolderStep]:
     return steps
 
 
-def _check_reader(identity: HostIdentity, host_id: str, member: Plain) -> None:
+def _check_reader(identity: HostIdentity, host_id: str, member: MemberRecord) -> None:
     if identity.host_id != host_id or identity.fingerprint not in member["fingerprints"]:
         raise CertificateRefused(
             "the certificate is not the member's",

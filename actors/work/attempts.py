@@ -21,6 +21,7 @@ from actorgrid.actors.files.untrusted_files import size_of
 from actorgrid.actors.ledger.attempt_ids import number_of
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.commands import EndAttempt, StartAttempt, TakeSuccess
+from actorgrid.actors.ledger.record_types import NO_ATTEMPT, NO_HOST, NO_JOB, AllocationRecord, AttemptRecord, JobRecord
 from actorgrid.actors.ledger.records import END_FACTS, isolation_of
 from actorgrid.errors import (
     ActorGridError,
@@ -131,10 +132,10 @@ class HostAttempts:
             self.adopted_total += 1
             self._begin(folder.name, spec["ledger_token"], float(spec["isolation_s"]))
 
-    def ensure(self, allocation: dict[str, Any]) -> None:
+    def ensure(self, allocation: AllocationRecord) -> None:
         """The ledger granted this: run it, unless it is running already, or is a gang's member that is over."""
         attempt_id = allocation["allocation_id"]
-        job = self._ledger.jobs.get(allocation["owner"]["job_id"]) or {}
+        job = self._ledger.jobs.get(allocation["owner"]["job_id"]) or NO_JOB
         if is_over(job, attempt_id):
             return
         live = self.live.get(attempt_id)
@@ -151,7 +152,7 @@ class HostAttempts:
                 self._begin(attempt_id, allocation["token"], isolation_of(allocation, job))
         self.follow_wishes(job)
 
-    def follow_wishes(self, job: dict[str, Any]) -> None:
+    def follow_wishes(self, job: JobRecord) -> None:
         """End what the ledger wants ended of *job*: its owner cancelled it, or another is to have its room.
 
         Of a gang, also what is left of it when one member has not succeeded.
@@ -161,8 +162,8 @@ class HostAttempts:
             for id in ids_of(attempt) if reason else ():
                 if reason == "cancelled":
                     self.cancel(id)
-                elif reason == PREEMPTED:
-                    self.preempt(id, attempt["preemption"]["grace_s"])
+                elif reason == PREEMPTED and (preemption := attempt["preemption"]) is not None:
+                    self.preempt(id, preemption["grace_s"])
                 else:
                     self.end_early(id, reason, self._server.host.settings.work.kill_grace_s)
 
@@ -175,7 +176,7 @@ class HostAttempts:
         if attempt_id in self._waiting:
             del self._waiting[attempt_id]
             allocation = self._ledger.allocations[attempt_id]
-            job = self._ledger.jobs.get(allocation["owner"]["job_id"]) or {}
+            job = self._ledger.jobs.get(allocation["owner"]["job_id"]) or NO_JOB
             self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), reason)
         elif attempt_id in self.live and not self.live[attempt_id].stop_reason:
             self.live[attempt_id].stop(reason, grace_s)
@@ -189,7 +190,7 @@ class HostAttempts:
             del self._waiting[attempt_id]
             allocation = self._ledger.allocations.get(attempt_id)
             if allocation is not None:
-                job = self._ledger.jobs.get(allocation["owner"]["job_id"]) or {}
+                job = self._ledger.jobs.get(allocation["owner"]["job_id"]) or NO_JOB
                 waited_for = f"one of {most} attempts here (work.max_attempts) to end"
                 self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), late=(start_by, waited_for))
 
@@ -502,14 +503,14 @@ class HostAttempts:
 
     # -- specs
 
-    def _spec(self, job: dict[str, Any], allocation: dict[str, Any], inputs: dict[str, str]) -> dict[str, Any]:
+    def _spec(self, job: JobRecord, allocation: AllocationRecord, inputs: dict[str, str]) -> dict[str, Any]:
         paths, settings = self._server.host.paths, self._server.host.settings
         attempt_id = allocation["allocation_id"]
-        devices = self._ledger.hosts.get(allocation["host"], {}).get("devices", [])
+        devices = self._ledger.hosts.get(allocation["host"], NO_HOST).get("devices", [])
         resources = job["resources"]
         kind = job.get("kind", "command")
         env, fixed = job.get("env") or {}, device_variables(devices, allocation["gpu_uuids"])
-        rank, attempt = allocation["owner"].get("rank"), (job.get("attempts") or [{}])[-1]
+        rank, attempt = allocation["owner"].get("rank"), (job.get("attempts") or [NO_ATTEMPT])[-1]
         if rank is not None:
             env = {**launcher_variables(attempt, rank, len(allocation["gpu_uuids"])), **env}
             fixed |= rank_variables(attempt, rank)
@@ -557,18 +558,18 @@ class HostAttempts:
         return spec
 
 
-def ids_of(attempt: dict[str, Any]) -> list[str]:
+def ids_of(attempt: AttemptRecord) -> list[str]:
     """The ids under which an attempt's parts run, each on its host: one, or those of a gang's members."""
     return [str(part["allocation_id"]) for part in attempt.get("members", (attempt,))]
 
 
-def is_over(job: dict[str, Any], member_id: str) -> bool:
+def is_over(job: JobRecord, member_id: str) -> bool:
     """Whether that is a gang's member which has ended, while the gang goes on."""
     members = [member for attempt in job.get("attempts", ())[-1:] for member in attempt.get("members", ())]
     return any(member["allocation_id"] == member_id and member["ended_at"] is not None for member in members)
 
 
-def reason_to_end(job: dict[str, Any]) -> str:
+def reason_to_end(job: JobRecord) -> str:
     """Why the job's present attempt is to end, apart from its owner's wish; empty when it is not."""
     for attempt in job.get("attempts", ())[-1:]:
         if attempt["ended_at"] is None and attempt.get("superseded") is not None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from actorgrid.actors.files.identity import create_secret
+from actorgrid.actors.ledger.record_types import AllocationRecord
 from actorgrid.errors import DataDirUnusable
 
 PREFIX = "agw1"
@@ -35,7 +36,7 @@ _LABEL = b"actorgrid work credential 1\0"
 Record = Mapping[str, Any]
 
 
-def credential(key: bytes, allocation: Record) -> str:
+def credential(key: bytes, allocation: AllocationRecord) -> str:
     """The text for the work that *allocation* was granted to."""
     work_id, token = str(allocation["allocation_id"]), allocation["token"]
     return f"{PREFIX}.{work_id}.{_mac(key, work_id, token, user_of(allocation))}"
@@ -48,14 +49,14 @@ def work_id_of(text: str) -> str | None:
     return work_id if head == PREFIX and work_id and mac and len(text) <= TEXT_MAX else None
 
 
-def opens(key: bytes, text: str, allocation: Record | None, host_id: str) -> bool:
+def opens(key: bytes, text: str, allocation: AllocationRecord | None, host_id: str) -> bool:
     """Whether *text* is the credential of *allocation*, which is held on this host. Takes the same time for all."""
     expected = credential(key, allocation) if allocation is not None else f"{PREFIX}.none.{_mac(key, '', (0, 0), '')}"
     right = hmac.compare_digest(text.encode("utf-8", "replace"), expected.encode())
     return right and allocation is not None and allocation["host"] == host_id
 
 
-def user_of(allocation: Record) -> str:
+def user_of(allocation: AllocationRecord) -> str:
     """Whose rights the work has: those of whoever it was submitted for."""
     return str(allocation.get("user_id") or "")
 

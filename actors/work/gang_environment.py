@@ -7,12 +7,12 @@ Which of them do is said in variables of ours.
 
 from __future__ import annotations
 
-from typing import Any
+from actorgrid.actors.ledger.record_types import AttemptRecord, GangMemberRecord
 
 LOCAL_TO_ITSELF = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
-def rank_variables(attempt: dict[str, Any], rank: int) -> dict[str, str]:
+def rank_variables(attempt: AttemptRecord, rank: int) -> dict[str, str]:
     """For the member of that rank, whatever the user's own environment says."""
     members = attempt["members"]
     hosts = list(dict.fromkeys(member["host"] for member in members))
@@ -38,7 +38,7 @@ def rank_variables(attempt: dict[str, Any], rank: int) -> dict[str, str]:
     }
 
 
-def launcher_variables(attempt: dict[str, Any], rank: int, gpu_count: int) -> dict[str, str]:
+def launcher_variables(attempt: AttemptRecord, rank: int, gpu_count: int) -> dict[str, str]:
     """What ``torchrun`` takes for the arguments that it is not given; the user's own values win."""
     meeting = attempt["rendezvous"]
     return {
@@ -52,7 +52,7 @@ def launcher_variables(attempt: dict[str, Any], rank: int, gpu_count: int) -> di
     }
 
 
-def _host_file(members: list[dict[str, Any]]) -> str:
+def _host_file(members: list[GangMemberRecord]) -> str:
     """A line for each host, as MPI's host files have them: its address, and how many members are there."""
     slots: dict[str, int] = {}
     for member in members:

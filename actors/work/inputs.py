@@ -6,8 +6,8 @@ On a host that is alone all of it is there. In a cluster it is brought from the 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.errors import (
     ActorError,
     CallTimeout,
@@ -36,7 +36,7 @@ class Inputs:
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    async def bring(self, job: dict[str, Any]) -> dict[str, str]:
+    async def bring(self, job: JobRecord) -> dict[str, str]:
         """Have the job's payloads here; gives where the results it depends on lie, by job.
 
         Raises NotFound, HostUnreachable and the like when what is needed is on hosts that do not answer, and

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.commands import ConfirmHost
 from actorgrid.actors.ledger.messages import Query
+from actorgrid.actors.ledger.record_types import HostRecord
 from actorgrid.errors import ActorGridError, HostIsolated
 from actorgrid.supervisors.runtime import Waiter
 from actorgrid.supervisors.server import Server
@@ -187,7 +187,7 @@ class LeaseRenewer:
             hint="actorgrid hosts, on another host as well, shows who is there; what runs goes on for max_isolation_s",
         )
 
-    async def _confirm(self, record: dict[str, Any]) -> None:
+    async def _confirm(self, record: HostRecord) -> None:
         """Say that we are there; when it did not work, the next ``look`` tries again."""
         strays = self._strays() if record["state"] == "lost" else []
         if strays:

@@ -10,6 +10,7 @@ from typing import Any
 
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.commands import ReleaseLease
+from actorgrid.actors.ledger.record_types import NO_ALLOCATION, NO_HOST, NO_JOB, AllocationRecord, DeviceRecord
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.errors import (
     ActorGridError,
@@ -120,7 +121,7 @@ class Leases:
         """Keep the warm sizes."""
         self._carry_out(self._pools.tick())
 
-    def ensure(self, allocation: dict[str, Any]) -> None:
+    def ensure(self, allocation: AllocationRecord) -> None:
         """The ledger granted a session a worker here."""
         if allocation["allocation_id"] in self._detaching:
             return
@@ -168,7 +169,7 @@ class Leases:
 
     def _isolation_s(self, lease_id: str | None) -> float:
         """How long a worker may go on alone: for a lease, what the ledger says, because the leader goes by it."""
-        return isolation_of(self._ledger.allocations.get(lease_id or "", {}), {})
+        return isolation_of(self._ledger.allocations.get(lease_id or "", NO_ALLOCATION), NO_JOB)
 
     def patience(self) -> float:
         """The least of what workers with a lease may go on alone; infinite when there are none."""
@@ -294,7 +295,7 @@ class Leases:
         allocation = self._ledger.allocations.get(lease_id)
         if allocation is None:
             raise self._no_worker(lease_id)
-        devices = self._ledger.hosts.get(allocation["host"], {}).get("devices", [])
+        devices = self._ledger.hosts.get(allocation["host"], NO_HOST).get("devices", [])
         kept = self._zygote.containment or Containment("none")
         return {
             "lease_id": lease_id,
@@ -420,11 +421,11 @@ class Leases:
         self,
         worker_id: str,
         user: dict[str, str],
-        devices: list[dict[str, Any]],
+        devices: list[DeviceRecord],
         granted: tuple[str, ...],
-        allocation: dict[str, Any] | None = None,
+        allocation: AllocationRecord | None = None,
     ) -> dict[str, str]:
-        grant = allocation or {}
+        grant = allocation or NO_ALLOCATION
         return work_environment(
             os.environ,
             user,
@@ -442,10 +443,10 @@ class Leases:
         return AttemptDir(self._server.host.paths.workers_dir, worker_id).path / f"credential-{lease_id}.json"
 
     def _open(self, worker_id: str, lease_id: str) -> None:
-        allocation = self._ledger.allocations.get(lease_id, {})
+        allocation = self._ledger.allocations.get(lease_id, NO_ALLOCATION)
         if allocation:
             self._door.give(self._credential_file(worker_id, lease_id), allocation)
-        devices = self._ledger.hosts.get(str(allocation.get("host")), {}).get("devices", [])
+        devices = self._ledger.hosts.get(str(allocation.get("host")), NO_HOST).get("devices", [])
         key = self._pools.key_of(lease_id)
         env = self._environment(worker_id, dict(key.env), devices, key.gpu_uuids, allocation)
         secret = secrets.token_urlsafe(32)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from actorgrid.actors.ledger.attempt_ids import job_of
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.ledger.messages import Applied, LedgerSnapshot, Query
+from actorgrid.actors.ledger.record_types import NO_ALLOCATION, NO_HOST, AllocationRecord
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.runtime import Runtime
 from actorgrid.supervisors.server import Server, handles
@@ -140,7 +141,7 @@ class WorkerManager(Server):
 
     def _prolong(self, absence_index: int) -> None:
         """Let what runs go on for as long as the ledger has everybody wait for us."""
-        own = self._ledger.hosts.get(self.host.host_id, {})
+        own = self._ledger.hosts.get(self.host.host_id, NO_HOST)
         if absence_index and own.get("absence_index") == absence_index and own["incarnation"] == self.host.incarnation:
             self._attempts.renew(own["absence_s"])
             self._leases.renew(own["absence_s"])
@@ -186,7 +187,7 @@ class WorkerManager(Server):
         for allocation in list(self._ledger.allocations.values()):
             self._take_up(allocation)
 
-    def _take_up(self, allocation: dict[str, Any]) -> None:
+    def _take_up(self, allocation: AllocationRecord) -> None:
         if allocation["host"] != self.host.host_id:
             return
         if allocation["owner"]["kind"] == "attempt":
@@ -216,7 +217,7 @@ class WorkerManager(Server):
     def _list_attempts(self, _request: ListAttempts) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         for attempt_id, attempt in self._attempts.live.items():
-            allocation = self._ledger.allocations.get(attempt_id, {})
+            allocation = self._ledger.allocations.get(attempt_id, NO_ALLOCATION)
             found.append(
                 {
                     "id": attempt_id,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from actorgrid.actors.ledger.record_types import AllocationRecord
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.envelope import GetStatus
 from actorgrid.supervisors.server import Server
@@ -35,7 +35,7 @@ class WorkDoor:
         """Whether the file was written in this life of ours."""
         return path in self._files
 
-    def give(self, path: Path, allocation: dict[str, Any]) -> None:
+    def give(self, path: Path, allocation: AllocationRecord) -> None:
         """Let the work that *allocation* was granted to find the door by the file *path*."""
         text = self._files[path] = credential(self._key, allocation)
         if not write_file(path, self._url, text):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from actorgrid.actors.ledger.commands import AcquireLock, TakeSuccess
 from actorgrid.actors.ledger.entry import Entry
 from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.ledger.record_types import AttemptRecord, DeviceRecord, HostRecord, JobRecord, ResourcesRecord
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables.allocations import Allocations, Place
 from actorgrid.actors.ledger.tables.attempts import Attempts
@@ -140,7 +141,7 @@ class OldTermGrants(SimulatedHost):
 
 
 class _ForAnyLife(Allocations):
-    def host_for(self, place: Place) -> dict[str, Any]:
+    def host_for(self, place: Place) -> HostRecord:
         host = self._hosts.get(place.host)
         known = place.incarnation if host is None else host["incarnation"]
         return super().host_for(place._replace(incarnation=known))
@@ -157,7 +158,7 @@ class OldIncarnationGrants(SimulatedHost):
 
 
 class _Hasty(Attempts):
-    def is_over(self, attempt: dict[str, Any]) -> bool:
+    def is_over(self, attempt: AttemptRecord) -> bool:
         return attempt["ending"] is not None or super().is_over(attempt)
 
 
@@ -173,8 +174,8 @@ class GangsStartAgainEarly(SimulatedHost):
 
 class _FreesAtOnce(Attempts):
     def _take(
-        self, job: dict[str, Any], lost: dict[str, Any], rank: int | None, command: TakeSuccess, at: float
-    ) -> dict[str, Any]:
+        self, job: JobRecord, lost: AttemptRecord, rank: int | None, command: TakeSuccess, at: float
+    ) -> JobRecord:
         before = job["attempts"][-1]
         taken = super()._take(job, lost, rank, command, at)
         if before["ended_at"] is None and taken.get("taken") is not None:
@@ -195,7 +196,7 @@ class FreesWhatIsSuperseded(SimulatedHost):
 
 
 class _Endless(Capacity):
-    def check(self, host: dict[str, Any], gpu_indexes: list[int], resources: dict[str, Any]) -> list[dict[str, Any]]:
+    def check(self, host: HostRecord, gpu_indexes: list[int], resources: ResourcesRecord) -> list[DeviceRecord]:
         return [device for device in host["devices"] if device["index"] in gpu_indexes]
 
 

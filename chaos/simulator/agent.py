@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from actorgrid.actors.ledger.commands import ConfirmHost, EndAttempt, RegisterHost, StartAttempt, TakeSuccess
 from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, JobRecord
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.actors.raft.messages import Dropped, ReadState
 from actorgrid.actors.work.host_lease import LEASE_MAX_S, HostLease
@@ -54,7 +55,7 @@ class Agent:
         self._reads = 0
         self._next_at = 0.0
         self._confirming = False
-        self._granted: dict[str, dict[str, Any]] = {}  # not begun
+        self._granted: dict[str, AllocationRecord] = {}  # not begun
         self._seen: set[str] = set()
         self._processes: dict[str, AttemptProcess] = {}
         self._patience: dict[str, float] = {}
@@ -123,7 +124,7 @@ class Agent:
         self._node.pump()
         self._node.world.on_lease(self._node.id)
         self._next_at = self._node.boottime + RENEW_S
-        self._plan([*self._patience.values(), *(isolation_of(record, {}) for record in self._granted.values())])
+        self._plan([*self._patience.values(), *(isolation_of(record, NO_JOB) for record in self._granted.values())])
         self._look()
 
     def _plan(self, patiences: list[float]) -> None:
@@ -164,7 +165,7 @@ class Agent:
         """Begin what may begin; say that we are there when that is wanted."""
         if self._may_start():
             for id, record in list(self._granted.items()):
-                if self._lease.valid(self._node.boottime, isolation_of(record, {})):
+                if self._lease.valid(self._node.boottime, isolation_of(record, NO_JOB)):
                     del self._granted[id]
                     self._begin(id, record)
             return
@@ -208,7 +209,7 @@ class Agent:
         assert told.error is None, f"registering {self._node.host_id}: {told.error}"
         self.review()
 
-    def _take(self, id: str, record: dict[str, Any]) -> None:
+    def _take(self, id: str, record: AllocationRecord) -> None:
         if not self._registered or id in self._seen:
             return
         self._seen.add(id)
@@ -219,10 +220,10 @@ class Agent:
             self._report(id, list(record["token"]), "lost", charge=False)
             return
         self._granted[id] = record
-        self._plan([isolation_of(record, {})])
+        self._plan([isolation_of(record, NO_JOB)])
         self._look()
 
-    def _begin(self, id: str, record: dict[str, Any]) -> None:
+    def _begin(self, id: str, record: AllocationRecord) -> None:
         job = self._node.ledger.jobs[record["owner"]["job_id"]]
         token = (record["token"][0], record["token"][1])
         if job["cancel_requested"] or _is_ending(job):
@@ -237,7 +238,7 @@ class Agent:
             gpu_milli=record["gpu_milli"],
         )
         self._processes[id] = process
-        self._patience[id] = isolation_of(record, {})
+        self._patience[id] = isolation_of(record, NO_JOB)
         self._node.world.trace.add(self._node.name, f"runs {id}")
         self._node.world.tell(lambda checker: checker.started(process, self._node.world.now_us))
         self._set_deadline(id)
@@ -313,7 +314,7 @@ class Agent:
             self._asker.write(TakeSuccess(id, token, at=self._node.now), lambda told: None)
 
 
-def _is_ending(job: dict[str, Any]) -> bool:
+def _is_ending(job: JobRecord) -> bool:
     """Whether a member of the job's gang has not succeeded, or an earlier attempt has, so that what runs is to end."""
     return any(
         (attempt.get("ending") or attempt.get("superseded")) and attempt["ended_at"] is None

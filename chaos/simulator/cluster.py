@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from actorgrid.actors.ledger.commands import EndAttempt, RegisterHost
+from actorgrid.actors.ledger.record_types import AllocationRecord
 from actorgrid.actors.raft.messages import ConfChange, ConfState, Dropped, HardState, RaftSnapshot
 
 from .clock import MS
@@ -173,7 +173,7 @@ class Cluster:
         for id, record in held[:ENDS_AT_ONCE]:
             self._end(id, record, best.now)
 
-    def _end(self, id: str, record: dict[str, Any], at: float) -> None:
+    def _end(self, id: str, record: AllocationRecord, at: float) -> None:
         self._operator.write(EndAttempt(id, list(record["token"]), "lost", at=at, charge=False), lambda told: None)
 
     # -- has it recovered

@@ -29,6 +29,7 @@ from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.host.enrolment import Enrolment
 from actorgrid.actors.host.messages import RestartHost
+from actorgrid.actors.ledger import commands
 from actorgrid.actors.ledger.api_keys import revoke_key
 from actorgrid.actors.ledger.messages import Applied, LedgerSnapshot, Propose, Proposed, Query, Subscribe
 from actorgrid.actors.links import messages as links
@@ -131,17 +132,18 @@ class Consensus(StandIn):
     def propose(self, request: Propose) -> Proposed:
         """API keys, locks that are always had, and a host that drains."""
         command = request.command
-        if command["type"] == "drain_host":
-            return Proposed(self.index, {"host": command["host"], "draining": command["draining"]})
-        if command["type"].endswith("_lock"):
+        if isinstance(command, commands.DrainHost):
+            return Proposed(self.index, {"host": command.host, "draining": command.draining})
+        if command.verb.endswith("_lock"):
             held = {"held": True, "token": [1, 7], "position": 0, "slots": 1, "ttl_s": 5.0, "renewals": 0}
-            return Proposed(self.index, {"released": True} if command["type"] == "release_lock" else held)
-        if command["type"] == "create_api_key":
-            record = command["key"]
+            return Proposed(self.index, {"released": True} if isinstance(command, commands.ReleaseLock) else held)
+        if isinstance(command, commands.CreateApiKey):
+            record = command.key
         else:
-            record = revoke_key(self.keys.get(command["key_id"]), command["at"])
+            assert isinstance(command, commands.RevokeApiKey)
+            record = revoke_key(self.keys.get(command.key_id), command.at)
         self.keys[record["id"]] = record
-        self.apply("api_key", record["id"], record, command["type"])
+        self.apply("api_key", record["id"], record, command.verb)
         return Proposed(self.index, {"id": record["id"], "revoked_at": record["revoked_at"]})
 
     @handles(Subscribe)

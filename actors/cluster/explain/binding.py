@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from actorgrid.actors.ledger.record_types import AllocationRecord, HostRecord, ResourcesRecord
 from actorgrid.amounts import counted, mebibytes
 from actorgrid.models import JobState
 
@@ -65,7 +66,7 @@ class Binding:
         return {"resource": self.resource, "waiting": self.waiting, "text": self.text, "idle_gpus": self.idle_gpus}
 
 
-def amounts_of(resources: Record) -> dict[str, int]:
+def amounts_of(resources: ResourcesRecord) -> dict[str, int]:
     """What one attempt (or each member of a gang) takes of each resource of ``NAMES``."""
     count = int(resources.get("gpu_count", 0))
     return {
@@ -76,7 +77,7 @@ def amounts_of(resources: Record) -> dict[str, int]:
     }
 
 
-def room_of(hosts: Iterable[Record], allocations: Iterable[Record]) -> ResourceUse:
+def room_of(hosts: Iterable[HostRecord], allocations: Iterable[AllocationRecord]) -> ResourceUse:
     """What *hosts* have in all and what is given out on them; records of the ledger."""
     capacity: Counter[str] = Counter()
     ids = set()
@@ -104,7 +105,7 @@ def binding(room: ResourceUse, waiting: Iterable[Record], total: int | None = No
     *waiting*: resources of jobs; of *total* when these stand for more. A request that fits in the sum of what is free
     may still wait, for one host that has all of it; that is no shortage of a resource, and is not said here.
     """
-    shapes = Counter(tuple(sorted(amounts_of(one).items())) for one in waiting)
+    shapes = Counter(tuple(sorted(amounts_of(cast("ResourcesRecord", one)).items())) for one in waiting)
     short: Counter[str] = Counter()
     for shape, count in shapes.most_common(SHAPES_MAX):
         name = _shortest(room, dict(shape))

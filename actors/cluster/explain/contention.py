@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.gpu.device import answers_to
 from actorgrid.actors.gpu.feasibility import members_on
+from actorgrid.actors.ledger.record_types import (
+    NO_ATTEMPT,
+    NO_JOB,
+    AllocationRecord,
+    HostRecord,
+    JobRecord,
+    ResourcesRecord,
+)
 from actorgrid.demand import Demand
 
 Record = Mapping[str, Any]
@@ -18,7 +26,9 @@ OTHER_MODELS_MAX = 2
 LOOKED_AT_MAX = 256
 
 
-def holders(host: Record, allocations: Iterable[Record], jobs: Mapping[str, Record]) -> list[dict[str, Any]]:
+def holders(
+    host: HostRecord, allocations: Iterable[AllocationRecord], jobs: Mapping[str, JobRecord]
+) -> list[dict[str, Any]]:
     """Who holds room on *host*, lowest priority first.
 
     Each: ``job_id`` (or ``session_id`` and ``lease_id`` of a client's lease), ``name``, ``priority``, what it holds,
@@ -28,17 +38,19 @@ def holders(host: Record, allocations: Iterable[Record], jobs: Mapping[str, Reco
     return _holders((held for held in allocations if held["host"] == host["host_id"]), jobs)
 
 
-def holders_of_user(user: str, allocations: Iterable[Record], jobs: Mapping[str, Record]) -> list[dict[str, Any]]:
+def holders_of_user(
+    user: str, allocations: Iterable[AllocationRecord], jobs: Mapping[str, JobRecord]
+) -> list[dict[str, Any]]:
     """What holds room on behalf of *user*, as ``holders`` gives it, with ``host_id``."""
     return _holders((held for held in allocations if held["user_id"] == user), jobs)
 
 
-def _holders(allocations: Iterable[Record], jobs: Mapping[str, Record]) -> list[dict[str, Any]]:
+def _holders(allocations: Iterable[AllocationRecord], jobs: Mapping[str, JobRecord]) -> list[dict[str, Any]]:
     found = []
     for held in allocations:
         owner = held["owner"]
-        job = jobs.get(owner.get("job_id") or "", {})
-        attempt = job["attempts"][-1] if job.get("attempts") else {}
+        job = jobs.get(owner.get("job_id") or "", NO_JOB)
+        attempt = job["attempts"][-1] if job.get("attempts") else NO_ATTEMPT
         began, limit = attempt.get("started_at"), job.get("max_execution_time_s")
         found.append(
             {
@@ -58,11 +70,11 @@ def _holders(allocations: Iterable[Record], jobs: Mapping[str, Record]) -> list[
                 "host_id": held["host"],
             }
         )
-    found.sort(key=lambda one: (one["priority"] is None, one["priority"] or 0, -one["since"]))
+    found.sort(key=lambda one: (one["priority"] is None, one["priority"] or 0, -float(cast("float", one["since"]))))
     return found
 
 
-def has_room(host: Record, held: Iterable[Record], resources: Record) -> bool:
+def has_room(host: HostRecord, held: Iterable[Record], resources: ResourcesRecord) -> bool:
     """Whether *host* could serve *resources* if nothing but *held* were on it."""
     return members_on(Demand.of(resources), host, held) > 0
 
@@ -72,7 +84,7 @@ def may_go(one: Record, priority: int) -> bool:
     return bool(one["job_id"]) and one["priority"] is not None and one["priority"] <= priority
 
 
-def freeing(host: Record, held: list[dict[str, Any]], resources: Record, priority: int) -> list[str]:
+def freeing(host: HostRecord, held: list[dict[str, Any]], resources: ResourcesRecord, priority: int) -> list[str]:
     """The jobs of at most *priority* to cancel so that *host* has room for *resources*: none could be left out.
 
     Lowest priorities first; sessions are never named. Empty when it takes more than 3 jobs, or cannot be done.
@@ -91,7 +103,7 @@ def freeing(host: Record, held: list[dict[str, Any]], resources: Record, priorit
     return [str(one["job_id"]) for one in needed] if len(needed) <= CANCELLED_MAX else []
 
 
-def room_by(host: Record, held: list[dict[str, Any]], resources: Record) -> float | None:
+def room_by(host: HostRecord, held: list[dict[str, Any]], resources: ResourcesRecord) -> float | None:
     """When at the latest *host* has room for *resources*, by the time limits of what is there; else ``None``."""
     ends = sorted({one["ends_by"] for one in held if one["ends_by"] is not None})
     for end in ends[:LOOKED_AT_MAX]:
@@ -101,7 +113,7 @@ def room_by(host: Record, held: list[dict[str, Any]], resources: Record) -> floa
     return None
 
 
-def reduced(resources: Record, report: Record) -> dict[str, Any] | None:
+def reduced(resources: ResourcesRecord, report: Record) -> ResourcesRecord | None:
     """*resources* cut down to what the nearest host of *report* (the engine's ``explain``) has, as far as that tells.
 
     ``None`` when it tells nothing, or when nothing of what is short would be left.
@@ -123,7 +135,7 @@ def reduced(resources: Record, report: Record) -> dict[str, Any] | None:
             changed[name] = int(resources[name]) - int(missing[name])
             if changed[name] <= 0:
                 return None
-    return {**resources, **changed} if changed else None
+    return cast("ResourcesRecord", {**resources, **changed}) if changed else None
 
 
 def options(asked: Record, instead: Record) -> str:
@@ -141,12 +153,12 @@ def options(asked: Record, instead: Record) -> str:
     return " ".join(words) or "any device instead of those named"
 
 
-def other_kinds(resources: Record, hosts: Iterable[Record]) -> list[dict[str, Any]]:
+def other_kinds(resources: ResourcesRecord, hosts: Iterable[HostRecord]) -> list[ResourcesRecord]:
     """*resources* on a model there is and that was not asked for, at most 2; and on any device, where some were named.
 
     Whether one fits, only the engine knows.
     """
-    found: list[dict[str, Any]] = []
+    found: list[ResourcesRecord] = []
     asked = list(resources["gpu_models"])
     if asked:
         there = {str(one.get("model", "")): int(one["memory_mib"]) for host in hosts for one in host["devices"]}

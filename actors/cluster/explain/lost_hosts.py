@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actorgrid.actors.cluster.host_leases import over_after_s
+from actorgrid.actors.ledger.record_types import NO_ALLOCATION, JobRecord
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.amounts import duration
 from actorgrid.errors import HostLost
@@ -14,7 +15,7 @@ from actorgrid.job_outcome import decided_by
 Record = Mapping[str, Any]
 
 
-def lost_note(job: Record) -> list[str]:
+def lost_note(job: JobRecord) -> list[str]:
     """That the attempt before (or the last one, of a job that waits) went with its host."""
     for attempt in reversed(job["attempts"]):
         error = attempt.get("error") or {}
@@ -25,7 +26,7 @@ def lost_note(job: Record) -> list[str]:
     return []
 
 
-def late_notes(job: Record) -> list[str]:
+def late_notes(job: JobRecord) -> list[str]:
     """Which attempt of a job that succeeded was taken, where one had been given up for lost and succeeded as well."""
     notes = []
     for attempt in job["attempts"]:
@@ -44,11 +45,11 @@ def late_notes(job: Record) -> list[str]:
     return notes
 
 
-def away_note(job: Record, name: str, quiet_s: float | None) -> list[str]:
+def away_note(job: JobRecord, name: str, quiet_s: float | None) -> list[str]:
     """That the host of a running attempt has not been heard of, and when the job is started elsewhere."""
     if quiet_s is None:
         return []
-    left_s = over_after_s(isolation_of({}, dict(job))) - quiet_s
+    left_s = over_after_s(isolation_of(NO_ALLOCATION, job)) - quiet_s
     then = f"in {duration(left_s)} the attempt is over" if left_s > 0 else "the attempt is being ended"
     return [
         f"{name} has not been heard of for {duration(quiet_s)}; unless it is back, {then} and the job starts elsewhere"

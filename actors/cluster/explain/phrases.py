@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import JobRecord, ResourcesRecord
 from actorgrid.amounts import mebibytes
 
 
@@ -13,7 +14,7 @@ def listed(words: list[str], most: int = 5) -> str:
     return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
-def devices(resources: Mapping[str, Any]) -> str:
+def devices(resources: ResourcesRecord) -> str:
     """The devices a request touches: ``4 whole A100s``, ``0.25 of an H100 or A100``; empty without GPUs."""
     count = int(resources.get("gpu_count", 0))
     if not count:
@@ -25,7 +26,7 @@ def devices(resources: Mapping[str, Any]) -> str:
     return f"{count} whole {models}{'s' if count > 1 else ''}"
 
 
-def needs(resources: Mapping[str, Any]) -> str:
+def needs(resources: ResourcesRecord) -> str:
     """Everything an attempt needs of one host: ``4 whole A100s, each with 40 GiB of its memory, and 8 CPUs``."""
     parts = []
     found = devices(resources)
@@ -50,7 +51,7 @@ _LACKING = {
 }
 
 
-def nearest_has(resources: Mapping[str, Any], missing: Mapping[str, Any]) -> str:
+def nearest_has(resources: ResourcesRecord, missing: Mapping[str, Any]) -> str:
     """What the nearest host offers of a request: ``has 2 free``, ``has 0.25 of one free and lacks 2 CPUs``."""
     parts = []
     short = int(missing.get("gpus", 0))
@@ -81,7 +82,7 @@ def nearest_has(resources: Mapping[str, Any], missing: Mapping[str, Any]) -> str
 _FULL = {"gpu_busy": "no such GPU free", "gpu_count": "too few GPUs", "gpu_model": "no GPU of that model"}
 
 
-def gang_lacks(resources: Mapping[str, Any], fit: Mapping[str, Any]) -> str:
+def gang_lacks(resources: ResourcesRecord, fit: Mapping[str, Any]) -> str:
     """How much of a gang fits now: ``it is a gang of 3, each with 1 whole GPU; 2 of them fit now``."""
     found = int(fit["members_that_fit"])
     count = f"{found} of them {'fits' if found == 1 else 'fit'} now" if found else "none of them fits now"
@@ -89,7 +90,7 @@ def gang_lacks(resources: Mapping[str, Any], fit: Mapping[str, Any]) -> str:
     return f"it is a gang of {fit['gang']}{apart}, each with {needs(resources)}; {count}, and all start together"
 
 
-def gang_hosts(resources: Mapping[str, Any], fit: Mapping[str, Any], name: Callable[[str], str]) -> list[str]:
+def gang_hosts(resources: ResourcesRecord, fit: Mapping[str, Any], name: Callable[[str], str]) -> list[str]:
     """What each host has for a gang, or lacks for one member of it."""
     said = []
     for one in fit["hosts"]:
@@ -102,7 +103,7 @@ def gang_hosts(resources: Mapping[str, Any], fit: Mapping[str, Any], name: Calla
     return said
 
 
-def gang_ending(job: Mapping[str, Any]) -> list[str]:
+def gang_ending(job: JobRecord) -> list[str]:
     """That a gang is on its way to its end, and because of whom."""
     attempt = job["attempts"][-1]
     ending = attempt.get("ending")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from actorgrid.actors.ledger.record_types import NO_ATTEMPT, JobRecord
 from actorgrid.actors.ledger.tables.preemption import PREEMPTIONS_MAX
 from actorgrid.amounts import duration
 from actorgrid.models import AttemptState
@@ -12,7 +13,7 @@ from actorgrid.models import AttemptState
 Record = Mapping[str, Any]
 
 
-def stopped_for_another(job: Record, now: float) -> str:
+def stopped_for_another(job: JobRecord, now: float) -> str:
     """That the running attempt was asked to end, for whom, and how long it has; empty when it was not."""
     asked = job["attempts"][-1].get("preemption") if job["attempts"] else None
     if asked is None:
@@ -22,12 +23,13 @@ def stopped_for_another(job: Record, now: float) -> str:
     return f"it was asked to end so that {asked['for_job']} can start, and {left}"
 
 
-def waiting_notes(job: Record, now: float) -> list[str]:
+def waiting_notes(job: JobRecord, now: float) -> list[str]:
     """How often a waiting job was stopped for others, and its deadline."""
     notes = []
-    last = job["attempts"][-1] if job["attempts"] else {}
+    last = job["attempts"][-1] if job["attempts"] else NO_ATTEMPT
     if last.get("state") == AttemptState.PREEMPTED:
-        for_whom = (last.get("preemption") or {}).get("for_job")
+        preemption = last.get("preemption")
+        for_whom = None if preemption is None else preemption["for_job"]
         notes.append(
             f"attempt {last['number']} was stopped{f' for {for_whom}' if for_whom else ''}; it waits in its old place "
             f"(preempted {job.get('preemptions', 0)} of at most {PREEMPTIONS_MAX} times; that costs no retry)"
@@ -35,7 +37,7 @@ def waiting_notes(job: Record, now: float) -> list[str]:
     return notes + deadline_note(job, now)
 
 
-def deadline_note(job: Record, now: float) -> list[str]:
+def deadline_note(job: JobRecord, now: float) -> list[str]:
     """When it is to be done, if it said so."""
     deadline = job.get("deadline")
     if deadline is None:

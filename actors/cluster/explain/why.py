@@ -8,8 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+from actorgrid.actors.ledger.record_types import (
+    NO_ATTEMPT,
+    NO_HOST,
+    NO_JOB,
+    AllocationRecord,
+    AttemptRecord,
+    HostRecord,
+    JobRecord,
+    PreemptionRecord,
+    QuotaRecord,
+    ResourcesRecord,
+)
 from actorgrid.actors.ledger.tables.quotas import Shortage, amount_text, amounts_held, shortage
 from actorgrid.amounts import counted, duration, mebibytes
 from actorgrid.models import DESCRIPTIVE, JobState
@@ -47,13 +59,13 @@ class Circumstances:
     dependencies: Mapping[str, str] = field(default_factory=dict)
     fit: Record | None = None
     problems: tuple[str, ...] = ()
-    hosts: Mapping[str, Record] = field(default_factory=dict)
-    allocations: tuple[Record, ...] = ()
-    jobs: Mapping[str, Record] = field(default_factory=dict)
+    hosts: Mapping[str, HostRecord] = field(default_factory=dict)
+    allocations: tuple[AllocationRecord, ...] = ()
+    jobs: Mapping[str, JobRecord] = field(default_factory=dict)
     openings: tuple[str, ...] = ()
     waiting: int = 0
-    root: Record | None = None
-    quotas: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    root: JobRecord | None = None
+    quotas: Mapping[str, QuotaRecord] = field(default_factory=dict)
     away: Mapping[str, float] = field(default_factory=dict)
     unsure: tuple[str, ...] = ()
     start_delay: Record | None = None
@@ -70,7 +82,7 @@ class _Story:
     reasons: list[str] = field(default_factory=list)
 
 
-def explain_job(job: Record, around: Circumstances) -> dict[str, Any]:
+def explain_job(job: JobRecord, around: Circumstances) -> dict[str, Any]:
     """Why *job* is where it is. The keys are stable: see ``WhyAnswer``."""
     state = JobState(job["state"])
     if state is JobState.QUEUED:
@@ -86,7 +98,7 @@ def explain_job(job: Record, around: Circumstances) -> dict[str, Any]:
     else:
         story = _failed(job, around)
     fit = around.fit
-    told = {name: job[name] for name in DESCRIPTIVE if job.get(name)}
+    told = {name: job.get(name) for name in DESCRIPTIVE if job.get(name)}
     story.notes += [f"{name}: {_pairs(value)}" for name, value in told.items() if isinstance(value, dict)]
     return {
         "job_id": job["job_id"],
@@ -128,7 +140,7 @@ def _pairs(texts: Mapping[str, Any]) -> str:
 # -- waiting
 
 
-def _queued(job: Record, around: Circumstances) -> _Story:
+def _queued(job: JobRecord, around: Circumstances) -> _Story:
     fit, now = around.fit, around.now
     story = _why_not_now(job, around)
     position = (fit or {}).get("position")
@@ -153,7 +165,7 @@ def _open_dependencies(around: Circumstances) -> dict[str, str]:
     return {name: state for name, state in around.dependencies.items() if state != JobState.SUCCEEDED}
 
 
-def _why_not_now(job: Record, around: Circumstances) -> _Story:
+def _why_not_now(job: JobRecord, around: Circumstances) -> _Story:
     fit, now = around.fit, around.now
     unmet = _open_dependencies(around)
     if unmet:
@@ -177,7 +189,7 @@ def _why_not_now(job: Record, around: Circumstances) -> _Story:
     return story
 
 
-def _kept_out_by_quota(job: Record, fit: Record, around: Circumstances) -> _Story | None:
+def _kept_out_by_quota(job: JobRecord, fit: Record, around: Circumstances) -> _Story | None:
     """Who uses up the quota of the job's user, and how to go on; ``None`` when that is not what it waits for."""
     user = job.get("user_id", "")
     short = shortage(user, around.quotas, job["resources"], around.allocations)
@@ -201,7 +213,7 @@ def _kept_out_by_quota(job: Record, fit: Record, around: Circumstances) -> _Stor
     if all(short.left.values()):
         story.steps.append(f"ask for less: {' and '.join(left)} would be within the quota now")
     if enough is not None:
-        title = _title(around.jobs.get(enough["job_id"], {}))
+        title = _title(around.jobs.get(enough["job_id"], NO_JOB))
         story.steps.append(f"actorgrid cancel {enough['job_id']} would make room in the quota: {title}")
     story.steps += [f"wait for work of {user} to end; it is tried again then", raised]
     return story
@@ -209,11 +221,14 @@ def _kept_out_by_quota(job: Record, fit: Record, around: Circumstances) -> _Stor
 
 def _gives_enough(one: Record, short: Shortage) -> bool:
     """Whether the end of what *one* is leaves nothing short."""
-    given = amounts_held(one)
-    return all(short.used[name] - given[name] + short.asked[name] <= short.limits[name] for name in short.short)
+    given = amounts_held(cast("AllocationRecord", one))
+    return all(
+        short.used[name] - given[name] + short.asked[name] <= cast("dict[str, int]", short.limits)[name]
+        for name in short.short
+    )
 
 
-def _between_attempts(job: Record, now: float) -> _Story:
+def _between_attempts(job: JobRecord, now: float) -> _Story:
     wait = duration(job["not_before"] - now)
     start = {"estimated_start": {"at": job["not_before"], "from": "retry"}}
     if not job["attempts"]:
@@ -262,7 +277,7 @@ CONSTRAINTS = {
 """What people call the constraints the engine counts; others go by the engine's own name."""
 
 
-def _does_not_fit(job: Record, fit: Record, around: Circumstances) -> _Story:
+def _does_not_fit(job: JobRecord, fit: Record, around: Circumstances) -> _Story:
     resources = job["resources"]
     total = int(fit.get("total_nodes") or 0)
     failed = {name: count for name, count in (fit.get("failed") or {}).items() if count}
@@ -297,7 +312,7 @@ def _does_not_fit(job: Record, fit: Record, around: Circumstances) -> _Story:
     return story
 
 
-def _what_binds(story: _Story, resources: Record, around: Circumstances) -> None:
+def _what_binds(story: _Story, resources: ResourcesRecord, around: Circumstances) -> None:
     """Name the resource that is short in all, where one is: the same answer as that of ``status``, for this job."""
     found = binding(room_of(around.hosts.values(), around.allocations), [resources])
     if found is not None:
@@ -306,7 +321,7 @@ def _what_binds(story: _Story, resources: Record, around: Circumstances) -> None
         story.notes.append(f"short is {what}" + (f"; {found.idle_gpus}" if found.idle_gpus else ""))
 
 
-def _how_to_make_room(story: _Story, job: Record, fit: Record, around: Circumstances) -> None:
+def _how_to_make_room(story: _Story, job: JobRecord, fit: Record, around: Circumstances) -> None:
     """Add who holds the room, when it may come free, and the steps that would help, the likeliest first."""
     resources = job["resources"]
     nearest = fit.get("nearest") or {}
@@ -331,7 +346,7 @@ def _how_to_make_room(story: _Story, job: Record, fit: Record, around: Circumsta
         less = "ask for less" if opening.startswith("--gpus") else "ask again"
         story.steps.append(f"{less}: with {opening} it would fit now")
     if victims:
-        whose = listed([_title(around.jobs.get(one, {})) for one in victims])
+        whose = listed([_title(around.jobs.get(one, NO_JOB)) for one in victims])
         where = _name(nearest["node"], around)
         story.steps.append(f"actorgrid cancel {' '.join(victims)} would make room on {where}: {whose}")
     if _ahead(fit) and job.get("priority", 50) < PRIORITY_MAX:
@@ -348,13 +363,13 @@ def _how_to_make_room(story: _Story, job: Record, fit: Record, around: Circumsta
         story.steps.append("wait for running work to end; actorgrid ps shows what runs")
 
 
-def _without_unfit(host: Record, fit: Record) -> Record:
+def _without_unfit(host: HostRecord, fit: Record) -> HostRecord:
     """*host* less the devices that take nothing new."""
     unfit = {one["gpu"] for one in fit.get("unfit") or () if one["host"] == host["host_id"]}
     return {**host, "devices": [device for device in host["devices"] if device["index"] not in unfit]}
 
 
-def _title(job: Record) -> str:
+def _title(job: JobRecord) -> str:
     return f"{job.get('name') or job.get('job_id', '?')} (priority {job.get('priority', 50)})"
 
 
@@ -391,12 +406,12 @@ def _reserved(story: _Story, fit: Record, around: Circumstances) -> None:
 
 def _name(host_id: str, around: Circumstances) -> str:
     """What people call a host: its hostname, where no two share it."""
-    name = str(around.hosts.get(host_id, {}).get("hostname") or host_id)
+    name = str(around.hosts.get(host_id, NO_HOST).get("hostname") or host_id)
     twins = sum(host.get("hostname") == name for host in around.hosts.values())
     return name if twins <= 1 else f"{name} ({host_id})"
 
 
-def _where(attempt: Record, around: Circumstances) -> str:
+def _where(attempt: AttemptRecord, around: Circumstances) -> str:
     members = attempt.get("members") or []
     if members:
         hosts = list(dict.fromkeys(member["host"] for member in members))
@@ -410,7 +425,7 @@ def _where(attempt: Record, around: Circumstances) -> str:
     )
 
 
-def _placed(job: Record, around: Circumstances) -> _Story:
+def _placed(job: JobRecord, around: Circumstances) -> _Story:
     attempt = job["attempts"][-1]
     since = around.now - (attempt.get("placed_at") or around.now)
     story = _Story(
@@ -433,7 +448,7 @@ def _placed(job: Record, around: Circumstances) -> _Story:
     return _stopping(story, job, around)
 
 
-def _running(job: Record, around: Circumstances) -> _Story:
+def _running(job: JobRecord, around: Circumstances) -> _Story:
     attempt = job["attempts"][-1]
     began = attempt.get("started_at") or attempt.get("placed_at") or around.now
     story = _Story(
@@ -447,7 +462,7 @@ def _running(job: Record, around: Circumstances) -> _Story:
     return _stopping(story, job, around)
 
 
-def _stopping(story: _Story, job: Record, around: Circumstances) -> _Story:
+def _stopping(story: _Story, job: JobRecord, around: Circumstances) -> _Story:
     host = job["attempts"][-1].get("host") or ""
     story.notes.extend([*lost_note(job), *around.unsure])
     if not around.unsure:
@@ -460,7 +475,8 @@ def _stopping(story: _Story, job: Record, around: Circumstances) -> _Story:
     stopped = stopped_for_another(job, now)
     if stopped:
         story.notes.append(stopped)
-        story.steps = [f"wait: it starts again by itself; actorgrid why {job['attempts'][-1]['preemption']['for_job']}"]
+        whom = cast("PreemptionRecord", job["attempts"][-1]["preemption"])["for_job"]
+        story.steps = [f"wait: it starts again by itself; actorgrid why {whom}"]
     story.notes.extend(gang_ending(job))
     story.notes.extend(deadline_note(job, now))
     return story
@@ -469,7 +485,7 @@ def _stopping(story: _Story, job: Record, around: Circumstances) -> _Story:
 # -- ended
 
 
-def _attempt(attempt: Record, around: Circumstances) -> dict[str, Any]:
+def _attempt(attempt: AttemptRecord, around: Circumstances) -> dict[str, Any]:
     began, ended = attempt.get("started_at"), attempt.get("ended_at")
     return {
         "number": attempt["number"],
@@ -483,18 +499,18 @@ def _attempt(attempt: Record, around: Circumstances) -> dict[str, Any]:
     }
 
 
-def _ran(job: Record) -> float | None:
-    last = job["attempts"][-1] if job["attempts"] else {}
+def _ran(job: JobRecord) -> float | None:
+    last = job["attempts"][-1] if job["attempts"] else NO_ATTEMPT
     began, ended = last.get("started_at"), last.get("ended_at") or job.get("ended_at")
     return ended - began if began and ended else None
 
 
-def _ago(job: Record, around: Circumstances) -> str:
+def _ago(job: JobRecord, around: Circumstances) -> str:
     ended = job.get("ended_at")
     return f", {duration(around.now - ended)} ago" if ended else ""
 
 
-def _succeeded(job: Record, around: Circumstances) -> _Story:
+def _succeeded(job: JobRecord, around: Circumstances) -> _Story:
     ran = _ran(job)
     took = f"it ran for {duration(ran)}" if ran is not None else "it is done"
     story = _Story(f"{took}{_ago(job, around)}", steps=[f"actorgrid logs {job['job_id']}"])
@@ -505,13 +521,13 @@ def _succeeded(job: Record, around: Circumstances) -> _Story:
     return story
 
 
-def _cancelled(job: Record, around: Circumstances) -> _Story:
+def _cancelled(job: JobRecord, around: Circumstances) -> _Story:
     said = (job.get("error") or {}).get("message") or "it was cancelled"
     return _Story(f"{said}{_ago(job, around)}", steps=["submit it again if you still want it"])
 
 
-def _failed(job: Record, around: Circumstances) -> _Story:
-    last = job["attempts"][-1] if job["attempts"] else {}
+def _failed(job: JobRecord, around: Circumstances) -> _Story:
+    last = job["attempts"][-1] if job["attempts"] else NO_ATTEMPT
     error = job.get("error") or last.get("error") or {}
     details = error.get("details") or {}
     headline = error.get("message") or f"it ended as {job['state']}"
@@ -541,7 +557,7 @@ def _failed(job: Record, around: Circumstances) -> _Story:
     return _Story(headline, reasons, steps, {"stderr_tail": tail})
 
 
-def _after_failure(job: Record, error: Record, last: Record) -> list[str]:
+def _after_failure(job: JobRecord, error: Record, last: Record) -> list[str]:
     """What helps against this kind of failure, beside the error's own hint."""
     steps = []
     code = error.get("code")

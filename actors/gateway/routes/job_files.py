@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -15,6 +15,7 @@ from actorgrid.actors.gateway.schemas.answers import LogsQuery
 from actorgrid.actors.gateway.server.rights import check_owner
 from actorgrid.actors.gateway.server.route import RequestContext, Route
 from actorgrid.actors.gateway.server.stream import gone, send_bytes
+from actorgrid.actors.ledger.record_types import AttemptRecord, JobRecord
 from actorgrid.actors.links.pieces import Piece
 from actorgrid.errors import (
     ActorError,
@@ -42,19 +43,19 @@ NOT_THERE = (HostUnreachable, CallTimeout, PeerGone, ActorError)
 """What says that an attempt's host, or the way to it, is not there now."""
 
 
-async def _job(call: RequestContext) -> dict[str, Any]:
-    record: dict[str, Any] = await call.ask("cluster_manager", GetJob(call.part("job_id"), seen=call.seen), 10.0)
+async def _job(call: RequestContext) -> JobRecord:
+    record: JobRecord = await call.ask("cluster_manager", GetJob(call.part("job_id"), seen=call.seen), 10.0)
     check_owner(call, str(record["user_id"]), "job", record["job_id"])
     return record
 
 
-def _pick(job: dict[str, Any], number: int | None, rank: int = 0) -> dict[str, Any] | None:
+def _pick(job: JobRecord, number: int | None, rank: int = 0) -> AttemptRecord | None:
     """The attempt asked for, or the one that decided, else the latest; of a gang that member of it. ``None`` when the
     job has none yet.
 
     Raises NotFound for a rank that there is not.
     """
-    attempts: list[dict[str, Any]] = job["attempts"]
+    attempts: list[AttemptRecord] = job["attempts"]
     wanted = decided_by(job) if number is None else number
     found = next((each for each in reversed(attempts) if each["number"] == wanted), None)
     if found is None or (not rank and "members" not in found):
@@ -67,7 +68,7 @@ def _pick(job: dict[str, Any], number: int | None, rank: int = 0) -> dict[str, A
             found=f"ranks 0 to {len(members) - 1}" if members else "it is no gang",
             hint="leave rank out for the first",
         )
-    return {**found, **members[rank], "attempt_id": members[rank]["allocation_id"]}
+    return cast("AttemptRecord", {**found, **members[rank], "attempt_id": members[rank]["allocation_id"]})
 
 
 async def get_logs(call: RequestContext) -> Any:
@@ -117,7 +118,7 @@ async def _nothing() -> AsyncGenerator[bytes]:
         yield piece
 
 
-async def _exists(call: RequestContext, attempt: dict[str, Any], query: LogsQuery) -> bool:
+async def _exists(call: RequestContext, attempt: AttemptRecord, query: LogsQuery) -> bool:
     """Whether anything is kept of an ended attempt. One that was lost with its host does not keep a follower."""
     try:
         _, exists = await files_of(call, attempt).output(query.stream, 0, 0, follow=False)
@@ -139,7 +140,7 @@ async def _read(files: AttemptFiles, stream: str, offset: int, piece: Piece) -> 
         piece, _ = await files.output(stream, offset, min(OUTPUT_BYTES, end - offset), follow=False)
 
 
-async def _follow(call: RequestContext, query: LogsQuery, job: dict[str, Any]) -> AsyncGenerator[bytes]:
+async def _follow(call: RequestContext, query: LogsQuery, job: JobRecord) -> AsyncGenerator[bytes]:
     """Output as it comes, of one attempt or of each in turn, until nothing more can come."""
     loop = asyncio.get_running_loop()
     number = query.attempt or max(1, len(job["attempts"]))
@@ -167,7 +168,7 @@ async def _follow(call: RequestContext, query: LogsQuery, job: dict[str, Any]) -
                         continue
                 told = await watch.wait(POLL_S)
                 if told and watch.record is not None:
-                    job = watch.record
+                    job = cast("JobRecord", watch.record)
                 elif told or loop.time() - asked_s > RECHECK_S:
                     asked_s = loop.time()
                     job = await _refreshed(call, job)
@@ -175,7 +176,7 @@ async def _follow(call: RequestContext, query: LogsQuery, job: dict[str, Any]) -
         call.app.followers -= 1
 
 
-async def _more(call: RequestContext, attempt: dict[str, Any], stream: str, offset: int, final: bool) -> bytes:
+async def _more(call: RequestContext, attempt: AttemptRecord, stream: str, offset: int, final: bool) -> bytes:
     """What came since. A host that does not answer may come back, or be given up by the cluster and its work with it.
 
     Raises HostUnreachable and the like when the job is over, and what is left to tell lies there.
@@ -189,7 +190,7 @@ async def _more(call: RequestContext, attempt: dict[str, Any], stream: str, offs
     return piece.data
 
 
-async def _refreshed(call: RequestContext, job: dict[str, Any]) -> dict[str, Any]:
+async def _refreshed(call: RequestContext, job: JobRecord) -> JobRecord:
     """The job as it is now; as it was while those who know are being restarted."""
     try:
         return await _job(call)
@@ -236,7 +237,7 @@ async def _file(files: AttemptFiles, piece: Piece | None) -> AsyncGenerator[byte
         piece = await files.result(offset)
 
 
-def _no_result(job: dict[str, Any], state: JobState) -> Exception:
+def _no_result(job: JobRecord, state: JobState) -> Exception:
     if state is JobState.SUCCEEDED:
         return ResultGone(
             f"the result of {job['job_id']} is not kept any more",

@@ -15,6 +15,7 @@ from actorgrid.actors.gateway.schemas.answers import LastKnown
 from actorgrid.actors.gateway.server.last_known import cluster_known, last_known, presence
 from actorgrid.actors.gateway.server.rights import check_owner
 from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.ledger.record_types import NO_HOST, AllocationRecord
 from actorgrid.actors.links.messages import AskHost
 from actorgrid.actors.work.messages import DetachLease, LeaseOutput
 from actorgrid.errors import HostUnreachable, UnknownAllocation
@@ -73,7 +74,7 @@ class LeaseLogsQuery(RequestBody):
     offset: int = Field(default=0, ge=0, le=2**62, description="bytes to leave out at the start")
 
 
-def _view(call: RequestContext, allocation: Plain, known: Plain | None) -> Plain:
+def _view(call: RequestContext, allocation: AllocationRecord, known: Plain | None) -> Plain:
     owner = allocation["owner"]
     hosts = call.app.ledger.hosts
     session_id = str(owner["session_id"])
@@ -82,7 +83,7 @@ def _view(call: RequestContext, allocation: Plain, known: Plain | None) -> Plain
         "session_id": session_id,
         "user_id": allocation.get("user_id") or "",
         "host": allocation["host"],
-        "hostname": str(hosts.get(allocation["host"], {}).get("hostname", allocation["host"])),
+        "hostname": str(hosts.get(allocation["host"], NO_HOST).get("hostname", allocation["host"])),
         "home": session_id.rpartition(".")[0] or call.app.host.host_id,
         "presence": presence(known, str(allocation["host"])),
         "pool": allocation.get("pool"),
@@ -96,7 +97,7 @@ def _view(call: RequestContext, allocation: Plain, known: Plain | None) -> Plain
     }
 
 
-def _lease(call: RequestContext) -> Plain:
+def _lease(call: RequestContext) -> AllocationRecord:
     """The one that the path names. Raises UnknownAllocation, and NotAllowed for work that asks for another user's."""
     lease_id = call.part("lease_id")
     allocation = call.app.ledger.allocations.get(lease_id)
@@ -148,7 +149,9 @@ async def get_lease_logs(call: RequestContext) -> Any:
     return web.Response(body=found["data"], content_type="application/octet-stream", headers=headers)
 
 
-async def _ask_there(call: RequestContext, lease: Plain, service: str, fields: Plain, timeout_s: float) -> Any:
+async def _ask_there(
+    call: RequestContext, lease: AllocationRecord, service: str, fields: Plain, timeout_s: float
+) -> Any:
     if call.app.host.enrolment is None:
         raise HostUnreachable("the lease is on another host, and this one is alone", found=str(lease["host"]))
     return await call.ask("links", AskHost(lease["host"], service, fields, timeout_s), timeout_s + 1)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import Iterable
 from time import time
 from typing import Any
 
@@ -30,6 +31,7 @@ from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import BreakLock, ReleaseLock, RenewLock
 from actorgrid.actors.ledger.field_checks import LOCK_NAME_MAX
 from actorgrid.actors.ledger.messages import Query
+from actorgrid.actors.ledger.record_types import LockPlace, LockRecord
 from actorgrid.actors.ledger.records import UNKNOWN_USER
 from actorgrid.errors import (
     ActorGridError,
@@ -225,17 +227,21 @@ def _answer(name: str, owner: str, answer: Plain, asked_s: float) -> Plain:
     }
 
 
-def _shown(lock: Plain) -> Plain:
+def _fields(place: LockPlace, names: Iterable[str]) -> Plain:
+    return {name: place.get(name) for name in names}
+
+
+def _shown(lock: LockRecord) -> Plain:
     """A record as people see it."""
     fields = ("owner", "user_id", "since", "ttl_s")
     return {
         "name": lock["name"],
         "slots": lock["slots"],
         "holders": [
-            {**{field: each[field] for field in fields}, "token": each["token"], "fence": fence(each["token"])}
+            {**_fields(each, fields), "token": each["token"], "fence": fence(each["token"] or [])}
             for each in lock["holders"]
         ],
-        "waiters": [{field: each[field] for field in fields} for each in lock["waiters"]],
+        "waiters": [_fields(each, fields) for each in lock["waiters"]],
     }
 
 

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from actorgrid.actors.ledger.api_keys import key_id_of, opens
 from actorgrid.actors.ledger.names import is_loopback
+from actorgrid.actors.ledger.record_types import AllocationRecord, ApiKeyRecord
 from actorgrid.actors.security.token_rate_limit import Rate, TokenRateLimit
 from actorgrid.actors.work import credentials
 from actorgrid.errors import BadRequest, WrongToken
@@ -32,7 +32,7 @@ class WorkGate:
 
     key: bytes
     host_id: str
-    find_grant: Callable[[str], dict[str, Any] | None]
+    find_grant: Callable[[str], AllocationRecord | None]
 
     def user_of(self, text: str, work_id: str) -> str | None:
         """For whom the work was submitted; ``None`` when *text* opens nothing (any more)."""
@@ -49,7 +49,7 @@ class TokenGate:
     """
 
     def __init__(
-        self, token: str, token_file: Path, find_key: Callable[[str], dict[str, Any] | None] = lambda _: None
+        self, token: str, token_file: Path, find_key: Callable[[str], ApiKeyRecord | None] = lambda _: None
     ) -> None:
         self._token = token.encode()
         self._token_file = token_file

@@ -10,6 +10,7 @@ from time import time
 from typing import Any
 
 from actorgrid.actors.cluster.messages import ClusterHealthReport, HealthReport
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.amounts import duration
 from actorgrid.errors import ActorGridError
 from actorgrid.models import HostPresence, JobState
@@ -61,7 +62,7 @@ def presence(known: Plain | None, host_id: str) -> str:
     return str(known["hosts"][host_id]["presence"])
 
 
-def marked(jobs: Iterable[Plain], known: Plain | None, names: Mapping[str, Any]) -> list[Plain]:
+def marked(jobs: Iterable[JobRecord], known: Plain | None, names: Mapping[str, Any]) -> list[Plain]:
     """*jobs*, with why they are ``unconfirmed`` where they are placed or run on a host that is not there.
 
     *names*: records of hosts.
@@ -69,7 +70,7 @@ def marked(jobs: Iterable[Plain], known: Plain | None, names: Mapping[str, Any])
     return [{**job, "unconfirmed": _unconfirmed(job, known, names)} for job in jobs]
 
 
-def _unconfirmed(job: Plain, known: Plain | None, names: Mapping[str, Any]) -> str | None:
+def _unconfirmed(job: JobRecord, known: Plain | None, names: Mapping[str, Any]) -> str | None:
     if known is None or job["state"] not in ON_A_HOST or not job["attempts"]:
         return None
     attempt = job["attempts"][-1]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from actorgrid.actors.cluster.messages import GetJob
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.errors import ActorGridError, NotAllowed
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def check_owner(call: RequestContext, user: str, what: str, identity: str) -> No
 async def check_job(call: RequestContext, job_id: str) -> None:
     """Raises NotAllowed for work that names a job of another user, UnknownJob."""
     if call.only is not None:
-        job: Plain = await call.ask("cluster_manager", GetJob(job_id, seen=call.seen), 10.0)
+        job: JobRecord = await call.ask("cluster_manager", GetJob(job_id, seen=call.seen), 10.0)
         check_owner(call, str(job["user_id"]), "job", job_id)
 
 
@@ -128,7 +129,7 @@ async def own_changes(call: RequestContext, event: Mapping[str, Any], users: dic
 
 async def _user_of(call: RequestContext, job_id: str) -> str | None:
     try:
-        job: Plain = await call.ask("cluster_manager", GetJob(job_id), 10.0)
+        job: JobRecord = await call.ask("cluster_manager", GetJob(job_id), 10.0)
     except ActorGridError:
         return None
     return str(job["user_id"])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from actorgrid.actors.ledger.attempt_ids import member_id
+from actorgrid.actors.ledger.record_types import AllocationRecord, HostRecord, JobRecord, OwnerRecord, ResourcesRecord
 from actorgrid.actors.ledger.records import new_allocation
 from actorgrid.errors import StaleIncarnation, WrongState
 
@@ -29,16 +30,16 @@ class Allocations:
     """Part of the replicated state; *changed* is told of each that is new or gone. At most 100,000."""
 
     def __init__(
-        self, hosts: Mapping[str, Plain], quotas: Quotas, changed: Callable[[str, Plain | None], None]
+        self, hosts: Mapping[str, HostRecord], quotas: Quotas, changed: Callable[[str, AllocationRecord | None], None]
     ) -> None:
-        self.records: dict[str, Plain] = {}
+        self.records: dict[str, AllocationRecord] = {}
         self.capacity = Capacity()
         self._ports: dict[str, set[int]] = {}  # where the gangs meet whose rank 0 a host runs
         self._hosts = hosts
         self._quotas = quotas
         self._changed = changed
 
-    def load(self, records: list[Plain]) -> None:
+    def load(self, records: list[AllocationRecord]) -> None:
         """Become what a snapshot held; for a new, empty object."""
         for record in records:
             self._take(record)
@@ -47,7 +48,7 @@ class Allocations:
         """The ports of that host at which gangs meet."""
         return self._ports.get(host_id, set())
 
-    def host_for(self, place: Place) -> Plain:
+    def host_for(self, place: Place) -> HostRecord:
         """The host that a grant names, if it may have one. Raises StaleIncarnation or WrongState."""
         host = self._hosts.get(place.host)
         if host is None:
@@ -69,9 +70,9 @@ class Allocations:
     def give_out(
         self,
         allocation_id: str,
-        owner: Plain,
+        owner: OwnerRecord,
         place: Place,
-        resources: Plain,
+        resources: ResourcesRecord,
         *,
         user: str,
         token: list[int],
@@ -79,7 +80,7 @@ class Allocations:
         pool: str | None,
         env: dict[str, str],
         max_isolation_s: float,
-    ) -> Plain:
+    ) -> AllocationRecord:
         """The new record. Raises Overcommit, WrongState or QuotaExceeded, and nothing has changed then."""
         if allocation_id in self.records:
             raise WrongState(f"allocation {allocation_id} is there already", asked=allocation_id)
@@ -102,8 +103,8 @@ class Allocations:
         return allocation
 
     def give_out_gang(
-        self, job: Plain, number: int, places: list[Place], port: int, *, token: list[int], at: float
-    ) -> list[Plain]:
+        self, job: JobRecord, number: int, places: list[Place], port: int, *, token: list[int], at: float
+    ) -> list[AllocationRecord]:
         """The new records of all members of an attempt, by rank; rank 0 holds the *port* they meet at.
 
         Raises Overcommit, WrongState or QuotaExceeded when not all of them fit together; nothing has changed then.
@@ -112,7 +113,7 @@ class Allocations:
         if len(self.records) + len(places) > ALLOCATIONS_MAX:
             raise WrongState("the ledger holds its maximum of allocations", found=f"{ALLOCATIONS_MAX}")
         self._quotas.check_grant(user, resources)
-        given: list[Plain] = []
+        given: list[AllocationRecord] = []
         try:
             for rank, place in enumerate(places):
                 devices = self.capacity.check(self._hosts[place.host], place.gpu_indexes, resources)
@@ -128,7 +129,7 @@ class Allocations:
                     "user_id": user,
                     "port": None if rank else port,
                 }
-                owner = {"kind": "attempt", "job_id": job["job_id"], "attempt": number, "rank": rank}
+                owner: OwnerRecord = {"kind": "attempt", "job_id": job["job_id"], "attempt": number, "rank": rank}
                 id = member_id(job["job_id"], number, rank)
                 given.append(new_allocation(id, owner, where, devices, resources))
                 self.capacity.take(given[-1])  # what comes after it has to fit beside it
@@ -140,12 +141,13 @@ class Allocations:
             self._changed(allocation["allocation_id"], allocation)
         return given
 
-    def _take(self, allocation: Plain) -> None:
+    def _take(self, allocation: AllocationRecord) -> None:
         self.records[allocation["allocation_id"]] = allocation
         self.capacity.take(allocation)
         self._quotas.take(allocation)
-        if allocation.get("port") is not None:
-            self._ports.setdefault(allocation["host"], set()).add(allocation["port"])
+        port = allocation.get("port")
+        if port is not None:
+            self._ports.setdefault(allocation["host"], set()).add(port)
 
     def take_back(self, allocation_id: str) -> bool:
         """``False`` when there was none by that id."""

@@ -7,10 +7,11 @@ Bounds: 1,000 keys; at that, those that open nothing any more make room.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import CreateApiKey, RevokeApiKey
 from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.record_types import ApiKeyRecord
 from actorgrid.errors import WrongState
 
 from ..api_keys import revoke_key
@@ -23,14 +24,14 @@ Plain = dict[str, Any]
 class ApiKeys:
     """*changed* is told of each that is new, other or gone: its id, its record or ``None``, and a word."""
 
-    def __init__(self, changed: Callable[[str, Plain | None, str], None]) -> None:
-        self.records: dict[str, Plain] = {}
+    def __init__(self, changed: Callable[[str, ApiKeyRecord | None, str], None]) -> None:
+        self.records: dict[str, ApiKeyRecord] = {}
         self._changed = changed
 
     @applies(CreateApiKey)
     def create(self, command: CreateApiKey, entry: Entry) -> Plain:
         """Keep a new one. Raises WrongState for an id that is taken, or at the bound."""
-        record = command.key
+        record = cast("ApiKeyRecord", command.key)
         if record["id"] in self.records:
             raise WrongState("there is an API key of that id already", asked=record["id"])
         over = [id for id, key in self.records.items() if key["revoked_at"] is not None or key["expires_at"] < entry.at]
@@ -55,10 +56,10 @@ class ApiKeys:
             self._put(record, "revoked")
         return {"id": record["id"], "revoked_at": record["revoked_at"]}
 
-    def load(self, records: list[Plain]) -> None:
+    def load(self, records: list[ApiKeyRecord]) -> None:
         """Become what a snapshot held; for a new, empty object."""
         self.records.update((record["id"], record) for record in records)
 
-    def _put(self, record: Plain, word: str) -> None:
+    def _put(self, record: ApiKeyRecord, word: str) -> None:
         self.records[record["id"]] = record
         self._changed(record["id"], record, word)

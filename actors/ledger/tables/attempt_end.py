@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from actorgrid.actors.ledger.commands import EndAttempt, end_facts, told
+from actorgrid.actors.ledger.record_types import AttemptRecord, JobRecord
 from actorgrid.actors.ledger.records import default_error
 
 from .jobs import CANCELLED, FAILED, LOST, QUEUED, SUCCEEDED
@@ -15,7 +16,7 @@ ATTEMPTS_MAX = 1_000
 Plain = dict[str, Any]
 
 
-def ended_attempt(attempt: Plain, command: EndAttempt, at: float) -> Plain:
+def ended_attempt(attempt: AttemptRecord, command: EndAttempt, at: float) -> AttemptRecord:
     """*attempt* as it is after ``end_attempt``; what came without an error and did not succeed gets one."""
     outcome = command.outcome
     error = attempt["error"]
@@ -30,7 +31,7 @@ def ended_attempt(attempt: Plain, command: EndAttempt, at: float) -> Plain:
     }
 
 
-def after_attempt(job: Plain, number: int, command: EndAttempt, at: float) -> tuple[str, Plain]:
+def after_attempt(job: JobRecord, number: int, command: EndAttempt, at: float) -> tuple[str, Plain]:
     """The state of *job* after its attempt *number* ended, and the fields that change when it waits again.
 
     Success counts, whatever was asked meanwhile; so does that of an earlier attempt, whose host came back with it. What

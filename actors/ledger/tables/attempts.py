@@ -20,6 +20,13 @@ from actorgrid.actors.ledger.commands import (
     TakeSuccess,
 )
 from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.record_types import (
+    AttemptRecord,
+    GangMemberRecord,
+    JobRecord,
+    MemberRecord,
+    OwnerRecord,
+)
 from actorgrid.actors.ledger.records import last_number, new_attempt, with_attempt
 from actorgrid.errors import StaleToken, WrongState
 from actorgrid.job_outcome import decided_by
@@ -39,7 +46,7 @@ Plain = dict[str, Any]
 class Attempts:
     """Works on *jobs* and on what is *given* out; *hosts* are the members of the cluster, where gangs meet."""
 
-    def __init__(self, jobs: Jobs, given: Allocations, hosts: Mapping[str, Plain]) -> None:
+    def __init__(self, jobs: Jobs, given: Allocations, hosts: Mapping[str, MemberRecord]) -> None:
         self._jobs = jobs
         self._given = given
         self._hosts = hosts
@@ -56,7 +63,7 @@ class Attempts:
             raise WrongState(f"job {job['job_id']} is a gang", asked="an attempt of one member")
         number = command.number
         attempt_id = id_of_attempt(job["job_id"], number)
-        owner = {"kind": "attempt", "job_id": job["job_id"], "attempt": number}
+        owner: OwnerRecord = {"kind": "attempt", "job_id": job["job_id"], "attempt": number}
         allocation = self._given.give_out(
             attempt_id,
             owner,
@@ -93,7 +100,7 @@ class Attempts:
             "gpu_uuids": [uuid for allocation in allocations for uuid in allocation["gpu_uuids"]],
         }
 
-    def _waiting(self, command: GrantAttempt | GrantGang) -> Plain:
+    def _waiting(self, command: GrantAttempt | GrantGang) -> JobRecord:
         """The job that a grant is for. Raises WrongState when it does not wait for that attempt."""
         job_id, number = command.job_id, command.number
         job = self._jobs.records.get(job_id)
@@ -111,7 +118,7 @@ class Attempts:
             raise WrongState(f"job {job_id} waits for others", found=f"not ended: {', '.join(unmet[:5])}")
         return job
 
-    def _placed(self, job: Plain, attempt: Plain) -> None:
+    def _placed(self, job: JobRecord, attempt: AttemptRecord) -> None:
         attempts = [*job["attempts"], attempt]
         if len(attempts) > ATTEMPTS_KEPT:
             del attempts[1]
@@ -125,7 +132,7 @@ class Attempts:
         job, attempt, rank = self._find_member(command)
         if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
             raise WrongState(f"attempt {command.attempt_id} is over", asked="start it")
-        wishes = {"cancel_requested": job["cancel_requested"], "preemption": attempt.get("preemption")}
+        wishes: Plain = {"cancel_requested": job["cancel_requested"], "preemption": attempt.get("preemption")}
         # Only where it was wished, which takes a command that all members know: answers are part of what voters must
         # agree on, and those of the version before have no such field.
         if attempt.get("superseded") is not None:
@@ -135,7 +142,7 @@ class Attempts:
         if _part(attempt, rank)["state"] == RUNNING:
             return {"already": True, **wishes}
         if rank is None:
-            started = {**attempt, "state": RUNNING, "started_at": entry.at}
+            started: AttemptRecord = {**attempt, "state": RUNNING, "started_at": entry.at}
         else:
             started = gangs.started_member(attempt, rank, entry.at)
         self._jobs.change(job["job_id"], RUNNING, attempts=with_attempt(job, started))
@@ -149,7 +156,7 @@ class Attempts:
             raise WrongState(f"attempt {command.attempt_id} is over", asked="end it for another")
         if attempt.get("preemption") is not None or attempt.get("superseded") is not None:
             return {"already": True}
-        asked = {**attempt, "preemption": preemption.asked(job, attempt, command, entry.at)}
+        asked: AttemptRecord = {**attempt, "preemption": preemption.asked(job, attempt, command, entry.at)}
         self._jobs.change(job["job_id"], attempts=with_attempt(job, asked))
         return {"already": False}
 
@@ -165,7 +172,7 @@ class Attempts:
             return {"already": True, "job_state": self._jobs.state_of(job_of(command.attempt_id))}
         return {"already": False, "job_state": self._end(job, attempt, rank, command, entry.at)}
 
-    def _end(self, job: Plain, attempt: Plain, rank: int | None, command: EndAttempt, at: float) -> str:
+    def _end(self, job: JobRecord, attempt: AttemptRecord, rank: int | None, command: EndAttempt, at: float) -> str:
         """End an attempt, or one member and with the last one the attempt. Gives the job's state after it."""
         if rank is not None:
             attempt = gangs.ended_member(attempt, rank, command, at)
@@ -210,7 +217,9 @@ class Attempts:
         decided = job["state"] in FINAL or job.get("taken") is not None
         return {"taken": decided_by(job) if decided else None, "job_state": job["state"]}
 
-    def _take(self, job: Plain, lost: Plain, rank: int | None, command: TakeSuccess, at: float) -> Plain:
+    def _take(
+        self, job: JobRecord, lost: AttemptRecord, rank: int | None, command: TakeSuccess, at: float
+    ) -> JobRecord:
         """Note the success of an attempt that was *lost*, and let it be the job's unless that is decided."""
         if job["state"] in FINAL or job.get("taken") is not None:
             return self._jobs.change(job["job_id"], attempts=with_attempt(job, {**lost, "late_success_at": at}))
@@ -224,13 +233,13 @@ class Attempts:
         attempts[-1] = superseded(attempts[-1], number, at)
         return self._jobs.change(job["job_id"], attempts=attempts, taken=number)
 
-    def is_over(self, attempt: Plain) -> bool:
+    def is_over(self, attempt: AttemptRecord) -> bool:
         """Whether nothing of a gang's attempt runs any more, so that the next one may."""
         return all(member["ended_at"] is not None for member in attempt["members"])
 
     # -- finding
 
-    def _find_member(self, command: OfAttempt) -> tuple[Plain | None, Plain | None, int | None]:
+    def _find_member(self, command: OfAttempt) -> tuple[JobRecord | None, AttemptRecord | None, int | None]:
         """As ``_find``, and the rank that is named. Raises WrongState for a gang's attempt as a whole."""
         job, attempt = self._find(command)
         rank = rank_of(command.attempt_id)
@@ -242,7 +251,7 @@ class Attempts:
             )
         return job, attempt, rank
 
-    def _find(self, command: OfAttempt) -> tuple[Plain | None, Plain | None]:
+    def _find(self, command: OfAttempt) -> tuple[JobRecord | None, AttemptRecord | None]:
         """The job and attempt a command is about; no attempt when it ended too long ago to be kept."""
         id = command.attempt_id
         job_id, number = job_of(id), number_of(id)
@@ -268,9 +277,9 @@ class Attempts:
         return job, attempt
 
 
-def _part(attempt: Plain, rank: int | None) -> Plain:
+def _part(attempt: AttemptRecord, rank: int | None) -> AttemptRecord | GangMemberRecord:
     """What starts and ends by itself: the attempt, or the member of that rank."""
-    part: Plain = attempt if rank is None else attempt["members"][rank]
+    part: AttemptRecord | GangMemberRecord = attempt if rank is None else attempt["members"][rank]
     return part
 
 

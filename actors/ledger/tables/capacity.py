@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
+from actorgrid.actors.ledger.record_types import AllocationRecord, DeviceRecord, HostRecord, ResourcesRecord
 from actorgrid.errors import Overcommit, WrongState
 
 DEVICE_MILLI = 1000
@@ -21,11 +23,11 @@ class Capacity:
         self._memory_mib: dict[str, int] = {}
         self._device: dict[tuple[str, int], tuple[int, int]] = {}
 
-    def take(self, allocation: dict[str, Any]) -> None:
+    def take(self, allocation: AllocationRecord) -> None:
         """Count an allocation."""
         self._add(allocation, 1)
 
-    def give(self, allocation: dict[str, Any]) -> None:
+    def give(self, allocation: AllocationRecord) -> None:
         """Stop counting an allocation."""
         self._add(allocation, -1)
 
@@ -41,7 +43,7 @@ class Capacity:
         """Thousandths and MiB given out of a device."""
         return self._device.get((host_id, index), (0, 0))
 
-    def check(self, host: dict[str, Any], gpu_indexes: list[int], resources: dict[str, Any]) -> list[dict[str, Any]]:
+    def check(self, host: HostRecord, gpu_indexes: list[int], resources: ResourcesRecord) -> list[DeviceRecord]:
         """The device records asked for, when all of it fits. Raises Overcommit, or WrongState for wrong devices.
 
         What is asked for as zero is not counted and always fits.
@@ -71,7 +73,7 @@ class Capacity:
             found.append(device)
         return found
 
-    def _add(self, allocation: dict[str, Any], sign: int) -> None:
+    def _add(self, allocation: AllocationRecord, sign: int) -> None:
         host_id = allocation["host"]
         self._cpu_milli[host_id] = self.used_cpu_milli(host_id) + sign * allocation["cpu_milli"]
         self._memory_mib[host_id] = self.used_memory_mib(host_id) + sign * allocation["memory_mib"]
@@ -83,8 +85,8 @@ class Capacity:
             )
 
 
-def _fit(what: str, unit: str, used: int, resources: dict[str, Any], name: str, capacity: dict[str, Any]) -> None:
-    asked = resources.get(name, 0)
+def _fit(what: str, unit: str, used: int, resources: ResourcesRecord, name: str, capacity: Mapping[str, Any]) -> None:
+    asked = cast("int", resources.get(name, 0))
     if asked and used + asked > capacity[name]:
         raise Overcommit(
             f"{what} does not have that much left",

@@ -9,13 +9,21 @@ that of a member which was lost, at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.attempt_ids import attempt_id
 from actorgrid.actors.ledger.commands import EndAttempt, TakeSuccess, end_facts, told
-from actorgrid.actors.ledger.records import END_FACTS, default_error, new_attempt
+from actorgrid.actors.ledger.record_types import (
+    AllocationRecord,
+    AttemptRecord,
+    GangMemberRecord,
+    JobRecord,
+    MemberRecord,
+    ResourcesRecord,
+)
+from actorgrid.actors.ledger.records import NO_FACTS, default_error, new_attempt
 from actorgrid.errors import WrongState
 
 from .allocations import Place
@@ -27,12 +35,12 @@ LOOPBACK = "127.0.0.1"
 Plain = dict[str, Any]
 
 
-def size_of(resources: Mapping[str, Any]) -> int:
+def size_of(resources: ResourcesRecord) -> int:
     """How many members an attempt has that asks for *resources*."""
     return int(resources.get("gang", 1))
 
 
-def refuse_layout(job: Plain, places: Sequence[Place]) -> None:
+def refuse_layout(job: JobRecord, places: Sequence[Place]) -> None:
     """Raises WrongState for places of another number than *job* has members, or two on one host that keep apart."""
     size = size_of(job["resources"])
     if len(places) != size or size == 1:
@@ -45,7 +53,7 @@ def refuse_layout(job: Plain, places: Sequence[Place]) -> None:
         raise WrongState(f"the members of job {job['job_id']} are to be on hosts of their own", asked="two on one host")
 
 
-def address_of(member: Mapping[str, Any] | None) -> str:
+def address_of(member: MemberRecord | None) -> str:
     """Where the other hosts of the cluster reach this one; a host that is alone is reached by itself only."""
     if member is None:
         return LOOPBACK
@@ -54,8 +62,8 @@ def address_of(member: Mapping[str, Any] | None) -> str:
 
 
 def new_gang_attempt(
-    allocations: list[Plain], number: int, latency_us: float | None, addresses: list[str], port: int
-) -> Plain:
+    allocations: list[AllocationRecord], number: int, latency_us: float | None, addresses: list[str], port: int
+) -> AttemptRecord:
     """A placed attempt of the members that *allocations* are for, by rank."""
     together = len({allocation["host"] for allocation in allocations}) == 1
     attempt = new_attempt(allocations[0], number, latency_us)
@@ -76,7 +84,7 @@ def new_gang_attempt(
                 "ended_at": None,
                 "charged": False,
                 "error": None,
-                **dict.fromkeys(END_FACTS),
+                **NO_FACTS,
             }
             for rank, (allocation, address) in enumerate(zip(allocations, addresses, strict=True))
         ],
@@ -106,13 +114,13 @@ def rendezvous_port(ports: list[int], index: int, taken: Iterable[int]) -> int:
     )
 
 
-def started_member(attempt: Plain, rank: int, at: float) -> Plain:
+def started_member(attempt: AttemptRecord, rank: int, at: float) -> AttemptRecord:
     """*attempt* once the member of that rank runs; it runs as soon as the first one does."""
     members = _with(attempt, rank, state=RUNNING, started_at=at)
     return {**attempt, "state": RUNNING, "started_at": attempt["started_at"] or at, "members": members}
 
 
-def ended_member(attempt: Plain, rank: int, command: EndAttempt, at: float) -> Plain:
+def ended_member(attempt: AttemptRecord, rank: int, command: EndAttempt, at: float) -> AttemptRecord:
     """*attempt* once the member of that rank is over; the first that has not succeeded is why the others end."""
     outcome = command.outcome
     error = None
@@ -135,13 +143,13 @@ def ended_member(attempt: Plain, rank: int, command: EndAttempt, at: float) -> P
     return {**attempt, "members": members, "ending": ending}
 
 
-def succeeded_member(attempt: Plain, rank: int, command: TakeSuccess) -> Plain:
+def succeeded_member(attempt: AttemptRecord, rank: int, command: TakeSuccess) -> AttemptRecord:
     """*attempt* once it is known that the member of that rank, which was lost, had succeeded."""
     facts = end_facts(command)
     return {**attempt, "members": _with(attempt, rank, state=SUCCEEDED, charged=False, error=None, **facts)}
 
 
-def verdict(job: Plain, attempt: Plain, retry_at: float | None) -> EndAttempt:
+def verdict(job: JobRecord, attempt: AttemptRecord, retry_at: float | None) -> EndAttempt:
     """What ``EndAttempt`` says of an attempt as a whole whose members are all over.
 
     It succeeded when all of them did. Else the member that is to blame says how: one that was cancelled, if that was
@@ -160,7 +168,7 @@ def verdict(job: Plain, attempt: Plain, retry_at: float | None) -> EndAttempt:
     if attempt["ending"] is None:
         return replace(whole, exit_code=0, result_bytes=members[0]["result_bytes"])
     blamed = _blamed(job, attempt)
-    error = dict(blamed["error"])
+    error = blamed["error"] or {}
     return replace(
         whole,
         outcome=blamed["state"],
@@ -171,10 +179,10 @@ def verdict(job: Plain, attempt: Plain, retry_at: float | None) -> EndAttempt:
     )
 
 
-def _blamed(job: Plain, attempt: Plain) -> Plain:
-    members: list[Plain] = attempt["members"]
+def _blamed(job: JobRecord, attempt: AttemptRecord) -> GangMemberRecord:
+    members: list[GangMemberRecord] = attempt["members"]
 
-    def first(state: str, *, free: bool = False) -> Plain | None:
+    def first(state: str, *, free: bool = False) -> GangMemberRecord | None:
         return next((each for each in members if each["state"] == state and not (free and each["charged"])), None)
 
     found = None
@@ -183,10 +191,13 @@ def _blamed(job: Plain, attempt: Plain) -> Plain:
     elif attempt["preemption"] is not None:
         found = first(PREEMPTED)
     found = found or first(LOST, free=True)
-    return found if found is not None else members[attempt["ending"]["rank"]]
+    if found is not None:
+        return found
+    assert attempt["ending"] is not None, "it did not succeed, and none is to blame"
+    return members[attempt["ending"]["rank"]]
 
 
-def _with(attempt: Plain, rank: int, **fields: Any) -> list[Plain]:
+def _with(attempt: AttemptRecord, rank: int, **fields: Any) -> list[GangMemberRecord]:
     members = list(attempt["members"])
-    members[rank] = {**members[rank], **fields}
+    members[rank] = cast("GangMemberRecord", {**members[rank], **fields})
     return members

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import AllowAbsence, ConfirmHost, DrainHost, LoseHost, MeasureHost, RegisterHost
 from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.record_types import HostRecord
 from actorgrid.actors.ledger.records import new_host
 from actorgrid.errors import HostLost, NotFound, StaleIncarnation, WrongState
 
@@ -32,9 +33,9 @@ Plain = dict[str, Any]
 class Hosts:
     """*changed* is told of each that is new, other or gone: its id, its record or ``None``, and a word for people."""
 
-    def __init__(self, members: Members, changed: Callable[[str, Plain | None, str], None]) -> None:
+    def __init__(self, members: Members, changed: Callable[[str, HostRecord | None, str], None]) -> None:
         self._members = members
-        self.records: dict[str, Plain] = {}
+        self.records: dict[str, HostRecord] = {}
         self._changed = changed
 
     @applies(RegisterHost)
@@ -64,14 +65,15 @@ class Hosts:
                 found="another boot of it is registered",
                 hint="is this a copy of its data directory? Each host needs one of its own: stop one of the two",
             )
-        record = {**new_host(given, entry.at), "seen_index": entry.index}
+        record: HostRecord = {**new_host(given, entry.at), "seen_index": entry.index}
         if known is not None:
             # What it said of itself before, and what was said of it, stays true; what it left running goes by its
             # absence until the shims have heard of it again.
             kept = ("draining", "measured", "absence_s", "absence_index")
-            record.update({name: known[name] for name in kept if known.get(name)})
+            said = cast("Plain", known)
+            record.update(cast("HostRecord", {name: said[name] for name in kept if said.get(name)}))
         if known is not None and known["state"] == LOST and record["state"] == UP:
-            record.update(state=LOST, lost_at=known["lost_at"], heard_at=known["heard_at"])
+            record = {**record, "state": LOST, "lost_at": known["lost_at"], "heard_at": known["heard_at"]}
         self._put(record, record["state"])
         return {"host_id": host_id, "incarnation": given["incarnation"]}
 
@@ -105,10 +107,11 @@ class Hosts:
                 asked=f"{command.absence_s:g} s",
                 found=f"it is {record['state']}; it said so last at entry {record.get('absence_index')}",
             )
-        kept = {name: value for name, value in record.items() if name not in ("absence_s", "absence_index")}
+        kept = _without(record, "absence_s", "absence_index")
         if command.absence_s:
             # Whoever has decided that it is lost, from what was before, decided from a lesser patience.
-            kept.update(absence_s=command.absence_s, absence_index=entry.index, seen_index=entry.index)
+            absence: dict[str, Any] = {"absence_s": command.absence_s, "absence_index": entry.index}
+            kept = cast("HostRecord", {**kept, **absence, "seen_index": entry.index})
         self._put(kept, "")
         return {"host": command.host, "began": entry.index}
 
@@ -139,7 +142,7 @@ class Hosts:
                 found=f"lost at {record.get('lost_at')}",
             )
         back = record["state"] == LOST
-        kept = {name: value for name, value in record.items() if name not in ("lost_at", "heard_at")}
+        kept = _without(record, "lost_at", "heard_at")
         self._put({**kept, "state": UP if back else record["state"], "seen_index": entry.index}, UP if back else "")
         return {"host": command.host, "returned": back}
 
@@ -155,7 +158,7 @@ class Hosts:
         if record["state"] == UP:
             self._put({**record, "state": LOST, "lost_at": index, "heard_at": command.heard_at}, LOST)
 
-    def current(self, command: AllowAbsence | MeasureHost | ConfirmHost | LoseHost) -> Plain:
+    def current(self, command: AllowAbsence | MeasureHost | ConfirmHost | LoseHost) -> HostRecord:
         """The record of the host that a command names in this incarnation. Raises StaleIncarnation."""
         record = self.records.get(command.host)
         if record is None or record["incarnation"] != command.incarnation:
@@ -166,12 +169,16 @@ class Hosts:
             )
         return record
 
-    def _put(self, record: Plain, word: str) -> None:
+    def _put(self, record: HostRecord, word: str) -> None:
         self.records[record["host_id"]] = record
         self._changed(record["host_id"], record, word)
 
 
-def lost_with(host: Plain, attempt_id: str, heard_at: float) -> Plain:
+def _without(record: HostRecord, *names: str) -> HostRecord:
+    return cast("HostRecord", {name: value for name, value in record.items() if name not in names})
+
+
+def lost_with(host: HostRecord, attempt_id: str, heard_at: float) -> Plain:
     """The error of an attempt that ended with its host."""
     heard = datetime.fromtimestamp(heard_at, UTC).isoformat(timespec="seconds")
     return HostLost(

@@ -12,9 +12,10 @@ At most 1,024 sorts of jobs are told apart; one of a further sort is packed whol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.record_checks import JOB_FIELDS_SINCE
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.ledger.snapshot import pack, unpack
 
 SORTS_MAX = 1_024
@@ -55,13 +56,13 @@ class _Shared:
 _Packed = tuple[_Shared, _Shared, bytes]
 
 
-class JobTable(MutableMapping[str, Plain]):
+class JobTable(MutableMapping[str, JobRecord]):
     """A dict of records, in the order in which they were added. Records are to be replaced, not written into."""
 
     __slots__ = ("_entries", "_environments", "_sorts")
 
-    def __init__(self, records: Mapping[str, Plain] | Iterable[tuple[str, Plain]] = ()) -> None:
-        self._entries: dict[str, Plain | bytes | _Packed] = {}
+    def __init__(self, records: Mapping[str, JobRecord] | Iterable[tuple[str, JobRecord]] = ()) -> None:
+        self._entries: dict[str, JobRecord | bytes | _Packed] = {}
         self._sorts: dict[bytes, _Shared] = {}
         self._environments: dict[bytes, _Shared] = {}
         self.update(records)
@@ -78,10 +79,10 @@ class JobTable(MutableMapping[str, Plain]):
     def __contains__(self, job_id: object) -> bool:
         return job_id in self._entries
 
-    def __getitem__(self, job_id: str) -> Plain:
+    def __getitem__(self, job_id: str) -> JobRecord:
         return _record(job_id, self._entries[job_id])
 
-    def __setitem__(self, job_id: str, record: Plain) -> None:
+    def __setitem__(self, job_id: str, record: JobRecord) -> None:
         entry = self._packed(record) if record["state"] == QUEUED and not record["attempts"] else record
         before = self._entries.get(job_id)
         self._entries[job_id] = entry
@@ -95,8 +96,8 @@ class JobTable(MutableMapping[str, Plain]):
         return type(self._entries.get(job_id)) is not dict and job_id in self._entries
 
     def newest(
-        self, keep: Callable[[Plain], bool], waiting: bool = True, behind: str | None = None, prefix: str = ""
-    ) -> Iterator[Plain]:
+        self, keep: Callable[[JobRecord], bool], waiting: bool = True, behind: str | None = None, prefix: str = ""
+    ) -> Iterator[JobRecord]:
         """The records that pass *keep*, newest first; those that wait for their first attempt only if *waiting*.
 
         *behind*, where it is in the table: only those older than that one. *prefix*: only ids that begin so. What is
@@ -111,12 +112,12 @@ class JobTable(MutableMapping[str, Plain]):
                 if keep(record):
                     yield record
 
-    def at_once(self) -> Iterator[Plain]:
+    def at_once(self) -> Iterator[JobRecord]:
         """All records as they are at this call, unpacked one by one as they are taken."""
         return (_record(job_id, entry) for job_id, entry in list(self._entries.items()))
 
     def own_fields(
-        self, names: tuple[str, ...], keep: Callable[[Plain], bool], behind: str | None = None
+        self, names: tuple[str, ...], keep: Callable[[JobRecord], bool], behind: str | None = None
     ) -> Iterator[tuple[str, list[Any]]]:
         """Ids and these fields (``None``: it has none), which are in ``OWN``: as they are at this call, newest first.
 
@@ -130,12 +131,12 @@ class JobTable(MutableMapping[str, Plain]):
             if isinstance(entry, tuple):
                 fields: Plain = dict(zip(entry[0].own, unpack(entry[2]), strict=True))
             else:
-                fields = _record(job_id, entry)
+                fields = cast("Plain", _record(job_id, entry))
                 if isinstance(entry, dict) and not keep(entry):
                     continue
             yield job_id, [fields.get(name) for name in names]
 
-    def copy(self, keep: Callable[[Plain], bool], waiting: bool = True) -> JobTable:
+    def copy(self, keep: Callable[[JobRecord], bool], waiting: bool = True) -> JobTable:
         """Another table: of those that wait for their first attempt, if *waiting*, and of others that pass *keep*."""
         found = JobTable()
         for job_id, entry in self._entries.items():
@@ -148,7 +149,7 @@ class JobTable(MutableMapping[str, Plain]):
 
     # -- packing
 
-    def _packed(self, record: Plain) -> bytes | _Packed:
+    def _packed(self, record: JobRecord) -> bytes | _Packed:
         own = tuple(name for name in OWN if name in record)
         common = {**record, **dict.fromkeys((*own, *(name for name in APART if name in record)))}
         sort = self._share(self._sorts, pack(common), common, own, SORTS_MAX)
@@ -156,7 +157,7 @@ class JobTable(MutableMapping[str, Plain]):
             return pack(record)
         environment = self._share(self._environments, pack(record.get(ENVIRONMENT)), {}, ())
         assert environment is not None, "there is no bound on environments"
-        return sort, environment, pack([record[name] for name in own])
+        return sort, environment, pack([cast("Plain", record)[name] for name in own])
 
     def _share(
         self, pool: dict[bytes, _Shared], key: bytes, value: Plain, own: tuple[str, ...], most: int | None = None
@@ -176,7 +177,7 @@ class JobTable(MutableMapping[str, Plain]):
         assert mine is not None and around is not None, "what was in one table fits another"
         return mine, around, own
 
-    def _let_go(self, entry: Plain | bytes | _Packed | None) -> None:
+    def _let_go(self, entry: JobRecord | bytes | _Packed | None) -> None:
         if type(entry) is tuple:
             for shared, pool in zip(entry[:2], (self._sorts, self._environments), strict=True):
                 shared.count -= 1
@@ -184,14 +185,14 @@ class JobTable(MutableMapping[str, Plain]):
                     del pool[shared.key]
 
 
-def _record(job_id: str, entry: Plain | bytes | _Packed) -> Plain:
+def _record(job_id: str, entry: JobRecord | bytes | _Packed) -> JobRecord:
     if isinstance(entry, dict):
         return entry
     if isinstance(entry, bytes):
-        whole: Plain = unpack(entry)
+        whole: JobRecord = unpack(entry)
         return whole
     sort, environment, own = entry
-    record = {**sort.value, **dict(zip(sort.own, unpack(own), strict=True)), "job_id": job_id}
+    record: Plain = {**sort.value, **dict(zip(sort.own, unpack(own), strict=True)), "job_id": job_id}
     if ENVIRONMENT in record:
         record[ENVIRONMENT] = unpack(environment.key)
-    return record
+    return cast("JobRecord", record)

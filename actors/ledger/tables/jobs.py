@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.messages import JobsWanted
+from actorgrid.actors.ledger.record_types import ErrorRecord, JobRecord
 from actorgrid.actors.ledger.records import dependency_failed
 from actorgrid.models import JobState
 
@@ -35,7 +36,7 @@ class Jobs:
     one that changes is replaced, so that whoever has read it keeps what was true then.
     """
 
-    def __init__(self, changed: Callable[[str, Plain, str], None], touched: Callable[[str, str], None]) -> None:
+    def __init__(self, changed: Callable[[str, JobRecord, str], None], touched: Callable[[str, str], None]) -> None:
         self._touched = touched
         self.records = JobTable()
         self.counts: dict[str, int] = {state.value: 0 for state in JobState}
@@ -82,7 +83,7 @@ class Jobs:
             return self.records.copy(lambda job: job["state"] not in FINAL)
         return self.records.copy(lambda job: job["state"] in BEGUN, waiting=False)
 
-    def accept(self, jobs: list[Plain], at: float) -> None:
+    def accept(self, jobs: list[JobRecord], at: float) -> None:
         """Take in new records, already numbered; those that can never run end at once."""
         for job in jobs:
             self._total = job["ordinal"]
@@ -99,18 +100,18 @@ class Jobs:
                 failed = dependency_failed(job["job_id"], broken, self.state_of(broken))
                 self.finish(job["job_id"], FAILED, failed, at)
 
-    def change(self, job_id: str, state: str | None = None, **fields: Any) -> Plain:
+    def change(self, job_id: str, state: str | None = None, **fields: Any) -> JobRecord:
         """Another record in the place of the job's, with these fields and that state; what was read before stays."""
         before = self.records[job_id]
         state = state or before["state"]
         self._count(before, before["state"], -1)
         self._count(before, state, 1)
-        job = {**before, **fields, "state": state}
+        job = cast("JobRecord", {**before, **fields, "state": state})
         self.records[job_id] = job
         self._changed(job_id, job, state)
         return job
 
-    def finish(self, job_id: str, state: str, error: Plain | None, at: float, **fields: Any) -> Plain:
+    def finish(self, job_id: str, state: str, error: ErrorRecord | None, at: float, **fields: Any) -> JobRecord:
         """End a job, and with it, unless it succeeded, all that waits for it, directly or not. Gives its record."""
         first = job_id
         ending = deque([(job_id, state, error, fields)])
@@ -127,7 +128,7 @@ class Jobs:
                     ending.append((dependent_id, FAILED, failed, {}))
         return self.records[first]
 
-    def retire(self) -> list[tuple[int, Plain]]:
+    def retire(self) -> list[tuple[int, JobRecord]]:
         """The ended jobs over the bound, oldest end first, with a number each: the history is their home now."""
         retired = []
         while len(self._ended) > ENDED_MAX:
@@ -167,7 +168,7 @@ class Jobs:
             if job["state"] == QUEUED and job["depends_on"]:
                 self._await_dependencies(job)
 
-    def _count(self, job: Plain, state: str, by: int) -> None:
+    def _count(self, job: JobRecord, state: str, by: int) -> None:
         self.counts[state] += by
         if state != QUEUED:
             return
@@ -177,6 +178,6 @@ class Jobs:
         if count:
             self.waiting[user] = count
 
-    def _await_dependencies(self, job: Plain) -> None:
+    def _await_dependencies(self, job: JobRecord) -> None:
         open_ones = [name for name in job["depends_on"] if self.state_of(name) != SUCCEEDED]
         self._dependencies.add(job["job_id"], open_ones)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import CreateJoinToken, RedeemJoinToken, RevokeJoinToken
 from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import WrongState
 
 from ..join_tokens import redeem, revoke_token
@@ -27,15 +28,15 @@ Plain = dict[str, Any]
 class JoinTokens:
     """*changed* is told of each that is new, other or gone: its id, its record or ``None``, and a word."""
 
-    def __init__(self, members: Members, changed: Callable[[str, Plain | None, str], None]) -> None:
-        self.records: dict[str, Plain] = {}
+    def __init__(self, members: Members, changed: Callable[[str, JoinTokenRecord | None, str], None]) -> None:
+        self.records: dict[str, JoinTokenRecord] = {}
         self._members = members
         self._changed = changed
 
     @applies(CreateJoinToken)
     def create(self, command: CreateJoinToken, entry: Entry) -> Plain:
         """Keep a new one. Raises WrongState for an id that is taken, on a host without a cluster, or at the bound."""
-        record = command.token
+        record = cast("JoinTokenRecord", command.token)
         if record["cluster_id"] != self._members.cluster_id:
             raise WrongState(
                 "the join token is not for this cluster",
@@ -85,10 +86,10 @@ class JoinTokens:
             self._put(record, "used")
         return answer
 
-    def load(self, records: list[Plain]) -> None:
+    def load(self, records: list[JoinTokenRecord]) -> None:
         """Become what a snapshot held; for a new, empty object."""
         self.records.update((record["id"], record) for record in records)
 
-    def _put(self, record: Plain, word: str) -> None:
+    def _put(self, record: JoinTokenRecord, word: str) -> None:
         self.records[record["id"]] = record
         self._changed(record["id"], record, word)

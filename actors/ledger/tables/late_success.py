@@ -10,9 +10,10 @@ carries ``late_success_at``. Nothing of this moves a token: what the later attem
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import EndAttempt, TakeSuccess, end_facts
+from actorgrid.actors.ledger.record_types import AttemptRecord, JobRecord
 
 from .gangs import succeeded_member, verdict
 from .jobs import SUCCEEDED
@@ -20,7 +21,9 @@ from .jobs import SUCCEEDED
 Plain = dict[str, Any]
 
 
-def with_success(attempt: Plain, rank: int | None, command: TakeSuccess | EndAttempt, at: float) -> Plain:
+def with_success(
+    attempt: AttemptRecord, rank: int | None, command: TakeSuccess | EndAttempt, at: float
+) -> AttemptRecord:
     """*attempt*, which was lost, with the success that *command* tells of it or of its member of that *rank*.
 
     A gang's attempt has succeeded once all of its members have.
@@ -31,10 +34,10 @@ def with_success(attempt: Plain, rank: int | None, command: TakeSuccess | EndAtt
     told = succeeded_member(attempt, rank, command)
     if any(member["state"] != SUCCEEDED for member in told["members"]):
         return told
-    whole = verdict({}, {**told, "ending": None}, None)
+    whole = verdict(cast("JobRecord", {}), {**told, "ending": None}, None)
     return with_success(told, None, whole, at)
 
 
-def superseded(attempt: Plain, by: int, at: float) -> Plain:
+def superseded(attempt: AttemptRecord, by: int, at: float) -> AttemptRecord:
     """The live *attempt*, which is to end, as attempt number *by* has done the work."""
     return {**attempt, "superseded": {"by": by, "at": at}}

@@ -22,6 +22,7 @@ from typing import Any
 from actorgrid.actors.ledger.commands import AcquireLock, BreakLock, ExpireLock, ReleaseLock, RenewLock
 from actorgrid.actors.ledger.entry import Entry, applies
 from actorgrid.actors.ledger.field_checks import ABSENT
+from actorgrid.actors.ledger.record_types import LockPlace, LockRecord
 from actorgrid.errors import LockHeld, LockLost, LockSlotsDiffer, QueueFull, StaleToken, WrongState
 
 LOCKS_MAX = 10_000
@@ -43,13 +44,15 @@ class Locks:
     """
 
     def __init__(
-        self, changed: Callable[[str, Plain | None, str], None], broken: Callable[[str, Plain], None] = lambda *_: None
+        self,
+        changed: Callable[[str, LockRecord | None, str], None],
+        broken: Callable[[str, Plain], None] = lambda *_: None,
     ) -> None:
-        self.records: dict[str, Plain] = {}
+        self.records: dict[str, LockRecord] = {}
         self._changed = changed
         self._broken = broken
 
-    def load(self, records: Iterable[Plain]) -> None:
+    def load(self, records: Iterable[LockRecord]) -> None:
         """The records of a snapshot."""
         self.records.update((record["name"], record) for record in records)
 
@@ -63,7 +66,7 @@ class Locks:
         """
         name, owner, slots = command.name, command.owner, command.slots
         record = self.records.get(name)
-        asker: Plain = {
+        asker: LockPlace = {
             "owner": owner,
             "user_id": command.user_id,
             "ttl_s": command.ttl_s,
@@ -89,7 +92,7 @@ class Locks:
             )
         mine = _find(record, owner)
         if mine is not None:
-            renewed = {**mine, "ttl_s": command.ttl_s, "renewals": mine["renewals"] + 1}
+            renewed: LockPlace = {**mine, "ttl_s": command.ttl_s, "renewals": mine["renewals"] + 1}
             self._replace(record, _newest(renewed, None if command.request is ABSENT else command.request))
         elif len(record["holders"]) < slots:
             self._put({**record, "holders": [*record["holders"], {**asker, "token": entry.token}]}, "granted")
@@ -132,7 +135,7 @@ class Locks:
                 found="a later one, which goes on in its place",
                 hint="nothing, when another request of this owner is under way; else ask again",
             )
-        renewed = {**mine, "renewals": mine["renewals"] + 1}
+        renewed: LockPlace = {**mine, "renewals": mine["renewals"] + 1}
         self._replace(record, renewed if request is not ABSENT else _disowned(renewed))
         return self._answer(name, owner)
 
@@ -188,16 +191,18 @@ class Locks:
             self._changed(name, None, word)
         return True
 
-    def _replace(self, record: Plain, mine: Plain) -> None:
+    def _replace(self, record: LockRecord, mine: LockPlace) -> None:
         """*mine* in the place of what its owner had; no event for people."""
 
-        def renewed(those: list[Plain]) -> list[Plain]:
+        def renewed(those: list[LockPlace]) -> list[LockPlace]:
             return [mine if each["owner"] == mine["owner"] else each for each in those]
 
-        kind = "waiters" if mine["token"] is None else "holders"
-        self._put({**record, kind: renewed(record[kind])}, "")
+        if mine["token"] is None:
+            self._put({**record, "waiters": renewed(record["waiters"])}, "")
+        else:
+            self._put({**record, "holders": renewed(record["holders"])}, "")
 
-    def _put(self, record: Plain, word: str) -> None:
+    def _put(self, record: LockRecord, word: str) -> None:
         self.records[record["name"]] = record
         self._changed(record["name"], record, word)
 
@@ -218,12 +223,12 @@ class Locks:
         }
 
 
-def of_one_holder(record: Plain) -> Plain:
+def of_one_holder(record: Plain) -> LockRecord:
     """A record as formats before 5 had it, of a lock with one slot and its holder by itself, as it is now."""
     return {"name": record["name"], "slots": 1, "holders": [record["holder"]], "waiters": record["waiters"]}
 
 
-def _newest(mine: Plain, request: list[Any] | None) -> Plain:
+def _newest(mine: LockPlace, request: list[Any] | None) -> LockPlace:
     """What an owner has, after it asked for it again under *request*: [the number it gave, the id its host gave].
 
     A place in line goes over to a request with a higher number, so that a client which hangs up then leaves the line.
@@ -241,23 +246,23 @@ def _newest(mine: Plain, request: list[Any] | None) -> Plain:
     return _disowned(mine, number)
 
 
-def _disowned(mine: Plain, number: int = 0) -> Plain:
+def _disowned(mine: LockPlace, number: int = 0) -> LockPlace:
     """No request has it to itself any more."""
     if "request" not in mine:
         return mine
     return {**mine, "request": [max(number, mine["request"][0]), ""]}
 
 
-def _find(record: Plain, owner: str) -> Plain | None:
+def _find(record: LockRecord, owner: str) -> LockPlace | None:
     for those in (record["holders"], record["waiters"]):
         for each in those:
             if each["owner"] == owner:
-                found: Plain = each
+                found: LockPlace = each
                 return found
     return None
 
 
-def _held_by(record: Plain) -> str:
+def _held_by(record: LockRecord) -> str:
     """Who has it, in a few words."""
     first, *others = record["holders"]
     more = f" and {len(others)} more have it" if others else " has it"
@@ -265,7 +270,7 @@ def _held_by(record: Plain) -> str:
     return f"{first['owner']} of {first['user_id']}{more}, {waiting} wait{'s' if waiting == 1 else ''}"
 
 
-def _check_token(command: RenewLock | ReleaseLock, mine: Plain) -> None:
+def _check_token(command: RenewLock | ReleaseLock, mine: LockPlace) -> None:
     given = command.token
     if given is not None and given != mine["token"]:
         raise StaleToken(f"the token is not that of lock {command.name}", asked=f"{given}", found=f"{mine['token']}")

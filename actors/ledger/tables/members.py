@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import AddMember, ChangeMember, FoundCluster, RedeemJoinToken, RemoveMember
 from actorgrid.actors.ledger.entry import Entry, applies
 from actorgrid.actors.ledger.field_checks import ABSENT
+from actorgrid.actors.ledger.record_types import MemberRecord, RemovedRecord
 from actorgrid.errors import NotFound, WrongState
 
 MEMBERS_MAX = 10_000
@@ -34,9 +35,9 @@ class Members:
     "ledger_version", "votes", "joined_at"}. ``votes``: whether it may become a voter.
     """
 
-    def __init__(self, changed: Callable[[str, Plain | None, str], None]) -> None:
-        self.records: dict[str, Plain] = {}
-        self.removed: dict[str, Plain] = {}
+    def __init__(self, changed: Callable[[str, MemberRecord | None, str], None]) -> None:
+        self.records: dict[str, MemberRecord] = {}
+        self.removed: dict[str, RemovedRecord] = {}
         """Who is a member no more: {"node", "at", "by", "left"}; ``left``: in order, by its own will or as planned."""
         self.cluster_id = ""
         self.nodes_total = 0
@@ -68,7 +69,7 @@ class Members:
             raise WrongState("the ledger holds its maximum of members", found=f"{MEMBERS_MAX} hosts")
         self.nodes_total += 1
         self.removed.pop(host_id, None)
-        record = {
+        record: MemberRecord = {
             "host_id": host_id,
             "node": self.nodes_total,
             "addresses": command.addresses,
@@ -108,7 +109,7 @@ class Members:
         if fingerprint is not ABSENT and fingerprint not in record["fingerprints"]:
             # The oldest goes: a certificate is renewed long before eight others were.
             fields["fingerprints"] = [*record["fingerprints"], fingerprint][-FINGERPRINTS_MAX:]
-        changed = {**record, **fields}
+        changed = cast("MemberRecord", {**record, **fields})
         if changed != record:
             self._put(changed, "changed")
         return {"host_id": record["host_id"], "node": record["node"]}
@@ -151,13 +152,13 @@ class Members:
         """What is no record."""
         return {"cluster_id": self.cluster_id, "nodes_total": self.nodes_total, "removed": list(self.removed.items())}
 
-    def load(self, rest: Plain, records: list[Plain]) -> None:
+    def load(self, rest: Plain, records: list[MemberRecord]) -> None:
         """Become what a snapshot held; for a new, empty object."""
         self.cluster_id, self.nodes_total = rest["cluster_id"], rest["nodes_total"]
         self.removed.update((host_id, how) for host_id, how in rest.get("removed", ()))
         self.records.update((record["host_id"], record) for record in records)
 
-    def _get(self, host_id: str) -> Plain:
+    def _get(self, host_id: str) -> MemberRecord:
         record = self.records.get(host_id)
         if record is None:
             near = difflib.get_close_matches(host_id, self.records, 1)
@@ -169,6 +170,6 @@ class Members:
             )
         return record
 
-    def _put(self, record: Plain, word: str) -> None:
+    def _put(self, record: MemberRecord, word: str) -> None:
         self.records[record["host_id"]] = record
         self._changed(record["host_id"], record, word)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from actorgrid.actors.ledger.record_types import AttemptRecord, ErrorRecord, JobRecord, PreemptionRecord
 from actorgrid.errors import WorkerLost, WrongState
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ PREEMPTIONS_MAX = 10
 Plain = dict[str, Any]
 
 
-def may_ask(job: Plain) -> bool:
+def may_ask(job: JobRecord) -> bool:
     """Whether *job* allows it, and was not stopped for others too often already."""
     return bool(job.get("preemptible", True)) and int(job.get("preemptions", 0)) < PREEMPTIONS_MAX
 
 
-def asked(job: Plain, attempt: Plain, command: PreemptAttempt, at: float) -> Plain:
+def asked(job: JobRecord, attempt: AttemptRecord, command: PreemptAttempt, at: float) -> PreemptionRecord:
     """What is noted on the live *attempt*, which is to end. Raises WrongState for a job that is not stopped so."""
     if not may_ask(job):
         raise WrongState(
@@ -38,9 +39,10 @@ def asked(job: Plain, attempt: Plain, command: PreemptAttempt, at: float) -> Pla
     return {"asked_at": at, "grace_s": command.grace_s, "for_job": command.for_job}
 
 
-def preempted_error(attempt: Plain) -> Plain:
+def preempted_error(attempt: AttemptRecord) -> ErrorRecord:
     """What is kept as the error of an attempt that ended so."""
-    for_whom = (attempt.get("preemption") or {}).get("for_job")
+    preemption = attempt.get("preemption")
+    for_whom = None if preemption is None else preemption["for_job"]
     return WorkerLost(
         f"attempt {attempt['attempt_id']} was preempted{f' for {for_whom}' if for_whom else ''}",
         hint="it waits in its old place and starts again by itself",

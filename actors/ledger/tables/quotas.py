@@ -12,13 +12,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import SetQuota
 from actorgrid.actors.ledger.entry import Entry, applies
 from actorgrid.actors.ledger.record_checks import HELD_LIMITS as HELD
 from actorgrid.actors.ledger.record_checks import LIMITS
 from actorgrid.actors.ledger.record_checks import WAITING_LIMIT as WAITING
+from actorgrid.actors.ledger.record_types import AllocationRecord, JobRecord, QuotaRecord, ResourcesRecord
 from actorgrid.amounts import counted, mebibytes
 from actorgrid.errors import NotFound, QueueFull, QuotaExceeded, WrongState
 
@@ -29,7 +30,7 @@ Plain = dict[str, Any]
 _WORDS = {"gpu_memory_mib": "of GPU memory", "memory_mib": "of memory"}
 
 
-def amounts_of(resources: Mapping[str, Any]) -> dict[str, int]:
+def amounts_of(resources: ResourcesRecord) -> dict[str, int]:
     """What one attempt or lease that asks for *resources* holds of its user's quota, with all members of a gang."""
     members = resources.get("gang", 1)
     count = members * resources.get("gpu_count", 0)
@@ -41,12 +42,12 @@ def amounts_of(resources: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def amounts_held(allocation: Mapping[str, Any]) -> dict[str, int]:
+def amounts_held(allocation: AllocationRecord) -> dict[str, int]:
     """What *allocation* holds of its user's quota."""
-    return amounts_of({**allocation, "gpu_count": len(allocation["gpu_indexes"])})
+    return amounts_of(cast("ResourcesRecord", {**allocation, "gpu_count": len(allocation["gpu_indexes"])}))
 
 
-def quota_of(user: str, quotas: Mapping[str, Plain]) -> Plain | None:
+def quota_of(user: str, quotas: Mapping[str, QuotaRecord]) -> QuotaRecord | None:
     """The quota that *user* is held to: one's own, else everyone's; ``None``: not limited. Nobody (``""``) is not."""
     if not user:
         return None
@@ -68,7 +69,7 @@ class Shortage:
     """What a user's quota lacks for a request: the limits named in *short*, and all that they were compared with."""
 
     user: str
-    limits: Plain
+    limits: QuotaRecord
     used: dict[str, int]
     asked: dict[str, int]
     short: tuple[str, ...]
@@ -83,21 +84,21 @@ class Shortage:
         """What is in use of the first limit that is short, for people: ``3 of 4 GPUs in use``."""
         name = self.short[0]
         used = mebibytes(self.used[name]) if name in _WORDS else f"{self.used[name] / 1000:g}"
-        return f"{used} of {amount_text(name, self.limits[name])} in use"
+        return f"{used} of {amount_text(name, limit_of(self.limits, name))} in use"
 
     @property
     def left(self) -> dict[str, int]:
         """What is left of each limit that is short."""
-        return {name: max(0, self.limits[name] - self.used[name]) for name in self.short}
+        return {name: max(0, limit_of(self.limits, name) - self.used[name]) for name in self.short}
 
     @property
     def for_good(self) -> bool:
         """Whether the request would not fit the whole quota either."""
-        return bool(over(self.limits, dict.fromkeys(HELD, 0), self.asked))
+        return bool(over(cast("dict[str, int | None]", self.limits), dict.fromkeys(HELD, 0), self.asked))
 
 
 def shortage(
-    user: str, quotas: Mapping[str, Plain], resources: Mapping[str, Any], allocations: Iterable[Mapping[str, Any]]
+    user: str, quotas: Mapping[str, QuotaRecord], resources: ResourcesRecord, allocations: Iterable[AllocationRecord]
 ) -> Shortage | None:
     """What the quota of *user* lacks for *resources*, with what *allocations* hold; ``None`` when it has room."""
     limits = quota_of(user, quotas)
@@ -111,8 +112,13 @@ def shortage(
     return _short(user, limits, used, amounts_of(resources))
 
 
-def _short(user: str, limits: Plain | None, used: dict[str, int], asked: dict[str, int]) -> Shortage | None:
-    names = tuple(over(limits, used, asked))
+def limit_of(limits: QuotaRecord, name: str) -> int:
+    """That limit, of a quota that has it."""
+    return cast("dict[str, int]", limits)[name]
+
+
+def _short(user: str, limits: QuotaRecord | None, used: dict[str, int], asked: dict[str, int]) -> Shortage | None:
+    names = tuple(over(cast("dict[str, int | None] | None", limits), used, asked))
     return None if limits is None or not names else Shortage(user, limits, used, asked, names)
 
 
@@ -132,8 +138,8 @@ class Quotas:
     *waiting* is the number of each user's waiting jobs, kept current by its owner. Records are replaced, not written.
     """
 
-    def __init__(self, changed: Callable[[str, Plain | None, str], None], waiting: Mapping[str, int]) -> None:
-        self.records: dict[str, Plain] = {}
+    def __init__(self, changed: Callable[[str, QuotaRecord | None, str], None], waiting: Mapping[str, int]) -> None:
+        self.records: dict[str, QuotaRecord] = {}
         self._changed = changed
         self._waiting = waiting
         self._used: dict[str, dict[str, int]] = {}
@@ -142,11 +148,11 @@ class Quotas:
         """What *user* holds now."""
         return dict(self._used.get(user) or dict.fromkeys(HELD, 0))
 
-    def take(self, allocation: Plain) -> None:
+    def take(self, allocation: AllocationRecord) -> None:
         """Count an allocation."""
         self._add(allocation, 1)
 
-    def give(self, allocation: Plain) -> None:
+    def give(self, allocation: AllocationRecord) -> None:
         """Stop counting an allocation."""
         self._add(allocation, -1)
 
@@ -165,12 +171,12 @@ class Quotas:
         else:
             if before is None and len(self.records) >= QUOTAS_MAX:
                 raise WrongState("the ledger holds its maximum of quotas", found=f"{QUOTAS_MAX} quotas")
-            self.records[user] = {name: limits.get(name) for name in LIMITS}
+            self.records[user] = cast("QuotaRecord", {name: limits.get(name) for name in LIMITS})
         now = self.records.get(user)
         self._changed(user, now, "gone" if now is None else "set")
         return {"user": user, "limits": now, "previous": before}
 
-    def check_grant(self, user: str, resources: Plain) -> None:
+    def check_grant(self, user: str, resources: ResourcesRecord) -> None:
         """Raises QuotaExceeded when *resources* are more than the user's quota has left."""
         short = _short(user, quota_of(user, self.records), self.used(user), amounts_of(resources))
         if short is not None:
@@ -181,7 +187,7 @@ class Quotas:
                 hint=f"wait for work of {user} to end, or have the quota raised (actorgrid quota)",
             )
 
-    def check_submit(self, jobs: Iterable[Plain]) -> None:
+    def check_submit(self, jobs: Iterable[JobRecord]) -> None:
         """Raises QuotaExceeded for a job that could never run, QueueFull when too many of a user would wait."""
         more: dict[str, int] = {}
         for job in jobs:
@@ -190,7 +196,7 @@ class Quotas:
             more[user] = more.get(user, 0) + 1
         for user, count in more.items():
             limits = quota_of(user, self.records)
-            limit = None if limits is None else limits[WAITING]
+            limit = None if limits is None else limits["jobs_waiting"]
             waiting = self._waiting.get(user, 0)
             if limit is not None and waiting + count > limit:
                 raise QueueFull(
@@ -216,7 +222,7 @@ class Quotas:
             for user in users
         ]
 
-    def _add(self, allocation: Plain, sign: int) -> None:
+    def _add(self, allocation: AllocationRecord, sign: int) -> None:
         user = allocation["user_id"]
         used = self.used(user)
         for name, amount in amounts_held(allocation).items():
@@ -228,11 +234,11 @@ class Quotas:
             self._used.pop(user, None)
 
 
-def refuse_over_whole(user: str, limits: Plain | None, resources: Mapping[str, Any], what: str) -> None:
+def refuse_over_whole(user: str, limits: QuotaRecord | None, resources: ResourcesRecord, what: str) -> None:
     """Raises QuotaExceeded when *what* asks for *resources* that are more than *limits* in all."""
     short = _short(user, limits, dict.fromkeys(HELD, 0), amounts_of(resources))
     if short is not None:
-        whole = amount_text(short.short[0], short.limits[short.short[0]])
+        whole = amount_text(short.short[0], limit_of(short.limits, short.short[0]))
         raise QuotaExceeded(
             f"{what} asks for more than user {user} may hold at once",
             asked=short.wanted,

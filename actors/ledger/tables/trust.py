@@ -12,7 +12,7 @@ Bounds: one record a member; 2 authorities; texts as ``field_checks.py`` has the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import (
     ChangeMember,
@@ -23,6 +23,13 @@ from actorgrid.actors.ledger.commands import (
     SealAuthority,
 )
 from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.record_types import (
+    BundleRecord,
+    CertificateRequestRecord,
+    IssuedRecord,
+    MemberRecord,
+    TrustRecord,
+)
 from actorgrid.errors import NotFound, StaleToken, WrongState
 
 from .members import Members
@@ -41,13 +48,13 @@ class Trust:
     "keys" (generations), "sealed" {generation: hex}, "request", "issued"}.
     """
 
-    def __init__(self, members: Members, changed: Callable[[str, Plain | None, str], None]) -> None:
-        self.records: dict[str, Plain] = {}
+    def __init__(self, members: Members, changed: Callable[[str, TrustRecord | None, str], None]) -> None:
+        self.records: dict[str, TrustRecord] = {}
         self._members = members
         self._changed = changed
 
     @property
-    def bundle(self) -> Plain | None:
+    def bundle(self) -> BundleRecord | None:
         """The bundle as plain values; ``None`` before the first host has told it."""
         record = self.records.get(BUNDLE)
         return None if record is None else record["bundle"]
@@ -58,7 +65,7 @@ class Trust:
 
         Raises StaleToken when another step was quicker, and WrongState for a step that members are not ready for.
         """
-        new, old = command.bundle, self.bundle
+        new, old = cast("BundleRecord", command.bundle), self.bundle
         if new["cluster_id"] != self._members.cluster_id:
             raise WrongState("the bundle is another cluster's", asked=new["cluster_id"], found=self._members.cluster_id)
         if old is not None:
@@ -87,7 +94,7 @@ class Trust:
             )
         names = ("host_id", "certificate", "fingerprint", "generation", "valid_until", "bundle_version", "keys")
         before = self._record(host_id)
-        record = {**before, **{name: getattr(command, name) for name in names}}
+        record = cast("TrustRecord", {**before, **{name: getattr(command, name) for name in names}})
         # What was sealed for another key of its does not open any more: it is sealed anew.
         sealed = before["sealed"] if fingerprint == before["fingerprint"] else {}
         record["sealed"] = {
@@ -106,8 +113,8 @@ class Trust:
     def request(self, command: RequestCertificate, entry: Entry) -> Plain:
         """A member asks for a certificate; a later request takes the place of an earlier one. Raises NotFound."""
         self._member(command.host_id)
-        asked = {"id": entry.index, "csr": command.csr, "addresses": command.addresses}
-        record = {**self._record(command.host_id), "request": asked, "issued": None}
+        asked: CertificateRequestRecord = {"id": entry.index, "csr": command.csr, "addresses": command.addresses}
+        record: TrustRecord = {**self._record(command.host_id), "request": asked, "issued": None}
         self._put(command.host_id, record, "certificate requested")
         return {"request": entry.index}
 
@@ -126,7 +133,7 @@ class Trust:
                 found="no request" if waits is None else f"request {waits['id']}",
             )
         self._members.change(ChangeMember(host_id, fingerprint=command.fingerprint), entry)
-        issued = {"certificate": command.certificate}
+        issued: IssuedRecord = {"certificate": command.certificate}
         self._put(host_id, {**record, "request": None, "issued": issued}, "certificate issued")
         return {"host_id": host_id}
 
@@ -167,13 +174,13 @@ class Trust:
                 late = [*behind, *carriers(self._members.records, self.records, generation)]
                 _refuse_while(late, f"hosts still carry certificates of generation {generation}")
 
-    def _member(self, host_id: str) -> Plain:
+    def _member(self, host_id: str) -> MemberRecord:
         member = self._members.records.get(host_id)
         if member is None:
             raise NotFound(f"host {host_id} is no member of the cluster", asked=host_id)
         return member
 
-    def _record(self, host_id: str) -> Plain:
+    def _record(self, host_id: str) -> TrustRecord:
         return self.records.get(host_id) or {
             "host_id": host_id,
             "certificate": "",
@@ -187,7 +194,7 @@ class Trust:
             "issued": None,
         }
 
-    def _put(self, id: str, record: Plain, word: str) -> None:
+    def _put(self, id: str, record: TrustRecord, word: str) -> None:
         self.records[id] = record
         self._changed(id, record, word)
 
@@ -195,7 +202,7 @@ class Trust:
 # -- what the records say
 
 
-def states_of(bundle: Plain) -> dict[int, str]:
+def states_of(bundle: BundleRecord) -> dict[int, str]:
     """State by generation: waiting, signing or accepted."""
     return {int(each["generation"]): str(each["state"]) for each in bundle["authorities"]}
 
@@ -205,23 +212,23 @@ def signing(states: Mapping[int, str]) -> int:
     return next(generation for generation, state in states.items() if state == "signing")
 
 
-def holders(trust: Mapping[str, Plain], generation: int) -> list[str]:
+def holders(trust: Mapping[str, TrustRecord], generation: int) -> list[str]:
     """The hosts that have the key of a generation."""
     return [id for id, record in trust.items() if id != BUNDLE and generation in record["keys"]]
 
 
-def lacking_key(trust: Mapping[str, Plain], generation: int, among: Collection[str]) -> list[str]:
+def lacking_key(trust: Mapping[str, TrustRecord], generation: int, among: Collection[str]) -> list[str]:
     """Of these hosts, those that do not have the key of a generation."""
     has = set(holders(trust, generation))
     return [host_id for host_id in among if host_id not in has]
 
 
-def not_taken(members: Mapping[str, Plain], trust: Mapping[str, Plain], version: int) -> list[str]:
+def not_taken(members: Mapping[str, MemberRecord], trust: Mapping[str, TrustRecord], version: int) -> list[str]:
     """The members that have not told yet that they have the bundle of that version."""
     return [id for id in members if trust.get(id, {"bundle_version": 0})["bundle_version"] < version]
 
 
-def carriers(members: Mapping[str, Plain], trust: Mapping[str, Plain], generation: int) -> list[str]:
+def carriers(members: Mapping[str, MemberRecord], trust: Mapping[str, TrustRecord], generation: int) -> list[str]:
     """The members whose certificate is from a generation, or not known."""
     return [id for id in members if trust.get(id, {"generation": 0})["generation"] in (0, generation)]
 

@@ -8,8 +8,9 @@ that hosts whose settings differ decide alike, and so does a replay of the log.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.amounts import counted
 from actorgrid.errors import QueueFull
 
@@ -22,11 +23,11 @@ _TEXTS = ("command", "depends_on")
 Plain = Mapping[str, Any]
 
 
-def job_bytes(job: Plain) -> int:
+def job_bytes(job: JobRecord) -> int:
     """What a job counts with, as given and as kept: what its owner wrote, and a part that is the same for all."""
     size = JOB_BYTES + _bytes(job.get("name") or "") + _bytes(job.get("cwd") or "")
     for name in _TEXTS:
-        size += sum(map(_bytes, job.get(name) or ()))
+        size += sum(map(_bytes, cast("list[str] | None", job.get(name)) or ()))
     for name, value in (job.get("env") or {}).items():
         size += _bytes(name) + _bytes(value)
     for later in JOB_FIELDS_SINCE:
@@ -47,7 +48,7 @@ class WaitingBytes:
         self.of: dict[str, int] = {}
         self.total = 0
 
-    def count(self, job: Plain, by: int) -> None:
+    def count(self, job: JobRecord, by: int) -> None:
         """*job* waits from now on (1), or no more (-1)."""
         size, user = by * job_bytes(job), job["user_id"]
         self.total += size
@@ -59,7 +60,7 @@ class WaitingBytes:
         """The user whose waiting jobs take most, and how much; ``None``: nothing waits."""
         return max(self.of.items(), key=lambda each: (each[1], each[0]), default=None)
 
-    def refuse_over(self, jobs: Iterable[Plain], user_max: int, all_max: int) -> None:
+    def refuse_over(self, jobs: Iterable[JobRecord], user_max: int, all_max: int) -> None:
         """Raises QueueFull when *jobs* would take a user, or all together, over these."""
         more: dict[str, int] = {}
         count = 0

@@ -21,6 +21,7 @@ from typing import Any
 
 from actorgrid.actors.ledger.job_filter import JobFilter
 from actorgrid.actors.ledger.outcome import Event
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.errors import DiskFull, LogCorrupted, StorageError
 
 HISTORY_MAX = 100_000
@@ -140,7 +141,7 @@ class Store:
 
     # -- history and events
 
-    def write(self, durable_index: int, retired: Iterable[tuple[int, dict[str, Any]]], events: Iterable[Event]) -> None:
+    def write(self, durable_index: int, retired: Iterable[tuple[int, JobRecord]], events: Iterable[Event]) -> None:
         """Add ended jobs and events; those already there are written again unchanged."""
         with self._transaction(durable_index):
             self._db.executemany(
@@ -164,13 +165,13 @@ class Store:
             ).fetchone()
         return int(row[0]), int(row[1])
 
-    def job(self, job_id: str) -> dict[str, Any] | None:
+    def job(self, job_id: str) -> JobRecord | None:
         """An ended job, or ``None``."""
         with self._named():
             row = self._db.execute("SELECT crc, record FROM history WHERE job_id = ?", (job_id,)).fetchone()
         return _job(*row) if row else None
 
-    def jobs(self, wanted: JobFilter, limit: int) -> list[dict[str, Any]]:
+    def jobs(self, wanted: JobFilter, limit: int) -> list[JobRecord]:
         """Ended jobs, newest submitted first."""
         states = json.dumps(wanted.states)
         with self._named():
@@ -252,14 +253,14 @@ def _digest(data: bytes, members: str) -> str:
     return digest.hexdigest()
 
 
-def _history_row(number: int, job: dict[str, Any]) -> tuple[Any, ...]:
+def _history_row(number: int, job: JobRecord) -> tuple[Any, ...]:
     text = json.dumps(job, separators=(",", ":"))
     crc = zlib.crc32(text.encode("ascii"))
     return number, job["job_id"], job["state"], job["ordinal"], job["submitted_at"], crc, text
 
 
-def _job(crc: int, text: str) -> dict[str, Any]:
+def _job(crc: int, text: str) -> JobRecord:
     if zlib.crc32(text.encode("utf-8", "surrogatepass")) != crc:
         raise LogCorrupted("an ended job fails its checksum", hint="restore DATA_DIR/ledger from a backup")
-    job: dict[str, Any] = json.loads(text)
+    job: JobRecord = json.loads(text)
     return job
