@@ -1,7 +1,7 @@
 """One host's part in the ledger: the Raft core, the log and the state, carried out as ``Ready`` says.
 
-The core decides, a thread makes durable (``log_writer``), and what is committed is applied here; whoever owns this
-passes time on (``tick``), wakes it when the log has something to say (``collect``) and hears what came of it
+The core decides, a thread makes durable (``storage/writer.py``), and what is committed is applied here; whoever owns
+this passes time on (``tick``), wakes it when the log has something to say (``collect``) and hears what came of it
 (``ReplicaListener``). While one Ready is on its way to the disk, proposals gather in the core, and the next takes them
 all with one fdatasync.
 """

@@ -1,7 +1,8 @@
 """The join server: lets new hosts into the cluster, and makes and takes back the tokens they come with.
 
-It listens on a port of its own (base port + 3), drives ``join_door.py`` over its sockets, has the ledger redeem what is
-right, and issues the certificate when this host has the authority's key. It keeps nothing that a restart could lose.
+It listens on a port of its own (base port + 3), drives ``join_acceptor.py`` over its sockets, has the ledger redeem
+what is right, and issues the certificate when this host has the authority's key. It keeps nothing that a restart could
+lose.
 """
 
 from __future__ import annotations

@@ -29,6 +29,19 @@ def missing(text: str) -> list[str]:
     return [each for each in paths(text) if each not in ("messages.py", "actor.py") and not (ROOT / each).exists()]
 
 
+NOW = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MODULE = re.compile(r"`(actorgrid\.(?:actors|chaos|configs|hotpath|supervisors|transports)[\w.]*)`")
+IN_A_FOLDER = re.compile(
+    r"(?<![\w./-])((?:actors|actorgrid|chaos|configs|hotpath|supervisors|tests|transports)/[\w./-]*\w)"
+)
+
+
+def gone(page: Path) -> list[str]:
+    """Paths of files that a page names, and that are not there. (A decision names files as they were.)"""
+    found = IN_A_FOLDER.findall(page.read_text(encoding="utf-8"))
+    return [each for each in found if not (ROOT / each).exists() and not (ROOT / f"{each}.py").exists()]
+
+
 def section(title: str) -> str:
     return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
@@ -42,6 +55,34 @@ def contract(name: str) -> dict[str, Any]:
 def test_every_path_exists() -> None:
     assert len(paths(PAGE)) > 150
     assert missing(PAGE) == []
+
+
+@pytest.mark.parametrize("page", NOW, ids=lambda page: page.stem)
+def test_every_page_names_files_that_exist(page: Path) -> None:
+    assert gone(page) == []
+
+
+def test_a_page_that_names_a_former_file_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("as in `actors/ledger/former.py`, and in `actors/ledger/state.py`")
+    assert gone(page) == ["actors/ledger/former.py"]
+
+
+@pytest.mark.parametrize("page", NOW, ids=lambda page: page.stem)
+def test_every_module_that_a_page_names_exists(page: Path) -> None:
+    for name in MODULE.findall(page.read_text(encoding="utf-8")):
+        inside = name.split(".")[1:]
+        there = ("/".join(inside[:depth]) for depth in range(len(inside), 0, -1))
+        found = next(each for each in there if (ROOT / each).is_dir() or (ROOT / f"{each}.py").exists())
+        file = ROOT / found / "__init__.py" if (ROOT / found).is_dir() else ROOT / f"{found}.py"
+        rest = inside[found.count("/") + 1 :]
+        assert all(re.search(rf"\b{each}\b", file.read_text(encoding="utf-8")) for each in rest), name
+
+
+def test_every_class_that_the_page_names_exists() -> None:
+    sources = "".join(path.read_text() for folder in ("actors", "actorgrid") for path in (ROOT / folder).rglob("*.py"))
+    for name in re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)`", PAGE):
+        assert re.search(rf"^class {name}\b", sources, re.MULTILINE), name
 
 
 @pytest.mark.parametrize("renamed", ["actors/ledger/commands.py", "hotpath/placement.pyx", "chaos/scenarios"])

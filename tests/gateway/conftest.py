@@ -755,7 +755,7 @@ def town_of(kinds: Iterable[type[Server]], host: HostContext, client: ClientThre
 def town(host: HostContext, client: ClientThread) -> Iterator[Town]:
     """The gateway among stand-ins."""
     with town_of(STAND_INS, host, client) as here:
-        here.until(lambda: bool(here.servers["consensus"].subscribers), "the mirror")
+        here.until(lambda: bool(here.servers["consensus"].subscribers), "the copy of the ledger")
         here.node.settle()
         yield here
 

@@ -84,7 +84,7 @@ class Till(Server):
 def shop_of(host: Any, client: ClientThread) -> Iterator[Town]:
     kinds = [HostBoss if kind is Host else kind for kind in STAND_INS]
     with town_of(kinds, host, client) as town:
-        town.until(lambda: bool(town.servers["consensus"].subscribers), "the mirror")
+        town.until(lambda: bool(town.servers["consensus"].subscribers), "the copy of the ledger")
         for name in ("task-1", "task-2", "till"):
             town.servers[name] = town.node.add(Till, host, name=name)
         for name in ("shop", "stall"):

@@ -39,7 +39,7 @@ def run_out(host: ClusterHost, issuer: Path) -> None:
     store_material(host.data_dir / "security", HostMaterial(material.key, ended, material.bundle))
 
 
-@pytest.mark.soak  # each of its steps has a test without processes: test_place.py, test_keeper.py, test_hosts.py
+@pytest.mark.soak  # each of its steps has a test without processes: test_enrolment, test_trust_policy, test_hosts
 def test_a_host_moves_runs_out_of_time_and_is_copied(make_host: Callable[..., ClusterHost]) -> None:
     a, b = make_host("a", 0), make_host("b", 1)
     a.found()

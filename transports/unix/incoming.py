@@ -1,6 +1,6 @@
 """The connections of the peers that send to a process: who they are, and the frames they send.
 
-Bounds: 64 connections may be unproven at a time, each for 5 s and 161 bytes (``unix_handshake``); one more waits until
+Bounds: 64 connections may be unproven at a time, each for 5 s and 161 bytes (``handshake.py``); one more waits until
 the oldest has had 0.5 s, then closes that; a peer it happens to tries again, for 10 s. A turn takes at most 128 KiB of
 small frames, or one large frame, from each peer. Without a free descriptor the listener rests for 50 ms, and who dials
 waits.

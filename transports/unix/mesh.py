@@ -1,10 +1,10 @@
 """The sockets of one process of an actor system: whom it listens to, whom it sends to, one persistent epoll.
 
 Every process listens on one AF_UNIX stream socket, called by the process's name, in the boot's 0700 directory.
-It keeps one connection for sending to each peer (``unix_outgoing``), and takes one from each peer that sends to it
-(``unix_incoming``). Frames are ``length (4, big-endian) | kind (1) | payload``; they arrive in the order they were
+It keeps one connection for sending to each peer (``outgoing.py``), and takes one from each peer that sends to it
+(``incoming.py``). Frames are ``length (4, big-endian) | kind (1) | payload``; they arrive in the order they were
 posted, or not at all: when a peer dies, what was not handed to the kernel is reported undelivered, what was may be lost
-unread. Large ones go as files (``unix_large``), in the same order.
+unread. Large ones go as files (``large.py``), in the same order.
 
 Bounds: a frame holds 64 MiB; the parts say theirs. Received frames are bounded by reading no socket again before the
 inbox is empty.

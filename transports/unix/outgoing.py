@@ -1,11 +1,11 @@
 """The connections of a process to the peers it sends to, and what waits to be sent over them.
 
 A frame goes out at once when nothing waits before it, else it is queued; several go out in one system call. A large one
-(``unix_large``) is offered as a file when it is the first of the queue, and what is behind it waits until the peer
+(``large.py``) is offered as a file when it is the first of the queue, and what is behind it waits until the peer
 says that it has the file; a peer that could not take it (it is out of descriptors) says so and gets a stream.
 
 Bounds, for each peer: 100,000 frames or 256 MiB wait, then ``post`` raises MailboxFull. ``when_room`` says when half of
-it has gone out. Memory is what waits and little more (``unix_queue``). One file is on its way at a time.
+it has gone out. Memory is what waits and little more (``queue.py``). One file is on its way at a time.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ sent. As objects of their own they left holes in the heap between short-lived bl
 Frames of 128 KiB and more stay the objects that they were, between the chunks: to copy them takes time, and the heap
 gives blocks of that size back.
 
-Bound: none here (``unix_outgoing`` has it). Memory beyond what waits: the sent part of the first chunk, the rest of
+Bound: none here (``outgoing.py`` has it). Memory beyond what waits: the sent part of the first chunk, the rest of
 each chunk that a larger frame follows, and two chunks that a process keeps for the next time.
 """
 

@@ -1,6 +1,6 @@
 """The processes of an actor system: the admin, the actors, and the view of the process that started it all.
 
-The process side of ``thespian_unix`` (which see for what differs from Thespian's own bases).
+The process side of ``thespian.py`` (which see for what differs from Thespian's own bases).
 """
 
 from __future__ import annotations

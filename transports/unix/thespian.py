@@ -1,8 +1,8 @@
 """A Thespian system base over AF_UNIX sockets: real actor processes, no TCP port, nothing unauthenticated unpickled.
 
 Thespian's own TCP base binds 0.0.0.0 and unpickles whatever arrives, needs 0.45 ms for a round trip and stalls in
-floods. Here each process has one socket in a 0700 directory (``unix_mesh``), peers prove a key that only fork
-hands on (``unix_handshake``), and messages go out at once instead of through Thespian's transmit queue.
+floods. Here each process has one socket in a 0700 directory (``mesh.py``), peers prove a key that only fork
+hands on (``handshake.py``), and messages go out at once instead of through Thespian's transmit queue.
 
 What differs from Thespian's bases, on purpose:
 

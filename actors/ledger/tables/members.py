@@ -1,8 +1,8 @@
 """The hosts that belong to the cluster: who they are, where they listen, and the number each has among the voters.
 
 Part of the replicated state, apart from Raft's own configuration: a host is a member from the moment its entry is
-applied, and the leader then brings the configuration into line (``voter_policy.py``). Numbers are given once and never
-again, so a host that lost its data and joins anew is another node to Raft (Ongaro's dissertation, 11.2.1).
+applied, and the leader then brings the configuration into line (``electorate_policy.py``). Numbers are given once and
+never again, so a host that lost its data and joins anew is another node to Raft (Ongaro's dissertation, 11.2.1).
 
 Bounds: 10,000 members, 8 certificates each; of those who were removed the last 1,000 are remembered.
 """
