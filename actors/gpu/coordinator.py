@@ -25,6 +25,7 @@ from actorgrid.errors import (
     StorageError,
 )
 from actorgrid.hotpath import COMPILED, LatencyWindow
+from actorgrid.models import JobState
 from actorgrid.supervisors.gc_pause import collection_paused
 from actorgrid.supervisors.runtime import Timer, Waiter
 from actorgrid.supervisors.server import Server, handles
@@ -58,6 +59,8 @@ IN_FLIGHT_MAX = 128
 REGISTER_WAIT_S = 8.0
 DECISIONS_KEPT = 1024
 RETRY_S = 1.0
+QUEUE_KEPT_S = 60.0
+"""Where another host places what waits: how long the queue is known here after somebody asked about it."""
 HOLD_S = 2.0
 """No new grants for this long after the ledger's storage refused one."""
 
@@ -260,12 +263,28 @@ class GPUCoordinator(Server):
     def _load(self) -> None:
         ledger = self._ledger
         with collection_paused():
-            self._core.load(ledger.jobs, ledger.allocations, ledger.hosts, time(), ledger.quotas)
+            self._core.load(ledger.jobs, ledger.allocations, ledger.hosts, time(), ledger.quotas, ledger.leads)
 
     def _leave_to_leader(self) -> None:
         self._core.forget()
+        self._core.drop_queue()
         for lease_id in list(self._lease_waiters):
             self._take_waiter(lease_id).fail(self._not_leader())
+
+    def _hold_queue(self) -> None:
+        """Have the queue here for a question about it, also where another host places what waits, and for the next."""
+        if not self._core.holds_queue:
+            self._core.hold_queue(time())
+            self.runtime.after(QUEUE_KEPT_S, self._let_go_of_queue)
+
+    def _let_go_of_queue(self) -> None:
+        if not self._ledger.leads:
+            self._core.drop_queue()
+
+    def _queue_length(self) -> int:
+        if self._core.holds_queue:
+            return len(self._core.scheduler.waiting)
+        return self._ledger.job_counts.get(JobState.QUEUED, 0)
 
     def _not_leader(self) -> NotLeader:
         return NotLeader(
@@ -404,11 +423,14 @@ class GPUCoordinator(Server):
         await self._until_registered(REGISTER_WAIT_S)
         self._core.check_feasible(request.resources)
         if request.deadline is not None:
+            self._hold_queue()
             self._core.check_deadline(request.resources, request.deadline, request.limit_s, time())
             self._kick()  # looking may have moved the reservations of others
 
     @handles(Explain)
     def _explain(self, request: Explain) -> dict[str, Any]:
+        if request.job_id is not None:
+            self._hold_queue()
         report = self._core.explain(request.resources, request.job_id)
         if not self._core.registered:
             report["host"] = "this host's devices are not known yet"
@@ -532,7 +554,7 @@ class GPUCoordinator(Server):
             "gpu_capacity_milli": 1000.0 * devices,
             "gpu_allocated_milli": float(sum(milli for milli, _, _ in self._core.allocated().values())),
             "gpu_devices_in_error": float(len(self._inventory.troubles())),
-            "queue_length": float(len(self._core.scheduler.waiting)),
+            "queue_length": float(self._queue_length()),
             "grants_in_flight": float(len(self._core.in_flight)),
             "grants_total": float(self._grants_total),
             "grants_refused_total": float(self._refused_total),
@@ -554,7 +576,7 @@ class GPUCoordinator(Server):
         return {
             "registered": self._core.registered,
             "devices": len(self._inventory.devices),
-            "queue": len(self._core.scheduler.waiting),
+            "queue": self._queue_length(),
             "in_flight": len(self._core.in_flight),
             "policy": self._core.engine.policy,
             "compiled": COMPILED,

@@ -30,7 +30,7 @@ from .admission import admission_refused
 from .feasibility import check_feasible
 from .grant import Grant, Record
 from .messages import AcquireLease
-from .nodes import add_nodes, fence, given_out, score_devices, typical_tasks
+from .nodes import add_nodes, adopt, fence, given_out, score_devices, typical_tasks
 from .orders import GivenUp, Order, Orders, PreemptionOrder
 from .placement_records import by_placement, demand_held, records_of, shares_of
 from .requests import (
@@ -97,6 +97,7 @@ class CoordinatorCore:
         self._resolved: list[str] = []
         self._queued: dict[str, str] = {}  # by job: the id its next attempt waits under
         self._arrivals = Arrivals()
+        self.holds_queue = True
         self.engine = PlacementEngine(policy, rng)
         self._arguments = EngineArguments(())
         self.scheduler = self._new_scheduler(queue_max)
@@ -110,29 +111,43 @@ class CoordinatorCore:
         hosts: dict[str, HostRecord],
         now: float,
         quotas: Mapping[str, QuotaRecord] = MappingProxyType({}),
+        hold_queue: bool = True,
     ) -> None:
         """Start (again) from a snapshot. The mappings are kept, and expected to be kept current by their owner.
 
-        What is proposed and not answered stays reserved.
+        What is proposed and not answered stays reserved. Without *hold_queue*, nothing waits for ``schedule``.
         """
         self._now = now
         self._jobs, self._allocations, self.hosts, self._quotas = jobs, allocations, hosts, quotas
         held = {attempt_of(id) for id in allocations}
-        for id in [id for id in self.in_flight if id in held]:
-            del self.in_flight[id]
+        self.in_flight = {id: grant for id, grant in self.in_flight.items() if id not in held}
         for id in [id for id in self._leases if id in allocations]:
             del self._leases[id]  # granted while nobody told us: it waits for nothing more
         self.orders.load(jobs, held, self.in_flight)
-        self._doubtful.clear()
-        self._resolved.clear()
-        self._queued.clear()
-        self.scheduler = self._new_scheduler(self.scheduler.queue_max)
-        self.scheduler.limit(*limits_of(quotas), now)
+        self.drop_queue()
         self._rebuild()
         for lease in self._leases.values():
             if lease.lease_id not in self.in_flight:
                 self._queue_lease(lease, 0.0, now)
-        self._queue_jobs(now)
+        if hold_queue:
+            self.hold_queue(now)
+
+    def hold_queue(self, now: float) -> None:
+        """Know what waits from here on; when it was dropped, that takes about 15 us for each job."""
+        if not self.holds_queue:
+            self.holds_queue = True
+            if self._stale:
+                self._rebuild()  # the policy looks at what runs before it lets one wait
+            self._queue_jobs(now)
+
+    def drop_queue(self) -> None:
+        """Know no more what waits, nor follow it: for a host on which nothing is placed and nobody asks."""
+        self.holds_queue, self._stale = False, True  # the new scheduler has to be told what runs
+        self._doubtful.clear()
+        self._resolved.clear()
+        self._queued.clear()
+        self.scheduler = self._new_scheduler(self.scheduler.queue_max)
+        self.scheduler.limit(*limits_of(self._quotas), self._now)
 
     def changed(self, changes: Iterable[tuple[str, str, Any]], now: float) -> None:
         """Take an Applied's changes; the mappings given to ``load`` show them already."""
@@ -142,8 +157,10 @@ class CoordinatorCore:
                 self._allocation_changed(id, record)
             elif kind == "host":
                 self._host_changed(id, record)
-            elif kind == "job":
+            elif kind == "job" and self.holds_queue:
                 self._job_changed(id, record, now)
+            elif kind == "job" and record is not None and record["state"] == JobState.QUEUED:
+                self._arrivals.saw(Demand.of(record["resources"]))  # it may place by this mix later
             elif kind == "quota":
                 self.scheduler.limit(*limits_of(self._quotas), now)
 
@@ -247,6 +264,7 @@ class CoordinatorCore:
         self.in_flight.clear()
         self._leases.clear()
         self._refused_leases.clear()
+        self._refusals.clear()
         self.orders, self._stale = Orders(), True
 
     def take_refused_leases(self) -> dict[str, AdmissionRefused]:
@@ -354,10 +372,6 @@ class CoordinatorCore:
         if job_id:
             report |= {"depends_on": [], "not_before": None}
         return report
-
-    def waits(self, id: str) -> bool:
-        """Whether a job or lease of that id waits for room."""
-        return id in self._queued or id in self.scheduler.waiting
 
     def allocated(self) -> dict[tuple[str, int], tuple[int, int, list[str]]]:
         """Per (host, device index): thousandths and MiB given out by the ledger, and to whom."""
@@ -527,14 +541,7 @@ class CoordinatorCore:
         for id, grant in self.in_flight.items():
             demand = grant.demand
             try:
-                placement = self.engine.adopt(
-                    id,
-                    grant.shares,
-                    cpu_milli=demand.cpu_milli,
-                    memory_mib=demand.memory_mib,
-                    gpu_milli=demand.gpu_milli,
-                    gpu_memory_mib=demand.gpu_memory_mib,
-                )
+                placement = adopt(self.engine, id, grant.shares, demand)
             except (AdoptRefused, UnknownNode):
                 continue  # others hold that room now: the ledger will refuse it
             self._runs(placement, demand, grant.job_id, grant.user_id, self._now)

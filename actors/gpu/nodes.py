@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 from actorgrid.actors.ledger.record_types import NO_HOST, AllocationRecord, HostRecord
 from actorgrid.demand import Demand
-from actorgrid.hotpath import PlacementEngine, TypicalTask
+from actorgrid.hotpath import Placement, PlacementEngine, TypicalTask
 
 from .feasibility import accepted_models, model_name
 
@@ -49,6 +49,18 @@ def add_nodes(
         )
         engine.drain(id, not eligible(host))
     return gaps
+
+
+def adopt(engine: PlacementEngine, id: str, shares: Sequence[tuple[str, tuple[int, ...]]], demand: Demand) -> Placement:
+    """Hold *shares* as they would be had *demand* been placed there. Raises AdoptRefused, UnknownNode."""
+    return engine.adopt(
+        id,
+        shares,
+        cpu_milli=demand.cpu_milli,
+        memory_mib=demand.memory_mib,
+        gpu_milli=demand.gpu_milli,
+        gpu_memory_mib=demand.gpu_memory_mib,
+    )
 
 
 def given_out(allocations: Iterable[AllocationRecord]) -> dict[tuple[str, int], tuple[int, int, list[str]]]:

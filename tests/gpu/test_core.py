@@ -35,6 +35,11 @@ from tests.gpu.rig import resources
 GPUS = 3
 
 
+def waits(core: CoordinatorCore, id: str) -> bool:
+    """Whether a job or lease of that id waits for room."""
+    return id in core._queued or id in core.scheduler.waiting
+
+
 class World:
     """A ledger, a coordinator that may be killed, and proposals that reach the ledger in any order or late."""
 
@@ -204,7 +209,7 @@ class World:
         held = {id for id in core.engine.placements() if isinstance(id, str)}
         assert held <= set(given) | set(core.in_flight)
         waiting = {job["job_id"] for job in self.mirror_jobs.values() if job["state"] == "queued"}
-        queued = {id for id in waiting if core.waits(id) or id in core.orders.giving_up or id in core._doubtful}
+        queued = {id for id in waiting if waits(core, id) or id in core.orders.giving_up or id in core._doubtful}
         in_flight = {grant.job_id for grant in core.in_flight.values()}
         assert waiting == queued | (in_flight & waiting), "a waiting job is neither queued nor being granted"
         self.check_use()

@@ -16,6 +16,7 @@ from actorgrid.actors.ledger.state import Ledger
 from actorgrid.demand import Demand
 from actorgrid.errors import RequestTooLarge
 from tests.consensus.rig import AT, host_record, job_record
+from tests.gpu.test_core import waits
 
 WHOLE = {"gpus": 1.0, "gpu_count": 1, "gpu_milli": 1000, "gpu_memory_mib": 0, "cpu_milli": 100}
 
@@ -66,7 +67,7 @@ def test_all_members_are_in_one_grant_and_in_one_rack() -> None:
     hosts = [member["host"] for member in command.members]
     assert {int(host[1]) % 2 for host in hosts} in ({0}, {1})
     assert hosts == sorted(hosts), "neighbours in rank are neighbours in place"
-    assert world.core.waits("a.1") is False
+    assert not waits(world.core, "a.1")
     world.apply(command)
     assert not world.core.in_flight
     assert world.core.engine.placement("a.1").shares == grant.shares
@@ -119,7 +120,7 @@ def test_a_grant_that_is_under_way_keeps_the_room_of_all_members() -> None:
     assert world.core.engine.placement("a.1").shares == grant.shares
     world.core.refused(grant, AT)
     assert "a.1" not in world.core.engine
-    assert world.core.waits("a")
+    assert waits(world.core, "a")
 
 
 def test_a_gang_is_stopped_for_others_by_one_order() -> None:

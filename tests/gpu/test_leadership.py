@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
 
-from actorgrid.actors.gpu.messages import AcquireLease
+from actorgrid.actors.gpu import coordinator
+from actorgrid.actors.gpu.messages import AcquireLease, CheckFeasible, Explain
 from actorgrid.actors.ledger.commands import DrainHost
 from actorgrid.actors.ledger.messages import Applied
-from actorgrid.errors import NotLeader
+from actorgrid.errors import AdmissionRefused, NotLeader
 from tests.gpu.rig import Rig, resources
 from tests.gpu.test_core import World
 
@@ -33,6 +35,59 @@ def test_a_follower_places_nothing_until_it_leads(make_rig: Callable[..., Rig]) 
     assert rig.coordinator.status()["queue"] == 1
     tell(rig, "host-a", True)
     rig.until(lambda: "j1.1" in rig.allocations(), "the new leader places it")
+
+
+def test_a_follower_knows_what_waits_only_while_somebody_asks(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "QUEUE_KEPT_S", 0.3)
+    rig = make_rig("simulated:1xH100-80GB").up()
+    tell(rig, "host-b", False)
+    rig.submit("j1", "j2", gpus=1.0)
+    rig.until(lambda: "j2" in rig.coordinator._ledger.jobs, "the jobs are known")
+    core = rig.coordinator._core
+    assert not core.holds_queue and not core.scheduler.waiting
+    assert rig.ask(Explain(resources(1.0)))["fits"]  # of no job: nothing of the queue is needed
+    assert not core.holds_queue
+    asked = rig.ask(Explain(resources(1.0), "j2"))
+    assert (asked["position"], asked["waiting"], asked["depends_on"]) == (2, 2, [])
+    rig.submit("j3", gpus=1.0)
+    rig.until(lambda: "j3" in rig.coordinator._ledger.jobs, "the third is known")
+    if core.holds_queue:  # it is kept current for the next question
+        assert len(core.scheduler.waiting) == 3
+    assert rig.ask(Explain(resources(1.0), "j3"))["position"] == 3
+    rig.until(lambda: not core.holds_queue, "the queue is let go")
+    assert not core.scheduler.waiting and rig.coordinator.metrics()["queue_length"] == 3.0
+    assert rig.allocations() == {}
+
+
+def test_what_waits_is_let_go_with_the_leadership_and_known_again_with_the_next(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig("simulated:1xH100-80GB").up()
+    rig.submit("j1", "j2", gpus=1.0)
+    rig.until(lambda: "j1.1" in rig.allocations(), "one runs")
+    tell(rig, "host-b", False)
+    assert not rig.coordinator._core.scheduler.waiting
+    asked = rig.ask(Explain(resources(1.0), "j2"))
+    assert not asked["fits"] and asked["position"] == 1  # what runs is held, and stays so when the queue is dropped
+    rig.coordinator._let_go_of_queue()
+    assert not rig.ask(Explain(resources(1.0)))["fits"]
+    rig.end("j1")
+    rig.until(lambda: not rig.coordinator._ledger.allocations, "its end is known")
+    tell(rig, "host-a", True)
+    rig.until(lambda: "j2.1" in rig.allocations(), "the new leader places the other")
+
+
+def test_a_follower_judges_deadlines_by_all_that_waits(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig("simulated:1xH100-80GB")
+    rig.host.settings.scheduling.queue = "edf"
+    rig.up()
+    now = time.time()
+    tell(rig, "host-b", False)
+    rig.submit("j1", gpus=1.0, deadline=now + 1000.0, max_execution_time_s=900.0)
+    rig.until(lambda: "j1" in rig.coordinator._ledger.jobs, "the job is known")
+    with pytest.raises(AdmissionRefused):
+        rig.ask(CheckFeasible(resources(1.0), now + 1001.0, 900.0))
+    rig.ask(CheckFeasible(resources(1.0), now + 5000.0, 900.0))
 
 
 def test_a_session_is_told_who_leads(make_rig: Callable[..., Rig]) -> None:
