@@ -17,6 +17,7 @@ from actorgrid.errors import BadRequest
 from actorgrid.hotpath.records import MAX_GANG, WHOLE_GPU_MILLI
 
 if TYPE_CHECKING:
+    from actorgrid.actors.ledger.record_types import ResourcesRecord
     from actorgrid.models import Resources
 
 NEAR, APART = "near", "apart"
@@ -124,9 +125,9 @@ class Demand:
             APART if get("spread", False) else NEAR,
         )
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> ResourcesRecord:
         """``resources`` of a ledger record. Only a gang says its size."""
-        return {
+        record: ResourcesRecord = {
             "gpus": self.gpus,
             "gpu_count": self.gpu_count,
             "gpu_milli": self.gpu_milli if self.gpu_count else 0,
@@ -135,9 +136,12 @@ class Demand:
             "gpu_affinity": list(self.affinity_hard),
             "cpu_milli": self.cpu_milli,
             "memory_mib": self.memory_mib,
-            **({"gang": self.gang} if self.gang > 1 else {}),
-            **({"spread": True} if self.apart else {}),
         }
+        if self.gang > 1:
+            record["gang"] = self.gang
+        if self.apart:
+            record["spread"] = True
+        return record
 
     def arguments(self) -> dict[str, Any]:
         """As the engine's ``place`` takes it, where devices have no UUIDs and models one name each."""

@@ -15,6 +15,7 @@ from typing import Any, cast
 import actorgrid
 from actorgrid.actors.ledger import commands
 from actorgrid.actors.ledger.record_types import HostRecord, JobRecord, ResourcesRecord
+from actorgrid.demand import Demand
 from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, UnknownJob
 from actorgrid.models import AttemptState, JobState
 from actorgrid.supervisors.envelope import GetStatus, SettingChanged
@@ -63,7 +64,7 @@ ROOT_DEPTH_MAX, REDUCTIONS_MAX = 100, 3
 EXPLAIN_S, RATE_WINDOW_S = 1.5, 60.0
 REPORTS_S, REPORTS_MAX, STATES_MAX = 1.0, 256, 1_000
 BAD_ENDS = (JobState.FAILED, JobState.CANCELLED, JobState.LOST)
-FEASIBLE_SHAPES = 256
+FEASIBLE_MAX = 256
 """Remembered request shapes that passed the feasibility check, so that a batch of equals asks once."""
 
 
@@ -81,7 +82,7 @@ class ClusterManager(Server):
         self._sources = self.host.settings.model_copy(deep=True)  # before the ledger's changes are on top
         self._recent: OrderedDict[str, JobRecord] = OrderedDict()
         self._waiters: dict[str, list[Waiter]] = {}
-        self._feasible: OrderedDict[tuple[Any, ...], None] = OrderedDict()
+        self._feasible: OrderedDict[Demand, None] = OrderedDict()
         self._ended_at: list[float] = []
         self._submitted_total = 0
         self._ended_total = {state.value: 0 for state in JobState if state.final}
@@ -197,14 +198,12 @@ class ClusterManager(Server):
         return accepted
 
     async def _check_feasible(self, resources: ResourcesRecord) -> None:
-        shape = tuple(
-            (name, tuple(value) if isinstance(value, list) else value) for name, value in sorted(resources.items())
-        )
-        if shape in self._feasible:
+        demand = Demand.of(resources)
+        if demand in self._feasible:
             return
         await self.call("gpu_coordinator", CheckFeasible(resources), timeout_s=10.0)
-        self._feasible[shape] = None
-        if len(self._feasible) > FEASIBLE_SHAPES:
+        self._feasible[demand] = None
+        if len(self._feasible) > FEASIBLE_MAX:
             self._feasible.popitem(last=False)
 
     async def _settled_dependencies(self, jobs: Sequence[JobRecord]) -> set[str]:
@@ -321,7 +320,7 @@ class ClusterManager(Server):
         if job["state"] == JobState.QUEUED:
             fit = await self._explain(job["resources"], job["job_id"])
             if fit is not None and not fit.get("fits") and not fit.get("stands_aside"):
-                openings = await self._openings(job["resources"], fit)
+                openings = await self._openings(Demand.of(job["resources"]), fit)
         health = await self._health()
         around = Circumstances(
             now=time(),
@@ -366,13 +365,13 @@ class ClusterManager(Server):
             return None
         return report
 
-    async def _openings(self, asked: ResourcesRecord, fit: dict[str, Any]) -> list[str]:
+    async def _openings(self, asked: Demand, fit: dict[str, Any]) -> list[str]:
         """What could be asked for instead and would fit now, by the engine's word; at most 6 questions."""
         openings = []
         smaller, report = asked, fit
         for _ in range(REDUCTIONS_MAX):  # what else is short shows only once the first is not
             cut = reduced(smaller, report)
-            answer = None if cut is None else await self._explain(cut, None)
+            answer = None if cut is None else await self._explain(cut.to_record(), None)
             if cut is None or answer is None:
                 break
             if answer.get("fits"):
@@ -380,7 +379,7 @@ class ClusterManager(Server):
                 break
             smaller, report = cut, answer
         for other in other_kinds(asked, self._ledger.hosts.values()):
-            answer = await self._explain(other, None)
+            answer = await self._explain(other.to_record(), None)
             if answer is not None and answer.get("fits"):
                 openings.append(options(asked, other))
         return openings

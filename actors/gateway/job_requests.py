@@ -12,6 +12,7 @@ from actorgrid.errors import MalformedBody, PythonMismatch
 from actorgrid.models import Resources, TaskRequest
 
 from ..ledger.record_checks import JOB_FIELDS_SINCE
+from ..ledger.record_types import ResourcesRecord
 from ..ledger.records import UNKNOWN_USER
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -46,7 +47,7 @@ def check_env(env: dict[str, str], where: str) -> None:
             )
 
 
-def resources_record(request: Resources) -> dict[str, Any]:
+def resources_record(request: Resources) -> ResourcesRecord:
     """What is asked for of each member, as the ledger keeps it; ``gpus`` as it was said."""
     return {**Demand.of_request(request).to_record(), "gpus": request.gpus}
 

@@ -27,7 +27,7 @@ class ResourcesRecord(TypedDict, total=False):
     gpu_models: list[str]
     """Models that will do; empty: any."""
     gpu_affinity: list[str]
-    """Models that are preferred."""
+    """UUIDs of the only devices that will do; empty: any."""
     cpu_milli: int
     """Thousandths of a core."""
     memory_mib: int

@@ -212,26 +212,26 @@ def test_smaller_requests_that_fit_are_steps() -> None:
 def test_what_to_ask_for_instead_follows_what_is_missing() -> None:
     four = wants(4, cpu_milli=6000)
     held = allocation("x", [0, 1], cpu_milli=4000)
-    cut = reduced(four, asked(cluster(host(), held=(held,)), four))
-    assert cut is not None and options(four, cut) == "--gpus 2 --cpus 4"
+    cut = reduced(Demand.of(four), asked(cluster(host(), held=(held,)), four))
+    assert cut is not None and options(Demand.of(four), cut) == "--gpus 2 --cpus 4"
     half = wants(1, 500, memory_mib=100)
-    cut = reduced(half, asked(cluster(host(gpus=1), held=(allocation("x", [0], 800),)), half))
-    assert cut is not None and options(half, cut) == "--gpus 0.2"
-    assert reduced(wants(2), {"nearest": None}) is None
-    assert reduced(wants(1), asked(cluster(host(gpus=1), held=(allocation("x", [0]),)), wants(1))) is None
+    cut = reduced(Demand.of(half), asked(cluster(host(gpus=1), held=(allocation("x", [0], 800),)), half))
+    assert cut is not None and options(Demand.of(half), cut) == "--gpus 0.2"
+    assert reduced(Demand.of(wants(2)), {"nearest": None}) is None
+    assert reduced(Demand.of(wants(1)), asked(cluster(host(gpus=1), held=(allocation("x", [0]),)), wants(1))) is None
     bare = wants(cpu_milli=2000)
-    assert reduced(bare, asked(cluster(host(cpus=1), held=(allocation("x", []),)), bare)) is None
+    assert reduced(Demand.of(bare), asked(cluster(host(cpus=1), held=(allocation("x", []),)), bare)) is None
 
 
 def test_another_model_or_any_device_may_do_instead() -> None:
     hosts = [host(), host("h2", model="NVIDIA H100 80GB"), host("h3", model="L4")]
-    picky = wants(1, gpu_models=["a100"], gpu_affinity=["h1-0"])
+    picky = Demand.of(wants(1, gpu_models=["a100"], gpu_affinity=["h1-0"]))
     assert [options(picky, other) for other in other_kinds(picky, hosts)] == [
         "--gpu-model L4",
         "--gpu-model 'NVIDIA H100 80GB'",
         "any device instead of those named",
     ]
-    assert other_kinds(wants(1), hosts) == []
+    assert other_kinds(Demand.of(wants(1)), hosts) == []
 
 
 def test_cutting_down_again_and_again_comes_to_what_fits() -> None:
@@ -240,10 +240,10 @@ def test_cutting_down_again_and_again_comes_to_what_fits() -> None:
     resources = wants(1, 900, gpu_memory_mib=30_000, cpu_milli=4000)
     report = asked(engine, resources)
     for _ in range(3):
-        cut = reduced(resources, report)
+        cut = reduced(Demand.of(resources), report)
         if cut is None:
             break
-        resources, report = cut, asked(engine, cut)
+        resources, report = cut.to_record(), asked(engine, cut.to_record())
     assert report["fits"]
     assert (resources["gpu_milli"], resources["gpu_memory_mib"], resources["cpu_milli"]) == (700, 20_960, 2000)
 

@@ -148,3 +148,13 @@ def test_a_gang_that_the_whole_cluster_cannot_hold_is_refused(size: int, more: d
         check_feasible(Demand.of({**WHOLE, "gang": size, **more}), hosts)
     assert hint in caught.value.hint
     check_feasible(Demand.of({**WHOLE, "gang": 4, **more}), hosts)
+
+
+def test_a_gang_that_only_a_count_of_shares_would_hold_is_refused() -> None:
+    """Two shares for each member, on two devices: the large one has room for many, the small one for one."""
+    host = host_record("h0")
+    host["devices"][1]["memory_mib"] = 20_000
+    asked = {"gpu_count": 2, "gpu_milli": 250, "gpu_memory_mib": 20_000, "cpu_milli": 100}
+    check_feasible(Demand.of(asked), [host])
+    with pytest.raises(RequestTooLarge, match="run it without --gang"):
+        check_feasible(Demand.of({**asked, "gang": 2}), [host])

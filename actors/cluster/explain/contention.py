@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from actorgrid.actors.gpu.device import answers_to
@@ -113,59 +114,59 @@ def room_by(host: HostRecord, held: list[dict[str, Any]], resources: ResourcesRe
     return None
 
 
-def reduced(resources: ResourcesRecord, report: Record) -> ResourcesRecord | None:
-    """*resources* cut down to what the nearest host of *report* (the engine's ``explain``) has, as far as that tells.
+def reduced(demand: Demand, report: Record) -> Demand | None:
+    """*demand* cut down to what the nearest host of *report* (the engine's ``explain``) has, as far as that tells.
 
     ``None`` when it tells nothing, or when nothing of what is short would be left.
     """
     missing = (report.get("nearest") or {}).get("missing") or {}
     changed: dict[str, Any] = {}
-    count, milli = int(resources["gpu_count"]), int(resources["gpu_milli"])
     short = int(missing.get("gpus", 0))
     if short and "gpu_milli" in missing:
-        left = milli - int(missing["gpu_milli"])
-        if count > short:
-            changed |= {"gpu_count": count - short, "gpus": float(count - short)}
-        elif count == 1 and left > 0:
-            changed |= {"gpu_milli": left, "gpus": left / 1000}
+        left = demand.gpu_milli - int(missing["gpu_milli"])
+        if demand.gpu_count > short:
+            changed["gpu_count"] = demand.gpu_count - short
+        elif demand.gpu_count == 1 and left > 0:
+            changed["gpu_milli"] = left
         else:
             return None
     for name in ("gpu_memory_mib", "cpu_milli", "memory_mib"):
         if name in missing:
-            changed[name] = int(resources[name]) - int(missing[name])
+            changed[name] = int(getattr(demand, name)) - int(missing[name])
             if changed[name] <= 0:
                 return None
-    return cast("ResourcesRecord", {**resources, **changed}) if changed else None
+    return replace(demand, **changed) if changed else None
 
 
-def options(asked: Record, instead: Record) -> str:
+def options(asked: Demand, instead: Demand) -> str:
     """What to write on the command line to ask for *instead* rather than for *asked*."""
     words = []
-    if asked["gpus"] != instead["gpus"]:
-        words.append(f"--gpus {instead['gpus']:g}")
+    if asked.gpus != instead.gpus:
+        words.append(f"--gpus {instead.gpus:g}")
     for name, option in (("gpu_memory_mib", "--gpu-memory"), ("memory_mib", "--memory")):
-        if asked[name] != instead[name]:
-            words.append(f"{option} {instead[name]}MiB")
-    if asked["cpu_milli"] != instead["cpu_milli"]:
-        words.append(f"--cpus {instead['cpu_milli'] / 1000:g}")
-    if asked["gpu_models"] != instead["gpu_models"]:
-        words += [f"--gpu-model {shlex.quote(model)}" for model in instead["gpu_models"]]
+        if getattr(asked, name) != getattr(instead, name):
+            words.append(f"{option} {getattr(instead, name)}MiB")
+    if asked.cpu_milli != instead.cpu_milli:
+        words.append(f"--cpus {instead.cpu_milli / 1000:g}")
+    if asked.gpu_models != instead.gpu_models:
+        words += [f"--gpu-model {shlex.quote(model)}" for model in instead.gpu_models]
     return " ".join(words) or "any device instead of those named"
 
 
-def other_kinds(resources: ResourcesRecord, hosts: Iterable[HostRecord]) -> list[ResourcesRecord]:
-    """*resources* on a model there is and that was not asked for, at most 2; and on any device, where some were named.
+def other_kinds(demand: Demand, hosts: Iterable[HostRecord]) -> list[Demand]:
+    """*demand* on a model there is and that was not asked for, at most 2; and on any device, where some were named.
 
     Whether one fits, only the engine knows.
     """
-    found: list[ResourcesRecord] = []
-    asked = list(resources["gpu_models"])
-    if asked:
+    found: list[Demand] = []
+    if demand.gpu_models:
         there = {str(one.get("model", "")): int(one["memory_mib"]) for host in hosts for one in host["devices"]}
         others = [
-            model for model in sorted(there) if model and not any(answers_to(one, model, there[model]) for one in asked)
+            model
+            for model in sorted(there)
+            if model and not any(answers_to(one, model, there[model]) for one in demand.gpu_models)
         ]
-        found += [{**resources, "gpu_models": [model]} for model in others[:OTHER_MODELS_MAX]]
-    if resources["gpu_affinity"]:
-        found.append({**resources, "gpu_affinity": []})
+        found += [replace(demand, gpu_models=(model,)) for model in others[:OTHER_MODELS_MAX]]
+    if demand.affinity_hard:
+        found.append(replace(demand, affinity_hard=()))
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from actorgrid.actors.cluster.messages import (
     AcquireWorker,
@@ -17,7 +17,6 @@ from actorgrid.actors.gateway.schemas.answers import Done, SessionRequest
 from actorgrid.actors.gateway.schemas.sessions import LeaseEndAnswer, SessionAnswer
 from actorgrid.actors.gateway.server.rights import check_session
 from actorgrid.actors.gateway.server.route import RequestContext, Route
-from actorgrid.actors.ledger.record_types import ResourcesRecord
 from actorgrid.actors.ledger.records import UNKNOWN_USER
 from actorgrid.errors import (
     Overloaded,
@@ -64,7 +63,7 @@ async def acquire_lease(call: RequestContext) -> Any:
     pool = request.pool.value if request.pool else None
     ask = AcquireWorker(
         call.part("session_id"),
-        cast("ResourcesRecord", resources_record(request)),
+        resources_record(request),
         pool,
         dict(request.env),
         request.wait_s,
