@@ -1,4 +1,4 @@
-"""What travels between servers, whatever carries it."""
+"""The messages that every server understands, and the envelope they travel in, whatever carries it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GetMetrics:
 
 @dataclass(frozen=True, slots=True)
 class GetStatus:
-    """Ask any server how it is: plain values, for people."""
+    """Ask any server for its ``status``: plain values, as ``actorgrid inspect`` shows them."""
 
 
 @dataclass(frozen=True, slots=True)

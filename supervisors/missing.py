@@ -1,4 +1,4 @@
-"""What is said to who asks for a server that is not there."""
+"""The errors for a call to a server that is not there: it never was, or it is being restarted."""
 
 from __future__ import annotations
 

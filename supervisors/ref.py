@@ -1,4 +1,4 @@
-"""Which process: the one name that is never given to another, not even to the same actor after a restart."""
+"""A reference to one process: never given to another, not even to the same actor after a restart."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class Server:
         return {}
 
     def status(self) -> dict[str, Any]:
-        """Plain values for people."""
+        """What ``actorgrid inspect`` shows of this server, in plain values; override it to say more."""
         return {}
 
     def format_state(self) -> dict[str, str]:

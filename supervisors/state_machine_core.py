@@ -72,7 +72,7 @@ class MachineEvent:
 
     @property
     def type_name(self) -> str:
-        """The message's type, for people."""
+        """The name of the message's type, for logs and errors."""
         return type(self.message).__name__
 
 

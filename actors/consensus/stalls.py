@@ -1,4 +1,5 @@
-"""How long commits stand still, and which member does not follow although it is there: what a leader measures."""
+"""A leader's measure of its followers: how long commits stand still, and which member does not follow although it
+is there."""
 
 from __future__ import annotations
 

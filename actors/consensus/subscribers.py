@@ -1,4 +1,4 @@
-"""Who follows the ledger on this host: each of its servers that subscribed hears of every change, in order.
+"""The servers of this host that follow the ledger: each of its servers that subscribed hears of every change, in order.
 
 What becomes known together is told together: a message to each of a dozen servers costs more than all that it says.
 One that missed something is told so as soon as it takes a message again, and subscribes anew. Bound: as many as a

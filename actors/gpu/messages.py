@@ -1,4 +1,4 @@
-"""What GPUCoordinator takes. Resources are the ``resources`` dict of a job record."""
+"""Messages that GPUCoordinator takes. Resources are the ``resources`` dict of a job record."""
 
 from __future__ import annotations
 

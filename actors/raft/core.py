@@ -108,6 +108,7 @@ class RaftCore:
             "damaged": self._on_damaged,
             "propose_reply": self._on_propose_reply,
         }
+        # Sets the first timeout, from the dice: voters that start together must not all campaign together.
         self._follow(self._term, NO_NODE)
 
     def remembered(self, stored: HardState) -> tuple[int, int]:
@@ -127,6 +128,8 @@ class RaftCore:
         self._elapsed += 1
         if self._leadership is not None:
             self._leadership.tick()
+            # CheckQuorum: a leader that a majority does not answer may have been replaced. Going on, it would take
+            # proposals that can never be committed, and keep its clients from finding the other one.
             if self._elapsed >= self._config.election_ticks:
                 self._elapsed = 0
                 if not self._leadership.has_quorum():
@@ -172,17 +175,23 @@ class RaftCore:
         if msg.to != self._node:
             self.refused["to another node"] += 1
             return
+        # Before its term is looked at: a later term alone would depose the leader, whoever says it.
         if not self._electorate.counts(msg, self._term, self._leader):
             self._messages += self._electorate.doubt(msg.sender, self._term + 1, self._log)
             return
         if msg.term > self._term:
+            # Before the term is taken over: a node that was cut off comes back with a high one, and would end the
+            # reign of a leader that all others hear. A transfer (*force*) is the leader's own wish.
             if msg.kind in ("vote", "pre_vote") and not msg.force and self.hears_leader():
                 if msg.sequence:  # it asks for another node
                     self._messages.append(self._vote_reply(msg, max(self._term, msg.term - 1), granted=False))
                 return
+            # A pre-vote, and a granted one's answer, carry a term that nobody is in yet: taken over, asking whether an
+            # election could be won would be as disturbing as the election. A refusal carries the refuser's own.
             if msg.kind != "pre_vote" and not (msg.kind == "pre_vote_reply" and not msg.reject):
                 self._follow(msg.term, msg.sender if msg.kind in FROM_LEADER else NO_NODE)
         elif msg.term < self._term:
+            # Nothing of an old term is ever carried out: its leader's quorum may have given its votes away since.
             self._answer_old_term(msg)
             return
         self._handlers[msg.kind](msg)
@@ -203,6 +212,8 @@ class RaftCore:
 
     def _from_leader(self, msg: Message) -> bool:
         """Follow the sender; false for one who cannot lead, because this node does, or follows another, in the term."""
+        # There is one leader a term. A second one means a voter that lied or lost its vote: obeying both would let
+        # one cut what the other has committed.
         if self._role == "leader" or self._leader not in (NO_NODE, msg.sender):
             self.refused["leads in a term that another leads in"] += 1
             return False
@@ -225,20 +236,26 @@ class RaftCore:
             self._reply(self._follower.snapshot(msg))
 
     def _on_damaged(self, msg: Message) -> None:
+        # Never taken back while this process lives: what it acknowledged may have been counted towards a commit, so it
+        # may neither vote nor acknowledge again, whatever a later leader knows of it.
         self._damaged = self._from_leader(msg) or self._damaged
 
     def _on_timeout_now(self, msg: Message) -> None:
+        # No pre-vote: all hear the leader that asks for this, and would refuse one.
         if self._from_leader(msg) and self._electable():
             self._begin_vote(force=True)
 
     def _reply(self, reply: Message | None) -> None:
+        # An acknowledgement is counted towards a commit: it must not leave before what it acknowledges is durable. A
+        # refusal promises nothing; the answer to a heartbeat only says that no later term was known here.
         if reply is not None:
             later = reply.kind == "append_reply" and not reply.reject
             (self._persisted_messages if later else self._messages).append(reply)
 
     def _on_answer(self, msg: Message) -> None:
         if self._leadership is None:
-            return
+            return  # it leads no more: the answer is to a leadership that is gone
+        # A match past the own log, or a number never given out, would commit or serve what nobody holds.
         if self._leadership.impossible(msg):
             self.refused["answers what was never sent"] += 1
             return
@@ -246,6 +263,7 @@ class RaftCore:
         self._after_reply(self._leadership)
 
     def _after_reply(self, leadership: Leadership) -> None:
+        # Reads first: a leader that steps down drops those that are not released.
         self._release_reads()
         if leadership.may_leave():
             self._follow(self._term, NO_NODE)
@@ -282,14 +300,19 @@ class RaftCore:
         self._learn_commit(msg)
         if msg.kind == "pre_vote":
             granted = msg.term > self._term and self.would_vote(msg)
-            # A refusal is in the asker's own term, unless this node knows a later one.
+            # A refusal is in the asker's own term, unless this node knows a later one: the term asked about is nobody's
+            # yet, and a refusal in it would take the asker there. Leaves at once: nothing is promised by it.
             term = msg.term if granted else max(self._term, msg.term - 1)
             self._messages.append(self._vote_reply(msg, term, granted))
             return
         granted = self.has_vote_for(msg.sender) and self.would_vote(msg)
         if granted:
             self._vote = msg.sender
+            # Only for a vote that is given. Were a refused candidate to reset the timer, one with a short log could
+            # keep those with long ones, who alone can win, from ever campaigning (Raft paper, figure 2, rules for
+            # followers).
             self._elapsed = 0
+        # Both answers wait for the disk, as the vote and the term do: forgotten in a crash, it would be given twice.
         self._send_persisted(self._vote_reply(msg, self._term, granted))
 
     def _vote_reply(self, msg: Message, term: int, granted: bool) -> Message:
@@ -305,6 +328,8 @@ class RaftCore:
             return
         if msg.commit > self._log.commit and self._log.matches(msg.commit, msg.hint):
             self._log.commit_to(msg.commit)
+            # What is known to be committed now may be a change of the members that is not applied yet: votes counted
+            # by those before it could give a majority that does not meet the one of those after it.
             if self._role != "follower" and not self._electable():
                 self._follow(self._term, NO_NODE)
 
@@ -322,10 +347,11 @@ class RaftCore:
         expected = "pre_vote_reply" if self._role == "pre_candidate" else "vote_reply"
         if self._role in ("pre_candidate", "candidate") and msg.kind == expected:
             if msg.kind == "pre_vote_reply" and not msg.reject and msg.term != self._term + 1:
-                return
+                return  # granted for a campaign of before, in another term: the voter may have voted since
             self._count_vote(msg.sender, not msg.reject)
 
     def _count_vote(self, voter: int, granted: bool) -> None:
+        # The first answer counts: messages may come doubled, and a voter's word does not change within a term.
         self._votes.setdefault(voter, granted)
         result = self._configuration.decided(self._votes)
         if result is False:
@@ -333,6 +359,8 @@ class RaftCore:
         elif result and self._role == "pre_candidate":
             self._begin_vote(force=False)
         elif result and self._node in self._votes:
+            # Only with its own vote, which counts from when it is durable: else a crash now would let this node vote
+            # for another one in the term that it has led.
             self._lead()
 
     def _follow(self, term: int, leader: int) -> None:
@@ -342,12 +370,14 @@ class RaftCore:
             self._forwarding.drop_reads(self._leadership.reads.of(self._node), "not_leader")
         if (term, leader) != (self._term, self._leader):
             self._forwarding.leader_changed()
+        # Only in a later term is the vote free again: to forget it within one would allow a second.
         if term > self._term:
             self._term, self._vote = term, NO_NODE
         self._role, self._leader = "follower", leader
         self._leadership = None
         self._votes = {}
         self._elapsed = 0
+        # Anew each time: two that split the votes once would with the same timeouts split them for ever.
         self._timeout = self._config.election_ticks + self._rng.randrange(self._config.election_ticks)
 
     def _lead(self) -> None:
@@ -482,6 +512,8 @@ class RaftCore:
         """What to do next. ``advance`` must confirm it before the next one."""
         assert self._under_way is None, "the last Ready is not confirmed yet"
         log = self._log
+        # Messages are made here and not where entries come in: what was proposed since the Ready before travels
+        # together.
         if self._leadership is not None and self._leadership.dirty:
             self._leadership.flush()
         if log.restoring is not None:
@@ -499,6 +531,7 @@ class RaftCore:
             persisted_messages=tuple(self._persisted_messages),
             committed=committed,
             read_states=tuple(self._read_states),
+            # A commit index alone needs no sync: one that is lost is learned, or counted, again.
             must_sync=bool(entries)
             or log.restoring is not None
             or (hard.term, hard.vote) != (self._stored.term, self._stored.vote),
@@ -538,6 +571,7 @@ class RaftCore:
         assert ready is self._under_way, "only the Ready under way can be confirmed"
         assert not self._unapplied, f"entry {self._unapplied[0].index} was not given to apply_conf_change"
         self._under_way = None
+        # In this order: entries follow the snapshot that they were stored after, and what is applied is stored.
         if ready.snapshot is not None:
             self._log.restored(ready.snapshot)
         if ready.entries:
@@ -550,10 +584,13 @@ class RaftCore:
                 self._count_vote(self._node, True)
         if self._leadership is not None:
             self._leadership.released(ready.committed)
+            # Not before now does its own log count as a voter's: it is durable as far as this Ready said.
             self._leadership.count()
             self._after_ready(self._leadership)
 
     def _after_ready(self, leadership: Leadership) -> None:
+        # Of the configuration that is applied: the change out of a joint one may be appended only when this leader
+        # counts by both majorities, as it does from then on.
         if self._configuration.auto_leave and leadership.conf_change_refusal() is None:
             leadership.append("conf_change", encode_conf_change((), "auto"))
         # Without an answer from anybody: its own disk or a smaller quorum may be all that a read waited for.

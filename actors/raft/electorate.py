@@ -70,7 +70,7 @@ class Electorate:
     def counts(self, msg: Message, term: int, leader: int) -> bool:
         """Whether *msg* may do what it says to a node in *term* that follows *leader*."""
         if not self._known or msg.sender in self._known:
-            return True
+            return True  # a node that knows nobody has just joined: it could never hear of any leader otherwise
         if msg.kind in FROM_LEADER:
             return msg.term < term or (msg.sender == leader and msg.term == term)
         return msg.kind != "vote" and (msg.kind == "pre_vote" or msg.term <= term)

@@ -29,12 +29,15 @@ class Follower:
     def append(self, message: Message) -> Message:
         """Add entries where the logs agree, or say where they may."""
         log = self._log
+        # Before the terms are compared: the entry at that index may be compacted, and then nobody could compare.
         if self.is_late(message.index):
             return self._acknowledge(message, log.commit)
         agreed = log.append_after(message.index, message.log_term, message.entries)
         if agreed is None:
             hint, hint_term = log.last_with_term_up_to(message.index, message.log_term)
             return self._answer(message, message.index, reject=True, hint=hint, log_term=hint_term)
+        # Not past what this append has shown to be the same: after it this log may hold entries of another leader,
+        # and a commit index of the new one says nothing of those (Raft paper, figure 2, AppendEntries 5).
         log.commit_to(min(message.commit, agreed))
         self._incoming.drop_behind(log.commit)
         return self._acknowledge(message, agreed)

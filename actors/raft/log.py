@@ -144,6 +144,7 @@ class RaftLog:
         return len(entries)
 
     def _replace(self, entries: Sequence[Entry]) -> None:
+        # A quorum holds what is committed: a leader that would replace it was not elected by the rules.
         first = entries[0].index
         assert first > self.commit, f"entry {first} is committed (up to {self.commit}) and must not be replaced"
         if first < self._offset:
@@ -209,6 +210,8 @@ class RaftLog:
         """Put *snapshot* in place of everything."""
         assert snapshot.index > self.commit, f"snapshot {snapshot.index} is behind the commit index {self.commit}"
         self.restoring = snapshot
+        # Entries beyond it go too: this log does not hold its last entry (Follower.snapshot), so they follow on
+        # another.
         self._unstable.clear()
         self._offset = snapshot.index + 1
         self.last_index, self.last_term = snapshot.index, snapshot.term
@@ -223,6 +226,7 @@ class RaftLog:
     @property
     def has_committed(self) -> bool:
         """Whether there is something to apply."""
+        # Committed, but not durable here: applied, it could be lost in a crash and the state be ahead of its log.
         return self.restoring is None and self.applied < min(self.commit, self._offset - 1)
 
     def committed(self, max_bytes: int) -> tuple[Entry, ...]:

@@ -89,6 +89,7 @@ class Progress:
 
     def become_damaged(self) -> None:
         """Its log is shorter than what it acknowledged: count on nothing of it any more."""
+        # Its match was counted towards commits; left in place it would be counted again, for entries that are gone.
         self.become_probe(1)
         self.damaged, self.match, self.poked = True, 0, False
 
@@ -135,7 +136,7 @@ class Progress:
         return now_tick - self.heard_tick
 
     def status(self, now_tick: int, active: bool) -> PeerStatus:
-        """For people."""
+        """A copy of what the leader knows of this member."""
         return PeerStatus(
             self.match,
             self.next,

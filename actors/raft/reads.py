@@ -66,6 +66,7 @@ class Reads:
 
     def confirmed(self, sequence: int) -> list[PendingRead]:
         """The reads that a quorum's answers to number *sequence* release, in the order they were asked."""
+        # Less than, not at most: the answer to a message that left before the read was asked says nothing of since.
         released = []
         while self._waiting and self._waiting[0].sequence < sequence:
             released.append(self._waiting.popleft())

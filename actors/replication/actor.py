@@ -140,7 +140,7 @@ class DistributedState(Server):
         }
 
     def status(self) -> dict[str, Any]:
-        """For people."""
+        """What ``actorgrid inspect`` shows of this server, in plain values."""
         return {
             "state": "up" if self._failure is None else "down",
             "reason": self._failure.to_dict() if self._failure else None,

@@ -1,1 +1,1 @@
-"""Who waits, and in which order they are served."""
+"""The cluster's scheduler: waiting jobs and leases, and the order and places in which they start."""

@@ -1,4 +1,4 @@
-"""Those who wait and could start, kept by what they need, each queue in the policy's order.
+"""Queues of the jobs that wait and could start, kept by what they need, each queue in the policy's order.
 
 Requests of one need fit or do not fit together, so each need has a queue of its own: once the first of it does not
 fit, the whole queue is closed, and looked at again only when room is freed. The queues of needs that are at least as

@@ -82,7 +82,7 @@ class TrustMaintainer:
         return sorted(found, key=lambda id: (id != self._ledger.leader, self._ledger.members[id]["node"]))
 
     def look(self) -> None:
-        """Something may be to do."""
+        """Look whether there is a next step to take, and take it; called whenever records or time moved on."""
         self._again = True
         if not self._busy:
             self._busy = True

@@ -337,7 +337,7 @@ class WorkerManager(Server):
         return figures
 
     def status(self) -> dict[str, Any]:
-        """For people."""
+        """What ``actorgrid inspect`` shows of this server, in plain values."""
         workers: dict[str, dict[str, int]] = {}
         for (pool, state), count in self._leases.counts().items():
             workers.setdefault(pool, {})[state] = count

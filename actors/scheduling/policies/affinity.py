@@ -1,4 +1,4 @@
-"""Where a job would like to run matters more than when, for a while."""
+"""Soft affinity: for a while, a job waits for the hosts that it prefers rather than start elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has had least goes first: no estimates needed."""
+"""Least attained service: the tenant that has used least GPU time goes first. No estimates needed."""
 
 from __future__ import annotations
 
