@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from actorgrid.actors.ledger.commands import CreateJoinToken, RedeemJoinToken, RevokeJoinToken
 from actorgrid.actors.ledger.entry import Entry, applies
@@ -18,20 +18,19 @@ from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import WrongState
 
 from ..join_tokens import redeem, revoke_token
+from .credentials import CredentialTable, Plain
 from .members import Members
 
 JOIN_TOKENS_MAX = 1_000
 
-Plain = dict[str, Any]
 
-
-class JoinTokens:
-    """*changed* is told of each that is new, other or gone: its id, its record or ``None``, and a word."""
+class JoinTokens(CredentialTable[JoinTokenRecord]):
+    """See CredentialTable for *changed*."""
 
     def __init__(self, members: Members, changed: Callable[[str, JoinTokenRecord | None, str], None]) -> None:
-        self.records: dict[str, JoinTokenRecord] = {}
+        hint = "make one for several hosts: actorgrid token create --uses N"
+        super().__init__(changed, JOIN_TOKENS_MAX, "join token", "all in their time", hint)
         self._members = members
-        self._changed = changed
 
     @applies(CreateJoinToken)
     def create(self, command: CreateJoinToken, entry: Entry) -> Plain:
@@ -44,29 +43,12 @@ class JoinTokens:
                 found=self._members.cluster_id or "a host that is alone",
                 hint="a cluster begins with: actorgrid up --listen ADDRESS",
             )
-        if record["id"] in self.records:
-            raise WrongState("there is a join token of that id already", asked=record["id"])
-        over = [id for id, known in self.records.items() if known["expires_at"] < entry.at]
-        if len(self.records) >= JOIN_TOKENS_MAX and not over:
-            raise WrongState(
-                "the ledger holds its maximum of join tokens",
-                found=f"{JOIN_TOKENS_MAX}, all in their time",
-                hint="make one for several hosts: actorgrid token create --uses N",
-            )
-        if len(self.records) >= JOIN_TOKENS_MAX:
-            for id in over:
-                del self.records[id]
-                self._changed(id, None, "forgotten")
-        self._put(record, "created")
-        return {"id": record["id"], "expires_at": record["expires_at"]}
+        return self._add(record, [id for id, known in self.records.items() if known["expires_at"] < entry.at])
 
     @applies(RevokeJoinToken)
     def revoke(self, command: RevokeJoinToken, entry: Entry) -> Plain:
         """Take one back; a second time changes nothing. Raises UnknownJoinToken."""
-        record = revoke_token(self.records.get(command.token_id), entry.at)
-        if record is not self.records[record["id"]]:
-            self._put(record, "revoked")
-        return {"id": record["id"], "revoked_at": record["revoked_at"]}
+        return self._revoked(revoke_token(self.records.get(command.token_id), entry.at))
 
     @applies(RedeemJoinToken)
     def redeem(self, command: RedeemJoinToken, entry: Entry) -> Plain:
@@ -85,11 +67,3 @@ class JoinTokens:
         if record is not self.records[record["id"]]:
             self._put(record, "used")
         return answer
-
-    def load(self, records: list[JoinTokenRecord]) -> None:
-        """Become what a snapshot held; for a new, empty object."""
-        self.records.update((record["id"], record) for record in records)
-
-    def _put(self, record: JoinTokenRecord, word: str) -> None:
-        self.records[record["id"]] = record
-        self._changed(record["id"], record, word)
