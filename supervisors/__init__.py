@@ -1,1 +1,1 @@
-"""The OTP layer: who starts, watches and restarts whom."""
+"""The OTP layer: servers and state machines, links and monitors, and supervisors that start and restart them."""

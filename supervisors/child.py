@@ -1,4 +1,4 @@
-"""What a supervisor must know of its children and of itself: OTP's child specification and supervisor flags.
+"""OTP's child specification and supervisor flags: what a supervisor must know of its children and of itself.
 
 After the reference of OTP's ``supervisor`` behaviour. Everything is checked where it is made, so that a supervisor
 never meets a wrong one; :func:`check_supervisor` adds what only shows when flags and specs come together.

@@ -1,4 +1,4 @@
-"""What is told of a server that ended badly: one record, of its supervisor, with all that is known.
+"""Crash reports, told of a server that ended badly: one record, of its supervisor, with all that is known.
 
 Bounds: 50 attributes of 200 characters each (``inspection``), a message of 200, the last 4,096 characters of the
 traceback.

@@ -1,4 +1,4 @@
-"""When not to collect garbage: while a large state is built, every pass would look at all of it again."""
+"""A pause of garbage collection: while a large state is built, every pass would look at all of it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When restarts are enough, how long a failed one waits, and who shares a child's fate: a supervisor's arithmetic.
+"""A supervisor's arithmetic: when restarts are enough, how long a failed one waits, and who shares a child's fate.
 
 Intensity is OTP's (``add_restart`` in supervisor.erl): a restart counts as long as it is not older than the period;
 one more than ``intensity`` of them is too many. The pause after a failed start is ours (OTP tries again at once, and

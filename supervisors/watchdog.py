@@ -1,4 +1,4 @@
-"""Which children hang: a judge over their heartbeats, free of clocks and processes.
+"""The watchdog that finds which children hang: a judge over their heartbeats, free of clocks and processes.
 
 A child promises two things: its loop turns (it beats each interval, or begins or ends a handler), and no handler
 runs longer than it declared. Who breaks one is hung. Who is starting is judged by its start timeout, not here; who is

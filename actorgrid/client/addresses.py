@@ -75,12 +75,12 @@ class Addresses:
 
     @property
     def text(self) -> str:
-        """All of them, for people."""
+        """All addresses in the order they are tried, for an error's text."""
         return ", ".join(address.url for address in self._line)
 
     @property
     def said(self) -> str:
-        """How each one failed that has, for people."""
+        """How each address that failed did, for an error's text."""
         known = {address.url for address in self._line}
         return "; ".join(f"{url}: {words}" for url, words in self._said.items() if url in known)
 

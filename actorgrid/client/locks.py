@@ -116,7 +116,7 @@ class Lock:
 
     @property
     def name(self) -> str:
-        """As it was asked for."""
+        """The lock's name in the cluster."""
         return self._terms.name
 
     @property
@@ -207,7 +207,7 @@ class AsyncLock:
 
     @property
     def name(self) -> str:
-        """As it was asked for."""
+        """The lock's name in the cluster."""
         return self._terms.name
 
     @property

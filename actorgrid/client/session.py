@@ -105,7 +105,7 @@ class Session:
         return self._dispatcher.kill(future)
 
     def figures(self) -> dict[str, Any]:
-        """Numbers for people."""
+        """Counts of the session's tasks and workers, by name."""
         return {"session_id": self._id, **self._dispatcher.figures()}
 
     def close(self) -> None:

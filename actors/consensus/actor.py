@@ -220,7 +220,7 @@ class Consensus(Server):
             self.spawn(self._snapshot())
 
     def carried_out(self) -> None:
-        """See ``voter.Audience``: those who follow hear of it before those who proposed it."""
+        """See ``ReplicaListener``: those who follow hear of it before those who proposed it."""
         self._subscribers.flush()
         self._waiting.answer()
         self._reads.release()
@@ -292,7 +292,7 @@ class Consensus(Server):
         return next((str(host_id) for host_id, record in members.items() if record["node"] == node), None)
 
     def snapshot_refused(self, error: LedgerRefused, sender: int) -> None:
-        """See ``voter.Audience``: this host goes on with the state it has, and its start without a leader's."""
+        """See ``ReplicaListener``: this host goes on with the state it has, and its start without a leader's."""
         host_id, index = self._host_of(sender) or f"node {sender}", self._replica.ledger.index
         self._refused_snapshots.refused(host_id, f"{error.message}: {error.found}", self.runtime.monotonic(), index)
         self.log.error("from host %s: %s", host_id, error)

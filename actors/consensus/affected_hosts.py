@@ -1,4 +1,5 @@
-"""Which hosts have to act on what an entry changed: their leader tells them at once, whatever the others wait for."""
+"""The hosts that have to act on what an entry changed: their leader tells them at once, whatever the others wait
+for."""
 
 from __future__ import annotations
 

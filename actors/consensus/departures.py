@@ -1,4 +1,4 @@
-"""What a host does when the others say that it is no member any more: remember it, and stop."""
+"""The end of a host's membership: when the others say that it is no member any more, it remembers that and stops."""
 
 from __future__ import annotations
 

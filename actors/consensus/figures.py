@@ -1,4 +1,4 @@
-"""What the ledger of a host tells Prometheus of itself."""
+"""The metrics of a host's ledger, as Prometheus is told them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose lock leases have run out, by the leader's own clock; what it finds becomes an entry of the log.
+"""Expiry of lock leases by the leader's own clock; what it finds becomes an entry of the log.
 
 A follower's copy of the records says how often each holder and waiter has renewed. A lease is over when that number
 has stood still for its time to live and a margin, as seen by one leader: a new leader starts every lease anew, so a

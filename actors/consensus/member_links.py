@@ -1,4 +1,5 @@
-"""What a link to a member goes by: where the ledger says that it listens, and by which key it is known."""
+"""The address and key of a member that links to it go by: where the ledger says that it listens, and by which key it is
+known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is told of a snapshot that a leader sent and this host refused: whose, why, and whether this host went on since.
+"""Snapshots that a leader sent and this host refused, as status tells of them: whose, why, and whether this host went
+on since.
 
 It is told for an hour after: a voter that sends what is no state has damaged files, or somebody else has its key.
 """

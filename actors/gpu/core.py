@@ -1,4 +1,4 @@
-"""What GPUCoordinator decides: which waiting job or lease gets which devices, from what the ledger says.
+"""The decisions of GPUCoordinator: which waiting job or lease gets which devices, from what the ledger says.
 
 No I/O: the ledger's snapshot and changes come in, grants to propose come out. The ledger is the guard; here are
 proposals. What is proposed stays reserved in the engine until its answer: an allocation in the ledger, or a

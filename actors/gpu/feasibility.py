@@ -1,4 +1,5 @@
-"""Could an empty cluster serve this at all? Asked before a job is accepted, so that nothing waits for ever."""
+"""Whether an empty cluster could serve a request at all: asked before a job is accepted, so that nothing waits for
+ever."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class HostInventory:
         return {**failed, **self._trouble}
 
     def status(self) -> dict[str, Any]:
-        """For people."""
+        """Where the devices are from and how their probe is, as ``actorgrid inspect`` shows it."""
         return {
             "source": self.settings.source,
             "outcome": self.outcome,

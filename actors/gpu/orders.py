@@ -1,4 +1,4 @@
-"""What is decided beside grants and still has to be committed: whom to stop for another, and which job to give up."""
+"""Decisions beside grants that still have to be committed: whom to stop for another, and which job to give up."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def everywhere(hosts: Mapping[str, HostRecord], own: str, found: Mapping[str, st
 
 
 def listed(hosts: Mapping[str, HostRecord], unfit: Mapping[str, str]) -> list[dict[str, Any]]:
-    """For people: [{"host", "gpu", "why"}]."""
+    """The devices of *hosts* that take nothing new, as [{"host", "gpu", "why"}] for status and doctor."""
     return [
         {"host": host_id, "gpu": device["index"], "why": unfit[device["uuid"]]}
         for host_id, host in sorted(hosts.items())

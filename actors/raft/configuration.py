@@ -1,4 +1,5 @@
-"""Who votes and who only learns, and how that changes: one voter at a time, or through a joint configuration.
+"""The members: who votes and who only learns, and how that changes: one voter at a time, or through a joint
+configuration.
 
 Raft dissertation (Ongaro 2014), chapter 4. A joint configuration has two halves, the voters it goes to and those it
 comes from (``outgoing``); elections and commits need a majority of each. A change takes effect where its entry is

@@ -1,4 +1,4 @@
-"""Whom a node takes for a voter, and so obeys as a leader, votes for, and follows into a later term.
+"""The voters a node knows of: whom it obeys as a leader, votes for, and follows into a later term.
 
 A member's link proves which node speaks, not that it votes. A leader's words, a candidate's, and a later term count
 from those that vote in a configuration that this node has seen: the one it applied, those of its log, committed or

@@ -1,4 +1,4 @@
-"""What a node answers to its leader: taking appends, heartbeats and pieces of a snapshot into its log."""
+"""A follower's side of replication: taking appends, heartbeats and pieces of a snapshot into its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node asked its leader for: proposals and reads on their way, and what became of them.
+"""Requests that a follower forwards to its leader: proposals and reads on their way, and what became of them.
 
 A read that was accepted always ends: with an answer, or with a word that none has come. That is said when another
 leads, when the leader refuses it, and after ``2 * election_ticks`` without an answer, since a message may be lost. It

@@ -1,4 +1,4 @@
-"""What a node does while it leads: replicate, count, confirm reads, watch its quorum, hand over.
+"""A leader's side of everything, for as long as it leads: replicate, count, confirm reads, watch its quorum, hand over.
 
 One object per leadership: it is dropped with the role, and with it everything the leader knew about its followers.
 Messages are made in ``flush``, once per Ready: proposals between two Readys travel together.

@@ -1,4 +1,4 @@
-"""What a leader knows of each member's log, and how much it has on the way to it.
+"""Progress of one member: what its leader knows of its log, and how much it has on the way to it.
 
 Three states, as in etcd's core: *probe* sends one append and waits until the logs' common point is found;
 *replicate* sends on without waiting, up to the limits of what may be on the way; *snapshot* sends chunks of a

@@ -1,4 +1,4 @@
-"""What a node says about itself, for people and for tests."""
+"""The status of a node: its role, term, log and members, for inspection and tests."""
 
 from __future__ import annotations
 

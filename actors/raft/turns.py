@@ -1,4 +1,4 @@
-"""Which learners hear the news now: all of them while that is cheap, else so many a tick, in turn.
+"""Turns of the learners to be sent news: all of them while that is cheap, else so many a tick, in turn.
 
 A cluster has three or five voters and up to thousands of learners. Told of every commit at once, they would cost their
 leader more than all its other work. So a tick has a budget of sends to learners. While it lasts, news go out at once;

@@ -1,4 +1,4 @@
-"""What is asked and answered in an election. Both sides tell what they know to be committed (``_learn_commit``)."""
+"""The requests and replies of an election. Both sides tell what they know to be committed (``_learn_commit``)."""
 
 from __future__ import annotations
 

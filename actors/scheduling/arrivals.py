@@ -1,4 +1,4 @@
-"""What has arrived of late, and when that is news: the typical mix that placement weighs by."""
+"""The typical mix that placement weighs by: what has arrived of late, and when it has changed enough to tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the members of a gang go: near each other, or each on a host of its own. Decisions only.
+"""Places for the members of a gang: near each other, or each on a host of its own. Decisions only.
 
 Members talk to each other all the time, so nearness counts for more than what a placement policy would save: one rack
 if there is one that holds all, in it as few hosts as can be, and of those that would do the fullest. What no rack

@@ -1,4 +1,4 @@
-"""When and where could this start? Reservations, made per node and device on a forecast of the cluster.
+"""Reservations: when and where a job could start, made per node and device on a forecast of the cluster.
 
 A reservation names the earliest time at which the whole gang fits, given when running jobs are expected to end and
 what is reserved for others, and the devices it will take. A job that is started past it (backfilled) either ends

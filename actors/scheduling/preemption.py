@@ -1,4 +1,4 @@
-"""Whom to stop, so that what they free is where the one who waits fits.
+"""Preemption: the search for jobs to stop, so that one that waits fits into what they free.
 
 Freed GPUs that lie scattered over nodes help nobody, so victims are chosen node by node: for each node the
 cheapest set of running jobs whose end makes room for one more member, then the cheapest nodes until the whole gang

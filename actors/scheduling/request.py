@@ -1,4 +1,4 @@
-"""What waits for room and what the scheduler says about it: requests and decisions."""
+"""Requests to the scheduler (a job, a lease, a gang that waits) and its decisions about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When and where a job that does not fit now is to start, and what that leaves to others."""
+"""A reservation: when and where a job that does not fit now is to start, and what that leaves to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who starts when: takes requests and news of what ended, gives decisions. No clock, no I/O, never blocks.
+"""The scheduler, which decides what starts when and where: takes requests and news of what ended, gives decisions. No
+clock, no I/O, never blocks.
 
 The policy ranks those who wait; the engine says what fits; the planner keeps reservations, so that what passes the
 first in the queue does not delay it. A need that did not fit is not tried again until something was freed.

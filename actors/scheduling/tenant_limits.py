@@ -1,4 +1,5 @@
-"""How much each tenant may hold at once, and holds: what keeps those at their limit out of the queue.
+"""Limits of tenants, how much each may hold at once, and what it holds: what keeps those at their limit out of the
+queue.
 
 The scheduler steps around a tenant without room of its own; the guard that refuses is the ledger's (its quotas). Use
 is kept by id, so that hearing of a start or an end twice changes nothing.

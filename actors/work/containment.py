@@ -60,7 +60,7 @@ class Containment:
 
     @property
     def text(self) -> str:
-        """For people."""
+        """A sentence that says how work is kept in."""
         return _SAID[self.kind]
 
     def limit(self, uid: int) -> str:

@@ -1,1 +1,1 @@
-"""What goes wrong: each fault plans, from dice, when and how it strikes, and heals by itself."""
+"""What goes wrong: each fault plans, from a random generator, when and how it strikes, and heals by itself."""

@@ -1,4 +1,5 @@
-"""What a fault is: a plan of injections, each with dice of its own, so that any may be left out and the rest stay."""
+"""Faults: a fault is a plan of injections, each with randomness of its own, so that any may be left out and the rest
+stay."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class World:
         self._led: set[tuple[int, int]] = set()
 
     def rng(self, name: str) -> Random:
-        """The dice called *name*."""
+        """The random generator called *name*, of the run's seed."""
         return stream(self.seed, name)
 
     @property

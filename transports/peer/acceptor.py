@@ -1,4 +1,4 @@
-"""Who may knock at a listener: connections of one address are counted until they have proven a host.
+"""Bounds of a listener on who may connect: connections of one address are counted until they have proven a host.
 
 Addresses and times in, verdicts out. A proof costs a millisecond of this host's time, so that an address that proves
 nothing gets few of them: a token bucket each, which an honest host's links give back.

@@ -1,4 +1,4 @@
-"""Which dials may begin now: of very many hosts, so many at a time.
+"""The order in which dials begin: of very many hosts, so many at a time.
 
 A handshake costs milliseconds of processor on either side. A thousand begun at once would all take as long as all of
 them together, longer than a handshake may, and the loop would get to little else meanwhile. A dial that nobody answers

@@ -1,4 +1,4 @@
-"""Who may send to an actor's socket: proof of a key that only the processes of one boot hold.
+"""The handshake that proves who may send to an actor's socket: proof of a key that only the processes of one boot hold.
 
 Three steps, before the first frame: the listener sends a nonce; the connector answers with its own nonce, its
 name and an HMAC over both nonces and both names; the listener checks it and answers with an HMAC of its own.

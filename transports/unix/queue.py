@@ -1,4 +1,4 @@
-"""What waits to be sent to one peer: a stream of bytes in chunks, and large messages between them, in order.
+"""The send queue to one peer: a stream of bytes in chunks, and large messages between them, in order.
 
 Small frames are written one behind the other into chunks that are mapped for it (mmap(2)) and unmapped when they are
 sent. As objects of their own they left holes in the heap between short-lived blocks of nearly their size: 128 MiB of
