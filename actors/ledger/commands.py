@@ -40,6 +40,7 @@ from .field_checks import (
     Value,
     WaitingBytes,
     Whole,
+    is_whole,
     refused,
 )
 from .record_checks import (
@@ -56,9 +57,11 @@ from .record_checks import (
 from .record_types import EndFacts
 from .records import END_FACTS, UNKNOWN_USER
 
+Priority = Annotated[int, lambda value: is_whole(value) and value <= PRIORITY_MAX]
 LIMITS_SINCE = 2
 """The version from which a host that submits says how many bytes may wait."""
 _T = TypeVar("_T")
+PRIORITY_MAX = 100
 Request = Annotated[LockRequest, Since(2)]
 """Of a lock, by a client; without one its host cannot tell one request of an owner from the next."""
 
@@ -217,6 +220,16 @@ class CancelJob(Command):
     """Cancel a waiting job at once; ask for the end of a placed one."""
 
     job_id: Text
+    by: Text = ""
+
+
+@verb("edit_job", Proposer.DOOR, since=2)
+class EditJob(Command):
+    """Change what a waiting job was submitted with: its priority, and how long each attempt may take."""
+
+    job_id: Text
+    priority: Priority | Absent = ABSENT
+    max_execution_time_s: Number | Absent | None = ABSENT
     by: Text = ""
 
 

@@ -31,6 +31,7 @@ from actorgrid.errors import (
 from .command import Command, read_command
 from .commands import (
     CancelJob,
+    EditJob,
     EndAttempt,
     FailJob,
     GrantLease,
@@ -421,6 +422,23 @@ class Ledger:
         elif job["state"] not in FINAL and not job["cancel_requested"]:
             job = self._jobs.change(job_id, cancel_requested=True)
         return {"state": job["state"], "cancel_requested": job["cancel_requested"]}
+
+    @applies(EditJob)
+    def _edit_job(self, command: EditJob, _entry: Entry) -> dict[str, Any]:
+        job = self.jobs.get(command.job_id)
+        if job is None and not self._jobs.known(command.job_id):
+            raise UnknownJob(f"there is no job {command.job_id}", asked=command.job_id)
+        if job is None or job["state"] != QUEUED:
+            found = self._jobs.state_of(command.job_id) if job is None else job["state"]
+            raise WrongState(
+                f"job {command.job_id} does not wait any more",
+                asked="to change it",
+                found=found,
+                hint="what runs keeps what it was started with; cancel it and submit it anew",
+            )
+        said = {name: getattr(command, name) for name in ("priority", "max_execution_time_s")}
+        job = self._jobs.change(command.job_id, **{name: value for name, value in said.items() if value is not ABSENT})
+        return {name: job.get(name) for name in ("job_id", *said)}
 
     @applies(FailJob)
     def _fail_job(self, command: FailJob, entry: Entry) -> dict[str, Any]:

@@ -158,5 +158,7 @@ def examples(ledger: Ledger) -> list[Plain]:
         commands.CreateApiKey({**KEY, "id": f"k{number}"}, at=AT),
         commands.RevokeApiKey("k1", "me", at=AT),
         commands.SetQuota("bob", {"gpu_milli": 5}, "me", at=AT),
+        # Later kinds come last: the recording of the version before goes by the places of the others.
+        commands.EditJob("waits", 70, max_execution_time_s=9.0, by="me", at=AT),
     ]
     return [command.to_plain() for command in made]
