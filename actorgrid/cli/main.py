@@ -43,6 +43,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "ps": ("jobs:ps", "List jobs."),
         "logs": ("logs:command", "Print a job's output."),
         "cancel": ("jobs:cancel", "Cancel jobs, waiting or running."),
+        "edit": ("edit:command", "Change a job that waits: priority, time limit."),
         "why": ("why:command", "Why a job waits or failed, and what to do."),
         "state": ("state:command", "Read and change the shared state."),
         "lock": ("lock:command", "Run a command under a lock; see who holds what."),

@@ -77,6 +77,10 @@ class AsyncClient:
         """Cancel a job by its id, or a concurrent future of the synchronous client."""
         return await asyncio.to_thread(partial(self.sync.cancel, work, force=force))
 
+    async def edit(self, job_id: str, **changed: Any) -> dict[str, Any]:
+        """Change a job that waits, as Client.edit()."""
+        return await asyncio.to_thread(partial(self.sync.edit, job_id, **changed))
+
     def lock(
         self,
         name: str,

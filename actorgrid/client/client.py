@@ -211,6 +211,14 @@ class Client:
             return work.cancel()
         raise BadRequest("not work of this client", asked=type(work).__name__, hint="give a future or a job id")
 
+    def edit(self, job_id: str, **changed: Any) -> dict[str, Any]:
+        """Change a job that waits: ``priority`` (0 to 100), ``max_execution_time_s`` (``None``: no limit), or both.
+
+        Gives what it has now. Raises WrongState for a job that has been placed already, UnknownJob, BadRequest.
+        """
+        answer: dict[str, Any] = self.http.post(f"/api/jobs/{segment(job_id)}/edit", changed, repeat=True)
+        return answer
+
     # -- locks
 
     def lock(

@@ -223,7 +223,7 @@ class CancelJob(Command):
     by: Text = ""
 
 
-@verb("edit_job", Proposer.DOOR, since=2)
+@verb("edit_job", Proposer.DOOR, since=3)
 class EditJob(Command):
     """Change what a waiting job was submitted with: its priority, and how long each attempt may take."""
 

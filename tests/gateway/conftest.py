@@ -134,6 +134,9 @@ class Consensus(StandIn):
         command = request.command
         if isinstance(command, commands.DrainHost):
             return Proposed(self.index, {"host": command.host, "draining": command.draining})
+        if isinstance(command, commands.EditJob):
+            changed = {"priority": command.priority, "max_execution_time_s": command.max_execution_time_s}
+            return Proposed(self.index, {"job_id": command.job_id, **changed})
         if command.verb.endswith("_lock"):
             held = {"held": True, "token": [1, 7], "position": 0, "slots": 1, "ttl_s": 5.0, "renewals": 0}
             return Proposed(self.index, {"released": True} if isinstance(command, commands.ReleaseLock) else held)

@@ -25,6 +25,7 @@ BODIES: dict[str, Any] = {
     "post_key": {"value": 1},
     "post_api_key": {"user_id": "ann"},
     "post_drain": {"draining": True},
+    "post_edit": {"priority": 70, "max_execution_time_s": None},
     "post_acquire": {"owner": "me", "ttl_s": 5},
     "post_renew": {"owner": "me", "token": [1, 7]},
     "post_release": {"owner": "me", "token": [1, 7]},

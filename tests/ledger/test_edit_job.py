@@ -47,4 +47,4 @@ def test_what_no_job_can_have_is_refused(wrong: dict[str, object]) -> None:
 
 def test_it_is_not_proposed_before_all_hosts_know_it() -> None:
     with pytest.raises(HostsTooOld):
-        refuse_if_too_new(EditJob("a", 90, at=AT), {"h1": {"ledger_version": 1}})
+        refuse_if_too_new(EditJob("a", 90, at=AT), {"h1": {"ledger_version": 2}})

@@ -16,9 +16,11 @@ from actorgrid.actors.gateway.schemas.answers import (
     WaitQuery,
     WhyAnswer,
 )
+from actorgrid.actors.gateway.schemas.jobs import EditRequest, JobEdited
 from actorgrid.actors.gateway.server.last_known import ON_A_HOST, cluster_known, last_known, marked
 from actorgrid.actors.gateway.server.rights import check_job, check_jobs
 from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.ledger.commands import EditJob
 from actorgrid.actors.links.messages import SpreadBlobs
 from actorgrid.errors import (
     AdmissionRefused,
@@ -34,6 +36,7 @@ from actorgrid.errors import (
     UnknownGpuModel,
     UnknownJob,
     UnknownPolicy,
+    WrongState,
 )
 from actorgrid.models import Job, JobState, TaskRequest
 
@@ -134,6 +137,16 @@ async def cancel_job(call: RequestContext) -> Any:
     return await call.ask("cluster_manager", RequestCancel(call.part("job_id"), by="http"), COMMIT_TIMEOUT_S)
 
 
+async def post_edit(call: RequestContext) -> Any:
+    """Change a job that waits."""
+    wanted = call.body_as(EditRequest)
+    named = {name: getattr(wanted, name) for name in wanted.model_fields_set}
+    if not named:
+        raise BadRequest("nothing is to be changed", hint="name priority, max_execution_time_s or both")
+    await check_job(call, call.part("job_id"))
+    return await call.propose(EditJob(call.part("job_id"), by=call.visitor, **named))
+
+
 async def why_job(call: RequestContext) -> Any:
     """Why a job is where it is."""
     await check_job(call, call.part("job_id"))
@@ -190,6 +203,16 @@ ROUTES = (
         errors=(UnknownJob,),
     ),
     Route("POST", "/api/jobs/{job_id}/cancel", "Cancel a job", cancel_job, Job, "jobs", errors=(UnknownJob,)),
+    Route(
+        "POST",
+        "/api/jobs/{job_id}/edit",
+        "Change the priority or the time limit of a job that waits",
+        post_edit,
+        JobEdited,
+        "jobs",
+        request=EditRequest,
+        errors=(UnknownJob, WrongState),
+    ),
     Route(
         "GET", "/api/jobs/{job_id}/why", "Why a job is where it is", why_job, WhyAnswer, "jobs", errors=(UnknownJob,)
     ),
