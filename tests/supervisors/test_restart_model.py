@@ -145,6 +145,7 @@ class Watched(Stage):
         self.restarts_at: list[float] = []
         self.was_down: set[str] = set()  # transient, ended in order by itself
         self.asked_to_stop: list[str] = []
+        self.on_request: set[str] = set()  # are being stopped since before the end: theirs is a time of its own
         self.killed: set[str] = set()
         self.undying: set[str] = set()  # do not even end when they are killed, for long
         self.unmade: set[str] = set()  # had a start that got no process
@@ -154,11 +155,14 @@ class Watched(Stage):
     def _obey(self, instruction: Instruction) -> None:
         if isinstance(instruction, StartProcess):
             self._may_start(instruction)
+            self.on_request.discard(instruction.id)
         elif isinstance(instruction, StopProcess | KillProcess):
             assert instruction.id in self.processes or instruction.id in self.unmade
             if isinstance(instruction, KillProcess):
                 self.killed.add(instruction.id)
-            if self.stopping is not None and instruction.id not in self.asked_to_stop:
+            if self.stopping is None:
+                self.on_request.add(instruction.id)
+            elif instruction.id not in self.on_request and instruction.id not in self.asked_to_stop:
                 self.asked_to_stop.append(instruction.id)
         elif isinstance(instruction, Stopping):
             self.order_at_end = [child.id for child in self.core.children()]
@@ -236,11 +240,19 @@ CHAOS = st.lists(
 
 
 ONE_FOR_ALL = SupervisorFlags("one_for_all", 0, 0.5, "never")
+ONE_FOR_ONE = SupervisorFlags("one_for_one", 0, 0.5, "never")
+SLOW_AND_QUICK = [
+    ChildSpec("a", "m:C", shutdown=1.0),
+    ChildSpec("b", "m:C", shutdown=0),
+    ChildSpec("c", "m:C", shutdown=0),
+]
+UP_THEN_ONE_TERMINATED = [("up", 0, NORMAL), ("up", 0, NORMAL), ("up", 0, NORMAL), ("terminate", 0, NORMAL)]
 
 
 @settings(max_examples=500, deadline=None)
 @given(flags_and_specs(), CHAOS, st.booleans())
 @example((ONE_FOR_ALL, []), [("start", 14, NORMAL), ("start", 14, NORMAL), ("exit", 0, NORMAL)], False)
+@example((ONE_FOR_ONE, SLOW_AND_QUICK), [*UP_THEN_ONE_TERMINATED, ("shutdown", 0, NORMAL)], False)
 def test_whatever_children_do_the_promises_hold(
     made: tuple[SupervisorFlags, list[ChildSpec]], chaos: list[tuple[str, int, Any]], ends_by_shutdown: bool
 ) -> None:
