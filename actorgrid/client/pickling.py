@@ -69,7 +69,8 @@ def function_code(fn: Callable[..., Any]) -> FunctionCode:
     made = FunctionCode(fn_id_of(code), code, name, kin)
     key = id(fn)
     try:
-        alive = weakref.ref(fn, lambda _: _cache.pop(key, None))
+        # Bound here: at the end of the interpreter a module's names may be gone before its functions are.
+        alive = weakref.ref(fn, lambda _, forget=_cache.pop: forget(key, None))  # type: ignore[misc]
     except TypeError:
         return made  # no way to know when its id is given to something else
     globals_seen, cells_seen = _surroundings(fn)

@@ -96,6 +96,7 @@ class Scheduler:
         """
         if request.id in self.planner.running:
             raise BadRequest("it is running already", asked=request.id)
+        self._drop_refusals(request.id)  # of what it was before: told now, it would end the one that waits
         before = self.waiting.get(request.id)
         if before is None and len(self.waiting) >= self.queue_max:
             raise QueueFull("the queue of waiting work is full", asked=request.id, found=f"{self.queue_max} waiting")
@@ -137,6 +138,7 @@ class Scheduler:
 
     def withdraw(self, id: str) -> bool:
         """Forget one that waits; ``False`` when none does by that id."""
+        self._drop_refusals(id)
         job = self.waiting.get(id)
         if job is None:
             return False
@@ -384,6 +386,10 @@ class Scheduler:
             return
         if job.id in self.planner.stopped_for.values() and (had is None or not had.preempting):
             self.planner.resume(job, plan_after_stopped(self.planner, job, now) if had is None else None, now)
+
+    def _drop_refusals(self, id: str) -> None:
+        if self._refusals:
+            self._refusals = deque(each for each in self._refusals if each.id != id)
 
     def _forget(self, job: ScheduledJob) -> None:
         """*job* waits no longer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -219,6 +220,24 @@ steps = st.lists(
 )
 
 
+def test_a_refusal_that_was_not_told_yet_goes_with_what_it_was_of() -> None:
+    """One that waits anew under its id is not refused for what it was before; one that was withdrawn not at all."""
+    hurried = replace(request("j", gpu_count=1, submitted_at=0.0), expected_s=1.0, deadline=1.5, strict=True)
+    for again in (True, False):
+        scheduler = Scheduler(cluster(1, 1), "edf", queue_max=6)
+        scheduler.submit(hurried, 0.0)
+        assert [type(each) for each in scheduler.schedule(0.0, 3)] == [Start]
+        scheduler.preempted("j", 0.9)
+        assert not scheduler.waiting
+        if again:
+            scheduler.submit(replace(hurried, deadline=9.0), 1.0)
+            assert [type(each) for each in scheduler.schedule(1.0, 3)] == [Start]
+            scheduler.finished("j", 1.0)
+        else:
+            scheduler.withdraw("j")
+            assert scheduler.schedule(1.0, 3) == []
+
+
 @pytest.mark.parametrize("policy", sorted(BUILT_IN))
 @settings(max_examples=40, deadline=None)
 @given(steps=steps, jobs=workloads(exact=False, deadlines=True))
@@ -251,8 +270,8 @@ def test_submitting_withdrawing_and_ending_in_any_order_leaves_nothing_behind(
                     stopping[decision.id] = None
         verify(scheduler, engine, dict.fromkeys(scheduler.running, 0))
         assert all(id in scheduler.waiting for id in scheduler.planner.reservations)
-    for id in list(scheduler.waiting):
-        scheduler.withdraw(id)
+    for id in {request.id for request, _ in jobs}:
+        scheduler.withdraw(id)  # also what is refused, and was not told of yet
     for id in list(scheduler.running):
         scheduler.finished(id, now)
     assert scheduler.schedule(now + 1.0, 10) == []
