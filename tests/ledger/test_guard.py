@@ -56,6 +56,9 @@ class Guard(RuleBasedStateMachine):
         self.restored: Ledger | None = None
         self.seq = 0
         self.tokens: dict[str, list[int]] = {}
+        self.freed: set[str] = (
+            set()
+        )  # ended members whose host was lost after: their room is free before the gang is over
         self.do(NewTerm(1, at=AT))
         for host_id in ("h1", "h2"):
             self.do(RegisterHost(host_record(host_id), at=AT))
@@ -144,7 +147,9 @@ class Guard(RuleBasedStateMachine):
     def end(self, data: st.DataObject, stale: bool, outcome: str, charge: bool) -> None:
         attempt_id = data.draw(st.sampled_from(sorted(self.tokens)))
         token = [1, 1] if stale else self.tokens[attempt_id]
-        self.do(EndAttempt(attempt_id, token, outcome, at=AT, charge=charge))
+        answer = self.do(EndAttempt(attempt_id, token, outcome, at=AT, charge=charge))
+        if outcome == "lost" and answer is not None and answer["already"]:
+            self.freed.add(attempt_id)
 
     @precondition(lambda self: self.tokens)
     @rule(data=st.data())
@@ -218,7 +223,7 @@ class Guard(RuleBasedStateMachine):
             for job in self.ledger.jobs.values()
             if job["state"] in ("placed", "running")
             for member in job["attempts"][-1].get("members", job["attempts"][-1:])
-            if member["state"] != "lost"
+            if member["state"] != "lost" and member["allocation_id"] not in self.freed
         }
         held = {key for key, value in self.ledger.allocations.items() if value["owner"]["kind"] == "attempt"}
         assert living == held
@@ -235,7 +240,8 @@ class Guard(RuleBasedStateMachine):
                 assert (attempt["ending"] is None) == all(
                     member["state"] in ("placed", "running", "succeeded") for member in attempt["members"]
                 )
-                if open_ones and attempt["members"][0]["state"] != "lost":
+                first = attempt["members"][0]
+                if open_ones and first["state"] != "lost" and first["allocation_id"] not in self.freed:
                     meeting.add((attempt["host"], attempt["rendezvous"]["port"]))
                     hosts = {member["host"] for member in attempt["members"]}
                     assert len(hosts) == len(attempt["members"]) or not job["resources"]["spread"]
