@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from actorgrid.actors.ledger.commands import LoseHost
 from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord, HostRecord, JobRecord
@@ -22,8 +21,6 @@ MARGIN_S = 0.5
 DRIFT = 0.01
 """By so much two hosts' CLOCK_BOOTTIME may differ in pace. It is slewed by 0.05 % at most."""
 AT_ONCE_MAX = 10_000
-
-Plain = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from actorgrid.actors.ledger.record_types import MemberRecord
 from actorgrid.actors.raft.messages import ConfChange, ConfState
@@ -21,8 +20,6 @@ from actorgrid.actors.raft.status import Status
 VOTERS_MAX = 5
 NEAR_ENTRIES = 1_000
 """A learner that lacks no more than this is soon there."""
-
-Plain = Mapping[str, Any]
 
 
 def voters_wanted(candidates: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from actorgrid.actors.ledger.commands import GrantAttempt, GrantGang, GrantLease
 from actorgrid.demand import Demand
@@ -53,7 +53,7 @@ class Grant:
             self.id,
             self.lease.session_id,
             **places[0],
-            resources=cast("dict[str, Any]", self.lease.resources),
+            resources=self.lease.resources,
             term=term,
             pool=self.lease.pool,
             env=self.lease.env,

@@ -16,8 +16,6 @@ UNFIT = "unfit"
 TELL_AGAIN_S = 5.0
 """A device that is unfit now and fit then is told at most so often: each time is an entry of the ledger."""
 
-Record = Mapping[str, Any]
-
 
 def device_records(devices: Iterable[Device], unfit: Mapping[str, str]) -> list[dict[str, Any]]:
     """A host's devices as its record has them."""

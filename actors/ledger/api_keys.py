@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from typing import Any
 
 from actorgrid.actors.ledger.record_types import ApiKeyRecord
 from actorgrid.errors import BadRequest, NotFound
@@ -23,8 +22,6 @@ ID_BYTES, SECRET_BYTES = 5, 30
 TTL_MIN_S, TTL_DEFAULT_S, TTL_MAX_S = 60.0, 30 * 86_400.0, 3650 * 86_400.0
 ROLES = ("admin",)
 _LABEL = b"actorgrid api key 1\0"
-
-Plain = dict[str, Any]
 
 
 def make_key(

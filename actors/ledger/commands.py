@@ -28,6 +28,7 @@ from .field_checks import (
     Outcome,
     Plain,
     Ports,
+    Priority,
     SettingKey,
     Signed,
     Since,
@@ -40,7 +41,7 @@ from .field_checks import (
     Value,
     WaitingBytes,
     Whole,
-    is_whole,
+    is_table,
     refused,
 )
 from .record_checks import (
@@ -54,14 +55,12 @@ from .record_checks import (
     check_resources,
     job_version,
 )
-from .record_types import EndFacts
+from .record_types import ApiKeyRecord, BundleRecord, EndFacts, JoinTokenRecord, ResourcesRecord
 from .records import END_FACTS, UNKNOWN_USER
 
-Priority = Annotated[int, lambda value: is_whole(value) and value <= PRIORITY_MAX]
 LIMITS_SINCE = 2
 """The version from which a host that submits says how many bytes may wait."""
 _T = TypeVar("_T")
-PRIORITY_MAX = 100
 Request = Annotated[LockRequest, Since(2)]
 """Of a lock, by a client; without one its host cannot tell one request of an owner from the next."""
 
@@ -341,7 +340,7 @@ class GrantLease(Command):
     host: Text
     incarnation: Whole
     gpu_indexes: Indexes
-    resources: Table
+    resources: Annotated[ResourcesRecord, is_table]
     term: Whole
     pool: Text | None = None
     env: Env = field(default_factory=dict)
@@ -371,7 +370,7 @@ class AcquireLock(Command):
     """Hold a lock or stand in line for it. *owner* names one holder: a thread that asks, not a user.
 
     *request*: [the number that a client gave its request, 0 for none; the id that its host gave it], under which
-    ``given_up`` takes it back, for a client that did not hear of it.
+    ``ReleaseLock`` takes it back, for a client that did not hear of it.
     """
 
     name: LockName
@@ -480,7 +479,7 @@ class RemoveMember(Command):
 class PublishBundle(Command):
     """The next trust bundle, as plain values: the first, or one step from the one that the ledger has."""
 
-    bundle: Table
+    bundle: Annotated[BundleRecord, is_table]
 
     @classmethod
     def check(cls, plain: Plain) -> None:
@@ -537,7 +536,7 @@ class SealAuthority(Command):
 class CreateJoinToken(Command):
     """Let hosts join with it; *token* is the record of ``ledger/join_tokens.py``, which holds no secret."""
 
-    token: Table
+    token: Annotated[JoinTokenRecord, is_table]
 
     @classmethod
     def check(cls, plain: Plain) -> None:
@@ -573,7 +572,7 @@ class RedeemJoinToken(Command):
 class CreateApiKey(Command):
     """Let requests in with it, on every host; *key* is the record of ``ledger/api_keys.py``."""
 
-    key: Table
+    key: Annotated[ApiKeyRecord, is_table]
 
     @classmethod
     def check(cls, plain: Plain) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from zlib import crc32
 
 from actorgrid.actors.ledger.commands import CompareDigest
-from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.entry import EntryContext, applies
 from actorgrid.errors import LedgerDiverged
 
 from .snapshot import FORMAT, pack
@@ -90,7 +90,7 @@ class DigestMarks:
         self.marks: dict[int, dict[str, str]] = {}
 
     def passed(self, index: int, state: StateDigest, rest: Callable[[], Any]) -> None:
-        """Entry *index* has been applied."""
+        """EntryContext *index* has been applied."""
         if state.behind > HASH_AT:
             state.work(HASHED_AN_ENTRY)
         elif index % MARK_EVERY == 0:
@@ -99,7 +99,7 @@ class DigestMarks:
                 del self.marks[next(iter(self.marks))]
 
     @applies(CompareDigest)
-    def compare(self, command: CompareDigest, _entry: Entry) -> dict[str, Any]:
+    def compare(self, command: CompareDigest, _entry: EntryContext) -> dict[str, Any]:
         """Carry out ``compare_digest``. Raises LedgerDiverged."""
         mine, theirs = self.marks.get(command.index), command.digest
         if mine is not None and command.format == FORMAT and mine != theirs:

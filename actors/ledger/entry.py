@@ -11,7 +11,7 @@ from .field_checks import Plain
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class EntryContext:
     """Of the entry that is being applied: its *index* in the log, when it was proposed (*at*, seconds since the epoch,
     by the proposer's clock), and the fencing *token* of whatever it gives out: the recovery epoch and the index."""
 
@@ -20,7 +20,7 @@ class Entry:
     token: list[int]
 
 
-Verb = Callable[[Any, Entry], Plain]
+Verb = Callable[[Any, EntryContext], Plain]
 """Carries out one command; gives the answer, or raises what it is refused with, and then nothing has changed."""
 _F = TypeVar("_F", bound=Callable[..., Plain])
 

@@ -16,7 +16,10 @@ DEPTH_MAX = 16
 TEXT_MAX = 65_536
 DEVICES_MAX = 1024
 GANG_MEMBERS_MAX = 256
+JOBS_MAX = 10_000
+"""Of one entry."""
 LOST_MAX = 10_000
+PRIORITY_MAX = 100
 GRACE_MAX_S = 3600.0
 ABSENCE_MAX_S = 3600
 LOCK_NAME_MAX, LOCK_SLOTS_MAX = 256, 1_000
@@ -190,6 +193,11 @@ def is_date(value: Any) -> bool:
     return is_number(value) and -62_135_596_800 <= value < 253_402_300_800
 
 
+def is_priority(value: Any) -> bool:
+    """Of a job: higher goes first."""
+    return is_whole(value) and value <= PRIORITY_MAX
+
+
 def is_grace(value: Any) -> bool:
     """Seconds between SIGTERM and SIGKILL."""
     return is_number(value) and 0 <= value <= GRACE_MAX_S
@@ -227,7 +235,8 @@ Gang = Annotated[list[Plain], is_gang]
 WaitingBytes = Annotated[dict[str, int], is_waiting_bytes]
 LockRequest = Annotated[list[Any], is_lock_request]
 Outcome = Annotated[str, lambda value: value in OUTCOMES]
-Jobs = Annotated[list[Plain], lambda value: isinstance(value, list) and len(value) <= 10_000]
+Priority = Annotated[int, is_priority]
+Jobs = Annotated[list[Plain], lambda value: isinstance(value, list) and len(value) <= JOBS_MAX]
 Absence = Annotated[float, lambda value: is_number(value) and 0 <= value <= ABSENCE_MAX_S]
 LockName = Annotated[str, lambda value: isinstance(value, str) and 0 < len(value) <= LOCK_NAME_MAX]
 LockTtl = Annotated[float, lambda value: is_number(value) and LOCK_TTL_MIN_S <= value <= LOCK_TTL_MAX_S]

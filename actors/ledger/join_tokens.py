@@ -23,7 +23,7 @@ import re
 import string
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import (
@@ -53,8 +53,6 @@ _LOOKS_LIKE = str.maketrans({"o": "0", "i": "1", "l": "1"})
 _FINGERPRINT_BYTES, _CHECK_BYTES = 32, 5
 _LENGTHS = {"authority": 52, "id": 8, "secret": 26, "check": 8}
 _KEY_LABEL, _CHECK_LABEL, _CLAIM_LABEL = b"actorgrid join key 1\0", b"actorgrid token check 1\0", b"actorgrid claim 1\0"
-
-Plain = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.record_types import (
     AllocationRecord,
     AttemptRecord,
@@ -30,8 +31,6 @@ than it can begin elsewhere, and a host renews once a second, which a busy machi
 took as less counts as that."""
 UNKNOWN_USER = "local"
 """Whose work it is when nobody said."""
-
-Plain = dict[str, Any]
 
 
 def resources_of(given: Mapping[str, Any]) -> ResourcesRecord:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgpack
 
+from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.errors import LedgerRefused, LedgerTooNew
 
 from .records import UNKNOWN_USER
@@ -28,7 +29,6 @@ END = "end"
 # What msgpack's own integers cannot hold, in decimal.
 BIG = 1
 
-Plain = dict[str, Any]
 Sections = Mapping[str, Iterable[Any]]
 
 

@@ -42,7 +42,7 @@ from .commands import (
     SubmitJobs,
 )
 from .digest import DigestMarks, StateDigest
-from .entry import Entry, applies, verbs_of
+from .entry import EntryContext, applies, verbs_of
 from .field_checks import ABSENT
 from .messages import JobsWanted, LedgerSnapshot
 from .outcome import Change, Event, Outcome
@@ -181,7 +181,7 @@ class Ledger:
             self._at, self._type = float(checked.at), checked.verb
             if checked.of_term:
                 self._refuse_other_term(checked)
-            result = self._verbs[type(checked)](checked, Entry(index, self._at, [self.epoch, index]))
+            result = self._verbs[type(checked)](checked, EntryContext(index, self._at, [self.epoch, index]))
         except (LedgerDiverged, LedgerTooNew):
             raise  # no refusal, which all voters would give alike
         except ActorGridError as refusal:
@@ -351,7 +351,7 @@ class Ledger:
     # -- terms, settings
 
     @applies(NewTerm)
-    def _new_term(self, command: NewTerm, entry: Entry) -> dict[str, Any]:
+    def _new_term(self, command: NewTerm, entry: EntryContext) -> dict[str, Any]:
         epoch = command.epoch or self.epoch
         if command.term <= self.term or epoch < self.epoch:
             raise StaleToken("the term is not new", asked=f"term {command.term}", found=f"term {self.term}")
@@ -360,7 +360,7 @@ class Ledger:
         return {"term": self.term, "epoch": self.epoch}
 
     @applies(SetSetting)
-    def _set_setting(self, command: SetSetting, entry: Entry) -> dict[str, Any]:
+    def _set_setting(self, command: SetSetting, entry: EntryContext) -> dict[str, Any]:
         key, value = command.key, command.value
         previous = self.settings.get(key)
         if value is None:
@@ -375,7 +375,7 @@ class Ledger:
     # -- jobs
 
     @applies(SubmitJobs)
-    def _submit_jobs(self, command: SubmitJobs, entry: Entry) -> dict[str, Any]:
+    def _submit_jobs(self, command: SubmitJobs, entry: EntryContext) -> dict[str, Any]:
         fresh: dict[str, JobRecord] = {}
         answers = []
         for given in command.jobs:
@@ -410,7 +410,7 @@ class Ledger:
         return {"jobs": answers}
 
     @applies(CancelJob)
-    def _cancel_job(self, command: CancelJob, entry: Entry) -> dict[str, Any]:
+    def _cancel_job(self, command: CancelJob, entry: EntryContext) -> dict[str, Any]:
         job_id = command.job_id
         job = self.jobs.get(job_id)
         if job is None:
@@ -424,7 +424,7 @@ class Ledger:
         return {"state": job["state"], "cancel_requested": job["cancel_requested"]}
 
     @applies(EditJob)
-    def _edit_job(self, command: EditJob, _entry: Entry) -> dict[str, Any]:
+    def _edit_job(self, command: EditJob, _entry: EntryContext) -> dict[str, Any]:
         job = self.jobs.get(command.job_id)
         if job is None and not self._jobs.known(command.job_id):
             raise UnknownJob(f"there is no job {command.job_id}", asked=command.job_id)
@@ -441,7 +441,7 @@ class Ledger:
         return {name: job.get(name) for name in ("job_id", *said)}
 
     @applies(FailJob)
-    def _fail_job(self, command: FailJob, entry: Entry) -> dict[str, Any]:
+    def _fail_job(self, command: FailJob, entry: EntryContext) -> dict[str, Any]:
         job_id = command.job_id
         job = self.jobs.get(job_id)
         if job is None:
@@ -459,7 +459,7 @@ class Ledger:
     # -- grants
 
     @applies(GrantLease)
-    def _grant_lease(self, command: GrantLease, entry: Entry) -> dict[str, Any]:
+    def _grant_lease(self, command: GrantLease, entry: EntryContext) -> dict[str, Any]:
         place = Place(command.host, command.incarnation, command.gpu_indexes)
         self._given.host_for(place)
         lease_id, user = command.lease_id, command.user_id
@@ -491,7 +491,7 @@ class Ledger:
             )
 
     @applies(ReleaseLease)
-    def _release_lease(self, command: ReleaseLease, entry: Entry) -> dict[str, Any]:
+    def _release_lease(self, command: ReleaseLease, entry: EntryContext) -> dict[str, Any]:
         lease_id = command.lease_id
         allocation = self.allocations.get(lease_id)
         if allocation is None:
@@ -505,7 +505,7 @@ class Ledger:
     # -- hosts that are lost
 
     @applies(LoseHost)
-    def _lose_host(self, command: LoseHost, entry: Entry) -> dict[str, Any]:
+    def _lose_host(self, command: LoseHost, entry: EntryContext) -> dict[str, Any]:
         """End what the leader says cannot live on there any more, and grant nothing there until the host is back."""
         host = self._hosts.current(command)
         self._hosts.lose(command, entry.index)

@@ -170,7 +170,7 @@ class Services:
                 "",
                 0,
                 [],
-                _map(fields, "resources"),
+                cast("ResourcesRecord", _map(fields, "resources")),  # looked at by read_command
                 pool=texts["pool"],
                 env=_map(fields, "env"),
                 term=0,

@@ -11,7 +11,7 @@ import ipaddress
 import os
 import socket
 from time import time
-from typing import Any, cast
+from typing import Any
 
 from cryptography import x509
 
@@ -221,9 +221,7 @@ class JoinServer(Server):
             uses=request.uses,
             made_by=request.by,
         )
-        await self._ledger.propose(
-            CreateJoinToken(cast("dict[str, Any]", record), at=time()), leaderless_s=LEADERLESS_S
-        )
+        await self._ledger.propose(CreateJoinToken(record, at=time()), leaderless_s=LEADERLESS_S)
         fields = ("id", "expires_at", "uses_max")
         enrolment = self.host.enrolment
         assert enrolment is not None

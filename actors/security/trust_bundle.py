@@ -22,6 +22,7 @@ from typing import Any, Literal
 from cryptography import x509
 
 from actorgrid.actors.ledger.names import check_id
+from actorgrid.actors.ledger.record_types import BundleRecord
 from actorgrid.errors import CertificateRefused, KeyUnusable, WrongCluster, WrongState
 
 from .authority import ROTATION_LEFT_S, is_endorsed
@@ -173,7 +174,7 @@ class TrustBundle:
         offered.check_connected([each.fingerprint for each in self.authorities])
         return offered
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> BundleRecord:
         """JSON values, read back by :func:`read_bundle`."""
         return {
             "format": FORMAT,

@@ -19,9 +19,8 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from actorgrid.actors.files.identity import create_secret
 from actorgrid.actors.ledger.record_types import AllocationRecord
@@ -32,8 +31,6 @@ KEY_BYTES = 32
 TEXT_MAX = 300
 FILE_BYTES_MAX = 4096
 _LABEL = b"actorgrid work credential 1\0"
-
-Record = Mapping[str, Any]
 
 
 def credential(key: bytes, allocation: AllocationRecord) -> str:

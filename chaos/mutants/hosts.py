@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from actorgrid.actors.ledger.commands import AcquireLock, TakeSuccess
-from actorgrid.actors.ledger.entry import Entry
+from actorgrid.actors.ledger.entry import EntryContext
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.record_types import AttemptRecord, DeviceRecord, HostRecord, JobRecord, ResourcesRecord
 from actorgrid.actors.ledger.state import Ledger
@@ -231,7 +231,7 @@ class _TakesLocks(Ledger):
         super().__init__()
         acquire = self._verbs[AcquireLock]
 
-        def grab(command: AcquireLock, entry: Entry) -> dict[str, Any]:
+        def grab(command: AcquireLock, entry: EntryContext) -> dict[str, Any]:
             record = self.locks.get(command.name)
             if record is not None and not command.wait:
                 del self.locks[command.name]
@@ -251,7 +251,7 @@ class _CrowdsLocks(Ledger):
         super().__init__()
         acquire = self._verbs[AcquireLock]
 
-        def crowd(command: AcquireLock, entry: Entry) -> dict[str, Any]:
+        def crowd(command: AcquireLock, entry: EntryContext) -> dict[str, Any]:
             record = self.locks.get(command.name)
             if record is not None and record["slots"] > 1:
                 room = record["slots"] + 1

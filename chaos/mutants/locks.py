@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from actorgrid.actors.gateway.lock_wait import place_of
 from actorgrid.actors.ledger.commands import AcquireLock, ReleaseLock
-from actorgrid.actors.ledger.entry import Entry
+from actorgrid.actors.ledger.entry import EntryContext
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables import locks
 from actorgrid.chaos.simulator.lock_door import LockDoor, Waiting
@@ -54,7 +54,7 @@ class _Changed(Ledger):
         super().__init__()
         acquire = self._verbs[AcquireLock]
 
-        def with_rule(command: AcquireLock, entry: Entry) -> dict[str, Any]:
+        def with_rule(command: AcquireLock, entry: EntryContext) -> dict[str, Any]:
             right, locks._newest = locks._newest, type(self).rule
             try:
                 return acquire(command, entry)

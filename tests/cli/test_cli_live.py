@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.terminals import seen_on_terminal
+
 from .conftest import Host, Starting, stop_host, until
 
 pytestmark = pytest.mark.timeout(120)
@@ -257,27 +259,8 @@ def test_inspect_and_hosts_answer(host: Host) -> None:
 
 def on_terminal(host: Host, *words: str, **environ: str) -> str:
     """What a person sees who calls the command line on a terminal."""
-    import pty
-
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "actorgrid", *words],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**host.environment(), "TERM": "xterm", "COLUMNS": "120", **environ},
-    )
-    os.close(theirs)
-    seen = b""
-    try:
-        while piece := os.read(ours, 65536):
-            seen += piece
-    except OSError:
-        pass  # the other side has closed: all was read
-    finally:
-        os.close(ours)
-        process.wait(60)
-    return seen.decode().replace("\r\n", "\n")
+    environment = {**host.environment(), "TERM": "xterm", "COLUMNS": "120", **environ}
+    return seen_on_terminal([sys.executable, "-m", "actorgrid", *words], environment)
 
 
 def test_a_waiting_run_shows_its_state_on_a_terminal_and_leaves_no_trace(host: Host) -> None:

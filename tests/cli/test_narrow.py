@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import subprocess
 import sys
 import time
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 from actorgrid.cli.show import fitting, folded, lined_up
+from tests.terminals import seen_on_terminal
 
 from .conftest import Door
 
@@ -98,20 +97,9 @@ def filled(door: Door) -> Door:
 
 def on_narrow_terminal(door: Door, *words: str) -> list[str]:
     """The lines that somebody sees on a terminal of 50 columns."""
-    ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "50", "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, "-m", "actorgrid", *words, "--url", door.url]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment):
-        os.close(theirs)
-        seen = b""
-        try:
-            while piece := os.read(ours, 65536):
-                seen += piece
-        except OSError:
-            pass  # the other side has closed: all was read
-        finally:
-            os.close(ours)
-    return [_ESCAPES.sub("", line) for line in seen.decode().replace("\r\n", "\n").splitlines()]
+    seen = seen_on_terminal([sys.executable, "-m", "actorgrid", *words, "--url", door.url], environment)
+    return [_ESCAPES.sub("", line) for line in seen.splitlines()]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from actorgrid.actors.ledger.join_tokens import (
     JoinClaim,
     JoinToken,
-    Plain,
     _check,
     check_claim,
     make_token,
@@ -21,6 +20,7 @@ from actorgrid.actors.ledger.join_tokens import (
     redeem,
     revoke_token,
 )
+from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.actors.security.token_rate_limit import SOURCES_MAX, TokenRateLimit
 from actorgrid.errors import (
     BadRequest,
@@ -39,14 +39,16 @@ AUTHORITY = "5a" * 32
 KEY, OTHER_KEY = "aa" * 32, "bb" * 32
 
 
-def made(**options: Any) -> tuple[JoinToken, Plain]:
+def made(**options: Any) -> tuple[JoinToken, JoinTokenRecord]:
     return make_token(CLUSTER, AUTHORITY, b"token", b"sixteen bytes ..", AT, **options)
 
 
 TOKEN, RECORD = made()
 
 
-def redeemed(record: Plain | None, host_id: str = "host-b", key: str = KEY, at: float = AT + 1) -> Plain:
+def redeemed(
+    record: JoinTokenRecord | None, host_id: str = "host-b", key: str = KEY, at: float = AT + 1
+) -> JoinTokenRecord:
     return redeem(record, CLUSTER, host_id, key, at)
 
 
@@ -190,7 +192,7 @@ def test_no_record_and_another_clusters_are_named() -> None:
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([KEY, OTHER_KEY]), st.floats(AT, AT + 120)), max_size=12)
 )
 def test_never_more_hosts_than_uses_and_the_same_on_every_replica(asked: list[tuple[str, str, float]]) -> None:
-    def play() -> Plain:
+    def play() -> JoinTokenRecord:
         record = made(uses=2, ttl_s=60)[1]
         for host, key, at in asked:
             try:

@@ -23,14 +23,15 @@ from actorgrid.actors.ledger.commands import (
     SubmitJobs,
 )
 from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.ledger.record_checks import HELD_LIMITS, LIMITS
 from actorgrid.actors.ledger.snapshot import decode, pack
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables import quotas as quotas_module
-from actorgrid.actors.ledger.tables.quotas import HELD, LIMITS, amount_text, amounts_held, over, quota_of, shortage
+from actorgrid.actors.ledger.tables.quotas import amount_text, amounts_held, over, quota_of, shortage
 from actorgrid.errors import BadRequest, NotFound, Overcommit, QueueFull, QuotaExceeded, WrongState
 from tests.consensus.rig import AT, Follower, Host, host_record, job_record
 
-NOTHING = dict.fromkeys(HELD, 0)
+NOTHING = dict.fromkeys(HELD_LIMITS, 0)
 
 
 class Book:
@@ -378,7 +379,7 @@ def test_use_is_exact_and_no_grant_goes_over(history: list[tuple[Any, ...]]) -> 
             key = f"L{arguments[1]}" if step == "lease" else f"{command.job_id}.{command.number}"
             allocation = book.ledger.allocations[key]
             user, mine = allocation["user_id"], amounts_held(allocation)
-            others = {name: used[user][name] - mine[name] for name in HELD}
+            others = {name: used[user][name] - mine[name] for name in HELD_LIMITS}
             assert over(quota_of(user, book.ledger.quotas.records), others, mine) == []
         elif isinstance(outcome.error, QuotaExceeded) and step == "grant":
             job = book.ledger.jobs[command["job_id"]]

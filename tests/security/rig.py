@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from cryptography import x509
 
-from actorgrid.actors.ledger.join_tokens import JoinToken, Plain, make_token
+from actorgrid.actors.ledger.join_tokens import JoinToken, make_token
+from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.actors.security.authority import Authority, create_authority
 from actorgrid.actors.security.certificate_requests import check_request, make_request
 from actorgrid.actors.security.host_material import HostMaterial
@@ -35,7 +36,7 @@ class Cluster:
     now_s: float = NOW_S
     authority: Authority = field(init=False)
     bundle: TrustBundle = field(init=False)
-    tokens: dict[str, Plain] = field(default_factory=dict)
+    tokens: dict[str, JoinTokenRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.authority = new_authority(self.cluster_id, self.now_s)

@@ -12,8 +12,6 @@ SHARED = {
     "Lock",
     "SettingChanged",
     "TrustedAuthority",
-    # An entry of the log, and what the ledger is told of the one that it applies.
-    "Entry",
     # The setting, and the class that a plugin registered under it derives from.
     "SchedulingPolicy",
 }

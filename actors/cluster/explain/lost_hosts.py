@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from actorgrid.actors.cluster.host_leases import over_after_s
 from actorgrid.actors.ledger.record_types import NO_ALLOCATION, JobRecord
 from actorgrid.actors.ledger.records import isolation_of
 from actorgrid.amounts import duration
 from actorgrid.errors import HostLost
 from actorgrid.job_outcome import decided_by
-
-Record = Mapping[str, Any]
 
 
 def lost_note(job: JobRecord) -> list[str]:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from actorgrid.actors.ledger.record_types import NO_ATTEMPT, JobRecord
 from actorgrid.actors.ledger.tables.preemption import PREEMPTIONS_MAX
 from actorgrid.amounts import duration
 from actorgrid.models import AttemptState
-
-Record = Mapping[str, Any]
 
 
 def stopped_for_another(job: JobRecord, now: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from time import time
-from typing import Any, cast
+from typing import Any
 
 from actorgrid.actors.gateway.schemas.answers import KeyMade, KeyRequest, KeyRevoked, KeysAnswer
 from actorgrid.actors.gateway.server.route import RequestContext, Route
@@ -28,7 +28,7 @@ async def post_api_key(call: RequestContext) -> Any:
     text, record = make_key(
         os.urandom(ID_BYTES), os.urandom(SECRET_BYTES), wanted.user_id, call.visitor, now_s, wanted.ttl_s
     )
-    await call.propose(CreateApiKey(cast("dict[str, Any]", record), at=now_s))
+    await call.propose(CreateApiKey(record, at=now_s))
     app = call.app
     return {
         "key": text,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from actorgrid.actors.ledger.attempt_ids import member_id
 from actorgrid.actors.ledger.record_types import AllocationRecord, HostRecord, JobRecord, OwnerRecord, ResourcesRecord
@@ -14,8 +14,6 @@ from .capacity import Capacity
 from .quotas import Quotas
 
 ALLOCATIONS_MAX = 100_000
-
-Plain = dict[str, Any]
 
 
 class Place(NamedTuple):

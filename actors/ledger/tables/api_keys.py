@@ -7,14 +7,14 @@ Bounds: 1,000 keys; at that, those that open nothing any more make room.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from actorgrid.actors.ledger.commands import CreateApiKey, RevokeApiKey
-from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.entry import EntryContext, applies
 from actorgrid.actors.ledger.record_types import ApiKeyRecord
 
 from ..api_keys import revoke_key
-from .credentials import CredentialTable, Plain
+from ..field_checks import Plain
+from .credentials import CredentialTable
 
 API_KEYS_MAX = 1_000
 
@@ -26,12 +26,12 @@ class ApiKeys(CredentialTable[ApiKeyRecord]):
         super().__init__(changed, API_KEYS_MAX, "API key", "all good", "revoke some: actorgrid key list")
 
     @applies(CreateApiKey)
-    def create(self, command: CreateApiKey, entry: Entry) -> Plain:
+    def create(self, command: CreateApiKey, entry: EntryContext) -> Plain:
         """Keep a new one. Raises WrongState for an id that is taken, or at the bound."""
         over = [id for id, key in self.records.items() if key["revoked_at"] is not None or key["expires_at"] < entry.at]
-        return self._add(cast("ApiKeyRecord", command.key), over)
+        return self._add(command.key, over)
 
     @applies(RevokeApiKey)
-    def revoke(self, command: RevokeApiKey, entry: Entry) -> Plain:
+    def revoke(self, command: RevokeApiKey, entry: EntryContext) -> Plain:
         """Take one back; a second time changes nothing. Raises NotFound."""
         return self._revoked(revoke_key(self.records.get(command.key_id), entry.at))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from actorgrid.actors.ledger.commands import EndAttempt, end_facts, told
+from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.record_types import AttemptRecord, JobRecord
 from actorgrid.actors.ledger.records import default_error
 
@@ -12,8 +11,6 @@ from .jobs import CANCELLED, FAILED, LOST, QUEUED, SUCCEEDED
 from .preemption import PREEMPTED
 
 ATTEMPTS_MAX = 1_000
-
-Plain = dict[str, Any]
 
 
 def ended_attempt(attempt: AttemptRecord, command: EndAttempt, at: float) -> AttemptRecord:

@@ -7,7 +7,6 @@ attempts per job, of which the first and the last 49 are kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from actorgrid.actors.ledger.attempt_ids import attempt_id as id_of_attempt
 from actorgrid.actors.ledger.attempt_ids import attempt_of, job_of, number_of, rank_of
@@ -19,7 +18,8 @@ from actorgrid.actors.ledger.commands import (
     StartAttempt,
     TakeSuccess,
 )
-from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.entry import EntryContext, applies
+from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.record_types import (
     AttemptRecord,
     GangMemberRecord,
@@ -40,8 +40,6 @@ from .late_success import superseded, with_success
 ATTEMPTS_KEPT = 50
 OfAttempt = StartAttempt | EndAttempt | TakeSuccess | PreemptAttempt
 
-Plain = dict[str, Any]
-
 
 class Attempts:
     """Works on *jobs* and on what is *given* out; *hosts* are the members of the cluster, where gangs meet."""
@@ -54,7 +52,7 @@ class Attempts:
     # -- grants
 
     @applies(GrantAttempt)
-    def grant(self, command: GrantAttempt, entry: Entry) -> Plain:
+    def grant(self, command: GrantAttempt, entry: EntryContext) -> Plain:
         """Give a job of one member what it asks for."""
         place = Place(command.host, command.incarnation, command.gpu_indexes)
         self._given.host_for(place)
@@ -80,7 +78,7 @@ class Attempts:
         return {"token": entry.token, "attempt_id": attempt_id, "gpu_uuids": allocation["gpu_uuids"]}
 
     @applies(GrantGang)
-    def grant_gang(self, command: GrantGang, entry: Entry) -> Plain:
+    def grant_gang(self, command: GrantGang, entry: EntryContext) -> Plain:
         """Give all members of a gang what they ask for, or none."""
         places = [Place(each["host"], each["incarnation"], each["gpu_indexes"]) for each in command.members]
         for place in places:
@@ -127,7 +125,7 @@ class Attempts:
     # -- life
 
     @applies(StartAttempt)
-    def start(self, command: StartAttempt, entry: Entry) -> Plain:
+    def start(self, command: StartAttempt, entry: EntryContext) -> Plain:
         """An attempt runs, or one member of a gang; says what is wished of it."""
         job, attempt, rank = self._find_member(command)
         if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
@@ -149,7 +147,7 @@ class Attempts:
         return {"already": False, **wishes}
 
     @applies(PreemptAttempt)
-    def preempt(self, command: PreemptAttempt, entry: Entry) -> Plain:
+    def preempt(self, command: PreemptAttempt, entry: EntryContext) -> Plain:
         """Ask for the end of an attempt with all its members."""
         job, attempt = self._find(command)
         if job is None or attempt is None or attempt["ended_at"] is not None:
@@ -163,7 +161,7 @@ class Attempts:
     # -- ends
 
     @applies(EndAttempt)
-    def end(self, command: EndAttempt, entry: Entry) -> Plain:
+    def end(self, command: EndAttempt, entry: EntryContext) -> Plain:
         """An attempt is over, or one member of a gang: by the id of its allocation."""
         job, attempt, rank = self._find_member(command)
         if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
@@ -196,7 +194,7 @@ class Attempts:
         return state
 
     @applies(TakeSuccess)
-    def take_success(self, command: TakeSuccess, entry: Entry) -> Plain:
+    def take_success(self, command: TakeSuccess, entry: EntryContext) -> Plain:
         """An attempt that was lost with its host had succeeded there (``late_success.py``).
 
         ``taken`` of the answer is the number of the attempt whose outcome is the job's; ``None`` when there is none

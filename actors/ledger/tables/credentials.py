@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.record_types import ApiKeyRecord, JoinTokenRecord
 from actorgrid.errors import WrongState
 
-Plain = dict[str, Any]
 R = TypeVar("R", ApiKeyRecord, JoinTokenRecord)
 
 

@@ -32,8 +32,6 @@ from .preemption import PREEMPTED
 
 LOOPBACK = "127.0.0.1"
 
-Plain = dict[str, Any]
-
 
 def size_of(resources: ResourcesRecord) -> int:
     """How many members an attempt has that asks for *resources*."""

@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import AllowAbsence, ConfirmHost, DrainHost, LoseHost, MeasureHost, RegisterHost
-from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.entry import EntryContext, applies
+from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.record_types import HostRecord
 from actorgrid.actors.ledger.records import new_host
 from actorgrid.errors import HostLost, NotFound, StaleIncarnation, WrongState
@@ -26,8 +27,6 @@ from .members import Members
 
 HOSTS_MAX = 10_000
 UP, LOST = "up", "lost"
-
-Plain = dict[str, Any]
 
 
 class Hosts:
@@ -39,7 +38,7 @@ class Hosts:
         self._changed = changed
 
     @applies(RegisterHost)
-    def register(self, command: RegisterHost, entry: Entry) -> Plain:
+    def register(self, command: RegisterHost, entry: EntryContext) -> Plain:
         """A host came up, with what it has. Raises StaleIncarnation, or WrongState at the bound.
 
         One that was draining goes on draining: it may have been restarted for the very reason. One that was lost
@@ -78,7 +77,7 @@ class Hosts:
         return {"host_id": host_id, "incarnation": given["incarnation"]}
 
     @applies(DrainHost)
-    def drain(self, command: DrainHost, _entry: Entry) -> Plain:
+    def drain(self, command: DrainHost, _entry: EntryContext) -> Plain:
         """Give a host nothing new, or again. What it has goes on. A second time changes nothing. Raises NotFound."""
         host_id, draining = command.host, command.draining
         record = self.records.get(host_id)
@@ -94,7 +93,7 @@ class Hosts:
         return {"host": host_id, "draining": draining}
 
     @applies(AllowAbsence)
-    def allow_absence(self, command: AllowAbsence, entry: Entry) -> Plain:
+    def allow_absence(self, command: AllowAbsence, entry: EntryContext) -> Plain:
         """A host is about to be away, and everybody waits for it longer than for others: ``absence_s``, from the last
         word of it on. 0 ends that which began at entry ``began``; a later one stays.
 
@@ -121,14 +120,14 @@ class Hosts:
             self._changed(host_id, None, "removed")
 
     @applies(MeasureHost)
-    def measure(self, command: MeasureHost, _entry: Entry) -> Plain:
+    def measure(self, command: MeasureHost, _entry: EntryContext) -> Plain:
         """Keep what a host has measured; it stays when the host starts again. Raises StaleIncarnation."""
         record = self.current(command)
         self._put({**record, "measured": command.measured}, "")
         return {"host": command.host}
 
     @applies(ConfirmHost)
-    def confirm(self, command: ConfirmHost, entry: Entry) -> Plain:
+    def confirm(self, command: ConfirmHost, entry: EntryContext) -> Plain:
         """A host says that it is there, and that of what the ledger does not know nothing lives on it.
 
         With that, one that was lost (``lost_at``) takes work again. Raises StaleIncarnation; WrongState when it was

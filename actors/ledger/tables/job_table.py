@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, cast
 
+from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.record_checks import JOB_FIELDS_SINCE
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.actors.ledger.snapshot import pack, unpack
@@ -37,8 +38,6 @@ ENVIRONMENT = "env"
 APART = ("job_id", ENVIRONMENT)
 """The key of the table, and what is shared by itself."""
 QUEUED = "queued"
-
-Plain = dict[str, Any]
 
 
 class _Shared:

@@ -24,8 +24,6 @@ CANCELLED, LOST = JobState.CANCELLED.value, JobState.LOST.value
 BEGUN = (PLACED, RUNNING)
 FINAL = (SUCCEEDED, FAILED, CANCELLED, LOST)
 
-Plain = dict[str, Any]
-
 
 class Jobs:
     """Part of the replicated state. *changed* is told of every job whose record changed, and its state; *touched*,

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
 
 from actorgrid.actors.ledger.commands import CreateJoinToken, RedeemJoinToken, RevokeJoinToken
-from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.entry import EntryContext, applies
 from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import WrongState
 
+from ..field_checks import Plain
 from ..join_tokens import redeem, revoke_token
-from .credentials import CredentialTable, Plain
+from .credentials import CredentialTable
 from .members import Members
 
 JOIN_TOKENS_MAX = 1_000
@@ -33,9 +33,9 @@ class JoinTokens(CredentialTable[JoinTokenRecord]):
         self._members = members
 
     @applies(CreateJoinToken)
-    def create(self, command: CreateJoinToken, entry: Entry) -> Plain:
+    def create(self, command: CreateJoinToken, entry: EntryContext) -> Plain:
         """Keep a new one. Raises WrongState for an id that is taken, on a host without a cluster, or at the bound."""
-        record = cast("JoinTokenRecord", command.token)
+        record = command.token
         if record["cluster_id"] != self._members.cluster_id:
             raise WrongState(
                 "the join token is not for this cluster",
@@ -46,12 +46,12 @@ class JoinTokens(CredentialTable[JoinTokenRecord]):
         return self._add(record, [id for id, known in self.records.items() if known["expires_at"] < entry.at])
 
     @applies(RevokeJoinToken)
-    def revoke(self, command: RevokeJoinToken, entry: Entry) -> Plain:
+    def revoke(self, command: RevokeJoinToken, entry: EntryContext) -> Plain:
         """Take one back; a second time changes nothing. Raises UnknownJoinToken."""
         return self._revoked(revoke_token(self.records.get(command.token_id), entry.at))
 
     @applies(RedeemJoinToken)
-    def redeem(self, command: RedeemJoinToken, entry: Entry) -> Plain:
+    def redeem(self, command: RedeemJoinToken, entry: EntryContext) -> Plain:
         """Use one, and let the host in; gives its node number.
 
         Raises what ``security.join_tokens.redeem`` does, and WrongState as ``Members.admit``.

@@ -10,15 +10,13 @@ carries ``late_success_at``. Nothing of this moves a token: what the later attem
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from actorgrid.actors.ledger.commands import EndAttempt, TakeSuccess, end_facts
 from actorgrid.actors.ledger.record_types import AttemptRecord, JobRecord
 
 from .gangs import succeeded_member, verdict
 from .jobs import SUCCEEDED
-
-Plain = dict[str, Any]
 
 
 def with_success(

@@ -20,15 +20,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from actorgrid.actors.ledger.commands import AcquireLock, BreakLock, ExpireLock, ReleaseLock, RenewLock
-from actorgrid.actors.ledger.entry import Entry, applies
-from actorgrid.actors.ledger.field_checks import ABSENT
+from actorgrid.actors.ledger.entry import EntryContext, applies
+from actorgrid.actors.ledger.field_checks import ABSENT, Plain
 from actorgrid.actors.ledger.record_types import LockPlace, LockRecord
 from actorgrid.errors import LockHeld, LockLost, LockSlotsDiffer, QueueFull, StaleToken, WrongState
 
 LOCKS_MAX = 10_000
 WAITERS_MAX = 1_000
 
-Plain = dict[str, Any]
 Answer = dict[str, Any]
 _NOBODYS = [0, ""]
 
@@ -57,7 +56,7 @@ class Locks:
         self.records.update((record["name"], record) for record in records)
 
     @applies(AcquireLock)
-    def acquire(self, command: AcquireLock, entry: Entry) -> Answer:
+    def acquire(self, command: AcquireLock, entry: EntryContext) -> Answer:
         """Hold the lock with *token*, or stand in line for it.
 
         Asked again by the same owner, the same answer, and a sign of life with the time to live that is said now.
@@ -110,7 +109,7 @@ class Locks:
         return self._answer(name, owner)
 
     @applies(RenewLock)
-    def renew(self, command: RenewLock, _entry: Entry) -> Answer:
+    def renew(self, command: RenewLock, _entry: EntryContext) -> Answer:
         """Count a sign of life of a holder or waiter. Raises LockLost for anyone else, StaleToken for an old token.
 
         One that names its request is a host's, for a client that waits there: LockLost when that client has asked
@@ -140,7 +139,7 @@ class Locks:
         return self._answer(name, owner)
 
     @applies(ReleaseLock)
-    def release(self, command: ReleaseLock, entry: Entry) -> Answer:
+    def release(self, command: ReleaseLock, entry: EntryContext) -> Answer:
         """Give the lock back, or leave the line. One that is not held by *owner* is no error; StaleToken may be.
 
         Whoever releases for another that seems to be gone names the ``request`` that it was given to: then nothing is
@@ -150,22 +149,22 @@ class Locks:
         return {"released": self._remove(command, entry, "released")}
 
     @applies(BreakLock)
-    def break_open(self, command: BreakLock, entry: Entry) -> Answer:
+    def break_open(self, command: BreakLock, entry: EntryContext) -> Answer:
         """Take the lock, or the place in line, from its owner on somebody's word."""
         return {"broken": self._take_away(command, entry)}
 
     @applies(ExpireLock)
-    def expire(self, command: ExpireLock, entry: Entry) -> Answer:
+    def expire(self, command: ExpireLock, entry: EntryContext) -> Answer:
         """Take the lock, or the place in line, from one who has not renewed since the leader looked."""
         return {"expired": self._remove(command, entry, "expired")}
 
-    def _take_away(self, command: BreakLock, entry: Entry) -> bool:
+    def _take_away(self, command: BreakLock, entry: EntryContext) -> bool:
         broken = self._remove(command, entry, f"broken by {command.by}")
         if broken:
             self._broken(command.name, {"owner": command.owner, "by": command.by})
         return broken
 
-    def _remove(self, command: ReleaseLock | BreakLock | ExpireLock, entry: Entry, word: str) -> bool:
+    def _remove(self, command: ReleaseLock | BreakLock | ExpireLock, entry: EntryContext, word: str) -> bool:
         name, owner = command.name, command.owner
         record = self.records.get(name)
         mine = None if record is None else _find(record, owner)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from actorgrid.actors.ledger.commands import AddMember, ChangeMember, FoundCluster, RedeemJoinToken, RemoveMember
-from actorgrid.actors.ledger.entry import Entry, applies
-from actorgrid.actors.ledger.field_checks import ABSENT
+from actorgrid.actors.ledger.entry import EntryContext, applies
+from actorgrid.actors.ledger.field_checks import ABSENT, Plain
 from actorgrid.actors.ledger.record_types import MemberRecord, RemovedRecord
 from actorgrid.errors import NotFound, WrongState
 
@@ -24,8 +24,6 @@ FINGERPRINTS_MAX = 8
 _OF_ITS_OWN = ("addresses", "rack", "version", "ledger_version", "votes")
 """What a member may say anew."""
 REMOVED_MAX = 1_000
-
-Plain = dict[str, Any]
 
 
 class Members:
@@ -44,7 +42,7 @@ class Members:
         self._changed = changed
 
     @applies(FoundCluster)
-    def found(self, command: FoundCluster, entry: Entry) -> Plain:
+    def found(self, command: FoundCluster, entry: EntryContext) -> Plain:
         """Make this ledger a cluster's, with its first member. Raises WrongState when it is one already."""
         if self.cluster_id:
             raise WrongState(
@@ -55,7 +53,7 @@ class Members:
         return self.add(first, entry)
 
     @applies(AddMember)
-    def add(self, command: AddMember | RedeemJoinToken, entry: Entry) -> Plain:
+    def add(self, command: AddMember | RedeemJoinToken, entry: EntryContext) -> Plain:
         """Let a host in; gives its node number. Raises WrongState for one that is in, or at the bound."""
         host_id = command.host_id
         if host_id in self.records:
@@ -83,7 +81,7 @@ class Members:
         self._put(record, "joined")
         return {"host_id": host_id, "node": self.nodes_total, "cluster_id": self.cluster_id}
 
-    def admit(self, command: RedeemJoinToken, entry: Entry) -> Plain:
+    def admit(self, command: RedeemJoinToken, entry: EntryContext) -> Plain:
         """Let a host in that has proven its right, or in again under the key that it has here already.
 
         Raises WrongState for a host id that lives under another key.
@@ -101,7 +99,7 @@ class Members:
         return {**self.change(command, entry), "cluster_id": self.cluster_id}
 
     @applies(ChangeMember)
-    def change(self, command: ChangeMember | RedeemJoinToken, _entry: Entry) -> Plain:
+    def change(self, command: ChangeMember | RedeemJoinToken, _entry: EntryContext) -> Plain:
         """What a member says of itself now: where it listens, its software, one more certificate. Raises NotFound."""
         record = self._get(command.host_id)
         fields: Plain = {name: getattr(command, name) for name in _OF_ITS_OWN if getattr(command, name) is not ABSENT}

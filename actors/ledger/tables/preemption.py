@@ -6,7 +6,7 @@ host ends it, and its job waits again in its old place, not charged a retry.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from actorgrid.actors.ledger.record_types import AttemptRecord, ErrorRecord, JobRecord, PreemptionRecord
 from actorgrid.errors import WorkerLost, WrongState
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 PREEMPTED = "preempted"
 PREEMPTIONS_MAX = 10
 """A job that was stopped so often for others is not asked any more, so that it comes to its end."""
-
-Plain = dict[str, Any]
 
 
 def may_ask(job: JobRecord) -> bool:

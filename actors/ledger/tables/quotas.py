@@ -12,13 +12,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from actorgrid.actors.ledger.commands import SetQuota
-from actorgrid.actors.ledger.entry import Entry, applies
-from actorgrid.actors.ledger.record_checks import HELD_LIMITS as HELD
-from actorgrid.actors.ledger.record_checks import LIMITS
-from actorgrid.actors.ledger.record_checks import WAITING_LIMIT as WAITING
+from actorgrid.actors.ledger.entry import EntryContext, applies
+from actorgrid.actors.ledger.field_checks import Plain
+from actorgrid.actors.ledger.record_checks import HELD_LIMITS, LIMITS, WAITING_LIMIT
 from actorgrid.actors.ledger.record_types import AllocationRecord, JobRecord, QuotaRecord, ResourcesRecord
 from actorgrid.amounts import counted, mebibytes
 from actorgrid.errors import NotFound, QueueFull, QuotaExceeded, WrongState
@@ -26,7 +25,6 @@ from actorgrid.errors import NotFound, QueueFull, QuotaExceeded, WrongState
 QUOTAS_MAX = 10_000
 EVERYONE = "*"
 
-Plain = dict[str, Any]
 _WORDS = {"gpu_memory_mib": "of GPU memory", "memory_mib": "of memory"}
 
 
@@ -57,7 +55,7 @@ def quota_of(user: str, quotas: Mapping[str, QuotaRecord]) -> QuotaRecord | None
 def over(limits: Mapping[str, int | None] | None, used: Mapping[str, int], asked: Mapping[str, int]) -> list[str]:
     """The limits that *asked* would go over beside *used*. What is asked for as zero goes over none."""
     found = []
-    for name in HELD:
+    for name in HELD_LIMITS:
         limit = None if limits is None else limits[name]
         if limit is not None and asked[name] and used[name] + asked[name] > limit:
             found.append(name)
@@ -94,7 +92,7 @@ class Shortage:
     @property
     def for_good(self) -> bool:
         """Whether the request would not fit the whole quota either."""
-        return bool(over(cast("dict[str, int | None]", self.limits), dict.fromkeys(HELD, 0), self.asked))
+        return bool(over(cast("dict[str, int | None]", self.limits), dict.fromkeys(HELD_LIMITS, 0), self.asked))
 
 
 def shortage(
@@ -104,7 +102,7 @@ def shortage(
     limits = quota_of(user, quotas)
     if limits is None:
         return None
-    used = dict.fromkeys(HELD, 0)
+    used = dict.fromkeys(HELD_LIMITS, 0)
     for allocation in allocations:
         if allocation["user_id"] == user:
             for name, amount in amounts_held(allocation).items():
@@ -126,7 +124,7 @@ def amount_text(name: str, amount: int) -> str:
     """An amount of one of the limits, for people: ``2.5 GPUs``, ``40 GiB of GPU memory``."""
     if name in _WORDS:
         return f"{mebibytes(amount)} {_WORDS[name]}"
-    if name == WAITING:
+    if name == WAITING_LIMIT:
         return counted(amount, "waiting job")
     noun = "GPU" if name == "gpu_milli" else "CPU"
     return f"{amount / 1000:g} {noun}{'' if amount == 1000 else 's'}"
@@ -146,7 +144,7 @@ class Quotas:
 
     def used(self, user: str) -> dict[str, int]:
         """What *user* holds now."""
-        return dict(self._used.get(user) or dict.fromkeys(HELD, 0))
+        return dict(self._used.get(user) or dict.fromkeys(HELD_LIMITS, 0))
 
     def take(self, allocation: AllocationRecord) -> None:
         """Count an allocation."""
@@ -157,7 +155,7 @@ class Quotas:
         self._add(allocation, -1)
 
     @applies(SetQuota)
-    def set(self, command: SetQuota, _entry: Entry) -> Plain:
+    def set(self, command: SetQuota, _entry: EntryContext) -> Plain:
         """Carry out ``set_quota``. Nothing that is held or waits is touched.
 
         Raises NotFound when there is none to remove, WrongState when there are too many.
@@ -217,7 +215,7 @@ class Quotas:
                 "user": user,
                 "limits": quota_of(user, self.records),
                 "default": user not in self.records and EVERYONE in self.records,
-                "used": {**self.used(user), WAITING: self._waiting.get(user, 0)},
+                "used": {**self.used(user), WAITING_LIMIT: self._waiting.get(user, 0)},
             }
             for user in users
         ]
@@ -236,7 +234,7 @@ class Quotas:
 
 def refuse_over_whole(user: str, limits: QuotaRecord | None, resources: ResourcesRecord, what: str) -> None:
     """Raises QuotaExceeded when *what* asks for *resources* that are more than *limits* in all."""
-    short = _short(user, limits, dict.fromkeys(HELD, 0), amounts_of(resources))
+    short = _short(user, limits, dict.fromkeys(HELD_LIMITS, 0), amounts_of(resources))
     if short is not None:
         whole = amount_text(short.short[0], limit_of(short.limits, short.short[0]))
         raise QuotaExceeded(

@@ -6,10 +6,9 @@ counts as lost. Nobody can know that such work does not run on: whoever forces i
 
 from __future__ import annotations
 
-from typing import Any
-
 from actorgrid.actors.ledger.commands import EndAttempt, RemoveMember
-from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.entry import EntryContext, applies
+from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.errors import WorkerLost, WrongState
 
 from .allocations import Allocations
@@ -21,8 +20,6 @@ from .trust import Trust
 
 NAMED_MAX = 5
 
-Plain = dict[str, Any]
-
 
 class Removal:
     """Works on all tables that know of a host."""
@@ -32,7 +29,7 @@ class Removal:
         self._attempts, self._trust = attempts, trust
 
     @applies(RemoveMember)
-    def remove(self, command: RemoveMember, entry: Entry) -> Plain:
+    def remove(self, command: RemoveMember, entry: EntryContext) -> Plain:
         """Carry out ``remove_member``. Raises NotFound, or WrongState for the last that may vote and for a host that
         has work, unless it is forced."""
         host_id = command.host_id
@@ -52,7 +49,7 @@ class Removal:
         self._trust.forget(host_id)
         return {**answer, "lost": held}
 
-    def _lose(self, id: str, command: RemoveMember, entry: Entry) -> None:
+    def _lose(self, id: str, command: RemoveMember, entry: EntryContext) -> None:
         allocation = self._given.records.get(id)
         if allocation is None:
             return  # it went with another member of its gang

@@ -22,7 +22,8 @@ from actorgrid.actors.ledger.commands import (
     RequestCertificate,
     SealAuthority,
 )
-from actorgrid.actors.ledger.entry import Entry, applies
+from actorgrid.actors.ledger.entry import EntryContext, applies
+from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.record_types import (
     BundleRecord,
     CertificateRequestRecord,
@@ -37,8 +38,6 @@ from .members import Members
 BUNDLE = "@bundle"
 """The id of the bundle's record among those of hosts; no host is called so."""
 HOSTS_NAMED_MAX = 5
-
-Plain = dict[str, Any]
 
 
 class Trust:
@@ -60,12 +59,12 @@ class Trust:
         return None if record is None else record["bundle"]
 
     @applies(PublishBundle)
-    def publish(self, command: PublishBundle, _entry: Entry) -> Plain:
+    def publish(self, command: PublishBundle, _entry: EntryContext) -> Plain:
         """The next bundle, one step from the one that is known.
 
         Raises StaleToken when another step was quicker, and WrongState for a step that members are not ready for.
         """
-        new, old = cast("BundleRecord", command.bundle), self.bundle
+        new, old = command.bundle, self.bundle
         if new["cluster_id"] != self._members.cluster_id:
             raise WrongState("the bundle is another cluster's", asked=new["cluster_id"], found=self._members.cluster_id)
         if old is not None:
@@ -81,7 +80,7 @@ class Trust:
         return {"version": new["version"]}
 
     @applies(ReportTrust)
-    def report(self, command: ReportTrust, _entry: Entry) -> Plain:
+    def report(self, command: ReportTrust, _entry: EntryContext) -> Plain:
         """What a member has now: its certificate, the bundle, the keys. Raises NotFound, or WrongState for a
         certificate that the ledger does not know."""
         host_id, fingerprint = command.host_id, command.fingerprint
@@ -110,7 +109,7 @@ class Trust:
         return {"host_id": host_id}
 
     @applies(RequestCertificate)
-    def request(self, command: RequestCertificate, entry: Entry) -> Plain:
+    def request(self, command: RequestCertificate, entry: EntryContext) -> Plain:
         """A member asks for a certificate; a later request takes the place of an earlier one. Raises NotFound."""
         self._member(command.host_id)
         asked: CertificateRequestRecord = {"id": entry.index, "csr": command.csr, "addresses": command.addresses}
@@ -119,7 +118,7 @@ class Trust:
         return {"request": entry.index}
 
     @applies(IssueCertificate)
-    def issue(self, command: IssueCertificate, entry: Entry) -> Plain:
+    def issue(self, command: IssueCertificate, entry: EntryContext) -> Plain:
         """The certificate that was asked for; its key is believed from now on. Raises NotFound, or StaleToken when it
         was made for another request than the one that waits."""
         host_id = command.host_id
@@ -138,7 +137,7 @@ class Trust:
         return {"host_id": host_id}
 
     @applies(SealAuthority)
-    def seal(self, command: SealAuthority, _entry: Entry) -> Plain:
+    def seal(self, command: SealAuthority, _entry: EntryContext) -> Plain:
         """An authority's key for one member. Raises NotFound, or StaleToken when that has another key by now."""
         host_id, generation = command.host_id, command.generation
         self._member(host_id)

@@ -7,8 +7,8 @@ that hosts whose settings differ decide alike, and so does a replay of the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import cast
 
 from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.amounts import counted
@@ -19,8 +19,6 @@ from ..record_checks import JOB_FIELDS_SINCE
 JOB_BYTES = 1024
 """Of a job beside its texts: some thirty numbers and short words."""
 _TEXTS = ("command", "depends_on")
-
-Plain = Mapping[str, Any]
 
 
 def job_bytes(job: JobRecord) -> int:
