@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +30,16 @@ ANSWER_S = 60.0
 SMALL_DISK = "64m"
 
 
+@dataclass
+class Standstill:
+    """A time in which no process of a host ran; ``ended`` is infinite for as long as it lasts. Seconds of the epoch."""
+
+    attempts: Path
+    """The host's folder with one folder for each attempt that it began."""
+    began: float
+    ended: float = math.inf
+
+
 class NetHost(Agent):
     """One host. It has a simulated GPU or some, and answers those who ask from inside its own namespace."""
 
@@ -36,6 +49,7 @@ class NetHost(Agent):
         self.number = number
         self.namespace = wires.namespace(number)
         self.running = False
+        self.standstills: list[Standstill] = []
         self.disk: Path | None = None
         self._clock: Path | None = None
         self._first: list[str] = []
@@ -105,11 +119,13 @@ class NetHost(Agent):
     def pause(self) -> None:
         """All of it stands still, as under a hypervisor that has other things to do."""
         self.running = False
+        self.standstills.append(Standstill(self.data_dir / "attempts", time.time()))
         self.wires.signal(self.number, signal.SIGSTOP)
 
     def go_on(self) -> None:
         """The end of a pause."""
         self.wires.signal(self.number, signal.SIGCONT)
+        self.standstills[-1].ended = time.time()
         self.running = True
 
     def close(self) -> None:
@@ -164,6 +180,19 @@ class NetHost(Agent):
     def job(self, job_id: str) -> dict[str, Any]:
         """A job as this host knows it."""
         found: dict[str, Any] = self.ask("GET", f"/api/jobs/{job_id}")
+        return found
+
+    def processes_of(self, job_id: str) -> list[int]:
+        """The processes here of that job's attempts, as their environment tells."""
+        mark = f"ACTORGRID_JOB_ID={job_id}\0".encode()
+        found = []
+        for pid in self.wires.pids(self.number):
+            try:
+                environment = Path(f"/proc/{pid}/environ").read_bytes()
+            except OSError:
+                continue  # it has ended
+            if mark in environment:
+                found.append(pid)
         return found
 
     def log(self) -> str:

@@ -68,6 +68,20 @@ def work_on_every_host(cluster: NetCluster) -> Iterator[None]:
     until(lambda: all(some.job(id)["state"] == "cancelled" for id in jobs), "they are cancelled")
 
 
+def job_on(cluster: NetCluster, number: int) -> str:
+    """A job that runs on that host and goes on until it is lost there; it succeeds at once anywhere else."""
+    some = cluster[number]
+    jobs = [f"moves-{next(_serial)}" for _ in cluster.hosts]
+    for job_id in jobs:
+        some.submit(job_id, "sh", "-c", '[ "$ACTORGRID_ATTEMPT_NUMBER" -gt 1 ] || sleep 600', gpus=GPUS_A_HOST // 2 + 1)
+    until(lambda: all(some.job(id)["state"] == "running" for id in jobs), "a job runs on every host", within_s=60.0)
+    there = next(job_id for job_id in jobs if some.processes_of(job_id))
+    for job_id in jobs:
+        if job_id != there:
+            some.ask("POST", f"/api/jobs/{job_id}/cancel")
+    return there
+
+
 def halves(cluster: NetCluster, dice: random.Random) -> None:
     """The leader and another host against three: these choose a leader and work, the two refuse; running work stays."""
     leader = cluster.leader()
@@ -94,12 +108,18 @@ def leader_crashes(cluster: NetCluster, dice: random.Random) -> None:
 
 
 def host_stands_still(cluster: NetCluster, dice: random.Random) -> None:
-    """All processes of the leader's host stop for a while; it wakes up believing that it leads."""
+    """All processes of the leader's host stop until its work runs elsewhere; it wakes up believing that it leads."""
     leader = cluster.leader()
+    job_id = job_on(cluster, leader)
     cluster[leader].pause()
     assert cluster.leader() != leader
-    runs(dice.choice([host for host in cluster.hosts.values() if host.running]), "pause")
+    some = dice.choice([host for host in cluster.hosts.values() if host.running])
+    runs(some, "pause")
+    until(lambda: some.job(job_id)["state"] == "succeeded", f"{job_id} ends on another host", within_s=60.0)
     cluster[leader].go_on()
+    until(lambda: not cluster[leader].processes_of(job_id), "what it ran is ended")
+    first, *_, last = some.job(job_id)["attempts"]
+    assert first["state"] == "lost" and last["host"] != first["host"], (first, last)
     runs(cluster[leader], "awake")
     cluster.whole()
 

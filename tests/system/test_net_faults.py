@@ -6,28 +6,31 @@ NET_ROUNDS=3 NET_SEED=7 make soak      as many rounds, and with the dice, of you
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from actorgrid.chaos.simulator.scenario import find
 from tests.processes import until
-from tests.system import net_scenarios
+from tests.system import hold, net_scenarios
 from tests.system.net_checks import check_logs, explain, no_violation, one_leader_a_term
-from tests.system.net_hosts import NetCluster
+from tests.system.net_hosts import NetCluster, Standstill
 from tests.system.net_scenarios import GPUS_A_HOST, Scenario, clocks_step
 from tests.system.net_wires import missing
 from tests.system.net_work import Work, unfinished
 
 HOSTS = 5
+ISOLATION_S = 3.0
 SETTINGS = (
     "performance.min_free_bytes=1MiB",
     "performance.reserve_bytes=1MiB",
     "performance.ledger_segment_bytes=4MiB",
-    "work.max_isolation_s=3",
+    f"work.max_isolation_s={ISOLATION_S}",
     "work.kill_grace_s=0.5",
     "work.pools.general.warm=0",
     "scheduling.retry_backoff_s=0.1",
@@ -70,7 +73,7 @@ def suffer(cluster: NetCluster, scenario: Scenario, seed: int) -> None:
         until(all_ended, "every accepted job has ended", within_s=60.0)
     except AssertionError as error:
         raise AssertionError(f"{error}; left: {unfinished(cluster[2], left)}; {told.summary()}") from None
-    no_violation(work.folder)
+    no_violation(work.folder, ISOLATION_S, [each for host in cluster.hosts.values() for each in host.standstills])
     decided = explain(told)
     print(f"{scenario.__name__}, seed {seed}: {told.summary()}{'' if decided else '; too many calls for a verdict'}")
     hosts = list(cluster.hosts.values())
@@ -96,6 +99,35 @@ def test_every_fault_of_real_hosts_is_simulated_too() -> None:
         assert find(simulated).says
         row = next(line for line in table.splitlines() if line.startswith("|") and f"`{scenario.__name__}`" in line)
         assert f"`{simulated}`" in row
+
+
+@pytest.mark.parametrize(
+    ("at", "other", "excused"),
+    [
+        (103.1, "j.1", True),
+        (109.0, "j.1", True),
+        (110.5, "j.1", True),
+        (102.0, "j.1", False),  # its lease was good
+        (112.0, "j.1", False),  # it should have been ended
+        (105.0, "j.2", False),  # it was elsewhere
+        (105.0, "", False),
+    ],
+)
+def test_only_what_is_over_on_a_host_that_stands_still_is_no_second_attempt(
+    tmp_path: Path, at: float, other: str, excused: bool
+) -> None:
+    (tmp_path / "attempts" / "j.1").mkdir(parents=True)
+    told = {"at": at, "what": "two attempts at once", "who": "j.3", "other": other}
+    (tmp_path / "violations").write_text(json.dumps(told) + "\n")
+    with nullcontext() if excused else pytest.raises(AssertionError, match="two attempts"):
+        no_violation(tmp_path, 3.0, [Standstill(tmp_path / "attempts", 100.0, 110.0)])
+
+
+def test_a_standstill_excuses_nothing_on_a_device(tmp_path: Path) -> None:
+    (tmp_path / "attempts" / "j.1").mkdir(parents=True)
+    hold.note(str(tmp_path), "violations", what="overcommit", who="j.3", device="d")
+    with pytest.raises(AssertionError, match="overcommit"):
+        no_violation(tmp_path, 3.0, [Standstill(tmp_path / "attempts", 0.0)])
 
 
 @pytest.mark.root
