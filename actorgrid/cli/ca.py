@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command
 from .printing import say
 from .show import progress, span, table
 from .state import StateCommands
@@ -24,8 +24,7 @@ def command() -> None:
 
 
 @command.command("show")
-@host_options
-@pass_call
+@host_command
 def show(call: CommandContext) -> None:
     """Show the authority, who has its key, and every host's certificate."""
     found = call.http.get("/api/ca")
@@ -59,8 +58,7 @@ def show(call: CommandContext) -> None:
 @command.command("rotate")
 @click.option("--cancel", is_flag=True, help="Call a rotation off that has not come to its switch.")
 @click.option("--detach", is_flag=True, help="Begin it and return; it goes on by itself.")
-@host_options
-@pass_call
+@host_command
 def rotate(call: CommandContext, cancel: bool, detach: bool) -> None:
     """Replace the authority by its next generation; waits until every host has a certificate of it.
 
@@ -82,15 +80,11 @@ def rotate(call: CommandContext, cancel: bool, detach: bool) -> None:
 
 @command.command("renew")
 @click.option("--new-key", is_flag=True, help="With a new key; links believe the old one until the new one is in use.")
-@host_options
-@pass_call
+@host_command
 def renew(call: CommandContext, new_key: bool) -> None:
     """Have the host ask for a new certificate now, before it is due."""
     asked = call.http.post("/api/ca/renew", {"new_key": new_key})
-    if call.json:
-        call.document(asked)
-    else:
-        say("asked for; actorgrid ca show says when the new one ends")
+    call.answer(asked, "asked for; actorgrid ca show says when the new one ends")
 
 
 def _follow(call: CommandContext) -> None:

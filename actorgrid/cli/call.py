@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
 
-from .printing import say_json
+from .printing import say, say_json
 
 if TYPE_CHECKING:
     from actorgrid.client.http import AdminHttp
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class CommandContext:
@@ -76,6 +78,13 @@ class CommandContext:
         """Print the one JSON document of a ``--json`` call, or one line of a stream of them."""
         say_json(value)
 
+    def answer(self, value: Any, text: str) -> None:
+        """Print *value* where ``--json`` asks for a document, else *text*, for people."""
+        if self.json:
+            self.document(value)
+        else:
+            say(text)
+
 
 pass_call = click.make_pass_decorator(CommandContext, ensure=True)
 
@@ -121,6 +130,11 @@ def host_options(function: F) -> F:
         help="The agent's address, or several of a cluster [$ACTORGRID_URL].",
     )(function)
     return data_dir_option(function)
+
+
+def host_command(function: Callable[Concatenate[CommandContext, P], R]) -> Callable[P, R]:
+    """Takes the options of ``host_options`` and hands the command its :class:`CommandContext` first."""
+    return host_options(pass_call(function))
 
 
 def data_dir_option(function: F) -> F:

@@ -9,7 +9,7 @@ import click
 
 from actorgrid.errors import HostUnreachable
 
-from .call import CommandContext, config_option, host_options, pass_call
+from .call import CommandContext, config_option, host_command
 from .printing import say
 from .show import table
 from .state import StateCommands
@@ -80,8 +80,7 @@ def show(settings: list[dict[str, Any]], empty: str) -> None:
 @command.command("list")
 @click.option("--changed", is_flag=True, help="Only those that are not at their default.")
 @config_option
-@host_options
-@pass_call
+@host_command
 def list_(call: CommandContext, changed: bool, config_dir: Path | None) -> None:
     """List settings with their values and origins."""
     settings, running = settings_now(call, config_dir)
@@ -97,8 +96,7 @@ def list_(call: CommandContext, changed: bool, config_dir: Path | None) -> None:
 @command.command("get")
 @click.argument("key")
 @config_option
-@host_options
-@pass_call
+@host_command
 def get(call: CommandContext, key: str, config_dir: Path | None) -> None:
     """Print one setting."""
     settings, _ = settings_now(call, config_dir)
@@ -107,17 +105,13 @@ def get(call: CommandContext, key: str, config_dir: Path | None) -> None:
         from actorgrid.configs.schema import unknown_setting
 
         raise unknown_setting(key, [entry["key"] for entry in settings])
-    if call.json:
-        call.document(found)
-    else:
-        say(text(found["value"]))
+    call.answer(found, text(found["value"]))
 
 
 @command.command("set")
 @click.argument("key")
 @click.argument("value")
-@host_options
-@pass_call
+@host_command
 def set_(call: CommandContext, key: str, value: str) -> None:
     """Change a live setting, at once and for good.
 
@@ -126,7 +120,4 @@ def set_(call: CommandContext, key: str, value: str) -> None:
     from actorgrid.client.http import segment
 
     answer = call.http.put(f"/api/config/{segment(key)}", {"value": value})
-    if call.json:
-        call.document(answer)
-    else:
-        say(f"{key} = {text(answer['value'])} (was {text(answer['previous'])})")
+    call.answer(answer, f"{key} = {text(answer['value'])} (was {text(answer['previous'])})")

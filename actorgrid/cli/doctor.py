@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .call import CommandContext, config_option, host_options, pass_call
+from .call import CommandContext, config_option, host_command
 from .printing import say
 
 MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("problem", "red")}
@@ -16,8 +16,7 @@ MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("problem
 @click.command()
 @config_option
 @click.option("--settings/--no-settings", default=True, show_default=True, help="List every setting with its origin.")
-@host_options
-@pass_call
+@host_command
 def command(call: CommandContext, config_dir: Path | None, settings: bool) -> int:
     """Check this machine; each problem with a fix.
 

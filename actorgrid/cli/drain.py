@@ -9,7 +9,7 @@ import click
 
 from actorgrid.errors import CallTimeout
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command
 from .host_names import find_host, title
 from .printing import say
 from .show import progress
@@ -23,8 +23,7 @@ LOOK_S = 0.5
 @click.option("--wait", is_flag=True, help="Wait until nothing runs there.")
 @click.option("--timeout", "within_s", default="1d", show_default=True, callback=seconds, help="With --wait: how long.")
 @click.option("--undo", is_flag=True, help="Let it take work again.")
-@host_options
-@pass_call
+@host_command
 def command(call: CommandContext, host: str, wait: bool, within_s: float, undo: bool) -> None:
     """Give a host nothing new, so that it can be serviced.
 

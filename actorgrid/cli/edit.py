@@ -6,9 +6,8 @@ from typing import Any
 
 import click
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command
 from .lookup import find_job
-from .printing import say
 from .times import seconds_above_zero
 
 
@@ -19,8 +18,7 @@ from .times import seconds_above_zero
     "--timeout", callback=seconds_above_zero, metavar="TIME", help="Stop each attempt after this: 30, 10m, 2h."
 )
 @click.option("--no-timeout", is_flag=True, help="Never stop an attempt for its time.")
-@host_options
-@pass_call
+@host_command
 def command(call: CommandContext, job_id: str, priority: int | None, timeout: float | None, no_timeout: bool) -> None:
     """Change a job that waits: priority, time limit.
 
@@ -37,9 +35,6 @@ def command(call: CommandContext, job_id: str, priority: int | None, timeout: fl
         raise click.UsageError("nothing to change: give --priority, --timeout or --no-timeout")
     job = find_job(call.http, job_id)
     answer = call.http.post(f"/api/jobs/{segment(job['job_id'])}/edit", changed, repeat=True)
-    if call.json:
-        call.document(answer)
-        return
     limit = answer["max_execution_time_s"]
     most = "no time limit" if limit is None else f"{limit:g} s for each attempt"
-    say(f"{answer['job_id']} waits with priority {answer['priority']}, {most}")
+    call.answer(answer, f"{answer['job_id']} waits with priority {answer['priority']}, {most}")

@@ -10,14 +10,12 @@ import click
 
 from actorgrid.errors import HostError
 
-from .call import CommandContext, host_options, pass_call
-from .printing import say
+from .call import CommandContext, host_command
 
 
 @click.command()
 @click.option("--from", "start", type=click.IntRange(min=0), help="Begin at this ledger index; else from now on.")
-@host_options
-@pass_call
+@host_command
 def command(call: CommandContext, start: int | None) -> None:
     """Print what happens, as it happens.
 
@@ -28,10 +26,7 @@ def command(call: CommandContext, start: int | None) -> None:
             data = json.loads(event.data)
             if event.event == "end":
                 raise HostError("the host ended the stream", found=data.get("reason", ""), hint=data.get("hint", ""))
-            if call.json:
-                call.document(data)
-            else:
-                say(line(data))
+            call.answer(data, line(data))
 
 
 def line(event: dict[str, Any]) -> str:

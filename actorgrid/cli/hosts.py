@@ -6,14 +6,13 @@ from typing import Any
 
 import click
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command
 from .show import ago, clock, coloured, last_known, number, say_folded, share, size, table
 
 
 @click.command()
 @click.option("--strict", is_flag=True, help="Exit with 1 when the cluster is degraded, too.")
-@host_options
-@pass_call
+@host_command
 def status(call: CommandContext, strict: bool) -> int:
     """One screen: health, GPUs, jobs.
 
@@ -92,8 +91,7 @@ def _performance_line(figures: dict[str, Any]) -> str:
 
 
 @click.command()
-@host_options
-@pass_call
+@host_command
 def hosts(call: CommandContext) -> None:
     """List the hosts."""
     answer = call.http.get("/api/hosts")
@@ -141,8 +139,7 @@ GPUS_SPARE = ["POWER>", "TEMP>", "USE>", "MEMORY>", "MODEL"]
 
 
 @click.command()
-@host_options
-@pass_call
+@host_command
 def gpus(call: CommandContext) -> None:
     """List the GPUs and what holds them."""
     answer = call.http.get("/api/gpus")

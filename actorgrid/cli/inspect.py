@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command
 from .printing import say
 
 WATCH_INTERVAL_S = 1.0
@@ -31,8 +31,7 @@ SHOW = "show"
 )
 @click.option("--resume", is_flag=True, help="Have NAME go on.")
 @click.option("--watch", is_flag=True, help="Go on, once a second, until interrupted.")
-@host_options
-@pass_call
+@host_command
 def command(
     call: CommandContext,
     name: str | None,
@@ -172,11 +171,8 @@ def _trace(call: CommandContext, name: str, events: float | None, watch: bool) -
         wanted = int(events) if events.is_integer() else events
         answer = call.http.post(_path(name, "/trace"), {"events": wanted})
         if not watch:
-            if call.json:
-                call.document(answer)
-            else:
-                kept = f"keeps its last {answer['events']} messages; actorgrid inspect {name} --trace shows them"
-                say(f"{answer['name']} {kept if answer['events'] else 'is traced no more'}")
+            kept = f"keeps its last {answer['events']} messages; actorgrid inspect {name} --trace shows them"
+            call.answer(answer, f"{answer['name']} {kept if answer['events'] else 'is traced no more'}")
             return
     _show_trace(call, name, watch)
 
@@ -192,10 +188,7 @@ def _show_trace(call: CommandContext, name: str, watch: bool) -> None:
         if call.json and not watch:
             call.document(answer)
         for event in new if watch or not call.json else []:
-            if call.json:
-                call.document(event)
-            else:
-                say(event_line(event))
+            call.answer(event, event_line(event))
         if not answer["traced"] and not call.json:
             say(f"{answer['name']} is not traced: actorgrid inspect {name} --trace 100", err=True)
         if not watch or not answer["traced"]:

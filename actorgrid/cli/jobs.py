@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command
 from .printing import say
 from .show import ago, coloured, last_known, lined_up, on_terminal, share, size, span, table, terminal_width
 
@@ -27,8 +27,7 @@ PAGE = 1_000
 @click.option("--after", metavar="JOB", help="Go on after that one, the last of the page before.")
 @click.option("--sessions", is_flag=True, help="Workers that clients' sessions hold, in place of jobs.")
 @click.option("--watch", is_flag=True, help="Go on, once a second, until interrupted.")
-@host_options
-@pass_call
+@host_command
 def ps(
     call: CommandContext,
     every: bool,
@@ -196,10 +195,7 @@ def _watch(call: CommandContext, states: list[str], limit: int, strict: bool) ->
             seen[job["job_id"]] = state
             if state not in states and (first or strict):
                 continue
-            if call.json:
-                call.document(job)
-            else:
-                say(f"{job['job_id']} {job['name']} {state} {note(job)}".rstrip())
+            call.answer(job, f"{job['job_id']} {job['name']} {state} {note(job)}".rstrip())
         first = False
         seen = {job["job_id"]: seen[job["job_id"]] for job in jobs if job["job_id"] in seen}
         time.sleep(WATCH_INTERVAL_S)
@@ -208,8 +204,7 @@ def _watch(call: CommandContext, states: list[str], limit: int, strict: bool) ->
 @click.command()
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
 @click.option("--force", is_flag=True, help="Also what runs under a session's lease; jobs are ended either way.")
-@host_options
-@pass_call
+@host_command
 def cancel(call: CommandContext, job_ids: tuple[str, ...], force: bool) -> None:
     """Cancel jobs, waiting or running.
 

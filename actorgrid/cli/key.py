@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import click
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command
 from .printing import say
 from .show import table
 from .state import StateCommands
-from .times import left, seconds
+from .times import left, seconds, validity
 
 
 @click.group(cls=StateCommands)
@@ -25,8 +22,7 @@ def command() -> None:
 @command.command("create")
 @click.option("--user", metavar="NAME", help="Whose it is; else yours.")
 @click.option("--ttl", "ttl_s", default="30d", show_default=True, callback=seconds, help="How long: 8h, 30d.")
-@host_options
-@pass_call
+@host_command
 def create(call: CommandContext, user: str | None, ttl_s: float) -> None:
     """Make one; it is shown once."""
     from actorgrid.client.user import user_name
@@ -47,35 +43,23 @@ def create(call: CommandContext, user: str | None, ttl_s: float) -> None:
 
 
 @command.command("list")
-@host_options
-@pass_call
+@host_command
 def list_(call: CommandContext) -> None:
     """List them; secrets are not kept anywhere."""
     keys = call.http.get("/api/keys")["keys"]
     if call.json:
         call.document({"keys": keys})
         return
-    rows = [[key["id"], key["user_id"], _state(key), key["made_by"]] for key in keys]
+    rows = [[key["id"], key["user_id"], validity(key), key["made_by"]] for key in keys]
     table(["KEY", "USER", "STATE", "MADE BY"], rows, "no API keys: actorgrid key create")
 
 
 @command.command("revoke")
 @click.argument("key_id", metavar="ID")
-@host_options
-@pass_call
+@host_command
 def revoke(call: CommandContext, key_id: str) -> None:
     """Take the key ID back: it opens nothing any more."""
     from actorgrid.client.http import segment
 
     answer = call.http.delete(f"/api/keys/{segment(key_id)}")
-    if call.json:
-        call.document(answer)
-    else:
-        say(f"{answer['id']} is revoked")
-
-
-def _state(key: dict[str, Any]) -> str:
-    left_s = key["expires_at"] - time.time()
-    if key["revoked_at"] is not None:
-        return "revoked"
-    return f"good for {left(left_s)}" if left_s > 0 else "expired"
+    call.answer(answer, f"{answer['id']} is revoked")

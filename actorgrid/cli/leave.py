@@ -9,7 +9,7 @@ import click
 
 from actorgrid.errors import HostUnreachable
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command
 from .printing import say
 from .show import progress
 
@@ -22,8 +22,7 @@ DONE = ("left", "stays")
 @click.option("--now", is_flag=True, help="End its work first; jobs start again elsewhere.")
 @click.option("--force", is_flag=True, help="With --host: remove one whose machine is off for good, with its work.")
 @click.option("--cancel", is_flag=True, help="It stays after all.")
-@host_options
-@pass_call
+@host_command
 def command(call: CommandContext, host: str, now: bool, force: bool, cancel: bool) -> None:
     """Take this host out of the cluster, or another (--host).
 

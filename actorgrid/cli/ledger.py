@@ -132,10 +132,7 @@ def backup(call: CommandContext, file: Path) -> None:
 
     with progress(call.json) as report:
         made = make(HostPaths(call.resolved_data_dir).ledger_dir, file.expanduser().absolute(), report)
-    if call.json:
-        call.document(made)
-        return
-    say(f"{made['path']}: {size(made['bytes'])}, the ledger up to entry {made['index']}")
+    call.answer(made, f"{made['path']}: {size(made['bytes'])}, the ledger up to entry {made['index']}")
 
 
 @command.command()

@@ -18,7 +18,7 @@ from actorgrid.client.lock_hold import LockHold
 from actorgrid.errors import ActorGridError, LockLost, NotFound
 from actorgrid.fencing import FencingToken
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command, host_options, pass_call
 from .printing import say
 from .show import ago, table
 from .state import StateCommands
@@ -181,8 +181,7 @@ def _give_back(hold: LockHold, ended_early: bool) -> LockLost | None:
 
 @command.command("list")
 @click.argument("prefix", default="")
-@host_options
-@pass_call
+@host_command
 def list_(call: CommandContext, prefix: str) -> None:
     """List the locks that somebody holds, of names that begin with PREFIX."""
     answer = call.http.get("/api/locks", prefix=prefix or None, limit=10_000)
@@ -205,8 +204,7 @@ def list_(call: CommandContext, prefix: str) -> None:
 @click.option("--owner", required=True, help="Who holds it, or waits for it: see lock list.")
 @click.option("--token", type=click.IntRange(0), metavar="NUMBER", help="The holder's token, as it was given to it.")
 @click.option("--force", is_flag=True, help="Take it from its owner, who hears of it at its next renewal.")
-@host_options
-@pass_call
+@host_command
 def release(call: CommandContext, /, name: str, owner: str, token: int | None, force: bool) -> None:
     """Give the lock NAME back for its owner, or take it away.
 
@@ -223,7 +221,4 @@ def release(call: CommandContext, /, name: str, owner: str, token: int | None, f
     answer = call.http.post(f"/api/locks/{segment(name)}/release", body)
     if not answer["released"]:
         raise NotFound(f"{owner} does not hold lock {name}", asked=owner, hint="actorgrid lock list shows who does")
-    if call.json:
-        call.document(answer)
-    else:
-        say(f"{owner} has no part in {name} any more")
+    call.answer(answer, f"{owner} has no part in {name} any more")

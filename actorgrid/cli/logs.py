@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command
 from .ranks import RANKS_MAX, Labelled, Ranks, members_of
 from .show import say_folded
 
@@ -26,8 +26,7 @@ MAX_JSON_BYTES = 8 * 2**20
 @click.option("--rank", type=click.IntRange(0, 255), help="Of a gang: of this member; else of rank 0.")
 @click.option("--all-ranks", is_flag=True, help="Of a gang: of every member, each line with its rank in front.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of each stream.")
-@host_options
-@pass_call
+@host_command
 def command(
     call: CommandContext,
     job_id: str,

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from .call import CommandContext, host_options, pass_call
-from .printing import say
+from .call import CommandContext, host_command, host_options
 from .show import size, table
 from .state import StateCommands
 from .work import size_text
@@ -76,8 +75,7 @@ def _amount(name: str, amount: float) -> str:
 @click.option("--memory", callback=size_text, metavar="SIZE", help="Host memory asked for, all together.")
 @click.option("--waiting", type=click.IntRange(0, 2**31), metavar="N", help="Jobs that may wait.")
 @click.option("--unlimited", is_flag=True, help="Hold this user to nothing, not even to the quota of '*'.")
-@host_options
-@pass_call
+@host_command
 def set_(call: CommandContext, /, user: str, unlimited: bool, waiting: int | None, **amounts: Any) -> None:
     """Hold USER to a quota; '*' is everyone without one.
 
@@ -94,8 +92,7 @@ def set_(call: CommandContext, /, user: str, unlimited: bool, waiting: int | Non
 
 @command.command("remove")
 @click.argument("user")
-@host_options
-@pass_call
+@host_command
 def remove(call: CommandContext, user: str) -> None:
     """Take USER's own quota away; that of '*' holds then, if there is one."""
     from actorgrid.client.http import segment
@@ -104,10 +101,7 @@ def remove(call: CommandContext, user: str) -> None:
 
 
 def _answer(call: CommandContext, answer: dict[str, Any]) -> None:
-    if call.json:
-        call.document(answer)
-    else:
-        say(f"{answer['user']}: {_text(answer['limits'])} (was {_text(answer['previous'])})")
+    call.answer(answer, f"{answer['user']}: {_text(answer['limits'])} (was {_text(answer['previous'])})")
 
 
 def _text(limits: dict[str, Any] | None) -> str:

@@ -51,10 +51,7 @@ def command(call: CommandContext, /, words: tuple[str, ...], send_stdin: bool, d
     accepted = call.http.post("/api/jobs", wanted, repeat=True)
     job_id = accepted["job_id"]
     if detach:
-        if call.json:
-            call.document(accepted)
-        else:
-            say(job_id)
+        call.answer(accepted, job_id)
         return 0
     job = _attend(call, job_id, options["gang"])
     code = exit_code(job)

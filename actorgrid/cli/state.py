@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command
 from .printing import say
 from .show import table
 from .suggest import suggestion
@@ -57,10 +57,7 @@ def _state(call: CommandContext) -> Any:
 
 
 def _answer(call: CommandContext, key: str, value: Any) -> None:
-    if call.json:
-        call.document({"key": key, "value": value})
-    else:
-        say(_text(value))
+    call.answer({"key": key, "value": value}, _text(value))
 
 
 def _text(value: Any) -> str:
@@ -69,23 +66,18 @@ def _text(value: Any) -> str:
 
 @command.command("get")
 @click.argument("key")
-@host_options
-@pass_call
+@host_command
 def get(call: CommandContext, key: str) -> None:
     """Print a key's value."""
     entry = _state(call).entry(key)
-    if call.json:
-        call.document(entry)
-    else:
-        say(_text(entry["value"]))
+    call.answer(entry, _text(entry["value"]))
 
 
 @command.command("put")
 @click.argument("key")
 @click.argument("value")
 @click.option("--type", "kind", type=click.Choice(["lww_register", "mv_register"]), default="lww_register")
-@host_options
-@pass_call
+@host_command
 def put(call: CommandContext, key: str, value: str, kind: str) -> None:
     """Set a register."""
     _answer(call, key, _state(call).put(key, _value(value), type=kind))
@@ -94,8 +86,7 @@ def put(call: CommandContext, key: str, value: str, kind: str) -> None:
 @command.command("incr", context_settings={"ignore_unknown_options": True})
 @click.argument("key")
 @click.argument("by", type=int, default=1)
-@host_options
-@pass_call
+@host_command
 def incr(call: CommandContext, key: str, by: int) -> None:
     """Add to a counter; a negative number takes away."""
     state = _state(call)
@@ -105,8 +96,7 @@ def incr(call: CommandContext, key: str, by: int) -> None:
 @command.command("add")
 @click.argument("key")
 @click.argument("value")
-@host_options
-@pass_call
+@host_command
 def add(call: CommandContext, key: str, value: str) -> None:
     """Add to a set."""
     _answer(call, key, _state(call).add_to_set(key, _value(value)))
@@ -115,8 +105,7 @@ def add(call: CommandContext, key: str, value: str) -> None:
 @command.command("remove")
 @click.argument("key")
 @click.argument("value")
-@host_options
-@pass_call
+@host_command
 def remove(call: CommandContext, key: str, value: str) -> None:
     """Remove from a set."""
     _answer(call, key, _state(call).remove_from_set(key, _value(value)))
@@ -125,8 +114,7 @@ def remove(call: CommandContext, key: str, value: str) -> None:
 @command.command("list")
 @click.argument("prefix", default="")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True)
-@host_options
-@pass_call
+@host_command
 def list_(call: CommandContext, prefix: str, limit: int) -> None:
     """List keys under a prefix."""
     entries = _state(call).list(prefix, limit)
@@ -140,15 +128,11 @@ def list_(call: CommandContext, prefix: str, limit: int) -> None:
 @command.command("watch")
 @click.argument("prefix", default="")
 @click.option("--initial", is_flag=True, help="First what is there.")
-@host_options
-@pass_call
+@host_command
 def watch(call: CommandContext, prefix: str, initial: bool) -> None:
     """Print changes under a prefix, until interrupted.
 
     With --json each line is a document of its own.
     """
     for entry in _state(call).watch(prefix, initial=initial):
-        if call.json:
-            call.document(entry)
-        else:
-            say(f"{entry['key']} {_text(entry['value'])}")
+        call.answer(entry, f"{entry['key']} {_text(entry['value'])}")

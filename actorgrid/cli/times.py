@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import time
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -46,3 +49,13 @@ def left(left_s: float) -> str:
         if left_s >= 2 * size_s or left_s == size_s:
             return f"{left_s / size_s:.0f} {unit}"
     return f"{left_s:.0f} s"
+
+
+def validity(credential: Mapping[str, Any], used_up: bool = False) -> str:
+    """Whether an API key or a join token still opens anything, and for how long."""
+    left_s = credential["expires_at"] - time.time()
+    if credential["revoked_at"] is not None:
+        return "revoked"
+    if left_s <= 0:
+        return "expired"
+    return "used up" if used_up else f"good for {left(left_s)}"

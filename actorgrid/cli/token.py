@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command
 from .printing import say
 from .show import table
 from .state import StateCommands
-from .times import left, seconds
+from .times import left, seconds, validity
 
 
 @click.group(cls=StateCommands)
@@ -25,8 +24,7 @@ def command() -> None:
 @command.command("create")
 @click.option("--ttl", "ttl_s", default="1h", show_default=True, callback=seconds, help="How long: 30m, 1h, 7d.")
 @click.option("--uses", type=click.IntRange(1, 1000), default=1, show_default=True, help="For how many hosts.")
-@host_options
-@pass_call
+@host_command
 def create(call: CommandContext, ttl_s: float, uses: int) -> None:
     """Make one; it is shown once."""
     made = call.http.post("/api/tokens", {"ttl_s": ttl_s, "uses": uses})
@@ -42,8 +40,7 @@ def create(call: CommandContext, ttl_s: float, uses: int) -> None:
 
 
 @command.command("list")
-@host_options
-@pass_call
+@host_command
 def list_(call: CommandContext) -> None:
     """List them; secrets are not kept anywhere."""
     tokens = call.http.get("/api/tokens")["tokens"]
@@ -58,26 +55,17 @@ def list_(call: CommandContext) -> None:
 
 @command.command("revoke")
 @click.argument("token_id", metavar="ID")
-@host_options
-@pass_call
+@host_command
 def revoke(call: CommandContext, token_id: str) -> None:
     """Take the token ID back: it lets nobody in any more. Hosts that came by it stay."""
     from actorgrid.client.http import segment
 
     answer = call.http.delete(f"/api/tokens/{segment(token_id)}")
-    if call.json:
-        call.document(answer)
-    else:
-        say(f"{answer['id']} is revoked")
+    call.answer(answer, f"{answer['id']} is revoked")
 
 
 def _state(token: dict[str, Any]) -> str:
-    left_s = token["expires_at"] - time.time()
-    if token["revoked_at"] is not None:
-        return "revoked"
-    if left_s <= 0:
-        return "expired"
-    return "used up" if len(token["used_by"]) >= token["uses_max"] else f"good for {left(left_s)}"
+    return validity(token, used_up=len(token["used_by"]) >= token["uses_max"])
 
 
 def _hosts(token: dict[str, Any]) -> str:

@@ -9,9 +9,8 @@ import click
 
 from actorgrid.errors import ActorError, CallTimeout, HostUnreachable, WrongState
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command
 from .host_names import Host, find_host, title
-from .printing import say
 from .show import progress, span
 from .times import seconds
 
@@ -22,8 +21,7 @@ WITHIN = "2m"
 @click.command()
 @click.argument("host", metavar="[HOST]", required=False)
 @click.option("--timeout", "within_s", default=WITHIN, show_default=True, callback=seconds, help="For it to be back.")
-@host_options
-@pass_call
+@host_command
 def restart(call: CommandContext, host: str | None, within_s: float) -> None:
     """Start a host's agent anew; its work goes on.
 
@@ -35,18 +33,14 @@ def restart(call: CommandContext, host: str | None, within_s: float) -> None:
     with progress(call.json, steps=True) as report:
         report(f"host {title(meant)}", 0.0, 1.0)
         back = _restart(call, meant, within_s)
-    if call.json:
-        call.document(back)
-    else:
-        say(f"host {title(meant)} is back after {span(back['seconds'])}")
+    call.answer(back, f"host {title(meant)} is back after {span(back['seconds'])}")
 
 
 @click.command()
 @click.option("--rolling", is_flag=True, help="One host after the other; the only way there is.")
 @click.option("--hosts", "named", metavar="HOST[,HOST]", help="Only these, in this order.")
 @click.option("--timeout", "within_s", default=WITHIN, show_default=True, callback=seconds, help="For each to be back.")
-@host_options
-@pass_call
+@host_command
 def upgrade(call: CommandContext, rolling: bool, named: str | None, within_s: float) -> None:
     """Start all agents anew, one after the other, on what is installed now.
 
@@ -72,10 +66,10 @@ def upgrade(call: CommandContext, rolling: bool, named: str | None, within_s: fl
                 call.document({"event": "back", **back})
             else:
                 report(f"host {title(host)} is back after {span(back['seconds'])}", number + 1.0, float(len(order)))
-    if call.json:
-        call.document({"event": "done", "hosts": len(order), "seconds": round(time.monotonic() - began, 3)})
-    else:
-        say(f"{len(order)} host(s) restarted in {span(time.monotonic() - began)}")
+    call.answer(
+        {"event": "done", "hosts": len(order), "seconds": round(time.monotonic() - began, 3)},
+        f"{len(order)} host(s) restarted in {span(time.monotonic() - began)}",
+    )
 
 
 def _hosts(call: CommandContext) -> list[Host]:

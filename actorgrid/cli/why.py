@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .call import CommandContext, host_options, pass_call
+from .call import CommandContext, host_command
 from .printing import say, visible
 from .show import aligned, coloured, folded, lined_up, say_folded, share, span, terminal_width
 
@@ -25,8 +25,7 @@ USUAL_POLICY, USUAL_PRIORITY = "priority", 50
 
 @click.command()
 @click.argument("job_id", metavar="JOB")
-@host_options
-@pass_call
+@host_command
 def command(call: CommandContext, job_id: str) -> None:
     """Why a job waits or failed, and what to do.
 
