@@ -116,7 +116,7 @@ class ClusterSection(Section):
         pattern=r"^[A-Za-z0-9_.-]*$",
     )
     base_port: int = setting(
-        7400, "HTTP port; calls, Raft and the join door follow at +1, +2, +3; 0: any free port", ge=0, le=65531
+        7400, "HTTP port; calls, Raft and the join server follow at +1, +2, +3; 0: any free port", ge=0, le=65531
     )
 
 

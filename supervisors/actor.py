@@ -157,9 +157,9 @@ class ServerActor(Actor):  # type: ignore[misc]
         """Have its end told as PeerLost."""
         self._transport.watch_peer(address)
 
-    def when_room(self, address: str, callback: Callable[[], None]) -> None:
+    def when_capacity(self, address: str, callback: Callable[[], None]) -> None:
         """Call back when under half of the queue to it is used."""
-        self._transport.when_room(address, callback)
+        self._transport.when_capacity(address, callback)
 
     def watch_descriptors(self, fds: list[int]) -> None:
         """Given to Thespian at the end of every handler."""

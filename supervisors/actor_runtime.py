@@ -85,7 +85,7 @@ class ActorProcess(Protocol):
     def watch_peer(self, address: str) -> None:
         """Have its end told to ``peer_lost``; raises PeerGone."""
 
-    def when_room(self, address: str, callback: Callable[[], None]) -> None:
+    def when_capacity(self, address: str, callback: Callable[[], None]) -> None:
         """Call back when under half of the queue to it is used, or it is gone."""
 
     def wakeupAfter(self, delay: timedelta) -> None:
@@ -152,7 +152,7 @@ class ActorRuntime:
         if target is None:
             self.after(0.0, callback)
         else:
-            self.process.when_room(target.address, callback)
+            self.process.when_capacity(target.address, callback)
 
     def watch_peer(self, ref: Ref) -> None:
         """Have the end of that process told to the server. Raises NoSuchActor."""

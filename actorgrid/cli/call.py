@@ -41,10 +41,10 @@ class CommandContext:
         from actorgrid.client.find import fingerprint, locate
         from actorgrid.client.http import AdminHttp
 
-        from .terminal import PeoplesHttp
+        from .terminal import TerminalHttp
 
         url, token = locate(self.data_dir, self.url)
-        return (AdminHttp if self.json else PeoplesHttp)(url, token, ca_fingerprint=fingerprint(self.ca_fingerprint))
+        return (AdminHttp if self.json else TerminalHttp)(url, token, ca_fingerprint=fingerprint(self.ca_fingerprint))
 
     @property
     def speaks_to_this_machine_alone(self) -> bool:

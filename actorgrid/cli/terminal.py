@@ -28,7 +28,7 @@ def visible_in(value: Any) -> Any:
     return value
 
 
-class PeoplesHttp(AdminHttp):
+class TerminalHttp(AdminHttp):
     """A door whose answers, events and errors are printed for people."""
 
     def request(self, *asked: Any, **more: Any) -> Any:

@@ -15,7 +15,7 @@ from actorgrid.errors import HostUnreachable
 from actorgrid.fencing import is_fencing_token
 from actorgrid.task_context import CREDENTIAL_FILE
 
-DOOR_S, DOOR_AGAIN_S = 10.0, 0.1
+CREDENTIAL_WAIT_S, CREDENTIAL_AGAIN_S = 10.0, 0.1
 """How long work waits for an agent that has just started to say where its door is."""
 
 
@@ -33,7 +33,7 @@ def locate(
         url = os.environ.get("ACTORGRID_URL") or None
     if token is None and data_dir is None:
         token = bearer_token_in(os.environ)
-    if url is None and data_dir is None and (own := own_door()) is not None:
+    if url is None and data_dir is None and (own := work_credential()) is not None:
         return own.url, own.token if token is None else token
     paths = HostPaths(Path(data_dir) if data_dir is not None else default_data_dir())
     if url is None:
@@ -51,14 +51,14 @@ def bearer_token_in(environ: Mapping[str, str]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnDoor:
-    """The agent of the host that this process runs on, for work: where it is, and what opens it."""
+class WorkCredential:
+    """What work is given of its host's agent: where its API is, and the token that opens it."""
 
     url: str
     token: str
 
 
-def own_door() -> OwnDoor | None:
+def work_credential() -> WorkCredential | None:
     """As the agent wrote it for the job or task that this process belongs to; ``None`` outside of work.
 
     Raises HostUnreachable when it is not there (any more), or the agent does not say within 10 s where its door is.
@@ -66,21 +66,21 @@ def own_door() -> OwnDoor | None:
     name = os.environ.get(CREDENTIAL_FILE)
     if not name:
         return None
-    deadline = time.monotonic() + DOOR_S
+    deadline = time.monotonic() + CREDENTIAL_WAIT_S
     while True:
-        door = _read_door(Path(name))
-        if door is not None:
-            return door
+        found = _read_credential(Path(name))
+        if found is not None:
+            return found
         if time.monotonic() >= deadline:
             raise HostUnreachable(
                 "the agent has not said yet where this host's door is",
                 asked=name,
                 hint="is it up? What runs goes on without it; try again in a moment",
             )
-        time.sleep(DOOR_AGAIN_S)
+        time.sleep(CREDENTIAL_AGAIN_S)
 
 
-def _read_door(path: Path) -> OwnDoor | None:
+def _read_credential(path: Path) -> WorkCredential | None:
     try:
         found = json.loads(path.read_text(encoding="ascii"))
     except FileNotFoundError:
@@ -95,7 +95,7 @@ def _read_door(path: Path) -> OwnDoor | None:
     if not isinstance(found, dict) or not isinstance(found.get("token"), str):
         raise HostUnreachable(f"{path} does not hold an agent's address", hint=f"{CREDENTIAL_FILE} names it")
     url = found.get("url")
-    return OwnDoor(url, found["token"]) if isinstance(url, str) and url else None
+    return WorkCredential(url, found["token"]) if isinstance(url, str) and url else None
 
 
 def fingerprint(given: str | None = None) -> str | None:

@@ -14,7 +14,7 @@ from actorgrid.errors import BadRequest
 from actorgrid.hotpath import PlacementEngine
 
 from .fragments import Fragments
-from .workload import TraceNode, TraceTask, build_engine, capacity_gpu_milli, told_tasks, typical_tasks
+from .workload import TraceNode, TraceTask, build_engine, capacity_gpu_milli, typical_tasks, typical_tasks_for
 
 INFLATED_TO = 1.3
 INFLATED_TO_MAX = 10.0
@@ -104,7 +104,7 @@ def inflate(
     *clock* gives seconds and measures each decision; it changes nothing else. *progress* is told the share done, a few
     hundred times. Raises BadRequest as :func:`inflated`.
     """
-    build_engine(nodes, engine, told_tasks(tasks, engine.policy))
+    build_engine(nodes, engine, typical_tasks_for(tasks, engine.policy))
     capacity = capacity_gpu_milli(nodes)
     arrivals = inflated(tasks, capacity, rng, until)
     fragments = Fragments(nodes, typical_tasks(tasks))

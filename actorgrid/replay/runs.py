@@ -26,8 +26,8 @@ from .workload import (
     capacity_gpu_milli,
     check_times,
     offered_load,
-    told_tasks,
     typical_tasks,
+    typical_tasks_for,
     with_load,
 )
 
@@ -141,7 +141,7 @@ def _one(setup: Setup, policy: str, queue: str, seed: int, progress: Callable[[f
             ],
         )
     typical = typical_tasks(setup.tasks)
-    build_engine(setup.nodes, engine, told_tasks(setup.tasks, policy))
+    build_engine(setup.nodes, engine, typical_tasks_for(setup.tasks, policy))
     scheduler: Scheduling
     if setup.mode == "queue":
         scheduler = Scheduler(engine, find_policy(queue), clock_ns=time.perf_counter_ns)

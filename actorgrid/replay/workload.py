@@ -91,7 +91,7 @@ def typical_tasks(tasks: Iterable[TraceTask]) -> list[TypicalTask]:
     return _mix(tasks, always=lambda _shape: False)
 
 
-def told_tasks(tasks: Iterable[TraceTask], policy: str) -> list[TypicalTask]:
+def typical_tasks_for(tasks: Iterable[TraceTask], policy: str) -> list[TypicalTask]:
     """The mix that an engine of *policy* is told: every shape of several GPUs is in it, but for ``fgd``'s own."""
     if policy == "fgd":
         return typical_tasks(tasks)

@@ -13,7 +13,7 @@ Plain = dict[str, Any]
 Record = Mapping[str, Any]
 
 
-def not_told(why: str) -> Plain:
+def unknown_report(why: str) -> Plain:
     """A report in place of that of a FaultDetector that does not answer."""
     silent = {
         "name": "server_silent",
@@ -60,7 +60,7 @@ def summary_of(known: Record) -> Plain:
     }
 
 
-def keeping_back(report: Record) -> tuple[str, ...]:
+def start_blockers(report: Record) -> tuple[str, ...]:
     """What keeps jobs from starting: what is wrong with the host that was asked, or with the cluster as a whole."""
     critical = [each["what"] for each in report["cluster"]["problems"] if each["level"] == "critical"]
     return tuple(dict.fromkeys([*report["problems"], *critical]))

@@ -30,7 +30,7 @@ from ..ledger.messages import Applied, LedgerSnapshot, Query
 from ..links.messages import AskHost, AskHosts
 from ..work.containment_here import containment_here
 from ..work.messages import StartDelay
-from .condition import away_s, condition_of, keeping_back, not_told, summary_of, unsure_note
+from .condition import away_s, condition_of, start_blockers, summary_of, unknown_report, unsure_note
 from .core import choose_pool
 from .explain.binding import short_for
 from .explain.contention import options, other_kinds, reduced
@@ -326,7 +326,7 @@ class ClusterManager(Server):
             now=time(),
             dependencies=states,
             fit=fit,
-            problems=keeping_back(health),
+            problems=start_blockers(health),
             hosts=self._ledger.hosts,
             allocations=tuple(self._ledger.allocations.values()),
             jobs=self._ledger.jobs,
@@ -405,7 +405,7 @@ class ClusterManager(Server):
         try:
             report: dict[str, Any] = await self.call("fault_detector", HealthReport(), timeout_s=2.0)
         except ActorGridError as error:
-            return not_told(error.message)
+            return unknown_report(error.message)
         return report
 
     async def _cluster_health(self) -> dict[str, Any]:
@@ -413,7 +413,7 @@ class ClusterManager(Server):
         try:
             report: dict[str, Any] = await self.call("fault_detector", ClusterHealthReport(), timeout_s=3.0)
         except ActorGridError as error:
-            return dict(not_told(error.message)["cluster"])
+            return dict(unknown_report(error.message)["cluster"])
         return report
 
     async def _devices(self) -> list[dict[str, Any]]:

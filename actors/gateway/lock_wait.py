@@ -109,7 +109,7 @@ class LockWait:
 
         Raises LockLost when the owner has asked anew.
         """
-        mine = place_of(record, self._terms.owner)
+        mine = entry_of(record, self._terms.owner)
         if mine is None:
             self._unsure = True
             return
@@ -172,7 +172,7 @@ class LockWait:
         return ReleaseLock(self._terms.name, self._terms.owner, at=at, request=self._request)
 
 
-def place_of(record: Mapping[str, Any] | None, owner: str) -> Plain | None:
+def entry_of(record: Mapping[str, Any] | None, owner: str) -> Plain | None:
     """What a lock's record says of *owner*."""
     those = () if record is None else (*record["holders"], *record["waiters"])
     return next((each for each in those if each["owner"] == owner), None)

@@ -24,7 +24,7 @@ OF_A_CLUSTER = check_children(
         # Before the gateway, which asks it for what lies on other hosts.
         ChildSpec("links", "actorgrid.actors.links.actor:Links", shutdown=5.0),
         CHILDREN[-1],
-        ChildSpec("join_door", "actorgrid.actors.security.actor:JoinServer", shutdown=5.0),
+        ChildSpec("join_server", "actorgrid.actors.security.actor:JoinServer", shutdown=5.0),
     )
 )
 """What a host of a cluster runs."""

@@ -383,7 +383,7 @@ class MemberRecord(TypedDict):
     """When."""
 
 
-class LockPlace(TypedDict):
+class LockEntry(TypedDict):
     """One who holds a lock, or waits for it."""
 
     owner: str
@@ -409,9 +409,9 @@ class LockRecord(TypedDict):
     """What it is known by."""
     slots: int
     """How many may hold it."""
-    holders: list[LockPlace]
+    holders: list[LockEntry]
     """In the order of their grants."""
-    waiters: list[LockPlace]
+    waiters: list[LockEntry]
     """In the order in which they asked."""
 
 

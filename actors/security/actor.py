@@ -30,12 +30,14 @@ from .join_connection import JoinConnection
 from .join_log import JoinLog
 from .join_messages import VOTERS_MAX, JoinWelcome, VoterAddress
 from .messages import MakeJoinToken, RenewCertificate, RotateAuthority, ShowTrust, TakeBackJoinToken
-from .tls_contexts import door_context
+from .tls_contexts import join_server_context
 from .trust_maintainer import TrustMaintainer
 
 BACKLOG = 32
 TICK_S = 0.5
 COMMIT_TIMEOUT_S = 20.0
+FORMER_NAME = "join_door"
+"""``actorgrid inspect`` takes it too, in this version only: dashboards and scripts have it."""
 LISTENS = ("raft", "calls", "join", "https")
 """What a host of a cluster has to listen for."""
 
@@ -43,7 +45,7 @@ LISTENS = ("raft", "calls", "join", "https")
 class JoinServer(Server):
     """See the head of the module."""
 
-    name = "join_door"
+    name = "join_server"
 
     def start(self) -> None:
         """Listen. Raises PortInUse, KeyUnusable and what else is wrong with the host's key and certificate."""
@@ -63,12 +65,13 @@ class JoinServer(Server):
         self._join_log = JoinLog()
         self._listener = _listen(enrolment.address, enrolment.join_port)
         self.runtime.watch(self._listener.fileno(), self._accept)
+        self.register(FORMER_NAME)
         self.every(TICK_S, self._tick)
         self.spawn(self._ledger.start())
 
     def _use(self, material: HostMaterial) -> None:
         self._material = material
-        self._context = door_context(material)
+        self._context = join_server_context(material)
 
     def stop(self, reason: str) -> None:
         """Close the port and every connection."""
@@ -251,7 +254,7 @@ class JoinServer(Server):
     def metrics(self) -> dict[str, float]:
         """Hosts let in, exchanges refused by reason, and how much time this host's certificate has left."""
         figures = {
-            "join_visits": float(self._acceptor.exchanges),
+            "join_exchanges": float(self._acceptor.exchanges),
             "join_welcomed_total": float(self._acceptor.welcomed),
             "certificate_left_seconds": self._material.identity.valid_until_s - time(),
         }
@@ -262,7 +265,7 @@ class JoinServer(Server):
     def status(self) -> dict[str, Any]:
         """Who comes, and whether this host can let anyone in."""
         return {
-            "visits": self._acceptor.exchanges,
+            "exchanges": self._acceptor.exchanges,
             "welcomed": self._acceptor.welcomed,
             "refused": dict(self._acceptor.refused),
             "has_authority_key": self._maintainer.signing is not None,

@@ -49,7 +49,7 @@ from .join_messages import (
 )
 
 TIMEOUT_S = 60.0
-"""For all of a join, by default. The member gives up earlier (``join_door.py``), and says why."""
+"""For all of a join, by default. The member gives up earlier (``join_acceptor.py``), and says why."""
 
 
 @dataclass(frozen=True, slots=True)

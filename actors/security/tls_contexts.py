@@ -38,7 +38,7 @@ def ssl_contexts(material: HostMaterial) -> TlsContexts:
     return TlsContexts(server, client)
 
 
-def door_context(material: HostMaterial) -> ssl.SSLContext:
+def join_server_context(material: HostMaterial) -> ssl.SSLContext:
     """A server that shows the host's certificate and asks for none: the join server. Raises KeyUnusable."""
     context = _context(ssl.PROTOCOL_TLS_SERVER)
     _load(context, material.pem)

@@ -37,6 +37,7 @@ from actorgrid.supervisors.server import Server
 from actorgrid.transports.task_frames import JobResult, decode_result
 
 from .attempt_dir import AttemptDir, is_id
+from .credential_files import CredentialFiles
 from .environment import device_variables, host_tag, work_environment
 from .gang_environment import launcher_variables, rank_variables
 from .housekeeping import end_marked
@@ -57,7 +58,6 @@ from .outcomes import (
 )
 from .process_tree import send
 from .shim_link import SPEC_VERSION, ShimLink
-from .work_door import WorkDoor
 from .zygote_link import ZygoteLink
 
 MAX_ERROR_RESULT_BYTES = 4 * 2**20  # a result file larger than that is not read by the agent
@@ -78,7 +78,7 @@ class LiveAttempt:
         self.state = "starting"
         self.stop_reason = ""
         self.stop_grace_s = 0.0
-        self.start_told = False
+        self.start_reported = False
         self.alive_here = False  # our own life has seen its shim
         self.start_by = math.inf  # on CLOCK_BOOTTIME: given back when it has no shim by then
         self.waits_for = ""
@@ -95,9 +95,9 @@ class HostAttempts:
     """All attempts of this host that the ledger does not know the end of. At most ``work.max_attempts`` run."""
 
     def __init__(
-        self, server: Server, ledger: LedgerClient, zygote: ZygoteLink, renewer: LeaseRenewer, door: WorkDoor
+        self, server: Server, ledger: LedgerClient, zygote: ZygoteLink, renewer: LeaseRenewer, files: CredentialFiles
     ) -> None:
-        self._door = door
+        self._credentials = files
         self.started_total = 0
         self.adopted_total = 0
         self.ended_total: dict[str, int] = {}
@@ -139,10 +139,9 @@ class HostAttempts:
         if is_over(job, attempt_id):
             return
         live = self.live.get(attempt_id)
-        if live is not None and live.directory.exists() and not self._door.has(live.directory.credential_file):
-            self._door.give(
-                live.directory.credential_file, allocation
-            )  # from before our start: the door may have moved
+        if live is not None and live.directory.exists() and not self._credentials.has(live.directory.credential_file):
+            # From before our start: the API may have moved.
+            self._credentials.write(live.directory.credential_file, allocation)
         if live is None and not self._stopping and attempt_id not in self._waiting:
             if reason := reason_to_end(job):
                 self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), reason)
@@ -278,7 +277,7 @@ class HostAttempts:
             await self._report(attempt, facts)
         del self.live[attempt_id]
         if facts is not None:
-            self._door.take(attempt.directory.credential_file)
+            self._credentials.remove(attempt.directory.credential_file)
             attempt.directory.mark_reported()
             self.on_reported(attempt.directory)
         while self._waiting and len(self.live) < self._server.host.settings.work.max_attempts:
@@ -382,7 +381,7 @@ class HostAttempts:
             # Bringing them has a limit of its own, and may rightly take long: the time to start begins after it.
             attempt.start_by = self._start_by()
             attempt.directory.create(self._spec(job, allocation, inputs))
-            self._door.give(attempt.directory.credential_file, allocation)
+            self._credentials.write(attempt.directory.credential_file, allocation)
         if not self._renewer.may_start(attempt.isolation_s):
             return True  # what it needs took its time
         deadline = self._renewer.lease.deadline(attempt.isolation_s)
@@ -423,8 +422,8 @@ class HostAttempts:
         return self._renewer.may_start(attempt.isolation_s) or not wanted
 
     def _note_started(self, attempt: LiveAttempt) -> None:
-        if not attempt.start_told:
-            attempt.start_told = True
+        if not attempt.start_reported:
+            attempt.start_reported = True
             self._server.spawn(self._tell_started(attempt))
 
     async def _tell_started(self, attempt: LiveAttempt) -> None:

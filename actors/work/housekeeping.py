@@ -128,7 +128,7 @@ def _is_old(file: Path | os.DirEntry[str], now: float) -> bool:
     return stat.S_ISREG(found.st_mode) and now - found.st_mtime > BLOB_AGE_S
 
 
-class InTurn:
+class RoundRobin:
     """Names looked at so many at a time, each as often as any other, however they come and go. Bound: none is kept."""
 
     def __init__(self, at_once: int) -> None:

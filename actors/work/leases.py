@@ -39,11 +39,11 @@ from .core import (
     StartWorker,
     WorkerPools,
 )
+from .credential_files import CredentialFiles
 from .environment import PYTHON, device_variables, enforcement, host_tag, work_environment
 from .housekeeping import end_marked
 from .lease_renewer import LeaseRenewer
 from .shim_link import SPEC_VERSION, ShimLink
-from .work_door import WorkDoor
 from .worker_end import WorkerEnding, ending_of, read_lease, write_lease
 from .zygote_link import ZygoteLink
 
@@ -60,9 +60,9 @@ class Leases:
     """The workers of this host's pools and the leases they serve."""
 
     def __init__(
-        self, server: Server, ledger: LedgerClient, zygote: ZygoteLink, renewer: LeaseRenewer, door: WorkDoor
+        self, server: Server, ledger: LedgerClient, zygote: ZygoteLink, renewer: LeaseRenewer, files: CredentialFiles
     ) -> None:
-        self._door = door
+        self._credentials = files
         pools = server.host.settings.work.pools
         sizes = {name: (getattr(pools, name).warm, getattr(pools, name).max) for name in type(pools).model_fields}
         self.workers_started_total = 0
@@ -128,8 +128,8 @@ class Leases:
         worker = self._pools.worker_of(allocation["allocation_id"])
         if worker is not None:
             path = self._credential_file(worker.worker_id, allocation["allocation_id"])
-            if not self._door.has(path):
-                self._door.give(path, allocation)  # from before our start: the door may have moved
+            if not self._credentials.has(path):
+                self._credentials.write(path, allocation)  # from before our start: the API may have moved
         env = tuple(sorted((allocation.get("env") or {}).items()))
         key = LeaseKey(allocation["owner"]["session_id"], tuple(allocation["gpu_uuids"]), env)
         self._carry_out(
@@ -410,7 +410,7 @@ class Leases:
         if self._left:
             return  # we hung up; the worker lives on
         self._let_go(worker_id)
-        self._door.take_all(self._server.host.paths.workers_dir / worker_id)
+        self._credentials.remove_all(self._server.host.paths.workers_dir / worker_id)
         self._secrets.pop(worker_id, None)
         self._given.discard(worker_id)
         for waiter in self._opening.pop(worker_id, []):
@@ -445,7 +445,7 @@ class Leases:
     def _open(self, worker_id: str, lease_id: str) -> None:
         allocation = self._ledger.allocations.get(lease_id, NO_ALLOCATION)
         if allocation:
-            self._door.give(self._credential_file(worker_id, lease_id), allocation)
+            self._credentials.write(self._credential_file(worker_id, lease_id), allocation)
         devices = self._ledger.hosts.get(str(allocation.get("host")), NO_HOST).get("devices", [])
         key = self._pools.key_of(lease_id)
         env = self._environment(worker_id, dict(key.env), devices, key.gpu_uuids, allocation)
@@ -489,7 +489,7 @@ class Leases:
                 self._pools.worker_spoiled(worker_id)
 
     def _close(self, worker_id: str) -> None:
-        self._door.take_all(self._server.host.paths.workers_dir / worker_id)
+        self._credentials.remove_all(self._server.host.paths.workers_dir / worker_id)
         link = self._links.get(worker_id)
         if link is None or not link.send(["worker", ["close"]]):
             self._carry_out(self._pools.worker_overdue(worker_id))
@@ -498,7 +498,7 @@ class Leases:
         self._server.runtime.after(grace_s, lambda: self._carry_out(self._pools.worker_overdue(worker_id)))
 
     def _retire(self, worker_id: str) -> None:
-        self._door.take_all(self._server.host.paths.workers_dir / worker_id)
+        self._credentials.remove_all(self._server.host.paths.workers_dir / worker_id)
         link = self._links.get(worker_id)
         if link is not None:
             link.send(["stop", "retired", self._server.host.settings.work.kill_grace_s])

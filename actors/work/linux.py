@@ -138,7 +138,7 @@ def close_all_but(keep: Iterable[int]) -> None:
     os.closerange(low, highest + 1)
 
 
-def room_for_mark() -> str:
+def mark_placeholder() -> str:
     """A value for MARK_ATTEMPT in the environment a process is started with, to be overwritten by :func:`mark`."""
     return "-" * MARK_ROOM
 

@@ -23,10 +23,11 @@ from actorgrid.supervisors.server import Server, handles
 
 from .attempt_dir import AttemptDir
 from .attempts import HostAttempts, guard_path
+from .credential_files import CredentialFiles
 from .environment import host_tag
 from .guard import remove_socket_of_gone
 from .housekeeping import (
-    InTurn,
+    RoundRobin,
     kill_escaped,
     old_attempts,
     old_blobs,
@@ -48,7 +49,6 @@ from .messages import (
     TellWorkerEnd,
 )
 from .process_tree import send
-from .work_door import WorkDoor
 from .worker_end import WorkerEnding
 from .zygote_link import ZygoteLink
 
@@ -74,12 +74,12 @@ class WorkerManager(Server):
         self._zygote = ZygoteLink(runtime, self.log.warning, host.settings.work.containment, str(self._guard))
         self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="begun")
         self._renewer = LeaseRenewer(self, self._ledger, self._renew, self._take_up_all, self._patience, self._strays)
-        self._door = WorkDoor(self)
-        self._attempts = HostAttempts(self, self._ledger, self._zygote, self._renewer, self._door)
-        self._leases = Leases(self, self._ledger, self._zygote, self._renewer, self._door)
+        self._credentials = CredentialFiles(self)
+        self._attempts = HostAttempts(self, self._ledger, self._zygote, self._renewer, self._credentials)
+        self._leases = Leases(self, self._ledger, self._zygote, self._renewer, self._credentials)
         self._follows = False
         self._killed_escaped = 0
-        self._attempts_in_turn, self._blobs_in_turn = InTurn(LOOKS_MAX), InTurn(LOOKS_MAX)
+        self._attempts_round, self._blobs_round = RoundRobin(LOOKS_MAX), RoundRobin(LOOKS_MAX)
 
     # -- life
 
@@ -87,7 +87,7 @@ class WorkerManager(Server):
         """Start the zygote and take up what lives. The ledger is followed as soon as it answers."""
         remove_dead_sockets(self.host.paths.work_sockets_dir)
         self._zygote.on_ready = lambda _containment: self._note_containment()
-        self._door.start()
+        self._credentials.start()
         self._zygote.start()
         self._attempts.recover()
         self._leases.recover()
@@ -281,8 +281,8 @@ class WorkerManager(Server):
         remove_old_workers(self.host.paths.workers_dir, {worker.worker_id for worker in self._leases.workers()})
         paths = self.host.paths
         attempts = {folder.name: folder for folder in old_attempts(paths.attempts_dir, self._kept())}
-        folders = [attempts[name] for name in self._attempts_in_turn.next(attempts)]
-        blobs = self._blobs_in_turn.next(old_blobs(paths.blobs_dir))
+        folders = [attempts[name] for name in self._attempts_round.next(attempts)]
+        blobs = self._blobs_round.next(old_blobs(paths.blobs_dir))
         if not folders and not blobs:
             return
         # Which of them jobs still want, the ledger says: a long queue is not kept here for that.

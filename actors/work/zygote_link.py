@@ -17,7 +17,7 @@ from actorgrid.supervisors.runtime import Runtime, Waiter
 from .containment import Containment, containment_from
 from .environment import passed_on
 from .frame_link import FrameLink
-from .linux import MARK_ATTEMPT, room_for_mark
+from .linux import MARK_ATTEMPT, mark_placeholder
 
 RESTART_FIRST_S = 0.05
 RESTART_MAX_S = 5.0
@@ -40,7 +40,7 @@ def command_line(fd: int, parent_pid: int, containment: str = "auto", guard_path
 
 def bare_environment(passed_on: dict[str, str]) -> dict[str, str]:
     """The environment to exec a zygote with."""
-    return {**passed_on, "SPT_NOENV": "1", MARK_ATTEMPT: room_for_mark()}
+    return {**passed_on, "SPT_NOENV": "1", MARK_ATTEMPT: mark_placeholder()}
 
 
 class ZygoteLink:

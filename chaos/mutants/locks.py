@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from actorgrid.actors.gateway.lock_wait import place_of
+from actorgrid.actors.gateway.lock_wait import entry_of
 from actorgrid.actors.ledger.commands import AcquireLock, ReleaseLock
 from actorgrid.actors.ledger.entry import EntryContext
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables import locks
-from actorgrid.chaos.simulator.lock_door import LockDoor, Waiting
+from actorgrid.chaos.simulator.lock_service import LockService, Waiting
 from actorgrid.chaos.simulator.node import SimulatedHost
 from actorgrid.chaos.simulator.requests import Told
 
 
-class _CountsRenewals(LockDoor):
+class _CountsRenewals(LockService):
     waits_with_ids: ClassVar[bool] = False
 
     def __init__(self, node: SimulatedHost) -> None:
@@ -32,7 +32,7 @@ class _CountsRenewals(LockDoor):
             return
 
         def left(told: Told) -> None:
-            mine = place_of(self.node.ledger.locks.get(terms.name), terms.owner)
+            mine = entry_of(self.node.ledger.locks.get(terms.name), terms.owner)
             if not told.result["released"] and mine is not None and mine["token"] and mine["renewals"] == seen + 1:
                 self.write(ReleaseLock(terms.name, terms.owner, at=self.node.now, renewals=seen + 1), lambda told: None)
 
@@ -42,7 +42,7 @@ class _CountsRenewals(LockDoor):
 class LocksTakenBackByCount(SimulatedHost):
     """A host takes back the lock of a client that hung up when one sign of life came since, as if the grant was it."""
 
-    lock_door_class = _CountsRenewals
+    lock_service_class = _CountsRenewals
 
 
 class _Changed(Ledger):

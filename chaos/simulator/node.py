@@ -26,7 +26,7 @@ from .clock import MS, SECOND
 from .disk import Compaction, Disk, Image, Record
 from .gateway import SimulatedGateway
 from .leader import Leading
-from .lock_door import LockAsk, LockDoor
+from .lock_service import LockCall, LockService
 from .requests import ClientRequest
 from .world import World
 
@@ -36,7 +36,7 @@ CONFIGURATIONS_KEPT = 3
 
 
 class SimulatedHost:
-    """A host. ``core``, ``ledger``, ``gateway``, ``lock_door`` and ``agent`` are there while it is up."""
+    """A host. ``core``, ``ledger``, ``gateway``, ``lock_service`` and ``agent`` are there while it is up."""
 
     core_class: ClassVar[type[RaftCore]] = RaftCore
     ledger_class: ClassVar[type[Ledger]] = Ledger
@@ -44,13 +44,13 @@ class SimulatedHost:
     gateway_class: ClassVar[type[SimulatedGateway]] = SimulatedGateway
     agent_class: ClassVar[type[Agent]] = Agent
     leading_class: ClassVar[type[Leading]] = Leading
-    lock_door_class: ClassVar[type[LockDoor]] = LockDoor
+    lock_service_class: ClassVar[type[LockService]] = LockService
 
     core: RaftCore
     ledger: Ledger
     gateway: SimulatedGateway
     agent: Agent
-    lock_door: LockDoor
+    lock_service: LockService
 
     def __init__(
         self, world: World, id: int, hosts: Callable[[], Sequence[int]], founding: RaftSnapshot | None
@@ -167,7 +167,7 @@ class SimulatedHost:
             self.world.trace.add(self.name, f"stays down: {error.message}")
             return False
         self.gateway = self.gateway_class(self)
-        self.lock_door = self.lock_door_class(self)
+        self.lock_service = self.lock_service_class(self)
         self.world.trace.add(
             self.name,
             f"starts ({self.boots}): log to {image.last_index}, state of {self.ledger.index}, {image.hard_state}",
@@ -193,7 +193,7 @@ class SimulatedHost:
         self.role = "follower"
         self._mail.clear()
         self.agent.host_down()
-        self.lock_door.host_down()
+        self.lock_service.host_down()
         self.world.tell(lambda checker: checker.resumed(self.host_id))
         for leading in self._leaderships:
             leading.host_down()
@@ -257,8 +257,8 @@ class SimulatedHost:
             self.core.step(message)
         elif isinstance(message, ClientRequest):
             self.gateway.ask(sender, message)
-        elif isinstance(message, LockAsk):
-            self.lock_door.ask(sender, message)
+        elif isinstance(message, LockCall):
+            self.lock_service.ask(sender, message)
         self.pump()
 
     # -- instructions out
@@ -332,7 +332,7 @@ class SimulatedHost:
             self.world.trace.add(self.name, f"takes the snapshot of {ready.snapshot.index}")
             self.world.tell(lambda checker: checker.restored(self, self.ledger.index, self.ledger))
             self.gateway.jumped()
-            self.lock_door.jumped()
+            self.lock_service.jumped()
             self.agent.review()
         self._storage.append(ready.entries)
         if ready.hard_state is not None:
@@ -378,7 +378,7 @@ class SimulatedHost:
             self._leaderships.append(self.leading)
         if outcome.changes:
             self.agent.changed(outcome)
-            self.lock_door.changed(outcome)
+            self.lock_service.changed(outcome)
 
     def _keep_snapshot(self) -> None:
         timing = self.world.timing

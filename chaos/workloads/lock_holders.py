@@ -12,7 +12,7 @@ from typing import Any
 from actorgrid.actors.gateway.lock_wait import WaitTerms
 from actorgrid.chaos.simulator.clock import MS, SECOND, SimulatedTimer
 from actorgrid.chaos.simulator.cluster import Cluster
-from actorgrid.chaos.simulator.lock_door import LockAsk, LockTold
+from actorgrid.chaos.simulator.lock_service import LockCall, LockReply
 from actorgrid.errors import ActorGridError, LockLost
 
 from .workload import Workload, WorkloadClient
@@ -80,7 +80,7 @@ class HoldersClient(WorkloadClient):
         if self._host not in hosts or self.rng.random() < 0.3:
             self._host = hosts[self.rng.randrange(len(hosts))]
         self._verb, self._sent_us = verb, self.world.now_us
-        ask = LockAsk(self._connection, "acquire" if verb == "again" else verb, self._terms, self._token)
+        ask = LockCall(self._connection, "acquire" if verb == "again" else verb, self._terms, self._token)
         self.world.network.send(self._end, f"n{self._host}", ask)
         breaks = self.rng.random() < 0.4 and not self.stopped
         after_us = self.rng.randrange(1, 400 if self.rng.random() < 0.5 else 15) * MS if breaks else PATIENCE_US
@@ -92,7 +92,7 @@ class HoldersClient(WorkloadClient):
         if self.rng.random() < 0.2:
             noticed_us += self.rng.randrange(2 * SECOND)
         if node.up:
-            node.later(noticed_us, lambda: node.lock_door.hung_up(self._end, number))
+            node.later(noticed_us, lambda: node.lock_service.hung_up(self._end, number))
         verb, self._verb = self._verb, ""
         if verb == "acquire":
             self.world.clock.after(self.rng.randrange(1, 60) * MS, self._acquire)
@@ -101,7 +101,7 @@ class HoldersClient(WorkloadClient):
         else:
             self.world.clock.after(self.rng.randrange(1, 60) * MS, self._renew)
 
-    def _told(self, _sender: str, told: LockTold) -> None:
+    def _told(self, _sender: str, told: LockReply) -> None:
         if told.number != self._connection or not self._verb:
             return
         if self._patience is not None:
@@ -179,7 +179,7 @@ class HoldersClient(WorkloadClient):
 
     def _give_back(self) -> None:
         self._let_go()
-        release = LockAsk(self._connection + 1, "release", self._terms, self._token)
+        release = LockCall(self._connection + 1, "release", self._terms, self._token)
         self._connection += 1
         self.world.network.send(self._end, f"n{self._host}", release)
 

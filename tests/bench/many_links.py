@@ -29,7 +29,7 @@ ROUNDS = 10
 REST_S = 5.0
 BODY = b"x" * 60
 """A heartbeat of Raft."""
-LIMITS = PeerLimits(knocks_per_s=1e6, knocks_burst=10**6, half_open_per_address_max=10**6)
+LIMITS = PeerLimits(connects_per_s=1e6, connects_burst=10**6, half_open_per_address_max=10**6)
 """Only because all hosts have one address here."""
 
 

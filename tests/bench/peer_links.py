@@ -31,7 +31,7 @@ PIPELINED = 20_000
 STREAM_BYTES = 256 * 2**20
 LINKS = 60
 STRANGERS = 300
-LIMITS = PeerLimits(knocks_per_s=1e6, knocks_burst=10**6, half_open_per_address_max=10**6)
+LIMITS = PeerLimits(connects_per_s=1e6, connects_burst=10**6, half_open_per_address_max=10**6)
 
 
 @registry.add("peer_links")

@@ -16,7 +16,7 @@ from typing import Any
 
 from actorgrid.hotpath import COMPILED, PlacementEngine
 from actorgrid.replay import catalogue
-from actorgrid.replay.workload import TraceTask, build_engine, scaled, told_tasks
+from actorgrid.replay.workload import TraceTask, build_engine, scaled, typical_tasks_for
 
 from .figures import Figure, latency, percentile, registry
 
@@ -44,7 +44,7 @@ class Cluster:
         tasks = catalogue.tasks_of(trace)
         self.dice = random.Random(seed)
         self.engine = PlacementEngine(policy)
-        build_engine(scaled(catalogue.nodes_of(trace.cluster), scale), self.engine, told_tasks(tasks, policy))
+        build_engine(scaled(catalogue.nodes_of(trace.cluster), scale), self.engine, typical_tasks_for(tasks, policy))
         self.asks = [self._ask(task) for task in tasks]
         self.held: list[Any] = []
         refused = 0

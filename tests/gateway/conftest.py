@@ -313,7 +313,7 @@ class ClusterManager(StandIn):
 
 
 class JoinDoor(StandIn):
-    name = "join_door"
+    name = "join_server"
 
     @handles(security.MakeJoinToken)
     def make(self, request: security.MakeJoinToken) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from actorgrid.actors.gateway.server import connections, loop
 from actorgrid.actors.gateway.server.connections import (
     CONNECTIONS_MAX,
-    OF_VISITOR_MAX,
+    OF_CALLER_MAX,
     RESERVED_HERE,
     UNPROVEN_MAX,
     UNPROVEN_OF_NETWORK_MAX,
@@ -28,12 +28,12 @@ class Door:
         self.table = Connections()
         self.open: list[Fake] = []
 
-    def knock(self, network: str = "10.0.0.1", here: bool = False, visitor: str | None = None) -> Fake | None:
+    def admit(self, network: str = "10.0.0.1", here: bool = False, caller: str | None = None) -> Fake | None:
         fake = Fake(self)
         if not self.table.add(fake, network, here):
             return None
         self.open.append(fake)
-        if visitor is not None and not self.table.prove(fake, visitor):
+        if caller is not None and not self.table.prove(fake, caller):
             fake.let_go()
             self.table.remove(fake)
             return None
@@ -51,22 +51,22 @@ class Fake:
 
 def test_strangers_take_the_places_of_older_strangers_and_of_nobody_else() -> None:
     door = Door()
-    proven = [door.knock(f"10.1.0.{number}", visitor=f"user {number % 5}") for number in range(200)]
-    here = [door.knock("127.0.0.1", here=True) for _ in range(50)]
+    proven = [door.admit(f"10.1.0.{number}", caller=f"user {number % 5}") for number in range(200)]
+    here = [door.admit("127.0.0.1", here=True) for _ in range(50)]
     for number in range(5_000):
-        assert door.knock(f"10.2.{number % 250}.{number % 7}") is not None
+        assert door.admit(f"10.2.{number % 250}.{number % 7}") is not None
     assert door.table.unproven == UNPROVEN_MAX + 50
     assert set(door.open) >= {*proven, *here}
-    newest = door.knock("10.9.9.9")
+    newest = door.admit("10.9.9.9")
     assert newest is not None and door.table.prove(newest, "ann") and newest in door.open
 
 
 def test_one_address_has_so_many_unproven_and_its_own_oldest_goes() -> None:
     door = Door()
-    other = door.knock("10.0.0.2")
-    first = door.knock("10.0.0.1")
+    other = door.admit("10.0.0.2")
+    first = door.admit("10.0.0.1")
     for _ in range(1_024):
-        door.knock("10.0.0.1")
+        door.admit("10.0.0.1")
     assert len(door.open) == UNPROVEN_OF_NETWORK_MAX + 1
     assert other in door.open and first not in door.open
 
@@ -75,32 +75,32 @@ def test_this_machine_has_a_reserve_and_does_not_fill_all_of_it_without_a_token(
     door = Door()
     count = CONNECTIONS_MAX - RESERVED_HERE
     for number in range(count):
-        fake = door.knock(f"10.0.{number % 200}.1", visitor=f"user {number % 9}")
+        fake = door.admit(f"10.0.{number % 200}.1", caller=f"user {number % 9}")
         assert fake is not None
         fake.idle = False
-    assert door.knock("10.0.0.1") is None, "all are busy"
+    assert door.admit("10.0.0.1") is None, "all are busy"
     assert door.table.refused_total == 1
-    mine = door.knock("127.0.0.1", here=True, visitor="admin")
+    mine = door.admit("127.0.0.1", here=True, caller="admin")
     assert mine is not None
     for _ in range(1_000):
-        assert door.knock("127.0.0.1", here=True) is not None
+        assert door.admit("127.0.0.1", here=True) is not None
     assert mine in door.open
     assert len(door.open) == CONNECTIONS_MAX
     door.open[0].idle = True
-    assert door.knock("10.0.0.1", visitor="bob") is not None, "who is idle gives way"
+    assert door.admit("10.0.0.1", caller="bob") is not None, "who is idle gives way"
 
 
 def test_one_key_does_not_take_all() -> None:
     door = Door()
-    busy = [door.knock(f"10.0.0.{number % 100}", visitor="ann") for number in range(OF_VISITOR_MAX)]
+    busy = [door.admit(f"10.0.0.{number % 100}", caller="ann") for number in range(OF_CALLER_MAX)]
     for fake in busy:
         assert fake is not None
         fake.idle = False
-    assert door.knock(visitor="ann") is None
-    assert door.knock(visitor="bob") is not None
+    assert door.admit(caller="ann") is None
+    assert door.admit(caller="bob") is not None
     assert busy[7] is not None
     busy[7].idle = True
-    assert door.knock(visitor="ann") is not None
+    assert door.admit(caller="ann") is not None
     assert busy[7] not in door.open
 
 
@@ -118,8 +118,8 @@ def test_the_sums_are_those_of_what_is_open_whatever_happens() -> None:
                 fake.idle = not fake.idle
                 door.table.prove(fake, f"user {dice.randrange(3)}")
             continue
-        visitor = dice.choice([None, "ann", "bob"])
-        door.knock(f"10.0.0.{dice.randrange(60)}", dice.random() < 0.3, visitor)
+        caller = dice.choice([None, "ann", "bob"])
+        door.admit(f"10.0.0.{dice.randrange(60)}", dice.random() < 0.3, caller)
         assert len(door.table) == len(door.open) <= CONNECTIONS_MAX
     table = door.table
     assert set(table._all) == set(door.open)
@@ -127,7 +127,7 @@ def test_the_sums_are_those_of_what_is_open_whatever_happens() -> None:
     for fake in list(door.open):
         fake.let_go()
         table.remove(fake)
-    assert (table._afar, table._of_network, dict(table._of_visitor), len(table)) == (0, {}, {}, 0)
+    assert (table._afar, table._of_network, dict(table._of_caller), len(table)) == (0, {}, {}, 0)
 
 
 # -- with sockets

@@ -14,8 +14,8 @@ from actorgrid.replay.workload import (
     check_times,
     offered_load,
     scaled,
-    told_tasks,
     typical_tasks,
+    typical_tasks_for,
     with_load,
 )
 
@@ -32,8 +32,8 @@ def test_the_mix_keeps_what_is_popular() -> None:
         (2000, 1, 1000),
     ]
     assert [each.weight for each in mix] == [90 / 96, 6 / 96]
-    assert told_tasks(tasks, "fgd") == mix
-    told = told_tasks(tasks, "completion")
+    assert typical_tasks_for(tasks, "fgd") == mix
+    told = typical_tasks_for(tasks, "completion")
     assert [each.gpu_count for each in told] == [1, 1, 2], "one of several GPUs is told of, however rare"
     assert [each.weight for each in told] == [90 / 97, 6 / 97, 1 / 97]
 

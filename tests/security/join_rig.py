@@ -21,7 +21,7 @@ from actorgrid.actors.security.join_messages import (
 )
 from actorgrid.actors.security.joiner import Close, Joined, Joiner, JoinFailed, SendBytes
 from actorgrid.actors.security.keys import new_private_key
-from actorgrid.actors.security.tls_contexts import door_context, joiner_context
+from actorgrid.actors.security.tls_contexts import join_server_context, joiner_context
 from actorgrid.errors import (
     ActorGridError,
     TrustError,
@@ -92,7 +92,7 @@ def join(
     source: str = "10.0.0.2",
 ) -> Joined | JoinFailed:
     """A whole join through TLS. *shows*: whose certificate the server has; *answer* changes the answer to Redeem."""
-    pair = Pair(door_context(shows or member.material), joiner_context()).shake()
+    pair = Pair(join_server_context(shows or member.material), joiner_context()).shake()
     exchange = member.exchange(source)
     assert joiner.connected(pair.client.peer) == []
     waiting: list[Any] = list(exchange.begin(member.now_s))

@@ -1,4 +1,4 @@
-"""The join door as it stands in the network: a real ledger behind it, strangers and guests in front, over sockets."""
+"""The join server as it stands in the network: a real ledger behind it, strangers and guests in front, over sockets."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from actorgrid.errors import (
     UnknownJoinToken,
 )
 from actorgrid.supervisors.inline import InlineNode
+from actorgrid.supervisors.inspection import Inspect
 from tests.consensus.rig import make_context
 from tests.system.cluster_host import ADDRESS, free_base_port
 
@@ -70,7 +71,7 @@ class Door:
         return found
 
     def token(self, uses: int = 1) -> JoinToken:
-        return read_token(self.node.request("join_door", MakeJoinToken(3600.0, uses, "test"))["token"])
+        return read_token(self.node.request("join_server", MakeJoinToken(3600.0, uses, "test"))["token"])
 
     def in_thread(self, work: Callable[[], Any]) -> Any:
         """What *work* gives or raises, done beside the door."""
@@ -135,15 +136,21 @@ def test_a_guest_is_let_in_once_and_a_used_or_unknown_token_costs_no_entry(door:
         door.guest(strange, "another")
     assert door.refused == {"JoinTokenUsed": 1, "UnknownJoinToken": 1}
     assert door.index <= index + 3  # the keeper's own reports, at most
-    shown = door.node.request("join_door", ShowTrust())
+    shown = door.node.request("join_server", ShowTrust())
     assert [host["node_id"] for host in shown["hosts"]] == sorted([door.context.host_id, "guest"])
+
+
+def test_the_join_server_is_found_by_its_former_name_too(door: Door) -> None:
+    found = [door.node.request(name, Inspect()) for name in ("join_server", "join_door")]
+    assert found[0]["address"] == found[1]["address"]
+    assert {said["name"] for said in found} == {"join_server"}
 
 
 @pytest.mark.parametrize(
     "first", [b"GET / HTTP/1.0\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(300), bytes(70_000)], ids=str
 )
 def test_what_is_no_tls_is_closed_unheard(door: Door, first: bytes) -> None:
-    def knock() -> bytes:
+    def connect() -> bytes:
         with socket.create_connection((door.member.host, door.member.port), 10) as connection:
             connection.settimeout(10)
             try:
@@ -153,9 +160,9 @@ def test_what_is_no_tls_is_closed_unheard(door: Door, first: bytes) -> None:
                 return b""
             return last_words(connection)
 
-    heard = door.in_thread(knock)
+    heard = door.in_thread(connect)
     assert b"actorgrid" not in heard  # an alert of TLS at most
-    assert door.door.status()["visits"] == 0
+    assert door.door.status()["exchanges"] == 0
 
 
 def talk(door: Door, say: Callable[[bytes], bytes]) -> bytes:
@@ -182,7 +189,7 @@ def test_garbage_and_a_frame_over_the_bound_are_refused_and_counted(door: Door) 
     assert b"FrameTooLarge" in talk(door, lambda _: struct.pack(">I", MESSAGE_BYTES_MAX + 1))
     assert door.refused.get("FrameTooLarge") == 1 and sum(door.refused.values()) == 2
     assert door.index <= index + 3
-    assert door.door.status()["visits"] == 0
+    assert door.door.status()["exchanges"] == 0
 
 
 def test_a_recorded_claim_is_of_no_use_on_another_connection(door: Door) -> None:

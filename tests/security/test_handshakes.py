@@ -10,7 +10,7 @@ import pytest
 from actorgrid.actors.security.certificates import identify
 from actorgrid.actors.security.host_material import HostMaterial
 from actorgrid.actors.security.keys import new_private_key
-from actorgrid.actors.security.tls_contexts import door_context, joiner_context, ssl_contexts
+from actorgrid.actors.security.tls_contexts import join_server_context, joiner_context, ssl_contexts
 from actorgrid.errors import KeyUnusable, WrongCluster
 from tests.security.rig import DAY_S, NOW_S, OTHER_CLUSTER, Cluster, Pair
 
@@ -119,7 +119,7 @@ def test_older_tls_is_refused() -> None:
 
 def test_the_door_asks_for_no_certificate() -> None:
     material = Cluster().host("host-a", ("10.0.0.1",))
-    pair = Pair(door_context(material), joiner_context()).shake()
+    pair = Pair(join_server_context(material), joiner_context()).shake()
     assert identify(pair.client.peer).host_id == "host-a"
     assert pair.server.peer == b""
 
@@ -129,7 +129,7 @@ def test_https_clients_that_have_the_bundle_check_the_address_of_a_host() -> Non
     client = ssl.create_default_context(cadata=material.bundle.pem)
 
     def handshake(address: str) -> None:
-        pair = Pair(door_context(material), client)
+        pair = Pair(join_server_context(material), client)
         pair.client.tls = client.wrap_bio(pair.client.incoming, pair.client.outgoing, server_hostname=address)
         pair.shake()
 

@@ -1,4 +1,4 @@
-"""However many knock at the join port, a minute of it is a few lines of the log."""
+"""However many come to the join port, a minute of it is a few lines of the log."""
 
 from actorgrid.actors.security.join_log import LINES_MAX, PERIOD_S, JoinLog
 

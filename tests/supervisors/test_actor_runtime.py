@@ -71,7 +71,7 @@ class Wire:
             raise PeerGone(f"{address} closed its socket")
         self.watched.append(address)
 
-    def when_room(self, _address: str, callback: Callable[[], None]) -> None:
+    def when_capacity(self, _address: str, callback: Callable[[], None]) -> None:
         callback()
 
     def wakeupAfter(self, _delay: timedelta) -> None:

@@ -62,7 +62,7 @@ class Office:
     def post(self, _to: str, _data: bytes) -> None:
         """Nobody hears."""
 
-    def when_room(self, _address: str, callback: Callable[[], None]) -> None:
+    def when_capacity(self, _address: str, callback: Callable[[], None]) -> None:
         callback()
 
     def wakeupAfter(self, _delay: timedelta) -> None:

@@ -42,9 +42,9 @@ def nested(x: int) -> tuple[int, str, list[str]]:
 
 
 def own_credential() -> tuple[str, str]:
-    from actorgrid.client.find import own_door
+    from actorgrid.client.find import work_credential
 
-    door = own_door()
+    door = work_credential()
     assert door is not None
     return door.url, door.token
 

@@ -133,7 +133,7 @@ class Flooder(Actor):
                 self.send(self.partner, Parcel(self.sent.to_bytes(4, "big") + self.padding))
             except MailboxFull:
                 self.waits += 1
-                self._myRef.transport.when_room(name_of(self.partner), self.go_on)
+                self._myRef.transport.when_capacity(name_of(self.partner), self.go_on)
                 return
             self.sent += 1
         self.finish()

@@ -132,11 +132,11 @@ def test_large_messages_count_against_the_bound_of_the_queue(
     monkeypatch.setattr(outgoing, "QUEUED_BYTES_MAX", 10 * MIB)
     a, b = pair
     told: list[str] = []
-    a.when_room("b", lambda: told.append("at once"))
+    a.when_capacity("b", lambda: told.append("at once"))
     with pytest.raises(MailboxFull):
         for _ in range(4):
             a.post("b", 1, bytes(3 * MIB))
-    a.when_room("b", lambda: told.append("later"))
+    a.when_capacity("b", lambda: told.append("later"))
     assert told == ["at once"]
     turn(a, b, until=lambda: told == ["at once", "later"])
     turn(a, b, until=lambda: len(b.inbox) == 3)
@@ -150,7 +150,7 @@ def test_who_waits_for_room_is_told_too_when_the_peer_is_lost(
     told: list[bool] = []
     for _ in range(3):
         a.post("b", 1, bytes(3 * MIB), told.append)
-    a.when_room("b", lambda: told.append(True))
+    a.when_capacity("b", lambda: told.append(True))
     b.close()
     turn(a, until=lambda: len(told) == 4)
     assert told == [False, False, False, True] and a.pending == 0

@@ -14,7 +14,7 @@ from actorgrid.errors import ActorGridError, FrameTooLarge, MailboxFull, PeerGon
 from actorgrid.transports.peer.limits import PeerLimits, Refusal
 from actorgrid.transports.peer.link import SEND_BYTES, LinkUp, PeerLink
 from actorgrid.transports.peer.session import CONTROL_TURN_BYTES, Called, Cancelled, CastReceived, LinkDown, Replied
-from actorgrid.transports.peer.streams import StreamEnded, StreamOpened, StreamReceived, StreamRoom
+from actorgrid.transports.peer.streams import StreamEnded, StreamOpened, StreamReceived, StreamWritable
 from actorgrid.transports.peer.tls import PeerIdentity
 from tests.transports.peer_certificates import Authority
 from tests.transports.peer_pair import Pair
@@ -289,14 +289,14 @@ def test_a_writer_learns_of_room_once_it_was_short_of_it(pair: Pair) -> None:
     stream = pair.a.session.open_stream("bulk", b"")
     assert pair.a.session.write(stream, b"not yet") == 0
     pair.settle()
-    assert StreamRoom(stream) in pair.take(pair.a)
+    assert StreamWritable(stream) in pair.take(pair.a)
     window = LIMITS.stream_window_bytes
     assert pair.a.session.write(stream, bytes(window + 1)) == window
     pair.settle()
     assert pair.take(pair.a) == []
     pair.b.session.consumed(stream, window)
     pair.settle()
-    assert pair.take(pair.a) == [StreamRoom(stream)]
+    assert pair.take(pair.a) == [StreamWritable(stream)]
     assert pair.a.session.room(stream) == window
 
 

@@ -344,7 +344,7 @@ def test_connections_that_were_refused_are_not_half_open_any_more(tmp_path: Path
 
 
 def test_an_address_that_knocks_too_fast_is_closed_unread(tmp_path: Path) -> None:
-    world = SocketWorld(tmp_path, replace(QUICK, knocks_per_s=0.0, knocks_burst=5))
+    world = SocketWorld(tmp_path, replace(QUICK, connects_per_s=0.0, connects_burst=5))
     world.add("a")
     for _ in range(8):
         Stranger(world, first=b"nonsense").until_closed()
@@ -353,7 +353,7 @@ def test_an_address_that_knocks_too_fast_is_closed_unread(tmp_path: Path) -> Non
 
 
 def test_hosts_that_prove_themselves_use_up_no_knocks(tmp_path: Path) -> None:
-    world = SocketWorld(tmp_path, replace(QUICK, knocks_per_s=0.0, knocks_burst=2))
+    world = SocketWorld(tmp_path, replace(QUICK, connects_per_s=0.0, connects_burst=2))
     world.add("a")
     for _ in range(5):
         world.add("b")

@@ -1,4 +1,4 @@
-"""The way to one host and the listener's door, as decisions: ties, backoff, what waits, who may knock."""
+"""The way to one host and the listener's door, as decisions: ties, backoff, what waits, who is let in."""
 
 from __future__ import annotations
 
@@ -135,38 +135,38 @@ def test_a_route_is_idle_when_nothing_would_be_lost_with_it() -> None:
 
 
 def test_knocks_come_back_with_time_and_with_proof() -> None:
-    door = PeerAcceptor(PeerLimits(knocks_per_s=2.0, knocks_burst=3, half_open_per_address_max=100))
-    assert [door.knock("x", 0.0) for _ in range(4)] == [None, None, None, Refusal.TOO_FAST]
-    assert door.knock("y", 0.0) is None
-    assert [door.knock("x", 1.0) for _ in range(3)] == [None, None, Refusal.TOO_FAST]
+    door = PeerAcceptor(PeerLimits(connects_per_s=2.0, connects_burst=3, half_open_per_address_max=100))
+    assert [door.admit("x", 0.0) for _ in range(4)] == [None, None, None, Refusal.TOO_FAST]
+    assert door.admit("y", 0.0) is None
+    assert [door.admit("x", 1.0) for _ in range(3)] == [None, None, Refusal.TOO_FAST]
     door.proven("x")
-    assert door.knock("x", 1.0) is None
+    assert door.admit("x", 1.0) is None
     for _ in range(10):
         door.proven("x")
-    assert [door.knock("x", 1.0) for _ in range(4)] == [None, None, None, Refusal.TOO_FAST]
+    assert [door.admit("x", 1.0) for _ in range(4)] == [None, None, None, Refusal.TOO_FAST]
 
 
 def test_half_open_ones_count_until_they_are_proven_or_gone() -> None:
     door = PeerAcceptor(PeerLimits(half_open_per_address_max=2))
-    assert [door.knock("x", 0.0) for _ in range(3)] == [None, None, Refusal.TOO_MANY_HALF_OPEN]
+    assert [door.admit("x", 0.0) for _ in range(3)] == [None, None, Refusal.TOO_MANY_HALF_OPEN]
     door.gone("x")
-    assert [door.knock("x", 0.0) for _ in range(2)] == [None, Refusal.TOO_MANY_HALF_OPEN]
+    assert [door.admit("x", 0.0) for _ in range(2)] == [None, Refusal.TOO_MANY_HALF_OPEN]
     door.proven("x")
-    assert door.knock("x", 0.0) is None
+    assert door.admit("x", 0.0) is None
 
 
 def test_a_clock_that_is_read_late_takes_nothing_away() -> None:
-    door = PeerAcceptor(PeerLimits(knocks_per_s=1.0, knocks_burst=1))
-    assert door.knock("x", 10.0) is None
-    assert door.knock("x", 5.0) is Refusal.TOO_FAST
+    door = PeerAcceptor(PeerLimits(connects_per_s=1.0, connects_burst=1))
+    assert door.admit("x", 10.0) is None
+    assert door.admit("x", 5.0) is Refusal.TOO_FAST
 
 
 def test_addresses_are_forgotten_oldest_first() -> None:
-    door = PeerAcceptor(PeerLimits(addresses_max=3, knocks_burst=1))
+    door = PeerAcceptor(PeerLimits(addresses_max=3, connects_burst=1))
     for number in range(10):
-        door.knock(f"x{number}", 0.0)
-        door.knock("steady", 0.0)
+        door.admit(f"x{number}", 0.0)
+        door.admit("steady", 0.0)
     assert len(door) == 3
-    assert door.knock("steady", 0.0) is Refusal.TOO_FAST
+    assert door.admit("steady", 0.0) is Refusal.TOO_FAST
     door.gone("x0")
     door.proven("x1")

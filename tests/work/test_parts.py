@@ -12,7 +12,7 @@ import pytest
 from actorgrid.actors.work.attempt_dir import AttemptDir
 from actorgrid.actors.work.environment import device_variables, enforcement, passed_on, work_environment
 from actorgrid.actors.work.groups import KillGroup
-from actorgrid.actors.work.housekeeping import InTurn, old_attempts, old_blobs, remove_attempts, remove_blobs
+from actorgrid.actors.work.housekeeping import RoundRobin, old_attempts, old_blobs, remove_attempts, remove_blobs
 from actorgrid.actors.work.limits import writable_cgroup
 from actorgrid.actors.work.outcomes import outcome_of, retry_delay_s
 from actorgrid.actors.work.output import OutputStream
@@ -169,7 +169,7 @@ def test_blobs_nobody_names_go_once_they_are_old(tmp_path: Path) -> None:
 
 
 def test_files_are_looked_at_in_turn_however_many_there_are() -> None:
-    turn, names = InTurn(3), [f"f{number}" for number in range(7)]
+    turn, names = RoundRobin(3), [f"f{number}" for number in range(7)]
     seen = [turn.next(names) for _ in range(3)]
     assert seen == [["f0", "f1", "f2"], ["f3", "f4", "f5"], ["f6", "f0", "f1"]]
     assert turn.next(["f0", "f1"]) == ["f0", "f1"] and turn.next([]) == []

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from .limits import PeerLimits, Refusal
 
 
-class _Knocks:
+class _ConnectRate:
     __slots__ = ("half_open", "left", "since_s")
 
     def __init__(self, left: float, now_s: float) -> None:
@@ -25,39 +25,39 @@ class PeerAcceptor:
 
     def __init__(self, limits: PeerLimits) -> None:
         self._limits = limits
-        self._addresses: OrderedDict[str, _Knocks] = OrderedDict()
+        self._addresses: OrderedDict[str, _ConnectRate] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._addresses)
 
-    def knock(self, address: str, now_s: float) -> Refusal | None:
+    def admit(self, address: str, now_s: float) -> Refusal | None:
         """A connection from *address*: why it is closed unread, or ``None``; then ``proven`` or ``gone`` follows."""
         limits = self._limits
-        knocks = self._addresses.get(address)
-        if knocks is None:
-            knocks = self._addresses[address] = _Knocks(limits.knocks_burst, now_s)
+        rate = self._addresses.get(address)
+        if rate is None:
+            rate = self._addresses[address] = _ConnectRate(limits.connects_burst, now_s)
             if len(self._addresses) > limits.addresses_max:
                 self._addresses.popitem(last=False)
         self._addresses.move_to_end(address)
-        earned = max(0.0, now_s - knocks.since_s) * limits.knocks_per_s
-        knocks.left, knocks.since_s = min(limits.knocks_burst, knocks.left + earned), now_s
-        if knocks.half_open >= limits.half_open_per_address_max:
+        earned = max(0.0, now_s - rate.since_s) * limits.connects_per_s
+        rate.left, rate.since_s = min(limits.connects_burst, rate.left + earned), now_s
+        if rate.half_open >= limits.half_open_per_address_max:
             return Refusal.TOO_MANY_HALF_OPEN
-        if knocks.left < 1:
+        if rate.left < 1:
             return Refusal.TOO_FAST
-        knocks.left -= 1
-        knocks.half_open += 1
+        rate.left -= 1
+        rate.half_open += 1
         return None
 
     def proven(self, address: str) -> None:
         """A connection of *address* has proven a host: it does not count."""
-        knocks = self._addresses.get(address)
-        if knocks is not None:
-            knocks.left = min(self._limits.knocks_burst, knocks.left + 1)
+        rate = self._addresses.get(address)
+        if rate is not None:
+            rate.left = min(self._limits.connects_burst, rate.left + 1)
         self.gone(address)
 
     def gone(self, address: str) -> None:
         """A connection of *address* ended before it proved anything."""
-        knocks = self._addresses.get(address)
-        if knocks is not None and knocks.half_open:
-            knocks.half_open -= 1
+        rate = self._addresses.get(address)
+        if rate is not None and rate.half_open:
+            rate.half_open -= 1

@@ -162,7 +162,7 @@ class StreamPort(Protocol):
     def write_stream(self, stream_id: int, data: Bytes) -> int:
         """As ``Stream.write``."""
 
-    def stream_room(self, stream_id: int) -> int:
+    def stream_capacity(self, stream_id: int) -> int:
         """As ``Stream.room``."""
 
     def stream_consumed(self, stream_id: int, count: int) -> None:
@@ -215,7 +215,7 @@ class Stream:
     @property
     def room(self) -> int:
         """How many bytes ``write`` takes now; none before the other side has it."""
-        return 0 if self._port is None or self.over else self._port.stream_room(self._id)
+        return 0 if self._port is None or self.over else self._port.stream_capacity(self._id)
 
     def write(self, data: Bytes) -> int:
         """Send as much of *data* as there is room for; gives how much, 0 included. *on_room* follows if it is not all.

@@ -15,7 +15,7 @@ from actorgrid.errors import ActorGridError
 from .calls import Bytes, IncomingCall, OnCall, OnCast, OnStream, PendingAnswer, Stream
 from .limits import Refusal
 from .session import Called, Cancelled, CastReceived, LinkDown, PeerSession, Replied, SessionEvent
-from .streams import StreamDone, StreamEnded, StreamOpened, StreamReceived, StreamRoom
+from .streams import StreamDone, StreamEnded, StreamOpened, StreamReceived, StreamWritable
 
 log = logging.getLogger("actorgrid.links")
 
@@ -121,7 +121,7 @@ class PeerEnd(ABC):
         self._go_on()
         return taken
 
-    def stream_room(self, stream_id: int) -> int:
+    def stream_capacity(self, stream_id: int) -> int:
         """As ``Stream.room``."""
         return self.session.room(stream_id)
 
@@ -157,7 +157,7 @@ class PeerEnd(ABC):
                 self._cast_came(target, body)
             case StreamReceived(stream_id, data):
                 self._tell(stream_id, lambda stream: stream.received(data))
-            case StreamRoom(stream_id):
+            case StreamWritable(stream_id):
                 self._tell(stream_id, lambda stream: stream.has_room())
             case StreamOpened(stream_id, target, head):
                 self._opened(stream_id, target, head)

@@ -81,9 +81,9 @@ class PeerLimits:
     milliseconds, so that it is hardly ever an honest one."""
     half_open_per_address_max: int = 16
     """Then a new one of that address is closed."""
-    knocks_per_s: float = 20.0
+    connects_per_s: float = 20.0
     """New connections of one address that do not prove a host, on average; then they are closed unread."""
-    knocks_burst: int = 40
+    connects_burst: int = 40
     addresses_max: int = 1024
     """Addresses whose knocks are counted; then the one that was quiet longest is forgotten."""
     backoff_first_s: float = 0.1

@@ -207,7 +207,7 @@ class PeerNet(PeerHosts):
 
     def _knocked(self, connection: socket.socket, address: str) -> None:
         now_s = self._loop.monotonic()
-        refusal = self._door.knock(address, now_s)
+        refusal = self._door.admit(address, now_s)
         if refusal is not None:
             connection.close()
             self._count(refusal, f"a connection from {address} is closed unread")

@@ -219,7 +219,7 @@ class PeerSession:
         return frame.id
 
     def write(self, stream_id: int, data: bytes | bytearray | memoryview) -> int:
-        """Give a stream bytes; gives how many it took, the rest after StreamRoom. Raises PeerGone when it is over."""
+        """Give a stream bytes; how many it took. StreamWritable: it takes more. Raises PeerGone when it is over."""
         return self._streams.write(stream_id, data)
 
     def room(self, stream_id: int) -> int:

@@ -47,7 +47,7 @@ class StreamReceived(NamedTuple):
     data: bytes
 
 
-class StreamRoom(NamedTuple):
+class StreamWritable(NamedTuple):
     """A stream that did not take all that was written takes more now."""
 
     id: int
@@ -66,7 +66,7 @@ class StreamDone(NamedTuple):
     id: int
 
 
-StreamEvent = StreamOpened | StreamReceived | StreamRoom | StreamEnded | StreamDone
+StreamEvent = StreamOpened | StreamReceived | StreamWritable | StreamEnded | StreamDone
 
 
 class _Stream:
@@ -146,7 +146,7 @@ class Streams:
         return max(0, min(stream.credit, self._limits.stream_unsent_bytes) - stream.unsent)
 
     def write(self, stream_id: int, data: bytes | bytearray | memoryview) -> int:
-        """Take as much of *data* as there is room for; gives how much. StreamRoom follows when it was not all.
+        """Take as much of *data* as there is room for; gives how much. StreamWritable follows when it was not all.
 
         Raises PeerGone when the stream is over, or was ended by us.
         """
@@ -231,7 +231,7 @@ class Streams:
         room = self.room(stream_id) if stream.short else 0
         if room >= ROOM_BYTES or (room and not stream.unsent):
             stream.short = False
-            self.events.append(StreamRoom(stream_id))
+            self.events.append(StreamWritable(stream_id))
 
     # -- in
 

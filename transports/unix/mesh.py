@@ -89,10 +89,10 @@ class Mesh:
         if peer != self.name:
             self.outgoing.connect(peer)
 
-    def when_room(self, peer: str, callback: Callable[[], None]) -> None:
+    def when_capacity(self, peer: str, callback: Callable[[], None]) -> None:
         """Call back once: when less than half of the bounds of the queue to *peer* is used (now, if that is so already)
         or the peer is lost."""
-        self.outgoing.when_room(peer, callback)
+        self.outgoing.when_capacity(peer, callback)
 
     def forget(self, peer: str) -> None:
         """Drop the connection to a dead peer; what waited for it is undelivered."""

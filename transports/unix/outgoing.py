@@ -4,8 +4,8 @@ A frame goes out at once when nothing waits before it, else it is queued; severa
 (``large.py``) is offered as a file when it is the first of the queue, and what is behind it waits until the peer
 says that it has the file; a peer that could not take it (it is out of descriptors) says so and gets a stream.
 
-Bounds, for each peer: 100,000 frames or 256 MiB wait, then ``post`` raises MailboxFull. ``when_room`` says when half of
-it has gone out. Memory is what waits and little more (``queue.py``). One file is on its way at a time.
+Bounds, for each peer: 100,000 frames or 256 MiB wait, then ``post`` raises MailboxFull; ``when_capacity`` says when
+half of it has gone out. Memory is what waits and little more (``queue.py``). One file is on its way at a time.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class OutgoingConnection:
 
     __slots__ = (
         "armed",
+        "capacity_waiters",
         "connection",
         "dialled_at",
         "nonce",
@@ -52,7 +53,6 @@ class OutgoingConnection:
         "peer",
         "queue",
         "received",
-        "room_waiters",
         "server_nonce",
         "state",
     )
@@ -67,7 +67,7 @@ class OutgoingConnection:
         self.server_nonce = b""
         self.armed = False
         self.offered = False  # the first of the queue is a file, and the peer has not said yet that it has it
-        self.room_waiters: list[Callable[[], None]] = []
+        self.capacity_waiters: list[Callable[[], None]] = []
         self.dialled_at = monotonic()
 
     @property
@@ -145,13 +145,13 @@ class OutgoingConnections:
             self.links[peer] = link
         return link
 
-    def when_room(self, peer: str, callback: Callable[[], None]) -> None:
-        """See ``Mesh.when_room``."""
+    def when_capacity(self, peer: str, callback: Callable[[], None]) -> None:
+        """See ``Mesh.when_capacity``."""
         link = self.links.get(peer)
         if link is None or link.has_room:
             callback()
         else:
-            link.room_waiters.append(callback)
+            link.capacity_waiters.append(callback)
 
     def forget(self, peer: str) -> None:
         """Drop the connection to a dead peer; what waited for it is undelivered."""
@@ -190,8 +190,8 @@ class OutgoingConnections:
             if not (self._send(link) if message is None else self._offer(link, message)):
                 break
         self._arm(link)
-        if link.room_waiters and link.has_room:
-            waiters, link.room_waiters = link.room_waiters, []
+        if link.capacity_waiters and link.has_room:
+            waiters, link.capacity_waiters = link.capacity_waiters, []
             for callback in waiters:
                 self._loop.soon(callback)
 
@@ -363,7 +363,7 @@ class OutgoingConnections:
         self.pending -= link.queue.frames
         for done in link.queue.clear():
             done(False)
-        for callback in link.room_waiters:
+        for callback in link.capacity_waiters:
             self._loop.soon(callback)
         on_lost = self.on_lost
         if on_lost is not None:

@@ -276,13 +276,13 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
         """
         self.mesh.connect(name)
 
-    def when_room(self, name: str, callback: Callable[[], None]) -> None:
+    def when_capacity(self, name: str, callback: Callable[[], None]) -> None:
         """Call back once, when the queue to *name* is under half of its bounds (now, if it is) or *name* is lost.
 
         The way out of MailboxFull: wait for this, and go on receiving meanwhile; two actors that flood each other
         then both go on.
         """
-        self.mesh.when_room(name, callback)
+        self.mesh.when_capacity(name, callback)
 
     def flush(self, timeout_s: float) -> None:
         """Send what is queued, for at most *timeout_s*; nothing received is handled."""

@@ -20,7 +20,7 @@ async def post_restart(call: RequestContext) -> Any:
     host_id = call.part("host_id")
     host = call.app.host
     if host_id == host.host_id:
-        return await call.ask("host", RestartHost(call.visitor), RESTART_S)
+        return await call.ask("host", RestartHost(call.caller), RESTART_S)
     if host_id not in call.app.ledger.members:
         raise NotFound(
             "no host of that id",
@@ -28,13 +28,13 @@ async def post_restart(call: RequestContext) -> Any:
             found=f"{max(1, len(call.app.ledger.members))} hosts",
             hint="actorgrid hosts --json has the ids",
         )
-    return await call.ask("links", AskHost(host_id, "restart", {"by": call.visitor}, RESTART_S), RESTART_S)
+    return await call.ask("links", AskHost(host_id, "restart", {"by": call.caller}, RESTART_S), RESTART_S)
 
 
 async def post_drain(call: RequestContext) -> Any:
     """Give a host nothing new, or again."""
     wanted = call.body_as(DrainRequest)
-    return await call.propose(DrainHost(call.part("host_id"), wanted.draining, call.visitor, at=time()))
+    return await call.propose(DrainHost(call.part("host_id"), wanted.draining, call.caller, at=time()))
 
 
 ROUTES = (

@@ -144,7 +144,7 @@ async def post_edit(call: RequestContext) -> Any:
     if not named:
         raise BadRequest("nothing is to be changed", hint="name priority, max_execution_time_s or both")
     await check_job(call, call.part("job_id"))
-    return await call.propose(EditJob(call.part("job_id"), by=call.visitor, **named))
+    return await call.propose(EditJob(call.part("job_id"), by=call.caller, **named))
 
 
 async def why_job(call: RequestContext) -> Any:

@@ -26,7 +26,7 @@ async def post_api_key(call: RequestContext) -> Any:
     """Make one."""
     wanted, now_s = call.body_as(KeyRequest), time()
     text, record = make_key(
-        os.urandom(ID_BYTES), os.urandom(SECRET_BYTES), wanted.user_id, call.visitor, now_s, wanted.ttl_s
+        os.urandom(ID_BYTES), os.urandom(SECRET_BYTES), wanted.user_id, call.caller, now_s, wanted.ttl_s
     )
     await call.propose(CreateApiKey(record, at=now_s))
     app = call.app
@@ -42,7 +42,7 @@ async def post_api_key(call: RequestContext) -> Any:
 
 async def delete_api_key(call: RequestContext) -> Any:
     """Take one back."""
-    return await call.propose(RevokeApiKey(call.part("id"), call.visitor, at=time()))
+    return await call.propose(RevokeApiKey(call.part("id"), call.caller, at=time()))
 
 
 ROUTES = (

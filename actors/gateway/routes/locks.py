@@ -31,7 +31,7 @@ from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import BreakLock, ReleaseLock, RenewLock
 from actorgrid.actors.ledger.field_checks import LOCK_NAME_MAX
 from actorgrid.actors.ledger.messages import Query
-from actorgrid.actors.ledger.record_types import LockPlace, LockRecord
+from actorgrid.actors.ledger.record_types import LockEntry, LockRecord
 from actorgrid.actors.ledger.records import UNKNOWN_USER
 from actorgrid.errors import (
     ActorGridError,
@@ -95,7 +95,7 @@ async def post_release(call: RequestContext) -> Any:
             asked=owner,
             hint="do it from outside of work: actorgrid lock release --force",
         )
-    by = call.visitor if call.visitor not in ("", ADMIN) else wanted.user_id or UNKNOWN_USER
+    by = call.caller if call.caller not in ("", ADMIN) else wanted.user_id or UNKNOWN_USER
     if not by.isprintable():
         raise BadRequest("not the name of a user", asked=ascii(by)[:100], hint="letters that can be printed")
     answer = await _commit(call, BreakLock(name, owner, by, at=time()))
@@ -227,7 +227,7 @@ def _answer(name: str, owner: str, answer: Plain, asked_s: float) -> Plain:
     }
 
 
-def _fields(place: LockPlace, names: Iterable[str]) -> Plain:
+def _fields(place: LockEntry, names: Iterable[str]) -> Plain:
     return {name: place.get(name) for name in names}
 
 

@@ -30,7 +30,7 @@ async def post_token(call: RequestContext) -> Any:
             hint="begin one: start it with actorgrid up --listen ADDRESS",
         )
     wanted = call.body_as(TokenRequest)
-    return await call.ask("join_door", MakeJoinToken(wanted.ttl_s, wanted.uses, by="http"), COMMIT_TIMEOUT_S)
+    return await call.ask("join_server", MakeJoinToken(wanted.ttl_s, wanted.uses, by="http"), COMMIT_TIMEOUT_S)
 
 
 async def delete_token(call: RequestContext) -> Any:
@@ -38,7 +38,7 @@ async def delete_token(call: RequestContext) -> Any:
     token_id = call.part("id")
     if call.app.host.enrolment is None:
         raise UnknownJoinToken("no join token of that id", asked=token_id, found="a host that is alone has none")
-    return await call.ask("join_door", TakeBackJoinToken(token_id), COMMIT_TIMEOUT_S)
+    return await call.ask("join_server", TakeBackJoinToken(token_id), COMMIT_TIMEOUT_S)
 
 
 ROUTES = (

@@ -41,7 +41,7 @@ async def _ask(call: RequestContext, request: Any) -> Any:
             found="no cluster",
             hint="begin one: start it with actorgrid up --listen ADDRESS",
         )
-    return await call.ask("join_door", request, COMMIT_TIMEOUT_S)
+    return await call.ask("join_server", request, COMMIT_TIMEOUT_S)
 
 
 ROUTES = (

@@ -100,7 +100,7 @@ T = TypeVar("T")
 class Proves(Protocol):
     """A connection that keeps its place once a token was shown on it."""
 
-    def prove(self, visitor: str) -> None:
+    def prove(self, caller: str) -> None:
         """Raises Overloaded where its owner has too many."""
 
 
@@ -252,15 +252,15 @@ class GatewayApp:
                 )
             else:
                 query = None
-            visitor, only = REQUEST_STATE.get().visitor, REQUEST_STATE.get().only
+            caller, only = REQUEST_STATE.get().caller, REQUEST_STATE.get().only
             check_route(route, only)
             if route.request is None:
-                result = await route.handler(RequestContext(self, request, None, query, visitor, only))
+                result = await route.handler(RequestContext(self, request, None, query, caller, only))
             else:
                 raw = await self.bodies.read(request, self.settings.security.max_body_bytes)
                 try:
                     body = decode(raw, request.content_type, route.request)
-                    result = await route.handler(RequestContext(self, request, body, query, visitor, only))
+                    result = await route.handler(RequestContext(self, request, body, query, caller, only))
                 finally:
                     self.bodies.done(raw)
             if isinstance(result, web.StreamResponse):
@@ -319,7 +319,7 @@ class GatewayApp:
         check_host(request.headers.get("Host"), self._names)
         # Everything under /api asks for the token, paths that do not exist too: a stranger learns nothing here.
         if request.path.startswith("/api"):
-            REQUEST_STATE.get().visitor = self.admit(request)
+            REQUEST_STATE.get().caller = self.admit(request)
         return await handler(request)
 
     def admit(self, request: web.Request) -> str:
@@ -329,13 +329,13 @@ class GatewayApp:
         now_s = asyncio.get_running_loop().time()
         work = self.gate.check_work(token, now_s, source)
         if work is None:
-            visitor = self.gate.check(token, now_s, time.time(), source)
+            caller = self.gate.check(token, now_s, time.time(), source)
         else:
-            visitor, REQUEST_STATE.get().only = work
+            caller, REQUEST_STATE.get().only = work
         connection = request.protocol
         if isinstance(connection, Proves):
-            connection.prove(visitor)
-        return visitor
+            connection.prove(caller)
+        return caller
 
     def _instead(self, request: web.Request, error: ActorGridError, status: int | None = None) -> web.StreamResponse:
         if REQUEST_STATE.get().streaming:

@@ -19,12 +19,12 @@ UNPROVEN_MAX = 256
 """At each of the two doors; then the oldest goes."""
 UNPROVEN_OF_NETWORK_MAX = 32
 """Of one address of another machine (of one /64); then its oldest goes."""
-OF_VISITOR_MAX = 512
+OF_CALLER_MAX = 512
 """With one token or key, through the door for other machines; then its idle ones go, else the new one."""
 UNPROVEN_S = 15.0
 
 
-class Kept(Protocol):
+class ManagedConnection(Protocol):
     """A connection, as this needs it."""
 
     @property
@@ -36,23 +36,23 @@ class Kept(Protocol):
 
 
 class _Entry:
-    __slots__ = ("here", "network", "visitor")
+    __slots__ = ("caller", "here", "network")
 
     def __init__(self, network: str, here: bool) -> None:
         self.network, self.here = network, here
-        self.visitor: str | None = None
+        self.caller: str | None = None
 
 
 class Connections:
     """All open connections of a host. *here* is said of those that came by the plain door, which is on loopback."""
 
     def __init__(self) -> None:
-        self._all: dict[Kept, _Entry] = {}
-        self._unproven: dict[bool, OrderedDict[Kept, None]] = {True: OrderedDict(), False: OrderedDict()}
-        self._proven: OrderedDict[Kept, None] = OrderedDict()  # who asked longest ago comes first
+        self._all: dict[ManagedConnection, _Entry] = {}
+        self._unproven: dict[bool, OrderedDict[ManagedConnection, None]] = {True: OrderedDict(), False: OrderedDict()}
+        self._proven: OrderedDict[ManagedConnection, None] = OrderedDict()  # who asked longest ago comes first
         self._afar = 0
-        self._of_network: dict[str, OrderedDict[Kept, None]] = {}
-        self._of_visitor: Counter[str] = Counter()
+        self._of_network: dict[str, OrderedDict[ManagedConnection, None]] = {}
+        self._of_caller: Counter[str] = Counter()
         self.closed_total = 0
         self.refused_total = 0
 
@@ -64,7 +64,7 @@ class Connections:
         """How many have shown no token yet."""
         return len(self._unproven[True]) + len(self._unproven[False])
 
-    def add(self, connection: Kept, network: str, here: bool) -> bool:
+    def add(self, connection: ManagedConnection, network: str, here: bool) -> bool:
         """Keep one more; ``False`` when there is no place for it, and none that could be made."""
         mine = self._unproven[here]
         if not here and len(self._of_network.get(network, ())) >= UNPROVEN_OF_NETWORK_MAX:
@@ -83,42 +83,42 @@ class Connections:
             self._of_network.setdefault(network, OrderedDict())[connection] = None
         return True
 
-    def prove(self, connection: Kept, visitor: str) -> bool:
+    def prove(self, connection: ManagedConnection, caller: str) -> bool:
         """A request on it showed a good token; ``False`` when whoever it belongs to has too many already."""
         entry = self._all.get(connection)
         if entry is None:
             return True  # it is being closed
-        if entry.visitor is not None:
+        if entry.caller is not None:
             self._proven.move_to_end(connection)
             return True
         if not entry.here:
-            if self._of_visitor[visitor] >= OF_VISITOR_MAX and not self._close_idle(afar=True, visitor=visitor):
+            if self._of_caller[caller] >= OF_CALLER_MAX and not self._close_idle(afar=True, caller=caller):
                 self.refused_total += 1
                 return False
-            self._of_visitor[visitor] += 1
+            self._of_caller[caller] += 1
         self._forget_unproven(connection, entry)
-        entry.visitor = visitor
+        entry.caller = caller
         self._proven[connection] = None
         return True
 
-    def is_proven(self, connection: Kept) -> bool:
+    def is_proven(self, connection: ManagedConnection) -> bool:
         """Whether it has shown a good token."""
         return connection in self._proven
 
-    def remove(self, connection: Kept) -> None:
+    def remove(self, connection: ManagedConnection) -> None:
         """It is closed; harmless when that is known."""
         entry = self._all.pop(connection, None)
         if entry is None:
             return
         self._afar -= not entry.here
-        if entry.visitor is None:
+        if entry.caller is None:
             self._forget_unproven(connection, entry)
             return
         del self._proven[connection]
         if not entry.here:
-            self._of_visitor[entry.visitor] -= 1
-            if not self._of_visitor[entry.visitor]:
-                del self._of_visitor[entry.visitor]
+            self._of_caller[entry.caller] -= 1
+            if not self._of_caller[entry.caller]:
+                del self._of_caller[entry.caller]
 
     def _make_room(self, here: bool) -> bool:
         # What came from afar goes first for somebody who is here, and never the other way round.
@@ -128,20 +128,20 @@ class Connections:
                 return True
         return self._close_idle(afar=not here)
 
-    def _close_idle(self, afar: bool, visitor: str | None = None) -> bool:
+    def _close_idle(self, afar: bool, caller: str | None = None) -> bool:
         for connection in self._proven:
             entry = self._all[connection]
-            if connection.idle and not (afar and entry.here) and visitor in (None, entry.visitor):
+            if connection.idle and not (afar and entry.here) and caller in (None, entry.caller):
                 self._close(connection)
                 return True
         return False
 
-    def _close(self, connection: Kept) -> None:
+    def _close(self, connection: ManagedConnection) -> None:
         self.closed_total += 1
         self.remove(connection)
         connection.let_go()
 
-    def _forget_unproven(self, connection: Kept, entry: _Entry) -> None:
+    def _forget_unproven(self, connection: ManagedConnection, entry: _Entry) -> None:
         del self._unproven[entry.here][connection]
         if not entry.here:
             same = self._of_network[entry.network]

@@ -23,7 +23,7 @@ from actorgrid.errors import BadRequest, Overloaded
 from .application import SECURITY_HEADERS, GatewayApp
 from .bridge import Bridge
 from .codec import encode_json
-from .connections import CONNECTIONS_MAX, OF_VISITOR_MAX, UNPROVEN_S, Connections
+from .connections import CONNECTIONS_MAX, OF_CALLER_MAX, UNPROVEN_S, Connections
 from .hub import Hub
 
 if TYPE_CHECKING:
@@ -65,20 +65,20 @@ class Connection(RequestHandler):
 
     @property
     def idle(self) -> bool:
-        """See ``connections.Kept``."""
+        """See ``connections.ManagedConnection``."""
         return self._current_request is None
 
     def let_go(self) -> None:
-        """See ``connections.Kept``. What is under way is broken off."""
+        """See ``connections.ManagedConnection``. What is under way is broken off."""
         if self.transport is not None:
             self.transport.abort()
 
-    def prove(self, visitor: str) -> None:
+    def prove(self, caller: str) -> None:
         """A request showed a good token. Raises Overloaded where its owner has too many connections."""
-        if not self._table.prove(self, visitor):
+        if not self._table.prove(self, caller):
             raise Overloaded(
                 "there are too many connections with this token",
-                found=f"{OF_VISITOR_MAX}",
+                found=f"{OF_CALLER_MAX}",
                 hint="keep connections open and use them again, or close those that are idle",
             )
 

@@ -31,7 +31,7 @@ class RequestContext:
     http: web.Request
     body: Any
     query: Any
-    visitor: str = ""
+    caller: str = ""
     """Who asks, by the token."""
     only: str | None = None
     """Work asks, with the rights of this user: what is another's is not for it. ``None``: whoever may do all."""
@@ -120,7 +120,7 @@ class RequestState:
 
     route: Route | None = None
     streaming: bool = False
-    visitor: str = ""
+    caller: str = ""
     only: str | None = None
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from actorgrid.actors.ledger.commands import AcquireLock, BreakLock, ExpireLock, ReleaseLock, RenewLock
 from actorgrid.actors.ledger.entry import EntryContext, applies
 from actorgrid.actors.ledger.field_checks import ABSENT, Plain
-from actorgrid.actors.ledger.record_types import LockPlace, LockRecord
+from actorgrid.actors.ledger.record_types import LockEntry, LockRecord
 from actorgrid.errors import LockHeld, LockLost, LockSlotsDiffer, QueueFull, StaleToken, WrongState
 
 LOCKS_MAX = 10_000
@@ -65,7 +65,7 @@ class Locks:
         """
         name, owner, slots = command.name, command.owner, command.slots
         record = self.records.get(name)
-        asker: LockPlace = {
+        asker: LockEntry = {
             "owner": owner,
             "user_id": command.user_id,
             "ttl_s": command.ttl_s,
@@ -91,7 +91,7 @@ class Locks:
             )
         mine = _find(record, owner)
         if mine is not None:
-            renewed: LockPlace = {**mine, "ttl_s": command.ttl_s, "renewals": mine["renewals"] + 1}
+            renewed: LockEntry = {**mine, "ttl_s": command.ttl_s, "renewals": mine["renewals"] + 1}
             self._replace(record, _newest(renewed, None if command.request is ABSENT else command.request))
         elif len(record["holders"]) < slots:
             self._put({**record, "holders": [*record["holders"], {**asker, "token": entry.token}]}, "granted")
@@ -134,7 +134,7 @@ class Locks:
                 found="a later one, which goes on in its place",
                 hint="nothing, when another request of this owner is under way; else ask again",
             )
-        renewed: LockPlace = {**mine, "renewals": mine["renewals"] + 1}
+        renewed: LockEntry = {**mine, "renewals": mine["renewals"] + 1}
         self._replace(record, renewed if request is not ABSENT else _disowned(renewed))
         return self._answer(name, owner)
 
@@ -190,10 +190,10 @@ class Locks:
             self._changed(name, None, word)
         return True
 
-    def _replace(self, record: LockRecord, mine: LockPlace) -> None:
+    def _replace(self, record: LockRecord, mine: LockEntry) -> None:
         """*mine* in the place of what its owner had; no event for people."""
 
-        def renewed(those: list[LockPlace]) -> list[LockPlace]:
+        def renewed(those: list[LockEntry]) -> list[LockEntry]:
             return [mine if each["owner"] == mine["owner"] else each for each in those]
 
         if mine["token"] is None:
@@ -227,7 +227,7 @@ def of_one_holder(record: Plain) -> LockRecord:
     return {"name": record["name"], "slots": 1, "holders": [record["holder"]], "waiters": record["waiters"]}
 
 
-def _newest(mine: LockPlace, request: list[Any] | None) -> LockPlace:
+def _newest(mine: LockEntry, request: list[Any] | None) -> LockEntry:
     """What an owner has, after it asked for it again under *request*: [the number it gave, the id its host gave].
 
     A place in line goes over to a request with a higher number, so that a client which hangs up then leaves the line.
@@ -245,18 +245,18 @@ def _newest(mine: LockPlace, request: list[Any] | None) -> LockPlace:
     return _disowned(mine, number)
 
 
-def _disowned(mine: LockPlace, number: int = 0) -> LockPlace:
+def _disowned(mine: LockEntry, number: int = 0) -> LockEntry:
     """No request has it to itself any more."""
     if "request" not in mine:
         return mine
     return {**mine, "request": [max(number, mine["request"][0]), ""]}
 
 
-def _find(record: LockRecord, owner: str) -> LockPlace | None:
+def _find(record: LockRecord, owner: str) -> LockEntry | None:
     for those in (record["holders"], record["waiters"]):
         for each in those:
             if each["owner"] == owner:
-                found: LockPlace = each
+                found: LockEntry = each
                 return found
     return None
 
@@ -269,7 +269,7 @@ def _held_by(record: LockRecord) -> str:
     return f"{first['owner']} of {first['user_id']}{more}, {waiting} wait{'s' if waiting == 1 else ''}"
 
 
-def _check_token(command: RenewLock | ReleaseLock, mine: LockPlace) -> None:
+def _check_token(command: RenewLock | ReleaseLock, mine: LockEntry) -> None:
     given = command.token
     if given is not None and given != mine["token"]:
         raise StaleToken(f"the token is not that of lock {command.name}", asked=f"{given}", found=f"{mine['token']}")

@@ -26,7 +26,7 @@ HUNG_UP_MAX = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class LockAsk:
+class LockCall:
     """On connection *number* of its sender: acquire it by *terms*, or renew or release it with *token*."""
 
     number: int
@@ -36,7 +36,7 @@ class LockAsk:
 
 
 @dataclass(frozen=True, slots=True)
-class LockTold:
+class LockReply:
     """The answer on a connection: how the owner stands, or why it does not."""
 
     number: int
@@ -60,7 +60,7 @@ class Waiting:
     record: dict[str, Any] | None = None
 
 
-class LockDoor:
+class LockService:
     """Lives as long as its host is up. At most 32 requests at a time; one more is not taken."""
 
     waits_with_ids: ClassVar[bool] = True
@@ -78,7 +78,7 @@ class LockDoor:
         """Power off."""
         self.asker.stop()
 
-    def ask(self, sender: str, ask: LockAsk) -> None:
+    def ask(self, sender: str, ask: LockCall) -> None:
         """A request came on a connection of its own, which may have broken meanwhile."""
         connection = sender, ask.number
         if connection in self._seen or connection in self._hung_up or self._asks >= LANES_MAX // 2:
@@ -212,4 +212,4 @@ class LockDoor:
 
     def _tell(self, connection: Connection, answer: dict[str, Any] | None, error: ActorGridError | None) -> None:
         sender, number = connection
-        self.node.world.network.send(self.node.name, sender, LockTold(number, answer, error))
+        self.node.world.network.send(self.node.name, sender, LockReply(number, answer, error))

@@ -1,4 +1,4 @@
-"""Writes the files in which work finds its host's door, and writes them anew when the door moved."""
+"""The files in which work finds its host's API and its own credential, written anew when the address changed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .credentials import credential, read_key, write_file
 ASK_S = 2.0
 ASK_FIRST_S, ASK_MAX_S = 0.1, 5.0
 LOOK_S = 30.0
-"""How often it is looked whether the door is where it was; within one boot it stays."""
+"""How often it is looked whether the API is where it was; within one boot it stays."""
 
 
-class WorkDoor:
-    """One host's. At most as many files are written anew as there are attempts and leased workers."""
+class CredentialFiles:
+    """Of one host. At most as many files are written anew as there are attempts and leased workers."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -27,7 +27,7 @@ class WorkDoor:
         self._files: dict[Path, str] = {}
 
     def start(self) -> None:
-        """Read the key and begin to look for the door. Raises DataDirUnusable."""
+        """Read the key and begin to look for the API. Raises DataDirUnusable."""
         self._key = read_key(self._server.host.paths.work_key_file)
         self._server.spawn(self._follow())
 
@@ -35,31 +35,31 @@ class WorkDoor:
         """Whether the file was written in this life of ours."""
         return path in self._files
 
-    def give(self, path: Path, allocation: AllocationRecord) -> None:
-        """Let the work that *allocation* was granted to find the door by the file *path*."""
+    def write(self, path: Path, allocation: AllocationRecord) -> None:
+        """Let the work that *allocation* was granted to find the API by the file *path*."""
         text = self._files[path] = credential(self._key, allocation)
         if not write_file(path, self._url, text):
             self._server.log.warning("%s has no credential: its file cannot be written", allocation["allocation_id"])
 
-    def take(self, path: Path) -> None:
+    def remove(self, path: Path) -> None:
         """The work is over; its credential opens nothing any more."""
         self._files.pop(path, None)
         path.unlink(missing_ok=True)
 
-    def take_all(self, folder: Path) -> None:
-        """``take`` for all files of a worker: none of its leases is held any more."""
+    def remove_all(self, folder: Path) -> None:
+        """``remove`` for all files of a worker: none of its leases is held any more."""
         for path in [path for path in self._files if path.parent == folder]:
-            self.take(path)
+            self.remove(path)
 
     async def _follow(self) -> None:
-        """Find the door, and look now and then whether it is still there."""
+        """Find the API, and look now and then whether it is still there."""
         pause_s = ASK_FIRST_S
         while True:
             try:
                 status = await self._server.call("gateway", GetStatus(), ASK_S)
                 url = str(status["url"])
             except ActorGridError as error:
-                self._server.log.debug("where the door is: %s", error)
+                self._server.log.debug("where the API is: %s", error)
                 await self._server.sleep(pause_s)
                 pause_s = min(2 * pause_s, ASK_MAX_S)
                 continue
