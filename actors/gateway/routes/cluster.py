@@ -18,25 +18,39 @@ from actorgrid.actors.gateway.schemas.answers import (
     SettingsAnswer,
 )
 from actorgrid.actors.gateway.server.last_known import cluster_known, last_known, presence
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gpu.messages import Inventory, RecentDecisions
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.errors import SettingNotLive, UnknownSetting
 from actorgrid.models import PerformanceMetrics, SettingChange
 
+ROUTES = RouteTable(Route)
+
 SUMMARY_TIMEOUT_S = 15.0
 """ClusterManager asks four servers in turn; each may be restarting."""
 
 
+@ROUTES.add("GET", "/api/cluster", ClusterAnswer, "cluster")
 async def get_cluster(call: RequestContext) -> Any:
-    """Counts and figures of the cluster."""
+    """The cluster in figures."""
     summary = await call.ask("cluster_manager", ClusterSummary(call.seen), SUMMARY_TIMEOUT_S)
     age = last_known({"known_at": summary.get("known_at"), "problems": summary.get("findings", [])})
     return {**summary, "last_known": age, "ca_fingerprint": call.app.authority}
 
 
+@ROUTES.add("GET", "/api/hosts", HostsAnswer, "cluster")
+async def get_hosts(call: RequestContext) -> Any:
+    """All hosts, with their GPUs and health."""
+    listed = await call.ask("cluster_manager", ListHosts(call.seen), SUMMARY_TIMEOUT_S)
+    return {"hosts": listed, "last_known": last_known(await cluster_known(call, fresh=False))}
+
+
+@ROUTES.add("GET", "/api/members", MembersAnswer, "cluster")
 async def get_members(call: RequestContext) -> Any:
-    """Who belongs to the cluster, as this host knows it: it asks no other, so it answers when they are gone."""
+    """Who belongs to the cluster, and where.
+
+    It asks no other host, so it answers when they are gone.
+    """
     app = call.app
     ledger, enrolment = app.ledger, app.host.enrolment
     members = sorted(ledger.members.values(), key=lambda member: int(member["node"]))
@@ -58,14 +72,9 @@ async def get_members(call: RequestContext) -> Any:
     }
 
 
-async def get_hosts(call: RequestContext) -> Any:
-    """All hosts."""
-    listed = await call.ask("cluster_manager", ListHosts(call.seen), SUMMARY_TIMEOUT_S)
-    return {"hosts": listed, "last_known": last_known(await cluster_known(call, fresh=False))}
-
-
+@ROUTES.add("GET", "/api/gpus", GpusAnswer, "cluster")
 async def get_gpus(call: RequestContext) -> Any:
-    """All devices."""
+    """All GPUs, with their latest readings."""
     known = await cluster_known(call)
     devices = await call.ask("gpu_coordinator", Inventory(call.seen, everywhere=True))
     return {
@@ -74,8 +83,9 @@ async def get_gpus(call: RequestContext) -> Any:
     }
 
 
+@ROUTES.add("GET", "/api/allocations", AllocationsAnswer, "cluster")
 async def get_allocations(call: RequestContext) -> Any:
-    """All live allocations."""
+    """What is allocated, and to whom."""
     found = await call.ask("consensus", Query("allocations"))
     return {
         "allocations": sorted(found["allocations"], key=lambda record: str(record["allocation_id"])),
@@ -83,11 +93,13 @@ async def get_allocations(call: RequestContext) -> Any:
     }
 
 
+@ROUTES.add("GET", "/api/decisions", DecisionsAnswer, "cluster", query=DecisionsQuery)
 async def get_decisions(call: RequestContext) -> Any:
-    """What was placed where, and how long deciding took."""
+    """The latest placements and their latencies."""
     return {"decisions": await call.ask("gpu_coordinator", RecentDecisions(call.query.limit))}
 
 
+@ROUTES.add("GET", "/api/performance", PerformanceAnswer, "cluster")
 async def get_performance(call: RequestContext) -> Any:
     """The host's own performance."""
     summary = await call.ask("cluster_manager", ClusterSummary(call.seen), SUMMARY_TIMEOUT_S)
@@ -95,8 +107,9 @@ async def get_performance(call: RequestContext) -> Any:
     return {"timestamp": PerformanceMetrics.model_fields["timestamp"].get_default(call_default_factory=True), **figures}
 
 
+@ROUTES.add("GET", "/api/config", SettingsAnswer, "config")
 async def get_config(call: RequestContext) -> Any:
-    """All settings."""
+    """All settings: value, default, origin."""
     settings = call.app.settings
     defaults = type(settings)()
     return {
@@ -120,39 +133,15 @@ def _plain(value: Any) -> Any:
     return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
 
 
+@ROUTES.add(
+    "PUT", "/api/config/{key}", SettingChanged, "config", request=SettingChange, errors=(UnknownSetting, SettingNotLive)
+)
 async def put_config(call: RequestContext) -> Any:
-    """Change a live setting, for good."""
+    """Change a live setting without a restart.
+
+    For good: the ledger keeps it.
+    """
     change = call.body_as(SettingChange)
     key = call.part("key")
     call.app.settings.check_live(key, change.value)
     return await call.ask("cluster_manager", ChangeSetting(key, change.value, by="http"), 35.0)
-
-
-ROUTES = (
-    Route("GET", "/api/cluster", "The cluster in figures", get_cluster, ClusterAnswer, "cluster"),
-    Route("GET", "/api/hosts", "All hosts, with their GPUs and health", get_hosts, HostsAnswer, "cluster"),
-    Route("GET", "/api/members", "Who belongs to the cluster, and where", get_members, MembersAnswer, "cluster"),
-    Route("GET", "/api/gpus", "All GPUs, with their latest readings", get_gpus, GpusAnswer, "cluster"),
-    Route("GET", "/api/allocations", "What is allocated, and to whom", get_allocations, AllocationsAnswer, "cluster"),
-    Route(
-        "GET",
-        "/api/decisions",
-        "The latest placements and their latencies",
-        get_decisions,
-        DecisionsAnswer,
-        "cluster",
-        query=DecisionsQuery,
-    ),
-    Route("GET", "/api/performance", "The host's own performance", get_performance, PerformanceAnswer, "cluster"),
-    Route("GET", "/api/config", "All settings: value, default, origin", get_config, SettingsAnswer, "config"),
-    Route(
-        "PUT",
-        "/api/config/{key}",
-        "Change a live setting without a restart",
-        put_config,
-        SettingChanged,
-        "config",
-        request=SettingChange,
-        errors=(UnknownSetting, SettingNotLive),
-    ),
-)

@@ -9,16 +9,22 @@ from aiohttp import web
 from actorgrid.actors.gateway.schemas.answers import Health, Readiness
 from actorgrid.actors.gateway.server.auth import is_here
 from actorgrid.actors.gateway.server.last_known import cluster_known
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.telemetry.prometheus import CONTENT_TYPE
 from actorgrid.errors import CallTimeout, HostUnreachable
 from actorgrid.models import ClusterHealth
 
+ROUTES = RouteTable(Route)
+
 ALIVE_S = 2.0
 
 
+@ROUTES.add("GET", "/healthz", Health, "system", token=False, errors=(CallTimeout, HostUnreachable))
 async def healthz(call: RequestContext) -> Any:
-    """Both threads of the gateway turn."""
+    """Whether the process answers.
+
+    Both threads of the gateway turn.
+    """
 
     async def turn() -> None:
         return None
@@ -27,6 +33,7 @@ async def healthz(call: RequestContext) -> Any:
     return {"status": "ok"}
 
 
+@ROUTES.add("GET", "/readyz", Readiness, "system", token=False, other=(503,))
 async def readyz(call: RequestContext) -> Any:
     """Whether work is accepted."""
     known = await cluster_known(call, fresh=False)
@@ -44,6 +51,7 @@ async def readyz(call: RequestContext) -> Any:
     return call.app.encoded(call.http, answer, 200 if answer["ready"] else 503)
 
 
+@ROUTES.add("GET", "/metrics", "text/plain", "system", token=False)
 async def get_metrics(call: RequestContext) -> Any:
     """Figures in the Prometheus text format."""
     if call.app.settings.security.metrics_need_token or not is_here(call.http.remote):
@@ -51,23 +59,7 @@ async def get_metrics(call: RequestContext) -> Any:
     return web.Response(body=await call.app.scrape(), headers={"Content-Type": CONTENT_TYPE})
 
 
+@ROUTES.add("GET", "/openapi.json", "application/json", "system", token=False)
 async def get_openapi(call: RequestContext) -> Any:
-    """This API's description."""
+    """This document."""
     return web.Response(body=call.app.openapi, content_type="application/json")
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/healthz",
-        "Whether the process answers",
-        healthz,
-        Health,
-        "system",
-        token=False,
-        errors=(CallTimeout, HostUnreachable),
-    ),
-    Route("GET", "/readyz", "Whether work is accepted", readyz, Readiness, "system", token=False, other=(503,)),
-    Route("GET", "/metrics", "Figures in the Prometheus text format", get_metrics, "text/plain", "system", token=False),
-    Route("GET", "/openapi.json", "This document", get_openapi, "application/json", "system", token=False),
-)

@@ -6,17 +6,25 @@ from time import time
 from typing import Any
 
 from actorgrid.actors.gateway.schemas.answers import DrainAnswer, DrainRequest, RestartAnswer
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.host.messages import RestartHost
 from actorgrid.actors.ledger.commands import DrainHost
 from actorgrid.actors.links.messages import AskHost
 from actorgrid.errors import HostUnreachable, NotFound, WrongState
 
+ROUTES = RouteTable(Route)
+
 RESTART_S = 10.0
 
 
+@ROUTES.add(
+    "POST", "/api/hosts/{host_id}/restart", RestartAnswer, "cluster", errors=(NotFound, WrongState, HostUnreachable)
+)
 async def post_restart(call: RequestContext) -> Any:
-    """Start a host's agent anew, whichever of the cluster it is."""
+    """Start a host's agent anew; work that runs there goes on.
+
+    Whichever host of the cluster it is.
+    """
     host_id = call.part("host_id")
     host = call.app.host
     if host_id == host.host_id:
@@ -31,30 +39,8 @@ async def post_restart(call: RequestContext) -> Any:
     return await call.ask("links", AskHost(host_id, "restart", {"by": call.caller}, RESTART_S), RESTART_S)
 
 
+@ROUTES.add("POST", "/api/hosts/{host_id}/drain", DrainAnswer, "cluster", request=DrainRequest, errors=(NotFound,))
 async def post_drain(call: RequestContext) -> Any:
-    """Give a host nothing new, or again."""
+    """Give a host nothing new, or again; what runs there goes on."""
     wanted = call.body_as(DrainRequest)
     return await call.propose(DrainHost(call.part("host_id"), wanted.draining, call.caller, at=time()))
-
-
-ROUTES = (
-    Route(
-        "POST",
-        "/api/hosts/{host_id}/restart",
-        "Start a host's agent anew; work that runs there goes on",
-        post_restart,
-        RestartAnswer,
-        "cluster",
-        errors=(NotFound, WrongState, HostUnreachable),
-    ),
-    Route(
-        "POST",
-        "/api/hosts/{host_id}/drain",
-        "Give a host nothing new, or again; what runs there goes on",
-        post_drain,
-        DrainAnswer,
-        "cluster",
-        request=DrainRequest,
-        errors=(NotFound,),
-    ),
-)

@@ -22,18 +22,24 @@ from actorgrid.actors.gateway.schemas.answers import (
     TraceRequest,
     TraceSet,
 )
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gateway.tree import ANSWER_S, ROOT, TreeChild, TreeWalk, find, note_starts, plain
 from actorgrid.actors.work.messages import ListAttempts
 from actorgrid.errors import ActorGridError, NoSuchActor, NotFound, NotSupported
 from actorgrid.supervisors.inspection import GetState, GetTrace, Inspect, Resume, SetTrace, Suspend
 from actorgrid.supervisors.ref import Ref
 
+ROUTES = RouteTable(Route)
+
 log = logging.getLogger("actorgrid.gateway")
 
 
+@ROUTES.add("GET", "/api/inspect", InspectAnswer, "inspect")
 async def get_inspect(call: RequestContext) -> Any:
-    """The supervision tree, how each process of the host says it is, and the attempts under way."""
+    """The supervision tree, and how each process is.
+
+    With what each process says of itself, and the attempts under way.
+    """
     walk = TreeWalk(call.app.bridge, everyone=True)
     root = await walk.run()
     nodes = list(root.walk())
@@ -84,8 +90,9 @@ async def _attempts(call: RequestContext, manager: TreeChild | None) -> list[dic
     return found
 
 
+@ROUTES.add("GET", "/api/inspect/{name}", Inspected, "inspect", errors=(NotFound,))
 async def get_inspect_server(call: RequestContext) -> Any:
-    """One server: what its supervisor knows of it, what it says of itself, and its attributes."""
+    """One server: its supervisor's word, its own, and its state."""
     node = await find(call.app.bridge, call.part("name"))
     ref = node.ref
     attributes: dict[str, str] | None = None
@@ -101,8 +108,12 @@ async def get_inspect_server(call: RequestContext) -> Any:
     return {**node.alone(), "attributes": attributes}
 
 
+@ROUTES.add("GET", "/api/inspect/{name}/trace", TraceAnswer, "inspect", errors=(NotFound,))
 async def get_inspect_trace(call: RequestContext) -> Any:
-    """The messages that a traced server took and sent, the oldest first."""
+    """The last messages of a traced server.
+
+    Those that it took and those that it sent, the oldest first.
+    """
     node = await find(call.app.bridge, call.part("name"))
     ref = _process_of(node)
     told, events = await asyncio.gather(_told(call, ref), call.ask(ref, GetTrace(), ANSWER_S))
@@ -115,8 +126,9 @@ async def get_inspect_trace(call: RequestContext) -> Any:
     }
 
 
+@ROUTES.add("POST", "/api/inspect/{name}/trace", TraceSet, "inspect", request=TraceRequest, errors=(NotFound,))
 async def post_inspect_trace(call: RequestContext) -> Any:
-    """Keep the last messages of a server, or end that."""
+    """Keep the last messages of a server; 0 ends it."""
     order = SetTrace(call.body_as(TraceRequest).events)
     node = await find(call.app.bridge, call.part("name"))
     await call.ask(_process_of(node), order, ANSWER_S)
@@ -124,8 +136,11 @@ async def post_inspect_trace(call: RequestContext) -> Any:
     return {"name": node.name, "events": order.events}
 
 
+@ROUTES.add(
+    "POST", "/api/inspect/{name}/suspend", Suspended, "inspect", request=SuspendRequest, errors=(NotFound, NotSupported)
+)
 async def post_suspend(call: RequestContext) -> Any:
-    """Have a server handle nothing, for at most that long."""
+    """Have a server handle nothing for a while."""
     order = Suspend(call.body_as(SuspendRequest).for_s)
     node = await find(call.app.bridge, call.part("name"))
     ref = _process_of(node)
@@ -135,8 +150,12 @@ async def post_suspend(call: RequestContext) -> Any:
     return {"name": node.name, "state": "suspended", "until": time() + order.for_s}
 
 
+@ROUTES.add("POST", "/api/inspect/{name}/resume", Suspended, "inspect", errors=(NotFound,))
 async def post_resume(call: RequestContext) -> Any:
-    """Have a server go on; harmless when it was not suspended."""
+    """Have a suspended server go on.
+
+    Harmless when it was not suspended.
+    """
     node = await find(call.app.bridge, call.part("name"))
     await call.ask(_process_of(node), Resume(), ANSWER_S)
     _note(call, node, "is resumed")
@@ -179,56 +198,3 @@ def _no_process(node: TreeChild) -> NoSuchActor:
 
 def _note(call: RequestContext, node: TreeChild, what: str) -> None:
     log.warning("%s (pid %s) %s; asked over http from %s", node.name, node.pid, what, call.http.remote)
-
-
-_TAG = "inspect"
-ROUTES = (
-    Route("GET", "/api/inspect", "The supervision tree, and how each process is", get_inspect, InspectAnswer, _TAG),
-    Route(
-        "GET",
-        "/api/inspect/{name}",
-        "One server: its supervisor's word, its own, and its state",
-        get_inspect_server,
-        Inspected,
-        _TAG,
-        errors=(NotFound,),
-    ),
-    Route(
-        "GET",
-        "/api/inspect/{name}/trace",
-        "The last messages of a traced server",
-        get_inspect_trace,
-        TraceAnswer,
-        _TAG,
-        errors=(NotFound,),
-    ),
-    Route(
-        "POST",
-        "/api/inspect/{name}/trace",
-        "Keep the last messages of a server; 0 ends it",
-        post_inspect_trace,
-        TraceSet,
-        _TAG,
-        request=TraceRequest,
-        errors=(NotFound,),
-    ),
-    Route(
-        "POST",
-        "/api/inspect/{name}/suspend",
-        "Have a server handle nothing for a while",
-        post_suspend,
-        Suspended,
-        _TAG,
-        request=SuspendRequest,
-        errors=(NotFound, NotSupported),
-    ),
-    Route(
-        "POST",
-        "/api/inspect/{name}/resume",
-        "Have a suspended server go on",
-        post_resume,
-        Suspended,
-        _TAG,
-        errors=(NotFound,),
-    ),
-)

@@ -13,7 +13,7 @@ from actorgrid.actors.cluster.messages import GetJob
 from actorgrid.actors.gateway.attempt_files import OUTPUT_BYTES, AttemptFiles, files_of
 from actorgrid.actors.gateway.schemas.answers import LogsQuery
 from actorgrid.actors.gateway.server.rights import check_owner
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gateway.server.stream import gone, send_bytes
 from actorgrid.actors.ledger.record_types import AttemptRecord, JobRecord
 from actorgrid.actors.links.pieces import Piece
@@ -34,6 +34,8 @@ from actorgrid.errors import (
 )
 from actorgrid.job_outcome import decided_by
 from actorgrid.models import JobState
+
+ROUTES = RouteTable(Route)
 
 POLL_S = 0.07
 RECHECK_S = 2.0
@@ -71,8 +73,16 @@ def _pick(job: JobRecord, number: int | None, rank: int = 0) -> AttemptRecord | 
     return cast("AttemptRecord", {**found, **members[rank], "attempt_id": members[rank]["allocation_id"]})
 
 
+@ROUTES.add(
+    "GET",
+    "/api/jobs/{job_id}/logs",
+    "application/octet-stream",
+    "jobs",
+    query=LogsQuery,
+    errors=(UnknownJob, NotFound, ResultGone, NotARegularFile),
+)
 async def get_logs(call: RequestContext) -> Any:
-    """Output of an attempt."""
+    """Output of an attempt; follow=true goes on until the job is final."""
     query = call.query_as(LogsQuery)
     job = await _job(call)
     attempt = _pick(job, query.attempt, query.rank)
@@ -198,8 +208,18 @@ async def _refreshed(call: RequestContext, job: JobRecord) -> JobRecord:
         return job
 
 
+@ROUTES.add(
+    "GET",
+    "/api/jobs/{job_id}/result",
+    "application/octet-stream",
+    "jobs",
+    errors=(UnknownJob, WrongState, ResultGone, NotARegularFile, TaskFailed, TaskCancelled),
+)
 async def get_result(call: RequestContext) -> Any:
-    """The result file of a function job, as the worker wrote it; never unpickled here."""
+    """The result file of a function job.
+
+    As the worker wrote it; it is never unpickled here.
+    """
     job = await _job(call)
     state = JobState(job["state"])
     if not state.final:
@@ -250,26 +270,3 @@ def _no_result(job: JobRecord, state: JobState) -> Exception:
     if state is JobState.CANCELLED:
         return TaskCancelled(f"job {job['job_id']} was cancelled", hint="submit it again if you still want it")
     return TaskFailed(f"job {job['job_id']} {state.value} without a result", hint="its logs may say why")
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/api/jobs/{job_id}/logs",
-        "Output of an attempt; follow=true goes on until the job is final",
-        get_logs,
-        "application/octet-stream",
-        "jobs",
-        query=LogsQuery,
-        errors=(UnknownJob, NotFound, ResultGone, NotARegularFile),
-    ),
-    Route(
-        "GET",
-        "/api/jobs/{job_id}/result",
-        "The result file of a function job",
-        get_result,
-        "application/octet-stream",
-        "jobs",
-        errors=(UnknownJob, WrongState, ResultGone, NotARegularFile, TaskFailed, TaskCancelled),
-    ),
-)

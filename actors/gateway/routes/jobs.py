@@ -19,7 +19,7 @@ from actorgrid.actors.gateway.schemas.answers import (
 from actorgrid.actors.gateway.schemas.jobs import EditRequest, JobEdited
 from actorgrid.actors.gateway.server.last_known import ON_A_HOST, cluster_known, last_known, marked
 from actorgrid.actors.gateway.server.rights import check_job, check_jobs
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.commands import EditJob
 from actorgrid.actors.links.messages import SpreadBlobs
 from actorgrid.errors import (
@@ -40,21 +40,39 @@ from actorgrid.errors import (
 )
 from actorgrid.models import Job, JobState, TaskRequest
 
+ROUTES = RouteTable(Route)
+_ADMISSION = (
+    AdmissionRefused,
+    UnknownGpuModel,
+    TooManyGpus,
+    RequestTooLarge,
+    CommandTooLarge,
+    QuotaExceeded,
+    UnknownPolicy,
+    PythonMismatch,
+    DependencyFailed,
+    UnknownJob,
+    QueueFull,
+    DiskFull,
+)
+
 COMMIT_TIMEOUT_S = 45.0
 """A proposal outlives a restart of the ledger, which itself waits 30 s."""
 ANSWER_S = 10.0
 SPREAD_S = 45.0
 
 
+@ROUTES.add("POST", "/api/jobs", Accepted, "jobs", request=TaskRequest, errors=_ADMISSION, status=201)
 async def post_job(call: RequestContext) -> Any:
-    """Accept one job."""
+    """Accept a job: committed when this answers."""
     request = call.body_as(TaskRequest)
     job_checks(request)
     return (await _accept(call, [request]))[0]
 
 
+@ROUTES.add("POST", "/api/jobs/batch", BatchAccepted, "jobs", request=BatchRequest, errors=_ADMISSION, status=201)
 async def post_jobs(call: RequestContext) -> Any:
-    """Accept many jobs, all or none."""
+    """Accept up to 1000 jobs, all or none."""
     requests = call.body_as(BatchRequest).jobs
     seen: set[str] = set()
     for position, request in enumerate(requests):
@@ -103,8 +121,9 @@ async def _accept(call: RequestContext, requests: list[TaskRequest]) -> list[dic
     return accepted
 
 
+@ROUTES.add("GET", "/api/jobs", JobsAnswer, "jobs", query=JobsQuery)
 async def get_jobs(call: RequestContext) -> Any:
-    """List jobs."""
+    """Jobs, newest first."""
     query = call.query_as(JobsQuery)
     if query.cursor is not None and query.before is not None:
         raise BadRequest("both cursor and before", asked=query.cursor, hint="one of them: a page goes on, or a time")
@@ -122,8 +141,9 @@ async def get_jobs(call: RequestContext) -> Any:
     return {**answer, "jobs": marked(answer["jobs"], known, hosts), "last_known": last_known(known)}
 
 
+@ROUTES.add("GET", "/api/jobs/{job_id}", Job, "jobs", query=WaitQuery, errors=(UnknownJob,))
 async def get_job(call: RequestContext) -> Any:
-    """One job; with ``wait_s``, when it is final or that time is over."""
+    """One job; wait_s waits for its end."""
     wait_s = call.query_as(WaitQuery).wait_s
     await check_job(call, call.part("job_id"))
     job = await call.ask("cluster_manager", GetJob(call.part("job_id"), wait_s, call.seen), wait_s + ANSWER_S)
@@ -131,14 +151,19 @@ async def get_job(call: RequestContext) -> Any:
     return marked([job], known, call.app.ledger.hosts)[0]
 
 
+@ROUTES.add("POST", "/api/jobs/{job_id}/cancel", Job, "jobs", errors=(UnknownJob,))
 async def cancel_job(call: RequestContext) -> Any:
-    """Cancel a job; a final one stays as it is."""
+    """Cancel a job.
+
+    A final one stays as it is.
+    """
     await check_job(call, call.part("job_id"))
     return await call.ask("cluster_manager", RequestCancel(call.part("job_id"), by="http"), COMMIT_TIMEOUT_S)
 
 
+@ROUTES.add("POST", "/api/jobs/{job_id}/edit", JobEdited, "jobs", request=EditRequest, errors=(UnknownJob, WrongState))
 async def post_edit(call: RequestContext) -> Any:
-    """Change a job that waits."""
+    """Change the priority or the time limit of a job that waits."""
     wanted = call.body_as(EditRequest)
     named = {name: getattr(wanted, name) for name in wanted.model_fields_set}
     if not named:
@@ -147,73 +172,8 @@ async def post_edit(call: RequestContext) -> Any:
     return await call.propose(EditJob(call.part("job_id"), by=call.caller, **named))
 
 
+@ROUTES.add("GET", "/api/jobs/{job_id}/why", WhyAnswer, "jobs", errors=(UnknownJob,))
 async def why_job(call: RequestContext) -> Any:
     """Why a job is where it is."""
     await check_job(call, call.part("job_id"))
     return await call.ask("cluster_manager", Why(call.part("job_id"), call.seen), 15.0)
-
-
-_ADMISSION = (
-    AdmissionRefused,
-    UnknownGpuModel,
-    TooManyGpus,
-    RequestTooLarge,
-    CommandTooLarge,
-    QuotaExceeded,
-    UnknownPolicy,
-    PythonMismatch,
-    DependencyFailed,
-    UnknownJob,
-    QueueFull,
-    DiskFull,
-)
-
-ROUTES = (
-    Route(
-        "POST",
-        "/api/jobs",
-        "Accept a job: committed when this answers",
-        post_job,
-        Accepted,
-        "jobs",
-        request=TaskRequest,
-        errors=_ADMISSION,
-        status=201,
-    ),
-    Route(
-        "POST",
-        "/api/jobs/batch",
-        "Accept up to 1000 jobs, all or none",
-        post_jobs,
-        BatchAccepted,
-        "jobs",
-        request=BatchRequest,
-        errors=_ADMISSION,
-        status=201,
-    ),
-    Route("GET", "/api/jobs", "Jobs, newest first", get_jobs, JobsAnswer, "jobs", query=JobsQuery),
-    Route(
-        "GET",
-        "/api/jobs/{job_id}",
-        "One job; wait_s waits for its end",
-        get_job,
-        Job,
-        "jobs",
-        query=WaitQuery,
-        errors=(UnknownJob,),
-    ),
-    Route("POST", "/api/jobs/{job_id}/cancel", "Cancel a job", cancel_job, Job, "jobs", errors=(UnknownJob,)),
-    Route(
-        "POST",
-        "/api/jobs/{job_id}/edit",
-        "Change the priority or the time limit of a job that waits",
-        post_edit,
-        JobEdited,
-        "jobs",
-        request=EditRequest,
-        errors=(UnknownJob, WrongState),
-    ),
-    Route(
-        "GET", "/api/jobs/{job_id}/why", "Why a job is where it is", why_job, WhyAnswer, "jobs", errors=(UnknownJob,)
-    ),
-)

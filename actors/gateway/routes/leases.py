@@ -14,12 +14,14 @@ from actorgrid.actors.cluster.messages import SESSION
 from actorgrid.actors.gateway.schemas.answers import LastKnown
 from actorgrid.actors.gateway.server.last_known import cluster_known, last_known, presence
 from actorgrid.actors.gateway.server.rights import check_owner
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.record_types import NO_HOST, AllocationRecord
 from actorgrid.actors.links.messages import AskHost
 from actorgrid.actors.work.messages import DetachLease, LeaseOutput
 from actorgrid.errors import HostUnreachable, UnknownAllocation
 from actorgrid.models import AnswerBody, HostPresence, RequestBody
+
+ROUTES = RouteTable(Route)
 
 CANCEL_S = 60.0
 OUTPUT_S = 10.0
@@ -109,8 +111,12 @@ def _lease(call: RequestContext) -> AllocationRecord:
     return allocation
 
 
+@ROUTES.add("GET", "/api/leases", LeasesAnswer, "sessions")
 async def get_leases(call: RequestContext) -> Any:
-    """All leases of sessions; for work, those of its user."""
+    """Workers that sessions hold, and by whom.
+
+    For work, those of its user.
+    """
     known = await cluster_known(call)
     held = [each for each in list(call.app.ledger.allocations.values()) if each["owner"]["kind"] == SESSION]
     rows = [_view(call, each, known) for each in held if call.only in (None, each.get("user_id"))]
@@ -118,13 +124,17 @@ async def get_leases(call: RequestContext) -> Any:
     return {"leases": rows, "last_known": last_known(known)}
 
 
+@ROUTES.add("GET", "/api/leases/{lease_id}", SessionLease, "sessions", errors=(UnknownAllocation,))
 async def get_lease(call: RequestContext) -> Any:
-    """One lease."""
+    """One worker that a session holds."""
     return _view(call, _lease(call), await cluster_known(call, fresh=False))
 
 
+@ROUTES.add(
+    "POST", "/api/leases/{lease_id}/cancel", LeaseCancelled, "sessions", errors=(UnknownAllocation, HostUnreachable)
+)
 async def cancel_lease(call: RequestContext) -> Any:
-    """End it: what runs under it is killed."""
+    """End a lease: its task is killed, and its client told."""
     lease = _lease(call)
     lease_id = str(lease["allocation_id"])
     if lease["host"] == call.app.host.host_id:
@@ -135,8 +145,16 @@ async def cancel_lease(call: RequestContext) -> Any:
     return {"lease_id": lease_id, "session_id": lease["owner"]["session_id"]}
 
 
+@ROUTES.add(
+    "GET",
+    "/api/leases/{lease_id}/logs",
+    "application/octet-stream",
+    "sessions",
+    query=LeaseLogsQuery,
+    errors=(UnknownAllocation, HostUnreachable),
+)
 async def get_lease_logs(call: RequestContext) -> Any:
-    """What the worker wrote under this lease."""
+    """What the worker wrote under the lease; 512 KiB from the offset on."""
     query, lease = call.query_as(LeaseLogsQuery), _lease(call)
     lease_id = str(lease["allocation_id"])
     if lease["host"] == call.app.host.host_id:
@@ -155,36 +173,3 @@ async def _ask_there(
     if call.app.host.enrolment is None:
         raise HostUnreachable("the lease is on another host, and this one is alone", found=str(lease["host"]))
     return await call.ask("links", AskHost(lease["host"], service, fields, timeout_s), timeout_s + 1)
-
-
-ROUTES = (
-    Route("GET", "/api/leases", "Workers that sessions hold, and by whom", get_leases, LeasesAnswer, "sessions"),
-    Route(
-        "GET",
-        "/api/leases/{lease_id}",
-        "One worker that a session holds",
-        get_lease,
-        SessionLease,
-        "sessions",
-        errors=(UnknownAllocation,),
-    ),
-    Route(
-        "POST",
-        "/api/leases/{lease_id}/cancel",
-        "End a lease: its task is killed, and its client told",
-        cancel_lease,
-        LeaseCancelled,
-        "sessions",
-        errors=(UnknownAllocation, HostUnreachable),
-    ),
-    Route(
-        "GET",
-        "/api/leases/{lease_id}/logs",
-        "What the worker wrote under the lease; 512 KiB from the offset on",
-        get_lease_logs,
-        "application/octet-stream",
-        "sessions",
-        query=LeaseLogsQuery,
-        errors=(UnknownAllocation, HostUnreachable),
-    ),
-)

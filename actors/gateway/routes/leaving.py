@@ -7,9 +7,11 @@ from typing import Any
 from pydantic import Field
 
 from actorgrid.actors.cluster.messages import LeaveHost
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.errors import NotFound, NotLeader, WrongState
 from actorgrid.models import AnswerBody, RequestBody
+
+ROUTES = RouteTable(Route)
 
 MARGIN_S = 40.0
 WAIT_S_MAX = 60.0
@@ -35,8 +37,19 @@ class LeaveAnswer(AnswerBody):
     lost: list[str]
 
 
+@ROUTES.add(
+    "POST",
+    "/api/hosts/{id}/leave",
+    LeaveAnswer,
+    "cluster",
+    request=LeaveRequest,
+    errors=(NotFound, WrongState, NotLeader),
+)
 async def post_leave(call: RequestContext) -> Any:
-    """Take a host out of the cluster, a step further each time it is asked."""
+    """Have a host leave the cluster (id, number or name; this: the host that is asked).
+
+    A step further each time it is asked.
+    """
     wanted = call.body_as(LeaveRequest)
     request = LeaveHost(
         call.part("id"),
@@ -47,17 +60,3 @@ async def post_leave(call: RequestContext) -> Any:
         wait_s=wanted.wait_s,
     )
     return await call.ask("cluster_manager", request, wanted.wait_s + MARGIN_S)
-
-
-ROUTES = (
-    Route(
-        "POST",
-        "/api/hosts/{id}/leave",
-        "Have a host leave the cluster (id, number or name; this: the host that is asked)",
-        post_leave,
-        LeaveAnswer,
-        "cluster",
-        request=LeaveRequest,
-        errors=(NotFound, WrongState, NotLeader),
-    ),
-)

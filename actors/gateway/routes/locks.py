@@ -26,7 +26,7 @@ from actorgrid.actors.gateway.schemas.locks import (
     LocksQuery,
 )
 from actorgrid.actors.gateway.server.auth import ADMIN
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import BreakLock, ReleaseLock, RenewLock
 from actorgrid.actors.ledger.field_checks import LOCK_NAME_MAX
@@ -51,6 +51,8 @@ from actorgrid.errors import (
     WrongState,
 )
 
+ROUTES = RouteTable(Route)
+
 EPOCH_BITS = 48
 """``fence`` is (epoch << 48) + index: 64 bits hold it for 32,767 recoveries of 2.8e14 entries each."""
 REQUEST_ID_BYTES = 8
@@ -59,22 +61,40 @@ Plain = dict[str, Any]
 log = logging.getLogger("actorgrid.gateway")
 
 
+@ROUTES.add("GET", "/api/locks", LocksAnswer, "locks", query=LocksQuery)
 async def get_locks(call: RequestContext) -> Any:
-    """What is held, by name."""
+    """What is held, and who waits."""
     wanted = call.query_as(LocksQuery)
     locks = (await call.ask("consensus", Query("locks"), 10.0))["locks"]
     found = [lock for lock in locks if lock["name"].startswith(wanted.prefix)]
     return {"locks": [_shown(lock) for lock in found[: wanted.limit]], "total": len(found)}
 
 
+@ROUTES.add(
+    "POST",
+    "/api/locks/{name:.+}/acquire",
+    LockAnswer,
+    "locks",
+    request=LockRequest,
+    errors=(LockHeld, LockTimeout, LockLost, LockSlotsDiffer, WrongState, QueueFull, DiskFull, NoQuorum),
+    waits=True,
+)
 async def post_acquire(call: RequestContext) -> Any:
-    """Hold it, wait for it."""
+    """Hold a lock or a slot of a semaphore; wait for it in line."""
     wanted = call.body_as(LockRequest)
     return await _Wait(call, _name(call), wanted).through()
 
 
+@ROUTES.add(
+    "POST",
+    "/api/locks/{name:.+}/renew",
+    LockAnswer,
+    "locks",
+    request=LockRenewal,
+    errors=(LockLost, StaleToken, NoQuorum),
+)
 async def post_renew(call: RequestContext) -> Any:
-    """Give a sign of life."""
+    """Renew the lease of a holder, or the place of one who waits."""
     wanted = call.body_as(LockRenewal)
     asked_s = asyncio.get_running_loop().time()
     name = _name(call)
@@ -82,8 +102,16 @@ async def post_renew(call: RequestContext) -> Any:
     return _answer(name, wanted.owner, answer, asked_s)
 
 
+@ROUTES.add(
+    "POST",
+    "/api/locks/{name:.+}/release",
+    LockReleased,
+    "locks",
+    request=LockRelease,
+    errors=(StaleToken, NotFound, NoQuorum),
+)
 async def post_release(call: RequestContext) -> Any:
-    """Give it back; take it from somebody."""
+    """Give a lock back, leave the line, or (force) take it from its owner."""
     wanted = call.body_as(LockRelease)
     name, owner = _name(call), wanted.owner
     if not wanted.force:
@@ -243,39 +271,3 @@ def _shown(lock: LockRecord) -> Plain:
         ],
         "waiters": [_fields(each, fields) for each in lock["waiters"]],
     }
-
-
-ROUTES = (
-    Route("GET", "/api/locks", "What is held, and who waits", get_locks, LocksAnswer, "locks", query=LocksQuery),
-    Route(
-        "POST",
-        "/api/locks/{name:.+}/acquire",
-        "Hold a lock or a slot of a semaphore; wait for it in line",
-        post_acquire,
-        LockAnswer,
-        "locks",
-        request=LockRequest,
-        errors=(LockHeld, LockTimeout, LockLost, LockSlotsDiffer, WrongState, QueueFull, DiskFull, NoQuorum),
-        waits=True,
-    ),
-    Route(
-        "POST",
-        "/api/locks/{name:.+}/renew",
-        "Renew the lease of a holder, or the place of one who waits",
-        post_renew,
-        LockAnswer,
-        "locks",
-        request=LockRenewal,
-        errors=(LockLost, StaleToken, NoQuorum),
-    ),
-    Route(
-        "POST",
-        "/api/locks/{name:.+}/release",
-        "Give a lock back, leave the line, or (force) take it from its owner",
-        post_release,
-        LockReleased,
-        "locks",
-        request=LockRelease,
-        errors=(StaleToken, NotFound, NoQuorum),
-    ),
-)

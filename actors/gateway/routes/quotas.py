@@ -6,22 +6,26 @@ from typing import Any
 
 from actorgrid.actors.cluster.messages import ChangeQuota
 from actorgrid.actors.gateway.schemas.answers import QuotaRequest, QuotasAnswer, QuotaSet
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.errors import BadRequest, NotFound
+
+ROUTES = RouteTable(Route)
 
 COMMIT_TIMEOUT_S = 35.0
 USER_MAX = 128
 
 
+@ROUTES.add("GET", "/api/quotas", QuotasAnswer, "quotas")
 async def get_quotas(call: RequestContext) -> Any:
-    """Users with their limits and what they use."""
+    """Users: what limits apply, what they use."""
     rows = (await call.ask("consensus", Query("quotas"), 10.0))["quotas"]
     return {"quotas": [{**row, "limits": _shown(row["limits"]), "used": _shown(row["used"])} for row in rows]}
 
 
+@ROUTES.add("PUT", "/api/quotas/{user:.+}", QuotaSet, "quotas", request=QuotaRequest, errors=(BadRequest,))
 async def put_quota(call: RequestContext) -> Any:
-    """Hold a user to limits, from now on."""
+    """Hold a user to limits; the user * is everyone without a quota of one's own."""
     wanted = call.body_as(QuotaRequest)
     limits = {
         "gpu_milli": _milli(wanted.gpus),
@@ -33,6 +37,7 @@ async def put_quota(call: RequestContext) -> Any:
     return await _set(call, limits)
 
 
+@ROUTES.add("DELETE", "/api/quotas/{user:.+}", QuotaSet, "quotas", errors=(NotFound,))
 async def delete_quota(call: RequestContext) -> Any:
     """Take a user's own quota away."""
     return await _set(call, None)
@@ -76,27 +81,3 @@ def _units(milli: int | None) -> float | None:
 
 def _bytes(mib: int | None) -> int | None:
     return None if mib is None else mib * 2**20
-
-
-ROUTES = (
-    Route("GET", "/api/quotas", "Users: what limits apply, what they use", get_quotas, QuotasAnswer, "quotas"),
-    Route(
-        "PUT",
-        "/api/quotas/{user:.+}",
-        "Hold a user to limits; the user * is everyone without a quota of one's own",
-        put_quota,
-        QuotaSet,
-        "quotas",
-        request=QuotaRequest,
-        errors=(BadRequest,),
-    ),
-    Route(
-        "DELETE",
-        "/api/quotas/{user:.+}",
-        "Take a user's own quota away",
-        delete_quota,
-        QuotaSet,
-        "quotas",
-        errors=(NotFound,),
-    ),
-)

@@ -16,7 +16,7 @@ from actorgrid.actors.gateway.job_requests import check_env, check_python, resou
 from actorgrid.actors.gateway.schemas.answers import Done, SessionRequest
 from actorgrid.actors.gateway.schemas.sessions import LeaseEndAnswer, SessionAnswer
 from actorgrid.actors.gateway.server.rights import check_session
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.records import UNKNOWN_USER
 from actorgrid.errors import (
     Overloaded,
@@ -30,16 +30,22 @@ from actorgrid.errors import (
 )
 from actorgrid.models import LeaseGrant, LeaseRequest
 
+ROUTES = RouteTable(Route)
+
 ATTACH_S = 60.0
 """Given to a lease beyond its own wait: commit, start of a worker, and their restarts."""
 
 
+@ROUTES.add(
+    "POST", "/api/sessions", SessionAnswer, "sessions", request=SessionRequest, errors=(TooManySessions, PythonMismatch)
+)
 async def open_session(call: RequestContext) -> Any:
     """Open a session."""
     request = call.body_as(SessionRequest)
     return await call.ask("load_balancer", OpenSession(call.only or request.user_id or UNKNOWN_USER, request.python))
 
 
+@ROUTES.add("POST", "/api/sessions/{session_id}/renew", Done, "sessions", errors=(UnknownSession,))
 async def renew_session(call: RequestContext) -> Any:
     """Keep a session alive."""
     check_session(call, call.part("session_id"))
@@ -47,6 +53,7 @@ async def renew_session(call: RequestContext) -> Any:
     return {"done": True}
 
 
+@ROUTES.add("DELETE", "/api/sessions/{session_id}", Done, "sessions")
 async def close_session(call: RequestContext) -> Any:
     """End a session and free its leases."""
     check_session(call, call.part("session_id"))
@@ -54,6 +61,23 @@ async def close_session(call: RequestContext) -> Any:
     return {"done": True}
 
 
+@ROUTES.add(
+    "POST",
+    "/api/sessions/{session_id}/leases",
+    LeaseGrant,
+    "sessions",
+    request=LeaseRequest,
+    errors=(
+        UnknownSession,
+        TooManySessions,
+        Overloaded,
+        PythonMismatch,
+        UnknownGpuModel,
+        TooManyGpus,
+        RequestTooLarge,
+        QuotaExceeded,
+    ),
+)
 async def acquire_lease(call: RequestContext) -> Any:
     """Lease a warm worker."""
     request = call.body_as(LeaseRequest)
@@ -72,6 +96,7 @@ async def acquire_lease(call: RequestContext) -> Any:
     return await call.ask("load_balancer", ask, request.wait_s + ATTACH_S)
 
 
+@ROUTES.add("DELETE", "/api/sessions/{session_id}/leases/{lease_id}", Done, "sessions")
 async def return_lease(call: RequestContext) -> Any:
     """Give a lease back."""
     check_session(call, call.part("session_id"))
@@ -79,67 +104,10 @@ async def return_lease(call: RequestContext) -> Any:
     return {"done": True}
 
 
+@ROUTES.add(
+    "GET", "/api/sessions/{session_id}/leases/{lease_id}/end", LeaseEndAnswer, "sessions", errors=(UnknownSession,)
+)
 async def lease_end(call: RequestContext) -> Any:
-    """How a lease's worker ended."""
+    """How the worker of a lease ended."""
     check_session(call, call.part("session_id"))
     return await call.ask("load_balancer", LeaseEnd(call.part("session_id"), call.part("lease_id")), 12.0)
-
-
-ROUTES = (
-    Route(
-        "POST",
-        "/api/sessions",
-        "Open a session",
-        open_session,
-        SessionAnswer,
-        "sessions",
-        request=SessionRequest,
-        errors=(TooManySessions, PythonMismatch),
-    ),
-    Route(
-        "POST",
-        "/api/sessions/{session_id}/renew",
-        "Keep a session alive",
-        renew_session,
-        Done,
-        "sessions",
-        errors=(UnknownSession,),
-    ),
-    Route("DELETE", "/api/sessions/{session_id}", "End a session and free its leases", close_session, Done, "sessions"),
-    Route(
-        "POST",
-        "/api/sessions/{session_id}/leases",
-        "Lease a warm worker",
-        acquire_lease,
-        LeaseGrant,
-        "sessions",
-        request=LeaseRequest,
-        errors=(
-            UnknownSession,
-            TooManySessions,
-            Overloaded,
-            PythonMismatch,
-            UnknownGpuModel,
-            TooManyGpus,
-            RequestTooLarge,
-            QuotaExceeded,
-        ),
-    ),
-    Route(
-        "DELETE",
-        "/api/sessions/{session_id}/leases/{lease_id}",
-        "Give a lease back",
-        return_lease,
-        Done,
-        "sessions",
-    ),
-    Route(
-        "GET",
-        "/api/sessions/{session_id}/leases/{lease_id}/end",
-        "How the worker of a lease ended",
-        lease_end,
-        LeaseEndAnswer,
-        "sessions",
-        errors=(UnknownSession,),
-    ),
-)

@@ -13,13 +13,15 @@ from actorgrid.actors.gateway.schemas.answers import EventsQuery, StateAnswer, S
 from actorgrid.actors.gateway.server.codec import encode_json
 from actorgrid.actors.gateway.server.hub import Item
 from actorgrid.actors.gateway.server.rights import own_changes
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.gateway.server.stream import send_events
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.actors.replication.messages import Mutate, Read, ReadPrefix
 from actorgrid.errors import BadRequest, DiskFull, StateTypeConflict, UnknownKey
 from actorgrid.models import StateEntry, StateMutation
 from actorgrid.sizes import STATE_KEY_MAX
+
+ROUTES = RouteTable(Route)
 
 MAX_KEY = STATE_KEY_MAX
 RESYNC_KEYS = 10_000
@@ -29,8 +31,12 @@ USERS_KEPT = 10_000
 HISTORY_PAGE = 500
 
 
+@ROUTES.add("GET", "/api/state", StateAnswer, "state", query=StateQuery)
 async def get_state(call: RequestContext) -> Any:
-    """Entries under a prefix."""
+    """Entries of the shared state, by key.
+
+    Those under a prefix.
+    """
     query = call.query_as(StateQuery)
     return {"entries": await call.ask("distributed_state", ReadPrefix(query.prefix, query.limit))}
 
@@ -42,20 +48,9 @@ def _key(call: RequestContext) -> str:
     return key
 
 
-async def get_key(call: RequestContext) -> Any:
-    """One entry."""
-    return await call.ask("distributed_state", Read(_key(call)))
-
-
-async def post_key(call: RequestContext) -> Any:
-    """Apply a mutator to one key."""
-    change = call.body_as(StateMutation)
-    request = Mutate(_key(call), change.type, change.operation, change.value, change.field)
-    return await call.ask("distributed_state", request, 10.0)
-
-
+@ROUTES.add("GET", "/api/state-watch", "text/event-stream", "state", query=WatchQuery)
 async def watch_state(call: RequestContext) -> Any:
-    """Entries under a prefix, as they change."""
+    """Changes of the shared state under a prefix, as server-sent events."""
     query = call.query_as(WatchQuery)
     app = call.app
 
@@ -72,8 +67,25 @@ async def watch_state(call: RequestContext) -> Any:
             app.bridge.post(partial(app.unwatch_prefix, query.prefix))
 
 
+@ROUTES.add("GET", "/api/state/{key:.+}", StateEntry, "state", errors=(UnknownKey,))
+async def get_key(call: RequestContext) -> Any:
+    """One entry."""
+    return await call.ask("distributed_state", Read(_key(call)))
+
+
+@ROUTES.add(
+    "POST", "/api/state/{key:.+}", StateEntry, "state", request=StateMutation, errors=(StateTypeConflict, DiskFull)
+)
+async def post_key(call: RequestContext) -> Any:
+    """Apply one mutator to one key."""
+    change = call.body_as(StateMutation)
+    request = Mutate(_key(call), change.type, change.operation, change.value, change.field)
+    return await call.ask("distributed_state", request, 10.0)
+
+
+@ROUTES.add("GET", "/api/events", "text/event-stream", "events", query=EventsQuery)
 async def get_events(call: RequestContext) -> Any:
-    """What the ledger applied."""
+    """What the ledger applied, as server-sent events; resumes at from= or after Last-Event-ID."""
     first = call.query_as(EventsQuery).from_
     resumed = call.http.headers.get("Last-Event-ID", "")
     if resumed:
@@ -128,41 +140,3 @@ def grouped(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             "type": changes[0]["type"],
             "changes": [{"kind": row["kind"], "id": row["id"], "state": row["state"]} for row in changes],
         }
-
-
-_CHANGE_ERRORS = (StateTypeConflict, DiskFull)
-
-ROUTES = (
-    Route(
-        "GET", "/api/state", "Entries of the shared state, by key", get_state, StateAnswer, "state", query=StateQuery
-    ),
-    Route(
-        "GET",
-        "/api/state-watch",
-        "Changes of the shared state under a prefix, as server-sent events",
-        watch_state,
-        "text/event-stream",
-        "state",
-        query=WatchQuery,
-    ),
-    Route("GET", "/api/state/{key:.+}", "One entry", get_key, StateEntry, "state", errors=(UnknownKey,)),
-    Route(
-        "POST",
-        "/api/state/{key:.+}",
-        "Apply one mutator to one key",
-        post_key,
-        StateEntry,
-        "state",
-        request=StateMutation,
-        errors=_CHANGE_ERRORS,
-    ),
-    Route(
-        "GET",
-        "/api/events",
-        "What the ledger applied, as server-sent events; resumes at from= or after Last-Event-ID",
-        get_events,
-        "text/event-stream",
-        "events",
-        query=EventsQuery,
-    ),
-)

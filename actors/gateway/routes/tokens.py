@@ -5,23 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from actorgrid.actors.gateway.schemas.answers import TokenMade, TokenRequest, TokenRevoked, TokensAnswer
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.actors.security.messages import MakeJoinToken, TakeBackJoinToken
 from actorgrid.errors import BadRequest, UnknownJoinToken, WrongState
+
+ROUTES = RouteTable(Route)
 
 COMMIT_TIMEOUT_S = 35.0
 _SHOWN = ("id", "made_by", "made_at", "expires_at", "uses_max", "used_by", "revoked_at")
 
 
+@ROUTES.add("GET", "/api/tokens", TokensAnswer, "tokens")
 async def get_tokens(call: RequestContext) -> Any:
-    """All that are remembered; none with its secret, which nobody has but who made it."""
+    """Join tokens: who made them, who used them.
+
+    All that are remembered; none with its secret, which nobody has but who made it.
+    """
     records = (await call.ask("consensus", Query("join_tokens"), 10.0))["join_tokens"]
     return {"tokens": [{name: record[name] for name in _SHOWN} for record in records]}
 
 
+@ROUTES.add("POST", "/api/tokens", TokenMade, "tokens", request=TokenRequest, errors=(BadRequest, WrongState))
 async def post_token(call: RequestContext) -> Any:
-    """Make one."""
+    """Make a join token; its text is in this answer and nowhere else."""
     if call.app.host.enrolment is None:
         raise WrongState(
             "this host is alone, so no other can join it",
@@ -33,33 +40,10 @@ async def post_token(call: RequestContext) -> Any:
     return await call.ask("join_server", MakeJoinToken(wanted.ttl_s, wanted.uses, by="http"), COMMIT_TIMEOUT_S)
 
 
+@ROUTES.add("DELETE", "/api/tokens/{id}", TokenRevoked, "tokens", errors=(UnknownJoinToken,))
 async def delete_token(call: RequestContext) -> Any:
-    """Take one back."""
+    """Take a join token back: it lets nobody in any more."""
     token_id = call.part("id")
     if call.app.host.enrolment is None:
         raise UnknownJoinToken("no join token of that id", asked=token_id, found="a host that is alone has none")
     return await call.ask("join_server", TakeBackJoinToken(token_id), COMMIT_TIMEOUT_S)
-
-
-ROUTES = (
-    Route("GET", "/api/tokens", "Join tokens: who made them, who used them", get_tokens, TokensAnswer, "tokens"),
-    Route(
-        "POST",
-        "/api/tokens",
-        "Make a join token; its text is in this answer and nowhere else",
-        post_token,
-        TokenMade,
-        "tokens",
-        request=TokenRequest,
-        errors=(BadRequest, WrongState),
-    ),
-    Route(
-        "DELETE",
-        "/api/tokens/{id}",
-        "Take a join token back: it lets nobody in any more",
-        delete_token,
-        TokenRevoked,
-        "tokens",
-        errors=(UnknownJoinToken,),
-    ),
-)

@@ -11,25 +11,33 @@ from actorgrid.actors.gateway.schemas.trust import (
     RotationRequest,
     TrustAnswer,
 )
-from actorgrid.actors.gateway.server.route import RequestContext, Route
+from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.security.messages import RenewCertificate, RotateAuthority, ShowTrust
 from actorgrid.errors import WrongState
+
+ROUTES = RouteTable(Route)
 
 COMMIT_TIMEOUT_S = 35.0
 
 
+@ROUTES.add("GET", "/api/ca", TrustAnswer, "trust", errors=(WrongState,))
 async def get_trust(call: RequestContext) -> Any:
-    """The authorities, who has their keys, what each member carries."""
+    """The cluster's authority: fingerprint, who has its key, certificates of members."""
     return await _ask(call, ShowTrust())
 
 
+@ROUTES.add("POST", "/api/ca/rotate", RotationBegun, "trust", request=RotationRequest, errors=(WrongState,))
 async def post_rotation(call: RequestContext) -> Any:
-    """Begin a rotation, or call one off."""
+    """Introduce the next authority; the rest of the rotation follows by itself.
+
+    Or call one off.
+    """
     return await _ask(call, RotateAuthority(call.body_as(RotationRequest).call_off))
 
 
+@ROUTES.add("POST", "/api/ca/renew", RenewalAsked, "trust", request=RenewalRequest, errors=(WrongState,))
 async def post_renewal(call: RequestContext) -> Any:
-    """Have this host renew its certificate."""
+    """Have this host ask for a new certificate now."""
     return await _ask(call, RenewCertificate(call.body_as(RenewalRequest).new_key))
 
 
@@ -42,36 +50,3 @@ async def _ask(call: RequestContext, request: Any) -> Any:
             hint="begin one: start it with actorgrid up --listen ADDRESS",
         )
     return await call.ask("join_server", request, COMMIT_TIMEOUT_S)
-
-
-ROUTES = (
-    Route(
-        "GET",
-        "/api/ca",
-        "The cluster's authority: fingerprint, who has its key, certificates of members",
-        get_trust,
-        TrustAnswer,
-        "trust",
-        errors=(WrongState,),
-    ),
-    Route(
-        "POST",
-        "/api/ca/rotate",
-        "Introduce the next authority; the rest of the rotation follows by itself",
-        post_rotation,
-        RotationBegun,
-        "trust",
-        request=RotationRequest,
-        errors=(WrongState,),
-    ),
-    Route(
-        "POST",
-        "/api/ca/renew",
-        "Have this host ask for a new certificate now",
-        post_renewal,
-        RenewalAsked,
-        "trust",
-        request=RenewalRequest,
-        errors=(WrongState,),
-    ),
-)

@@ -61,23 +61,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("actorgrid.gateway")
 
-ROUTES: tuple[Route, ...] = (
-    *health.ROUTES,
-    *cluster.ROUTES,
-    *hosts.ROUTES,
-    *quotas.ROUTES,
-    *tokens.ROUTES,
-    *keys.ROUTES,
-    *trust.ROUTES,
-    *leaving.ROUTES,
-    *inspect.ROUTES,
-    *jobs.ROUTES,
-    *job_files.ROUTES,
-    *state.ROUTES,
-    *locks.ROUTES,
-    *sessions.ROUTES,
-    *leases.ROUTES,
+_SUBJECTS = (
+    health,
+    cluster,
+    hosts,
+    quotas,
+    tokens,
+    keys,
+    trust,
+    leaving,
+    inspect,
+    jobs,
+    job_files,
+    state,
+    locks,
+    sessions,
+    leases,
 )
+ROUTES = tuple(route for subject in _SUBJECTS for route in subject.ROUTES.routes)
 """All that is served, and all that is documented."""
 
 POOL_THREADS = 4

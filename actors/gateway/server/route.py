@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast
 
 from aiohttp import web
 from pydantic import BaseModel
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 COMMIT_S = 30.0
 ModelT = TypeVar("ModelT", bound=BaseModel)
+P = ParamSpec("P")
 Media = Literal["application/octet-stream", "text/event-stream", "text/plain", "application/json"]
 
 
@@ -73,17 +74,16 @@ Handler = Callable[[RequestContext], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One operation: what is served and what is documented come from this alone.
+    """One operation: what is served and what is documented come from this and the handler's docstring alone.
 
     ``path`` may hold ``{name}`` and ``{name:pattern}``. ``answer`` is a model, or the media type of a body that
     is not one. ``other`` lists further statuses that carry the answer's model (readiness has one). ``waits``: it may
     take as long as the client says, so that its time is no figure.
     """
 
+    handler: Handler
     method: Literal["GET", "POST", "PUT", "DELETE"]
     path: str
-    summary: str
-    handler: Handler
     answer: type[BaseModel] | Media
     tag: str
     request: type[BaseModel] | None = None
@@ -94,6 +94,11 @@ class Route:
     token: bool = True
     name: str = ""
     waits: bool = False
+
+    @property
+    def summary(self) -> str:
+        """What it does, for the documentation: the first line of its handler's docstring."""
+        return (self.handler.__doc__ or "").partition("\n")[0].removesuffix(".")
 
     @property
     def streams(self) -> bool:
@@ -112,6 +117,29 @@ class Route:
     def operation(self) -> str:
         """A stable name of the operation: that of its handler."""
         return self.name or self.handler.__name__
+
+
+HandlerT = TypeVar("HandlerT", bound=Handler)
+
+
+class RouteTable(Generic[P]):
+    """The operations of one subject; earlier ones win where two paths match.
+
+    ``@ROUTES.add(...)`` above a handler takes what :class:`Route` does beside the handler.
+    """
+
+    def __init__(self, make: Callable[Concatenate[Handler, P], Route]) -> None:
+        self.routes: list[Route] = []
+        self._make = make
+
+    def add(self, *args: P.args, **more: P.kwargs) -> Callable[[HandlerT], HandlerT]:
+        """Decorates a handler: it serves these requests."""
+
+        def added(handler: HandlerT) -> HandlerT:
+            self.routes.append(self._make(handler, *args, **more))
+            return handler
+
+        return added
 
 
 @dataclass(slots=True)
