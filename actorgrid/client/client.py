@@ -153,6 +153,7 @@ class Client:
 
     def run(
         self,
+        /,
         command: Sequence[str],
         *,
         check: bool = False,
@@ -211,7 +212,7 @@ class Client:
             return work.cancel()
         raise BadRequest("not work of this client", asked=type(work).__name__, hint="give a future or a job id")
 
-    def edit(self, job_id: str, **changed: Any) -> dict[str, Any]:
+    def edit(self, /, job_id: str, **changed: Any) -> dict[str, Any]:
         """Change a job that waits: ``priority`` (0 to 100), ``max_execution_time_s`` (``None``: no limit), or both.
 
         Gives what it has now. Raises WrongState for a job that has been placed already, UnknownJob, BadRequest.
@@ -263,7 +264,7 @@ class Client:
 
     # -- jobs
 
-    def submit_job(self, **request: Any) -> dict[str, Any]:
+    def submit_job(self, /, **request: Any) -> dict[str, Any]:
         """Have a job accepted: fields of TaskRequest. ``{"job_id", "duplicate"}``, committed when it returns.
 
         Sent again with the same ``task_id`` it stays one job.
