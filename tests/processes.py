@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Callable
@@ -12,12 +13,31 @@ import psutil
 PAUSE_MS = 5
 
 
+PF_EXITING = 0x4
+"""In the flags of ``/proc/PID/stat``: the kernel is ending it (include/linux/sched.h)."""
+EXIT_S = 30.0
+
+
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
+    """Whether the process runs; a zombie does not. One that the kernel is ending already is waited for: it runs none
+    of its code any more, and its files are closed, as whoever holds the other end hears, before it is a zombie.
+    """
     try:
+        if _is_exiting(pid):
+            ended = os.pidfd_open(pid)
+            try:
+                select.select([ended], [], [], EXIT_S)
+            finally:
+                os.close(ended)
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
         return False
+
+
+def _is_exiting(pid: int) -> bool:
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        after_name = file.read().rpartition(")")[2].split()  # from the third field on; the flags are the ninth
+    return bool(int(after_name[6]) & PF_EXITING)
 
 
 def until(condition: Callable[[], Any], what: str, within_s: float = 30.0) -> Any:
