@@ -1,6 +1,19 @@
 # Needs python3 (3.11+, with venv) and make; a C compiler makes it fast.
+#
+# Without PYTHON=... all is done in .venv, whichever Python is in it. With it, in .venv where that is of the same
+# version or not there yet, and else beside it, in .venv-3.13. Kernels of several versions lie side by side too: the
+# name of each says which Python loads it.
+VENV := .venv
+ifdef PYTHON
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+ifeq ($(VERSION),)
+$(error PYTHON=$(PYTHON) does not start a Python)
+endif
+ifneq ($(wildcard .venv/bin/python),)
+VENV := $(if $(wildcard .venv/lib/python$(VERSION)),.venv,.venv-$(VERSION))
+endif
+endif
 PYTHON  ?= python3
-VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/ready
 TESTING := $(VENV)/ready-test
@@ -12,7 +25,7 @@ SOURCES := $(wildcard actorgrid/*/) $(wildcard actorgrid/*.py) tests setup.py
 # Agents, servers and commands are started by the thousand: none of them should have to compile all of our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run venv test test-system coverage lint types bench soak sanitize wheel clean
+.PHONY: run venv test test-system test-versions coverage lint types bench soak sanitize wheel clean
 .DEFAULT_GOAL := run
 
 $(BIN)/python:
@@ -57,6 +70,10 @@ test: $(TESTING)
 test-system: $(TESTING)
 	$(BIN)/python -m pytest -m 'system and not soak' $(TWO_AT_A_TIME)
 
+# Both tiers on every CPython of the machine from 3.11 on: before a release, and when a dependency or a Python is new.
+test-versions: $(TESTING)
+	$(BIN)/python -m tests.versions test test-system
+
 coverage: $(TESTING)
 	$(BIN)/python -m tests.measure -m 'not soak'
 
@@ -83,4 +100,4 @@ wheel: $(BIN)/python
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info hotpath/*.c hotpath/*.so
+	rm -rf $(VENV) .venv-3.* build dist *.egg-info hotpath/*.c hotpath/*.so

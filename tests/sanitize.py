@@ -15,7 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 COPY = ROOT / "build" / "sanitize"
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g"
-LEFT_OUT = shutil.ignore_patterns(".venv", ".git", "build", "*.so", "*.c", "__pycache__", "*.egg-info", "bench-results")
+GENERATED = ("build", "*.so", "*.c", "__pycache__", "*.egg-info", "bench-results")
+LEFT_OUT = shutil.ignore_patterns(".venv*", ".git", *GENERATED)
 
 
 def library(name: str) -> str:
