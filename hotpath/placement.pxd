@@ -2,7 +2,7 @@
 
 cimport cython
 
-from .score_table cimport Node, ScoreTable, Shape
+from .score_table cimport Node, ScoreTable, MemberNeeds
 
 
 @cython.final
@@ -57,23 +57,23 @@ cdef class PlacementEngine:
 
     cdef tuple _views(self, Node* nodes, list names, list numas, list nvlinks)
     cdef Node* node(self, object name) except NULL
-    cdef int shape(self, Shape* shape, object cpu, object memory, object gpu_count, object gpu_milli,
+    cdef int read_needs(self, MemberNeeds* needs, object cpu, object memory, object gpu_count, object gpu_milli,
                    object gpu_memory, object models) except -1
     cdef int models_number(self, object models) except -1
     cdef int mark_within(self, object within) except -1
     cdef int mark_excluded(self, object exclude) except -1
     cdef bint mark_racks(self, object racks) except -1
-    cdef bint mark_tightest_rack(self, Shape* shape, int row, Py_ssize_t gang) except -1
-    cdef Py_ssize_t find(self, Shape* shape, int row, bint excluding, bint racks, int policy) except -2
-    cdef tuple place_all(self, Shape* shape, Py_ssize_t gang, object exclude, object racks, object within,
+    cdef bint mark_tightest_rack(self, MemberNeeds* needs, int row, Py_ssize_t gang) except -1
+    cdef Py_ssize_t find(self, MemberNeeds* needs, int row, bint excluding, bint racks, int policy) except -2
+    cdef tuple place_all(self, MemberNeeds* needs, Py_ssize_t gang, object exclude, object racks, object within,
                          int policy, Py_ssize_t* slot, int* gpu, bint partly)
     cdef tuple share_of(self, Py_ssize_t slot, int count)
     cdef void charge(self, Py_ssize_t slot, const int* gpus, int count, long long cpu, long long memory, int milli,
                      long long mib, int sign) noexcept nogil
     cdef int charge_share(self, object share, long long cpu, long long memory, int milli, long long mib,
                           int sign) except -1
-    cdef str misfit(self, object share, Shape* shape)
-    cdef object hold(self, object id, tuple shares, Shape* shape, Py_ssize_t slot, int gpu)
+    cdef str misfit(self, object share, MemberNeeds* needs)
+    cdef object hold(self, object id, tuple shares, MemberNeeds* needs, Py_ssize_t slot, int gpu)
     cdef int need_members(self, Py_ssize_t count) except -1
     cdef int cover(self, long long cpu, long long gpus) except -1
     cdef int sum_up_mix(self) except -1

@@ -50,7 +50,7 @@ from .score_table cimport (
     GpuDetail,
     Node,
     ScoreTable,
-    Shape,
+    MemberNeeds,
     details,
     gpus_size,
     grown,
@@ -412,19 +412,19 @@ cdef class PlacementEngine:
         within=(),
         id=None,
     ):
-        cdef Shape shape
+        cdef MemberNeeds needs
         cdef Py_ssize_t slot = -1
         cdef int gpu = -1
         cdef Py_ssize_t members = 1 if gang is 1 else gang_size(gang)
         cdef tuple shares
-        self.shape(&shape, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
+        self.read_needs(&needs, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
         if id is not None and id in self.held:
             raise BadRequest(f"a placement {id!r} is held already")
-        shares = self.place_all(&shape, members, exclude, prefer_racks, within, self.policy_code, &slot, &gpu, False)
+        shares = self.place_all(&needs, members, exclude, prefer_racks, within, self.policy_code, &slot, &gpu, False)
         if shares is None:
             return None
         self.priced_for = (self.priced_for or PRICED_FOR) - 1
-        return self.hold(id, shares, &shape, slot, gpu)
+        return self.hold(id, shares, &needs, slot, gpu)
 
     def reserve(
         self,
@@ -437,20 +437,20 @@ cdef class PlacementEngine:
         gpu_memory_mib=0,
         id=None,
     ):
-        cdef Shape shape
+        cdef MemberNeeds needs
         self.node(name)
-        self.shape(&shape, cpu_milli, memory_mib, len(gpu_indexes), gpu_milli, gpu_memory_mib, ())
+        self.read_needs(&needs, cpu_milli, memory_mib, len(gpu_indexes), gpu_milli, gpu_memory_mib, ())
         if id is not None and id in self.held:
             raise BadRequest(f"a placement {id!r} is held already")
         share = (name, tuple(gpu_indexes))
-        if self.misfit(share, &shape):
+        if self.misfit(share, &needs):
             return None
-        self.charge_share(share, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, 1)
+        self.charge_share(share, needs.cpu, needs.memory, needs.gpu_milli, needs.gpu_memory, 1)
         self.table.settle(SETTLED_A_CALL)
-        return self.hold(id, (share,), &shape, -1, -1)
+        return self.hold(id, (share,), &needs, -1, -1)
 
     def adopt(self, id, shares, *, cpu_milli=0, memory_mib=0, gpu_milli=WHOLE, gpu_memory_mib=0):
-        cdef Shape shape
+        cdef MemberNeeds needs
         cdef Py_ssize_t done = 0
         wanted = tuple([(name, tuple(indexes)) for name, indexes in shares])
         if id in self.held:
@@ -458,18 +458,18 @@ cdef class PlacementEngine:
         for name, _ in wanted:
             self.node(name)
         for share in wanted:
-            self.shape(&shape, cpu_milli, memory_mib, len(share[1]), gpu_milli, gpu_memory_mib, ())
-            problem = self.misfit(share, &shape)
+            self.read_needs(&needs, cpu_milli, memory_mib, len(share[1]), gpu_milli, gpu_memory_mib, ())
+            problem = self.misfit(share, &needs)
             if problem:
                 for taken in wanted[:done]:
-                    self.shape(&shape, cpu_milli, memory_mib, len(taken[1]), gpu_milli, gpu_memory_mib, ())
-                    self.charge_share(taken, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, -1)
+                    self.read_needs(&needs, cpu_milli, memory_mib, len(taken[1]), gpu_milli, gpu_memory_mib, ())
+                    self.charge_share(taken, needs.cpu, needs.memory, needs.gpu_milli, needs.gpu_memory, -1)
                 raise AdoptRefused(f"placement {id!r} does not fit on {share[0]}: {problem}", asked=str(wanted))
-            self.charge_share(share, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, 1)
+            self.charge_share(share, needs.cpu, needs.memory, needs.gpu_milli, needs.gpu_memory, 1)
             done += 1
-        self.shape(&shape, cpu_milli, memory_mib, 1, gpu_milli, gpu_memory_mib, ())
+        self.read_needs(&needs, cpu_milli, memory_mib, 1, gpu_milli, gpu_memory_mib, ())
         self.table.settle(SETTLED_A_CALL)
-        return self.hold(id, wanted, &shape, -1, -1)
+        return self.hold(id, wanted, &needs, -1, -1)
 
     def release(self, id):
         cdef Holding held = self.held.pop(id, None)
@@ -496,13 +496,13 @@ cdef class PlacementEngine:
         prefer_racks=(),
         within=(),
     ):
-        cdef Shape shape
+        cdef MemberNeeds needs
         cdef Py_ssize_t slot = -1, members = gang_size(gang)
         cdef int gpu = -1
         cdef int policy = self.policy_code if self.policy_code != RANDOM else FIRST_FIT
         cdef tuple shares
         within = tuple(within)
-        self.shape(&shape, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
+        self.read_needs(&needs, cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
         report = explain_misfit(
             self.nodes(),
             cpu_milli=cpu_milli,
@@ -514,9 +514,9 @@ cdef class PlacementEngine:
             exclude=exclude,
             within=within,
         )
-        shares = self.place_all(&shape, members, exclude, (), within, policy, &slot, &gpu, True)
+        shares = self.place_all(&needs, members, exclude, (), within, policy, &slot, &gpu, True)
         for share in shares:
-            self.charge_share(share, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, -1)
+            self.charge_share(share, needs.cpu, needs.memory, needs.gpu_milli, needs.gpu_memory, -1)
         self.table.settle(SETTLED_A_CALL)
         return {"fits": len(shares) == members, "gang": members, "members_that_fit": len(shares), **report}
 
@@ -601,29 +601,29 @@ cdef class PlacementEngine:
             raise UnknownNode(f"no node is called {name!r}", asked=str(name), found=f"{len(self.by_name)} nodes")
         return &self.table.nodes[<Py_ssize_t>slot]
 
-    cdef int shape(self, Shape* shape, object cpu, object memory, object gpu_count, object gpu_milli,
+    cdef int read_needs(self, MemberNeeds* needs, object cpu, object memory, object gpu_count, object gpu_milli,
                    object gpu_memory, object models) except -1:
         cdef long long milli = number(gpu_milli, "gpu_milli")
         cdef long long count = number(gpu_count, "gpu_count")
-        shape.cpu = number(cpu, "cpu_milli")
-        shape.memory = number(memory, "memory_mib")
-        shape.gpu_memory = number(gpu_memory, "gpu_memory_mib")
+        needs.cpu = number(cpu, "cpu_milli")
+        needs.memory = number(memory, "memory_mib")
+        needs.gpu_memory = number(gpu_memory, "gpu_memory_mib")
         if not 1 <= milli <= WHOLE:
             raise BadRequest(
                 f"gpu_milli={milli} is not a share of a GPU",
                 asked=f"gpu_milli={milli}",
                 hint="give 1 to 1000 and say how many with gpu_count",
             )
-        shape.gpu_count = <int>min(count, 2**30)
-        shape.gpu_milli = <int>milli
-        shape.models = 0
+        needs.gpu_count = <int>min(count, 2**30)
+        needs.gpu_milli = <int>milli
+        needs.models = 0
         if models != ():
-            shape.models = self.models_number(models)
+            needs.models = self.models_number(models)
         if count == 0:
-            # So that all that ask for no device are one shape.
-            shape.gpu_milli = WHOLE
-            shape.gpu_memory = 0
-            shape.models = 0
+            # So that all that ask for no device have the same needs.
+            needs.gpu_milli = WHOLE
+            needs.gpu_memory = 0
+            needs.models = 0
         return 0
 
     cdef int mark_within(self, object within) except -1:
@@ -655,7 +655,7 @@ cdef class PlacementEngine:
                 self.rack_call[<Py_ssize_t>rack_number] = self.call
         return found
 
-    cdef bint mark_tightest_rack(self, Shape* shape, int row, Py_ssize_t gang) except -1:
+    cdef bint mark_tightest_rack(self, MemberNeeds* needs, int row, Py_ssize_t gang) except -1:
         """Prefer the rack with least room that has enough for the whole gang, else the one with most room."""
         cdef Py_ssize_t slot, rack, best = -1
         cdef Py_ssize_t count = len(self.rack_names)
@@ -668,7 +668,7 @@ cdef class PlacementEngine:
             node = &self.table.nodes[slot]
             if node.rack < 0 or self.table.cells[((slot // BLOCK) * ROWS_MAX + row) * BLOCK + slot % BLOCK] == 0:
                 continue
-            self.rack_room[node.rack] += members_that_fit(node, shape)
+            self.rack_room[node.rack] += members_that_fit(node, needs)
         for rack in range(count):
             if best < 0 or (
                 self.rack_room[rack] > self.rack_room[best]
@@ -681,7 +681,7 @@ cdef class PlacementEngine:
         self.rack_call[best] = self.call
         return True
 
-    cdef Py_ssize_t find(self, Shape* shape, int row, bint excluding, bint racks, int policy) except -2:
+    cdef Py_ssize_t find(self, MemberNeeds* needs, int row, bint excluding, bint racks, int policy) except -2:
         """The slot of the node to take, or -1. *row* is -1 when only marked nodes may serve."""
         cdef Py_ssize_t slot, wanted
         cdef Py_ssize_t counts[2]
@@ -690,7 +690,7 @@ cdef class PlacementEngine:
         cdef int lap, value, best = 0
         cdef bint near, is_near = False
         if row >= 0 and not excluding and not racks and policy != RANDOM:
-            return table.best(row, shape)
+            return table.best(row, needs)
         counts[0] = counts[1] = 0
         wanted = 0
         # First what there is; then the one to take of it.
@@ -700,11 +700,11 @@ cdef class PlacementEngine:
                 if row >= 0:
                     value = table.cells[((slot // BLOCK) * ROWS_MAX + row) * BLOCK + slot % BLOCK]
                 else:
-                    value = table.score(node, shape, self.call)
-                if value == 0 or (excluding and node.excluded == self.call) or node.memory_free < shape.memory:
+                    value = table.score(node, needs, self.call)
+                if value == 0 or (excluding and node.excluded == self.call) or node.memory_free < needs.memory:
                     continue
-                if table.is_priced and shape.gpu_count:
-                    value = table.charged(value, node, shape.gpu_milli)
+                if table.is_priced and needs.gpu_count:
+                    value = table.charged(value, node, needs.gpu_milli)
                 near = racks and node.rack >= 0 and self.rack_call[node.rack] == self.call
                 if lap == 0:
                     counts[near] += 1
@@ -732,7 +732,7 @@ cdef class PlacementEngine:
         z = (z ^ (z >> 27)) * <unsigned long long>0x94D049BB133111EB
         return (z ^ (z >> 31)) % <unsigned long long>below
 
-    cdef tuple place_all(self, Shape* shape, Py_ssize_t gang, object exclude, object racks, object within,
+    cdef tuple place_all(self, MemberNeeds* needs, Py_ssize_t gang, object exclude, object racks, object within,
                          int policy, Py_ssize_t* single_slot, int* single_gpu, bint partly):
         """Shares for all members; without all of them ``None``, or those there are if *partly*."""
         cdef ScoreTable table = self.table
@@ -743,7 +743,7 @@ cdef class PlacementEngine:
         cdef bint excluding = False, near = False
         # Shares are counted as held once all are found: they lie far apart, and are fetched meanwhile. The dice may be
         # Python code, in which another thread may take a node away, shares and all.
-        cdef bint is_lent = shape.gpu_count < 2 and policy != RANDOM
+        cdef bint is_lent = needs.gpu_count < 2 and policy != RANDOM
         cdef unsigned long long only = 0
         cdef list shares = None
         cdef tuple found = None
@@ -759,7 +759,7 @@ cdef class PlacementEngine:
             self.mark_within(within)
             only = self.call
         else:
-            row = table.row_of(shape)
+            row = table.row_of(needs)
             table.settle_row(row)
         if exclude != ():
             self.mark_excluded(exclude)
@@ -768,23 +768,23 @@ cdef class PlacementEngine:
             near = self.mark_racks(racks)
         if gang > 1:
             if policy == TOPOLOGY and row >= 0 and not near:
-                near = self.mark_tightest_rack(shape, row, gang)
+                near = self.mark_tightest_rack(needs, row, gang)
             if is_lent:
                 self.need_members(gang)
                 found = PyTuple_New(gang)  # now: once shares are borrowed, nothing is to run that could free them
             else:
                 shares = []
         while done < gang:
-            slot = self.find(shape, row, excluding, near, policy)
+            slot = self.find(needs, row, excluding, near, policy)
             if slot < 0:
                 break
             done += 1
             node = &table.nodes[slot]
-            count = table.pick(node, shape, only, self.chosen)
+            count = table.pick(node, needs, only, self.chosen)
             if count < 2:
                 single = details(node)[self.chosen[0] if count else node.gpu_count].share
                 prefetch(single)
-            self.charge(slot, self.chosen, count, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, 1)
+            self.charge(slot, self.chosen, count, needs.cpu, needs.memory, needs.gpu_milli, needs.gpu_memory, 1)
             if gang == 1:
                 if count < 2:
                     single_slot[0] = slot
@@ -817,7 +817,7 @@ cdef class PlacementEngine:
         if partly:
             return found
         for share in found:
-            self.charge_share(share, shape.cpu, shape.memory, shape.gpu_milli, shape.gpu_memory, -1)
+            self.charge_share(share, needs.cpu, needs.memory, needs.gpu_milli, needs.gpu_memory, -1)
         table.settle(SETTLED_A_CALL)
         return None
 
@@ -855,27 +855,27 @@ cdef class PlacementEngine:
         self.charge(slot, self.chosen, <int>len(indexes), cpu, memory, milli, mib, sign)
         return 0
 
-    cdef str misfit(self, object share, Shape* shape):
+    cdef str misfit(self, object share, MemberNeeds* needs):
         """Why this share cannot be held right there, or an empty string."""
         cdef Node* node = self.node(share[0])
         cdef Gpu* gpu
-        if node.cpu_free < shape.cpu:
-            return f"{shape.cpu} cpu_milli asked, {node.cpu_free} free"
-        if node.memory_free < shape.memory:
-            return f"{shape.memory} memory_mib asked, {node.memory_free} free"
+        if node.cpu_free < needs.cpu:
+            return f"{needs.cpu} cpu_milli asked, {node.cpu_free} free"
+        if node.memory_free < needs.memory:
+            return f"{needs.memory} memory_mib asked, {node.memory_free} free"
         if len(set(share[1])) != len(share[1]):
             return "a GPU is named twice"
         for index in share[1]:
             if not 0 <= index < node.gpu_count:
                 return f"there is no GPU {index}"
             gpu = &node.gpus[<Py_ssize_t>index]
-            if gpu.milli_free < shape.gpu_milli:
-                return f"GPU {index} has {gpu.milli_free} milli free, {shape.gpu_milli} asked"
-            if gpu.memory_free < shape.gpu_memory:
-                return f"GPU {index} has {gpu.memory_free} MiB free, {shape.gpu_memory} asked"
+            if gpu.milli_free < needs.gpu_milli:
+                return f"GPU {index} has {gpu.milli_free} milli free, {needs.gpu_milli} asked"
+            if gpu.memory_free < needs.gpu_memory:
+                return f"GPU {index} has {gpu.memory_free} MiB free, {needs.gpu_memory} asked"
         return ""
 
-    cdef object hold(self, object id, tuple shares, Shape* shape, Py_ssize_t slot, int gpu):
+    cdef object hold(self, object id, tuple shares, MemberNeeds* needs, Py_ssize_t slot, int gpu):
         cdef Holding held = Holding.__new__(Holding)
         if id is None:
             while self.next_id in self.held:
@@ -883,10 +883,10 @@ cdef class PlacementEngine:
             id = self.next_id
             self.next_id += 1
         held.shares = shares
-        held.cpu = shape.cpu
-        held.memory = shape.memory
-        held.gpu_memory = shape.gpu_memory
-        held.gpu_milli = shape.gpu_milli
+        held.cpu = needs.cpu
+        held.memory = needs.memory
+        held.gpu_memory = needs.gpu_memory
+        held.gpu_milli = needs.gpu_milli
         held.slot = slot
         held.gpu = gpu
         self.held[id] = held
@@ -903,22 +903,22 @@ cdef void summarise(Node* node) noexcept nogil:
             node.most_free = milli
 
 
-cdef long long members_that_fit(Node* node, Shape* shape) noexcept nogil:
+cdef long long members_that_fit(Node* node, MemberNeeds* needs) noexcept nogil:
     """How many members a node would hold by CPU, memory and free shares, if any of its devices may serve."""
     cdef long long found = 2**30
     cdef long long count = 0
     cdef int index
-    if shape.cpu:
-        found = min(found, node.cpu_free // shape.cpu)
-    if shape.memory:
-        found = min(found, node.memory_free // shape.memory)
-    if shape.gpu_count:
-        if shape.gpu_milli == WHOLE:
+    if needs.cpu:
+        found = min(found, node.cpu_free // needs.cpu)
+    if needs.memory:
+        found = min(found, node.memory_free // needs.memory)
+    if needs.gpu_count:
+        if needs.gpu_milli == WHOLE:
             count = node.whole_free
         else:
             for index in range(node.gpu_count):
-                count += node.gpus[index].milli_free // shape.gpu_milli
-        found = min(found, count // shape.gpu_count)
+                count += node.gpus[index].milli_free // needs.gpu_milli
+        found = min(found, count // needs.gpu_count)
     return found
 
 

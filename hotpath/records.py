@@ -27,7 +27,7 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TypicalTask:
-    """One shape of the mix that fragments are weighed against; ``weight`` is its share of the arrivals."""
+    """One kind of task of the mix that fragments are weighed against; ``weight`` is its share of the arrivals."""
 
     cpu_milli: int
     gpu_count: int

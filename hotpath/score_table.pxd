@@ -1,4 +1,4 @@
-"""Nodes, live shapes and what each shape would score on each node: plain C, so that a decision touches no object."""
+"""Nodes, and what members of each live class would score on each: plain C, so that a decision touches no object."""
 
 cimport cython
 
@@ -15,7 +15,7 @@ cdef extern from *:
 cdef enum:
     WHOLE = 1000
     BLOCK = 64              # nodes a maximum stands for
-    ROWS_MAX = 512          # shapes alive at a time
+    ROWS_MAX = 512          # classes of equal needs alive at a time
     INDEX_SIZE = 2048
     KINDS_MAX = 16          # models that the mix names, and all others
     SCORE_MAX = 32767
@@ -68,14 +68,14 @@ cdef struct Node:
     Gpu* gpus                       # behind them their details, and those of none: what a member without a device gets
 
 
-cdef struct Shape:
+cdef struct MemberNeeds:
     long long cpu
     long long memory
     long long gpu_memory
     int gpu_count
     int gpu_milli
     int models                      # number of the set of models that may serve; 0: any
-    int cpu_class                   # shapes that ask for the same CPU share one
+    int cpu_class                   # rows that ask for the same CPU share one
     unsigned long long used_at
 
 
@@ -125,7 +125,7 @@ cdef class ScoreTable:
     cdef Py_ssize_t used            # nodes in use or once used
     cdef Py_ssize_t capacity
     cdef Py_ssize_t block_count
-    cdef Shape shapes[512]            # without memory, in which shapes of a row may differ
+    cdef MemberNeeds row_needs[512]   # without memory, in which members of a row may differ
     cdef int rows
     cdef unsigned long long tick
     cdef unsigned long long version # changes with every node
@@ -133,7 +133,7 @@ cdef class ScoreTable:
     cdef short* maxima              # [row][block_capacity]
     cdef short* columns             # [node][row]: the cells again, side by side for the node that changes
     cdef Py_ssize_t block_capacity
-    cdef unsigned short index[2048]     # hash of a shape -> its row + 1
+    cdef unsigned short index[2048]     # hash of a row's needs -> the row + 1
     cdef int* dirty
     cdef Py_ssize_t dirty_count
     cdef Py_ssize_t dirty_start
@@ -144,7 +144,7 @@ cdef class ScoreTable:
     cdef Py_ssize_t set_capacity
     cdef int* scratch
     cdef Py_ssize_t scratch_size
-    # shapes by the CPU they ask for
+    # rows by the CPU they ask for
     cdef long long class_cpu[512]
     cdef int class_uses[512]
     cdef int class_count
@@ -184,8 +184,8 @@ cdef class ScoreTable:
     cdef int* block_model           # model of all nodes of a block; BLOCK_EMPTY, BLOCK_MIXED
 
     cdef int grow_nodes(self, Py_ssize_t wanted) except -1
-    cdef int row_of(self, Shape* shape) except -1
-    cdef int find_row(self, Shape* shape) noexcept nogil
+    cdef int row_of(self, MemberNeeds* needs) except -1
+    cdef int find_row(self, MemberNeeds* needs) noexcept nogil
     cdef void index_row(self, int row) noexcept nogil
     cdef int cpu_class_of(self, long long cpu) noexcept nogil
     cdef void forget_row(self, int row) noexcept nogil
@@ -208,27 +208,28 @@ cdef class ScoreTable:
     cdef int charged(self, int score, Node* node, int milli) noexcept nogil
     cdef void place_in_block(self, Py_ssize_t slot) noexcept nogil
     cdef int block_bound(self, int row, Py_ssize_t block, int milli) noexcept nogil
-    cdef int pick_by_worth(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
-    cdef Py_ssize_t best(self, int row, Shape* shape) noexcept nogil
-    cdef Py_ssize_t best_with_limits(self, int row, Shape* shape, int milli) noexcept nogil
-    cdef int best_in_block(self, int row, Py_ssize_t block, Shape* shape, int milli, int over) noexcept nogil
+    cdef int pick_by_worth(self, Node* node, MemberNeeds* needs, unsigned long long call) noexcept nogil
+    cdef Py_ssize_t best(self, int row, MemberNeeds* needs) noexcept nogil
+    cdef Py_ssize_t best_with_limits(self, int row, MemberNeeds* needs, int milli) noexcept nogil
+    cdef int best_in_block(self, int row, Py_ssize_t block, MemberNeeds* needs, int milli, int over) noexcept nogil
     cdef int as_good_as(self, int score) noexcept nogil
-    cdef bint fits(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
-    cdef bint usable(self, Node* node, int at, Shape* shape, unsigned long long call) noexcept nogil
-    cdef int score(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
-    cdef int pick(self, Node* node, Shape* shape, unsigned long long call, int* chosen) noexcept nogil
-    cdef int pick_in_domains(self, Node* node, Shape* shape, unsigned long long call, int* chosen) noexcept nogil
+    cdef bint fits(self, Node* node, MemberNeeds* needs, unsigned long long call) noexcept nogil
+    cdef bint usable(self, Node* node, int at, MemberNeeds* needs, unsigned long long call) noexcept nogil
+    cdef int score(self, Node* node, MemberNeeds* needs, unsigned long long call) noexcept nogil
+    cdef int pick(self, Node* node, MemberNeeds* needs, unsigned long long call, int* chosen) noexcept nogil
+    cdef int pick_in_domains(self, Node* node, MemberNeeds* needs, unsigned long long call, int* chosen) noexcept nogil
     cdef int rank(self, long long cpu_free) noexcept nogil
     cdef long long use_of_share(self, int kind, int rank, int milli) noexcept nogil
     cdef long long whole_use(self, const long long* masses, int count) noexcept nogil
     cdef long long use_of_whole(self, int kind, int rank, int count) noexcept nogil
     cdef void score_alike(self, Node* node, short* scores, const short* fitted) noexcept nogil
-    cdef int score_by_worth(self, Node* node, Shape* shape) noexcept nogil
+    cdef int score_by_worth(self, Node* node, MemberNeeds* needs) noexcept nogil
     cdef bint look_at_devices(self, Node* node, Devices* devices) noexcept nogil
     cdef void serve(self, Served* found, Devices* devices, long long cpu_left) noexcept nogil
     cdef long long worth_now(self, Node* node, Devices* devices) noexcept nogil
     cdef long long worth_with(self, Served* served, Devices* devices, long long cpu_left, int free,
                               int milli) noexcept nogil
-    cdef long long worth_after(self, Served* served, Devices* devices, long long cpu_left, Shape* shape) noexcept nogil
+    cdef long long worth_after(self, Served* served, Devices* devices, long long cpu_left,
+                                   MemberNeeds* needs) noexcept nogil
     cdef long long worth_without(self, Node* node, long long cpu, int* chosen, int count, int milli) noexcept nogil
-    cdef bint in_one_domain(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil
+    cdef bint in_one_domain(self, Node* node, MemberNeeds* needs, unsigned long long call) noexcept nogil

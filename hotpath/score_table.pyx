@@ -1,8 +1,8 @@
 # cython: cdivision=True
-"""What each live shape would score on each node, kept current as nodes change, and the best node of a shape.
+"""What each live class of members would score on each node, kept current as nodes change, and the best node of a class.
 
-A *shape* is what one member of a request asks for. The table has a row for each of the last ROWS_MAX shapes and a cell
-for each node: 0 where the shape does not fit, else how good a place it is. A node that changes has its column worked
+Members of requests with the same needs are a class: the table has a row for each of the last ROWS_MAX and a cell for
+each node: 0 where they do not fit, else how good a place it is. A node that changes has its column worked
 out anew (cost: the rows, not the nodes); the best node is found over one maximum for each BLOCK nodes. The layout is
 that of Borg's score cache and equivalence classes (EuroSys 2015, 3.4), made small enough for a CPU's cache.
 
@@ -97,13 +97,13 @@ cdef inline int completion_score(long long loss, int count) noexcept nogil:
     return clamped(2 * SCORE_EVEN - (loss if count == 1 else loss // count) // COMPLETION_STEP)
 
 
-cdef inline int worth_score(int policy, long long before, long long after, Shape* shape) noexcept nogil:
+cdef inline int worth_score(int policy, long long before, long long after, MemberNeeds* needs) noexcept nogil:
     """From the worth of a node before and after a member's part is gone."""
     cdef long long loss = before - after
-    cdef long long taken = <long long>shape.gpu_milli * shape.gpu_count
+    cdef long long taken = <long long>needs.gpu_milli * needs.gpu_count
     if policy == FGD:
         return fgd_score(loss - MIX_WEIGHT * taken)
-    return completion_score(loss - UNIT * taken, shape.gpu_count if shape.gpu_count else 1)
+    return completion_score(loss - UNIT * taken, needs.gpu_count if needs.gpu_count else 1)
 
 
 @cython.final
@@ -279,30 +279,30 @@ cdef class ScoreTable:
 
     # -- rows
 
-    cdef int find_row(self, Shape* shape) noexcept nogil:
-        """The row of *shape*, whatever memory it asks for, or -1."""
-        cdef unsigned long long mark = hashed(shape)
+    cdef int find_row(self, MemberNeeds* needs) noexcept nogil:
+        """The row of *needs*, whatever memory it asks for, or -1."""
+        cdef unsigned long long mark = hashed(needs)
         cdef int row
-        cdef Shape* other
+        cdef MemberNeeds* other
         while self.index[mark & (INDEX_SIZE - 1)]:
             row = self.index[mark & (INDEX_SIZE - 1)] - 1
-            other = &self.shapes[row]
+            other = &self.row_needs[row]
             if (
-                other.cpu == shape.cpu and other.gpu_memory == shape.gpu_memory
-                and other.gpu_count == shape.gpu_count and other.gpu_milli == shape.gpu_milli
-                and other.models == shape.models
+                other.cpu == needs.cpu and other.gpu_memory == needs.gpu_memory
+                and other.gpu_count == needs.gpu_count and other.gpu_milli == needs.gpu_milli
+                and other.models == needs.models
             ):
                 return row
             mark += 1
         return -1
 
-    cdef int row_of(self, Shape* shape) except -1:
-        """The row of *shape*, current; one is made, in the place of the least recently used if need be."""
+    cdef int row_of(self, MemberNeeds* needs) except -1:
+        """The row of *needs*, current; one is made, in the place of the least recently used if need be."""
         cdef int row, other
         self.tick += 1
-        row = self.find_row(shape)
+        row = self.find_row(needs)
         if row >= 0:
-            self.shapes[row].used_at = self.tick
+            self.row_needs[row].used_at = self.tick
             return row
         if self.rows < ROWS_MAX:
             row = self.rows
@@ -310,24 +310,24 @@ cdef class ScoreTable:
         else:
             row = 0
             for other in range(1, ROWS_MAX):
-                if self.shapes[other].used_at < self.shapes[row].used_at:
+                if self.row_needs[other].used_at < self.row_needs[row].used_at:
                     row = other
             self.forget_row(row)
-        self.shapes[row] = shape[0]
-        self.shapes[row].memory = 0
-        self.shapes[row].used_at = self.tick
-        self.shapes[row].cpu_class = self.cpu_class_of(shape.cpu)
+        self.row_needs[row] = needs[0]
+        self.row_needs[row].memory = 0
+        self.row_needs[row].used_at = self.tick
+        self.row_needs[row].cpu_class = self.cpu_class_of(needs.cpu)
         self.index_row(row)
         self.sort_rows()
         self.build_row(row)
         return row
 
     cdef void sort_rows(self) noexcept nogil:
-        """Put rows in order; it is seldom that a shape is new."""
+        """Put rows in order; it is seldom that a class is new."""
         cdef int at, back, moved, row, end
         cdef bint same_devices
-        cdef Shape* shape
-        cdef Shape* before
+        cdef MemberNeeds* needs
+        cdef MemberNeeds* before
         while self.rows_ordered < self.rows:
             self.order[self.rows_ordered] = <unsigned short>self.rows_ordered
             self.rows_ordered += 1
@@ -344,22 +344,22 @@ cdef class ScoreTable:
         at = self.rows - 1
         while at >= 0:
             row = self.order[at]
-            shape = &self.shapes[row]
-            self.first_whole += shape.gpu_count == 0
-            self.first_share += shape.gpu_count == 0 or shape.gpu_milli == WHOLE
-            before = &self.shapes[self.order[at - 1 if at else 0]]
-            same_devices = at > 0 and before.gpu_count == shape.gpu_count and before.gpu_milli == shape.gpu_milli
+            needs = &self.row_needs[row]
+            self.first_whole += needs.gpu_count == 0
+            self.first_share += needs.gpu_count == 0 or needs.gpu_milli == WHOLE
+            before = &self.row_needs[self.order[at - 1 if at else 0]]
+            same_devices = at > 0 and before.gpu_count == needs.gpu_count and before.gpu_milli == needs.gpu_milli
             self.places[at] = Place(
-                shape.cpu, row, shape.gpu_milli, shape.gpu_count, shape.cpu_class, end,
-                shape.models != 0 or shape.gpu_memory != 0 or (shape.gpu_count > 1 and shape.gpu_milli < WHOLE),
+                needs.cpu, row, needs.gpu_milli, needs.gpu_count, needs.cpu_class, end,
+                needs.models != 0 or needs.gpu_memory != 0 or (needs.gpu_count > 1 and needs.gpu_milli < WHOLE),
             )
             if not same_devices:
                 end = at
             at -= 1
 
     cdef bint goes_after(self, int row, int other) noexcept nogil:
-        cdef Shape* a = &self.shapes[row]
-        cdef Shape* b = &self.shapes[other]
+        cdef MemberNeeds* a = &self.row_needs[row]
+        cdef MemberNeeds* b = &self.row_needs[other]
         cdef int kind_of_a = 0 if a.gpu_count == 0 else 1 if a.gpu_milli == WHOLE else 2
         cdef int kind_of_b = 0 if b.gpu_count == 0 else 1 if b.gpu_milli == WHOLE else 2
         if kind_of_a != kind_of_b:
@@ -375,7 +375,7 @@ cdef class ScoreTable:
         return a.models > b.models
 
     cdef void index_row(self, int row) noexcept nogil:
-        cdef unsigned long long mark = hashed(&self.shapes[row])
+        cdef unsigned long long mark = hashed(&self.row_needs[row])
         while self.index[mark & (INDEX_SIZE - 1)]:
             mark += 1
         self.index[mark & (INDEX_SIZE - 1)] = <unsigned short>(row + 1)
@@ -397,7 +397,7 @@ cdef class ScoreTable:
 
     cdef void forget_row(self, int row) noexcept nogil:
         cdef int other
-        self.class_uses[self.shapes[row].cpu_class] -= 1
+        self.class_uses[self.row_needs[row].cpu_class] -= 1
         memset(self.index, 0, sizeof(self.index))
         for other in range(self.rows):
             if other != row:
@@ -445,7 +445,7 @@ cdef class ScoreTable:
             highest[0] = highest_of(line, BLOCK)
 
     cdef int cell(self, int row, Py_ssize_t slot) noexcept nogil:
-        return self.score(&self.nodes[slot], &self.shapes[row], 0)
+        return self.score(&self.nodes[slot], &self.row_needs[row], 0)
 
     cdef void touch(self, Py_ssize_t slot, bint grown) noexcept nogil:
         """The node has changed: its column is out of date. *grown*: it may have more of something."""
@@ -533,7 +533,7 @@ cdef class ScoreTable:
         *fitted*: only rows that are not 0 there are looked at; NULL: all.
         """
         cdef Place* place
-        cdef Shape* shape
+        cdef MemberNeeds* needs
         cdef Served served[ROWS_MAX]
         cdef bint is_served[ROWS_MAX]
         cdef Served* of_class = NULL
@@ -542,7 +542,7 @@ cdef class ScoreTable:
         cdef long long before, cpu_free = node.cpu_free
         if not self.look_at_devices(node, &devices):
             for row in range(self.rows):
-                scores[row] = <short>self.score(node, &self.shapes[row], 0)
+                scores[row] = <short>self.score(node, &self.row_needs[row], 0)
             return
         if self.policy == FGD:
             memset(is_served, 0, self.class_count * sizeof(bint))
@@ -562,12 +562,12 @@ cdef class ScoreTable:
             row = place.row
             if fitted != NULL and fitted[row] == 0:
                 continue
-            shape = &self.shapes[row]
+            needs = &self.row_needs[row]
             if place.is_special:
-                if shape.models and not self.may[shape.models * self.model_capacity + node.model]:
+                if needs.models and not self.may[needs.models * self.model_capacity + node.model]:
                     continue
-                if shape.gpu_memory or (shape.gpu_count > 1 and shape.gpu_milli < WHOLE):
-                    scores[row] = <short>self.score(node, shape, 0)
+                if needs.gpu_memory or (needs.gpu_count > 1 and needs.gpu_milli < WHOLE):
+                    scores[row] = <short>self.score(node, needs, 0)
                     continue
             if self.policy == FGD:
                 of_class = &served[place.cpu_class]
@@ -575,21 +575,21 @@ cdef class ScoreTable:
                     is_served[place.cpu_class] = True
                     self.serve(of_class, &devices, cpu_free - place.cpu)
             scores[row] = <short>worth_score(
-                self.policy, before, self.worth_after(of_class, &devices, cpu_free - place.cpu, shape), shape)
+                self.policy, before, self.worth_after(of_class, &devices, cpu_free - place.cpu, needs), needs)
 
-    cdef int score_by_worth(self, Node* node, Shape* shape) noexcept nogil:
-        """``score`` of one shape that fits a node of one model, as ``score_alike`` finds it; -1: not this way."""
+    cdef int score_by_worth(self, Node* node, MemberNeeds* needs) noexcept nogil:
+        """``score`` of one member that fits a node of one model, as ``score_alike`` finds it; -1: not this way."""
         cdef Served then
         cdef Devices devices
-        cdef long long cpu_left = node.cpu_free - shape.cpu
-        if shape.gpu_memory or (shape.gpu_count > 1 and shape.gpu_milli < WHOLE):
+        cdef long long cpu_left = node.cpu_free - needs.cpu
+        if needs.gpu_memory or (needs.gpu_count > 1 and needs.gpu_milli < WHOLE):
             return -1
         if not self.look_at_devices(node, &devices):
             return -1
         if self.policy == FGD:
             self.serve(&then, &devices, cpu_left)
         return worth_score(self.policy, self.worth_now(node, &devices),
-                           self.worth_after(&then, &devices, cpu_left, shape), shape)
+                           self.worth_after(&then, &devices, cpu_left, needs), needs)
 
     cdef bint look_at_devices(self, Node* node, Devices* devices) noexcept nogil:
         """Sum up the devices of a node of one model; ``False`` when they differ too much."""
@@ -649,19 +649,20 @@ cdef class ScoreTable:
             return self.completed(devices.kind, cpu_left, devices.wholes - 1, partials, asked)
         return self.completed(devices.kind, cpu_left, devices.wholes, partials - partial[free], asked - cpu[free])
 
-    cdef long long worth_after(self, Served* served, Devices* devices, long long cpu_left, Shape* shape) noexcept nogil:
+    cdef long long worth_after(self, Served* served, Devices* devices, long long cpu_left,
+                                   MemberNeeds* needs) noexcept nogil:
         """Of a node once one member has its part; *served* is for FGD, by *cpu_left*, which is what is left then."""
         cdef int at, wholes = devices.wholes
         cdef long long best = -1
-        if shape.gpu_count == 0 or shape.gpu_milli == WHOLE:
-            wholes -= shape.gpu_count
+        if needs.gpu_count == 0 or needs.gpu_milli == WHOLE:
+            wholes -= needs.gpu_count
             if self.policy == COMPLETION:
                 return self.completed(devices.kind, cpu_left, wholes, devices.partials, devices.asked)
             best = served.use + self.whole_use(served.wholes, wholes)
-            return best - served.shares[self.mix_steps] * WHOLE * shape.gpu_count
+            return best - served.shares[self.mix_steps] * WHOLE * needs.gpu_count
         for at in range(devices.count):
-            if devices.free[at] >= shape.gpu_milli:
-                best = max(best, self.worth_with(served, devices, cpu_left, devices.free[at], shape.gpu_milli))
+            if devices.free[at] >= needs.gpu_milli:
+                best = max(best, self.worth_with(served, devices, cpu_left, devices.free[at], needs.gpu_milli))
         return best
 
     cdef void serve(self, Served* found, Devices* devices, long long cpu_left) noexcept nogil:
@@ -674,14 +675,14 @@ cdef class ScoreTable:
             value += found.shares[devices.steps[at]] * devices.times[at] * devices.free[at]
         found.use = value
 
-    cdef Py_ssize_t best(self, int row, Shape* shape) noexcept nogil:
+    cdef Py_ssize_t best(self, int row, MemberNeeds* needs) noexcept nogil:
         """The first node whose score is the highest, or in its band; -1 when none fits."""
         cdef short* highest = self.maxima + row * self.block_capacity
         cdef short* line
         cdef short found = 0
         cdef Py_ssize_t at, block
-        if shape.memory or (self.is_priced and shape.gpu_count):
-            return self.best_with_limits(row, shape, shape.gpu_milli if shape.gpu_count else 0)
+        if needs.memory or (self.is_priced and needs.gpu_count):
+            return self.best_with_limits(row, needs, needs.gpu_milli if needs.gpu_count else 0)
         for at in range(self.block_count):
             found = highest[at] if highest[at] > found else found
         if found == 0:
@@ -696,7 +697,7 @@ cdef class ScoreTable:
             at += 1
         return block * BLOCK + at
 
-    cdef Py_ssize_t best_with_limits(self, int row, Shape* shape, int milli) noexcept nogil:
+    cdef Py_ssize_t best_with_limits(self, int row, MemberNeeds* needs, int milli) noexcept nogil:
         """As ``best``, of nodes that have the memory, and with the price of *milli* of their model.
 
         A block's maximum, less the price when all its nodes are of one model, is as much as any of them can have: the
@@ -719,11 +720,11 @@ cdef class ScoreTable:
                 bound = self.block_bound(row, block, milli)
                 if bound > highest:
                     highest, first = bound, block
-        found = self.best_in_block(row, first, shape, milli, 0)
+        found = self.best_in_block(row, first, needs, milli, 0)
         if found < highest:
             for block in range(self.block_count):
                 if maxima[block] > found and self.block_bound(row, block, milli) > found:
-                    found = self.best_in_block(row, block, shape, milli, found)
+                    found = self.best_in_block(row, block, needs, milli, found)
         if found == 0:
             return -1
         found = self.as_good_as(found)
@@ -733,19 +734,19 @@ cdef class ScoreTable:
             line = self.cells + (block * ROWS_MAX + row) * BLOCK
             for at in range(BLOCK):
                 if (
-                    line[at] >= found and self.nodes[block * BLOCK + at].memory_free >= shape.memory
+                    line[at] >= found and self.nodes[block * BLOCK + at].memory_free >= needs.memory
                     and (milli == 0 or self.charged(line[at], &self.nodes[block * BLOCK + at], milli) >= found)
                 ):
                     return block * BLOCK + at
         return -1  # not reached: the best one is there
 
-    cdef int best_in_block(self, int row, Py_ssize_t block, Shape* shape, int milli, int over) noexcept nogil:
+    cdef int best_in_block(self, int row, Py_ssize_t block, MemberNeeds* needs, int milli, int over) noexcept nogil:
         """The highest charged score of a node that has the memory, if over *over*; else *over*."""
         cdef short* line = self.cells + (block * ROWS_MAX + row) * BLOCK
         cdef Py_ssize_t at
         cdef int value
         for at in range(BLOCK):
-            if line[at] > over and self.nodes[block * BLOCK + at].memory_free >= shape.memory:
+            if line[at] > over and self.nodes[block * BLOCK + at].memory_free >= needs.memory:
                 value = self.charged(line[at], &self.nodes[block * BLOCK + at], milli) if milli else line[at]
                 if value > over:
                     over = value
@@ -816,57 +817,57 @@ cdef class ScoreTable:
 
     # -- whether it fits, and how well
 
-    cdef bint usable(self, Node* node, int at, Shape* shape, unsigned long long call) noexcept nogil:
+    cdef bint usable(self, Node* node, int at, MemberNeeds* needs, unsigned long long call) noexcept nogil:
         """*call*: only devices that it listed; 0: any."""
         cdef Gpu* gpu = &node.gpus[at]
         return (
-            gpu.milli_free >= shape.gpu_milli
-            and gpu.memory_free >= shape.gpu_memory
-            and (shape.models == 0 or self.may[shape.models * self.model_capacity + gpu.model])
+            gpu.milli_free >= needs.gpu_milli
+            and gpu.memory_free >= needs.gpu_memory
+            and (needs.models == 0 or self.may[needs.models * self.model_capacity + gpu.model])
             and (call == 0 or details(node)[at].allowed == call)
         )
 
-    cdef bint fits(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil:
+    cdef bint fits(self, Node* node, MemberNeeds* needs, unsigned long long call) noexcept nogil:
         cdef int at, found = 0
-        if not node.alive or node.draining or node.cpu_free < shape.cpu or node.memory_free < shape.memory:
+        if not node.alive or node.draining or node.cpu_free < needs.cpu or node.memory_free < needs.memory:
             return False
         if call and node.allowed != call:
             return False
-        if shape.gpu_count == 0:
+        if needs.gpu_count == 0:
             return True
-        if node.gpu_count < shape.gpu_count or node.most_free < shape.gpu_milli:
+        if node.gpu_count < needs.gpu_count or node.most_free < needs.gpu_milli:
             return False
-        if shape.gpu_milli == WHOLE and node.whole_free < shape.gpu_count:
+        if needs.gpu_milli == WHOLE and node.whole_free < needs.gpu_count:
             return False
         for at in range(node.gpu_count):
-            found += self.usable(node, at, shape, call)
-            if found == shape.gpu_count:
+            found += self.usable(node, at, needs, call)
+            if found == needs.gpu_count:
                 return True
         return False
 
-    cdef int score(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil:
+    cdef int score(self, Node* node, MemberNeeds* needs, unsigned long long call) noexcept nogil:
         """0 when it does not fit, else up to SCORE_MAX. The prose is in the reference."""
         cdef long long taken, left, value, load, other
         cdef int count, at
         cdef int* chosen = self.scratch
-        if not self.fits(node, shape, call):
+        if not self.fits(node, needs, call):
             return 0
-        taken = <long long>shape.gpu_milli * shape.gpu_count
+        taken = <long long>needs.gpu_milli * needs.gpu_count
         if self.policy <= FGD:
-            if call == 0 and node.model >= 0 and not (node.several_domains and shape.gpu_count):
-                count = self.score_by_worth(node, shape)
+            if call == 0 and node.model >= 0 and not (node.several_domains and needs.gpu_count):
+                count = self.score_by_worth(node, needs)
                 if count >= 0:
                     return count
-            count = self.pick(node, shape, call, chosen)
+            count = self.pick(node, needs, call, chosen)
             value = self.worth_without(node, 0, NULL, 0, 0)
-            left = self.worth_without(node, shape.cpu, chosen, count, shape.gpu_milli)
-            return worth_score(self.policy, value, left, shape)
+            left = self.worth_without(node, needs.cpu, chosen, count, needs.gpu_milli)
+            return worth_score(self.policy, value, left, needs)
         if self.policy == FIRST_FIT or self.policy == RANDOM:
             return 1
         if self.policy == PACKING:
-            if shape.gpu_count and shape.gpu_milli < WHOLE:
+            if needs.gpu_count and needs.gpu_milli < WHOLE:
                 for at in range(node.gpu_count):
-                    if node.gpus[at].milli_free < WHOLE and self.usable(node, at, shape, call):
+                    if node.gpus[at].milli_free < WHOLE and self.usable(node, at, needs, call):
                         return 3
             if node.cpu_free < node.cpu or node.milli_free < <long long>WHOLE * node.gpu_count:
                 return 2
@@ -875,53 +876,53 @@ cdef class ScoreTable:
             value = <long long>WHOLE * node.gpu_count
             load = (value - node.milli_free) * 1000 // value if value else 0
             other = (node.cpu - node.cpu_free) * 1000 // node.cpu if node.cpu else 0
-            if shape.gpu_count == 0:
+            if needs.gpu_count == 0:
                 load, other = other, load
             return clamped(SCORE_MAX - load * 32 - other // 32)
         if self.policy == DEVICE_SCORE:
-            count = self.pick(node, shape, call, chosen)
+            count = self.pick(node, needs, call, chosen)
             if count == 0:
                 return clamped(SCORE_MAX - ((node.cpu - node.cpu_free) * 32_000 // node.cpu if node.cpu else 0))
             value = 0
             for at in range(count):
                 value += details(node)[chosen[at]].score
             return clamped(1 + value * 32 // count)
-        left = node.milli_free - taken + (node.cpu_free - shape.cpu) // CORES_OF_A_GPU
+        left = node.milli_free - taken + (node.cpu_free - needs.cpu) // CORES_OF_A_GPU
         if self.policy == BEST_FIT:
             return clamped(SCORE_MAX - left)
         value = SCORE_EVEN - left // 2
         if value < 1:
             value = 1
         if self.policy == TOPOLOGY:
-            return clamped(value + (SCORE_EVEN - 1 if self.in_one_domain(node, shape, call) else 0))
+            return clamped(value + (SCORE_EVEN - 1 if self.in_one_domain(node, needs, call) else 0))
         # affinity: like with like
-        if shape.gpu_count == 0:
+        if needs.gpu_count == 0:
             return clamped(value + (SCORE_EVEN - 1 if node.gpu_count == 0 else 0))
         count = 0
         for at in range(node.gpu_count):
             count += 0 < node.gpus[at].milli_free < WHOLE
-        if shape.gpu_milli < WHOLE:
+        if needs.gpu_milli < WHOLE:
             return clamped(value + (SCORE_EVEN - 1 if count else 0))
         return clamped(value + (0 if count else SCORE_EVEN - 1))
 
-    cdef int pick(self, Node* node, Shape* shape, unsigned long long call, int* chosen) noexcept nogil:
+    cdef int pick(self, Node* node, MemberNeeds* needs, unsigned long long call, int* chosen) noexcept nogil:
         """The devices that a member gets on a node that it fits, lowest number first; gives how many."""
-        cdef int at, best, taken, other, wanted = shape.gpu_count
+        cdef int at, best, taken, other, wanted = needs.gpu_count
         cdef bint is_taken
         cdef Gpu* gpus = node.gpus
         cdef long long value, best_value
         if wanted == 0:
             return 0
-        if shape.gpu_milli == WHOLE and node.several_domains and self.policy != DEVICE_SCORE:
-            return self.pick_in_domains(node, shape, call, chosen)
+        if needs.gpu_milli == WHOLE and node.several_domains and self.policy != DEVICE_SCORE:
+            return self.pick_in_domains(node, needs, call, chosen)
         if self.policy <= FGD and wanted == 1:
-            chosen[0] = self.pick_by_worth(node, shape, call)
+            chosen[0] = self.pick_by_worth(node, needs, call)
             return 1
         for taken in range(wanted):
             best = -1
             best_value = 0
             for at in range(node.gpu_count):
-                if not self.usable(node, at, shape, call):
+                if not self.usable(node, at, needs, call):
                     continue
                 is_taken = False
                 for other in range(taken):
@@ -944,7 +945,7 @@ cdef class ScoreTable:
         sort(chosen, wanted)
         return wanted
 
-    cdef int pick_by_worth(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil:
+    cdef int pick_by_worth(self, Node* node, MemberNeeds* needs, unsigned long long call) noexcept nogil:
         """The device whose share costs the node the least of its worth."""
         cdef Gpu* gpus = node.gpus
         cdef int at, best = -1
@@ -953,29 +954,29 @@ cdef class ScoreTable:
         cdef long long value, best_value = 0
         cdef bint alike = node.model >= 0 and self.look_at_devices(node, &devices)
         if alike and self.policy == FGD:
-            self.serve(&served, &devices, node.cpu_free - shape.cpu)
+            self.serve(&served, &devices, node.cpu_free - needs.cpu)
         for at in range(node.gpu_count):
-            if not self.usable(node, at, shape, call):
+            if not self.usable(node, at, needs, call):
                 continue
             if best >= 0 and alike and gpus[at].milli_free == gpus[best].milli_free:
                 value = best_value
             elif alike:
-                value = self.worth_with(&served, &devices, node.cpu_free - shape.cpu, gpus[at].milli_free,
-                                        shape.gpu_milli)
+                value = self.worth_with(&served, &devices, node.cpu_free - needs.cpu, gpus[at].milli_free,
+                                        needs.gpu_milli)
             else:
-                value = self.worth_without(node, shape.cpu, &at, 1, shape.gpu_milli)
+                value = self.worth_without(node, needs.cpu, &at, 1, needs.gpu_milli)
             if best < 0 or value > best_value or (value == best_value and roomier(&gpus[best], &gpus[at], False)):
                 best, best_value = at, value
         return best
 
-    cdef int pick_in_domains(self, Node* node, Shape* shape, unsigned long long call, int* chosen) noexcept nogil:
+    cdef int pick_in_domains(self, Node* node, MemberNeeds* needs, unsigned long long call, int* chosen) noexcept nogil:
         """Devices that are close: of the tightest domain with enough of them, else of the largest, and so on."""
         cdef int* counts = self.scratch + node.gpu_count
-        cdef int at, domain, best, taken = 0, wanted = shape.gpu_count
+        cdef int at, domain, best, taken = 0, wanted = needs.gpu_count
         for at in range(node.gpu_count):
             counts[at] = 0
         for at in range(node.gpu_count):
-            counts[details(node)[at].domain] += self.usable(node, at, shape, call)
+            counts[details(node)[at].domain] += self.usable(node, at, needs, call)
         while taken < wanted:
             best = -1
             for domain in range(node.gpu_count):
@@ -986,24 +987,24 @@ cdef class ScoreTable:
                     if counts[domain] > 0 and (best < 0 or counts[domain] > counts[best]):
                         best = domain
             for at in range(node.gpu_count):
-                if taken < wanted and details(node)[at].domain == best and self.usable(node, at, shape, call):
+                if taken < wanted and details(node)[at].domain == best and self.usable(node, at, needs, call):
                     chosen[taken] = at
                     taken += 1
             counts[best] = 0
         sort(chosen, wanted)
         return wanted
 
-    cdef bint in_one_domain(self, Node* node, Shape* shape, unsigned long long call) noexcept nogil:
+    cdef bint in_one_domain(self, Node* node, MemberNeeds* needs, unsigned long long call) noexcept nogil:
         cdef int* counts = self.scratch + node.gpu_count
         cdef int at
-        if shape.gpu_count < 2 or not node.several_domains:
+        if needs.gpu_count < 2 or not node.several_domains:
             return True
         for at in range(node.gpu_count):
             counts[at] = 0
         for at in range(node.gpu_count):
-            counts[details(node)[at].domain] += self.usable(node, at, shape, call)
+            counts[details(node)[at].domain] += self.usable(node, at, needs, call)
         for at in range(node.gpu_count):
-            if counts[at] >= shape.gpu_count:
+            if counts[at] >= needs.gpu_count:
                 return True
         return False
 
@@ -1089,10 +1090,10 @@ cdef inline bint roomier(Gpu* a, Gpu* b, bint least) noexcept nogil:
     return b.memory_free > a.memory_free if least else b.memory_free < a.memory_free
 
 
-cdef inline unsigned long long hashed(Shape* shape) noexcept nogil:
-    cdef unsigned long long z = <unsigned long long>shape.cpu * <unsigned long long>0x9E3779B97F4A7C15
-    z ^= <unsigned long long>(shape.gpu_milli * 67 + shape.gpu_count) * <unsigned long long>0x165667B19E3779F9
-    z ^= <unsigned long long>(shape.gpu_memory * 31 + shape.models) * <unsigned long long>0x27D4EB2F165667C5
+cdef inline unsigned long long hashed(MemberNeeds* needs) noexcept nogil:
+    cdef unsigned long long z = <unsigned long long>needs.cpu * <unsigned long long>0x9E3779B97F4A7C15
+    z ^= <unsigned long long>(needs.gpu_milli * 67 + needs.gpu_count) * <unsigned long long>0x165667B19E3779F9
+    z ^= <unsigned long long>(needs.gpu_memory * 31 + needs.models) * <unsigned long long>0x27D4EB2F165667C5
     return z ^ (z >> 29) ^ (z >> 47)
 
 

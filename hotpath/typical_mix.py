@@ -17,7 +17,7 @@ from actorgrid.errors import BadRequest
 
 from .records import WHOLE_GPU_MILLI, TypicalTask
 
-Shape = TypeVar("Shape")
+Kind = TypeVar("Kind")
 
 POPULAR_SHARE = 0.95
 MIX_WEIGHT = 4096
@@ -60,20 +60,20 @@ class TypicalMix:
 
 
 def most_popular(
-    ranked: Iterable[tuple[Shape, int]], always: Callable[[Shape], bool] = lambda _shape: False
-) -> dict[Shape, int]:
-    """Of shapes and how often each came, the most frequent first: those that make up POPULAR_SHARE of what came.
+    ranked: Iterable[tuple[Kind, int]], always: Callable[[Kind], bool] = lambda _kind: False
+) -> dict[Kind, int]:
+    """Of kinds of tasks and how often each came, the most frequent first: what makes up POPULAR_SHARE of it.
 
-    FGD's typical mix (section 3.2 of its paper); shapes without a GPU belong to it. With those that are kept *always*
+    FGD's typical mix (section 3.2 of its paper); kinds without a GPU belong to it. With those that are kept *always*
     however rare: tasks of several devices are few, and are what is lost when no node is whole any more.
     """
     counts = list(ranked)
     wanted = POPULAR_SHARE * sum(count for _, count in counts)
-    kept: dict[Shape, int] = {}
+    kept: dict[Kind, int] = {}
     covered = 0
-    for shape, count in counts:
-        if covered < wanted or always(shape):
-            kept[shape] = count
+    for kind, count in counts:
+        if covered < wanted or always(kind):
+            kept[kind] = count
         covered += count
     return kept
 

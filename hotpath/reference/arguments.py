@@ -25,7 +25,7 @@ def number(value: Any, what: str) -> int:
     return found
 
 
-def shape_of(
+def member_needs(
     cpu: Any, memory: Any, gpu_count: Any, gpu_milli: Any, gpu_memory: Any, models: Collection[str]
 ) -> MemberNeeds:
     """What one member asks for; all that ask for no device are alike. Raises BadRequest."""

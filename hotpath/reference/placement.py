@@ -33,7 +33,7 @@ from ..records import (
     policy_number,
 )
 from ..typical_mix import DEFAULT_MIX, check_mix
-from .arguments import Limits, Within, gang_size, number, shape_of
+from .arguments import Limits, Within, gang_size, member_needs, number
 from .model_price import PRICED_FOR
 from .score_table import Gpu, MemberNeeds, MixPrices, ScoredNode, as_good_as, choose, score, usable
 
@@ -256,12 +256,12 @@ class PlacementEngine:
         """
         node = self._node(name)
         touched = []
-        for id, (shares, shape) in list(self._held.items()):
+        for id, (shares, needs) in list(self._held.items()):
             left = tuple(share for share in shares if share[0] != name)
             if len(left) != len(shares):
                 touched.append(id)
                 if left:
-                    self._held[id] = (left, shape)
+                    self._held[id] = (left, needs)
                 else:
                     del self._held[id]
         capacity = WHOLE_GPU_MILLI * len(node.gpus)
@@ -309,7 +309,7 @@ class PlacementEngine:
         within: Iterable[Share] = (),
         id: int | str | None = None,
     ) -> Placement | None:
-        """Hold room for *gang* members of one shape, or ``None`` when not all of them fit now.
+        """Hold room for *gang* members with the same needs, or ``None`` when not all of them fit now.
 
         Each member gets *gpu_count* different devices of one node, *gpu_milli* and *gpu_memory_mib* of each.
         *within* limits the choice to the nodes and devices listed, in the form of ``shares``. Nodes in
@@ -318,17 +318,17 @@ class PlacementEngine:
         each may be refused although some other arrangement would hold it. Raises BadRequest.
         """
         members = gang_size(gang)
-        shape = shape_of(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
+        needs = member_needs(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
         if id is not None and id in self._held:
             raise BadRequest(f"a placement {id!r} is held already")
         limits = Limits(exclude, prefer_racks, within)
-        shares = self._place_all(shape, members, limits, self.policy)
+        shares = self._place_all(needs, members, limits, self.policy)
         if len(shares) < members:
             for taken in shares:
-                self._charge(taken, shape, -1)
+                self._charge(taken, needs, -1)
             return None
         self._priced_for = (self._priced_for or PRICED_FOR) - 1
-        return self._hold(id, tuple(shares), shape)
+        return self._hold(id, tuple(shares), needs)
 
     def reserve(
         self,
@@ -347,14 +347,14 @@ class PlacementEngine:
         placement. Raises UnknownNode, BadRequest.
         """
         self._node(name)
-        shape = shape_of(cpu_milli, memory_mib, len(gpu_indexes), gpu_milli, gpu_memory_mib, ())
+        needs = member_needs(cpu_milli, memory_mib, len(gpu_indexes), gpu_milli, gpu_memory_mib, ())
         if id is not None and id in self._held:
             raise BadRequest(f"a placement {id!r} is held already")
         share = (name, tuple(gpu_indexes))
-        if self._misfit(share, shape):
+        if self._misfit(share, needs):
             return None
-        self._charge(share, shape, 1)
-        return self._hold(id, (share,), shape)
+        self._charge(share, needs, 1)
+        return self._hold(id, (share,), needs)
 
     @_as_one
     def adopt(
@@ -376,15 +376,15 @@ class PlacementEngine:
             raise AdoptRefused(f"a placement {id!r} is held already", asked=str(id))
         for name, _ in wanted:
             self._node(name)
-        shape = shape_of(cpu_milli, memory_mib, 1, gpu_milli, gpu_memory_mib, ())
+        needs = member_needs(cpu_milli, memory_mib, 1, gpu_milli, gpu_memory_mib, ())
         for done, share in enumerate(wanted):
-            problem = self._misfit(share, shape)
+            problem = self._misfit(share, needs)
             if problem:
                 for taken in wanted[:done]:
-                    self._charge(taken, shape, -1)
+                    self._charge(taken, needs, -1)
                 raise AdoptRefused(f"placement {id!r} does not fit on {share[0]}: {problem}", asked=str(wanted))
-            self._charge(share, shape, 1)
-        return self._hold(id, wanted, shape)
+            self._charge(share, needs, 1)
+        return self._hold(id, wanted, needs)
 
     @_as_one
     def release(self, id: int | str) -> None:
@@ -392,9 +392,9 @@ class PlacementEngine:
         held = self._held.pop(id, None)
         if held is None:
             raise UnknownPlacement(f"no placement has the id {id!r}", asked=str(id))
-        shares, shape = held
+        shares, needs = held
         for share in shares:
-            self._charge(share, shape, -1)
+            self._charge(share, needs, -1)
 
     @_as_one
     def explain(
@@ -418,7 +418,7 @@ class PlacementEngine:
         """
         members = gang_size(gang)
         within = tuple(within)
-        shape = shape_of(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
+        needs = member_needs(cpu_milli, memory_mib, gpu_count, gpu_milli, gpu_memory_mib, gpu_models)
         report = explain_misfit(
             self.nodes(),
             cpu_milli=cpu_milli,
@@ -431,9 +431,9 @@ class PlacementEngine:
             within=within,
         )
         policy = self.policy if self.policy != "random" else "first_fit"
-        shares = self._place_all(shape, members, Limits(exclude, (), within), policy)
+        shares = self._place_all(needs, members, Limits(exclude, (), within), policy)
         for taken in shares:
-            self._charge(taken, shape, -1)
+            self._charge(taken, needs, -1)
         return {"fits": len(shares) == members, "gang": members, "members_that_fit": len(shares), **report}
 
     # -- inside
@@ -453,58 +453,58 @@ class PlacementEngine:
         if self._mix.cover(*self._largest):
             self._scores.clear()
 
-    def _hold(self, id: int | str | None, shares: Shares, shape: MemberNeeds) -> Placement:
+    def _hold(self, id: int | str | None, shares: Shares, needs: MemberNeeds) -> Placement:
         if id is None:
             while self._next_id in self._held:
                 self._next_id += 1
             id = self._next_id
             self._next_id += 1
-        self._held[id] = (shares, shape)
+        self._held[id] = (shares, needs)
         return Placement(id, shares)
 
-    def _place_all(self, shape: MemberNeeds, gang: int, limits: Limits, policy: str) -> list[Share]:
+    def _place_all(self, needs: MemberNeeds, gang: int, limits: Limits, policy: str) -> list[Share]:
         """Shares of as many members as fit, charged already."""
         if gang > 1 and policy == "topology" and not limits.within and not self._known(limits.racks):
-            limits.racks = self._tightest_rack(shape, gang)
+            limits.racks = self._tightest_rack(needs, gang)
         if not self._priced_for and policy == "completion":
             self._mix.price_models([node for node in self._slots if node is not None])
         shares: list[Share] = []
         while len(shares) < gang:
-            node = self._find(shape, limits, policy)
+            node = self._find(needs, limits, policy)
             if node is None:
                 break
-            found = usable(node, shape, limits.within.get(node.name))
-            share = (node.name, choose(policy, node, shape, found or (), self._mix))
-            self._charge(share, shape, 1)
+            found = usable(node, needs, limits.within.get(node.name))
+            share = (node.name, choose(policy, node, needs, found or (), self._mix))
+            self._charge(share, needs, 1)
             shares.append(share)
         return shares
 
     def _known(self, racks: frozenset[str]) -> bool:
         return bool(racks & self._racks.keys())
 
-    def _tightest_rack(self, shape: MemberNeeds, gang: int) -> frozenset[str]:
+    def _tightest_rack(self, needs: MemberNeeds, gang: int) -> frozenset[str]:
         """The rack with least room that has enough for the whole gang, else the one with most room."""
         if len(self._racks) < 2:
             return frozenset()
         room = dict.fromkeys(self._racks, 0)
         for node in self._slots:
-            if node is not None and node.rack is not None and usable(node, shape, None) is not None:
-                room[node.rack] += _members_that_fit(node, shape)
+            if node is not None and node.rack is not None and usable(node, needs, None) is not None:
+                room[node.rack] += _members_that_fit(node, needs)
         enough = [rack for rack in room if room[rack] >= gang]
         best = min(enough, key=lambda rack: room[rack]) if enough else max(room, key=lambda rack: room[rack])
         return frozenset((best,)) if room[best] else frozenset()
 
-    def _find(self, shape: MemberNeeds, limits: Limits, policy: str) -> ScoredNode | None:
+    def _find(self, needs: MemberNeeds, limits: Limits, policy: str) -> ScoredNode | None:
         fitting: list[tuple[bool, int, ScoredNode]] = []
         for slot, node in enumerate(self._slots):
             if node is None or node.name in limits.exclude:
                 continue
             if limits.within:
-                value = self._score(node, shape, limits.within) if node.name in limits.within else 0
+                value = self._score(node, needs, limits.within) if node.name in limits.within else 0
             else:
-                value = self._remembered(slot, node, shape)
+                value = self._remembered(slot, node, needs)
             if value and policy == "completion":
-                value = max(1, value - self._mix.surcharge(node, shape))
+                value = max(1, value - self._mix.surcharge(node, needs))
             if value:
                 fitting.append((node.rack is not None and node.rack in limits.racks, value, node))
         if not fitting:
@@ -516,62 +516,62 @@ class PlacementEngine:
         enough = as_good_as(self.policy, best)
         return next(node for near, value, node in fitting if near == is_near and value >= enough)
 
-    def _remembered(self, slot: int, node: ScoredNode, shape: MemberNeeds) -> int:
-        scores = self._scores.get(shape)
+    def _remembered(self, slot: int, node: ScoredNode, needs: MemberNeeds) -> int:
+        scores = self._scores.get(needs)
         if scores is None:
             if len(self._scores) >= SHAPES_REMEMBERED:
                 self._scores.clear()
-            scores = self._scores[shape] = {}
+            scores = self._scores[needs] = {}
         version, value = scores.get(slot, (-1, 0))
         if version != node.version:
-            value = self._score(node, shape, {})
+            value = self._score(node, needs, {})
             scores[slot] = (node.version, value)
         return value
 
-    def _score(self, node: ScoredNode, shape: MemberNeeds, within: Within) -> int:
-        found = usable(node, shape, within.get(node.name))
-        return 0 if found is None else score(self.policy, node, shape, found, self._mix)
+    def _score(self, node: ScoredNode, needs: MemberNeeds, within: Within) -> int:
+        found = usable(node, needs, within.get(node.name))
+        return 0 if found is None else score(self.policy, node, needs, found, self._mix)
 
-    def _misfit(self, share: Share, shape: MemberNeeds) -> str:
+    def _misfit(self, share: Share, needs: MemberNeeds) -> str:
         """Why this share cannot be held right there, or an empty string."""
         name, indexes = share
         node = self._node(name)
-        if node.cpu_free < shape.cpu:
-            return f"{shape.cpu} cpu_milli asked, {node.cpu_free} free"
-        if node.memory_free < shape.memory:
-            return f"{shape.memory} memory_mib asked, {node.memory_free} free"
+        if node.cpu_free < needs.cpu:
+            return f"{needs.cpu} cpu_milli asked, {node.cpu_free} free"
+        if node.memory_free < needs.memory:
+            return f"{needs.memory} memory_mib asked, {node.memory_free} free"
         if len(set(indexes)) != len(indexes):
             return "a GPU is named twice"
         for index in indexes:
             if not 0 <= index < len(node.gpus):
                 return f"there is no GPU {index}"
             gpu = node.gpus[index]
-            if gpu.milli_free < shape.gpu_milli:
-                return f"GPU {index} has {gpu.milli_free} milli free, {shape.gpu_milli} asked"
-            if gpu.memory_free < shape.gpu_memory:
-                return f"GPU {index} has {gpu.memory_free} MiB free, {shape.gpu_memory} asked"
+            if gpu.milli_free < needs.gpu_milli:
+                return f"GPU {index} has {gpu.milli_free} milli free, {needs.gpu_milli} asked"
+            if gpu.memory_free < needs.gpu_memory:
+                return f"GPU {index} has {gpu.memory_free} MiB free, {needs.gpu_memory} asked"
         return ""
 
-    def _charge(self, share: Share, shape: MemberNeeds, sign: int) -> None:
+    def _charge(self, share: Share, needs: MemberNeeds, sign: int) -> None:
         name, indexes = share
         node = self._node(name)
-        node.cpu_free -= sign * shape.cpu
-        node.memory_free -= sign * shape.memory
+        node.cpu_free -= sign * needs.cpu
+        node.memory_free -= sign * needs.memory
         for index in indexes:
-            node.gpus[index].milli_free -= sign * shape.gpu_milli
-            node.gpus[index].memory_free -= sign * shape.gpu_memory
-        self._allocated_milli += sign * shape.gpu_milli * len(indexes)
+            node.gpus[index].milli_free -= sign * needs.gpu_milli
+            node.gpus[index].memory_free -= sign * needs.gpu_memory
+        self._allocated_milli += sign * needs.gpu_milli * len(indexes)
         self._changed(node)
 
 
-def _members_that_fit(node: ScoredNode, shape: MemberNeeds) -> int:
+def _members_that_fit(node: ScoredNode, needs: MemberNeeds) -> int:
     """How many members a node would hold by CPU, memory and free shares, if any of its devices may serve."""
     found = 2**30
-    if shape.cpu:
-        found = min(found, node.cpu_free // shape.cpu)
-    if shape.memory:
-        found = min(found, node.memory_free // shape.memory)
-    if shape.gpu_count:
-        pieces = sum(gpu.milli_free // shape.gpu_milli for gpu in node.gpus)
-        found = min(found, pieces // shape.gpu_count)
+    if needs.cpu:
+        found = min(found, node.cpu_free // needs.cpu)
+    if needs.memory:
+        found = min(found, node.memory_free // needs.memory)
+    if needs.gpu_count:
+        pieces = sum(gpu.milli_free // needs.gpu_milli for gpu in node.gpus)
+        found = min(found, pieces // needs.gpu_count)
     return found

@@ -130,12 +130,12 @@ class MixPrices:
                     free[self._kinds[gpu.model]] += gpu.milli_free
         self._model_prices = model_prices(self._named, free, total)
 
-    def surcharge(self, node: ScoredNode, shape: MemberNeeds) -> int:
+    def surcharge(self, node: ScoredNode, needs: MemberNeeds) -> int:
         """By how much the score of *node* falls for the model that it has."""
         model = node.gpus[0].model if node.gpus else ""
-        if not shape.gpu_count or any(gpu.model != model for gpu in node.gpus):
+        if not needs.gpu_count or any(gpu.model != model for gpu in node.gpus):
             return 0
-        return surcharge(self._model_prices.get(self._kinds.get(model, 0), 0), shape.gpu_milli)
+        return surcharge(self._model_prices.get(self._kinds.get(model, 0), 0), needs.gpu_milli)
 
     def worth(self, policy: str, node: ScoredNode, cpu_free: int, free: Sequence[int]) -> int:
         """What is lost by a placement is the worth before less the worth after."""
@@ -197,38 +197,38 @@ def clamped(score: int) -> int:
     return max(1, min(SCORE_MAX, score))
 
 
-def usable(node: ScoredNode, shape: MemberNeeds, allowed: frozenset[int] | None) -> list[int] | None:
+def usable(node: ScoredNode, needs: MemberNeeds, allowed: frozenset[int] | None) -> list[int] | None:
     """Indexes of the devices that could serve, or ``None`` when the node cannot."""
-    if node.draining or node.cpu_free < shape.cpu or node.memory_free < shape.memory:
+    if node.draining or node.cpu_free < needs.cpu or node.memory_free < needs.memory:
         return None
-    if not shape.gpu_count:
+    if not needs.gpu_count:
         return []
     found = [
         index
         for index, gpu in enumerate(node.gpus)
-        if gpu.milli_free >= shape.gpu_milli
-        and gpu.memory_free >= shape.gpu_memory
-        and (not shape.models or gpu.model in shape.models)
+        if gpu.milli_free >= needs.gpu_milli
+        and gpu.memory_free >= needs.gpu_memory
+        and (not needs.models or gpu.model in needs.models)
         and (allowed is None or index in allowed)
     ]
-    return found if len(found) >= shape.gpu_count else None
+    return found if len(found) >= needs.gpu_count else None
 
 
-def choose(policy: str, node: ScoredNode, shape: MemberNeeds, found: Sequence[int], mix: MixPrices) -> tuple[int, ...]:
+def choose(policy: str, node: ScoredNode, needs: MemberNeeds, found: Sequence[int], mix: MixPrices) -> tuple[int, ...]:
     """The devices that a member gets, of those in *found*."""
-    if not shape.gpu_count:
+    if not needs.gpu_count:
         return ()
     gpus = node.gpus
     several_domains = len({gpu.domain for gpu in gpus}) > 1
-    if shape.gpu_milli == WHOLE_GPU_MILLI and several_domains and policy != "device_score":
-        return _close_together(node, shape.gpu_count, found)
+    if needs.gpu_milli == WHOLE_GPU_MILLI and several_domains and policy != "device_score":
+        return _close_together(node, needs.gpu_count, found)
     order: Callable[[int], tuple[int, ...]]
-    if policy in BY_WORTH and shape.gpu_count == 1:
-        cpu_free = node.cpu_free - shape.cpu
+    if policy in BY_WORTH and needs.gpu_count == 1:
+        cpu_free = node.cpu_free - needs.cpu
 
         def order(index: int) -> tuple[int, ...]:
             left = [gpu.milli_free for gpu in gpus]
-            left[index] -= shape.gpu_milli
+            left[index] -= needs.gpu_milli
             return -mix.worth(policy, node, cpu_free, left), gpus[index].memory_free, index
 
     elif policy == "spread":
@@ -251,7 +251,7 @@ def choose(policy: str, node: ScoredNode, shape: MemberNeeds, found: Sequence[in
         def order(index: int) -> tuple[int, ...]:
             return gpus[index].milli_free, gpus[index].memory_free, index
 
-    return tuple(sorted(sorted(found, key=order)[: shape.gpu_count]))
+    return tuple(sorted(sorted(found, key=order)[: needs.gpu_count]))
 
 
 def _close_together(node: ScoredNode, wanted: int, found: Sequence[int]) -> tuple[int, ...]:
@@ -269,23 +269,23 @@ def _close_together(node: ScoredNode, wanted: int, found: Sequence[int]) -> tupl
     return tuple(sorted(chosen))
 
 
-def score(policy: str, node: ScoredNode, shape: MemberNeeds, found: Sequence[int], mix: MixPrices) -> int:
+def score(policy: str, node: ScoredNode, needs: MemberNeeds, found: Sequence[int], mix: MixPrices) -> int:
     """How good a place *node* is, where *found* of its devices could serve."""
-    taken = shape.gpu_count * shape.gpu_milli
+    taken = needs.gpu_count * needs.gpu_milli
     if policy in BY_WORTH:
         free = [gpu.milli_free for gpu in node.gpus]
         before = mix.worth(policy, node, node.cpu_free, free)
-        for index in choose(policy, node, shape, found, mix):
-            free[index] -= shape.gpu_milli
-        loss = before - mix.worth(policy, node, node.cpu_free - shape.cpu, free)
+        for index in choose(policy, node, needs, found, mix):
+            free[index] -= needs.gpu_milli
+        loss = before - mix.worth(policy, node, node.cpu_free - needs.cpu, free)
         if policy == "fgd":
             return clamped(SCORE_EVEN - (loss - MIX_WEIGHT * taken) // FGD_STEP)
         loss -= UNIT * taken
-        return clamped(SCORE_EVEN - loss // max(1, shape.gpu_count) // COMPLETION_STEP)
+        return clamped(SCORE_EVEN - loss // max(1, needs.gpu_count) // COMPLETION_STEP)
     if policy in ("first_fit", "random"):
         return 1
     if policy == "packing":
-        shares = shape.gpu_count and shape.gpu_milli < WHOLE_GPU_MILLI
+        shares = needs.gpu_count and needs.gpu_milli < WHOLE_GPU_MILLI
         if shares and any(node.gpus[index].milli_free < WHOLE_GPU_MILLI for index in found):
             return 3
         in_use = node.cpu_free < node.cpu or node.milli_free < WHOLE_GPU_MILLI * len(node.gpus)
@@ -294,17 +294,17 @@ def score(policy: str, node: ScoredNode, shape: MemberNeeds, found: Sequence[int
         capacity = WHOLE_GPU_MILLI * len(node.gpus)
         gpu_load = (capacity - node.milli_free) * 1000 // capacity if capacity else 0
         cpu_load = (node.cpu - node.cpu_free) * 1000 // node.cpu if node.cpu else 0
-        first, second = (gpu_load, cpu_load) if shape.gpu_count else (cpu_load, gpu_load)
+        first, second = (gpu_load, cpu_load) if needs.gpu_count else (cpu_load, gpu_load)
         return clamped(SCORE_MAX - first * 32 - second // 32)
     if policy == "device_score":
-        chosen = choose(policy, node, shape, found, mix)
+        chosen = choose(policy, node, needs, found, mix)
         if not chosen:
             return clamped(SCORE_MAX - ((node.cpu - node.cpu_free) * 32_000 // node.cpu if node.cpu else 0))
         return clamped(1 + sum(node.gpus[index].score for index in chosen) * 32 // len(chosen))
-    left = node.milli_free - (taken if shape.gpu_count else 0) + (node.cpu_free - shape.cpu) // CORES_OF_A_GPU
+    left = node.milli_free - (taken if needs.gpu_count else 0) + (node.cpu_free - needs.cpu) // CORES_OF_A_GPU
     if policy == "best_fit":
         return clamped(SCORE_MAX - left)
-    return clamped(max(1, SCORE_EVEN - left // 2) + (SCORE_EVEN - 1 if _suits(policy, node, shape, found) else 0))
+    return clamped(max(1, SCORE_EVEN - left // 2) + (SCORE_EVEN - 1 if _suits(policy, node, needs, found) else 0))
 
 
 def as_good_as(policy: str, best: int) -> int:
@@ -312,13 +312,13 @@ def as_good_as(policy: str, best: int) -> int:
     return max(1, best - COMPLETION_BAND) if policy == "completion" else best
 
 
-def _suits(policy: str, node: ScoredNode, shape: MemberNeeds, found: Sequence[int]) -> bool:
+def _suits(policy: str, node: ScoredNode, needs: MemberNeeds, found: Sequence[int]) -> bool:
     if policy == "topology":
-        if shape.gpu_count < 2:
+        if needs.gpu_count < 2:
             return True
         counts = Counter(node.gpus[index].domain for index in found)
-        return max(counts.values()) >= shape.gpu_count
-    if not shape.gpu_count:
+        return max(counts.values()) >= needs.gpu_count
+    if not needs.gpu_count:
         return not node.gpus
     is_shared = any(0 < gpu.milli_free < WHOLE_GPU_MILLI for gpu in node.gpus)
-    return is_shared == (shape.gpu_milli < WHOLE_GPU_MILLI)
+    return is_shared == (needs.gpu_milli < WHOLE_GPU_MILLI)
