@@ -30,7 +30,7 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SettingAtStart:
     """How a setting that is not at its default was at a start: its value, as JSON has it, and where it came from."""
 
     value: Any
@@ -42,7 +42,7 @@ class StartOptions:
     """One start, by dotted keys."""
 
     flags: dict[str, Flag] = field(default_factory=dict)
-    settings: dict[str, Held] = field(default_factory=dict)
+    settings: dict[str, SettingAtStart] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
         """The file's content."""
@@ -53,12 +53,12 @@ class StartOptions:
         }
         return (json.dumps(record, indent=1) + "\n").encode()
 
-    def followed_by(self, flags: dict[str, Flag], settings: dict[str, Held], forget: bool) -> StartOptions:
+    def followed_by(self, flags: dict[str, Flag], settings: dict[str, SettingAtStart], forget: bool) -> StartOptions:
         """The next start: these flags and what was given to it; *forget*: only what was given to it."""
         kept = {} if forget else self.flags
         return StartOptions({**kept, **{key: flag for key, flag in flags.items() if key not in NOT_KEPT}}, settings)
 
-    def taken_over(self, given: set[str], settings: dict[str, Held]) -> list[str]:
+    def taken_over(self, given: set[str], settings: dict[str, SettingAtStart]) -> list[str]:
         """Flags of earlier starts that hold at one that was *given* others and has *settings*, as they were written."""
         return [
             flag.written
@@ -66,7 +66,7 @@ class StartOptions:
             if key not in given and key in settings and settings[key].origin == origin_of(flag)
         ]
 
-    def differences(self, given: set[str], settings: dict[str, Held]) -> list[str]:
+    def differences(self, given: set[str], settings: dict[str, SettingAtStart]) -> list[str]:
         """A sentence for each setting that is not as at this start, though nobody said so with a flag now."""
         found = []
         for key in sorted((self.settings.keys() | settings.keys()) - given - NOT_KEPT):
@@ -81,7 +81,7 @@ def origin_of(flag: Flag) -> str:
     return f"{flag.written} (an earlier start)"
 
 
-def _said(held: Held | None) -> str:
+def _said(held: SettingAtStart | None) -> str:
     return "at its default" if held is None else f"{json.dumps(held.value)} ({held.origin})"
 
 
@@ -93,7 +93,7 @@ def last_start(data_dir: Path) -> StartOptions:
             record = json.loads(file.read(MAX_FILE_BYTES))
         return StartOptions(
             {key: Flag(str(flag["text"]), str(flag["written"])) for key, flag in record["flags"].items()},
-            {key: Held(held["value"], str(held["origin"])) for key, held in record["settings"].items()},
+            {key: SettingAtStart(held["value"], str(held["origin"])) for key, held in record["settings"].items()},
         )
     except (FileNotFoundError, NotADirectoryError):
         return StartOptions()

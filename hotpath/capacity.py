@@ -52,14 +52,14 @@ class Free:
         """Another one with the same amounts."""
         return Free(self.cpu, self.memory, self.milli[:], self.device_memory[:], self.total)
 
-    def change(self, ask: GangNeeds, indexes: Devices, sign: int) -> None:
+    def change(self, needs: GangNeeds, indexes: Devices, sign: int) -> None:
         """Give back (*sign* 1) or take (-1) one member's amounts on these devices."""
-        self.cpu += sign * ask.cpu
-        self.memory += sign * ask.memory
+        self.cpu += sign * needs.cpu
+        self.memory += sign * needs.memory
         for index in indexes:
-            self.milli[index] += sign * ask.milli
-            self.device_memory[index] += sign * ask.device_memory
-        self.total += sign * ask.milli * len(indexes)
+            self.milli[index] += sign * needs.milli
+            self.device_memory[index] += sign * needs.device_memory
+        self.total += sign * needs.milli * len(indexes)
 
     def lower_to(self, other: Free) -> None:
         """Keep the lesser of both, amount by amount."""
@@ -87,68 +87,68 @@ class NodeCapacity:
             [gpu.memory_mib_free for gpu in view.gpus],
         )
 
-    def slots(self, free: Free, ask: GangNeeds) -> list[tuple[int, int]]:
+    def slots(self, free: Free, needs: GangNeeds) -> list[tuple[int, int]]:
         """The devices that could serve, with how many members' shares each holds: (index, shares)."""
-        allowed = ask.within.get(self.name)
+        allowed = needs.within.get(self.name)
         found = []
         for index, milli in enumerate(free.milli):
-            if milli < ask.milli or (ask.models and self.models[index] not in ask.models):
+            if milli < needs.milli or (needs.models and self.models[index] not in needs.models):
                 continue
-            if ask.within and (allowed is None or index not in allowed):
+            if needs.within and (allowed is None or index not in allowed):
                 continue
-            shares = milli // ask.milli
-            if ask.device_memory:
-                shares = min(shares, free.device_memory[index] // ask.device_memory)
+            shares = milli // needs.milli
+            if needs.device_memory:
+                shares = min(shares, free.device_memory[index] // needs.device_memory)
             if shares > 0:
                 found.append((index, shares))
         return found
 
-    def members(self, free: Free, ask: GangNeeds, most: int) -> int:
-        """How many members of *ask* fit into *free* of this node, at most *most*."""
-        if self.draining or (ask.within and self.name not in ask.within):
+    def members(self, free: Free, needs: GangNeeds, most: int) -> int:
+        """How many members of *needs* fit into *free* of this node, at most *most*."""
+        if self.draining or (needs.within and self.name not in needs.within):
             return 0
-        if ask.apart:
+        if needs.apart:
             most = min(most, 1)
-        if free.total < ask.count * ask.milli and min(free.milli, default=0) >= 0:
+        if free.total < needs.count * needs.milli and min(free.milli, default=0) >= 0:
             return 0
-        if ask.cpu:
-            most = min(most, free.cpu // ask.cpu)
-        if ask.memory:
-            most = min(most, free.memory // ask.memory)
+        if needs.cpu:
+            most = min(most, free.cpu // needs.cpu)
+        if needs.memory:
+            most = min(most, free.memory // needs.memory)
         if most <= 0:
             return 0
-        if not ask.count:
+        if not needs.count:
             return most
-        shares = [each for _, each in self.slots(free, ask)]
-        if ask.count == 1:
+        shares = [each for _, each in self.slots(free, needs)]
+        if needs.count == 1:
             return min(most, sum(shares))
         # m members of c different devices each fit exactly when the devices hold m * c shares, at most m of each.
-        most = min(most, sum(shares) // ask.count)
-        while most and sum(min(each, most) for each in shares) < most * ask.count:
+        most = min(most, sum(shares) // needs.count)
+        while most and sum(min(each, most) for each in shares) < most * needs.count:
             most -= 1
         return most
 
-    def choose(self, free: Free, ask: GangNeeds, members: int) -> list[Devices]:
+    def choose(self, free: Free, needs: GangNeeds, members: int) -> list[Devices]:
         """Devices for so many members, which are known to fit: for one member those with least left."""
-        slots = self.slots(free, ask)
+        slots = self.slots(free, needs)
         chosen: list[Devices] = []
         if members == 1:
             slots.sort(key=lambda slot: (free.milli[slot[0]], slot[0]))
-            return [tuple(sorted(index for index, _ in slots[: ask.count]))]
+            return [tuple(sorted(index for index, _ in slots[: needs.count]))]
         left = dict(slots)
         for _ in range(members):
-            most = sorted(left, key=lambda index: (-left[index], index))[: ask.count]
+            most = sorted(left, key=lambda index: (-left[index], index))[: needs.count]
             for index in most:
                 left[index] -= 1
             chosen.append(tuple(sorted(most)))
         return chosen
 
 
-def hold_all(rooms: Iterable[NodeCapacity], ask: GangNeeds) -> bool:
-    """Whether what is free on *rooms* has room for all members of *ask*."""
-    left = ask.gang
-    for room in rooms:
-        left -= room.members(room.free, ask, left)
+def all_fit(nodes: Iterable[NodeCapacity], needs: GangNeeds) -> bool:
+    """Whether what is free on *nodes* has room for all members of *needs*."""
+    left = needs.gang
+    for node in nodes:
+        left -= node.members(node.free, needs, left)
         if left <= 0:
             return True
     return False

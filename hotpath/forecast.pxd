@@ -50,7 +50,7 @@ cdef struct Node:
     bint draining
 
 
-cdef struct Asked:
+cdef struct GangNeeds:
     long long cpu
     long long memory
     long long milli
@@ -115,7 +115,7 @@ cdef class Forecast:
     cdef dict kept
 
     cdef int set_up(self, list views) except -1
-    cdef Span* new_span(self, str id, object ask, object shares, double start, double expected_s) except NULL
+    cdef Span* new_span(self, str id, object needs, object shares, double start, double expected_s) except NULL
     cdef void forget(self, Span* span) noexcept
     cdef int enlist(self, Span* span, bint kept) except -1
     cdef void unlist(self, Span* span, bint kept) noexcept
@@ -123,16 +123,16 @@ cdef class Forecast:
     cdef int place(self, Span* span) except -1
     cdef void take_out(self, Span* span) noexcept
     cdef int renew(self, double now) except -1
-    cdef Asked asked(self, object ask) except *
-    cdef long long slots_of(self, Node* node, Free* free, Asked* ask) noexcept
-    cdef int members(self, int number, Free* free, Asked* ask, long long most) noexcept
+    cdef GangNeeds read_needs(self, object needs) except *
+    cdef long long slots_of(self, Node* node, Free* free, GangNeeds* needs) noexcept
+    cdef int members(self, int number, Free* free, GangNeeds* needs, long long most) noexcept
     cdef Free* left_of(self, Node* node, Span* own, bint alone, double start, double duration) noexcept
-    cdef void count(self, int number, Asked* ask, Span* own, bint alone, double at, double duration,
+    cdef void count(self, int number, GangNeeds* needs, Span* own, bint alone, double at, double duration,
                     long long* total) noexcept
     cdef void touch(self, Span* span) noexcept
     cdef void give_back(self, Span* span) noexcept
-    cdef tuple choose(self, Asked* ask, Span* own, bint alone, int counted, double at, double duration)
+    cdef tuple choose(self, GangNeeds* needs, Span* own, bint alone, int counted, double at, double duration)
     cdef int bind(self, str id, object binding) except -1
     cdef object awaited_on(self, tuple shares, Py_ssize_t endless)
-    cdef list devices_for(self, Node* node, Free* free, Asked* ask, int members)
+    cdef list devices_for(self, Node* node, Free* free, GangNeeds* needs, int members)
     cdef void spare(self, Node* node, Span* kept, double now) noexcept

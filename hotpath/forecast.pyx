@@ -220,12 +220,12 @@ cdef class Forecast:
 
     # -- what is known
 
-    def begin(self, str id, ask, shares, double started_at, double expected_s, long long sequence, *,
+    def begin(self, str id, needs, shares, double started_at, double expected_s, long long sequence, *,
               bint counted_in=False):
         """*id* runs on *shares*; unless *counted_in*, they were free so far."""
         cdef Span* span
         assert id not in self.runs, f"{id} runs already"
-        span = self.new_span(id, ask, shares, started_at, expected_s)
+        span = self.new_span(id, needs, shares, started_at, expected_s)
         span.sequence = sequence
         self.runs[id] = span.slot
         self.place(span)
@@ -250,11 +250,11 @@ cdef class Forecast:
         span.end = end
         self.place(span)
 
-    def reserve(self, str id, ask, shares, double start, double expected_s, awaited=frozenset()):
+    def reserve(self, str id, needs, shares, double start, double expected_s, awaited=frozenset()):
         """Keep *shares* for *id* for *expected_s* from *start*; infinite: from when those *awaited* have ended."""
         cdef Span* span
         assert id not in self.kept, f"{id} has a reservation already"
-        span = self.new_span(id, ask, shares, start, expected_s)
+        span = self.new_span(id, needs, shares, start, expected_s)
         self.awaited[span.slot] = awaited
         self.kept[id] = span.slot
         insert(&self.enters, span, BY_START)
@@ -271,9 +271,9 @@ cdef class Forecast:
 
     # -- questions
 
-    def earliest(self, str id, ask, double now, double duration_s, double latest=INFINITY, *, bint alone=False):
+    def earliest(self, str id, needs, double now, double duration_s, double latest=INFINITY, *, bint alone=False):
         """When *id* could first start, where, and whose unknown ends that awaits there; ``None``: not by *latest*."""
-        cdef Asked asked
+        cdef GangNeeds needed
         cdef Span* own = NULL
         cdef Span* span
         cdef Py_ssize_t ended = 0, over = 0, met = 0, known = 0, entering = 0, looked_at = 0, before, each
@@ -282,16 +282,16 @@ cdef class Forecast:
         cdef int number
         if now > latest:
             return None
-        asked = self.asked(ask)
+        needed = self.read_needs(needs)
         slot = self.kept.get(id)
         if slot is not None:
             own = self.spans[<Py_ssize_t>slot]
         self.question += 1
         for number in range(self.node_count):
             self.nodes[number].count = 0
-            self.count(number, &asked, own, alone, now, duration_s, &total)
-            if total >= asked.gang:
-                return now, self.choose(&asked, own, alone, number + 1, now, duration_s), frozenset()
+            self.count(number, &needed, own, alone, now, duration_s, &total)
+            if total >= needed.gang:
+                return now, self.choose(&needed, own, alone, number + 1, now, duration_s), frozenset()
         self.renew(now)
         if not alone:
             entering = self.enters.used
@@ -327,9 +327,9 @@ cdef class Forecast:
                 self.touch(self.enters.items[met])
                 met += 1
             for each in range(self.touched_count):
-                self.count(self.touched[each], &asked, own, alone, at, duration_s, &total)
-            if total >= asked.gang:
-                return at, self.choose(&asked, own, alone, self.node_count, at, duration_s), frozenset()
+                self.count(self.touched[each], &needed, own, alone, at, duration_s, &total)
+            if total >= needed.gang:
+                return at, self.choose(&needed, own, alone, self.node_count, at, duration_s), frozenset()
         if not isinf(latest):
             return None
         self.event += 1
@@ -344,9 +344,9 @@ cdef class Forecast:
             self.give_back(span)
             self.touch(span)
             for each in range(self.touched_count):
-                self.count(self.touched[each], &asked, own, alone, INFINITY, duration_s, &total)
-            if total >= asked.gang:
-                shares = self.choose(&asked, own, alone, self.node_count, INFINITY, duration_s)
+                self.count(self.touched[each], &needed, own, alone, INFINITY, duration_s, &total)
+            if total >= needed.gang:
+                shares = self.choose(&needed, own, alone, self.node_count, INFINITY, duration_s)
                 return INFINITY, shares, self.awaited_on(shares, ended + 1)
             self.event += 1
             self.touched_count = 0
@@ -396,9 +396,9 @@ cdef class Forecast:
                 self.touch(span)
         return tuple([self.names[self.touched[each]] for each in range(self.touched_count)])
 
-    def beside(self, str id, ask, names, binding, double now, double end):
+    def beside(self, str id, needs, names, binding, double now, double end):
         """What the *binding* reservations leave on these nodes to a single one from *now* to *end*, as ``within``."""
-        cdef Asked asked = self.asked(ask)
+        cdef GangNeeds needed = self.read_needs(needs)
         cdef Node* node
         cdef Span* kept
         cdef Span* last
@@ -413,7 +413,7 @@ cdef class Forecast:
             number = known
             node = self.nodes + number
             self.counted += 1
-            if not self.members(number, &node.free, &asked, 1):
+            if not self.members(number, &node.free, &needed, 1):
                 continue
             copy(&self.left, &node.free, node.gpus)
             fits = True
@@ -426,13 +426,13 @@ cdef class Forecast:
                 self.counted += 1
                 self.spare(node, kept, now)
                 lower_to(&self.left, &self.here, node.gpus)
-                if not self.members(number, &self.left, &asked, 1):
+                if not self.members(number, &self.left, &needed, 1):
                     fits = False
                     break
             if fits:
                 devices = ()
-                if asked.count:
-                    devices = tuple([self.slots[each].index for each in range(self.slots_of(node, &self.left, &asked))])
+                if needed.count:
+                    devices = tuple([self.slots[each].index for each in range(self.slots_of(node, &self.left, &needed))])
                 found.append((name, devices))
         return tuple(found)
 
@@ -462,7 +462,7 @@ cdef class Forecast:
 
     # -- spans
 
-    cdef Span* new_span(self, str id, object ask, object shares, double start, double expected_s) except NULL:
+    cdef Span* new_span(self, str id, object needs, object shares, double start, double expected_s) except NULL:
         cdef Span* span
         cdef Span** spans
         cdef Py_ssize_t size = 0, slot, capacity
@@ -488,10 +488,10 @@ cdef class Forecast:
         if span == NULL:
             raise MemoryError
         try:
-            span.cpu = ask.cpu
-            span.memory = ask.memory
-            span.milli = ask.milli
-            span.device_memory = ask.device_memory
+            span.cpu = needs.cpu
+            span.memory = needs.memory
+            span.milli = needs.milli
+            span.device_memory = needs.device_memory
         except BaseException:
             PyMem_Free(span)
             raise
@@ -597,19 +597,19 @@ cdef class Forecast:
 
     # -- one question
 
-    cdef Asked asked(self, object ask) except *:
-        cdef Asked found
+    cdef GangNeeds read_needs(self, object needs) except *:
+        cdef GangNeeds found
         cdef Node* node
-        memset(&found, 0, sizeof(Asked))
-        found.cpu = ask.cpu
-        found.memory = ask.memory
-        found.milli = ask.milli
-        found.device_memory = ask.device_memory
-        found.count = ask.count
-        found.gang = ask.gang
-        found.apart = ask.apart
+        memset(&found, 0, sizeof(GangNeeds))
+        found.cpu = needs.cpu
+        found.memory = needs.memory
+        found.milli = needs.milli
+        found.device_memory = needs.device_memory
+        found.count = needs.count
+        found.gang = needs.gang
+        found.apart = needs.apart
         assert found.milli > 0 or not found.count, "a share of nothing"
-        models = ask.models
+        models = needs.models
         if models:
             found.models = True
             for model, number in self.model_numbers.items():
@@ -620,7 +620,7 @@ cdef class Forecast:
             if self.node_count:
                 node = self.nodes + self.node_count - 1
                 memset(self.allowed, 0, node.first + node.gpus)
-        within = ask.within
+        within = needs.within
         if within:
             found.within = self.limited = True
             for name, indexes in within.items():
@@ -634,51 +634,51 @@ cdef class Forecast:
                         self.allowed[node.first + <Py_ssize_t>index] = 1
         return found
 
-    cdef long long slots_of(self, Node* node, Free* free, Asked* ask) noexcept:
+    cdef long long slots_of(self, Node* node, Free* free, GangNeeds* needs) noexcept:
         """Into ``slots``: the devices that could serve, and how many shares each holds; gives how many there are."""
         cdef long long found = 0, shares
         cdef int index
         for index in range(node.gpus):
-            if free.milli[index] < ask.milli:
+            if free.milli[index] < needs.milli:
                 continue
-            if ask.models and not self.wanted[self.models[node.first + index]]:
+            if needs.models and not self.wanted[self.models[node.first + index]]:
                 continue
-            if ask.within and not self.allowed[node.first + index]:
+            if needs.within and not self.allowed[node.first + index]:
                 continue
-            shares = free.milli[index] // ask.milli
-            if ask.device_memory:
-                shares = min(shares, free.device_memory[index] // ask.device_memory)
+            shares = free.milli[index] // needs.milli
+            if needs.device_memory:
+                shares = min(shares, free.device_memory[index] // needs.device_memory)
             if shares > 0:
                 self.slots[found].key = shares
                 self.slots[found].index = index
                 found += 1
         return found
 
-    cdef int members(self, int number, Free* free, Asked* ask, long long most) noexcept:
+    cdef int members(self, int number, Free* free, GangNeeds* needs, long long most) noexcept:
         """How many members fit into *free* of that node, at most *most*."""
         cdef Node* node = self.nodes + number
         cdef long long found, each, sum
         cdef int index
-        if node.draining or (ask.within and not self.allowed_on[number]):
+        if node.draining or (needs.within and not self.allowed_on[number]):
             return 0
-        if ask.apart:
+        if needs.apart:
             most = min(most, 1)
-        if free.total < ask.count * ask.milli:
+        if free.total < needs.count * needs.milli:
             for index in range(node.gpus):
                 if free.milli[index] < 0:
                     break
             else:
                 return 0
-        if ask.cpu:
-            most = min(most, free.cpu // ask.cpu)
-        if ask.memory:
-            most = min(most, free.memory // ask.memory)
+        if needs.cpu:
+            most = min(most, free.cpu // needs.cpu)
+        if needs.memory:
+            most = min(most, free.memory // needs.memory)
         if most <= 0:
             return 0
-        if not ask.count:
+        if not needs.count:
             return <int>most
-        found = self.slots_of(node, free, ask)
-        if ask.count == 1:
+        found = self.slots_of(node, free, needs)
+        if needs.count == 1:
             sum = 0
             for each in range(found):
                 sum += self.slots[each].key
@@ -687,7 +687,7 @@ cdef class Forecast:
             sum = 0
             for each in range(found):
                 sum += min(self.slots[each].key, most)
-            if sum >= most * ask.count:
+            if sum >= most * needs.count:
                 break
             most -= 1
         return <int>most
@@ -736,10 +736,10 @@ cdef class Forecast:
             lower_to(&self.left, &self.here, node.gpus)
         return &self.left
 
-    cdef void count(self, int number, Asked* ask, Span* own, bint alone, double at, double duration,
+    cdef void count(self, int number, GangNeeds* needs, Span* own, bint alone, double at, double duration,
                     long long* total) noexcept:
         cdef Node* node = self.nodes + number
-        cdef int found = self.members(number, self.left_of(node, own, alone, at, duration), ask, ask.gang)
+        cdef int found = self.members(number, self.left_of(node, own, alone, at, duration), needs, needs.gang)
         self.counted += 1
         total[0] += found - node.count
         node.count = found
@@ -767,10 +767,10 @@ cdef class Forecast:
             change(&node.thought, span, at + 2, at[1], 1)
             at += 2 + at[1]
 
-    cdef tuple choose(self, Asked* ask, Span* own, bint alone, int counted, double at, double duration):
+    cdef tuple choose(self, GangNeeds* needs, Span* own, bint alone, int counted, double at, double duration):
         """Nodes and devices for the gang, among the first *counted*: nodes that hold most of it, then the fullest."""
         cdef int number, each, able = 0, wanted
-        cdef long long left = ask.gang
+        cdef long long left = needs.gang
         cdef Node* node
         cdef Able here
         cdef list found = []
@@ -781,7 +781,7 @@ cdef class Forecast:
             here.count = node.count
             here.total = node.thought.total if node.stamp == self.question else node.free.total
             here.number = number
-            if ask.gang > 1 or not able:
+            if needs.gang > 1 or not able:
                 self.able[able] = here
                 able += 1
             elif rank_able(&here, self.able) < 0:
@@ -795,13 +795,13 @@ cdef class Forecast:
             left -= wanted
             node = self.nodes + self.able[each].number
             name = self.names[self.able[each].number]
-            for devices in self.devices_for(node, self.left_of(node, own, alone, at, duration), ask, wanted):
+            for devices in self.devices_for(node, self.left_of(node, own, alone, at, duration), needs, wanted):
                 found.append((name, devices))
         return tuple(found)
 
-    cdef list devices_for(self, Node* node, Free* free, Asked* ask, int members):
+    cdef list devices_for(self, Node* node, Free* free, GangNeeds* needs, int members):
         """Devices for so many members, which are known to fit: for one member those with least left."""
-        cdef long long found = self.slots_of(node, free, ask), each
+        cdef long long found = self.slots_of(node, free, needs), each
         cdef int member
         cdef list chosen = []
         for each in range(found):
@@ -809,8 +809,8 @@ cdef class Forecast:
             self.slots[each].key = free.milli[self.slots[each].index] if members == 1 else -self.slots[each].key
         for member in range(members):
             qsort(self.slots, found, sizeof(Slot), rank_slots)
-            chosen.append(tuple(sorted([self.slots[each].index for each in range(min(<long long>ask.count, found))])))
+            chosen.append(tuple(sorted([self.slots[each].index for each in range(min(<long long>needs.count, found))])))
             if members > 1:
-                for each in range(min(<long long>ask.count, found)):
+                for each in range(min(<long long>needs.count, found)):
                     self.slots[each].key += 1
         return chosen

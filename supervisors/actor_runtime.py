@@ -59,7 +59,7 @@ _STOP_LIMIT_FACTOR = 2.0  # the supervisor kills at the limit itself: the watchd
 _handed_on: Any = None
 
 
-def hand_on(host: Any) -> None:
+def share_host(host: Any) -> None:
     """In a supervisor, before it forks: the children's *host*, which need not be pickled for each and has one copy."""
     global _handed_on
     _handed_on = host

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from actorgrid.errors import ActorGridError, MailboxFull, PeerGone, StartFailed, TooManyActors
 
-from .actor_runtime import ActorProcess, ActorRuntime, hand_on
+from .actor_runtime import ActorProcess, ActorRuntime, share_host
 from .child import ChildSpec
 from .exits import SHUTDOWN, ExitReason, LastMoments, from_error, from_status
 from .heartbeat import TRACEBACK_WAIT_S, Heartbeat, OwnHeartbeat
@@ -73,7 +73,7 @@ class SupervisorRuntime(ActorRuntime):
     def __init__(self, process: ParentProcess, order: HostServer, owner: str, heartbeat: OwnHeartbeat) -> None:
         super().__init__(process, order, owner, heartbeat)
         self.parent = process
-        hand_on(self.host)
+        share_host(self.host)
         self._children: dict[str, _Child] = {}
         self._addresses: dict[str, str] = {}  # address -> child id
         self._started_once: set[str] = set()

@@ -26,7 +26,7 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
+class Batch:
     """Casts that travel as one message; they are handled one after another, as if each had come by itself."""
 
     messages: tuple[Any, ...]

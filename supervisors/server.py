@@ -24,7 +24,7 @@ from typing import Any, ClassVar, TypeVar
 
 from actorgrid.errors import ActorDown, ActorGridError, CallTimeout, ConfigError, MailboxFull, NoSuchActor, NotSupported
 
-from .envelope import CALL, CAST, ERROR, REPLY, SIGNAL, Envelope, GetMetrics, GetStatus, SettingChanged, Several
+from .envelope import CALL, CAST, ERROR, REPLY, SIGNAL, Batch, Envelope, GetMetrics, GetStatus, SettingChanged
 from .exits import NORMAL, ExitReason
 from .inspection import SYSTEM_REQUESTS, Inspector, shown_attributes
 from .ref import Ref
@@ -152,7 +152,7 @@ class Server:
 
     def cast_all(self, to: str | Ref, messages: Sequence[Any]) -> bool:
         """The same for several, which travel as one and are handled in their order; ``False``: none of them went."""
-        return self.cast(to, messages[0] if len(messages) == 1 else Several(tuple(messages)))
+        return self.cast(to, messages[0] if len(messages) == 1 else Batch(tuple(messages)))
 
     def cast_after(self, delay_s: float, to: str | Ref, message: Any) -> Timer:
         """``erlang:send_after``: cast once *delay_s* have passed, unless the timer is cancelled before."""
@@ -381,7 +381,7 @@ class Server:
             self._handle(envelope)
 
     def _handle(self, envelope: Envelope) -> None:
-        if type(envelope.body) is Several and envelope.kind == CAST:
+        if type(envelope.body) is Batch and envelope.kind == CAST:
             for message in envelope.body.messages:
                 self._handle(replace(envelope, body=message))
             return

@@ -44,7 +44,7 @@ class TreeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """In place of a host: the one of the parent, which the fork handed on (``actor_runtime.hand_on``)."""
+    """In place of a host: the one of the parent, which the fork handed on (``actor_runtime.share_host``)."""
 
 
 @dataclass(frozen=True, slots=True)

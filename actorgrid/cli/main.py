@@ -94,7 +94,7 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with a suggestion for a misspelt name."""
         if args and args[0] not in _TARGETS and not args[0].startswith("-"):
-            from .habits import of_command
+            from .other_tools import of_command
             from .suggest import suggestion
 
             said = of_command(args[0]) or suggestion(args[0], _TARGETS)
@@ -173,7 +173,7 @@ def _show_usage_error(error: click.ClickException, as_json: bool) -> int:
 def _hint_for(error: click.ClickException, ctx: click.Context) -> str:
     """What to type instead; where nothing better is known, where the options are listed."""
     if isinstance(error, click.NoSuchOption):
-        from .habits import of_option
+        from .other_tools import of_option
 
         known = {name for parameter in ctx.command.params for name in parameter.opts}
         meant = of_option(error.option_name, known)

@@ -44,14 +44,14 @@ _NEVER_BEGINNINGS = ("ACTORGRID_", "_ACTORGRID_", "PET_", "BASH_FUNC_")
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class SubmitterEnvironment:
     """What travels, and the names that were left here because they look like secrets."""
 
     variables: dict[str, str]
     secrets: tuple[str, ...]
 
 
-def taken_from(environ: Mapping[str, str], named: Mapping[str, str]) -> Taken:
+def submitter_environment(environ: Mapping[str, str], named: Mapping[str, str]) -> SubmitterEnvironment:
     """The part of *environ* that travels; *named* (``--env``) are on their way already, whatever they are called.
 
     Raises BodyTooLarge, with the largest ones, beyond ``BYTES_MAX``.
@@ -75,7 +75,7 @@ def taken_from(environ: Mapping[str, str], named: Mapping[str, str]) -> Taken:
             found="the largest: " + ", ".join(f"{name} ({sizes[name]} bytes)" for name in largest),
             hint="unset those, or --no-env-from-me with --env NAME for what the job needs",
         )
-    return Taken(variables, tuple(secrets))
+    return SubmitterEnvironment(variables, tuple(secrets))
 
 
 def _is_text(value: str) -> bool:

@@ -20,7 +20,7 @@ from .printing import say
 
 if TYPE_CHECKING:
     from actorgrid.configs.schema import Settings
-    from actorgrid.configs.start_options import Held, StartOptions
+    from actorgrid.configs.start_options import SettingAtStart, StartOptions
 
 
 @click.command()
@@ -127,15 +127,15 @@ def _last_start(data_dir: Path, forget: bool) -> StartOptions:
         return StartOptions()  # it is written anew
 
 
-def _held(settings: Settings) -> dict[str, Held]:
+def _held(settings: Settings) -> dict[str, SettingAtStart]:
     """Every setting that is not at its default, as start.json keeps it."""
-    from actorgrid.configs.start_options import Held
+    from actorgrid.configs.start_options import SettingAtStart
 
     found = {}
     for key in settings.keys():  # noqa: SIM118 - a method of ours, not a mapping's
         if (origin := settings.origin(key)) != "default":
             plain = json.dumps(settings.get(key), default=lambda value: value.model_dump(mode="json"))
-            found[key] = Held(json.loads(plain), origin)
+            found[key] = SettingAtStart(json.loads(plain), origin)
     return found
 
 

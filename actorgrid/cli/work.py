@@ -205,9 +205,9 @@ def _environment(call: CommandContext, named: dict[str, str], wanted: bool | Non
     """What the job gets of ours: what was named, and the rest that travels where that is wanted."""
     if wanted is False or (wanted is None and not call.speaks_to_this_machine_alone):
         return named
-    from .submitter_environment import taken_from
+    from .submitter_environment import submitter_environment
 
-    taken = taken_from(os.environ, named)
+    taken = submitter_environment(os.environ, named)
     if taken.secrets and sys.stderr.isatty():
         names = ", ".join(taken.secrets)
         say(f"actorgrid: not sent, as they may be secrets: {names}; --env NAME sends one", err=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from .durable import DurableJobs
     from .futures import JobFuture
-    from .locks import Holds, Lock, LockTerms, OnLost
+    from .locks import HeldLocks, Lock, LockTerms, OnLost
     from .map_results import MapResults
     from .session import Session
 
@@ -83,7 +83,7 @@ class Client:
         """
         self.http = AdminHttp(url, token, timeout_s=timeout_s, insecure=insecure, ca_fingerprint=ca_fingerprint)
         self.state = SharedState(self.http)
-        self._holds: Holds | None = None
+        self._holds: HeldLocks | None = None
         self._keep_alive_s = keep_alive_s
         self._stream_output = stream_output
         self._nested_wait_s = nested_wait_s
@@ -249,12 +249,12 @@ class Client:
         self, name: str, ttl_s: float, slots: int, wait_s: float | None, on_lost: OnLost | None
     ) -> LockTerms:
         """For Lock and AsyncLock. Raises BadRequest for a name that cannot be one."""
-        from .locks import Holds, LockTerms
+        from .locks import HeldLocks, LockTerms
 
         with self._lock:
             self._usable()
             if self._holds is None:
-                self._holds = Holds(self.http)
+                self._holds = HeldLocks(self.http)
             return LockTerms(self._holds, name, ttl_s, slots, wait_s, on_lost)
 
     def locks(self, prefix: str = "") -> list[dict[str, Any]]:

@@ -328,7 +328,7 @@ class Dispatcher:
             if call is None:
                 return
             estimate_s = self._pace.estimate_s(call.code.kin)
-            if not link.has_room(estimate_s):
+            if not link.has_capacity(estimate_s):
                 return
             lane.pop(link)
             self._put(link, call, estimate_s, now)

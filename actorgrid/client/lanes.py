@@ -140,7 +140,7 @@ class LeasedWorker:
         """The call that is running."""
         return next(iter(self.calls.values()), None)
 
-    def has_room(self, estimate_s: float) -> bool:
+    def has_capacity(self, estimate_s: float) -> bool:
         """Whether one more call may be sent now."""
         if self.leaving or self.on_loan:
             return False
@@ -294,7 +294,7 @@ class Lane:
         """The least loaded worker with room."""
         best: LeasedWorker | None = None
         for link in self.links:
-            if link.has_room(estimate_s) and (best is None or link.load_s < best.load_s):
+            if link.has_capacity(estimate_s) and (best is None or link.load_s < best.load_s):
                 best = link
                 if not link.calls:
                     break

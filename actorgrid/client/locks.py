@@ -30,7 +30,7 @@ _ITS_OWN: Any = object()
 log = logging.getLogger("actorgrid.client")
 
 
-class Holds:
+class HeldLocks:
     """What the threads of one client hold; given back when it closes."""
 
     def __init__(self, http: AdminHttp) -> None:
@@ -55,7 +55,7 @@ class LockTerms:
     """What one lock object asks for, checked."""
 
     def __init__(
-        self, holds: Holds, name: str, ttl_s: float, slots: int, wait_s: float | None, on_lost: OnLost | None
+        self, holds: HeldLocks, name: str, ttl_s: float, slots: int, wait_s: float | None, on_lost: OnLost | None
     ) -> None:
         if not 0 < len(name) <= 256 or not name.isprintable():
             raise BadRequest("not the name of a lock", asked=repr(name)[:100], hint="1 to 256 printable characters")

@@ -17,7 +17,7 @@ from actorgrid.actors.scheduling.request import Decision, Preempt, Refuse, Reque
 from actorgrid.demand import Demand
 from actorgrid.errors import BadRequest, Overloaded
 from actorgrid.hotpath import PlacementEngine
-from actorgrid.hotpath.capacity import GangNeeds, NodeCapacity, hold_all
+from actorgrid.hotpath.capacity import GangNeeds, NodeCapacity, all_fit
 
 from .fragments import Fragments
 from .workload import TraceNode, TraceTask, capacity_gpu_milli
@@ -191,7 +191,7 @@ class Simulation:
         self._grace_s = grace_s
         self._nodes = nodes
         self._possible: dict[Demand, bool] = {}
-        self._rooms = [NodeCapacity(node.view, number) for number, node in enumerate(nodes)]
+        self._node_capacities = [NodeCapacity(node.view, number) for number, node in enumerate(nodes)]
         self._capacity = capacity_gpu_milli(nodes)
         self._tasks = tasks
         self._jobs: dict[str, _Running] = {}
@@ -279,7 +279,7 @@ class Simulation:
 
     def _could_hold(self, demand: Demand) -> bool:
         if demand not in self._possible:
-            self._possible[demand] = hold_all(self._rooms, GangNeeds(demand.arguments()))
+            self._possible[demand] = all_fit(self._node_capacities, GangNeeds(demand.arguments()))
         return self._possible[demand]
 
     def _decide(self, now: float) -> None:

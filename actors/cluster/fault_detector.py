@@ -28,7 +28,7 @@ from ..replication.messages import Mutate
 from .core import Vitals
 from .health import HealthVerdict
 from .health_watch import HealthWatch
-from .host_leases import Loss, Picture, losses, next_at, picture_of
+from .host_leases import HostLoss, LeaseView, lease_view, losses, next_at
 from .messages import ClusterHealthReport, HealthReport, HostsAway
 
 EXPECTED = (
@@ -154,23 +154,23 @@ class FaultDetector(Server):
         if not (self._ledger.leads and absent) or self._judging:
             return
         heard = {host_id: max(at, self._heard.get(host_id, at)) for host_id, at in absent.items()}
-        at = next_at(self._picture(), heard)
+        at = next_at(self._lease_view(), heard)
         if at is not None:
             delay_s = max(0.0, at - self.runtime.boottime())
             self._plan_timer = self.runtime.after(delay_s, lambda: self.spawn(self._judge()))
 
-    def _picture(self) -> Picture:
+    def _lease_view(self) -> LeaseView:
         ledger = self._ledger
-        return picture_of(ledger.hosts, ledger.allocations.values(), ledger.jobs, ledger.term, ledger.absent)
+        return lease_view(ledger.hosts, ledger.allocations.values(), ledger.jobs, ledger.term, ledger.absent)
 
     async def _judge(self) -> None:
         """Ask who was heard of when, and have told lost what is over; look again until nothing is."""
         self._judging = True
         try:
-            picture = self._picture()
+            view = self._lease_view()
             known = await self._ledger.ask(Query("hosts_heard"), timeout_s=HEARD_S)
             self._heard = known["heard"]
-            for loss in losses(picture, known["heard"], known["as_of"]):
+            for loss in losses(view, known["heard"], known["as_of"]):
                 await self._lose(loss, time() - (self.runtime.boottime() - known["heard"][loss.host]))
         except ActorGridError as error:
             self.log.info("hosts that are away are not judged yet: %s", error)
@@ -178,7 +178,7 @@ class FaultDetector(Server):
         self._judging = False
         self._plan()
 
-    async def _lose(self, loss: Loss, heard_at: float) -> None:
+    async def _lose(self, loss: HostLoss, heard_at: float) -> None:
         before = self._ledger.hosts.get(loss.host, NO_HOST).get("state")
         result = await self._ledger.propose(loss.command(heard_at), timeout_s=LOSE_S)
         self._hosts_lost_total += before == "up"

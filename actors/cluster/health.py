@@ -67,13 +67,13 @@ class RefusedFact:
 class LedgerFact:
     """What Consensus on this host said at ``read_at``. Ages are in seconds, of that moment.
 
-    ``voters``: host ids, this one's among them when it votes; ``heard_s``: by host, how long ago anything of it came;
+    ``voters``: host ids, this one's among them when it votes; ``contact_age_s``: by host, how long ago it was heard;
     ``stalled_s``: how long the oldest proposal of this host has waited for its commit, ``None``: none waits.
     """
 
     read_at: float
     voters: tuple[str, ...]
-    heard_s: Mapping[str, float]
+    contact_age_s: Mapping[str, float]
     accepts: bool = True
     stalled_s: float | None = None
     refused: RefusedFact | None = None
@@ -221,9 +221,9 @@ def _view(host: HostFact, facts: Facts) -> HostView:
 
 def _heard_s(facts: Facts, host_id: str) -> float | None:
     """How long ago anything of it came, by now."""
-    if facts.ledger is None or host_id not in facts.ledger.heard_s:
+    if facts.ledger is None or host_id not in facts.ledger.contact_age_s:
         return None
-    return facts.ledger.heard_s[host_id] + max(0.0, facts.now - facts.ledger.read_at)
+    return facts.ledger.contact_age_s[host_id] + max(0.0, facts.now - facts.ledger.read_at)
 
 
 def _votes(facts: Facts, host_id: str) -> bool:

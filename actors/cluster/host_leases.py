@@ -24,7 +24,7 @@ AT_ONCE_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class LeaseView:
     """What is known before it is asked who was heard of: what has changed since is not decided about."""
 
     hosts: Mapping[str, HostRecord]
@@ -34,7 +34,7 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class HostLoss:
     """A host that is to be told lost, with the allocations (and their tokens) that are over; at most 10,000."""
 
     host: str
@@ -58,60 +58,60 @@ def over_after_s(max_isolation_s: float) -> float:
     return max(max_isolation_s, LEASE_MAX_S) * (1 + DRIFT) + MARGIN_S
 
 
-def picture_of(
+def lease_view(
     hosts: Mapping[str, HostRecord],
     allocations: Iterable[AllocationRecord],
     jobs: Mapping[str, JobRecord],
     term: int,
     away: Iterable[str],
-) -> Picture:
+) -> LeaseView:
     """Of the hosts that are *away*. Records are never written into, so this stays as it is."""
     them = {host_id: hosts[host_id] for host_id in away if host_id in hosts}
     held = tuple(allocation for allocation in allocations if allocation["host"] in them)
     named = {allocation["owner"].get("job_id") for allocation in held}
-    return Picture(them, held, {id: jobs[id] for id in named if id is not None and id in jobs}, term)
+    return LeaseView(them, held, {id: jobs[id] for id in named if id is not None and id in jobs}, term)
 
 
-def next_at(picture: Picture, heard: Mapping[str, float]) -> float | None:
+def next_at(view: LeaseView, heard: Mapping[str, float]) -> float | None:
     """When something is next to be decided, on the clock of *heard*; ``None`` when nothing is open."""
     return min(
-        (heard[host_id] + over_after_s(patience) for host_id, patience, _ in _open(picture) if host_id in heard),
+        (heard[host_id] + over_after_s(patience) for host_id, patience, _ in _open(view) if host_id in heard),
         default=None,
     )
 
 
-def losses(picture: Picture, heard: Mapping[str, float], as_of: float) -> list[Loss]:
+def losses(view: LeaseView, heard: Mapping[str, float], as_of: float) -> list[HostLoss]:
     """What is over, by when each host was *heard* of, as a leader knows it who still led at *as_of*."""
     over: dict[str, list[tuple[str, list[int]]]] = {}
-    for host_id, patience, allocation in _open(picture):
+    for host_id, patience, allocation in _open(view):
         if host_id in heard and as_of - heard[host_id] > over_after_s(patience):
             named = over.setdefault(host_id, [])
             if allocation is not None and len(named) < AT_ONCE_MAX:
                 named.append((allocation["allocation_id"], allocation["token"]))
     return [
-        Loss(
+        HostLoss(
             host_id,
-            picture.hosts[host_id]["incarnation"],
-            picture.hosts[host_id].get("seen_index", 0),
+            view.hosts[host_id]["incarnation"],
+            view.hosts[host_id].get("seen_index", 0),
             as_of - heard[host_id],
             tuple(named),
-            picture.term,
+            view.term,
         )
         for host_id, named in over.items()
     ]
 
 
-def _open(picture: Picture) -> Iterable[tuple[str, float, AllocationRecord | None]]:
+def _open(view: LeaseView) -> Iterable[tuple[str, float, AllocationRecord | None]]:
     """What is not over yet: each allocation with its patience, and each host that is up with what usual work has."""
-    for allocation in picture.allocations:
-        job = picture.jobs.get(allocation["owner"].get("job_id", ""), NO_JOB)
-        absence_s = _absence_s(picture, allocation["host"])
+    for allocation in view.allocations:
+        job = view.jobs.get(allocation["owner"].get("job_id", ""), NO_JOB)
+        absence_s = _absence_s(view, allocation["host"])
         yield allocation["host"], max(isolation_of(allocation, job), absence_s), allocation
-    for host_id, host in picture.hosts.items():
+    for host_id, host in view.hosts.items():
         if host["state"] == "up":
-            yield host_id, max(MAX_ISOLATION_S, _absence_s(picture, host_id)), None
+            yield host_id, max(MAX_ISOLATION_S, _absence_s(view, host_id)), None
 
 
-def _absence_s(picture: Picture, host_id: str) -> float:
+def _absence_s(view: LeaseView, host_id: str) -> float:
     """How long it said that it would be away."""
-    return float(picture.hosts[host_id].get("absence_s", 0.0))
+    return float(view.hosts[host_id].get("absence_s", 0.0))

@@ -22,7 +22,7 @@ from actorgrid.actors.raft.messages import ConfState, Entry, HardState
 from actorgrid.actors.raft.storage.disk import members_from_text
 from actorgrid.actors.raft.storage.durable_watermark import DurableWatermark, acknowledged_lost
 from actorgrid.actors.raft.storage.entry_table import EntryTable, OutOfPlace
-from actorgrid.actors.raft.storage.log_changes import Cut, Reset, change_of, hold
+from actorgrid.actors.raft.storage.log_changes import Cut, Reset, apply_change, change_of
 from actorgrid.actors.raft.storage.log_record import HARD_STATE, KIND_NAMES, Damage, entries_of, hard_state_of
 from actorgrid.actors.raft.storage.segments import (
     RECOVERY_HINT,
@@ -200,7 +200,7 @@ def _take(part: Located, table: EntryTable, found: LogContents, after_index: int
     found.records[KIND_NAMES[record.kind]] += 1
     try:
         change = change_of(record)
-        hold(table, change, 0, part.end - part.offset)
+        apply_change(table, change, 0, part.end - part.offset)
     except (Damage, OutOfPlace) as error:
         raise corrupted(part.path, part.offset, table.last_index + 1, str(error)) from None
     if isinstance(change, HardState):

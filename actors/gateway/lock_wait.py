@@ -51,7 +51,7 @@ class CommitLeave:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class GiveAnswer:
     """That is the answer. ``asked_s``: since when the lease counts at the latest."""
 
     answer: Plain
@@ -59,13 +59,13 @@ class Tell:
 
 
 @dataclass(frozen=True, slots=True)
-class Until:
+class WaitUntil:
     """Nothing to do before the record changes, or that time."""
 
     at_s: float
 
 
-Step = CommitRequest | CommitLeave | Tell | Until
+Step = CommitRequest | CommitLeave | GiveAnswer | WaitUntil
 
 
 class LockWait:
@@ -131,13 +131,13 @@ class LockWait:
         """What to do now. Raises LockTimeout."""
         terms = self._terms
         if self._answer["held"]:
-            return Tell(self._answer, self._asked_s)
+            return GiveAnswer(self._answer, self._asked_s)
         if self._unsure or (not self._over and now_s >= self._asked_s + self._renew_every_s):
             return CommitRequest(RenewLock(terms.name, terms.owner, at=at, request=self._request))
         if not self._over and now_s < self._ends_s:
-            return Until(min(self._ends_s, self._asked_s + self._renew_every_s))
+            return WaitUntil(min(self._ends_s, self._asked_s + self._renew_every_s))
         if terms.stay and (self._over or not terms.wait_s):
-            return Tell(self._answer, self._asked_s)
+            return GiveAnswer(self._answer, self._asked_s)
         if self._over:
             raise LockTimeout(
                 f"lock {terms.name} was held all the time",

@@ -24,7 +24,7 @@ from .field_checks import (
     Number,
     Plain,
     Since,
-    hold,
+    check_fields,
     is_number,
     is_text,
     is_whole,
@@ -195,7 +195,7 @@ def read_command(plain: object, members: Mapping[str, Any] | None = None) -> Com
     """
     if not isinstance(plain, dict):
         raise refused("a command is a dict", found=type(plain).__name__)
-    hold("command", plain, _ENTRY, {})
+    check_fields("command", plain, _ENTRY, {})
     name, version = plain["type"], plain["v"]
     known = 1 if version <= 1 else VERSION if members is None else cluster_version(members)
     if version > known:
@@ -219,6 +219,6 @@ def read_command(plain: object, members: Mapping[str, Any] | None = None) -> Com
     later = [each for each, its in command.known_fields.items() if its.since > version and each in plain]
     if later:
         plain = {each: value for each, value in plain.items() if each not in later}
-    hold(name, plain, command.must, command.may)
+    check_fields(name, plain, command.must, command.may)
     command.check(plain)
     return command._from_plain(plain)

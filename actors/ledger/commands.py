@@ -47,11 +47,11 @@ from .field_checks import (
 from .record_checks import (
     check_api_key,
     check_bundle,
+    check_grant_target,
     check_host,
     check_job,
     check_join_token,
     check_limits,
-    check_place,
     check_resources,
     job_version,
 )
@@ -65,7 +65,7 @@ Request = Annotated[LockRequest, Since(2)]
 """Of a lock, by a client; without one its host cannot tell one request of an owner from the next."""
 
 
-def told(value: _T | Absent) -> _T | None:
+def value_or_none(value: _T | Absent) -> _T | None:
     """*value*, or ``None`` where the command does not have it."""
     return None if value is ABSENT else value
 
@@ -271,7 +271,7 @@ class GrantGang(Command):
     def check(cls, plain: Plain) -> None:
         """Each member's place."""
         for place in plain["members"]:
-            check_place(place)
+            check_grant_target(place)
 
 
 @verb("start_attempt", Proposer.ITS_WORK)
@@ -314,7 +314,7 @@ class TakeSuccess(Command):
 
 def end_facts(command: EndAttempt | TakeSuccess) -> EndFacts:
     """What is known of how the processes ended, by the names of a record."""
-    return cast("EndFacts", {name: told(getattr(command, name)) for name in END_FACTS})
+    return cast("EndFacts", {name: value_or_none(getattr(command, name)) for name in END_FACTS})
 
 
 @verb("preempt_attempt", Proposer.LEADER)

@@ -58,7 +58,7 @@ def refused(message: str, **more: Any) -> BadRequest:
     return BadRequest(message, **more)
 
 
-def hold(what: str, fields: Mapping[str, Any], must: Mapping[str, Check], may: Mapping[str, Check]) -> None:
+def check_fields(what: str, fields: Mapping[str, Any], must: Mapping[str, Check], may: Mapping[str, Check]) -> None:
     """Raises BadRequest for a field of *must* that is missing, and for one of either that holds something else."""
     for name, good in must.items():
         if name not in fields:

@@ -8,7 +8,7 @@ from actorgrid.actors.ledger.record_types import HostRecord, ResourcesRecord
 from .field_checks import (
     GANG_MEMBERS_MAX,
     Check,
-    hold,
+    check_fields,
     is_env,
     is_grace,
     is_id,
@@ -147,11 +147,11 @@ _LIMITS_MAY: dict[str, Check] = dict.fromkeys(LIMITS, or_none(is_whole))
 
 def check_host(host: HostRecord) -> None:
     """What a host registers. Raises BadRequest that names the field, also of a device; so do all of these."""
-    hold("host", host, _HOST, _HOST_MAY)
+    check_fields("host", host, _HOST, _HOST_MAY)
     for device in host["devices"]:
         if not isinstance(device, dict):
             raise refused("a device is a dict", found=type(device).__name__)
-        hold("device", device, _DEVICE, _DEVICE_MAY)
+        check_fields("device", device, _DEVICE, _DEVICE_MAY)
     for name in ("index", "uuid"):
         if len({device[name] for device in host["devices"]}) != len(host["devices"]):
             raise refused(f"two devices of host {host['host_id']} have the same {name}")
@@ -162,7 +162,7 @@ def check_job(job: object, version: int) -> None:
     if not isinstance(job, dict):
         raise refused("a job is a dict", found=type(job).__name__)
     known = {name: check for name, check in _JOB_MAY.items() if JOB_FIELDS_SINCE.get(name, 1) <= version}
-    hold("job", job, _JOB, known)
+    check_fields("job", job, _JOB, known)
     check_resources(job["resources"])
 
 
@@ -173,36 +173,36 @@ def job_version(job: Mapping[str, Any]) -> int:
 
 def check_resources(resources: ResourcesRecord) -> None:
     """What a job or a lease asks for."""
-    hold("resources", resources, {}, _RESOURCES_MAY)
+    check_fields("resources", resources, {}, _RESOURCES_MAY)
     if resources.get("gpu_count", 0) and not resources.get("gpu_milli", 0):
         raise refused("resources ask for GPUs but for no share of them", found="gpu_milli is 0")
 
 
-def check_place(place: dict[str, Any]) -> None:
+def check_grant_target(place: dict[str, Any]) -> None:
     """Where a member of a gang goes."""
-    hold("member", place, _PLACE, {})
+    check_fields("member", place, _PLACE, {})
 
 
 def check_join_token(token: dict[str, Any]) -> None:
     """A join token as the ledger keeps it."""
-    hold("token", token, _JOIN_TOKEN, {})
+    check_fields("token", token, _JOIN_TOKEN, {})
 
 
 def check_api_key(key: dict[str, Any]) -> None:
     """An API key as the ledger keeps it."""
-    hold("key", key, _API_KEY, {})
+    check_fields("key", key, _API_KEY, {})
 
 
 def check_bundle(bundle: dict[str, Any]) -> None:
     """A trust bundle: one authority signs, and no two are of one generation."""
-    hold("bundle", bundle, _BUNDLE, {})
+    check_fields("bundle", bundle, _BUNDLE, {})
     authorities = bundle.get("authorities")
     if not isinstance(authorities, list) or not 1 <= len(authorities) <= AUTHORITIES_MAX:
         raise refused("a bundle has one authority or two")
     for authority in authorities:
         if not isinstance(authority, dict):
             raise refused("an authority is a dict", found=type(authority).__name__)
-        hold("authority", authority, _AUTHORITY, {})
+        check_fields("authority", authority, _AUTHORITY, {})
     if [authority["state"] for authority in authorities].count("signing") != 1:
         raise refused("one authority of a bundle signs")
     # Of two of one generation the last counts.
@@ -212,7 +212,7 @@ def check_bundle(bundle: dict[str, Any]) -> None:
 
 def check_limits(limits: dict[str, Any]) -> None:
     """The limits of a quota."""
-    hold("limits", limits, {}, _LIMITS_MAY)
+    check_fields("limits", limits, {}, _LIMITS_MAY)
     for name in limits:
         if name not in _LIMITS_MAY:
             raise refused(f"a quota has no limit {name!r}", found=f"known: {', '.join(LIMITS)}")

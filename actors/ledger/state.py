@@ -53,7 +53,7 @@ from .records import (
     resources_of,
 )
 from .snapshot import decode, encode
-from .tables.allocations import Allocations, Place
+from .tables.allocations import Allocations, GrantTarget
 from .tables.api_keys import ApiKeys
 from .tables.attempts import Attempts
 from .tables.dependencies import refuse_circles
@@ -189,7 +189,7 @@ class Ledger:
             error = refusal
         if session:
             answer = {"result": result} if error is None else {"error": error.to_dict()}
-            self._sessions.told(session, seq, index, answer)
+            self._sessions.remember(session, seq, index, answer)
         retired = tuple(self._jobs.retire())
         for kind, id, _ in self._changes:
             if kind not in NO_RECORDS:
@@ -460,7 +460,7 @@ class Ledger:
 
     @applies(GrantLease)
     def _grant_lease(self, command: GrantLease, entry: EntryContext) -> dict[str, Any]:
-        place = Place(command.host, command.incarnation, command.gpu_indexes)
+        place = GrantTarget(command.host, command.incarnation, command.gpu_indexes)
         self._given.host_for(place)
         lease_id, user = command.lease_id, command.user_id
         owner: OwnerRecord = {"kind": "session", "session_id": command.session_id, "lease_id": lease_id}

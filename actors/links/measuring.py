@@ -30,7 +30,7 @@ PART_S = 0.4
 ROUNDS = 16
 CHUNK_BYTES, WRITTEN_BYTES_MAX = 2**20, 32 * 2**20
 SENT_BYTES, SENT_BYTES_MAX, IN_FLIGHT = 2**18, 32 * 2**20, 4
-ROOM_BYTES = 256 * 2**20
+FREE_BYTES_MIN = 256 * 2**20
 CALL_S = 5.0
 
 Call = Callable[[str, str, bytes, float], PendingAnswer]
@@ -72,7 +72,7 @@ class Measuring:
 
     async def _storage(self, folder: Path) -> dict[str, float]:
         """The median fdatasync of 4 KiB, and how fast bytes become durable one after the other."""
-        if shutil.disk_usage(folder).free < ROOM_BYTES:
+        if shutil.disk_usage(folder).free < FREE_BYTES_MIN:
             return {}
         path = folder / ".measuring"
         try:

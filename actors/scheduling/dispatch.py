@@ -82,7 +82,7 @@ class Dispatch:
         self.stuck = None
         self._claims.clear()
         self._savers.clear()
-        self._queues.let_go()
+        self._queues.release()
         self._seek = self._untried = True
 
     def freed(self, early: bool) -> None:
@@ -95,7 +95,7 @@ class Dispatch:
     def allowed(self, tenant: str) -> None:
         """*tenant* may have more room than before."""
         self._savers.pop(tenant, None)
-        for queue in self._queues.let_go(tenant):
+        for queue in self._queues.release(tenant):
             self._seek = True
             first = queue.jobs.first()
             if self.stuck is not None and first is not None and first.key < self.stuck.key:
@@ -105,7 +105,7 @@ class Dispatch:
         """Tenants are held to other limits than before."""
         self.stuck = None
         self._savers.clear()
-        self._queues.let_go()
+        self._queues.release()
         self._seek = True
         self.look_at_claims(None, now)
 
@@ -121,8 +121,8 @@ class Dispatch:
         """*job* stands in its queue, or at another place of it."""
         queue = job.queue
         if queue is not None and queue.held:
-            first = queue.jobs.first() is job
-            if first and self._tenant_limits.has_room(queue.tenant, queue.demand, self._kept_ahead(job, queue.tenant)):
+            ahead = self._kept_ahead(job, queue.tenant) if queue.jobs.first() is job else None
+            if ahead is not None and self._tenant_limits.has_capacity(queue.tenant, queue.demand, ahead):
                 self.allowed(queue.tenant)  # what is left is kept for others, but this one comes before them
             else:
                 return
@@ -236,7 +236,7 @@ class Dispatch:
             return True
         preferred = self._policy.preferred(job, now)
         if preferred:
-            within = _among(queue.ask.within, planner.preemption_view().rack_or_node(preferred))
+            within = _among(queue.needs.within, planner.preemption_view().rack_or_node(preferred))
             return bool(within) and self._place(job, queue, now, decisions, within=within, exclude=closed)
         if not closed:
             if self._place(job, queue, now, decisions):
@@ -285,8 +285,8 @@ class Dispatch:
         """Start all members of *job* where its layout wants them."""
         assert queue.arguments is not None
         before = self._clock_ns()
-        ask = GangNeeds({**queue.arguments, "within": within}, apart=queue.demand.apart) if within else queue.ask
-        shares = choose_places(self._planner.preemption_view().nodes.values(), ask, frozenset(exclude))
+        needs = GangNeeds({**queue.arguments, "within": within}, apart=queue.demand.apart) if within else queue.needs
+        shares = choose_places(self._planner.preemption_view().nodes.values(), needs, frozenset(exclude))
         return shares is not None and self._take(job, queue.demand, shares, before, now, decisions)
 
     def _take(
@@ -353,7 +353,7 @@ class Dispatch:
         tenant = queue.tenant
         if not tenant:
             return False
-        if self._tenant_limits.has_room(tenant, queue.demand, self._kept_ahead(job, tenant)):
+        if self._tenant_limits.has_capacity(tenant, queue.demand, self._kept_ahead(job, tenant)):
             if self._savers.get(tenant) is job:
                 del self._savers[tenant]
             return False
@@ -362,7 +362,7 @@ class Dispatch:
         for each in withdrawn:
             self._withdraw(each)
         if withdrawn:
-            self._queues.let_go(tenant)  # some may have been held for what was kept for these
+            self._queues.release(tenant)  # some may have been held for what was kept for these
         if not first:
             return True
         self._queues.hold(queue)

@@ -21,24 +21,24 @@ from .preemption_view import NodeOccupancy
 HOSTS_SHOWN = 10
 
 
-def choose_places(nodes: Iterable[NodeOccupancy], ask: GangNeeds, closed: Container[str] = ()) -> Shares | None:
+def choose_places(nodes: Iterable[NodeOccupancy], needs: GangNeeds, closed: Container[str] = ()) -> Shares | None:
     """A place for each member among the *nodes* that are not *closed*, by rank; ``None`` when not all fit."""
     racks: dict[str | None, list[tuple[int, NodeOccupancy]]] = {}
     for node in nodes:
-        if node.name not in closed and (count := node.members(node.free, ask, ask.gang)):
+        if node.name not in closed and (count := node.members(node.free, needs, needs.gang)):
             racks.setdefault(node.rack, []).append((count, node))
     room = {rack: sum(count for count, _ in able) for rack, able in racks.items()}
-    if sum(room.values()) < ask.gang:
+    if sum(room.values()) < needs.gang:
         return None
-    enough = [rack for rack in racks if rack is not None and room[rack] >= ask.gang]
+    enough = [rack for rack in racks if rack is not None and room[rack] >= needs.gang]
     if enough:
-        sets = {rack: _fewest(racks[rack], ask.gang) for rack in enough}
+        sets = {rack: _fewest(racks[rack], needs.gang) for rack in enough}
         chosen = sets[min(enough, key=lambda rack: (len(sets[rack]), room[rack]))]
     elif len(racks) == 1:
-        chosen = _fewest(next(iter(racks.values())), ask.gang)
+        chosen = _fewest(next(iter(racks.values())), needs.gang)
     else:
         chosen = []
-        left = ask.gang
+        left = needs.gang
         for rack in sorted(racks, key=lambda rack: -room[rack]):
             if left:
                 taken = _fewest(racks[rack], min(left, room[rack]))
@@ -46,7 +46,7 @@ def choose_places(nodes: Iterable[NodeOccupancy], ask: GangNeeds, closed: Contai
                 chosen += taken
     shares: list[tuple[str, Devices]] = []
     for count, node in chosen:
-        shares += [(node.name, devices) for devices in node.choose(node.free, ask, count)]
+        shares += [(node.name, devices) for devices in node.choose(node.free, needs, count)]
     return tuple(shares)
 
 
@@ -66,11 +66,11 @@ def _fewest(able: Iterable[tuple[int, NodeOccupancy]], wanted: int) -> list[tupl
 
 
 def explain_places(
-    nodes: Sequence[NodeOccupancy], views: Iterable[NodeView], ask: GangNeeds, arguments: dict[str, Any]
+    nodes: Sequence[NodeOccupancy], views: Iterable[NodeView], needs: GangNeeds, arguments: dict[str, Any]
 ) -> dict[str, Any]:
     """How many members fit now, and what each host that holds none of them lacks; at most 10 hosts are named."""
-    counts = {node.name: node.members(node.free, ask, ask.gang) for node in nodes}
-    total = min(ask.gang, sum(counts.values()))
+    counts = {node.name: node.members(node.free, needs, needs.gang) for node in nodes}
+    total = min(needs.gang, sum(counts.values()))
     hosts: list[dict[str, Any]] = []
     alone = {name: value for name, value in arguments.items() if name not in ("gang", "prefer_racks")}
     asked = {"gpu_count": 0, "gpu_milli": 1000, "gpu_memory_mib": 0, "gpu_models": (), "exclude": (), "within": ()}
@@ -82,4 +82,4 @@ def explain_places(
             found = explain_misfit([view], **{**asked, **alone})
             here |= {"failed": sorted(found["failed"]), "missing": (found["nearest"] or {}).get("missing", {})}
         hosts.append(here)
-    return {"fits": total == ask.gang, "gang": ask.gang, "members_that_fit": total, "hosts": hosts}
+    return {"fits": total == needs.gang, "gang": needs.gang, "members_that_fit": total, "hosts": hosts}

@@ -30,10 +30,10 @@ class ScheduledJob:
 
     __slots__ = (
         "_attained_gpu_s",
-        "ask",
         "demand",
         "handle",
         "level",
+        "needs",
         "not_before",
         "order",
         "placement",
@@ -66,7 +66,7 @@ class ScheduledJob:
         """When it will have stopped: set once it was asked to."""
         self.queue: JobQueue | None = None
         self.handle = -1
-        self.ask: GangNeeds | None = None
+        self.needs: GangNeeds | None = None
         self.reservation: Reservation | None = None
         # Of many thousands that wait, most have one timer and wait for nobody: no dict and no set for each of them.
         self.timer_ready = self.timer_change = self.timer_give_up = NO_TIMER

@@ -37,12 +37,12 @@ def length_class(expected_s: float | None) -> int:
 class JobQueue:
     """The waiting jobs of one need, of one length where the policy makes reservations, of one tenant with limits."""
 
-    __slots__ = ("arguments", "ask", "held", "jobs", "key")
+    __slots__ = ("arguments", "held", "jobs", "key", "needs")
 
     def __init__(self, key: Key, levels: int, arguments: dict[str, Any] | None) -> None:
         self.key = key
         self.arguments = arguments
-        self.ask = GangNeeds(arguments or {}, apart=key[0].apart)
+        self.needs = GangNeeds(arguments or {}, apart=key[0].apart)
         self.jobs = PriorityBitmap(levels)
         self.held = False
         """Whether its tenant has no room for its first."""
@@ -88,7 +88,7 @@ class JobQueues:
             queue = self._queues[key] = JobQueue(key, self._levels, arguments)
         job.queue = queue
         job.demand = queue.demand  # equal, and one object for all of them
-        job.ask = queue.ask
+        job.needs = queue.needs
         # Orders of equals are told apart by the sequence, which grows as they come.
         job.handle = queue.jobs.insert(job.level, job.order, job)
         self.offer(queue)
@@ -104,26 +104,26 @@ class JobQueues:
             del self._queues[queue.key]
             self.open.pop(queue, None)
             if queue.held:
-                self._unhold(queue)
+                self._release_queue(queue)
 
     def hold(self, queue: JobQueue) -> None:
-        """The tenant of *queue* has no room for its first: nobody there is looked at until ``let_go``."""
+        """The tenant of *queue* has no room for its first: nobody there is looked at until ``release``."""
         if not queue.held:
             queue.held = True
             self._held.setdefault(queue.tenant, {})[queue] = None
             self._held_count += 1
             self.open.pop(queue, None)
 
-    def let_go(self, tenant: str | None = None) -> list[JobQueue]:
+    def release(self, tenant: str | None = None) -> list[JobQueue]:
         """The queues held of *tenant* (``None``: of all) are worth a look again; gives them."""
         tenants = list(self._held) if tenant is None else [tenant]
         found = [queue for each in tenants for queue in self._held.get(each, ())]
         for queue in found:
-            self._unhold(queue)
+            self._release_queue(queue)
             self.offer(queue)
         return found
 
-    def _unhold(self, queue: JobQueue) -> None:
+    def _release_queue(self, queue: JobQueue) -> None:
         queue.held = False
         held = self._held[queue.tenant]
         del held[queue]
@@ -165,9 +165,9 @@ class JobQueues:
         """The engine changed: say every need in its words again, and open all queues."""
         for queue in self._queues.values():
             queue.arguments = translate(queue.demand)
-            queue.ask = GangNeeds(queue.arguments or {}, apart=queue.demand.apart)
+            queue.needs = GangNeeds(queue.arguments or {}, apart=queue.demand.apart)
             for job in queue.jobs:
-                job.ask = queue.ask
+                job.needs = queue.needs
         self.freed()
 
 

@@ -72,17 +72,17 @@ class Planner:
         ``None``: not by *latest*, nor before its own reservation if it has one, or not even when all have ended, as
         far as the forecast looks.
         """
-        assert job.ask is not None
+        assert job.needs is not None
         if job.reservation is not None:
             latest = min(latest, math.nextafter(job.reservation.start, -math.inf))
-        found = self.forecast().earliest(job.id, job.ask, now, _or_endless(job.request.expected_s), latest)
+        found = self.forecast().earliest(job.id, job.needs, now, _or_endless(job.request.expected_s), latest)
         return None if found is None else PlannedStart(*found)
 
     def fits_alone(self, job: ScheduledJob, now: float, latest: float) -> bool:
         """Whether *job* could start by *latest* if there were no reservations: if not, no order of them helps."""
-        assert job.ask is not None
+        assert job.needs is not None
         duration_s = _or_endless(job.request.expected_s)
-        return self.forecast().earliest(job.id, job.ask, now, duration_s, latest, alone=True) is not None
+        return self.forecast().earliest(job.id, job.needs, now, duration_s, latest, alone=True) is not None
 
     # -- reservations
 
@@ -91,10 +91,10 @@ class Planner:
 
         Its victims are to be stopped (``to_stop``), unless they are being stopped already; that makes it firm.
         """
-        assert job.ask is not None
+        assert job.needs is not None
         self.drop(job)
         forecast = self.forecast()
-        reservation = Reservation(job, job.ask, plan, firm or bool(plan.victims))
+        reservation = Reservation(job, job.needs, plan, firm or bool(plan.victims))
         job.reservation = self.reservations[job.id] = reservation
         if not reservation.firm:
             self._yielding[job.id] = job
@@ -118,7 +118,7 @@ class Planner:
         if self._forecast is not None:
             self._forecast.drop(job.id)
         if self._preemption_view is not None:
-            self._preemption_view.let_go(reservation)
+            self._preemption_view.release(reservation)
         for id in reservation.plan.victims:
             if self.to_stop.get(id) == job.id:
                 del self.to_stop[id]
@@ -145,8 +145,8 @@ class Planner:
 
     def beside(self, job: ScheduledJob, closed: tuple[str, ...], now: float, end: float) -> Shares:
         """What the reservations on the *closed* nodes leave to a single *job* until *end*, as ``within`` has it."""
-        assert job.ask is not None
-        return self.forecast().beside(job.id, job.ask, closed, self._binding(job), now, end)
+        assert job.needs is not None
+        return self.forecast().beside(job.id, job.needs, closed, self._binding(job), now, end)
 
     def _binding(self, job: ScheduledJob) -> list[str] | None:
         """Whose reservations *job* has to leave alone; ``None``: everybody's. Firm ones bind all."""
@@ -191,10 +191,10 @@ class Planner:
 
     @staticmethod
     def _begin(forecast: Forecast, job: ScheduledJob, *, counted_in: bool = False) -> None:
-        assert job.placement is not None and job.ask is not None
+        assert job.placement is not None and job.needs is not None
         expected_s = _or_endless(job.request.expected_s)
         shares = job.placement.shares
-        forecast.begin(job.id, job.ask, shares, job.started_at, expected_s, job.sequence, counted_in=counted_in)
+        forecast.begin(job.id, job.needs, shares, job.started_at, expected_s, job.sequence, counted_in=counted_in)
         if job.stopping_at is not None:
             forecast.stop_at(job.id, job.stopping_at)
 
@@ -202,7 +202,7 @@ class Planner:
     def _keep(forecast: Forecast, reservation: Reservation) -> None:
         plan = reservation.plan
         forecast.reserve(
-            reservation.job.id, reservation.ask, plan.shares, plan.start, reservation.expected_s, plan.awaited
+            reservation.job.id, reservation.needs, plan.shares, plan.start, reservation.expected_s, plan.awaited
         )
 
 
@@ -212,5 +212,5 @@ def _or_endless(expected_s: float | None) -> float:
 
 def _gpu_milli(job: ScheduledJob) -> int:
     """What the engine counts as given to *job*."""
-    assert job.placement is not None and job.ask is not None
-    return job.ask.milli * sum(len(indexes) for _, indexes in job.placement.shares)
+    assert job.placement is not None and job.needs is not None
+    return job.needs.milli * sum(len(indexes) for _, indexes in job.placement.shares)

@@ -40,8 +40,8 @@ def plan_after_stopped(planner: Planner, job: ScheduledJob, now: float) -> Plann
 
 class _Search:
     def __init__(self, planner: Planner, job: ScheduledJob, now: float, eligible: Eligible) -> None:
-        assert job.ask is not None
-        self.job, self.ask, self.now = job, job.ask, now
+        assert job.needs is not None
+        self.job, self.needs, self.now = job, job.needs, now
         self.planner = planner
         self.nodes = planner.preemption_view().nodes
         self.may_stop = {
@@ -60,10 +60,10 @@ class _Search:
         total = 0
         offers: list[tuple[Cost, int, NodeOccupancy, tuple[ScheduledJob, ...]]] = []
         for node in self.nodes.values():
-            self.counts[node.name] = found = node.members(self._left(node), self.ask, self.ask.gang)
+            self.counts[node.name] = found = node.members(self._left(node), self.needs, self.needs.gang)
             total += found
             self._offer(node, offers)
-        while total < self.ask.gang:
+        while total < self.needs.gang:
             if not offers or len(self.victims) > VICTIMS_MAX:
                 return None
             _, _, node, victims = heapq.heappop(offers)
@@ -87,7 +87,7 @@ class _Search:
         left = free.copy()
         for each in others:
             for indexes in each.nodes[node.name]:
-                left.change(each.ask, indexes, -1)
+                left.change(each.needs, indexes, -1)
         return left
 
     def _offer(
@@ -95,7 +95,7 @@ class _Search:
     ) -> None:
         """Put the cheapest way to one more member on *node* among the offers."""
         here = [each for id, (each, _) in node.runs.items() if id in self.may_stop and id not in self.victims]
-        if not here or self.counts[node.name] >= self.ask.gang:
+        if not here or self.counts[node.name] >= self.needs.gang:
             return
         best: tuple[Cost, tuple[ScheduledJob, ...]] | None = None
         for order in (self._worth, self._size):
@@ -113,13 +113,13 @@ class _Search:
         for each in candidates:
             self._shift(left, node, each, 1)
             taken.append(each)
-            if node.members(left, self.ask, wanted) == wanted:
+            if node.members(left, self.needs, wanted) == wanted:
                 break
         else:
             return None
         for each in taken[:-1][::-1]:
             self._shift(left, node, each, -1)
-            if node.members(left, self.ask, wanted) == wanted:
+            if node.members(left, self.needs, wanted) == wanted:
                 taken.remove(each)
             else:
                 self._shift(left, node, each, 1)
@@ -127,9 +127,9 @@ class _Search:
 
     @staticmethod
     def _shift(free: Free, node: NodeOccupancy, job: ScheduledJob, sign: int) -> None:
-        assert job.ask is not None
+        assert job.needs is not None
         for indexes in node.runs[job.id][1]:
-            free.change(job.ask, indexes, sign)
+            free.change(job.needs, indexes, sign)
 
     def _stop(self, victim: ScheduledJob) -> int:
         """Count *victim* among the victims; gives how many more members fit by that."""
@@ -142,7 +142,7 @@ class _Search:
             node = self.nodes[name]
             free = self.free.setdefault(name, node.free.copy())
             self._shift(free, node, job, sign)
-            found = node.members(self._left(node), self.ask, self.ask.gang)
+            found = node.members(self._left(node), self.needs, self.needs.gang)
             gained += found - self.counts[name]
             self.counts[name] = found
         return gained
@@ -154,7 +154,7 @@ class _Search:
     def _let_off(self, total: int) -> None:
         for each in sorted(self.victims.values(), key=self._worth, reverse=True):
             gained = self._count_anew(each, -1)
-            if total + gained >= self.ask.gang:
+            if total + gained >= self.needs.gang:
                 total += gained
                 del self.victims[each.id]
             else:
@@ -165,10 +165,10 @@ class _Search:
         shares: list[tuple[str, Devices]] = []
         able = [node for node in self.nodes.values() if self.counts[node.name]]
         for node in sorted(able, key=lambda node: (-self.counts[node.name], node.number)):
-            wanted = min(self.counts[node.name], self.ask.gang - len(shares))
+            wanted = min(self.counts[node.name], self.needs.gang - len(shares))
             if wanted <= 0:
                 break
-            shares += [(node.name, indexes) for indexes in node.choose(self._left(node), self.ask, wanted)]
+            shares += [(node.name, indexes) for indexes in node.choose(self._left(node), self.needs, wanted)]
         here = {name for name, _ in shares}
         for each in self.stopping:
             if each.stopping_at is not None and not here.isdisjoint(self._nodes_of(each)):

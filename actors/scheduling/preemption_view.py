@@ -57,7 +57,7 @@ class PreemptionView:
             if name in self.nodes:
                 self.nodes[name].reserved[reservation.job.id] = reservation
 
-    def let_go(self, reservation: Reservation) -> None:
+    def release(self, reservation: Reservation) -> None:
         """Its place is kept no more."""
         for name in reservation.nodes:
             if name in self.nodes:
@@ -79,7 +79,7 @@ class PreemptionView:
                 self.nodes[name].runs.setdefault(job.id, (job, []))[1].append(indexes)
 
     def _change(self, job: ScheduledJob, sign: int) -> None:
-        assert job.placement is not None and job.ask is not None
+        assert job.placement is not None and job.needs is not None
         for name, indexes in job.placement.shares:
             if name in self.nodes:
-                self.nodes[name].free.change(job.ask, indexes, sign)
+                self.nodes[name].free.change(job.needs, indexes, sign)

@@ -42,7 +42,7 @@ class Reservation:
     """
 
     job: ScheduledJob
-    ask: GangNeeds
+    needs: GangNeeds
     plan: PlannedStart
     firm: bool = False
     nodes: dict[str, list[Devices]] = field(default_factory=dict)

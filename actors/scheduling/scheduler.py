@@ -176,7 +176,7 @@ class Scheduler:
         self.withdraw(request.id)
         self._sequence += 1
         job = ScheduledJob(request, self._sequence, self._sequence, started_at)
-        job.ask = GangNeeds(self._translate(job.demand) or {}, apart=job.demand.apart)
+        job.needs = GangNeeds(self._translate(job.demand) or {}, apart=job.demand.apart)
         job.begin(placement, started_at)
         job.stopping_at = stopping_at
         self.planner.refresh()
@@ -337,8 +337,8 @@ class Scheduler:
             return {"fits": False}
         report: dict[str, Any] = self.engine.explain(**arguments)
         if demand.layout:
-            nodes, ask = list(self.planner.preemption_view().nodes.values()), GangNeeds(arguments, apart=demand.apart)
-            report |= explain_places(nodes, self.engine.nodes(), ask, arguments)
+            nodes, needs = list(self.planner.preemption_view().nodes.values()), GangNeeds(arguments, apart=demand.apart)
+            report |= explain_places(nodes, self.engine.nodes(), needs, arguments)
         return report
 
     # -- waiting
@@ -368,7 +368,7 @@ class Scheduler:
 
     def _admit(self, job: ScheduledJob, now: float) -> None:
         # Nothing is promised to one that its tenant's limits keep out.
-        if self.tenant_limits.has_room(job.request.tenant, job.demand):
+        if self.tenant_limits.has_capacity(job.request.tenant, job.demand):
             self.policy.admit(job, self.planner, now)
 
     def _or_refuse(self, step: Callable[[ScheduledJob, float], None], job: ScheduledJob, now: float) -> None:
@@ -382,7 +382,7 @@ class Scheduler:
     def _resume(self, job: ScheduledJob, now: float) -> None:
         """Let *job* have the place again that others are being stopped for, after that was forgotten."""
         had = job.reservation
-        if not self.tenant_limits.has_room(job.request.tenant, job.demand):
+        if not self.tenant_limits.has_capacity(job.request.tenant, job.demand):
             return
         if job.id in self.planner.stopped_for.values() and (had is None or not had.preempting):
             self.planner.resume(job, plan_after_stopped(self.planner, job, now) if had is None else None, now)

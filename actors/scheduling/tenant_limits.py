@@ -82,7 +82,7 @@ class TenantLimits:
         """What *tenant* holds."""
         return self._used.get(tenant, _NOTHING)
 
-    def has_room(self, tenant: str, demand: Demand, ahead: Iterable[Demand] = ()) -> bool:
+    def has_capacity(self, tenant: str, demand: Demand, ahead: Iterable[Demand] = ()) -> bool:
         """Whether *demand* is within the limits of *tenant*, beside what it holds and what is kept for those *ahead*.
 
         What is asked for as zero is always within them.

@@ -149,9 +149,9 @@ class HostAttempts:
                 self._waiting[attempt_id] = self._start_by()
             else:
                 self._begin(attempt_id, allocation["token"], isolation_of(allocation, job))
-        self.follow_wishes(job)
+        self.obey_ledger(job)
 
-    def follow_wishes(self, job: JobRecord) -> None:
+    def obey_ledger(self, job: JobRecord) -> None:
         """End what the ledger wants ended of *job*: its owner cancelled it, or another is to have its room.
 
         Of a gang, also what is left of it when one member has not succeeded.

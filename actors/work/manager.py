@@ -179,7 +179,7 @@ class WorkerManager(Server):
                 else:
                     self._take_up(record)
             elif kind == "job" and record is not None:
-                self._attempts.follow_wishes(record)
+                self._attempts.obey_ledger(record)
             elif kind == "host" and identity == self.host.host_id:
                 self._renewer.look()
 

@@ -142,7 +142,7 @@ class _Client:
         self.replies: list[bytes] = []
         self.replies_bytes = 0
 
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether more may be read ahead."""
         return len(self.waiting) < MAX_WAITING and self.waiting_bytes < MAX_WAITING_BYTES
 
@@ -372,7 +372,7 @@ class Worker:
                 self._read_control()
             elif fd == self._listener.fileno():
                 self._accept()
-            elif self._client is client and fd == client.socket.fileno() and client.has_room():
+            elif self._client is client and fd == client.socket.fileno() and client.has_capacity():
                 self._read_client(client)
 
     def _run_one(self, client: _Client, task: TaskFrame) -> None:
@@ -477,7 +477,7 @@ class Worker:
             try:
                 data = data[client.socket.send(data, socket.MSG_DONTWAIT) :]
             except BlockingIOError:
-                reads = select.POLLIN if client.has_room() else 0
+                reads = select.POLLIN if client.has_capacity() else 0
                 both = select.poll()
                 both.register(client.socket, select.POLLOUT | reads)
                 both.register(self._control, select.POLLIN)

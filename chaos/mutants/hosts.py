@@ -10,7 +10,7 @@ from actorgrid.actors.ledger.entry import EntryContext
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.record_types import AttemptRecord, DeviceRecord, HostRecord, JobRecord, ResourcesRecord
 from actorgrid.actors.ledger.state import Ledger
-from actorgrid.actors.ledger.tables.allocations import Allocations, Place
+from actorgrid.actors.ledger.tables.allocations import Allocations, GrantTarget
 from actorgrid.actors.ledger.tables.attempts import Attempts
 from actorgrid.actors.ledger.tables.capacity import Capacity
 from actorgrid.actors.ledger.tables.jobs import SUCCEEDED
@@ -141,7 +141,7 @@ class OldTermGrants(SimulatedHost):
 
 
 class _ForAnyLife(Allocations):
-    def host_for(self, place: Place) -> HostRecord:
+    def host_for(self, place: GrantTarget) -> HostRecord:
         host = self._hosts.get(place.host)
         known = place.incarnation if host is None else host["incarnation"]
         return super().host_for(place._replace(incarnation=known))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from actorgrid.actors.consensus.last_contact import LastContact
 from actorgrid.actors.work.host_lease import HostLease
 from actorgrid.chaos.simulator.agent import Agent
-from actorgrid.chaos.simulator.leader import Leading
+from actorgrid.chaos.simulator.leader import LeaderDuties
 from actorgrid.chaos.simulator.node import SimulatedHost
 
 # -- hosts
@@ -38,11 +38,11 @@ class _HeardLongAgo(LastContact):
         return super().of(nodes, own, now)
 
 
-class _WaitsForNobody(Leading):
-    heard_class = _HeardLongAgo
+class _WaitsForNobody(LeaderDuties):
+    last_contact_class = _HeardLongAgo
 
 
 class NoWaitAfterElection(SimulatedHost):
     """A new leader takes a host that it has not heard of yet for one that was never there."""
 
-    leading_class = _WaitsForNobody
+    leader_duties_class = _WaitsForNobody

@@ -9,9 +9,9 @@ from actorgrid.actors.ledger.commands import AcquireLock, ReleaseLock
 from actorgrid.actors.ledger.entry import EntryContext
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables import locks
-from actorgrid.chaos.simulator.lock_service import LockService, Waiting
+from actorgrid.chaos.simulator.lock_service import LockService, WaitingAcquire
 from actorgrid.chaos.simulator.node import SimulatedHost
-from actorgrid.chaos.simulator.requests import Told
+from actorgrid.chaos.simulator.requests import ClientReply
 
 
 class _CountsRenewals(LockService):
@@ -19,19 +19,19 @@ class _CountsRenewals(LockService):
 
     def __init__(self, node: SimulatedHost) -> None:
         super().__init__(node)
-        self._seen_renewals: dict[Waiting, int] = {}
+        self._seen_renewals: dict[WaitingAcquire, int] = {}
 
-    def answered(self, waiting: Waiting, told: Told) -> None:
+    def answered(self, waiting: WaitingAcquire, told: ClientReply) -> None:
         if told.error is None:
             self._seen_renewals[waiting] = told.result["renewals"]
 
-    def clean_up(self, waiting: Waiting) -> None:
+    def clean_up(self, waiting: WaitingAcquire) -> None:
         super().clean_up(waiting)
         seen, terms = self._seen_renewals.get(waiting), waiting.terms
         if seen is None:
             return
 
-        def left(told: Told) -> None:
+        def left(told: ClientReply) -> None:
             mine = entry_of(self.node.ledger.locks.get(terms.name), terms.owner)
             if not told.result["released"] and mine is not None and mine["token"] and mine["renewals"] == seen + 1:
                 self.write(ReleaseLock(terms.name, terms.owner, at=self.node.now, renewals=seen + 1), lambda told: None)

@@ -19,7 +19,7 @@ from actorgrid.actors.work.host_lease import LEASE_MAX_S, HostLease
 from actorgrid.chaos.checkers.checker import AttemptProcess
 
 from .clock import MS
-from .requests import Asker, Told
+from .requests import ClientReply, Requester
 
 if TYPE_CHECKING:
     from .node import SimulatedHost
@@ -49,7 +49,7 @@ class Agent:
     def __init__(self, node: SimulatedHost) -> None:
         self._node = node
         self._rng = node.rng
-        self._asker = Asker(node.world, f"{node.name}/agent{node.boots}", node.hosts, node.rng)
+        self._asker = Requester(node.world, f"{node.name}/agent{node.boots}", node.hosts, node.rng)
         self._lease = self.lease_class(LEASE_MAX_S)
         self._read: tuple[bytes, float, int | None] | None = None  # under way: context, when asked, the index to reach
         self._reads = 0
@@ -184,7 +184,7 @@ class Agent:
         """What lives here and is not in the ledger."""
         return [id for id in self._processes if id not in self._node.ledger.allocations]
 
-    def _confirmed(self, _told: Told) -> None:
+    def _confirmed(self, _told: ClientReply) -> None:
         self._confirming = False
         self._node.later(self._rng.randrange(*DIES_US), self._look)
 
@@ -204,7 +204,7 @@ class Agent:
             "devices": devices,
         }
 
-    def _is_registered(self, told: Told) -> None:
+    def _is_registered(self, told: ClientReply) -> None:
         self._registered = True
         assert told.error is None, f"registering {self._node.host_id}: {told.error}"
         self.review()
@@ -248,7 +248,7 @@ class Agent:
         runs_us = int(job["env"].get(RUNS_FOR, 0)) * MS or self._rng.randrange(*RUNS_US)
         self._node.later(runs_us, lambda: self._process_ends(process, outcome))
 
-    def _is_started(self, process: AttemptProcess, told: Told) -> None:
+    def _is_started(self, process: AttemptProcess, told: ClientReply) -> None:
         if told.error is not None:
             self._disowned(process.attempt_id)
         elif told.result["cancel_requested"] or told.result.get("ending") or told.result.get("superseded"):
@@ -308,7 +308,7 @@ class Agent:
         command = EndAttempt(id, token, outcome, at=self._node.now, charge=charge)
         self._asker.write(command, lambda told: self._is_told(id, token, outcome, told))
 
-    def _is_told(self, id: str, token: list[int], outcome: str, told: Told) -> None:
+    def _is_told(self, id: str, token: list[int], outcome: str, told: ClientReply) -> None:
         """A success that the ledger did not wait for: it may count all the same."""
         if outcome == "succeeded" and told.error is None and told.result["already"]:
             self._asker.write(TakeSuccess(id, token, at=self._node.now), lambda told: None)

@@ -10,7 +10,7 @@ from actorgrid.actors.raft.messages import ConfChange, ConfState, Dropped, HardS
 
 from .clock import MS
 from .node import SimulatedHost
-from .requests import Asker
+from .requests import Requester
 from .world import World
 
 Trap = Callable[[SimulatedHost], None]
@@ -41,7 +41,7 @@ class Cluster:
         state = node_class.ledger_class()
         state.pass_over(1, 1)
         self._founding = RaftSnapshot(1, 1, ConfState(founders[:voters], founders[voters:]), state.snapshot())
-        self._operator = Asker(world, "operator", self.ids, world.rng("operator"))
+        self._operator = Requester(world, "operator", self.ids, world.rng("operator"))
         self._retired: set[int] = set()
         world.on_leader = lambda id: self._spring(self.leader_hooks, id)
         world.on_vote = lambda id: self._spring(self.vote_hooks, id)

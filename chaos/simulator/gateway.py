@@ -9,7 +9,7 @@ from actorgrid.actors.ledger.entry_codec import encode_entry
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Dropped, DroppedLater, ReadState
 
-from .requests import ClientRequest, Told
+from .requests import ClientReply, ClientRequest
 
 if TYPE_CHECKING:
     from .node import SimulatedHost
@@ -82,7 +82,7 @@ class SimulatedGateway:
             return
         seq, _, session = request.context.decode().partition(" ")
         for sender, number in self._writes.pop((session, int(seq)), ()):
-            self._tell(sender, Told(number, retry=True))
+            self._tell(sender, ClientReply(number, retry=True))
 
     def read_ready(self, state: ReadState) -> None:
         """A read may be answered once its index is applied."""
@@ -109,22 +109,22 @@ class SimulatedGateway:
     def answer_read(self, sender: str, ask: ClientRequest) -> None:
         """Tell what the state here says now."""
         state = self._node.ledger
-        self._tell(sender, Told(ask.number, result=state.settings.get(ask.key), index=state.index))
+        self._tell(sender, ClientReply(ask.number, result=state.settings.get(ask.key), index=state.index))
 
     def jumped(self) -> None:
         """The state came from a snapshot: outcomes within it were not seen, so who waits is to ask again."""
         for waiting in self._writes.values():
             for sender, number in waiting:
-                self._tell(sender, Told(number, retry=True))
+                self._tell(sender, ClientReply(number, retry=True))
         self._writes.clear()
         self.applied()
 
     def _later(self, sender: str, ask: ClientRequest) -> None:
-        self._tell(sender, Told(ask.number, retry=True, leader=self._node.leader))
+        self._tell(sender, ClientReply(ask.number, retry=True, leader=self._node.leader))
 
-    def _tell(self, sender: str, told: Told) -> None:
+    def _tell(self, sender: str, told: ClientReply) -> None:
         self._node.world.network.send(self._node.name, sender, told)
 
 
-def _told(number: int, outcome: Outcome) -> Told:
-    return Told(number, result=outcome.result, error=outcome.error, index=outcome.index)
+def _told(number: int, outcome: Outcome) -> ClientReply:
+    return ClientReply(number, result=outcome.result, error=outcome.error, index=outcome.index)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actorgrid.actors.cluster.host_leases import Loss, Picture, losses, next_at, picture_of
+from actorgrid.actors.cluster.host_leases import HostLoss, LeaseView, lease_view, losses, next_at
 from actorgrid.actors.consensus.last_contact import LastContact
 from actorgrid.actors.consensus.lock_expiry import LockExpiry
 from actorgrid.actors.gpu.core import CoordinatorCore
@@ -20,7 +20,7 @@ from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Dropped, ReadState
 from actorgrid.models import JobState
 
-from .requests import Asker, Told
+from .requests import ClientReply, Requester
 
 if TYPE_CHECKING:
     from .node import SimulatedHost
@@ -34,13 +34,13 @@ ABSENT_S = 2.0
 ANSWER_S = 1.0
 
 
-class Leading:
+class LeaderDuties:
     """One leadership, from the first own entry applied: from there on the ledger knows the term.
 
     What is proposed and not yet answered stays reserved, at most 8 grants.
     """
 
-    heard_class: ClassVar[type[LastContact]] = LastContact
+    last_contact_class: ClassVar[type[LastContact]] = LastContact
 
     def __init__(self, node: SimulatedHost, term: int) -> None:
         self._node = node
@@ -52,10 +52,10 @@ class Leading:
         self._locks = LockExpiry()
         self._locks.lead(ledger.locks, node.monotonic)
         self._core.load(self._jobs, self._allocations, dict(ledger.hosts), node.now, dict(ledger.quotas.records))
-        self._asker = Asker(node.world, f"{node.name}/lead{node.boots}.{term}", node.hosts, node.rng)
-        self._heard_of = self.heard_class()
+        self._asker = Requester(node.world, f"{node.name}/lead{node.boots}.{term}", node.hosts, node.rng)
+        self._heard_of = self.last_contact_class()
         self._ticks = self._asked = 0
-        self._asking: tuple[bytes, float, Picture] | None = None
+        self._asking: tuple[bytes, float, LeaseView] | None = None
         self._losing: set[str] = set()
         self._heard()
 
@@ -107,13 +107,13 @@ class Leading:
         if self._asking is not None and now < self._asking[1] + ANSWER_S:
             return
         ledger = self._node.ledger
-        picture = picture_of(ledger.hosts, ledger.allocations.values(), ledger.jobs, self.term, sorted(away))
-        at = next_at(picture, heard)
+        view = lease_view(ledger.hosts, ledger.allocations.values(), ledger.jobs, self.term, sorted(away))
+        at = next_at(view, heard)
         if at is None or at > now:
             return
         self._asked += 1
         context = b"judge %d.%d.%d" % (self._node.id, self._node.boots, self._asked)
-        self._asking = (context, now, picture)
+        self._asking = (context, now, view)
         if isinstance(self._node.core.read_index(context), Dropped):
             self._asking = None
 
@@ -121,8 +121,8 @@ class Leading:
         """A majority has confirmed that we led when we asked."""
         if self._asking is None or self._asking[0] != state.context:
             return
-        (_, as_of, picture), self._asking = self._asking, None
-        for loss in losses(picture, self._heard(), as_of):
+        (_, as_of, view), self._asking = self._asking, None
+        for loss in losses(view, self._heard(), as_of):
             if loss.host not in self._losing:
                 self._losing.add(loss.host)
                 self._node.world.trace.add(self._node.name, f"loses {loss}")
@@ -130,7 +130,7 @@ class Leading:
                 self._asker.write(command, partial(self._lost, loss))
                 self._node.world.on_loss(int(loss.host.removeprefix("host")))
 
-    def _lost(self, loss: Loss, _told: Told) -> None:
+    def _lost(self, loss: HostLoss, _told: ClientReply) -> None:
         self._losing.discard(loss.host)
 
     # -- grants
@@ -156,7 +156,7 @@ class Leading:
             command = replace(grant.command(self.term), at=node.now)
             self._asker.write(command, partial(self._answered, grant))
 
-    def _answered(self, grant: Grant, told: Told) -> None:
+    def _answered(self, grant: Grant, told: ClientReply) -> None:
         if told.error is not None:
             self._core.refused(grant, self._node.now)
         elif self._node.ledger.index >= told.index:

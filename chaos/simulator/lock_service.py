@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from actorgrid.actors.gateway.lock_wait import CommitLeave, CommitRequest, LockWait, Tell, WaitTerms
+from actorgrid.actors.gateway.lock_wait import CommitLeave, CommitRequest, GiveAnswer, LockWait, WaitTerms
 from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import ReleaseLock, RenewLock
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.errors import ActorGridError, LockLost
 
 from .clock import MS, SECOND
-from .requests import LANES_MAX, Asker, Told
+from .requests import LANES_MAX, ClientReply, Requester
 
 if TYPE_CHECKING:
     from .node import SimulatedHost
@@ -48,7 +48,7 @@ Connection = tuple[str, int]
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class WaitingAcquire:
     """One request that is under way. ``asking``: the ledger was asked for it, and has not answered."""
 
     connection: Connection
@@ -67,8 +67,8 @@ class LockService:
 
     def __init__(self, node: SimulatedHost) -> None:
         self.node = node
-        self.asker = Asker(node.world, f"{node.name}/door{node.boots}", node.hosts, node.rng)
-        self._waiting: dict[Connection, Waiting] = {}
+        self.requester = Requester(node.world, f"{node.name}/door{node.boots}", node.hosts, node.rng)
+        self._waiting: dict[Connection, WaitingAcquire] = {}
         self._seen: set[Connection] = set()
         self._hung_up: set[Connection] = set()
         self._number = 0
@@ -76,7 +76,7 @@ class LockService:
 
     def host_down(self) -> None:
         """Power off."""
-        self.asker.stop()
+        self.requester.stop()
 
     def ask(self, sender: str, ask: LockCall) -> None:
         """A request came on a connection of its own, which may have broken meanwhile."""
@@ -89,7 +89,7 @@ class LockService:
             self._number += 1
             id = f"{self.node.id}.{self.node.boots}.{self._number}" if self.waits_with_ids else None
             wait = LockWait(terms, id, self.node.monotonic)
-            self._waiting[connection] = waiting = Waiting(connection, terms, wait)
+            self._waiting[connection] = waiting = WaitingAcquire(connection, terms, wait)
             self._propose(waiting, wait.acquire(at))
             return
         token = None if ask.token is None else list(ask.token)
@@ -126,19 +126,19 @@ class LockService:
         """Have *command* committed."""
         self._asks += 1
 
-        def answered(told: Told) -> None:
+        def answered(told: ClientReply) -> None:
             self._asks -= 1
             answer(told)
 
-        self.asker.write(command, answered)
+        self.requester.write(command, answered)
 
     # -- one request
 
-    def _propose(self, waiting: Waiting, command: Command) -> None:
+    def _propose(self, waiting: WaitingAcquire, command: Command) -> None:
         waiting.asking = True
         self.write(command, partial(self._answered, waiting, self.node.monotonic))
 
-    def _answered(self, waiting: Waiting, asked_s: float, told: Told) -> None:
+    def _answered(self, waiting: WaitingAcquire, asked_s: float, told: ClientReply) -> None:
         waiting.asking = False
         self.answered(waiting, told)
         if not waiting.open:
@@ -155,10 +155,10 @@ class LockService:
         except ActorGridError as error:
             self._end(waiting, None, error)
 
-    def answered(self, waiting: Waiting, told: Told) -> None:
+    def answered(self, waiting: WaitingAcquire, told: ClientReply) -> None:
         """The ledger has answered for a request: for mutants that remember it."""
 
-    def _left(self, waiting: Waiting, told: Told) -> None:
+    def _left(self, waiting: WaitingAcquire, told: ClientReply) -> None:
         waiting.asking = False
         if not waiting.open:
             self.clean_up(waiting)
@@ -166,25 +166,25 @@ class LockService:
         waiting.wait.left(told.result)
         self._advance(waiting)
 
-    def _look(self, waiting: Waiting, record: dict[str, Any] | None) -> None:
+    def _look(self, waiting: WaitingAcquire, record: dict[str, Any] | None) -> None:
         waiting.news, waiting.record = True, record
         if not waiting.asking and waiting.open:
             self._advance(waiting)
 
-    def _advance(self, waiting: Waiting) -> None:
+    def _advance(self, waiting: WaitingAcquire) -> None:
         try:
             self._go_on(waiting)
         except ActorGridError as error:
             self._end(waiting, None, error)
 
-    def _go_on(self, waiting: Waiting) -> None:
+    def _go_on(self, waiting: WaitingAcquire) -> None:
         """Raises what the client is to be told instead of an answer."""
         node, wait = self.node, waiting.wait
         if waiting.news:
             waiting.news = False
             wait.changed(waiting.record, node.monotonic)
         step = wait.next(node.monotonic, node.now)
-        if isinstance(step, Tell):
+        if isinstance(step, GiveAnswer):
             self._end(waiting, step.answer, None)
         elif isinstance(step, CommitRequest):
             self._propose(waiting, step.command)
@@ -195,15 +195,15 @@ class LockService:
             delay_us = max(MS, int((step.at_s - node.monotonic) * SECOND))
             node.later(delay_us, partial(self._due, waiting))
 
-    def _due(self, waiting: Waiting) -> None:
+    def _due(self, waiting: WaitingAcquire) -> None:
         if self._waiting.get(waiting.connection) is waiting and waiting.open and not waiting.asking:
             self._advance(waiting)
 
-    def _end(self, waiting: Waiting, answer: dict[str, Any] | None, error: ActorGridError | None) -> None:
+    def _end(self, waiting: WaitingAcquire, answer: dict[str, Any] | None, error: ActorGridError | None) -> None:
         del self._waiting[waiting.connection]
         self._tell(waiting.connection, answer, error)
 
-    def clean_up(self, waiting: Waiting) -> None:
+    def clean_up(self, waiting: WaitingAcquire) -> None:
         """The client is gone, and the ledger has answered all that was asked for it."""
         del self._waiting[waiting.connection]
         command = waiting.wait.clean_up(self.node.now)

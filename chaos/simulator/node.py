@@ -25,7 +25,7 @@ from .agent import Agent
 from .clock import MS, SECOND
 from .disk import Compaction, Disk, Image, Record
 from .gateway import SimulatedGateway
-from .leader import Leading
+from .leader import LeaderDuties
 from .lock_service import LockCall, LockService
 from .requests import ClientRequest
 from .world import World
@@ -43,7 +43,7 @@ class SimulatedHost:
     disk_class: ClassVar[type[Disk]] = Disk
     gateway_class: ClassVar[type[SimulatedGateway]] = SimulatedGateway
     agent_class: ClassVar[type[Agent]] = Agent
-    leading_class: ClassVar[type[Leading]] = Leading
+    leader_duties_class: ClassVar[type[LeaderDuties]] = LeaderDuties
     lock_service_class: ClassVar[type[LockService]] = LockService
 
     core: RaftCore
@@ -65,7 +65,7 @@ class SimulatedHost:
         self.up = False
         self.paused = False
         self.boots = 0
-        self.leading: Leading | None = None
+        self.leader_duties: LeaderDuties | None = None
         self.rate = 1.0
         self.skew_us = 0
         drift = world.timing.drift
@@ -77,7 +77,7 @@ class SimulatedHost:
         self._storing: Ready | None = None
         self._pumping = False
         self._ticks = 0
-        self._leaderships: list[Leading] = []
+        self._leaderships: list[LeaderDuties] = []
         # An entry that is given out now may have been counted under a configuration that has changed since.
         self._voters: deque[Voters] = deque(maxlen=CONFIGURATIONS_KEPT)
         self._mail: deque[Callable[[], None]] = deque()
@@ -189,14 +189,14 @@ class SimulatedHost:
         gone = self.disk.lose_unsynced()
         self.world.trace.add(self.name, f"down: {why}; {gone} unsynced records lost")
         self.why_down = why
-        self.up, self.paused, self.leading, self._storing = False, False, None, None
+        self.up, self.paused, self.leader_duties, self._storing = False, False, None, None
         self.role = "follower"
         self._mail.clear()
         self.agent.host_down()
         self.lock_service.host_down()
         self.world.tell(lambda checker: checker.resumed(self.host_id))
-        for leading in self._leaderships:
-            leading.host_down()
+        for leader_duties in self._leaderships:
+            leader_duties.host_down()
         self._leaderships.clear()
 
     def pause(self) -> None:
@@ -238,8 +238,8 @@ class SimulatedHost:
         self.later(self._tick_us, self._tick)
         self._ticks += 1
         self.core.tick()
-        if self.leading is not None:
-            self.leading.tick()
+        if self.leader_duties is not None:
+            self.leader_duties.tick()
         self.pump()
 
     def _deliver(self, sender: str, message: object) -> None:
@@ -252,8 +252,8 @@ class SimulatedHost:
         if isinstance(message, bytes):
             message = decode_message(message)
         if isinstance(message, Message):
-            if self.leading is not None:
-                self.leading.hears(message.kind, message.sender)
+            if self.leader_duties is not None:
+                self.leader_duties.hears(message.kind, message.sender)
             self.core.step(message)
         elif isinstance(message, ClientRequest):
             self.gateway.ask(sender, message)
@@ -277,8 +277,8 @@ class SimulatedHost:
             self.term = ready.hard_state.term
         if ready.soft_state is not None:
             self._role_changed(ready.soft_state)
-        if self.leading is not None and (self.role != "leader" or self.leading.term != self.term):
-            self.leading = None
+        if self.leader_duties is not None and (self.role != "leader" or self.leader_duties.term != self.term):
+            self.leader_duties = None
         records: list[Record] = [] if ready.snapshot is None else [ready.snapshot]
         records += ready.entries
         if ready.hard_state is not None:
@@ -298,8 +298,8 @@ class SimulatedHost:
         for read in ready.read_states:
             self.gateway.read_ready(read)
             self.agent.read_ready(read)
-            if self.leading is not None:
-                self.leading.read_ready(read)
+            if self.leader_duties is not None:
+                self.leader_duties.read_ready(read)
         for request in ready.dropped:
             self.gateway.dropped(request)
         if ready.must_sync:
@@ -344,8 +344,8 @@ class SimulatedHost:
         if ready.committed:
             self.gateway.applied()
             self.agent.applied()
-            if self.leading is not None:
-                self.leading.applied()
+            if self.leader_duties is not None:
+                self.leader_duties.applied()
 
     def _commit(self, committed: Sequence[Entry]) -> None:
         if self.role == "leader":
@@ -371,11 +371,11 @@ class SimulatedHost:
         self.world.tell(lambda checker: checker.applied(self, entry, outcome, self.ledger))
         if done.session:
             self.gateway.outcome(done.session, done.seq, outcome)
-        if self.leading is not None:
-            self.leading.outcome(outcome)
+        if self.leader_duties is not None:
+            self.leader_duties.outcome(outcome)
         elif self.role == "leader" and entry.term == self.term and not entry.data:
-            self.leading = self.leading_class(self, entry.term)
-            self._leaderships.append(self.leading)
+            self.leader_duties = self.leader_duties_class(self, entry.term)
+            self._leaderships.append(self.leader_duties)
         if outcome.changes:
             self.agent.changed(outcome)
             self.lock_service.changed(outcome)

@@ -30,7 +30,7 @@ class ClientRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ClientReply:
     """An answer. ``retry`` says that nothing was done, and ``leader`` whom to ask; else one of the rest is given."""
 
     number: int
@@ -41,7 +41,7 @@ class Told:
     index: int = 0
 
 
-Answer = Callable[[Told], None]
+Answer = Callable[[ClientReply], None]
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _Pending:
     timer: SimulatedTimer | None = None
 
 
-class Asker:
+class Requester:
     """One who asks: sends to the host it believes leads, and elsewhere when it hears nothing.
 
     A write keeps its (session, seq) however often it is sent; its session takes the next one only after the answer.
@@ -80,7 +80,7 @@ class Asker:
             session, seq = f"{self.name}-{self._lanes}", 0
         seq += 1
 
-        def answered(told: Told) -> None:
+        def answered(told: ClientReply) -> None:
             self._free.append((session, seq))
             answer(told)
 
@@ -123,7 +123,7 @@ class Asker:
         self._target = 0
         self._send(number)
 
-    def _deliver(self, _sender: str, told: Told) -> None:
+    def _deliver(self, _sender: str, told: ClientReply) -> None:
         pending = self._pending.get(told.number)
         if pending is None:
             return

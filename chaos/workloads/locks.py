@@ -5,7 +5,7 @@ from __future__ import annotations
 from actorgrid.actors.ledger.commands import AcquireLock, ReleaseLock, RenewLock
 from actorgrid.chaos.checkers.checker import ClientCall
 from actorgrid.chaos.simulator.cluster import Cluster
-from actorgrid.chaos.simulator.requests import Told
+from actorgrid.chaos.simulator.requests import ClientReply
 
 from .workload import Workload, WorkloadClient
 
@@ -40,7 +40,7 @@ class LocksClient(WorkloadClient):
         wait = name in EXPIRING and chance < 0.5
         self.write(name, AcquireLock(name, owner, ttl_s, at=at, wait=wait, slots=2 if name.endswith("pair") else 1))
 
-    def answered(self, call: ClientCall, told: Told) -> None:
+    def answered(self, call: ClientCall, told: ClientReply) -> None:
         """Remember what is held now."""
         command = call.command
         assert isinstance(command, AcquireLock | RenewLock | ReleaseLock), "nothing else is asked here"

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from actorgrid.actors.ledger.command import Command
 from actorgrid.chaos.checkers.checker import ClientCall
 from actorgrid.chaos.simulator.cluster import Cluster
-from actorgrid.chaos.simulator.requests import Asker, Told
+from actorgrid.chaos.simulator.requests import ClientReply, Requester
 
 
 class WorkloadClient(ABC):
@@ -17,14 +17,14 @@ class WorkloadClient(ABC):
         self.world = cluster.world
         self.name = name
         self.rng = self.world.rng(name)
-        self.asker = Asker(self.world, name, cluster.ids, self.rng)
+        self.requester = Requester(self.world, name, cluster.ids, self.rng)
         self.stopped = False
         self._think(0)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is under way and nothing will be."""
-        return self.stopped and self.asker.idle
+        return self.stopped and self.requester.idle
 
     @abstractmethod
     def next_call(self) -> None:
@@ -35,11 +35,11 @@ class WorkloadClient(ABC):
         called_us = self.world.now_us
         call: ClientCall | None = None
 
-        def answered(told: Told) -> None:
+        def answered(told: ClientReply) -> None:
             assert call is not None, "answered before it was asked"
             self._answered(call, told)
 
-        session, seq = self.asker.write(command, answered)
+        session, seq = self.requester.write(command, answered)
         call = ClientCall(self.name, "write", key, session, seq, command, called_us)
         self.world.tell(lambda checker: checker.called(call))
 
@@ -47,16 +47,16 @@ class WorkloadClient(ABC):
         """Read a setting; then think, then the next call."""
         call = ClientCall(self.name, "read", key, "", 0, None, self.world.now_us)
         self.world.tell(lambda checker: checker.called(call))
-        self.asker.read(key, lambda told: self._answered(call, told))
+        self.requester.read(key, lambda told: self._answered(call, told))
 
-    def answered(self, call: ClientCall, told: Told) -> None:  # noqa: B027 - a client may have nothing to remember
+    def answered(self, call: ClientCall, told: ClientReply) -> None:  # noqa: B027 - a client may have nothing to remember
         """The answer to *call* is here; for clients that remember."""
 
     def thinking_us(self) -> int:
         """How long until the next call."""
         return self.rng.randrange(5_000, 120_000)
 
-    def _answered(self, call: ClientCall, told: Told) -> None:
+    def _answered(self, call: ClientCall, told: ClientReply) -> None:
         answer = told.error if told.error is not None else told.result
         if self.world.trace.keep:
             self.world.trace.add(self.name, f"{call.kind} {call.key} #{call.seq}: {answer} at {told.index}")

@@ -18,13 +18,13 @@ from ..records import NodeView, Shares
 class _Span:
     """One that runs, or a reservation: what it takes where, and until when."""
 
-    __slots__ = ("ask", "awaited", "end", "expected_s", "id", "sequence", "shares", "start", "stopping")
+    __slots__ = ("awaited", "end", "expected_s", "id", "needs", "sequence", "shares", "start", "stopping")
 
     def __init__(
-        self, id: str, ask: GangNeeds, shares: dict[int, list[Devices]], start: float, expected_s: float
+        self, id: str, needs: GangNeeds, shares: dict[int, list[Devices]], start: float, expected_s: float
     ) -> None:
         self.id = id
-        self.ask = ask
+        self.needs = needs
         self.shares = shares
         self.start = start
         self.expected_s = expected_s
@@ -87,7 +87,7 @@ class Forecast:
     def begin(
         self,
         id: str,
-        ask: GangNeeds,
+        needs: GangNeeds,
         shares: Shares,
         started_at: float,
         expected_s: float,
@@ -100,7 +100,7 @@ class Forecast:
         Who ends at one time, or without a known end starts at one time, counts as ending in the order of *sequence*.
         """
         assert id not in self._runs, f"{id} runs already"
-        span = _Span(id, ask, self._by_node(shares), started_at, expected_s)
+        span = _Span(id, needs, self._by_node(shares), started_at, expected_s)
         span.sequence = sequence
         self._runs[id] = span
         insort(*self._place(span))
@@ -128,7 +128,7 @@ class Forecast:
     def reserve(
         self,
         id: str,
-        ask: GangNeeds,
+        needs: GangNeeds,
         shares: Shares,
         start: float,
         expected_s: float,
@@ -136,7 +136,7 @@ class Forecast:
     ) -> None:
         """Keep *shares* for *id* for *expected_s* from *start*; infinite: from when those *awaited* have ended."""
         assert id not in self._kept, f"{id} has a reservation already"
-        span = _Span(id, ask, self._by_node(shares), start, expected_s)
+        span = _Span(id, needs, self._by_node(shares), start, expected_s)
         span.awaited = awaited
         self._kept[id] = span
         insort(self._enters, (span.start, id))
@@ -155,7 +155,7 @@ class Forecast:
     # -- questions
 
     def earliest(
-        self, id: str, ask: GangNeeds, now: float, duration_s: float, latest: float = math.inf, *, alone: bool = False
+        self, id: str, needs: GangNeeds, now: float, duration_s: float, latest: float = math.inf, *, alone: bool = False
     ) -> tuple[float, Shares, frozenset[str]] | None:
         """When *id* could first start, where, and which of those without a known end have to end before that there.
 
@@ -165,7 +165,7 @@ class Forecast:
         """
         if now > latest:
             return None
-        search = _Search(self._nodes, None if alone else id, ask, duration_s)
+        search = _Search(self._nodes, None if alone else id, needs, duration_s)
         try:
             return self._search(search, id, now, latest, alone)
         finally:
@@ -176,7 +176,7 @@ class Forecast:
     ) -> tuple[float, Shares, frozenset[str]] | None:
         for node in self._nodes:
             search.count(node, now)
-            if search.total >= search.ask.gang:
+            if search.total >= search.needs.gang:
                 return now, search.choose(now), frozenset()
         self._renew(now)
         ends = self._ends
@@ -250,7 +250,7 @@ class Forecast:
         return tuple(self._nodes[number].name for number in found)
 
     def beside(
-        self, id: str, ask: GangNeeds, names: Sequence[str], binding: Iterable[str] | None, now: float, end: float
+        self, id: str, needs: GangNeeds, names: Sequence[str], binding: Iterable[str] | None, now: float, end: float
     ) -> Shares:
         """What the *binding* reservations leave on these nodes to a single one from *now* to *end*.
 
@@ -264,7 +264,7 @@ class Forecast:
                 continue
             node = self._nodes[number]
             self.counted += 1
-            if not node.members(node.free, ask, 1):
+            if not node.members(node.free, needs, 1):
                 continue
             left = node.free.copy()
             here = [kept[each] for each in node.kept if each in kept]
@@ -272,10 +272,10 @@ class Forecast:
                 if span.start < end or math.isinf(span.start):
                     self.counted += 1
                     left.lower_to(self._spare(node, span, here, now))
-                    if not node.members(left, ask, 1):
+                    if not node.members(left, needs, 1):
                         break
             else:
-                found.append((name, tuple(index for index, _ in node.slots(left, ask)) if ask.count else ()))
+                found.append((name, tuple(index for index, _ in node.slots(left, needs)) if needs.count else ()))
         return tuple(found)
 
     def _binding(self, id: str, binding: Iterable[str] | None) -> dict[str, _Span]:
@@ -293,11 +293,11 @@ class Forecast:
                 over = (max(run.end, now) if run.stopping else run.end_seen_at(now)) <= kept.start
             if over:
                 for indexes in run.shares[node.number]:
-                    left.change(run.ask, indexes, 1)
+                    left.change(run.needs, indexes, 1)
         for other in others:
             if other is kept or other.holds_at(kept.start):
                 for indexes in other.shares[node.number]:
-                    left.change(other.ask, indexes, -1)
+                    left.change(other.needs, indexes, -1)
         return left
 
     # -- keeping order
@@ -313,7 +313,7 @@ class Forecast:
     def _change(self, span: _Span, sign: int) -> None:
         for number, members in span.shares.items():
             for indexes in members:
-                self._nodes[number].free.change(span.ask, indexes, sign)
+                self._nodes[number].free.change(span.needs, indexes, sign)
 
     def _place(self, span: _Span) -> tuple[list[tuple[float, int, str]], tuple[float, int, str]]:
         """The list in which one that runs is kept, and as what."""
@@ -342,10 +342,10 @@ class Forecast:
 class _Search:
     """One question under way: what would be free by the moment looked at, and how many members would fit where."""
 
-    def __init__(self, nodes: list[_Node], id: str | None, ask: GangNeeds, duration_s: float) -> None:
+    def __init__(self, nodes: list[_Node], id: str | None, needs: GangNeeds, duration_s: float) -> None:
         self.nodes = nodes
         self.id = id  # whose own reservation does not count; None: no reservation does
-        self.ask = ask
+        self.needs = needs
         self.duration_s = duration_s
         self.thought: dict[int, Free] = {}
         self.counts: dict[int, int] = {}
@@ -355,7 +355,7 @@ class _Search:
     def count(self, node: _Node, at: float) -> None:
         """See how many members fit on *node* from *at* on."""
         self.counted += 1
-        found = node.members(self._left(node, at), self.ask, self.ask.gang)
+        found = node.members(self._left(node, at), self.needs, self.needs.gang)
         self.total += found - self.counts.get(node.number, 0)
         self.counts[node.number] = found
 
@@ -363,7 +363,7 @@ class _Search:
         """Count these nodes anew; whether the gang fits."""
         for number in touched:
             self.count(self.nodes[number], at)
-        return self.total >= self.ask.gang
+        return self.total >= self.needs.gang
 
     def give_back(self, span: _Span) -> None:
         """*span* has ended by the moment looked at."""
@@ -372,11 +372,11 @@ class _Search:
             if free is None:
                 free = self.thought[number] = self.nodes[number].free.copy()
             for indexes in members:
-                free.change(span.ask, indexes, 1)
+                free.change(span.needs, indexes, 1)
 
     def choose(self, at: float) -> Shares:
         """Nodes and devices for the gang: nodes that hold most of it, then those with least left."""
-        gang = self.ask.gang
+        gang = self.needs.gang
         able = [self.nodes[number] for number, count in self.counts.items() if count]
         able.sort(key=lambda node: (-self.counts[node.number], self._free(node).total, node.number))
         shares: list[tuple[str, Devices]] = []
@@ -385,7 +385,7 @@ class _Search:
             if wanted <= 0:
                 break
             left = self._left(node, at)
-            shares += [(node.name, indexes) for indexes in node.choose(left, self.ask, wanted)]
+            shares += [(node.name, indexes) for indexes in node.choose(left, self.needs, wanted)]
         return tuple(shares)
 
     def _free(self, node: _Node) -> Free:
@@ -417,5 +417,5 @@ class _Search:
         left = free.copy()
         for each in reservations:
             for indexes in each.shares[node.number]:
-                left.change(each.ask, indexes, -1)
+                left.change(each.needs, indexes, -1)
         return left

@@ -223,13 +223,13 @@ def test_habits_from_elsewhere_are_answered_with_what_it_is_here(alone: Invoke, 
 
 
 def test_what_is_said_of_habits_exists() -> None:
-    from actorgrid.cli import habits
+    from actorgrid.cli import other_tools
 
     known = set(NAMES)
-    for said in (*habits.COMMANDS.values(), *habits.OPTIONS.values()):
+    for said in (*other_tools.COMMANDS.values(), *other_tools.OPTIONS.values()):
         for command in re.findall(r"`actorgrid (\w+)", said):
             assert command in known, said
-    assert not habits.COMMANDS.keys() & known
+    assert not other_tools.COMMANDS.keys() & known
 
 
 def test_the_package_lists_what_is_public() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from actorgrid.cli.submitter_environment import BYTES_MAX, taken_from
+from actorgrid.cli.submitter_environment import BYTES_MAX, submitter_environment
 from actorgrid.errors import BodyTooLarge
 from actorgrid.models import TaskRequest
 
@@ -22,7 +22,7 @@ def test_what_programs_are_told_by_travels() -> None:
         "TOKENIZERS_PARALLELISM": "false",
         "KEYS": "a",
     }
-    assert taken_from(mine, {}).variables == mine
+    assert submitter_environment(mine, {}).variables == mine
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_programs_are_told_by_travels() -> None:
     ],
 )
 def test_what_belongs_to_this_shell_or_is_said_by_the_agent_stays(name: str) -> None:
-    taken = taken_from({name: "x"}, {})
+    taken = submitter_environment({name: "x"}, {})
     assert taken.variables == {} and taken.secrets == ()
 
 
@@ -64,21 +64,23 @@ def test_what_belongs_to_this_shell_or_is_said_by_the_agent_stays(name: str) -> 
     ],
 )
 def test_a_secret_stays_and_is_named_unless_it_was_asked_for(name: str) -> None:
-    assert taken_from({name: "s3cret", "A": "1"}, {}) == taken_from({name: "other", "A": "1"}, {})
-    assert taken_from({name: "s3cret", "A": "1"}, {}).secrets == (name,)
-    assert taken_from({name: "s3cret"}, {name: "s3cret"}).secrets == ()
+    assert submitter_environment({name: "s3cret", "A": "1"}, {}) == submitter_environment({name: "other", "A": "1"}, {})
+    assert submitter_environment({name: "s3cret", "A": "1"}, {}).secrets == (name,)
+    assert submitter_environment({name: "s3cret"}, {name: "s3cret"}).secrets == ()
 
 
 def test_a_password_in_a_url_and_bytes_that_are_no_text_stay() -> None:
-    taken = taken_from({"http_proxy": "http://me:pw@proxy:1", "https_proxy": "http://proxy:1", "RAW": "\udcff"}, {})
+    taken = submitter_environment(
+        {"http_proxy": "http://me:pw@proxy:1", "https_proxy": "http://proxy:1", "RAW": "\udcff"}, {}
+    )
     assert taken.variables == {"https_proxy": "http://proxy:1"} and taken.secrets == ("http_proxy",)
 
 
 def test_too_much_is_refused_with_what_is_largest() -> None:
     with pytest.raises(BodyTooLarge) as raised:
-        taken_from({"BIG": "x" * BYTES_MAX, "SMALL": "y"}, {})
+        submitter_environment({"BIG": "x" * BYTES_MAX, "SMALL": "y"}, {})
     assert "BIG (" in raised.value.found and "--no-env-from-me" in raised.value.hint
-    assert taken_from({"FITS": "x" * (BYTES_MAX - 6)}, {}).variables
+    assert submitter_environment({"FITS": "x" * (BYTES_MAX - 6)}, {}).variables
 
 
 def test_a_host_that_is_named_by_its_url_gets_it_only_when_asked(

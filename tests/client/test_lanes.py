@@ -25,14 +25,14 @@ def test_an_unknown_function_travels_alone() -> None:
     queue = lane()
     worker = link(queue, "a")
     worker.took(call(queue, 1), Pace().estimate_s("f"), 0.0)
-    assert not worker.has_room(Pace().estimate_s("f"))
+    assert not worker.has_capacity(Pace().estimate_s("f"))
 
 
 def test_short_calls_travel_in_batches_bounded_by_the_budget() -> None:
     queue = lane()
     worker = link(queue, "a")
     number = 0
-    while worker.has_room(BUDGET_S / 10.5):
+    while worker.has_capacity(BUDGET_S / 10.5):
         number += 1
         worker.took(call(queue, number), BUDGET_S / 10.5, 0.0)
     assert number == 10
@@ -170,7 +170,7 @@ def test_an_older_worker_is_given_back_only_where_no_room_is_for_a_newer_one() -
     queue.quiet_until = 2.0  # there was no room
     assert queue.replaceable(0.5) is idle
     idle.leaving = True
-    assert queue.replaceable(0.5) is None and not idle.has_room(0.0) and queue.pick(0.0) is not idle
+    assert queue.replaceable(0.5) is None and not idle.has_capacity(0.0) and queue.pick(0.0) is not idle
     queue.links.remove(idle)
     assert queue.replaceable(0.5) is busy
     busy.leaving = True

@@ -65,7 +65,7 @@ def test_only_what_a_thread_waits_for_is_lent_to_and_one_at_a_time() -> None:
     assert lending.decide(1.0 + LEND_AFTER_S, ()) == AskForWorker(lane)
     assert lending.decide(1.0 + LEND_AFTER_S, {calls[1]}) is None
     link = borrowed(lane, lending)
-    assert lending.decide(2.0, ()) == SendCall(link, calls[1]) and not link.has_room(0.0)
+    assert lending.decide(2.0, ()) == SendCall(link, calls[1]) and not link.has_capacity(0.0)
     lane.take(calls[1])
     link.took(calls[1], 0.0, 2.0)
     other = blocked_on(calls[2])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.cluster.explain.binding import ResourceUse, binding, room_of
+from actorgrid.actors.cluster.explain.binding import ResourceUse, binding, resource_use
 
 
 def asks(gpus: int = 0, gpu_milli: int = 1000, cpu: int = 0, memory: int = 0, gpu_memory: int = 0) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def held(cpu: int, gpus: tuple[int, ...] = (), milli: int = 0, host: str = "a") 
 
 
 def test_cpus_that_are_given_out_bind_while_gpus_are_empty() -> None:
-    room = room_of([HOST], [held(125, (number % 4,), 250) for number in range(16)] + [held(999, host="b")])
+    room = resource_use([HOST], [held(125, (number % 4,), 250) for number in range(16)] + [held(999, host="b")])
     found = binding(room, [TILE] * 39)
     assert found is not None and (found.resource, found.waiting) == ("cpu_milli", 39)
     assert found.text == "CPU: 2 of 2 CPUs given out, 39 jobs wait for it"
@@ -54,18 +54,18 @@ def test_cpus_that_are_given_out_bind_while_gpus_are_empty() -> None:
 def test_the_resource_of_which_the_smallest_part_is_there_binds(
     used: dict[str, int], asked: dict[str, Any], resource: str
 ) -> None:
-    found = binding(ResourceUse(room_of([HOST], []).capacity, used), [asked])
+    found = binding(ResourceUse(resource_use([HOST], []).capacity, used), [asked])
     assert found is not None and found.resource == resource
     assert found.text.endswith("1 job waits for it")
 
 
 def test_nothing_binds_where_there_is_room_or_nothing_waits() -> None:
-    room = room_of([HOST], [])
+    room = resource_use([HOST], [])
     assert binding(room, []) is None and binding(room, [TILE, asks(cpu=2000)]) is None
 
 
 def test_what_most_wait_for_is_named() -> None:
-    room = ResourceUse(room_of([HOST], []).capacity, {"cpu_milli": 2000, "memory_mib": 4096})
+    room = ResourceUse(resource_use([HOST], []).capacity, {"cpu_milli": 2000, "memory_mib": 4096})
     found = binding(room, [asks(cpu=100)] * 2 + [asks(memory=1)] * 3)
     assert found is not None and (found.resource, found.waiting) == ("memory_mib", 3)
     found = binding(room, [asks(cpu=100)] * 4, 20_000)

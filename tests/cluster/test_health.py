@@ -14,7 +14,7 @@ HOSTS = tuple(HostFact(name, name.upper(), 8) for name in ("a", "b", "c"))
 
 
 def facts(*, leader: str | None = "a", leaderless_s: float = 0.0, hosts: Any = HOSTS, **ledger: Any) -> Facts:
-    known = {"read_at": NOW, "voters": ("a", "b", "c"), "heard_s": {}, **ledger}
+    known = {"read_at": NOW, "voters": ("a", "b", "c"), "contact_age_s": {}, **ledger}
     return Facts("a", NOW, hosts, leader, leaderless_s, LedgerFact(**known))
 
 
@@ -70,7 +70,7 @@ def test_a_leader_whose_state_was_refused_is_named_and_when_another_leads_it_is_
 
 
 def test_a_voter_that_hears_too_few_has_no_quorum_and_says_whom_it_misses() -> None:
-    found = verdict(facts(leader=None, leaderless_s=4.0, heard_s={"b": 30.0}))
+    found = verdict(facts(leader=None, leaderless_s=4.0, contact_age_s={"b": 30.0}))
     assert (found.health.value, found.ready, found.can_commit) == ("no_quorum", False, False)
     (problem, away) = found.problems
     assert (problem.name, problem.hosts, problem.since) == ("no_quorum", ("b", "c"), NOW - 4)
@@ -82,16 +82,16 @@ def test_a_voter_that_hears_too_few_has_no_quorum_and_says_whom_it_misses() -> N
 
 def test_a_majority_that_elects_is_not_taken_for_a_minority() -> None:
     # A follower hears nothing of the other followers while there is a leader, and just after.
-    begun = verdict(facts(leader=None, leaderless_s=0.5, heard_s={"b": 500.0}))
+    begun = verdict(facts(leader=None, leaderless_s=0.5, contact_age_s={"b": 500.0}))
     assert (begun.health.value, begun.can_commit, names(begun)[0]) == ("electing", False, "no_leader")
-    later = verdict(facts(leader=None, leaderless_s=5.0, heard_s={"b": 0.3}))
+    later = verdict(facts(leader=None, leaderless_s=5.0, contact_age_s={"b": 0.3}))
     assert later.health.value == "electing" and presences(later)["b"] == "present"
     # Two that hear each other and elect nobody for long cannot.
-    assert verdict(facts(leader=None, leaderless_s=7.0, heard_s={"b": 0.3})).health.value == "no_quorum"
+    assert verdict(facts(leader=None, leaderless_s=7.0, contact_age_s={"b": 0.3})).health.value == "no_quorum"
 
 
 def test_readings_of_who_was_heard_of_grow_old() -> None:
-    stale = facts(leader=None, leaderless_s=5.0, read_at=NOW - 10, heard_s={"b": 0.1, "c": 0.1})
+    stale = facts(leader=None, leaderless_s=5.0, read_at=NOW - 10, contact_age_s={"b": 0.1, "c": 0.1})
     assert verdict(stale).health.value == "no_quorum"
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from actorgrid.actors.cluster.explain.contention import (
+    fits,
+    fits_at,
     freeing,
-    has_room,
     holders,
     options,
     other_kinds,
     reduced,
-    room_by,
 )
 from actorgrid.actors.cluster.explain.phrases import listed, nearest_has, needs
 from actorgrid.actors.cluster.explain.why import Circumstances, explain_job
@@ -310,8 +310,8 @@ def test_room_is_counted_as_the_engine_counts_it() -> None:
     held = [allocation("a", [0], 600, gpu_memory_mib=30_000), allocation("b", [1, 2])]
     for resources in (wants(1, 400), wants(1, 500), wants(2, 400), wants(1, 400, gpu_memory_mib=20_000), wants(3)):
         engine = cluster(host(), held=tuple(held))
-        assert has_room(host(), held, resources) == asked(engine, resources)["fits"]
-    assert room_by(host(), holders(host(), held, {}), wants(4)) is None
+        assert fits(host(), held, resources) == asked(engine, resources)["fits"]
+    assert fits_at(host(), holders(host(), held, {}), wants(4)) is None
 
 
 def test_a_reservation_stands_before_every_guess() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from actorgrid.configs.load import load_settings
-from actorgrid.configs.start_options import Flag, Held, StartOptions, last_start
+from actorgrid.configs.start_options import Flag, SettingAtStart, StartOptions, last_start
 from actorgrid.errors import InvalidSetting, MalformedConfig
 
 FOUR = Flag("simulated:4xH100-80GB", "--gpus 4")
@@ -39,7 +39,7 @@ def test_a_flag_that_this_version_does_not_know_says_nothing_and_a_wrong_one_is_
 
 
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
-    options = StartOptions({"gpus.source": FOUR}, {"gpus.source": Held(FOUR.text, "--gpus")})
+    options = StartOptions({"gpus.source": FOUR}, {"gpus.source": SettingAtStart(FOUR.text, "--gpus")})
     (tmp_path / "start.json").write_bytes(options.encoded())
     assert last_start(tmp_path) == options
     assert last_start(tmp_path / "none") == StartOptions()
@@ -64,11 +64,13 @@ def test_a_start_keeps_the_flags_before_it_but_for_where_it_listens() -> None:
 
 
 def test_what_is_not_as_at_the_last_start_is_said_unless_a_flag_says_it_now() -> None:
-    before = StartOptions({}, {"cluster.host_name": Held("box", "ACTORGRID_CLUSTER__HOST_NAME"), "a.b": Held(1, "x")})
+    before = StartOptions(
+        {}, {"cluster.host_name": SettingAtStart("box", "ACTORGRID_CLUSTER__HOST_NAME"), "a.b": SettingAtStart(1, "x")}
+    )
     assert before.differences(set(), before.settings) == []
-    said = before.differences({"a.b"}, {"a.b": Held(2, "--set a.b")})
+    said = before.differences({"a.b"}, {"a.b": SettingAtStart(2, "--set a.b")})
     assert said == [
         'cluster.host_name is at its default; at the last start it was "box" (ACTORGRID_CLUSTER__HOST_NAME)'
     ]
-    assert StartOptions().differences(set(), {"a.b": Held(2, "file")}) == []
+    assert StartOptions().differences(set(), {"a.b": SettingAtStart(2, "file")}) == []
     assert json.loads(before.encoded())["format"] == 1

@@ -34,7 +34,7 @@ class Door:
             return None
         self.open.append(fake)
         if caller is not None and not self.table.prove(fake, caller):
-            fake.let_go()
+            fake.close_now()
             self.table.remove(fake)
             return None
         return fake
@@ -45,7 +45,7 @@ class Fake:
         self.door = door
         self.idle = True
 
-    def let_go(self) -> None:
+    def close_now(self) -> None:
         self.door.open.remove(self)
 
 
@@ -111,7 +111,7 @@ def test_the_sums_are_those_of_what_is_open_whatever_happens() -> None:
         if door.open and dice.random() < 0.3:
             fake = dice.choice(door.open)
             if dice.random() < 0.5:
-                fake.let_go()
+                fake.close_now()
                 door.table.remove(fake)
                 door.table.remove(fake)
             else:
@@ -125,7 +125,7 @@ def test_the_sums_are_those_of_what_is_open_whatever_happens() -> None:
     assert set(table._all) == set(door.open)
     assert table.unproven + len(table._proven) == len(door.open)
     for fake in list(door.open):
-        fake.let_go()
+        fake.close_now()
         table.remove(fake)
     assert (table._afar, table._of_network, dict(table._of_caller), len(table)) == (0, {}, {}, 0)
 

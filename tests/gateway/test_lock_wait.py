@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actorgrid.actors.gateway.lock_wait import CommitLeave, CommitRequest, LockWait, Tell, Until, WaitTerms
+from actorgrid.actors.gateway.lock_wait import CommitLeave, CommitRequest, GiveAnswer, LockWait, WaitTerms, WaitUntil
 from actorgrid.actors.ledger.field_checks import ABSENT
 from actorgrid.errors import LockLost, LockTimeout
 
@@ -29,21 +29,21 @@ def test_what_is_granted_at_once_is_told_with_the_time_it_was_asked() -> None:
     command = wait.acquire(AT)
     assert (command.wait, command.request, command.format_version) == (False, [3, "x"], 2)
     wait.answered({**HELD, "request": [3, "x"]}, 100.5)
-    assert wait.next(101.0, AT) == Tell({**HELD, "request": [3, "x"]}, 100.5)
+    assert wait.next(101.0, AT) == GiveAnswer({**HELD, "request": [3, "x"]}, 100.5)
 
 
 def test_one_who_waits_is_kept_in_line_until_it_is_granted() -> None:
     wait = waits(wait_s=60)
     wait.answered(LINE, 100.0)
-    assert wait.next(100.1, AT) == Until(102.0)
+    assert wait.next(100.1, AT) == WaitUntil(102.0)
     renewal = wait.next(102.0, AT)
     assert isinstance(renewal, CommitRequest) and renewal.command.request == [3, "x"]
     wait.answered({**LINE, "renewals": 1}, 102.0)
     wait.changed(record([3, "x"]), 102.5)
-    assert wait.next(102.5, AT) == Until(104.0)
+    assert wait.next(102.5, AT) == WaitUntil(104.0)
     wait.changed(record([3, "x"], [1, 9]), 103.0)
     told = wait.next(103.0, AT)
-    assert isinstance(told, Tell) and (told.answer["token"], told.asked_s) == ([1, 9], 103.0)
+    assert isinstance(told, GiveAnswer) and (told.answer["token"], told.asked_s) == ([1, 9], 103.0)
 
 
 def test_a_record_that_is_not_known_is_asked_for() -> None:
@@ -72,7 +72,7 @@ def test_one_that_belongs_to_no_request_is_told_to_all_of_them() -> None:
     wait = waits(wait_s=60)
     wait.answered({**LINE, "request": [4, ""]}, 100.0)
     wait.changed(record([4, ""], [1, 9]), 101.0)
-    assert isinstance(wait.next(101.0, AT), Tell)
+    assert isinstance(wait.next(101.0, AT), GiveAnswer)
 
 
 def test_the_time_is_over_and_the_line_is_left() -> None:
@@ -97,7 +97,7 @@ def test_who_was_granted_it_at_the_last_moment_is_told(last: dict[str, Any] | No
     else:
         wait.answered(last, 101.0)
     if last is HELD:
-        assert isinstance(wait.next(101.1, AT), Tell)
+        assert isinstance(wait.next(101.1, AT), GiveAnswer)
     else:
         with pytest.raises(LockTimeout):
             wait.next(101.1, AT)
@@ -108,10 +108,10 @@ def test_who_stays_is_told_its_place_after_a_last_renewal() -> None:
     wait.answered(LINE, 100.0)
     assert isinstance(wait.next(101.0, AT), CommitRequest)
     wait.answered({**LINE, "position": 2}, 101.0)
-    assert wait.next(101.0, AT) == Tell({**LINE, "position": 2}, 101.0)
+    assert wait.next(101.0, AT) == GiveAnswer({**LINE, "position": 2}, 101.0)
     at_once = waits(stay=True)
     at_once.answered(LINE, 100.0)
-    assert at_once.next(100.0, AT) == Tell(LINE, 100.0)
+    assert at_once.next(100.0, AT) == GiveAnswer(LINE, 100.0)
 
 
 def test_what_it_was_given_is_taken_back_under_its_name_or_not_at_all() -> None:

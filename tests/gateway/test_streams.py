@@ -152,7 +152,7 @@ def test_a_slow_client_is_cut_off_and_told(town: Any, monkeypatch: pytest.Monkey
 
     def burst() -> None:
         for index in range(20, 30):
-            hub.hear(Applied(index, index - 1, 1.0, "x", ()))
+            hub.receive(Applied(index, index - 1, 1.0, "x", ()))
 
     town.gateway._bridge._loop.call_soon_threadsafe(burst)
     last = town.finish(reading)[-1]
@@ -211,7 +211,7 @@ def test_the_ring_keeps_the_latest_within_its_bounds(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(gateway_hub, "RING_EVENTS", 3)
     hub = Hub()
     for index in range(1, 8):
-        hub.hear(Applied(index, index - 1, 1.0, "x", ()))
+        hub.receive(Applied(index, index - 1, 1.0, "x", ()))
     assert [item.index for item in hub.recent(5) or []] == [5, 6, 7]
     assert hub.recent(4) is None
     assert hub.recent(8) == []
@@ -220,7 +220,7 @@ def test_the_ring_keeps_the_latest_within_its_bounds(monkeypatch: pytest.MonkeyP
 def test_dropped_events_become_a_gap_for_everyone() -> None:
     hub = Hub()
     with hub.listen_to_events() as listener, hub.watch("job", "a") as watch:
-        hub.missed()
+        hub.events_dropped()
         assert list(listener.items) == [GAP]
         assert watch.changed.is_set() and watch.record is None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actorgrid.errors import BadRequest, TooManyGpus
-from actorgrid.hotpath.capacity import GangNeeds, NodeCapacity, hold_all
+from actorgrid.hotpath.capacity import GangNeeds, NodeCapacity, all_fit
 from actorgrid.replay.workload import (
     TraceNode,
     TraceTask,
@@ -89,7 +89,7 @@ def test_a_task_no_cluster_of_this_kind_could_hold_is_refused_by_name() -> None:
 )
 def test_what_an_empty_cluster_could_hold(two_nodes: list[TraceNode], task: TraceTask, fits: bool) -> None:
     rooms = [NodeCapacity(node.view, number) for number, node in enumerate(two_nodes)]
-    assert hold_all(rooms, GangNeeds(task.demand.arguments())) is fits
+    assert all_fit(rooms, GangNeeds(task.demand.arguments())) is fits
 
 
 def test_a_load_moves_arrivals_and_keeps_durations_and_deadlines_in_step() -> None:

@@ -164,16 +164,16 @@ def test_what_others_started_counts_and_is_counted_once() -> None:
 def test_a_pass_does_not_look_at_each_job_of_a_tenant_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = limited(Scheduler(cluster(4), "easy_backfill"), ann=1)
     asked = 0
-    has_room = scheduler.tenant_limits.has_room
+    has_capacity = scheduler.tenant_limits.has_capacity
 
     def counting(*arguments: Any) -> bool:
         nonlocal asked
         asked += 1
-        return has_room(*arguments)
+        return has_capacity(*arguments)
 
     for number in range(10_000):
         scheduler.submit(job(f"a{number}", priority=number % 50), 0.0)
-    monkeypatch.setattr(scheduler.tenant_limits, "has_room", counting)
+    monkeypatch.setattr(scheduler.tenant_limits, "has_capacity", counting)
     assert len(started(scheduler.schedule(0.0, 100))) == 1
     assert asked <= 4
     for number in range(20):
@@ -197,13 +197,13 @@ def test_many_lines_of_one_tenant_are_each_looked_at_once_for_what_it_frees(monk
         scheduler.submit(job(f"a{number}", cpu_milli=number), 0.0)
     (first,) = started(scheduler.schedule(0.0, 10))
     looks: list[str] = []
-    has_room = scheduler.tenant_limits.has_room
+    has_capacity = scheduler.tenant_limits.has_capacity
 
     def noting(tenant: str, *more: Any) -> bool:
         looks.append(tenant)
-        return has_room(tenant, *more)
+        return has_capacity(tenant, *more)
 
-    monkeypatch.setattr(scheduler.tenant_limits, "has_room", noting)
+    monkeypatch.setattr(scheduler.tenant_limits, "has_capacity", noting)
     for _ in range(10):
         scheduler.schedule(1.0, 10)
     assert looks == []

@@ -37,9 +37,16 @@ IN_A_FOLDER = re.compile(
 
 
 def gone(page: Path) -> list[str]:
-    """Paths of files that a page names, and that are not there. (A decision names files as they were.)"""
+    """Paths of files that a page names, and that are not there. (A decision names files as they were.)
+
+    A compiled kernel is there for the Pythons that it was built for; a page may name another.
+    """
     found = IN_A_FOLDER.findall(page.read_text(encoding="utf-8"))
-    return [each for each in found if not (ROOT / each).exists() and not (ROOT / f"{each}.py").exists()]
+    return [
+        each
+        for each in found
+        if not each.endswith(".so") and not (ROOT / each).exists() and not (ROOT / f"{each}.py").exists()
+    ]
 
 
 def section(title: str) -> str:

@@ -297,7 +297,7 @@ def test_a_writer_learns_of_room_once_it_was_short_of_it(pair: Pair) -> None:
     pair.b.session.consumed(stream, window)
     pair.settle()
     assert pair.take(pair.a) == [StreamWritable(stream)]
-    assert pair.a.session.room(stream) == window
+    assert pair.a.session.capacity(stream) == window
 
 
 def test_claiming_to_have_consumed_more_than_came_grants_no_more_than_the_window(
@@ -308,7 +308,7 @@ def test_claiming_to_have_consumed_more_than_came_grants_no_more_than_the_window
     pair.settle()
     pair.b.session.consumed(stream, 10**9)
     pair.settle()
-    assert pair.a.session.room(stream) == LIMITS.stream_window_bytes
+    assert pair.a.session.capacity(stream) == LIMITS.stream_window_bytes
 
 
 def test_a_stream_that_was_reset_ignores_what_was_under_way(pair: Pair) -> None:
@@ -416,7 +416,7 @@ def test_bytes_spoiled_at_any_stage_end_the_link_with_a_named_reason_and_nothing
             opened = True
         if opened and pair.a.session.usable:
             pair.a.session.call("t", b"x" * 5000)
-            if pair.a.session.room(stream):
+            if pair.a.session.capacity(stream):
                 pair.a.session.write(stream, bytes(3000))
     pair.tick(LIMITS.idle_s * 0.4)
     for link in (pair.a, pair.b):

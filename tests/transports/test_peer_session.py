@@ -129,7 +129,7 @@ def test_any_frames_end_in_a_named_error_or_go_on_within_the_bounds(dialled: boo
             except ActorGridError:
                 continue
         else:
-            session.heard(owner.now_s)
+            session.received(owner.now_s)
             try:
                 session.take(part)
             except MalformedMessage as error:

@@ -163,7 +163,7 @@ class StreamPort(Protocol):
         """As ``Stream.write``."""
 
     def stream_capacity(self, stream_id: int) -> int:
-        """As ``Stream.room``."""
+        """As ``Stream.capacity``."""
 
     def stream_consumed(self, stream_id: int, count: int) -> None:
         """As ``Stream.consumed``."""
@@ -181,7 +181,18 @@ class Stream:
     That all was sent does not say that it was read: who must know has the reader write so, or end its direction.
     """
 
-    __slots__ = ("_id", "_on_data", "_on_end", "_on_room", "_port", "_wants_end", "head", "host_id", "over", "target")
+    __slots__ = (
+        "_id",
+        "_on_capacity",
+        "_on_data",
+        "_on_end",
+        "_port",
+        "_wants_end",
+        "head",
+        "host_id",
+        "over",
+        "target",
+    )
 
     def __init__(self, host_id: str, target: str, head: bytes) -> None:
         self.host_id = host_id
@@ -193,32 +204,32 @@ class Stream:
         self._id = 0
         self._wants_end = False
         self._on_data: Callable[[bytes], None] | None = None
-        self._on_room: Callable[[], None] | None = None
+        self._on_capacity: Callable[[], None] | None = None
         self._on_end: Callable[[ActorGridError | None], None] | None = None
 
     def attach(
         self,
         on_data: Callable[[bytes], None],
         on_end: Callable[[ActorGridError | None], None],
-        on_room: Callable[[], None] | None = None,
+        on_capacity: Callable[[], None] | None = None,
     ) -> None:
         """Say whom to tell.
 
         *on_data*: a piece came; call ``consumed`` when done with it.
         *on_end*: the other side writes no more (``None``), or the stream is lost (an error, perhaps after a ``None``;
         then nothing more comes).
-        *on_room*: after ``write`` did not take all, or before the other side had the stream, it takes more.
-        An ActorGridError that *on_data* or *on_room* raises resets the stream.
+        *on_capacity*: after ``write`` did not take all, or before the other side had the stream, it takes more.
+        An ActorGridError that *on_data* or *on_capacity* raises resets the stream.
         """
-        self._on_data, self._on_end, self._on_room = on_data, on_end, on_room
+        self._on_data, self._on_end, self._on_capacity = on_data, on_end, on_capacity
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many bytes ``write`` takes now; none before the other side has it."""
         return 0 if self._port is None or self.over else self._port.stream_capacity(self._id)
 
     def write(self, data: Bytes) -> int:
-        """Send as much of *data* as there is room for; gives how much, 0 included. *on_room* follows if it is not all.
+        """Send as much of *data* as there is room for; how much, 0 included. *on_capacity* follows if it is not all.
 
         Raises PeerGone when the stream is lost, or ended by us.
         """
@@ -258,10 +269,10 @@ class Stream:
         if self._on_data is not None and not self.over:
             self._on_data(data)
 
-    def has_room(self) -> None:
+    def capacity_freed(self) -> None:
         """It takes more."""
-        if self._on_room is not None and not self.over and not self._wants_end:
-            self._on_room()
+        if self._on_capacity is not None and not self.over and not self._wants_end:
+            self._on_capacity()
 
     def ended(self, error: ActorGridError | None) -> None:
         """They write no more, or it is lost."""

@@ -122,8 +122,8 @@ class PeerEnd(ABC):
         return taken
 
     def stream_capacity(self, stream_id: int) -> int:
-        """As ``Stream.room``."""
-        return self.session.room(stream_id)
+        """As ``Stream.capacity``."""
+        return self.session.capacity(stream_id)
 
     def stream_consumed(self, stream_id: int, count: int) -> None:
         """As ``Stream.consumed``."""
@@ -158,7 +158,7 @@ class PeerEnd(ABC):
             case StreamReceived(stream_id, data):
                 self._tell(stream_id, lambda stream: stream.received(data))
             case StreamWritable(stream_id):
-                self._tell(stream_id, lambda stream: stream.has_room())
+                self._tell(stream_id, lambda stream: stream.capacity_freed())
             case StreamOpened(stream_id, target, head):
                 self._opened(stream_id, target, head)
             case StreamEnded(stream_id, error):

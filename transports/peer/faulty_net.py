@@ -169,7 +169,7 @@ class FaultyEnd(PeerEnd):
 
     def arrived(self, frame: Frame) -> None:
         """A frame of the other side."""
-        self.session.heard(self._network.loop.monotonic())
+        self.session.received(self._network.loop.monotonic())
         self.session.take(frame)
         self._go_on()
 

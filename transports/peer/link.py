@@ -118,7 +118,7 @@ class PeerLink:
         if self._state == _State.DOWN or not data:
             return
         self._now_s = now_s
-        self.session.heard(now_s)
+        self.session.received(now_s)
         if self._state == _State.HANDSHAKE:
             if not self._handshake_bytes and data[0] != TLS_HANDSHAKE_BYTE:
                 error = PeerRefused("the other side does not speak TLS", found=repr(data[:16]))

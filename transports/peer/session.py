@@ -148,7 +148,7 @@ class PeerSession:
         """The bodies of requests that are not answered."""
         return self._served_bytes
 
-    def heard(self, now_s: float) -> None:
+    def received(self, now_s: float) -> None:
         """Something came from the other side."""
         self._heard_s = now_s
 
@@ -222,9 +222,9 @@ class PeerSession:
         """Give a stream bytes; how many it took. StreamWritable: it takes more. Raises PeerGone when it is over."""
         return self._streams.write(stream_id, data)
 
-    def room(self, stream_id: int) -> int:
+    def capacity(self, stream_id: int) -> int:
         """How many bytes ``write`` takes now."""
-        return self._streams.room(stream_id)
+        return self._streams.capacity(stream_id)
 
     def has_stream(self, stream_id: int) -> bool:
         """Whether it is open in a direction, or its end is not sent yet."""

@@ -28,7 +28,7 @@ from .limits import PeerLimits
 
 PIECE_BYTES = 64 * 1024
 """What one stream sends before the next has its turn."""
-ROOM_BYTES = 32 * 1024
+WRITABLE_BYTES_MIN = 32 * 1024
 WINDOW_MAX = 2**31
 
 
@@ -138,7 +138,7 @@ class Streams:
         stream.short = True  # until the other side grants, nothing can be written: tell when it can
         return StreamOpen(stream_id, target, head, window, compress)
 
-    def room(self, stream_id: int) -> int:
+    def capacity(self, stream_id: int) -> int:
         """How many bytes ``write`` takes now; 0 when the stream is over."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.end_wanted:
@@ -153,7 +153,7 @@ class Streams:
         stream = self._streams.get(stream_id)
         if stream is None or stream.end_wanted:
             raise PeerGone("the stream is over", asked=f"write {len(data)} bytes")
-        taken = min(len(data), self.room(stream_id))
+        taken = min(len(data), self.capacity(stream_id))
         stream.short = taken < len(data)
         if taken:
             with memoryview(data) as view:
@@ -218,7 +218,7 @@ class Streams:
                 stream.credit -= len(piece)
                 if stream.queue or stream.end_wanted:
                     self._turns.append(stream_id)
-                self._tell_room(stream_id, stream)
+                self._tell_writable(stream_id, stream)
                 return StreamData(stream_id, piece), stream.compress
             stream.ended_by_us = True
             if stream.ended_by_them:
@@ -227,9 +227,9 @@ class Streams:
             return StreamEnd(stream_id), False
         return None
 
-    def _tell_room(self, stream_id: int, stream: _Stream) -> None:
-        room = self.room(stream_id) if stream.short else 0
-        if room >= ROOM_BYTES or (room and not stream.unsent):
+    def _tell_writable(self, stream_id: int, stream: _Stream) -> None:
+        free = self.capacity(stream_id) if stream.short else 0
+        if free >= WRITABLE_BYTES_MIN or (free and not stream.unsent):
             stream.short = False
             self.events.append(StreamWritable(stream_id))
 
@@ -254,7 +254,7 @@ class Streams:
             if not 0 < frame.more <= WINDOW_MAX - stream.credit:
                 raise MalformedMessage("a grant that cannot be", found=str(frame.more))
             stream.credit += frame.more
-            self._tell_room(frame.id, stream)
+            self._tell_writable(frame.id, stream)
         elif isinstance(frame, StreamEnd):
             if stream.ended_by_them:
                 raise MalformedMessage("a stream was ended twice by one side")

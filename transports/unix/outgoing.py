@@ -71,7 +71,7 @@ class OutgoingConnection:
         self.dialled_at = monotonic()
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether at least half of the bounds is free."""
         return self.queue.frames * 2 < QUEUED_FRAMES_MAX and self.queue.bytes * 2 < QUEUED_BYTES_MAX
 
@@ -148,7 +148,7 @@ class OutgoingConnections:
     def when_capacity(self, peer: str, callback: Callable[[], None]) -> None:
         """See ``Mesh.when_capacity``."""
         link = self.links.get(peer)
-        if link is None or link.has_room:
+        if link is None or link.has_capacity:
             callback()
         else:
             link.capacity_waiters.append(callback)
@@ -190,7 +190,7 @@ class OutgoingConnections:
             if not (self._send(link) if message is None else self._offer(link, message)):
                 break
         self._arm(link)
-        if link.capacity_waiters and link.has_room:
+        if link.capacity_waiters and link.has_capacity:
             waiters, link.capacity_waiters = link.capacity_waiters, []
             for callback in waiters:
                 self._loop.soon(callback)

@@ -1,6 +1,6 @@
 """Which resource binds: what is short for work that waits, while others lie idle. Decisions only.
 
-One answer for ``status`` (all that waits), ``why`` (one job) and the demo's picture: half of the GPUs are empty and 39
+One answer for ``status`` (all that waits), ``why`` (one job) and the demo's view: half of the GPUs are empty and 39
 jobs wait, because the CPUs are given out.
 """
 
@@ -28,7 +28,7 @@ class LedgerView(Protocol):
 
 NAMES = {"gpu_milli": "GPU", "gpu_memory_mib": "GPU memory", "cpu_milli": "CPU", "memory_mib": "memory"}
 """What can be short, in the order in which ties go: a GPU is what people wait for."""
-SHAPES_MAX = 64
+DEMANDS_MAX = 64
 """Different requests looked at; of 20,000 waiting jobs there are rarely more than a few."""
 
 
@@ -77,7 +77,7 @@ def amounts_of(resources: ResourcesRecord) -> dict[str, int]:
     }
 
 
-def room_of(hosts: Iterable[HostRecord], allocations: Iterable[AllocationRecord]) -> ResourceUse:
+def resource_use(hosts: Iterable[HostRecord], allocations: Iterable[AllocationRecord]) -> ResourceUse:
     """What *hosts* have in all and what is given out on them; records of the ledger."""
     capacity: Counter[str] = Counter()
     ids = set()
@@ -99,42 +99,42 @@ def room_of(hosts: Iterable[HostRecord], allocations: Iterable[AllocationRecord]
     return ResourceUse(dict(capacity), dict(used))
 
 
-def binding(room: ResourceUse, waiting: Iterable[Record], total: int | None = None) -> Binding | None:
+def binding(use: ResourceUse, waiting: Iterable[Record], total: int | None = None) -> Binding | None:
     """What is short for most of the requests that wait; ``None`` when nothing waits, or there would be room for each.
 
     *waiting*: resources of jobs; of *total* when these stand for more. A request that fits in the sum of what is free
     may still wait, for one host that has all of it; that is no shortage of a resource, and is not said here.
     """
-    shapes = Counter(tuple(sorted(amounts_of(cast("ResourcesRecord", one)).items())) for one in waiting)
+    demands = Counter(tuple(sorted(amounts_of(cast("ResourcesRecord", one)).items())) for one in waiting)
     short: Counter[str] = Counter()
-    for shape, count in shapes.most_common(SHAPES_MAX):
-        name = _shortest(room, dict(shape))
+    for demand, count in demands.most_common(DEMANDS_MAX):
+        name = _shortest(use, dict(demand))
         if name:
             short[name] += count
     if not short:
         return None
     resource = max(NAMES, key=lambda name: short[name])
     count = short[resource]
-    if total is not None and total > sum(shapes.values()):
-        count = count * total // sum(shapes.values())
-    free = room.free("gpu_milli")
+    if total is not None and total > sum(demands.values()):
+        count = count * total // sum(demands.values())
+    free = use.free("gpu_milli")
     idle = ""
     if resource not in ("gpu_milli", "gpu_memory_mib") and free:
-        idle = f"{free / 1000:g} of {counted_milli(room.capacity['gpu_milli'], 'GPU')} free meanwhile"
+        idle = f"{free / 1000:g} of {counted_milli(use.capacity['gpu_milli'], 'GPU')} free meanwhile"
     who = f"{counted(count, 'job')} {'waits' if count == 1 else 'wait'} for it"
-    return Binding(resource, count, f"{NAMES[resource]}: {room.said(resource)}, {who}", idle)
+    return Binding(resource, count, f"{NAMES[resource]}: {use.said(resource)}, {who}", idle)
 
 
 def short_for(ledger: LedgerView, queued: Sequence[Record]) -> dict[str, Any] | None:
     """What is short for the jobs that wait, as the answer of ``status`` has it. *queued*: the newest of them."""
-    room = room_of(ledger.hosts.values(), ledger.allocations.values())
-    found = binding(room, [job["resources"] for job in queued], ledger.job_counts.get(JobState.QUEUED, 0))
+    use = resource_use(ledger.hosts.values(), ledger.allocations.values())
+    found = binding(use, [job["resources"] for job in queued], ledger.job_counts.get(JobState.QUEUED, 0))
     return None if found is None else found.to_record()
 
 
-def _shortest(room: ResourceUse, asked: Mapping[str, int]) -> str:
+def _shortest(use: ResourceUse, asked: Mapping[str, int]) -> str:
     """What there is too little of for one more; of several, what there is the smallest part of."""
-    lacking = {name: room.free(name) / asked[name] for name in NAMES if asked[name] > room.free(name)}
+    lacking = {name: use.free(name) / asked[name] for name in NAMES if asked[name] > use.free(name)}
     return min(lacking, key=lambda name: lacking[name]) if lacking else ""
 
 

@@ -75,7 +75,7 @@ def _holders(allocations: Iterable[AllocationRecord], jobs: Mapping[str, JobReco
     return found
 
 
-def has_room(host: HostRecord, held: Iterable[Record], resources: ResourcesRecord) -> bool:
+def fits(host: HostRecord, held: Iterable[Record], resources: ResourcesRecord) -> bool:
     """Whether *host* could serve *resources* if nothing but *held* were on it."""
     return members_on(Demand.of(resources), host, held) > 0
 
@@ -93,23 +93,23 @@ def freeing(host: HostRecord, held: list[dict[str, Any]], resources: ResourcesRe
     """
     kept = [one for one in held if not may_go(one, priority)]
     victims = [one for one in held if may_go(one, priority)][:LOOKED_AT_MAX]
-    if not has_room(host, kept, resources):
+    if not fits(host, kept, resources):
         return []
     needed = list(victims)
     for one in reversed(victims):  # those it would be the greatest pity to lose are spared first
         without = [other for other in needed if other is not one]
         spared = [other for other in victims if other not in without]
-        if has_room(host, [*kept, *spared], resources):
+        if fits(host, [*kept, *spared], resources):
             needed = without
     return [str(one["job_id"]) for one in needed] if len(needed) <= CANCELLED_MAX else []
 
 
-def room_by(host: HostRecord, held: list[dict[str, Any]], resources: ResourcesRecord) -> float | None:
+def fits_at(host: HostRecord, held: list[dict[str, Any]], resources: ResourcesRecord) -> float | None:
     """When at the latest *host* has room for *resources*, by the time limits of what is there; else ``None``."""
     ends = sorted({one["ends_by"] for one in held if one["ends_by"] is not None})
     for end in ends[:LOOKED_AT_MAX]:
         left = [one for one in held if one["ends_by"] is None or one["ends_by"] > end]
-        if has_room(host, left, resources):
+        if fits(host, left, resources):
             return float(end)
     return None
 

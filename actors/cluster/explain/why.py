@@ -26,8 +26,8 @@ from actorgrid.actors.ledger.tables.quotas import Shortage, amount_text, amounts
 from actorgrid.amounts import counted, duration, mebibytes
 from actorgrid.models import DESCRIPTIVE, JobState
 
-from .binding import binding, room_of
-from .contention import freeing, holders, holders_of_user, may_go, room_by
+from .binding import binding, resource_use
+from .contention import fits_at, freeing, holders, holders_of_user, may_go
 from .lost_hosts import away_note, late_notes, lost_note
 from .phrases import gang_ending, gang_hosts, gang_lacks, listed, nearest_has, needs
 from .preempted import deadline_note, stopped_for_another, waiting_notes
@@ -314,7 +314,7 @@ def _does_not_fit(job: JobRecord, fit: Record, around: Circumstances) -> _Story:
 
 def _what_binds(story: _Story, resources: ResourcesRecord, around: Circumstances) -> None:
     """Name the resource that is short in all, where one is: the same answer as that of ``status``, for this job."""
-    found = binding(room_of(around.hosts.values(), around.allocations), [resources])
+    found = binding(resource_use(around.hosts.values(), around.allocations), [resources])
     if found is not None:
         story.more["binding"] = found.to_record()
         what = found.text.rpartition(",")[0]
@@ -329,18 +329,18 @@ def _how_to_make_room(story: _Story, job: JobRecord, fit: Record, around: Circum
     # Room for one member is not yet room for a gang.
     host = None if "gang" in resources else around.hosts.get(nearest.get("node", ""))
     victims: list[str] = []
-    room_at = None
+    fits_from = None
     if host is not None:
         usable = _without_unfit(host, fit)
         held = holders(host, around.allocations, around.jobs)
         victims = freeing(usable, held, resources, int(job.get("priority", 50)))
-        room_at = None if _ahead(fit) else room_by(usable, held, resources)
+        fits_from = None if _ahead(fit) else fits_at(usable, held, resources)
         only_gpus = bool(missing) and all(name.startswith("gpu") for name in missing)
         shown = [one for one in held if one["gpu_indexes"] or not only_gpus]
         story.more["held_by"] = [{**one, "host": _name(host["host_id"], around)} for one in shown[:HOLDERS_SHOWN]]
-    if room_at is not None and room_at > around.now:
-        story.more["estimated_start"] = {"at": room_at, "from": "time_limits"}
-        wait = duration(room_at - around.now)
+    if fits_from is not None and fits_from > around.now:
+        story.more["estimated_start"] = {"at": fits_from, "from": "time_limits"}
+        wait = duration(fits_from - around.now)
         story.steps.append(f"wait about {wait}: by then the time limits of what runs there have made room")
     for opening in around.openings:
         less = "ask for less" if opening.startswith("--gpus") else "ask again"

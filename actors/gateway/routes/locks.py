@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from time import time
 from typing import Any
 
-from actorgrid.actors.gateway.lock_wait import CommitLeave, CommitRequest, LockWait, Tell, WaitTerms
+from actorgrid.actors.gateway.lock_wait import CommitLeave, CommitRequest, GiveAnswer, LockWait, WaitTerms
 from actorgrid.actors.gateway.schemas.locks import (
     LockAnswer,
     LockRelease,
@@ -163,7 +163,7 @@ class _Wait:
                 await self._begin()
                 while True:
                     step = self._wait.next(self._loop.time(), time())
-                    if isinstance(step, Tell):
+                    if isinstance(step, GiveAnswer):
                         return _answer(self._terms.name, self._terms.owner, step.answer, step.asked_s)
                     if isinstance(step, CommitRequest):
                         await self._ask(step.command)

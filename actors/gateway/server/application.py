@@ -98,7 +98,7 @@ T = TypeVar("T")
 
 
 @runtime_checkable
-class Proves(Protocol):
+class ProvableConnection(Protocol):
     """A connection that keeps its place once a token was shown on it."""
 
     def prove(self, caller: str) -> None:
@@ -334,7 +334,7 @@ class GatewayApp:
         else:
             caller, REQUEST_STATE.get().only = work
         connection = request.protocol
-        if isinstance(connection, Proves):
+        if isinstance(connection, ProvableConnection):
             connection.prove(caller)
         return caller
 

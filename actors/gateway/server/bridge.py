@@ -33,10 +33,10 @@ Work = Callable[[], Coroutine[Any, Any, Any]]
 class BridgeListener(Protocol):
     """Who hears what the server tells; called in the loop's thread."""
 
-    def hear(self, event: Any) -> None:
+    def receive(self, event: Any) -> None:
         """Take one event."""
 
-    def missed(self) -> None:
+    def events_dropped(self) -> None:
         """Events were dropped since the last one heard."""
 
 
@@ -212,7 +212,7 @@ class Bridge:
                 break
             if future is None:
                 if self._listener is not None:
-                    self._listener.hear(value)
+                    self._listener.receive(value)
                 continue
             self.in_flight -= 1
             self._pending.discard(future)
@@ -224,7 +224,7 @@ class Bridge:
                 future.set_exception(error)
         if self._lost and self._listener is not None:
             self._lost = False
-            self._listener.missed()
+            self._listener.events_dropped()
 
 
 def _stopping() -> HostUnreachable:

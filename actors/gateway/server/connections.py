@@ -31,7 +31,7 @@ class ManagedConnection(Protocol):
     def idle(self) -> bool:
         """Whether no request is under way on it."""
 
-    def let_go(self) -> None:
+    def close_now(self) -> None:
         """Close it now. ``Connections.remove`` may be called from within or later."""
 
 
@@ -139,7 +139,7 @@ class Connections:
     def _close(self, connection: ManagedConnection) -> None:
         self.closed_total += 1
         self.remove(connection)
-        connection.let_go()
+        connection.close_now()
 
     def _forget_unproven(self, connection: ManagedConnection, entry: _Entry) -> None:
         del self._unproven[entry.here][connection]

@@ -33,7 +33,7 @@ class Item:
 
 
 class Gap(Item):
-    """Something was missed here: read it from its source again."""
+    """Something was dropped here: read it from its source again."""
 
 
 GAP = Gap(0, b"")
@@ -165,10 +165,10 @@ class Hub:
 
     # -- the bridge's audience
 
-    def hear(self, event: Any) -> None:
+    def receive(self, event: Any) -> None:
         """Take one event from the server."""
         if isinstance(event, Applied):
-            self._hear_applied(event)
+            self._receive_applied(event)
         elif isinstance(event, StateChanged):
             entry = {"key": event.key, "type": event.type, "value": event.value}
             listening = [one for one in self._state if event.key.startswith(one.prefix or "")]
@@ -178,11 +178,11 @@ class Hub:
                     listener.put(item)
         elif isinstance(event, Resynced):
             if event.index > self.last_index and self.last_index:
-                self.missed()
+                self.events_dropped()
             self.last_index = max(self.last_index, event.index)
             self._wake_watches()
 
-    def missed(self) -> None:
+    def events_dropped(self) -> None:
         """Events were dropped: everyone reads again what they follow."""
         self._ring.clear()
         self._ring_bytes = 0
@@ -190,7 +190,7 @@ class Hub:
             listener.put(GAP)
         self._wake_watches()
 
-    def _hear_applied(self, applied: Applied) -> None:
+    def _receive_applied(self, applied: Applied) -> None:
         self.last_index = max(self.last_index, applied.index)
         item = Item(applied.index, encode_json(view_event(applied)))
         self._ring.append(item)

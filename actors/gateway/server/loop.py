@@ -68,7 +68,7 @@ class Connection(RequestHandler):
         """See ``connections.ManagedConnection``."""
         return self._current_request is None
 
-    def let_go(self) -> None:
+    def close_now(self) -> None:
         """See ``connections.ManagedConnection``. What is under way is broken off."""
         if self.transport is not None:
             self.transport.abort()

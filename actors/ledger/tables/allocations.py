@@ -16,7 +16,7 @@ from .quotas import Quotas
 ALLOCATIONS_MAX = 100_000
 
 
-class Place(NamedTuple):
+class GrantTarget(NamedTuple):
     """Where a grant puts one member: on these devices of a host in that incarnation."""
 
     host: str
@@ -46,7 +46,7 @@ class Allocations:
         """The ports of that host at which gangs meet."""
         return self._ports.get(host_id, set())
 
-    def host_for(self, place: Place) -> HostRecord:
+    def host_for(self, place: GrantTarget) -> HostRecord:
         """The host that a grant names, if it may have one. Raises StaleIncarnation or WrongState."""
         host = self._hosts.get(place.host)
         if host is None:
@@ -69,7 +69,7 @@ class Allocations:
         self,
         allocation_id: str,
         owner: OwnerRecord,
-        place: Place,
+        place: GrantTarget,
         resources: ResourcesRecord,
         *,
         user: str,
@@ -101,7 +101,7 @@ class Allocations:
         return allocation
 
     def give_out_gang(
-        self, job: JobRecord, number: int, places: list[Place], port: int, *, token: list[int], at: float
+        self, job: JobRecord, number: int, places: list[GrantTarget], port: int, *, token: list[int], at: float
     ) -> list[AllocationRecord]:
         """The new records of all members of an attempt, by rank; rank 0 holds the *port* they meet at.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actorgrid.actors.ledger.commands import EndAttempt, end_facts, told
+from actorgrid.actors.ledger.commands import EndAttempt, end_facts, value_or_none
 from actorgrid.actors.ledger.field_checks import Plain
 from actorgrid.actors.ledger.record_types import AttemptRecord, JobRecord
 from actorgrid.actors.ledger.records import default_error
@@ -18,7 +18,7 @@ def ended_attempt(attempt: AttemptRecord, command: EndAttempt, at: float) -> Att
     outcome = command.outcome
     error = attempt["error"]
     if outcome != SUCCEEDED:
-        error = told(command.error) or default_error(outcome, attempt)
+        error = value_or_none(command.error) or default_error(outcome, attempt)
     return {
         **attempt,
         "state": FAILED if outcome == "timed_out" else outcome,

@@ -32,7 +32,7 @@ from actorgrid.errors import StaleToken, WrongState
 from actorgrid.job_outcome import decided_by
 
 from . import gangs, preemption
-from .allocations import Allocations, Place
+from .allocations import Allocations, GrantTarget
 from .attempt_end import after_attempt, ended_attempt
 from .jobs import FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
 from .late_success import superseded, with_success
@@ -54,7 +54,7 @@ class Attempts:
     @applies(GrantAttempt)
     def grant(self, command: GrantAttempt, entry: EntryContext) -> Plain:
         """Give a job of one member what it asks for."""
-        place = Place(command.host, command.incarnation, command.gpu_indexes)
+        place = GrantTarget(command.host, command.incarnation, command.gpu_indexes)
         self._given.host_for(place)
         job = self._waiting(command)
         if gangs.size_of(job["resources"]) != 1:
@@ -80,7 +80,7 @@ class Attempts:
     @applies(GrantGang)
     def grant_gang(self, command: GrantGang, entry: EntryContext) -> Plain:
         """Give all members of a gang what they ask for, or none."""
-        places = [Place(each["host"], each["incarnation"], each["gpu_indexes"]) for each in command.members]
+        places = [GrantTarget(each["host"], each["incarnation"], each["gpu_indexes"]) for each in command.members]
         for place in places:
             self._given.host_for(place)
         job = self._waiting(command)

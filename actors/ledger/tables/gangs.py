@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from actorgrid.actors.ledger.attempt_ids import attempt_id
-from actorgrid.actors.ledger.commands import EndAttempt, TakeSuccess, end_facts, told
+from actorgrid.actors.ledger.commands import EndAttempt, TakeSuccess, end_facts, value_or_none
 from actorgrid.actors.ledger.record_types import (
     AllocationRecord,
     AttemptRecord,
@@ -26,7 +26,7 @@ from actorgrid.actors.ledger.record_types import (
 from actorgrid.actors.ledger.records import NO_FACTS, default_error, new_attempt
 from actorgrid.errors import WrongState
 
-from .allocations import Place
+from .allocations import GrantTarget
 from .jobs import CANCELLED, FAILED, LOST, RUNNING, SUCCEEDED
 from .preemption import PREEMPTED
 
@@ -38,7 +38,7 @@ def size_of(resources: ResourcesRecord) -> int:
     return int(resources.get("gang", 1))
 
 
-def refuse_layout(job: JobRecord, places: Sequence[Place]) -> None:
+def refuse_layout(job: JobRecord, places: Sequence[GrantTarget]) -> None:
     """Raises WrongState for places of another number than *job* has members, or two on one host that keep apart."""
     size = size_of(job["resources"])
     if len(places) != size or size == 1:
@@ -123,7 +123,7 @@ def ended_member(attempt: AttemptRecord, rank: int, command: EndAttempt, at: flo
     outcome = command.outcome
     error = None
     if outcome != SUCCEEDED:
-        error = told(command.error) or default_error(
+        error = value_or_none(command.error) or default_error(
             outcome, {**attempt, "attempt_id": attempt["members"][rank]["allocation_id"]}
         )
     members = _with(

@@ -29,7 +29,7 @@ class Sessions:
         """The session showed up again in the log."""
         self.answers.move_to_end(session)
 
-    def told(self, session: str, seq: int, index: int, answer: dict[str, Any]) -> None:
+    def remember(self, session: str, seq: int, index: int, answer: dict[str, Any]) -> None:
         """Remember the answer to command *seq*."""
         self.answers[session] = (seq, index, answer)
         self.answers.move_to_end(session)

@@ -31,7 +31,7 @@ from actorgrid.errors import LogCorrupted, LogFailed
 
 from .durable_watermark import DurableWatermark, Mark, acknowledged_lost
 from .entry_table import TAIL_BYTES_MAX, EntryTable, OutOfPlace
-from .log_changes import Cut, LogChange, Reset, change_of, hold
+from .log_changes import Cut, LogChange, Reset, apply_change, change_of
 from .log_record import (
     CUT,
     FORMAT,
@@ -303,7 +303,7 @@ class SegmentLog:
 
     def _take(self, change: LogChange, position: int, size: int) -> None:
         """Hold what now lies at *position*, in *size* bytes. Raises OutOfPlace."""
-        hold(self._table, change, position, size)
+        apply_change(self._table, change, position, size)
         segment = self._segments[-1]
         if isinstance(change, HardState):
             self.hard_state = change

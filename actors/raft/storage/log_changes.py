@@ -42,7 +42,7 @@ def change_of(record: LogRecord) -> LogChange:
     return Cut(record.index, record.term)
 
 
-def hold(table: EntryTable, change: LogChange, position: int, size: int) -> None:
+def apply_change(table: EntryTable, change: LogChange, position: int, size: int) -> None:
     """Have *table* hold what *change*, which lies at *position*, makes of the entries. Raises OutOfPlace."""
     if isinstance(change, Cut):
         table.cut(change.index, (table.term(change.index) or 0) if change.term is None else change.term)

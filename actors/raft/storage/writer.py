@@ -73,14 +73,14 @@ class LogWriter:
         return self._told
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether ``submit`` takes one more."""
         return len(self._waiting) < READYS_MAX and self._waiting_bytes < BYTES_MAX
 
     def submit(self, ready: Ready) -> bool:
         """Have *ready* stored; true when nothing must be durable first: go on with it at once.
 
-        Raises the failure that ended the writer, or MailboxFull: ask ``has_room`` before taking a Ready.
+        Raises the failure that ended the writer, or MailboxFull: ask ``has_capacity`` before taking a Ready.
         """
         with self._changed:
             if self.failed is not None:
@@ -92,7 +92,7 @@ class LogWriter:
                     if not self._waiting:
                         self._changed.notify()
                 return True
-            if not self.has_room:
+            if not self.has_capacity:
                 raise MailboxFull("too many Readys wait for the disk", found=f"{len(self._waiting)} waiting")
             if ready.hard_state is not None:
                 self._lazy = None  # this one knows better

@@ -133,14 +133,14 @@ def test_a_full_queue_refuses(disk: Disk, sync_gate: tuple[threading.Event, list
     gate, _ = sync_gate
     gate.clear()
     for number in range(1, READYS_MAX + 1):
-        assert disk.writer.has_room
+        assert disk.writer.has_capacity
         disk.writer.submit(ready([command(number)]))
-    assert not disk.writer.has_room
+    assert not disk.writer.has_capacity
     with pytest.raises(MailboxFull):
         disk.writer.submit(ready([command(READYS_MAX + 1)]))
     gate.set()
     disk.until(READYS_MAX)
-    assert disk.writer.has_room
+    assert disk.writer.has_capacity
 
 
 def test_a_failed_sync_ends_it_for_this_boot(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
