@@ -20,9 +20,9 @@ from actorgrid.errors import ActorGridError
 from actorgrid.models import ClusterHealth
 from actorgrid.supervisors.envelope import Beat
 from actorgrid.supervisors.runtime import Timer
-from actorgrid.supervisors.server import Server, handles
+from actorgrid.supervisors.server import handles
 
-from ..ledger.client import LedgerClient
+from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, Query
 from ..replication.messages import Mutate
 from .core import Vitals
@@ -49,7 +49,7 @@ PAUSE_FACTOR = 3.0
 """A check this many intervals late means that the whole host (or at least we) stood still."""
 
 
-class FaultDetector(Server):
+class FaultDetector(LedgerFollower):
     """Answers HealthReport; keeps only the latest of everything."""
 
     name = "fault_detector"
@@ -72,14 +72,6 @@ class FaultDetector(Server):
         self._published: tuple[str, tuple[str, ...]] | None = None
         self._pauses = 0
         self.every(interval_s, self._check)
-
-    def peer_restarted(self, name: str) -> None:
-        """Follow the ledger's settings again when it comes back."""
-        self._ledger.peer_restarted(name)
-
-    @handles(Applied)
-    def _applied(self, message: Applied) -> None:
-        self._ledger.applied(message)
 
     @handles(Beat)
     def _beat(self, beat: Beat) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 
 from actorgrid.actors.ledger.record_types import NO_ALLOCATION, AllocationRecord
 from actorgrid.errors import ActorGridError, BadRequest, CallTimeout, PythonMismatch, TooManySessions, UnknownSession
-from actorgrid.supervisors.server import Server, handles
+from actorgrid.supervisors.server import handles
 
 from ..gpu.messages import AcquireLease
-from ..ledger.client import LedgerClient
+from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, LedgerSnapshot
 from ..ledger.records import UNKNOWN_USER
 from ..links.messages import AskHost, AskLeader, OpenRelay
@@ -57,7 +57,7 @@ def python_version() -> str:
     return ".".join(platform.python_version_tuple()[:2])
 
 
-class LoadBalancer(Server):
+class LoadBalancer(LedgerFollower):
     """At most ``sessions.max_sessions`` sessions with ``sessions.max_leases_per_session`` leases each."""
 
     name = "load_balancer"
@@ -72,14 +72,6 @@ class LoadBalancer(Server):
         self._ledger = LedgerClient(self, self._on_snapshot, self._on_applied, jobs="none")
         await self._ledger.start()
         self.every(CHECK_INTERVAL_S, self._close_expired)
-
-    def peer_restarted(self, name: str) -> None:
-        """Follow the ledger again when it comes back."""
-        self._ledger.peer_restarted(name)
-
-    @handles(Applied)
-    def _applied(self, message: Applied) -> None:
-        self._ledger.applied(message)
 
     def _on_snapshot(self, snapshot: LedgerSnapshot) -> None:
         held: dict[str, set[str]] = {}

@@ -20,10 +20,10 @@ from actorgrid.errors import ActorGridError, DependencyFailed, QueueFull, Unknow
 from actorgrid.models import AttemptState, JobState
 from actorgrid.supervisors.envelope import GetStatus, SettingChanged
 from actorgrid.supervisors.runtime import Waiter
-from actorgrid.supervisors.server import Server, handles
+from actorgrid.supervisors.server import handles
 
 from ..gpu.messages import CheckFeasible, Explain, Inventory, LatencyReport
-from ..ledger.client import LEADERLESS_S, LedgerClient
+from ..ledger.client import LEADERLESS_S, LedgerClient, LedgerFollower
 from ..ledger.command import VERSION, Command
 from ..ledger.exec_limits import check_exec
 from ..ledger.messages import Applied, LedgerSnapshot, Query
@@ -72,7 +72,7 @@ WITHOUT_MIRROR = ("consensus", "distributed_state")
 """Servers that do not follow the ledger, and have to be told of settings; all others hear of them there."""
 
 
-class ClusterManager(Server):
+class ClusterManager(LedgerFollower):
     """Doors speak to this server; it holds no truth of its own."""
 
     name = "cluster_manager"
@@ -106,16 +106,12 @@ class ClusterManager(Server):
 
     def peer_restarted(self, name: str) -> None:
         """A restarted server has the settings of its files; tell it what was changed since."""
-        self._ledger.peer_restarted(name)
+        super().peer_restarted(name)
         if name in WITHOUT_MIRROR:
             for key, value in self._ledger.settings.items():
                 self.cast(name, SettingChanged(key, value))
 
     # -- following the ledger
-
-    @handles(Applied)
-    def _applied(self, message: Applied) -> None:
-        self._ledger.applied(message)
 
     def _on_snapshot(self, snapshot: LedgerSnapshot) -> None:
         for key, value in snapshot.settings.items():

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from actorgrid.errors import ActorGridError, CallTimeout, PortInUse, StartFailed
 from actorgrid.supervisors.runtime import Waiter
-from actorgrid.supervisors.server import Server, handles
+from actorgrid.supervisors.server import handles
 
 from ..files.identity import read_token
-from ..ledger.client import LedgerClient
+from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, LedgerSnapshot
 from ..replication.messages import ReadPrefix, StateChanged, UnwatchPrefix, WatchPrefix
 from ..work.credentials import read_key
@@ -36,7 +36,7 @@ LOOK_S = 5.0
 """How often it is looked whether the certificate was renewed."""
 
 
-class Gateway(Server):
+class Gateway(LedgerFollower):
     """Serves HTTP on loopback, and HTTPS on a cluster's address; keeps nothing that a restart could lose.
 
     Whoever holds an event stream when the process dies connects again with Last-Event-ID.
@@ -164,15 +164,11 @@ class Gateway(Server):
 
     def peer_restarted(self, name: str) -> None:
         """Follow it again."""
-        self._ledger.peer_restarted(name)
+        super().peer_restarted(name)
         if name == "distributed_state" and self._watched:
             self.spawn(self._watch_again())
 
     # -- what happens, for those who listen
-
-    @handles(Applied)
-    def _applied(self, message: Applied) -> None:
-        self._ledger.applied(message)
 
     def _on_applied(self, message: Applied) -> None:
         if self._bridge is not None:

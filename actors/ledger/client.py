@@ -28,7 +28,7 @@ from actorgrid.actors.ledger.record_types import (
 from actorgrid.errors import ActorDown, ActorError, ActorGridError, CallTimeout, MailboxFull, NoQuorum, NotLeader
 from actorgrid.supervisors.envelope import SettingChanged
 from actorgrid.supervisors.runtime import Waiter
-from actorgrid.supervisors.server import Server
+from actorgrid.supervisors.server import Server, handles
 
 from .command import UNSTAMPED, Command
 from .messages import Applied, JobsWanted, LedgerSnapshot, Propose, Proposed, Query, Subscribe
@@ -280,6 +280,20 @@ class LedgerClient:
         if self._on_snapshot is not None:
             self._on_snapshot(snapshot)
         self._wake_readers()
+
+
+class LedgerFollower(Server):
+    """A server that follows the ledger by ``_ledger``, which its ``start`` makes and starts."""
+
+    _ledger: LedgerClient
+
+    def peer_restarted(self, name: str) -> None:
+        """Follow the ledger again when Consensus comes back."""
+        self._ledger.peer_restarted(name)
+
+    @handles(Applied)
+    def _applied(self, message: Applied) -> None:
+        self._ledger.applied(message)
 
 
 def _no_quorum(asked: str, for_s: float, perhaps: bool) -> NoQuorum:

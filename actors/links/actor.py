@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import actorgrid
 from actorgrid.errors import ActorGridError, HostUnreachable, NotFound, NotLeader, NotSupported
 from actorgrid.supervisors.runtime import Runtime, Waiter
-from actorgrid.supervisors.server import Server, handles
+from actorgrid.supervisors.server import handles
 from actorgrid.transports.peer.calls import IncomingCall, PendingAnswer, Stream
 from actorgrid.transports.peer.limits import PeerLimits
 from actorgrid.transports.peer.net import PeerNet
 
 from ..consensus.member_links import addresses_of, refusal
-from ..ledger.client import LedgerClient
+from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, LedgerSnapshot, Query
 from ..security.messages import MaterialChanged
 from ..security.peer_identity import peer_identity
@@ -61,7 +61,7 @@ class _Tally:
             self.enough.set(None)
 
 
-class Links(Server):
+class Links(LedgerFollower):
     """See the head of the module."""
 
     name: ClassVar[str] = "links"
@@ -103,15 +103,7 @@ class Links(Server):
         self._relays.close_all()
         self._net.close()
 
-    def peer_restarted(self, name: str) -> None:
-        """Follow the ledger again when it comes back."""
-        self._ledger.peer_restarted(name)
-
     # -- the ledger
-
-    @handles(Applied)
-    def _applied(self, message: Applied) -> None:
-        self._ledger.applied(message)
 
     def _on_applied(self, message: Applied) -> None:
         for kind, identity, record in message.changes:

@@ -19,9 +19,9 @@ import actorgrid
 from actorgrid.actors.ledger.join_tokens import ID_BYTES, NONCE_BYTES, SECRET_BYTES, make_token
 from actorgrid.actors.ledger.record_types import JoinTokenRecord
 from actorgrid.errors import ActorGridError, BadRequest, KeyUnusable, Overloaded, PortInUse
-from actorgrid.supervisors.server import Server, handles
+from actorgrid.supervisors.server import handles
 
-from ..ledger.client import LEADERLESS_S, LedgerClient
+from ..ledger.client import LEADERLESS_S, LedgerClient, LedgerFollower
 from ..ledger.commands import CreateJoinToken, RedeemJoinToken, RevokeJoinToken
 from ..ledger.messages import Applied, Query
 from .host_material import HostMaterial, load_material
@@ -42,7 +42,7 @@ LISTENS = ("raft", "calls", "join", "https")
 """What a host of a cluster has to listen for."""
 
 
-class JoinServer(Server):
+class JoinServer(LedgerFollower):
     """See the head of the module."""
 
     name = "join_server"
@@ -79,14 +79,6 @@ class JoinServer(Server):
         self._listener.close()
         for joining in list(self._connections):
             joining.close()
-
-    def peer_restarted(self, name: str) -> None:
-        """Follow the ledger again when it comes back."""
-        self._ledger.peer_restarted(name)
-
-    @handles(Applied)
-    def _applied(self, message: Applied) -> None:
-        self._ledger.applied(message)
 
     def _ledger_applied(self, message: Applied) -> None:
         if any(kind in ("trust", "member", "leader") for kind, _, _ in message.changes):

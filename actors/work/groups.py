@@ -26,11 +26,38 @@ def group_name(host_tag: str, work_id: str) -> str:
     return f"{PREFIX}{host_tag}-{work_id}"
 
 
-class KillGroup:
-    """A cgroup v2. Whatever is forked inside is inside, and one write kills it, forks under way included."""
+class _Group:
+    """What groups of both kinds have in common."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def enter(self) -> None:
+        """Move this process in; its children follow. Raises OSError."""
+        _write(self.path / "cgroup.procs", "0")
+
+    def members(self) -> list[int]:
+        """Processes inside, those of groups below too."""
+        found: list[int] = []
+        for folder, _folders, _files in os.walk(self.path):
+            try:
+                with open(os.path.join(folder, "cgroup.procs"), "rb") as file:
+                    found += map(int, file.read().split())
+            except OSError:
+                continue  # gone meanwhile, or a threaded group, whose processes the one above lists
+        return found
+
+    def remove(self) -> None:
+        """Take the empty group away, and those made below it; a busy one stays for the next start to find."""
+        for folder, _folders, _files in os.walk(self.path, topdown=False):
+            try:
+                os.rmdir(folder)
+            except OSError:
+                return
+
+
+class KillGroup(_Group):
+    """A cgroup v2. Whatever is forked inside is inside, and one write kills it, forks under way included."""
 
     def make(self, memory_bytes: int = 0) -> bool:
         """Make it; whether it holds the memory to that. Raises OSError."""
@@ -47,14 +74,6 @@ class KillGroup:
         except OSError:
             return False
         return True
-
-    def enter(self) -> None:
-        """Move this process in; its children follow. Raises OSError."""
-        _write(self.path / "cgroup.procs", "0")
-
-    def members(self) -> list[int]:
-        """Processes inside, those of groups below too."""
-        return _members(self.path)
 
     def populated(self) -> bool:
         """Whether anything lives inside or below."""
@@ -79,29 +98,14 @@ class KillGroup:
         except OSError:
             return
 
-    def remove(self) -> None:
-        """Take the empty group away, and those made below it; a busy one stays for the next start to find."""
-        _remove(self.path)
 
-
-class FreezerGroup:
+class FreezerGroup(_Group):
     """A cgroup of v1's freezer. What is frozen does not fork, so the list of what is inside is complete."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
     def make(self, memory_bytes: int = 0) -> bool:
         """Make it; it limits no memory. Raises OSError."""
         self.path.mkdir(exist_ok=True)
         return False
-
-    def enter(self) -> None:
-        """Move this process in; its children follow. Raises OSError."""
-        _write(self.path / "cgroup.procs", "0")
-
-    def members(self) -> list[int]:
-        """Processes inside, those of groups below too."""
-        return _members(self.path)
 
     def populated(self) -> bool:
         """Whether anything lives inside or below."""
@@ -123,10 +127,6 @@ class FreezerGroup:
             _write(self.path / "freezer.state", "THAWED")
         except OSError:
             return
-
-    def remove(self) -> None:
-        """Take the empty group away; a busy one stays for the next start to find."""
-        _remove(self.path)
 
 
 def kill_folder() -> Path:
@@ -204,7 +204,7 @@ def _try_out(group: KillGroup | FreezerGroup) -> None:
         if child:
             send(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        _remove(group.path)
+        group.remove()
 
 
 def _be_member(group: KillGroup | FreezerGroup, maker: int, entered: int) -> NoReturn:
@@ -246,22 +246,3 @@ def _write(path: Path, text: str) -> None:
         os.write(fd, text.encode())
     finally:
         os.close(fd)
-
-
-def _members(path: Path) -> list[int]:
-    found: list[int] = []
-    for folder, _folders, _files in os.walk(path):
-        try:
-            with open(os.path.join(folder, "cgroup.procs"), "rb") as file:
-                found += map(int, file.read().split())
-        except OSError:
-            continue  # gone meanwhile, or a threaded group, whose processes the one above lists
-    return found
-
-
-def _remove(path: Path) -> None:
-    for folder, _folders, _files in os.walk(path, topdown=False):
-        try:
-            os.rmdir(folder)
-        except OSError:
-            return

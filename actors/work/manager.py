@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from actorgrid.actors.ledger.attempt_ids import job_of
-from actorgrid.actors.ledger.client import LedgerClient
+from actorgrid.actors.ledger.client import LedgerClient, LedgerFollower
 from actorgrid.actors.ledger.messages import Applied, LedgerSnapshot, Query
 from actorgrid.actors.ledger.record_types import NO_ALLOCATION, NO_HOST, AllocationRecord
 from actorgrid.errors import ActorGridError
 from actorgrid.supervisors.runtime import Runtime
-from actorgrid.supervisors.server import Server, handles
+from actorgrid.supervisors.server import handles
 
 from .attempt_dir import AttemptDir
 from .attempts import HostAttempts, guard_path
@@ -61,7 +61,7 @@ STOP_MAX_S = 30.0
 GUARD_LEAVES_S = 1.0
 
 
-class WorkerManager(Server):
+class WorkerManager(LedgerFollower):
     """See the head of the module."""
 
     name: ClassVar[str] = "worker_manager"
@@ -148,15 +148,7 @@ class WorkerManager(Server):
         else:
             self.log.warning("what runs is given no more time than usual for this restart")
 
-    def peer_restarted(self, name: str) -> None:
-        """Consensus came back: subscribe again."""
-        self._ledger.peer_restarted(name)
-
     # -- the ledger
-
-    @handles(Applied)
-    def _applied(self, message: Applied) -> None:
-        self._ledger.applied(message)
 
     def _on_snapshot(self, _snapshot: LedgerSnapshot) -> None:
         self._follows = self._attempts.ledger_known = self._leases.ledger_known = True

@@ -26,6 +26,12 @@ class JobsClient(WorkloadClient):
             self.write(self._last, CancelJob(self._last, self.name, at=at))
             self._last = ""
             return
+        jobs = self.new_jobs()
+        self._last = jobs[-1]["job_id"]
+        self.write(jobs[0]["job_id"], SubmitJobs(jobs, at=at))
+
+    def new_jobs(self) -> list[dict[str, Any]]:
+        """What is submitted together."""
         jobs: list[dict[str, Any]] = []
         for _ in range(self.rng.randrange(1, 3)):
             self._number += 1
@@ -37,8 +43,7 @@ class JobsClient(WorkloadClient):
             jobs.append(
                 {"job_id": job_id, "resources": resources, "retries_left": 3, "depends_on": after, **self.terms()}
             )
-            self._last = job_id
-        self.write(jobs[0]["job_id"], SubmitJobs(jobs, at=at))
+        return jobs
 
     def terms(self) -> dict[str, Any]:
         """What else a job asks for."""
