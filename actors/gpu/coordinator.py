@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import GrantLease, RegisterHost
 from actorgrid.actors.ledger.record_types import NO_HOST, NO_JOB, AllocationRecord
+from actorgrid.demand import Demand
 from actorgrid.errors import (
     ActorGridError,
     BadRequest,
@@ -37,7 +38,7 @@ from ..ledger.tables.quotas import shortage
 from .capacity import host_cpu_milli, host_memory_mib
 from .core import CoordinatorCore
 from .device import Device, Readings, keep_indexes
-from .grant import Grant
+from .feasibility import check_feasible
 from .inventory import HostInventory
 from .listing import NOT_ASKED, Elsewhere, device_row, readings_elsewhere
 from .messages import (
@@ -49,13 +50,12 @@ from .messages import (
     OwnReadings,
     RecentDecisions,
 )
-from .orders import GivenUp, Order, PreemptionOrder
-from .placement_records import records_of
+from .proposals import AttemptPreemption, Grant, JobFailure, Termination
 from .sampling import HostSampling
 from .unhealthy_devices import TELL_AGAIN_S, device_records, everywhere, listed, told
 
 IN_FLIGHT_MAX = 128
-"""Grants and orders proposed and not answered; the ledger client takes 256 proposals at once."""
+"""Grants and terminations proposed and not answered; the ledger client takes 256 proposals at once."""
 REGISTER_WAIT_S = 8.0
 DECISIONS_KEPT = 1024
 RETRY_S = 1.0
@@ -88,7 +88,7 @@ class GPUCoordinator(Server):
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self._grants_total = 0
         self._refused_total = 0
-        self._orders_total: dict[type[Order], int] = {PreemptionOrder: 0, GivenUp: 0}
+        self._terminations_total: dict[type[Termination], int] = {AttemptPreemption: 0, JobFailure: 0}
         self._registered: list[Waiter] = []
         self._lease_waiters: dict[str, tuple[Waiter, Timer]] = {}
         self._kicked = False
@@ -111,7 +111,7 @@ class GPUCoordinator(Server):
     def setting_changed(self, key: str) -> None:
         """The queue's size is live."""
         if key == "scheduling.queue_max":
-            self._core.scheduler.queue_max = self.host.settings.scheduling.queue_max
+            self._core.mirror.scheduler.queue_max = self.host.settings.scheduling.queue_max
 
     # -- this host
 
@@ -122,7 +122,7 @@ class GPUCoordinator(Server):
         await self._register()
 
     def _devices_changed(self) -> None:
-        if self._core.registered:
+        if self._core.records.registered:
             self.spawn(self._register())
 
     async def _register(self) -> None:
@@ -178,7 +178,7 @@ class GPUCoordinator(Server):
 
     async def _until_registered(self, wait_s: float) -> None:
         """Return once the ledger knows this host. Raises HostError when that takes longer."""
-        if self._core.registered:
+        if self._core.records.registered:
             return
         waiter = Waiter()
         self._registered.append(waiter)
@@ -187,7 +187,7 @@ class GPUCoordinator(Server):
         timer.cancel()
         if waiter in self._registered:
             self._registered.remove(waiter)
-        if not self._core.registered:
+        if not self._core.records.registered:
             raise HostError(
                 "this host's devices are not known yet",
                 found=self._problem or "the device probe or the ledger is still starting",
@@ -203,15 +203,15 @@ class GPUCoordinator(Server):
 
     def _take_sample(self) -> None:
         """Record what this host's devices read last; what is in trouble or too hot takes nothing new."""
-        allocated = self._core.allocated()
+        allocated = self._core.records.allocated()
 
         def read(device: Device) -> Readings:
             milli, memory_mib, _ = allocated.get((self.host.host_id, device.index), (0, 0, []))
             return self._inventory.readings(device, milli, memory_mib)
 
         self._sampling.take(self._inventory.devices, read, self._inventory.troubles(), time())
-        self._core.set_sick(self._unfit())
-        self._core.set_scores(self._sampling.scores())
+        self._core.mirror.set_unhealthy(self._unfit())
+        self._core.mirror.set_scores(self._sampling.scores())
         self._tell_unfit()
 
     def _unfit(self) -> dict[str, str]:
@@ -221,7 +221,7 @@ class GPUCoordinator(Server):
         """Have the host that leads know which devices of this one take nothing new."""
         now = self.runtime.monotonic()
         changed = told(self._ledger.hosts.get(self.host.host_id)) != self._sampling.unfit()
-        if changed and self._core.registered and now >= self._tell_unfit_at:
+        if changed and self._core.records.registered and now >= self._tell_unfit_at:
             self._tell_unfit_at = now + TELL_AGAIN_S
             self.spawn(self._register())
 
@@ -234,7 +234,7 @@ class GPUCoordinator(Server):
     def _on_snapshot(self, _snapshot: LedgerSnapshot) -> None:
         if not self._ledger.leads:
             self._leave_to_leader()
-        self._core.set_absent(frozenset(self._ledger.absent))
+        self._core.mirror.set_absent(frozenset(self._ledger.absent))
         self._load()
         for lease_id in list(self._lease_waiters):
             self._settle_lease(lease_id)
@@ -248,9 +248,9 @@ class GPUCoordinator(Server):
             elif kind == "leader":
                 self._leadership_changed()
             elif kind == "absent":
-                self._core.set_absent(frozenset(self._ledger.absent))
+                self._core.mirror.set_absent(frozenset(self._ledger.absent))
             elif kind == "host":
-                self._core.set_sick(self._unfit())
+                self._core.mirror.set_unhealthy(self._unfit())
         self._kick()
 
     def _leadership_changed(self) -> None:
@@ -283,7 +283,7 @@ class GPUCoordinator(Server):
 
     def _queue_length(self) -> int:
         if self._core.holds_queue:
-            return len(self._core.scheduler.waiting)
+            return len(self._core.mirror.scheduler.waiting)
         return self._ledger.job_counts.get(JobState.QUEUED, 0)
 
     def _not_leader(self) -> NotLeader:
@@ -308,17 +308,17 @@ class GPUCoordinator(Server):
         if self.runtime.monotonic() < self._hold_until:
             self._wake_in(self._hold_until - self.runtime.monotonic())
             return
-        if not self._core.registered or not self._ledger.leads:
+        if not self._core.records.registered or not self._ledger.leads:
             return
-        room = IN_FLIGHT_MAX - len(self._core.in_flight) - self._core.orders.under_way
+        room = IN_FLIGHT_MAX - self._core.proposals.under_way
         if room <= 0:
             return  # the next answer makes some, and kicks
         for grant in self._core.schedule(now, room):
             self._latency.add(grant.latency_us)
             self.spawn(self._propose(grant))
-        for order in self._core.take_orders():
-            self.spawn(self._propose_order(order))
-        for lease_id, error in self._core.take_refused_leases().items():
+        for termination in self._core.proposals.take_terminations():
+            self.spawn(self._propose_termination(termination))
+        for lease_id, error in self._core.leases.take_refused().items():
             if lease_id in self._lease_waiters:
                 self._take_waiter(lease_id).fail(error)
         wake = self._core.next_wakeup
@@ -340,7 +340,7 @@ class GPUCoordinator(Server):
 
     async def _propose(self, grant: Grant) -> None:
         """Commit a grant. What the ledger may or may not have committed stays reserved and is asked again."""
-        while grant.id in self._core.in_flight:
+        while grant.id in self._core.proposals.grants:
             try:
                 command = grant.command(self._ledger.term, self._ports())
                 if isinstance(command, GrantLease):
@@ -363,35 +363,35 @@ class GPUCoordinator(Server):
         first, _, last = self.host.settings.work.rendezvous_ports.partition("-")
         return int(first), int(last)
 
-    async def _propose_order(self, order: Order) -> None:
+    async def _propose_termination(self, termination: Termination) -> None:
         """Commit the end of an attempt or of a waiting job, until the ledger shows it or refuses."""
-        while self._core.orders.stands(order):
+        while self._core.proposals.stands(termination):
             try:
-                await self._ledger.propose(order.command(self._ledger.term))
+                await self._ledger.propose(termination.command(self._ledger.term))
             except CallTimeout as error:
-                self.log.warning("%s: %s", order, error)
+                self.log.warning("%s: %s", termination, error)
             except ActorGridError as error:
                 self._hold_after(error)
-                self.log.info("%s refused: %s", order, error)
-                self._core.order_refused(order)
+                self.log.info("%s refused: %s", termination, error)
+                self._core.termination_refused(termination)
                 self._kick()
                 return
             else:
-                self._orders_total[type(order)] += 1
+                self._terminations_total[type(termination)] += 1
                 self._kick()
                 return  # our copy of the ledger shows it already, or will when it has subscribed again
             await self.sleep(RETRY_S)
 
     async def _seen(self, grant: Grant, index: int) -> None:
         """Stop holding room for *grant*, committed at *index*, once our copy of the ledger is that far."""
-        while grant.id in self._core.in_flight and self._ledger.index < index:
+        while grant.id in self._core.proposals.grants and self._ledger.index < index:
             await self.sleep(RETRY_S)  # the ledger is being subscribed to again
-        if grant.id in self._core.in_flight:
+        if grant.id in self._core.proposals.grants:
             self._core.committed(grant, time())
             self._kick()
 
     def _decision(self, grant: Grant) -> dict[str, Any]:
-        held = records_of(grant.id, self._ledger.allocations, self._ledger.jobs)
+        held = self._core.records.of_placement(grant.id)
         job = self._ledger.jobs.get(grant.job_id, NO_JOB)
         return {
             "task_id": grant.job_id or grant.id,
@@ -421,10 +421,10 @@ class GPUCoordinator(Server):
     @handles(CheckFeasible)
     async def _check_feasible(self, request: CheckFeasible) -> None:
         await self._until_registered(REGISTER_WAIT_S)
-        self._core.check_feasible(request.resources)
+        check_feasible(Demand.of(request.resources), self._ledger.hosts.values())
         if request.deadline is not None:
             self._hold_queue()
-            self._core.check_deadline(request.resources, request.deadline, request.limit_s, time())
+            self._core.jobs.check_deadline(request.resources, request.deadline, request.limit_s, time())
             self._kick()  # looking may have moved the reservations of others
 
     @handles(Explain)
@@ -432,7 +432,7 @@ class GPUCoordinator(Server):
         if request.job_id is not None:
             self._hold_queue()
         report = self._core.explain(request.resources, request.job_id)
-        if not self._core.registered:
+        if not self._core.records.registered:
             report["host"] = "this host's devices are not known yet"
         elif self._problem:
             report["host"] = self._problem
@@ -450,7 +450,7 @@ class GPUCoordinator(Server):
             raise self._not_leader()
         waiting = self._lease_waiters.get(request.lease_id)
         if waiting is None:
-            self._core.ask_lease(request, time())
+            self._core.leases.ask(request, time())
             waiting = Waiter(), self._expire_lease_in(max(0.0, deadline - self.runtime.monotonic()), request)
             self._lease_waiters[request.lease_id] = waiting
             self._kick()
@@ -473,7 +473,7 @@ class GPUCoordinator(Server):
     def _lease_expired(self, request: AcquireLease) -> None:
         if request.lease_id not in self._lease_waiters:
             return
-        if not self._core.withdraw_lease(request.lease_id) and request.lease_id in self._core.in_flight:
+        if not self._core.leases.withdraw(request.lease_id) and request.lease_id in self._core.proposals.grants:
             # Being committed right now: the answer is near, and giving up here would leave it to no one.
             waiter, _ = self._lease_waiters[request.lease_id]
             self._lease_waiters[request.lease_id] = waiter, self._expire_lease_in(RETRY_S, request)
@@ -506,7 +506,7 @@ class GPUCoordinator(Server):
         if request.everywhere and self.host.enrolment is not None:
             others = self._ledger.hosts.keys() - self._ledger.absent - {self.host.host_id}
             elsewhere = await readings_elsewhere(self, sorted(others))
-        allocated = self._core.allocated()
+        allocated = self._core.records.allocated()
         unfit = self._unfit()
         rows = []
         for host_id, host in sorted(self._ledger.hosts.items()):
@@ -524,7 +524,7 @@ class GPUCoordinator(Server):
 
     @handles(OwnReadings)
     def _own_readings(self, _request: OwnReadings) -> dict[str, dict[str, Any]]:
-        allocated = self._core.allocated()
+        allocated = self._core.records.allocated()
         found = {}
         for device in self._inventory.devices:
             milli, memory_mib, _ = allocated.get((self.host.host_id, device.index), (0, 0, []))
@@ -542,7 +542,7 @@ class GPUCoordinator(Server):
             "p50_us": self._latency.percentile(50),
             "p99_us": self._latency.percentile(99),
             "count": self._latency.count,
-            "policy": self._core.engine.policy,
+            "policy": self._core.mirror.engine.policy,
             "compiled": COMPILED,
         }
 
@@ -552,14 +552,14 @@ class GPUCoordinator(Server):
         figures = {
             "gpu_devices": float(devices),
             "gpu_capacity_milli": 1000.0 * devices,
-            "gpu_allocated_milli": float(sum(milli for milli, _, _ in self._core.allocated().values())),
+            "gpu_allocated_milli": float(sum(milli for milli, _, _ in self._core.records.allocated().values())),
             "gpu_devices_in_error": float(len(self._inventory.troubles())),
             "queue_length": float(self._queue_length()),
-            "grants_in_flight": float(len(self._core.in_flight)),
+            "grants_in_flight": float(len(self._core.proposals.grants)),
             "grants_total": float(self._grants_total),
             "grants_refused_total": float(self._refused_total),
-            "preemptions_total": float(self._orders_total[PreemptionOrder]),
-            "jobs_given_up_total": float(self._orders_total[GivenUp]),
+            "preemptions_total": float(self._terminations_total[AttemptPreemption]),
+            "jobs_given_up_total": float(self._terminations_total[JobFailure]),
         }
         for percent in (50, 99):
             value = self._latency.percentile(percent)
@@ -570,15 +570,15 @@ class GPUCoordinator(Server):
     def status(self) -> dict[str, Any]:
         """What it knows and does, with ``notes`` people should read."""
         inventory = self._inventory.status()
-        notes = [*inventory.pop("notes"), *self._core.notes.values()]
+        notes = [*inventory.pop("notes"), *self._core.mirror.notes.values()]
         if self._problem:
             notes.append(self._problem)
         return {
-            "registered": self._core.registered,
+            "registered": self._core.records.registered,
             "devices": len(self._inventory.devices),
             "queue": self._queue_length(),
-            "in_flight": len(self._core.in_flight),
-            "policy": self._core.engine.policy,
+            "in_flight": len(self._core.proposals.grants),
+            "policy": self._core.mirror.engine.policy,
             "compiled": COMPILED,
             "probe": inventory,
             "notes": notes,

@@ -14,7 +14,7 @@ from actorgrid.actors.cluster.host_leases import HostLoss, LeaseView, lease_view
 from actorgrid.actors.consensus.last_contact import LastContact
 from actorgrid.actors.consensus.lock_expiry import LockExpiry
 from actorgrid.actors.gpu.core import CoordinatorCore
-from actorgrid.actors.gpu.grant import Grant
+from actorgrid.actors.gpu.proposals import Grant
 from actorgrid.actors.ledger.commands import ExpireLock
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.raft.messages import Dropped, ReadState
@@ -103,7 +103,7 @@ class LeaderDuties:
         """Grant nothing to those who are away; when the work of one of them is over, ask to be sure that we lead."""
         now, heard = self._node.boottime, self._heard()
         away = {host_id: at for host_id, at in heard.items() if now - at > ABSENT_S}
-        self._core.set_absent(frozenset(away))
+        self._core.mirror.set_absent(frozenset(away))
         if self._asking is not None and now < self._asking[1] + ANSWER_S:
             return
         ledger = self._node.ledger
@@ -148,7 +148,7 @@ class LeaderDuties:
                 self._allocations[id] = record
 
     def _schedule(self) -> None:
-        room = GRANTS_AT_ONCE - len(self._core.in_flight)
+        room = GRANTS_AT_ONCE - len(self._core.proposals.grants)
         if room <= 0:
             return
         node = self._node

@@ -113,7 +113,7 @@ def ledger_state(runs: int) -> Iterator[Figure]:
             core.load(live.jobs, live.allocations, live.hosts, 1.0)
             core.schedule(1.0, 1)
             rebuilt.append(time.perf_counter() - began)
-            assert core.engine.allocated_gpu_milli == ALLOCATIONS * 200
+            assert core.mirror.engine.allocated_gpu_milli == ALLOCATIONS * 200
     note = f"{HOSTS * GPUS_A_HOST:,} GPUs, {ALLOCATIONS:,} allocations"
     yield Figure("snapshot of the ledger", "s", taken, False, must=0.5, note=f"{note}, {len(data) / 2**20:.0f} MiB")
     yield Figure("a new leader's placement engine rebuilt", "s", alone, False, must=1.0, note=note)

@@ -101,7 +101,7 @@ class Rig:
 
     def settle(self) -> None:
         """Until nobody has anything to do and nothing is being proposed."""
-        self.until(lambda: not self.node.step() and not self.coordinator._core.in_flight, "quiet")
+        self.until(lambda: not self.node.step() and not self.coordinator._core.proposals.grants, "quiet")
 
     def end(self, job_id: str, outcome: str = "succeeded", **more: Any) -> None:
         attempt = self.job(job_id)["attempts"][-1]

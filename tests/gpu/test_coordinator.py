@@ -247,7 +247,7 @@ def test_whatever_happens_no_device_is_given_out_twice(make_rig: Callable[..., R
             rig.end(id)
             open_jobs.remove(id)
     rig.settle()
-    assert rig.coordinator._core.engine.allocated_gpu_milli == 0
+    assert rig.coordinator._core.mirror.engine.allocated_gpu_milli == 0
     assert rig.coordinator.metrics()["grants_refused_total"] == 0
 
 
@@ -258,7 +258,7 @@ def test_a_killed_coordinator_loses_nothing_and_grants_nothing_twice(rig: Rig) -
     names = [f"j{number}" for number in range(20)]
     rig.submit(*names, gpus=1)
     # Killed with proposals on their way: some are committed, some not even read.
-    rig.until(lambda: bool(rig.coordinator._core.in_flight), "the first grants in flight")
+    rig.until(lambda: bool(rig.coordinator._core.proposals.grants), "the first grants in flight")
     rig.node.remove("gpu_coordinator")
     rig.start_coordinator()
     placed: set[str] = set()
@@ -273,13 +273,13 @@ def test_a_killed_coordinator_loses_nothing_and_grants_nothing_twice(rig: Rig) -
         placed |= now
     rig.settle()
     assert rig.allocations() == {}
-    assert rig.coordinator._core.engine.allocated_gpu_milli == 0
+    assert rig.coordinator._core.mirror.engine.allocated_gpu_milli == 0
 
 
 def test_a_restarted_ledger_is_followed_again_and_proposals_are_kept(rig: Rig) -> None:
     names = [f"j{number}" for number in range(12)]
     rig.submit(*names, gpus=1)
-    rig.until(lambda: bool(rig.coordinator._core.in_flight), "the first grants in flight")
+    rig.until(lambda: bool(rig.coordinator._core.proposals.grants), "the first grants in flight")
     consensus = rig.node.servers.pop("consensus")
     consensus.stop("restart")
     rig.node.add(Consensus, rig.host)
@@ -299,7 +299,7 @@ def test_a_grant_made_by_another_is_taken_over(rig: Rig) -> None:
     rig.propose(SubmitJobs(jobs=[{"job_id": "x", "resources": resources(8), "depends_on": []}]))
     rig.propose(GrantAttempt(job_id="x", number=1, host="host-a", incarnation=1, gpu_indexes=list(range(8)), term=term))
     rig.settle()
-    assert rig.coordinator._core.engine.allocated_gpu_milli == 8000
+    assert rig.coordinator._core.mirror.engine.allocated_gpu_milli == 8000
     rig.submit("y", gpus=0.5)
     rig.settle()
     assert rig.state("y") == "queued"

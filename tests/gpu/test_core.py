@@ -11,10 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from actorgrid.actors.gpu.core import CoordinatorCore
-from actorgrid.actors.gpu.grant import Grant
 from actorgrid.actors.gpu.messages import AcquireLease
-from actorgrid.actors.gpu.orders import Order
 from actorgrid.actors.gpu.placement_records import by_placement
+from actorgrid.actors.gpu.proposals import Grant, Termination
 from actorgrid.actors.ledger.attempt_ids import attempt_of
 from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import (
@@ -37,7 +36,7 @@ GPUS = 3
 
 def waits(core: CoordinatorCore, id: str) -> bool:
     """Whether a job or lease of that id waits for room."""
-    return id in core._queued or id in core.scheduler.waiting
+    return id in core.jobs._queued or id in core.mirror.scheduler.waiting
 
 
 class World:
@@ -49,7 +48,7 @@ class World:
         self.ledger = Ledger()
         self.now = 0.0
         self.sent: list[Grant] = []
-        self.ordered: list[Order] = []
+        self.terminations: list[Termination] = []
         self.incarnation = 0
         self.jobs = 0
         self.apply(NewTerm(term=1))
@@ -100,9 +99,9 @@ class World:
 
     def lease(self, needs: dict[str, Any], user: str = "ann") -> None:
         self.jobs += 1
-        if self.core.registered:
+        if self.core.records.registered:
             with suppress(QuotaExceeded):
-                self.core.ask_lease(AcquireLease(f"l{self.jobs}", "s", needs, "gpu_compute", user_id=user), self.now)
+                self.core.leases.ask(AcquireLease(f"l{self.jobs}", "s", needs, "gpu_compute", user_id=user), self.now)
 
     def limit(self, user: str, gpu_milli: int | None, cpu_milli: int | None) -> None:
         self.apply(SetQuota(user, {"gpu_milli": gpu_milli, "cpu_milli": cpu_milli}, "test", at=self.now))
@@ -111,9 +110,9 @@ class World:
         self.apply(SetQuota(user, None, "test", at=self.now))
 
     def schedule(self) -> None:
-        if self.core.registered:
+        if self.core.records.registered:
             self.sent += self.core.schedule(self.now, 8)
-            self.ordered += self.core.take_orders()
+            self.terminations += self.core.proposals.take_terminations()
 
     def answer(self, which: int) -> None:
         """One proposal reaches the ledger; its answer reaches whoever coordinates now."""
@@ -124,14 +123,14 @@ class World:
         if outcome.error is not None:
             self.core.refused(grant, self.now)
 
-    def answer_order(self, which: int) -> None:
-        """An order reaches the ledger, perhaps of a coordinator that is gone."""
-        if not self.ordered:
+    def answer_termination(self, which: int) -> None:
+        """A termination reaches the ledger, perhaps of a coordinator that is gone."""
+        if not self.terminations:
             return
-        order = self.ordered.pop(which % len(self.ordered))
+        order = self.terminations.pop(which % len(self.terminations))
         outcome = self.apply(order.command(1))
         if outcome.error is not None:
-            self.core.order_refused(order)
+            self.core.termination_refused(order)
 
     def obey(self, which: int) -> None:
         """A host ends an attempt that was asked to."""
@@ -165,7 +164,7 @@ class World:
 
     def make_core_like(self, core: CoordinatorCore) -> CoordinatorCore:
         """Somebody else to hear what *core* does not."""
-        other = CoordinatorCore("h", core.own_incarnation, self.policy, 50, lambda: 0, queue=self.queue)
+        other = CoordinatorCore("h", core.records.own_incarnation, self.policy, 50, lambda: 0, queue=self.queue)
         self.load(other)
         return other
 
@@ -200,17 +199,19 @@ class World:
 
     def check(self) -> None:
         core = self.core
-        if core._stale:
-            core._rebuild()
+        if core.mirror.stale:
+            core.mirror.rebuild()
         given = by_placement(self.ledger.allocations)
         for id, records in given.items():
-            assert id in core.engine, f"{id} is given out but not held"
-            assert core.engine.placement(id).shares == tuple(("h", tuple(each["gpu_indexes"])) for each in records)
-        held = {id for id in core.engine.placements() if isinstance(id, str)}
-        assert held <= set(given) | set(core.in_flight)
+            assert id in core.mirror.engine, f"{id} is given out but not held"
+            assert core.mirror.engine.placement(id).shares == tuple(
+                ("h", tuple(each["gpu_indexes"])) for each in records
+            )
+        held = {id for id in core.mirror.engine.placements() if isinstance(id, str)}
+        assert held <= set(given) | set(core.proposals.grants)
         waiting = {job["job_id"] for job in self.mirror_jobs.values() if job["state"] == "queued"}
-        queued = {id for id in waiting if waits(core, id) or id in core.orders.giving_up or id in core._doubtful}
-        in_flight = {grant.job_id for grant in core.in_flight.values()}
+        queued = {id for id in waiting if waits(core, id) or id in core.proposals.failures or id in core.jobs._doubtful}
+        in_flight = {grant.job_id for grant in core.proposals.grants.values()}
         assert waiting == queued | (in_flight & waiting), "a waiting job is neither queued nor being granted"
         self.check_use()
 
@@ -224,15 +225,15 @@ class World:
         for user, (gpu_milli, cpu_milli) in used.items():
             assert self.ledger.quotas.used(user)["gpu_milli"] == gpu_milli
             assert self.ledger.quotas.used(user)["cpu_milli"] == cpu_milli
-        for grant in self.core.in_flight.values():
-            if grant.id in self.core.engine and grant.id not in by_placement(self.ledger.allocations):
+        for grant in self.core.proposals.grants.values():
+            if grant.id in self.core.mirror.engine and grant.id not in by_placement(self.ledger.allocations):
                 one = used.setdefault(grant.user_id, [0, 0])
                 one[0] += grant.demand.gpu_milli * grant.demand.gpu_count * grant.demand.gang
                 one[1] += grant.demand.cpu_milli * grant.demand.gang
         for user in ("ann", "bob"):
-            told = self.core.scheduler.tenant_limits.used(user)
+            told = self.core.mirror.scheduler.tenant_limits.used(user)
             assert [told.gpu_milli, told.cpu_milli] == used.get(user, [0, 0]), user
-        for job in self.core.scheduler.waiting.values():
+        for job in self.core.mirror.scheduler.waiting.values():
             assert not (job.queue and job.queue.held and job.reservation), "one that stands aside has a reservation"
 
 
@@ -282,7 +283,7 @@ def test_no_history_loses_a_job_or_lets_the_coordinator_lose_count(policy: str, 
         getattr(world, step)(*arguments)
         world.check()
     # Left alone, everything that waits is served: the ledger frees, the coordinator places.
-    if not world.core.registered:
+    if not world.core.records.registered:
         world.register()
     for user in ("ann", "bob", "*"):
         world.limit(user, GPUS * 1000, 4000)  # enough for each job that waits, not for two large ones at once
@@ -291,7 +292,7 @@ def test_no_history_loses_a_job_or_lets_the_coordinator_lose_count(policy: str, 
             not world.sent
             and not world.ledger.allocations
             and not world.mirror_jobs
-            and not world.core.scheduler.waiting
+            and not world.core.mirror.scheduler.waiting
         ):
             break
         world.now += 20.0
@@ -301,8 +302,8 @@ def test_no_history_loses_a_job_or_lets_the_coordinator_lose_count(policy: str, 
         world.end(0, "succeeded")
         world.check()
     assert not world.mirror_jobs, "jobs are left although nothing is in use"
-    assert world.core.engine.allocated_gpu_milli == 0
-    assert not world.core.in_flight
+    assert world.core.mirror.engine.allocated_gpu_milli == 0
+    assert not world.core.proposals.grants
 
 
 def test_nothing_is_granted_before_this_incarnation_is_registered() -> None:
@@ -310,7 +311,7 @@ def test_nothing_is_granted_before_this_incarnation_is_registered() -> None:
     world.register()
     world.kill()
     world.submit(resources(1), False)
-    assert not world.core.registered
+    assert not world.core.records.registered
     assert world.core.schedule(world.now, 8) == []
     world.register()
     (grant,) = world.core.schedule(world.now, 8)
@@ -323,7 +324,7 @@ def test_a_lease_granted_while_the_ledger_was_away_waits_for_nothing_more() -> N
     world.lease(resources(1))
     world.schedule()
     world.missed(0, False)
-    assert not world.core.scheduler.waiting
+    assert not world.core.mirror.scheduler.waiting
     world.end(0, "succeeded")
     assert world.core.schedule(world.now, 8) == []
 
@@ -334,7 +335,7 @@ def test_an_attempt_that_came_and_went_unheard_of_is_tried_again_and_its_room_is
     world.submit(resources(3), False)
     world.schedule()
     world.missed(0, True)
-    assert not world.core.in_flight
+    assert not world.core.proposals.grants
     (grant,) = world.core.schedule(world.now + 5.0, 8)
     assert grant.id == "j1.2"
 
@@ -359,7 +360,7 @@ def test_a_refused_grant_is_tried_again_later_each_time() -> None:
     for pause in (0.1, 0.2, 0.4):
         (grant,) = world.core.schedule(world.now, 8)
         world.core.refused(grant, world.now)
-        assert world.core.engine.allocated_gpu_milli == 0
+        assert world.core.mirror.engine.allocated_gpu_milli == 0
         assert world.core.schedule(world.now, 8) == []
         assert world.core.next_wakeup == pytest.approx(world.now + pause)
         world.now += pause
@@ -370,7 +371,7 @@ def test_a_queue_that_was_full_takes_the_rest_when_there_is_room() -> None:
     world.register()
     for _ in range(120):
         world.submit(resources(1), False)
-    assert len(world.core.scheduler.waiting) == 50
+    assert len(world.core.mirror.scheduler.waiting) == 50
     for _ in range(200):
         world.now += 1.0
         world.schedule()
@@ -462,18 +463,18 @@ def test_what_the_line_holds_up_is_said_by_the_id_people_know() -> None:
 def test_the_engine_weighs_by_what_has_arrived_and_does_so_after_it_was_made_anew() -> None:
     world = World("completion")
     world.register()
-    assert world.core.engine.typical_tasks == ()
+    assert world.core.mirror.engine.typical_tasks == ()
     for _ in range(200):
         world.jobs += 1
         lease = AcquireLease(f"l{world.jobs}", "s", resources(gpu_count=1, gpu_milli=250), "gpu_compute")
-        world.core.ask_lease(lease, world.now)
-        world.core.withdraw_lease(lease.lease_id)
+        world.core.leases.ask(lease, world.now)
+        world.core.leases.withdraw(lease.lease_id)
     world.schedule()
-    (task,) = world.core.engine.typical_tasks
+    (task,) = world.core.mirror.engine.typical_tasks
     assert (task.gpu_count, task.gpu_milli, task.weight) == (1, 250, 1.0)
     world.register()  # anything about a host makes the engine anew
     world.schedule()
-    assert world.core.engine.typical_tasks == (task,)
+    assert world.core.mirror.engine.typical_tasks == (task,)
 
 
 def test_the_engine_is_told_which_devices_are_close() -> None:
@@ -486,8 +487,8 @@ def test_the_engine_is_told_which_devices_are_close() -> None:
     ]
     world.apply(RegisterHost(host={**host, "devices": devices}))
     world.schedule()
-    assert world.core.engine.nodes()[0].numa == (0, 1, 0, 1)
-    placed = world.core.engine.place(gpu_count=2)
+    assert world.core.mirror.engine.nodes()[0].numa == (0, 1, 0, 1)
+    placed = world.core.mirror.engine.place(gpu_count=2)
     assert placed is not None and placed.shares == (("h", (0, 2)),)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from actorgrid.actors.gpu.core import CoordinatorCore
 from actorgrid.actors.gpu.feasibility import check_feasible
-from actorgrid.actors.gpu.grant import Grant
+from actorgrid.actors.gpu.proposals import Grant
 from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import EndAttempt, GrantGang, NewTerm, PreemptAttempt, RegisterHost, SubmitJobs
 from actorgrid.actors.ledger.state import Ledger
@@ -69,10 +69,10 @@ def test_all_members_are_in_one_grant_and_in_one_rack() -> None:
     assert hosts == sorted(hosts), "neighbours in rank are neighbours in place"
     assert not waits(world.core, "a.1")
     world.apply(command)
-    assert not world.core.in_flight
-    assert world.core.engine.placement("a.1").shares == grant.shares
-    assert world.core.engine.allocated_gpu_milli == 4_000
-    assert world.core.allocated()[hosts[0], 0][2] == ["a"]
+    assert not world.core.proposals.grants
+    assert world.core.mirror.engine.placement("a.1").shares == grant.shares
+    assert world.core.mirror.engine.allocated_gpu_milli == 4_000
+    assert world.core.records.allocated()[hosts[0], 0][2] == ["a"]
 
 
 def test_a_gang_that_spreads_gets_a_host_for_each_and_waits_for_the_last_one() -> None:
@@ -94,9 +94,9 @@ def test_whoever_leads_next_holds_what_was_granted_member_by_member() -> None:
     world.granted("a", 3)
     after = world.make_core()
     after.schedule(AT, 10)
-    assert after.engine.placement("a.1").shares == world.core.engine.placement("a.1").shares
-    assert after.scheduler.running["a.1"].request.demand.gang == 3
-    assert after.scheduler.tenant_limits.used("local").gpu_milli == 3_000
+    assert after.mirror.engine.placement("a.1").shares == world.core.mirror.engine.placement("a.1").shares
+    assert after.mirror.scheduler.running["a.1"].request.demand.gang == 3
+    assert after.mirror.scheduler.tenant_limits.used("local").gpu_milli == 3_000
 
 
 def test_a_lost_member_leaves_the_rest_of_the_placement_held() -> None:
@@ -104,7 +104,7 @@ def test_a_lost_member_leaves_the_rest_of_the_placement_held() -> None:
     token = world.granted("a", 3)
     world.apply(EndAttempt("a.1-2", token, "lost", at=AT, charge=False))
     world.grants()
-    assert len(world.core.engine.placement("a.1").shares) == 2
+    assert len(world.core.mirror.engine.placement("a.1").shares) == 2
     for rank in range(2):
         world.apply(EndAttempt(f"a.1-{rank}", token, "cancelled", at=AT, charge=False))
     [grant] = world.grants()
@@ -115,11 +115,11 @@ def test_a_grant_that_is_under_way_keeps_the_room_of_all_members() -> None:
     world = World()
     world.submit("a", 4)
     [grant] = world.grants()
-    world.core.set_absent(frozenset({"h9"}))  # the engine is made anew
+    world.core.mirror.set_absent(frozenset({"h9"}))  # the engine is made anew
     assert world.grants() == []
-    assert world.core.engine.placement("a.1").shares == grant.shares
+    assert world.core.mirror.engine.placement("a.1").shares == grant.shares
     world.core.refused(grant, AT)
-    assert "a.1" not in world.core.engine
+    assert "a.1" not in world.core.mirror.engine
     assert waits(world.core, "a")
 
 
@@ -127,8 +127,8 @@ def test_a_gang_is_stopped_for_others_by_one_order() -> None:
     world = World()
     token = world.granted("a", 2)
     world.apply(PreemptAttempt("a.1", token, 1.0, "b", 1, at=AT))
-    assert world.core.orders.stopping("a.1")[1] == "b"
-    [job] = [world.core.scheduler.running["a.1"]]
+    assert world.core.proposals.stopping("a.1")[1] == "b"
+    [job] = [world.core.mirror.scheduler.running["a.1"]]
     assert job.request.id == "a.1"
 
 

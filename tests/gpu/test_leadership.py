@@ -46,7 +46,7 @@ def test_a_follower_knows_what_waits_only_while_somebody_asks(
     rig.submit("j1", "j2", gpus=1.0)
     rig.until(lambda: "j2" in rig.coordinator._ledger.jobs, "the jobs are known")
     core = rig.coordinator._core
-    assert not core.holds_queue and not core.scheduler.waiting
+    assert not core.holds_queue and not core.mirror.scheduler.waiting
     assert rig.ask(Explain(resources(1.0)))["fits"]  # of no job: nothing of the queue is needed
     assert not core.holds_queue
     asked = rig.ask(Explain(resources(1.0), "j2"))
@@ -54,10 +54,10 @@ def test_a_follower_knows_what_waits_only_while_somebody_asks(
     rig.submit("j3", gpus=1.0)
     rig.until(lambda: "j3" in rig.coordinator._ledger.jobs, "the third is known")
     if core.holds_queue:  # it is kept current for the next question
-        assert len(core.scheduler.waiting) == 3
+        assert len(core.mirror.scheduler.waiting) == 3
     assert rig.ask(Explain(resources(1.0), "j3"))["position"] == 3
     rig.until(lambda: not core.holds_queue, "the queue is let go")
-    assert not core.scheduler.waiting and rig.coordinator.metrics()["queue_length"] == 3.0
+    assert not core.mirror.scheduler.waiting and rig.coordinator.metrics()["queue_length"] == 3.0
     assert rig.allocations() == {}
 
 
@@ -66,7 +66,7 @@ def test_what_waits_is_let_go_with_the_leadership_and_known_again_with_the_next(
     rig.submit("j1", "j2", gpus=1.0)
     rig.until(lambda: "j1.1" in rig.allocations(), "one runs")
     tell(rig, "host-b", False)
-    assert not rig.coordinator._core.scheduler.waiting
+    assert not rig.coordinator._core.mirror.scheduler.waiting
     asked = rig.ask(Explain(resources(1.0), "j2"))
     assert not asked["fits"] and asked["position"] == 1  # what runs is held, and stays so when the queue is dropped
     rig.coordinator._let_go_of_queue()
@@ -112,22 +112,22 @@ def test_what_was_proposed_is_forgotten_with_the_leadership_and_decided_anew_wit
     first = world.core.schedule(world.now, 10)
     assert len(first) == 1
     world.core.forget()
-    assert world.core.in_flight == {}
+    assert world.core.proposals.grants == {}
     world.load(world.core)
     again = world.core.schedule(world.now, 10)
     assert [grant.id for grant in again] == [grant.id for grant in first]
     # The late answer to the first is about nothing any more.
     world.core.committed(first[0], world.now)
-    assert list(world.core.in_flight.values()) == again
+    assert list(world.core.proposals.grants.values()) == again
 
 
 def test_nothing_new_goes_to_a_host_that_is_not_heard_of() -> None:
     world = World("first_fit")
     world.register()
-    world.core.set_absent(frozenset({"h"}))
+    world.core.mirror.set_absent(frozenset({"h"}))
     world.submit(resources(1.0))
     assert world.core.schedule(world.now, 10) == []
-    world.core.set_absent(frozenset())
+    world.core.mirror.set_absent(frozenset())
     assert len(world.core.schedule(world.now, 10)) == 1
 
 

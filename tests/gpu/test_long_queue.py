@@ -48,4 +48,4 @@ def test_one_more_looks_at_no_other_that_waits(length: int, monkeypatch: pytest.
         assert core.schedule(AT, 100) == []
     assert looks["records"] == 0, "the news holds the record"
     assert looks["tries"] <= ADDED
-    assert len(core.scheduler.waiting) == length - 2 + ADDED
+    assert len(core.mirror.scheduler.waiting) == length - 2 + ADDED

@@ -43,7 +43,7 @@ def test_a_lost_gpu_is_in_error_and_gets_nothing_new(nvml: Any, two_gpus: Rig) -
     nvml.set(gpu0_lost=1)
     see_again(two_gpus, lambda: rows(two_gpus)[0].status == "error", "the error")
     assert rows(two_gpus)[1].status == "available"
-    two_gpus.until(lambda: bool(two_gpus.coordinator._core._sick), "the coordinator to know")
+    two_gpus.until(lambda: bool(two_gpus.coordinator._core.mirror.unhealthy), "the coordinator to know")
     two_gpus.submit("a", "b", gpus=1)
     two_gpus.until(lambda: len(two_gpus.allocations()) == 1, "one of them placed")
     two_gpus.settle()
@@ -57,7 +57,7 @@ def test_what_runs_on_a_lost_gpu_stays_counted(nvml: Any, two_gpus: Rig) -> None
     two_gpus.submit("half", gpus=0.5)
     two_gpus.wait_placed("half")
     nvml.set(gpu0_lost=1)
-    two_gpus.until(lambda: bool(two_gpus.coordinator._core._sick), "the coordinator to know", timeout_s=60)
+    two_gpus.until(lambda: bool(two_gpus.coordinator._core.mirror.unhealthy), "the coordinator to know", timeout_s=60)
     two_gpus.submit("other", gpus=0.5)
     two_gpus.wait_placed("other")
     assert two_gpus.job("other")["attempts"][0]["gpu_indexes"] == [1]

@@ -99,7 +99,7 @@ def test_the_agent_places_nothing_new_on_a_hot_device(
         return Readings(0, 0.0, 95.0 if hot and device.index == 0 else 40.0)
 
     monkeypatch.setattr(rig.coordinator._inventory, "readings", readings)
-    rig.until(lambda: bool(rig.coordinator._core._sick), "the heat to be seen")
+    rig.until(lambda: bool(rig.coordinator._core.mirror.unhealthy), "the heat to be seen")
     rig.submit("a", "b", gpus=1.0)
     rig.until(lambda: "placed" in {rig.state("a"), rig.state("b")}, "one to be placed")
     rig.settle()
@@ -149,8 +149,8 @@ def test_the_policy_for_scores_goes_by_what_the_agent_samples(
         return Readings(0, 0.0, temperature[device.index])
 
     monkeypatch.setattr(rig.coordinator._inventory, "readings", readings)
-    rig.until(lambda: rig.coordinator._core._scores.get(("host-a", 0)) == 740, "a sample of the warm device")
-    rig.coordinator._core._rebuild()  # a new engine knows the scores as well
+    rig.until(lambda: rig.coordinator._core.mirror.scores.get(("host-a", 0)) == 740, "a sample of the warm device")
+    rig.coordinator._core.mirror.rebuild()  # a new engine knows the scores as well
     for name, index in (("first", 2), ("second", 1), ("third", 0)):
         rig.submit(name, gpus=1.0)
         rig.wait_placed(name)

@@ -1,12 +1,14 @@
-"""A job's or lease's wish for room in the scheduler's words, from what the ledger says of it."""
+"""Jobs, leases and quotas of the ledger as the scheduler takes them, and its refusals as errors for who asked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 
-from actorgrid.actors.ledger.record_types import HostRecord, JobRecord, QuotaRecord
+from actorgrid.actors.ledger.record_types import JobRecord, QuotaRecord
+from actorgrid.amounts import duration
 from actorgrid.demand import Demand
+from actorgrid.errors import ActorGridError, AdmissionRefused, QueueFull
 from actorgrid.models import AttemptState
 
 from ..ledger.attempt_ids import attempt_id
@@ -14,13 +16,15 @@ from ..ledger.tables.preemption import may_ask
 from ..ledger.tables.quotas import EVERYONE
 from ..scheduling.request import DEFAULT_PRIORITY, LEASE_PRIORITY, Request
 from ..scheduling.tenant_limits import Limits
-from .feasibility import accepted_models
-from .grant import Record
 
-MODELS_MAX = 1024
-"""Sets of models whose names are remembered."""
+GRACES_MAX = 1024
+"""Different graces of jobs whose sum with STOPPED_S is remembered."""
 STOPPED_S = 1.0
 """After its grace, until what was killed is gone and the ledger knows: planned for beside the grace."""
+HINT = (
+    "ask for a later --deadline or a shorter --timeout; without --timeout the deadline is not promised and only says "
+    "who goes first"
+)
 
 
 def attempt_number(job: JobRecord) -> int:
@@ -58,7 +62,7 @@ def request_of_job(id: str, demand: Demand, job: JobRecord) -> Request:
     )
 
 
-@lru_cache(maxsize=MODELS_MAX)
+@lru_cache(maxsize=GRACES_MAX)
 def _grace_s(given_s: float) -> float:
     return given_s + STOPPED_S  # one number for all jobs that have the same
 
@@ -80,32 +84,28 @@ def limits_of(quotas: Mapping[str, QuotaRecord]) -> tuple[dict[str, Limits], Lim
     return limits, limits.get(EVERYONE)
 
 
-class EngineArguments:
-    """Demands as the engine takes them on one set of hosts: models by the engine's names, devices by their indexes."""
+def admission_refused(
+    why: ActorGridError | None, text: str, deadline: float | None, limit_s: float | None, now: float
+) -> AdmissionRefused:
+    """The error for work that the scheduling policy refused with *why*, or gave up with no more than *text*.
 
-    def __init__(self, hosts: Iterable[HostRecord]) -> None:
-        self._hosts = hosts
-        self._models: dict[tuple[str, ...], tuple[str, ...]] = {}
-
-    def of(self, demand: Demand) -> Record | None:
-        """*demand* as the arguments of ``place``; ``None`` when no device there is could serve it."""
-        arguments = demand.arguments()
-        if demand.gpu_models:
-            models = self._models.get(demand.gpu_models)
-            if models is None:
-                if len(self._models) >= MODELS_MAX:
-                    self._models.clear()
-                models = self._models[demand.gpu_models] = accepted_models(demand.gpu_models, self._hosts)
-            if not models:
-                return None
-            arguments["gpu_models"] = models
-        if demand.affinity_hard:
-            wanted = set(demand.affinity_hard)
-            found = [
-                (host["host_id"], tuple(device["index"] for device in host["devices"] if device["uuid"] in wanted))
-                for host in self._hosts
-            ]
-            arguments["within"] = tuple(share for share in found if share[1])
-            if not arguments["within"]:
-                return None
-        return arguments
+    Of a deadline that cannot be kept it says how long is left, and what would be possible.
+    """
+    if deadline is None or limit_s is None:
+        return AdmissionRefused(text, found=f"the scheduling policy says so: {why.message}" if why is not None else "")
+    left_s = deadline - now
+    when = f"in {duration(left_s)}" if left_s > 0 else f"{duration(-left_s)} ago"
+    possible_at = why.details.get("possible_at") if why is not None else None
+    hint = HINT
+    if isinstance(why, QueueFull):
+        found, hint = why.found, "submit it again when some of those are done"
+    elif possible_at is not None:
+        found = f"as things are it would be done in {duration(possible_at - now)}"
+    elif left_s < limit_s:
+        found = f"it may run for {duration(limit_s)}, and there is less time than that left"
+    else:
+        found = "nobody knows when there will be room: what holds it has no time limit"
+    more = {} if possible_at is None else {"possible_at": possible_at}
+    return AdmissionRefused(
+        text, asked=f"done {when}, running for up to {duration(limit_s)}", found=found, hint=hint, **more
+    )

@@ -1,0 +1,111 @@
+"""Leases that sessions wait for: in the scheduler's queue beside the jobs, and in the ledger only once granted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from actorgrid.demand import Demand
+from actorgrid.errors import AdmissionRefused, QueueFull
+
+from ..ledger.tables.quotas import quota_of, refuse_over_whole
+from ..scheduling.request import Refuse
+from .engine_mirror import EngineMirror
+from .feasibility import check_feasible
+from .messages import AcquireLease
+from .placement_records import PlacementRecords
+from .proposals import Proposals, retry_delay_s
+from .scheduler_requests import admission_refused, request_of_lease
+
+WAITING_LEASES_MAX = 4096
+
+
+@dataclass(slots=True)
+class _WaitingLease:
+    lease: AcquireLease
+    refusals: int = 0
+    """Grants refused in a row."""
+
+
+class WaitingLeases:
+    """Which leases wait, or are being granted: at most WAITING_LEASES_MAX."""
+
+    def __init__(self, records: PlacementRecords, proposals: Proposals, mirror: EngineMirror) -> None:
+        self._records = records
+        self._proposals = proposals
+        self._mirror = mirror
+        self._waiting: dict[str, _WaitingLease] = {}
+        self._refused: dict[str, AdmissionRefused] = {}
+        self._count = 0
+
+    def load(self, now: float) -> None:
+        """Start (again) from a snapshot, with a scheduler in which nothing waits."""
+        # One that was granted while nobody told us waits for nothing more.
+        self._waiting = {id: each for id, each in self._waiting.items() if id not in self._records.allocations}
+        for id, each in self._waiting.items():
+            if id not in self._proposals.grants:
+                self._queue(each.lease, 0.0, now)
+
+    def ask(self, lease: AcquireLease, now: float) -> None:
+        """Let a lease wait for room. Raises as ``check_feasible``, QuotaExceeded when it never may, or QueueFull."""
+        check_feasible(Demand.of(lease.resources), self._records.hosts.values())
+        refuse_over_whole(lease.user_id, quota_of(lease.user_id, self._records.quotas), lease.resources, "the lease")
+        if len(self._waiting) >= WAITING_LEASES_MAX:
+            raise QueueFull(
+                "too many leases are being waited for", found=f"{WAITING_LEASES_MAX}", hint="try again in a moment"
+            )
+        self._waiting[lease.lease_id] = _WaitingLease(lease)
+        self._queue(lease, 0.0, now)
+
+    def withdraw(self, lease_id: str) -> bool:
+        """Stop waiting; ``False`` when the lease is being granted already, or not known."""
+        if lease_id in self._proposals.grants or self._waiting.pop(lease_id, None) is None:
+            return False
+        self._mirror.scheduler.withdraw(lease_id)
+        return True
+
+    def find(self, lease_id: str) -> AcquireLease | None:
+        """The request of a lease that waits, or is being granted."""
+        found = self._waiting.get(lease_id)
+        return None if found is None else found.lease
+
+    def settled(self, lease_id: str) -> None:
+        """The ledger has granted it."""
+        self._waiting.pop(lease_id, None)
+
+    def try_again(self, lease_id: str, now: float) -> None:
+        """A grant for it was refused: let it wait, longer each time."""
+        found = self._waiting.get(lease_id)
+        if found is not None:
+            found.refusals += 1
+            self._queue(found.lease, now + retry_delay_s(found.refusals), now)
+
+    def give_up(self, decision: Refuse, now: float) -> None:
+        """The policy lets it wait no longer: who asked for it is to be told."""
+        del self._waiting[decision.id]
+        self._refused[decision.id] = admission_refused(decision.error, decision.why, None, None, now)
+
+    def take_refused(self) -> dict[str, AdmissionRefused]:
+        """The leases that the policy gave up since this was asked last, with why."""
+        refused, self._refused = self._refused, {}
+        return refused
+
+    def clear(self) -> None:
+        """Another host grants from here on; who waits asks there."""
+        self._waiting.clear()
+        self._refused.clear()
+
+    def _queue(self, lease: AcquireLease, not_before: float, now: float) -> None:
+        scheduler = self._mirror.scheduler
+        self._count += 1
+        demand = Demand.of(lease.resources)
+        self._mirror.arrivals.saw(demand)
+        scheduler.queue_max += 1  # leases have a bound of their own and never crowd out jobs
+        try:
+            scheduler.submit(
+                request_of_lease(lease.lease_id, demand, lease.user_id, lease.home),
+                now,
+                order=self._count,
+                not_before=not_before,
+            )
+        finally:
+            scheduler.queue_max -= 1
