@@ -32,11 +32,10 @@ from ..security.messages import MaterialChanged
 from .admission import Admission, refuse_here
 from .affected_hosts import affected_hosts
 from .apply import AppliedEntry
-from .commit_times import CommitTimes
 from .departures import Departures
 from .disk_space import DiskSpace
 from .electorate_policy import heir, next_step, successor
-from .figures import ledger_figures
+from .figures import CommitTimes, ledger_figures
 from .last_contact import LastContact
 from .lock_leases import LockLeases
 from .queries import Queries

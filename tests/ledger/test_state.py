@@ -23,7 +23,7 @@ from actorgrid.actors.ledger.commands import (
 from actorgrid.actors.ledger.outcome import Outcome
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.ledger.tables import jobs as jobs_module
-from actorgrid.actors.ledger.tables.attempt_end import ATTEMPTS_MAX
+from actorgrid.actors.ledger.tables.attempts import ATTEMPTS_MAX
 from actorgrid.errors import (
     BadRequest,
     Overcommit,

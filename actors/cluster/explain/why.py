@@ -28,9 +28,8 @@ from actorgrid.models import DESCRIPTIVE, JobState
 
 from .binding import binding, resource_use
 from .contention import fits_at, freeing, holders, holders_of_user, may_go
-from .lost_hosts import away_note, late_notes, lost_note
+from .interruptions import away_note, deadline_note, late_notes, lost_note, stopped_for_another, waiting_notes
 from .phrases import gang_ending, gang_hosts, gang_lacks, listed, nearest_has, needs
-from .preempted import deadline_note, stopped_for_another, waiting_notes
 
 Record = Mapping[str, Any]
 

@@ -2,11 +2,21 @@
 
 An attempt is of one member or, for a gang, of several (``gangs.py``), which start and end by their own ids. 1,000
 attempts per job, of which the first and the last 49 are kept.
+
+Successes heard of late: an attempt had ended well within its lease, and its host was lost before it said so.
+
+The host's shim keeps the outcome on disk, and the host tells it when it is back. By then the leader has ended the
+attempt as lost, and the job waits, or runs again. Running work again that is done helps nobody, so such a success is
+the job's as long as the job is not over: ``taken`` on its record is the number of that attempt, and an attempt that
+runs by then carries ``superseded`` {by, at} and is stopped by its host. Its room is given back when its processes are
+gone, as ever, and only then is the job over. When the job was over before, that stays as it is, and the lost attempt
+carries ``late_success_at``. Nothing of this moves a token: what the later attempt wrote under its own stays fenced.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from actorgrid.actors.ledger.attempt_ids import attempt_id as id_of_attempt
 from actorgrid.actors.ledger.attempt_ids import attempt_of, job_of, number_of, rank_of
@@ -17,6 +27,8 @@ from actorgrid.actors.ledger.commands import (
     PreemptAttempt,
     StartAttempt,
     TakeSuccess,
+    end_facts,
+    value_or_none,
 )
 from actorgrid.actors.ledger.entry import EntryContext, applies
 from actorgrid.actors.ledger.field_checks import Plain
@@ -27,17 +39,16 @@ from actorgrid.actors.ledger.record_types import (
     MemberRecord,
     OwnerRecord,
 )
-from actorgrid.actors.ledger.records import last_number, new_attempt, with_attempt
+from actorgrid.actors.ledger.records import default_error, last_number, new_attempt, with_attempt
 from actorgrid.errors import StaleToken, WrongState
 from actorgrid.job_outcome import decided_by
 
 from . import gangs, preemption
 from .allocations import Allocations, GrantTarget
-from .attempt_end import after_attempt, ended_attempt
-from .jobs import FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
-from .late_success import superseded, with_success
+from .jobs import CANCELLED, FAILED, FINAL, LOST, PLACED, QUEUED, RUNNING, SUCCEEDED, Jobs
+from .preemption import PREEMPTED
 
-ATTEMPTS_KEPT = 50
+ATTEMPTS_MAX, ATTEMPTS_KEPT = 1_000, 50
 OfAttempt = StartAttempt | EndAttempt | TakeSuccess | PreemptAttempt
 
 
@@ -195,7 +206,7 @@ class Attempts:
 
     @applies(TakeSuccess)
     def take_success(self, command: TakeSuccess, entry: EntryContext) -> Plain:
-        """An attempt that was lost with its host had succeeded there (``late_success.py``).
+        """An attempt that was lost with its host had succeeded there (the head of the module).
 
         ``taken`` of the answer is the number of the attempt whose outcome is the job's; ``None`` when there is none
         yet, or it is not known any more. Raises WrongState for an attempt that is not over.
@@ -283,3 +294,61 @@ def _part(attempt: AttemptRecord, rank: int | None) -> AttemptRecord | GangMembe
 
 def _unknown(id: str) -> WrongState:
     return WrongState(f"there is no attempt {id}", asked=id)
+
+
+def ended_attempt(attempt: AttemptRecord, command: EndAttempt, at: float) -> AttemptRecord:
+    """*attempt* as it is after ``end_attempt``; what came without an error and did not succeed gets one."""
+    outcome = command.outcome
+    error = attempt["error"]
+    if outcome != SUCCEEDED:
+        error = value_or_none(command.error) or default_error(outcome, attempt)
+    return {
+        **attempt,
+        "state": FAILED if outcome == "timed_out" else outcome,
+        "ended_at": at,
+        **end_facts(command),
+        "error": error,
+    }
+
+
+def after_attempt(job: JobRecord, number: int, command: EndAttempt, at: float) -> tuple[str, Plain]:
+    """The state of *job* after its attempt *number* ended, and the fields that change when it waits again.
+
+    Success counts, whatever was asked meanwhile; so does that of an earlier attempt, whose host came back with it. What
+    was preempted, or came to grief by no fault of its own, is not charged a retry; a preempted job waits for nothing
+    before it may start again.
+    """
+    outcome, charge = command.outcome, command.charge
+    if outcome == SUCCEEDED or job.get("taken") is not None:
+        return SUCCEEDED, {}
+    if outcome == CANCELLED or job["cancel_requested"]:
+        return CANCELLED, {}
+    if number >= ATTEMPTS_MAX:
+        return LOST, {}
+    if outcome == PREEMPTED:
+        return QUEUED, {"preemptions": job.get("preemptions", 0) + 1, "not_before": at}
+    if not charge or job["retries_left"] > 0:
+        return QUEUED, {"retries_left": job["retries_left"] - charge, "not_before": command.retry_at or at}
+    return (LOST if outcome == LOST else FAILED), {}
+
+
+def with_success(
+    attempt: AttemptRecord, rank: int | None, command: TakeSuccess | EndAttempt, at: float
+) -> AttemptRecord:
+    """*attempt*, which was lost, with the success that *command* tells of it or of its member of that *rank*.
+
+    A gang's attempt has succeeded once all of its members have.
+    """
+    if rank is None:
+        return {**attempt, **end_facts(command), "state": SUCCEEDED, "error": None, "late_success_at": at}
+    assert isinstance(command, TakeSuccess), "of a member only its host tells"
+    told = gangs.succeeded_member(attempt, rank, command)
+    if any(member["state"] != SUCCEEDED for member in told["members"]):
+        return told
+    whole = gangs.verdict(cast("JobRecord", {}), {**told, "ending": None}, None)
+    return with_success(told, None, whole, at)
+
+
+def superseded(attempt: AttemptRecord, by: int, at: float) -> AttemptRecord:
+    """The live *attempt*, which is to end, as attempt number *by* has done the work."""
+    return {**attempt, "superseded": {"by": by, "at": at}}
