@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from actorgrid.actors.scheduling.policies import find_policy
@@ -135,10 +135,7 @@ def _one(setup: Setup, policy: str, queue: str, seed: int, progress: Callable[[f
             seed,
             figures.inflation(inflated),
             figures.latencies({"place": inflated.placed_s, "refuse": inflated.refused_s}),
-            [
-                {"arrived": point.arrived, "allocated": point.allocated, "fragmented": point.fragmented}
-                for point in inflated.curve
-            ],
+            [asdict(point) for point in inflated.curve],
         )
     typical = typical_tasks(setup.tasks)
     build_engine(setup.nodes, engine, typical_tasks_for(setup.tasks, policy))
@@ -166,15 +163,7 @@ def _one(setup: Setup, policy: str, queue: str, seed: int, progress: Callable[[f
         seed,
         figures.replayed(result),
         figures.latencies({"place": result.places_s, "schedule": result.rounds_s}),
-        [
-            {
-                "at_s": moment.at_s,
-                "allocated": moment.allocated,
-                "fragmented": moment.fragmented,
-                "waiting": moment.waiting,
-            }
-            for moment in result.series
-        ],
+        [asdict(moment) for moment in result.series],
         sorted(each.ended_s - each.submitted_s for each in result.outcomes if each.ended_s is not None),
     )
 

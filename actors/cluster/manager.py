@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from time import time
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import actorgrid
 from actorgrid.actors.ledger import commands
@@ -57,6 +57,7 @@ from .submissions import Submissions
 
 VERSION_TOLD_S = 600.0
 """A minority waits for the others to come back."""
+T = TypeVar("T")
 RECENT_JOBS = 1000
 """Ended jobs answered from memory; older ones are read from the ledger's history."""
 LIST_LIMIT = 1000
@@ -342,24 +343,22 @@ class ClusterManager(LedgerFollower):
         parts: list[Any] = attempt.get("members") or [attempt]
         part = next((each for each in parts if each["state"] == AttemptState.PLACED), parts[0])
         host_id, attempt_id = part["host"], part["allocation_id"]
-        try:
-            if host_id == self.host.host_id:
-                answer: dict[str, Any] = await self.call("worker_manager", StartDelay(attempt_id), EXPLAIN_S)
-            else:
-                ask = AskHost(host_id, "start_delay", {"attempt_id": attempt_id}, EXPLAIN_S)
-                answer = await self.call("links", ask, EXPLAIN_S + 1)
-        except ActorGridError as error:
-            self.log.info("start of %s: %s", attempt_id, error)
-            return None
-        return answer
+        if host_id == self.host.host_id:
+            return await self._answer_or(None, "worker_manager", StartDelay(attempt_id), EXPLAIN_S)
+        ask = AskHost(host_id, "start_delay", {"attempt_id": attempt_id}, EXPLAIN_S)
+        return await self._answer_or(None, "links", ask, EXPLAIN_S + 1)
 
     async def _explain(self, resources: ResourcesRecord, job_id: str | None) -> dict[str, Any] | None:
+        return await self._answer_or(None, "gpu_coordinator", Explain(resources, job_id), EXPLAIN_S)
+
+    async def _answer_or(self, missing: T, server: str, request: Any, timeout_s: float) -> T:
+        """The answer of a server, or *missing* where none comes: people are told the rest all the same."""
         try:
-            report: dict[str, Any] = await self.call("gpu_coordinator", Explain(resources, job_id), timeout_s=EXPLAIN_S)
+            answer: T = await self.call(server, request, timeout_s)
         except ActorGridError as error:
-            self.log.info("explain %s: %s", job_id or resources, error)
-            return None
-        return report
+            self.log.info("%s has no answer to %s: %s", server, type(request).__name__, error)
+            return missing
+        return answer
 
     async def _openings(self, asked: Demand, fit: dict[str, Any]) -> list[str]:
         """What could be asked for instead and would fit now, by the engine's word; at most 6 questions."""
@@ -413,14 +412,7 @@ class ClusterManager(LedgerFollower):
         return report
 
     async def _devices(self) -> list[dict[str, Any]]:
-        try:
-            devices: list[dict[str, Any]] = await self.call(
-                "gpu_coordinator", Inventory(self._ledger.index), timeout_s=2.0
-            )
-        except ActorGridError as error:
-            self.log.info("inventory: %s", error)
-            return []
-        return devices
+        return await self._answer_or([], "gpu_coordinator", Inventory(self._ledger.index), 2.0)
 
     @handles(ListHosts)
     async def _hosts(self, request: ListHosts) -> list[dict[str, Any]]:
@@ -441,14 +433,8 @@ class ClusterManager(LedgerFollower):
         others = sorted(self._ledger.hosts.keys() & self._ledger.members.keys() - {self.host.host_id})
         if self.host.enrolment is None or not others:
             return {}
-        try:
-            found: dict[str, dict[str, Any]] = await self.call(
-                "links", AskHosts(tuple(others[:REPORTS_MAX]), "health", {}, REPORTS_S), REPORTS_S + 1
-            )
-        except ActorGridError as error:
-            self.log.info("the other hosts' health: %s", error)
-            return {}
-        return found
+        ask = AskHosts(tuple(others[:REPORTS_MAX]), "health", {}, REPORTS_S)
+        return await self._answer_or({}, "links", ask, REPORTS_S + 1)
 
     def _membership(self, host_id: str, voters: list[int]) -> dict[str, Any]:
         """What a host is to the cluster; all that there is when it is alone."""
@@ -470,12 +456,8 @@ class ClusterManager(LedgerFollower):
         port = int(self.host.settings.cluster.base_port)
         if port:
             return port
-        try:
-            status = await self.call("gateway", GetStatus(), timeout_s=2.0)
-        except ActorGridError as error:
-            self.log.info("port: %s", error)
-            return 0
-        return int(str(status["url"]).rpartition(":")[2])
+        status = await self._answer_or({"url": ":0"}, "gateway", GetStatus(), 2.0)
+        return int(status["url"].rpartition(":")[2])
 
     def _host_view(
         self,
@@ -510,7 +492,7 @@ class ClusterManager(LedgerFollower):
         health = await self._health()
         devices = await self._devices()
         counts = await self.call("consensus", Query("counts"))
-        latency = await self._latency()
+        latency: dict[str, Any] = await self._answer_or({}, "gpu_coordinator", LatencyReport(), 2.0)
         allocated = sum(device["allocated_milli"] for device in devices)
         readings = [d["utilization_percent"] for d in devices if d["utilization_percent"] is not None]
         now = time()
@@ -541,14 +523,6 @@ class ClusterManager(LedgerFollower):
                 "queued_tasks": self._ledger.job_counts.get(JobState.QUEUED, 0),
             },
         }
-
-    async def _latency(self) -> dict[str, Any]:
-        try:
-            report: dict[str, Any] = await self.call("gpu_coordinator", LatencyReport(), timeout_s=2.0)
-        except ActorGridError as error:
-            self.log.info("latency: %s", error)
-            return {}
-        return report
 
     @handles(ChangeSetting)
     async def _change_setting(self, request: ChangeSetting) -> dict[str, Any]:

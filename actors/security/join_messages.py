@@ -14,7 +14,7 @@ them as they are. No frame carries a secret.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import msgpack
@@ -64,18 +64,7 @@ class Capabilities:
 
     def pack(self) -> bytes:
         """As they are signed and sent. Raises BadRequest when there are more than a claim may carry."""
-        packed: bytes = msgpack.packb(
-            {
-                "cpu_milli": self.cpu_milli,
-                "memory_mib": self.memory_mib,
-                "addresses": list(self.addresses),
-                "listens": self.listens,
-                "software": self.software,
-                "rack": self.rack,
-                "devices": list(self.devices),
-                "measured": self.measured,
-            }
-        )
+        packed: bytes = msgpack.packb(asdict(self))
         try:
             read_capabilities(packed)
         except MalformedMessage as error:

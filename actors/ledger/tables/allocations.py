@@ -84,17 +84,8 @@ class Allocations:
             raise WrongState(f"allocation {allocation_id} is there already", asked=allocation_id)
         devices = self.capacity.check(self._hosts[place.host], place.gpu_indexes, resources)
         self._quotas.check_grant(user, resources)
-        where = {
-            "host": place.host,
-            "incarnation": place.incarnation,
-            "gpu_indexes": place.gpu_indexes,
-            "token": token,
-            "granted_at": at,
-            "pool": pool,
-            "env": env,
-            "max_isolation_s": max_isolation_s,
-            "user_id": user,
-        }
+        terms = {"pool": pool, "env": env, "max_isolation_s": max_isolation_s, "user_id": user}
+        where = {**place._asdict(), "token": token, "granted_at": at, **terms}
         allocation = new_allocation(allocation_id, owner, where, devices, resources)
         self._take(allocation)
         self._changed(allocation_id, allocation)
@@ -116,9 +107,7 @@ class Allocations:
             for rank, place in enumerate(places):
                 devices = self.capacity.check(self._hosts[place.host], place.gpu_indexes, resources)
                 where = {
-                    "host": place.host,
-                    "incarnation": place.incarnation,
-                    "gpu_indexes": place.gpu_indexes,
+                    **place._asdict(),
                     "token": token,
                     "granted_at": at,
                     "pool": job["pool"],
