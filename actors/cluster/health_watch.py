@@ -10,7 +10,7 @@ from actorgrid.actors.ledger.record_types import HostRecord
 from actorgrid.errors import ActorGridError, NotLeader
 from actorgrid.supervisors.server import Server
 
-from ..gpu.unhealthy_devices import told
+from ..gpu.device import unhealthy_in
 from ..ledger.client import LedgerClient
 from ..ledger.messages import Query
 from ..ledger.tables.trust import BUNDLE
@@ -163,7 +163,7 @@ class HealthWatch:
         if host_id in away:
             heard_at = now - (clock - away[host_id])
         behind_at = self._known_behind().get(host_id)
-        unfit = told(record)
+        unfit = unhealthy_in(record)
         trust = self._ledger.trust.get(host_id) if host_id != BUNDLE else None
         return HostFact(
             host_id,

@@ -10,20 +10,16 @@ from collections import deque
 from dataclasses import asdict, replace
 from itertools import islice
 from time import perf_counter_ns, time
-from typing import Any, cast
+from typing import Any
 
-from actorgrid.actors.ledger.commands import GrantLease, RegisterHost
-from actorgrid.actors.ledger.record_types import NO_HOST, NO_JOB, AllocationRecord
+from actorgrid.actors.ledger.commands import GrantLease
+from actorgrid.actors.ledger.record_types import NO_JOB, AllocationRecord
 from actorgrid.demand import Demand
 from actorgrid.errors import (
     ActorGridError,
-    BadRequest,
     CallTimeout,
-    HostError,
     LedgerRefused,
     NotLeader,
-    Overloaded,
-    StorageError,
 )
 from actorgrid.hotpath import COMPILED, LatencyWindow
 from actorgrid.models import JobState
@@ -34,13 +30,11 @@ from actorgrid.supervisors.server import Server, handles
 from ..ledger.client import LedgerClient
 from ..ledger.exec_limits import check_exec
 from ..ledger.messages import Applied, LedgerSnapshot
-from ..ledger.tables.quotas import shortage
-from .capacity import host_cpu_milli, host_memory_mib
 from .core import CoordinatorCore
-from .device import Device, Readings, keep_indexes
+from .device import Device, Readings, unhealthy_in
+from .device_listing import NOT_ASKED, Elsewhere, device_rows, readings_elsewhere, unhealthy_rows
 from .feasibility import check_feasible
-from .inventory import HostInventory
-from .listing import NOT_ASKED, Elsewhere, device_row, readings_elsewhere
+from .host_registration import HostRegistration
 from .messages import (
     AcquireLease,
     CheckFeasible,
@@ -51,8 +45,6 @@ from .messages import (
     RecentDecisions,
 )
 from .proposals import AttemptPreemption, Grant, JobFailure, Termination
-from .sampling import HostSampling
-from .unhealthy_devices import TELL_AGAIN_S, device_records, everywhere, listed, told
 
 IN_FLIGHT_MAX = 128
 """Grants and terminations proposed and not answered; the ledger client takes 256 proposals at once."""
@@ -81,28 +73,24 @@ class GPUCoordinator(Server):
             perf_counter_ns,
             queue=settings.scheduling.queue,
         )
-        self._inventory = HostInventory(settings.gpus, self.host.host_id, self.runtime, self._devices_changed, self.log)
-        self._sampling = HostSampling(self.host.host_id, self.log)
         self._ledger = LedgerClient(self, on_snapshot=self._on_snapshot, on_applied=self._on_applied)
+        self._registration = HostRegistration(self, self._ledger, self._core.records)
         self._latency = LatencyWindow()
         self._decisions: deque[dict[str, Any]] = deque(maxlen=DECISIONS_KEPT)
         self._grants_total = 0
         self._refused_total = 0
         self._terminations_total: dict[type[Termination], int] = {AttemptPreemption: 0, JobFailure: 0}
-        self._registered: list[Waiter] = []
         self._lease_waiters: dict[str, tuple[Waiter, Timer]] = {}
         self._kicked = False
         self._wake_at: float | None = None
         self._hold_until = 0.0
-        self._tell_unfit_at = 0.0
-        self._problem = ""
-        self._registering = False
-        self.spawn(self._boot())
+        self._hold_reason = ""
+        self.spawn(self._registration.start())
         self.spawn(self._sample())
 
     def stop(self, reason: str) -> None:
         """End the probe child."""
-        self._inventory.stop()
+        self._registration.inventory.stop()
 
     def peer_restarted(self, name: str) -> None:
         """A new Consensus does not know us."""
@@ -115,115 +103,27 @@ class GPUCoordinator(Server):
 
     # -- this host
 
-    async def _boot(self) -> None:
-        found = self._inventory.start()
-        await self._ledger.start()
-        await found
-        await self._register()
-
-    def _devices_changed(self) -> None:
-        if self._core.records.registered:
-            self.spawn(self._register())
-
-    async def _register(self) -> None:
-        """Tell the ledger what this host has now; goes on until it is committed."""
-        if self._registering:
-            return
-        self._registering = True
-        try:
-            while True:
-                host = self._host_record()
-                try:
-                    await self._ledger.propose(RegisterHost(host))
-                    break
-                except (CallTimeout, StorageError, LedgerRefused, BadRequest) as error:
-                    self.log.warning("registering this host: %s", error)
-                    self._problem = f"this host is not registered yet: {error.message}"
-                await self.sleep(RETRY_S)
-        finally:
-            self._registering = False
-        self._problem = ""
-        waiting, self._registered = self._registered, []  # each takes itself off the list as it goes on
-        for waiter in waiting:
-            waiter.set(None)
-
-    def _host_record(self) -> dict[str, Any]:
-        host_id = self.host.host_id
-        before = (self._ledger.hosts.get(host_id) or NO_HOST).get("devices", [])
-        here = {device.uuid for device in self._inventory.devices}
-        held = {
-            index
-            for allocation in self._ledger.allocations.values()
-            if allocation["host"] == host_id
-            for index in allocation["gpu_indexes"]
-        }
-        # An index someone still holds keeps meaning the device it meant.
-        known = {d["uuid"]: d["index"] for d in before if d["uuid"] in here or d["index"] in held}
-        devices = keep_indexes(self._inventory.devices, known)
-        self._inventory.devices = devices
-        cluster = self.host.settings.cluster
-        return {
-            "host_id": host_id,
-            "hostname": self.host.hostname,
-            "incarnation": self.host.incarnation,
-            "boot_id": self.host.boot_id,
-            "cpu_milli": host_cpu_milli(),
-            "memory_mib": host_memory_mib(),
-            "devices": device_records(devices, self._sampling.unfit()),
-            "state": "up",
-            "address": cluster.bind,
-            "port": cluster.base_port or None,
-            **({"rack": cluster.rack} if cluster.rack else {}),
-        }
-
-    async def _until_registered(self, wait_s: float) -> None:
-        """Return once the ledger knows this host. Raises HostError when that takes longer."""
-        if self._core.records.registered:
-            return
-        waiter = Waiter()
-        self._registered.append(waiter)
-        timer = self.runtime.after(wait_s, lambda: waiter.set(None))
-        await waiter
-        timer.cancel()
-        if waiter in self._registered:
-            self._registered.remove(waiter)
-        if not self._core.records.registered:
-            raise HostError(
-                "this host's devices are not known yet",
-                found=self._problem or "the device probe or the ledger is still starting",
-                hint="try again in a moment; actorgrid status shows what is missing",
-            )
-
     async def _sample(self) -> None:
         while True:
             await self.sleep(self.host.settings.gpus.probe_interval_s)
-            self._take_sample()
-            self._inventory.ask()
+            self._registration.take_sample()
+            self._core.mirror.set_unhealthy(self._unhealthy())
+            self._core.mirror.set_scores(self._registration.sampling.scores())
             self._kick()
 
-    def _take_sample(self) -> None:
-        """Record what this host's devices read last; what is in trouble or too hot takes nothing new."""
-        allocated = self._core.records.allocated()
+    def _unhealthy(self) -> dict[str, str]:
+        """The devices of all hosts that take nothing new: of this one as found now, of others as their records say."""
+        found = dict(self._registration.sampling.unhealthy())
+        for host_id, host in self._ledger.hosts.items():
+            if host_id != self.host.host_id:
+                found.update(unhealthy_in(host))
+        return found
 
-        def read(device: Device) -> Readings:
-            milli, memory_mib, _ = allocated.get((self.host.host_id, device.index), (0, 0, []))
-            return self._inventory.readings(device, milli, memory_mib)
-
-        self._sampling.take(self._inventory.devices, read, self._inventory.troubles(), time())
-        self._core.mirror.set_unhealthy(self._unfit())
-        self._core.mirror.set_scores(self._sampling.scores())
-        self._tell_unfit()
-
-    def _unfit(self) -> dict[str, str]:
-        return everywhere(self._ledger.hosts, self.host.host_id, self._sampling.unfit())
-
-    def _tell_unfit(self) -> None:
-        """Have the host that leads know which devices of this one take nothing new."""
-        now = self.runtime.monotonic()
-        changed = told(self._ledger.hosts.get(self.host.host_id)) != self._sampling.unfit()
-        if changed and self._core.records.registered and now >= self._tell_unfit_at:
-            self._tell_unfit_at = now + TELL_AGAIN_S
-            self.spawn(self._register())
+    def _held_back_by(self) -> str:
+        """What keeps all placing back just now; ``""`` for nothing."""
+        if self._registration.problem or self.runtime.monotonic() >= self._hold_until:
+            return self._registration.problem
+        return self._hold_reason
 
     # -- following the ledger
 
@@ -250,7 +150,7 @@ class GPUCoordinator(Server):
             elif kind == "absent":
                 self._core.mirror.set_absent(frozenset(self._ledger.absent))
             elif kind == "host":
-                self._core.mirror.set_unhealthy(self._unfit())
+                self._core.mirror.set_unhealthy(self._unhealthy())
         self._kick()
 
     def _leadership_changed(self) -> None:
@@ -414,13 +314,13 @@ class GPUCoordinator(Server):
         """Propose nothing for a while when it was not the ledger's guard that refused."""
         if not isinstance(error, LedgerRefused):
             self._hold_until = self.runtime.monotonic() + HOLD_S
-            self._problem = f"nothing new is placed for now: {error.message}"
+            self._hold_reason = f"nothing new is placed for now: {error.message}"
 
     # -- answering
 
     @handles(CheckFeasible)
     async def _check_feasible(self, request: CheckFeasible) -> None:
-        await self._until_registered(REGISTER_WAIT_S)
+        await self._registration.until_registered(REGISTER_WAIT_S)
         check_feasible(Demand.of(request.resources), self._ledger.hosts.values())
         if request.deadline is not None:
             self._hold_queue()
@@ -434,9 +334,9 @@ class GPUCoordinator(Server):
         report = self._core.explain(request.resources, request.job_id)
         if not self._core.records.registered:
             report["host"] = "this host's devices are not known yet"
-        elif self._problem:
-            report["host"] = self._problem
-        report["unfit"] = listed(self._ledger.hosts, self._unfit())
+        elif problem := self._held_back_by():
+            report["host"] = problem
+        report["unfit"] = unhealthy_rows(self._ledger.hosts, self._unhealthy())
         return report
 
     @handles(AcquireLease)
@@ -445,7 +345,7 @@ class GPUCoordinator(Server):
             return self._ledger.allocations[request.lease_id]
         check_exec((), request.env)
         deadline = self.runtime.monotonic() + request.wait_s
-        await self._until_registered(max(request.wait_s, REGISTER_WAIT_S))
+        await self._registration.until_registered(max(request.wait_s, REGISTER_WAIT_S))
         if not self._ledger.leads:
             raise self._not_leader()
         waiting = self._lease_waiters.get(request.lease_id)
@@ -479,25 +379,7 @@ class GPUCoordinator(Server):
             self._lease_waiters[request.lease_id] = waiter, self._expire_lease_in(RETRY_S, request)
             return
         waiter, _ = self._lease_waiters.pop(request.lease_id)
-        waiter.fail(self._no_room(request))
-
-    def _no_room(self, request: AcquireLease) -> Overloaded:
-        asked, user = f"a worker within {request.wait_s:g} s", request.user_id
-        short = shortage(user, self._ledger.quotas, request.resources, self._ledger.allocations.values())
-        if short is not None:
-            return Overloaded(
-                f"the quota of user {user} did not come free in time",
-                asked=asked,
-                found=short.in_use,
-                hint=f"wait for work of {user} to end, or have the quota raised (actorgrid quota)",
-            )
-        nearest = self._core.explain(request.resources, None).get("nearest")
-        return Overloaded(
-            "no room came free in time",
-            asked=asked,
-            found=f"nearest: {nearest}" if nearest else "everything is in use",
-            hint="wait longer (wait_s), ask for a smaller share, or free some work",
-        )
+        waiter.fail(self._core.leases.no_room(request))
 
     @handles(Inventory)
     async def _list(self, request: Inventory) -> list[dict[str, Any]]:
@@ -506,30 +388,23 @@ class GPUCoordinator(Server):
         if request.everywhere and self.host.enrolment is not None:
             others = self._ledger.hosts.keys() - self._ledger.absent - {self.host.host_id}
             elsewhere = await readings_elsewhere(self, sorted(others))
-        allocated = self._core.records.allocated()
-        unfit = self._unfit()
-        rows = []
-        for host_id, host in sorted(self._ledger.hosts.items()):
-            for record in host["devices"]:
-                device = Device.from_record(cast("dict[str, Any]", record))
-                milli, memory_mib, owners = allocated.get((host_id, device.index), (0, 0, []))
-                if host_id == self.host.host_id:
-                    readings = self._inventory.readings(device, milli, memory_mib)
-                    score = self._sampling.score(device.uuid)
-                else:
-                    readings, score = elsewhere.get(device.uuid, (NOT_ASKED, None))
-                row = device_row(host_id, device, readings, milli, memory_mib, owners)
-                rows.append({**row, "score": score, "unfit": unfit.get(device.uuid)})
-        return rows
+
+        def read(host_id: str, device: Device, milli: int, memory_mib: int) -> tuple[Readings, float | None]:
+            if host_id != self.host.host_id:
+                return elsewhere.get(device.uuid, (NOT_ASKED, None))
+            own = self._registration
+            return own.inventory.readings(device, milli, memory_mib), own.sampling.score(device.uuid)
+
+        return device_rows(self._ledger.hosts, self._core.records.allocated(), self._unhealthy(), read)
 
     @handles(OwnReadings)
     def _own_readings(self, _request: OwnReadings) -> dict[str, dict[str, Any]]:
         allocated = self._core.records.allocated()
         found = {}
-        for device in self._inventory.devices:
+        for device in self._registration.inventory.devices:
             milli, memory_mib, _ = allocated.get((self.host.host_id, device.index), (0, 0, []))
-            readings = self._inventory.readings(device, milli, memory_mib)
-            found[device.uuid] = {**asdict(readings), "score": self._sampling.score(device.uuid)}
+            readings = self._registration.inventory.readings(device, milli, memory_mib)
+            found[device.uuid] = {**asdict(readings), "score": self._registration.sampling.score(device.uuid)}
         return found
 
     @handles(RecentDecisions)
@@ -553,7 +428,7 @@ class GPUCoordinator(Server):
             "gpu_devices": float(devices),
             "gpu_capacity_milli": 1000.0 * devices,
             "gpu_allocated_milli": float(sum(milli for milli, _, _ in self._core.records.allocated().values())),
-            "gpu_devices_in_error": float(len(self._inventory.troubles())),
+            "gpu_devices_in_error": float(len(self._registration.inventory.troubles())),
             "queue_length": float(self._queue_length()),
             "grants_in_flight": float(len(self._core.proposals.grants)),
             "grants_total": float(self._grants_total),
@@ -565,17 +440,17 @@ class GPUCoordinator(Server):
             value = self._latency.percentile(percent)
             if value is not None:
                 figures[f"placement_latency_p{percent}_us"] = value
-        return figures | self._sampling.figures()
+        return figures | self._registration.sampling.figures()
 
     def status(self) -> dict[str, Any]:
         """What it knows and does, with ``notes`` people should read."""
-        inventory = self._inventory.status()
+        inventory = self._registration.inventory.status()
         notes = [*inventory.pop("notes"), *self._core.mirror.notes.values()]
-        if self._problem:
-            notes.append(self._problem)
+        if problem := self._held_back_by():
+            notes.append(problem)
         return {
             "registered": self._core.records.registered,
-            "devices": len(self._inventory.devices),
+            "devices": len(self._registration.inventory.devices),
             "queue": self._queue_length(),
             "in_flight": len(self._core.proposals.grants),
             "policy": self._core.mirror.engine.policy,

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol
 
+from actorgrid.actors.ledger.record_types import HostRecord
+
 OUTCOMES = ("absent", "no_library", "version_mismatch", "no_driver", "no_permission", "ok")
 
 _WORD = re.compile(r"[a-z0-9.]+")
@@ -86,6 +88,16 @@ class Vendor(Protocol):
 
     def read(self) -> dict[str, Readings]:
         """Readings by UUID, for every device listed by ``probe``."""
+
+
+def unhealthy_in(host: HostRecord | None) -> dict[str, str]:
+    """The devices that take nothing new by what *host*'s own record says of them: why, by UUID.
+
+    Only the host itself reads its devices; the host that leads, and answers for all, goes by the ledger's records.
+    """
+    if host is None:
+        return {}
+    return {device["uuid"]: device["unfit"] for device in host["devices"] if device.get("unfit")}
 
 
 def words_of_model(model: str, memory_mib: int = 0) -> frozenset[str]:

@@ -49,7 +49,7 @@ class HostSampling:
             self.manager.record_metrics(metrics)
             self.manager.set_problem(device_id, troubles.get(device_id, ""))
 
-    def unfit(self) -> dict[str, str]:
+    def unhealthy(self) -> dict[str, str]:
         """The devices that take nothing new, by UUID, with the reason: in trouble, or too hot."""
         return {
             known.device_id: known.problem or known.score.excluded

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from actorgrid.demand import Demand
-from actorgrid.errors import AdmissionRefused, QueueFull
+from actorgrid.errors import AdmissionRefused, Overloaded, QueueFull
 
-from ..ledger.tables.quotas import quota_of, refuse_over_whole
+from ..ledger.tables.quotas import quota_of, refuse_over_whole, shortage
 from ..scheduling.request import Refuse
 from .engine_mirror import EngineMirror
 from .feasibility import check_feasible
@@ -88,6 +88,26 @@ class WaitingLeases:
         """The leases that the policy gave up since this was asked last, with why."""
         refused, self._refused = self._refused, {}
         return refused
+
+    def no_room(self, lease: AcquireLease) -> Overloaded:
+        """The error for one that has waited as long as it wanted to: what it lacks."""
+        asked, user = f"a worker within {lease.wait_s:g} s", lease.user_id
+        short = shortage(user, self._records.quotas, lease.resources, self._records.allocations.values())
+        if short is not None:
+            return Overloaded(
+                f"the quota of user {user} did not come free in time",
+                asked=asked,
+                found=short.in_use,
+                hint=f"wait for work of {user} to end, or have the quota raised (actorgrid quota)",
+            )
+        self._mirror.catch_up()
+        nearest = self._mirror.scheduler.explain_demand(Demand.of(lease.resources)).get("nearest")
+        return Overloaded(
+            "no room came free in time",
+            asked=asked,
+            found=f"nearest: {nearest}" if nearest else "everything is in use",
+            hint="wait longer (wait_s), ask for a smaller share, or free some work",
+        )
 
     def clear(self) -> None:
         """Another host grants from here on; who waits asks there."""

@@ -24,7 +24,7 @@ from actorgrid.configs.schema import Settings
 from actorgrid.errors import CertificateRefused, DataDirUnusable, InvalidSetting, WrongState
 
 from ..consensus.raft_links import VoterPlan
-from ..gpu.capacity import host_cpu_milli, host_memory_mib
+from ..gpu.host_capacity import host_cpu_milli, host_memory_mib
 from ..ledger.commands import FoundCluster
 from ..ledger.join_tokens import JoinToken, read_token
 from ..ledger.names import is_loopback

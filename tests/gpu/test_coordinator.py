@@ -19,8 +19,9 @@ from actorgrid.actors.gpu.messages import (
     LatencyReport,
     RecentDecisions,
 )
+from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import CancelJob, GrantAttempt, ReleaseLease, SubmitJobs
-from actorgrid.errors import BadRequest, HostError, Overloaded, RequestTooLarge, TooManyGpus, UnknownGpuModel
+from actorgrid.errors import BadRequest, DiskFull, HostError, Overloaded, RequestTooLarge, TooManyGpus, UnknownGpuModel
 from actorgrid.models import GPUDevice
 from actorgrid.supervisors.envelope import CALL, Envelope
 from tests.gpu.rig import Rig, resources
@@ -99,7 +100,7 @@ def test_all_who_ask_before_devices_are_known_are_answered_once_they_are(make_ri
     asked = [(0, 999_990 + number) for number in range(5)]
     for ref in asked:
         rig.node.send("gpu_coordinator", Envelope(CALL, "test", ref, CheckFeasible(resources(1))))
-    rig.until(lambda: len(rig.coordinator._registered) == 5, "all wait")
+    rig.until(lambda: len(rig.coordinator._registration._waiting) == 5, "all wait")
     rig.node.add(Consensus, rig.host)
     rig.until(lambda: rig.coordinator.status()["registered"], "registration")
     rig.settle()
@@ -292,6 +293,28 @@ def test_a_restarted_ledger_is_followed_again_and_proposals_are_kept(rig: Rig) -
                 rig.end(id)
                 left.discard(id)
     assert all(len(rig.job(id)["attempts"]) == 1 for id in names)
+
+
+def test_a_storage_that_refused_once_is_told_for_as_long_as_nothing_is_placed_and_no_longer(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "HOLD_S", 0.5)
+    propose, refusals = rig.coordinator._ledger.propose, [DiskFull("no room for the log")]
+
+    async def refuse_first(command: Command) -> Any:
+        if refusals:
+            raise refusals.pop()
+        return await propose(command)
+
+    def told() -> list[str]:
+        return [note for note in rig.coordinator.status()["notes"] if "no room for the log" in note]
+
+    monkeypatch.setattr(rig.coordinator._ledger, "propose", refuse_first)
+    rig.submit("waits", gpus=1)
+    rig.until(lambda: bool(told()), "the refusal to be told")
+    assert "no room for the log" in rig.ask(Explain(resources(1), "waits"))["host"]
+    rig.wait_placed("waits")
+    assert not told() and "host" not in rig.ask(Explain(resources(1)))
 
 
 def test_a_grant_made_by_another_is_taken_over(rig: Rig) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from actorgrid.actors.gpu.device import Device, Readings
+from actorgrid.actors.gpu.device import Device, Readings, unhealthy_in
 from actorgrid.actors.gpu.messages import Explain, Inventory
 from actorgrid.actors.gpu.sampling import HostSampling
-from actorgrid.actors.gpu.unhealthy_devices import told
 from actorgrid.actors.ledger.commands import RegisterHost
 from tests.gpu.rig import Rig, resources
 
@@ -43,11 +42,11 @@ def test_devices_come_go_and_change_places_with_the_inventory(sampling: HostSamp
 def test_a_hot_device_and_one_in_trouble_take_nothing_new_until_they_are_well(sampling: HostSampling) -> None:
     devices = [gpu(0), gpu(1), gpu(2)]
     sampling.take(devices, lambda device: Readings(0, 0.0, 93.0 if device.index == 1 else 40.0), {"gpu-2": "lost"}, 1.0)
-    unfit = sampling.unfit()
+    unfit = sampling.unhealthy()
     assert set(unfit) == {"gpu-1", "gpu-2"}
     assert "93 °C" in unfit["gpu-1"] and unfit["gpu-2"] == "lost"
     sampling.take(devices, reads(), {}, 2.0)
-    assert sampling.unfit() == {}
+    assert sampling.unhealthy() == {}
 
 
 def test_a_clock_that_is_set_back_stands_still(sampling: HostSampling) -> None:
@@ -91,14 +90,14 @@ def test_the_agent_samples_its_devices_and_says_their_scores(make_rig: Callable[
 def test_the_agent_places_nothing_new_on_a_hot_device(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("actorgrid.actors.gpu.coordinator.TELL_AGAIN_S", 0.2)
+    monkeypatch.setattr("actorgrid.actors.gpu.host_registration.TELL_AGAIN_S", 0.2)
     rig = make_rig("simulated:2xH100-80GB", probe_interval_s=0.5).up()
     hot = True
 
     def readings(device: Device, _milli: int, _mib: int) -> Readings:
         return Readings(0, 0.0, 95.0 if hot and device.index == 0 else 40.0)
 
-    monkeypatch.setattr(rig.coordinator._inventory, "readings", readings)
+    monkeypatch.setattr(rig.coordinator._registration.inventory, "readings", readings)
     rig.until(lambda: bool(rig.coordinator._core.mirror.unhealthy), "the heat to be seen")
     rig.submit("a", "b", gpus=1.0)
     rig.until(lambda: "placed" in {rig.state("a"), rig.state("b")}, "one to be placed")
@@ -106,11 +105,13 @@ def test_the_agent_places_nothing_new_on_a_hot_device(
     assert {rig.state("a"), rig.state("b")} == {"placed", "queued"}
     assert [record["gpu_indexes"] for record in rig.allocations().values()] == [[1]]
     # Whoever leads, and so places work here as well, reads it in the ledger.
-    rig.until(lambda: bool(told(rig.coordinator._ledger.hosts["host-a"])), "the ledger to know")
-    assert "95 °C" in next(iter(told(rig.coordinator._ledger.hosts["host-a"]).values()))
+    rig.until(lambda: bool(unhealthy_in(rig.coordinator._ledger.hosts["host-a"])), "the ledger to know")
+    assert "95 °C" in next(iter(unhealthy_in(rig.coordinator._ledger.hosts["host-a"]).values()))
     hot = False
     rig.wait_placed("a", "b")
-    rig.until(lambda: not told(rig.coordinator._ledger.hosts["host-a"]), "the ledger to know that it cooled down")
+    rig.until(
+        lambda: not unhealthy_in(rig.coordinator._ledger.hosts["host-a"]), "the ledger to know that it cooled down"
+    )
 
 
 def test_nothing_new_goes_to_a_device_that_another_host_says_is_unfit(make_rig: Callable[..., Rig]) -> None:
@@ -148,7 +149,7 @@ def test_the_policy_for_scores_goes_by_what_the_agent_samples(
     def readings(device: Device, _milli: int, _mib: int) -> Readings:
         return Readings(0, 0.0, temperature[device.index])
 
-    monkeypatch.setattr(rig.coordinator._inventory, "readings", readings)
+    monkeypatch.setattr(rig.coordinator._registration.inventory, "readings", readings)
     rig.until(lambda: rig.coordinator._core.mirror.scores.get(("host-a", 0)) == 740, "a sample of the warm device")
     rig.coordinator._core.mirror.rebuild()  # a new engine knows the scores as well
     for name, index in (("first", 2), ("second", 1), ("third", 0)):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psutil
 
-from actorgrid.actors.gpu.capacity import host_cpu_milli, host_memory_mib
+from actorgrid.actors.gpu.host_capacity import host_cpu_milli, host_memory_mib
 
 CPUS = 1000 * len(os.sched_getaffinity(0))
 MEMORY = psutil.virtual_memory().total // 2**20

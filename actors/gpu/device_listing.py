@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
+from actorgrid.actors.ledger.record_types import HostRecord
 from actorgrid.errors import ActorGridError
 from actorgrid.models import DeviceSource, GPUStatus
 from actorgrid.supervisors.server import Server
@@ -37,7 +38,38 @@ async def readings_elsewhere(server: Server, hosts: Iterable[str]) -> Elsewhere:
     }
 
 
-def device_row(
+def device_rows(
+    hosts: Mapping[str, HostRecord],
+    allocated: Mapping[tuple[str, int], tuple[int, int, list[str]]],
+    unhealthy: Mapping[str, str],
+    read: Callable[[str, Device, int, int], tuple[Readings, float | None]],
+) -> list[dict[str, Any]]:
+    """All devices of *hosts*: what is *allocated* of each, what *read* gives for it, and why it takes nothing new.
+
+    *read* is asked with the host's id, the device, and the thousandths and MiB of it that are given out.
+    """
+    rows = []
+    for host_id, host in sorted(hosts.items()):
+        for record in host["devices"]:
+            device = Device.from_record(cast("dict[str, Any]", record))
+            milli, memory_mib, owners = allocated.get((host_id, device.index), (0, 0, []))
+            readings, score = read(host_id, device, milli, memory_mib)
+            row = _device_row(host_id, device, readings, milli, memory_mib, owners)
+            rows.append({**row, "score": score, "unfit": unhealthy.get(device.uuid)})
+    return rows
+
+
+def unhealthy_rows(hosts: Mapping[str, HostRecord], unhealthy: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The devices of *hosts* that take nothing new, as [{"host", "gpu", "why"}] for status and doctor."""
+    return [
+        {"host": host_id, "gpu": device["index"], "why": unhealthy[device["uuid"]]}
+        for host_id, host in sorted(hosts.items())
+        for device in host["devices"]
+        if device["uuid"] in unhealthy
+    ]
+
+
+def _device_row(
     host_id: str, device: Device, readings: Readings, milli: int, memory_mib: int, owners: list[str]
 ) -> dict[str, Any]:
     """A device as models.GPUDevice has it, and why readings are missing."""

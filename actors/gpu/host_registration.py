@@ -1,0 +1,141 @@
+"""This host as the ledger knows it: its devices are found and sampled here, and registered whenever they are others."""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any
+
+from actorgrid.actors.ledger.commands import RegisterHost
+from actorgrid.actors.ledger.record_types import NO_HOST
+from actorgrid.errors import BadRequest, CallTimeout, HostError, LedgerRefused, StorageError
+from actorgrid.supervisors.runtime import Waiter
+from actorgrid.supervisors.server import Server
+
+from ..ledger.client import LedgerClient
+from .device import Device, Readings, keep_indexes, unhealthy_in
+from .host_capacity import host_cpu_milli, host_memory_mib
+from .inventory import HostInventory
+from .placement_records import PlacementRecords
+from .sampling import HostSampling
+
+RETRY_S = 1.0
+TELL_AGAIN_S = 5.0
+"""A device that is unhealthy now and well then is told at most so often: each time is an entry of the ledger."""
+
+
+class HostRegistration:
+    """Registers the host of *server* with *ledger*, again whenever its devices change or their health does.
+
+    ``problem`` says why it is not registered yet. *records* say whether it is, and what is given out of its devices.
+    """
+
+    def __init__(self, server: Server, ledger: LedgerClient, records: PlacementRecords) -> None:
+        host = server.host
+        self.inventory = HostInventory(host.settings.gpus, host.host_id, server.runtime, self._changed, server.log)
+        self.sampling = HostSampling(host.host_id, server.log)
+        self.problem = ""
+        self._server = server
+        self._ledger = ledger
+        self._records = records
+        self._waiting: list[Waiter] = []
+        self._registering = False
+        self._tell_at = 0.0
+
+    async def start(self) -> None:
+        """Look for devices, follow the ledger, and register once both are there."""
+        found = self.inventory.start()
+        await self._ledger.start()
+        await found
+        await self._register()
+
+    async def until_registered(self, wait_s: float) -> None:
+        """Return once the ledger knows this host. Raises HostError when that takes longer."""
+        if self._records.registered:
+            return
+        waiter = Waiter()
+        self._waiting.append(waiter)
+        timer = self._server.runtime.after(wait_s, lambda: waiter.set(None))
+        await waiter
+        timer.cancel()
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
+        if not self._records.registered:
+            raise HostError(
+                "this host's devices are not known yet",
+                found=self.problem or "the device probe or the ledger is still starting",
+                hint="try again in a moment; actorgrid status shows what is missing",
+            )
+
+    def take_sample(self) -> None:
+        """Record what this host's devices read last, and have them read again."""
+        allocated = self._records.allocated()
+
+        def read(device: Device) -> Readings:
+            milli, memory_mib, _ = allocated.get((self._server.host.host_id, device.index), (0, 0, []))
+            return self.inventory.readings(device, milli, memory_mib)
+
+        self.sampling.take(self.inventory.devices, read, self.inventory.troubles(), time())
+        self.inventory.ask()
+        # Have the host that leads know which devices of this one take nothing new.
+        now = self._server.runtime.monotonic()
+        changed = unhealthy_in(self._ledger.hosts.get(self._server.host.host_id)) != self.sampling.unhealthy()
+        if changed and self._records.registered and now >= self._tell_at:
+            self._tell_at = now + TELL_AGAIN_S
+            self._server.spawn(self._register())
+
+    def _changed(self) -> None:
+        if self._records.registered:
+            self._server.spawn(self._register())
+
+    async def _register(self) -> None:
+        """Tell the ledger what this host has now; goes on until it is committed."""
+        if self._registering:
+            return
+        self._registering = True
+        try:
+            while True:
+                try:
+                    await self._ledger.propose(RegisterHost(self._host_record()))
+                    break
+                except (CallTimeout, StorageError, LedgerRefused, BadRequest) as error:
+                    self._server.log.warning("registering this host: %s", error)
+                    self.problem = f"this host is not registered yet: {error.message}"
+                await self._server.sleep(RETRY_S)
+        finally:
+            self._registering = False
+        self.problem = ""
+        waiting, self._waiting = self._waiting, []  # each takes itself off the list as it goes on
+        for waiter in waiting:
+            waiter.set(None)
+
+    def _host_record(self) -> dict[str, Any]:
+        host = self._server.host
+        before = (self._ledger.hosts.get(host.host_id) or NO_HOST).get("devices", [])
+        here = {device.uuid for device in self.inventory.devices}
+        held = {
+            index
+            for allocation in self._ledger.allocations.values()
+            if allocation["host"] == host.host_id
+            for index in allocation["gpu_indexes"]
+        }
+        # An index someone still holds keeps meaning the device it meant.
+        known = {d["uuid"]: d["index"] for d in before if d["uuid"] in here or d["index"] in held}
+        devices = self.inventory.devices = keep_indexes(self.inventory.devices, known)
+        unhealthy = self.sampling.unhealthy()
+        cluster = host.settings.cluster
+        return {
+            "host_id": host.host_id,
+            "hostname": host.hostname,
+            "incarnation": host.incarnation,
+            "boot_id": host.boot_id,
+            "cpu_milli": host_cpu_milli(),
+            "memory_mib": host_memory_mib(),
+            "devices": [
+                each.to_record() | ({"unfit": unhealthy[each.uuid]} if each.uuid in unhealthy else {})
+                for each in devices
+            ],
+            "state": "up",
+            "address": cluster.bind,
+            "port": cluster.base_port or None,
+            **({"rack": cluster.rack} if cluster.rack else {}),
+        }
