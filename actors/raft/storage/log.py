@@ -18,6 +18,7 @@ same time. Whoever opens holds the host's lock.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -68,6 +69,8 @@ log = logging.getLogger("actorgrid.consensus")
 
 __all__ = ["RECOVERY_HINT", "Cut", "EndMark", "LogChange", "Reset", "SegmentLog"]
 
+# Where a record lies is one number of 64 bits in the table: the slot of its segment, and its offset in that file. The slot
+# counts the segments of one opening: the number in a segment's name is an index of the log, and has no such bound.
 _OFFSET_BITS = 40
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 
@@ -77,10 +80,11 @@ _Step = tuple[int, LogChange, int]
 
 @dataclass(slots=True)
 class _Segment:
-    """``last_index``: no entry after it is in this segment and still counts."""
+    """``last_index``: no entry after it is in this segment and still counts. ``slot``: its place in positions."""
 
     path: Path
     header: SegmentHeader
+    slot: int
     last_index: int
     has_state: bool = False
 
@@ -102,7 +106,8 @@ class SegmentLog:
         self.hard_state: HardState | None = None
         self._table = EntryTable(tail_bytes_max)
         self._segments: list[_Segment] = []
-        self._by_number: dict[int, _Segment] = {}
+        self._by_slot: dict[int, _Segment] = {}
+        self._slots = itertools.count()
         self._lock = threading.Lock()
         self._watermark = DurableWatermark(folder / "acknowledged")
         self._fd = -1
@@ -202,7 +207,7 @@ class SegmentLog:
 
     def _stored(self, position: int, index: int) -> list[Entry]:
         """The entries of the record at *position*, which has entry *index*, read from its file."""
-        segment = self._by_number[position >> _OFFSET_BITS]
+        segment = self._by_slot[position >> _OFFSET_BITS]
         offset = position & _OFFSET_MASK
         version, first = segment.header.format, segment.header.size_bytes
         try:
@@ -254,10 +259,10 @@ class SegmentLog:
             self._undo(error)
         if sync:
             self._sync()
-        number = self._segments[-1].header.number
+        slot = self._segments[-1].slot
         with self._lock:
             for offset, step, size in steps:
-                self._take(step, (number << _OFFSET_BITS) | offset, size)
+                self._take(step, (slot << _OFFSET_BITS) | offset, size)
         self._offset += len(data)
         self._chain = chain
         if sync:
@@ -325,7 +330,7 @@ class SegmentLog:
         while self._can_drop_first(index):
             with self._lock:
                 first = self._segments.pop(0)
-                del self._by_number[first.header.number]
+                del self._by_slot[first.slot]
                 # What is dropped by segments only ends where a segment does.
                 self._table.drop(first.last_index)
             first.path.unlink()
@@ -392,11 +397,11 @@ class SegmentLog:
         elif header.base_index != self._table.last_index or header.number <= self._segments[-1].header.number:
             raise corrupted(found.path, 0, self._table.last_index + 1, "the segment does not follow the one before it")
         self._offset, self._chain = header.size_bytes, header.chain
-        self._add_segment(_Segment(found.path, header, header.base_index))
+        self._add_segment(_Segment(found.path, header, next(self._slots), header.base_index))
 
     def _replay(self, found: Located) -> None:
         segment = self._segments[-1]
-        position, size = (segment.header.number << _OFFSET_BITS) | found.offset, found.end - found.offset
+        position, size = (segment.slot << _OFFSET_BITS) | found.offset, found.end - found.offset
         try:
             self._take(change_of(found.record), position, size)
         except (Damage, OutOfPlace) as error:
@@ -436,7 +441,7 @@ class SegmentLog:
 
     def _add_segment(self, segment: _Segment) -> None:
         self._segments.append(segment)
-        self._by_number[segment.header.number] = segment
+        self._by_slot[segment.slot] = segment
 
     def _roll(self) -> None:
         last_index, last_term = self._table.last_index, self._table.last_term
@@ -467,7 +472,7 @@ class SegmentLog:
             os.close(self._fd)
         self._fd, self._offset, self._synced, self._chain = fd, len(data), len(data), chain
         with self._lock:
-            self._add_segment(_Segment(path, header, last_index, self.hard_state is not None))
+            self._add_segment(_Segment(path, header, next(self._slots), last_index, self.hard_state is not None))
         self._open_mark()
 
     def _sync(self) -> None:

@@ -67,6 +67,22 @@ def test_a_full_segment_is_followed_by_another_and_the_old_ones_can_go(tmp_path:
     assert read(tmp_path, 4096) == written[first - 1 :]
 
 
+@pytest.mark.parametrize("index", [2**24 - 1, 2**24, 2**40, 2**62])
+def test_a_log_that_has_run_for_years_goes_on_and_is_read_again(tmp_path: Path, index: int) -> None:
+    log = SegmentLog.open(tmp_path, 4096, tail_bytes_max=1)
+    log.reset(index, 1)
+    written = [command(number, b"x" * 300) for number in range(index + 1, index + 41)]
+    for entry in written:
+        log.append([entry])
+    assert log.segment_count > 2
+    assert log.entries(index + 1, index + 41, BIG) == written, "all but the newest read from disk"
+    dropped = log.drop_behind(index + 20)
+    assert dropped > 0
+    rest = kept(log)
+    log.close()
+    assert read(tmp_path, 4096) == rest == written[log.first_index - index - 1 :]
+
+
 def test_a_crash_at_any_byte_of_the_last_batch_keeps_all_that_was_acknowledged(tmp_path: Path) -> None:
     acknowledged = fill(tmp_path / "whole", [[b"first" * 20], [b"second", b"third" * 30]])
     safe = segments(tmp_path / "whole")[0].stat().st_size
