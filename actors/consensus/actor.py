@@ -51,10 +51,12 @@ if TYPE_CHECKING:
 
 HOUSEKEEPING_S = 1.0
 TICK_S, LONE_TICK_S = 0.05, 1.0
-"""The second for a host that has nobody to hear of."""
+"""Length of the core's tick: a voter campaigns after 10 to 19 of silence. The second is for a host that is alone."""
 CATCH_UP_S, WAITS_S = 8.0, 60.0
-"""A proposal waits here for WAITS_S at most; by then its caller has repeated it several times."""
+"""A start waits so long for a leader, then goes on as it is. A proposal waits here for WAITS_S at most; by then its
+caller has repeated it several times."""
 LOOK_S, HAND_OVER_S = 0.25, 2.0
+"""Between two looks at who is away; and how long a host that stops waits until another one leads."""
 ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
@@ -118,6 +120,7 @@ class Consensus(Server):
             self._queries = Queries(self._replica.ledger, self._replica.history)
             self._snapshot_due = self._replica.snapshot_index + performance.ledger_snapshot_every
             self.runtime.watch(self._replica.fileno(), self._replica.collect)
+            # Before the replica starts: what it has to say to the other voters goes out by these.
             if plan is not None:
                 from .raft_links import RaftLinks  # TLS and X.509 come with it: 5 MB that a host alone does without
 
@@ -220,6 +223,7 @@ class Consensus(Server):
 
     def carried_out(self) -> None:
         """See ``ReplicaListener``: those who follow hear of it before those who proposed it."""
+        # In this order: whoever is answered may ask another server next, and that one must not know less.
         self._subscribers.flush()
         self._waiting.answer()
         self._reads.release()
@@ -416,6 +420,7 @@ class Consensus(Server):
             payload = encode_entry(request.command, request.session, request.seq)
             command = read_command(decode_entry(payload)[2])
             refuse_if_too_new(command, self._replica.ledger.members)
+            # Every refusal before it is in the log: what is there is carried out, whatever its caller was told.
             votes = self._leading or self._replica.votes(self._replica.node)
             refuse_here(command, votes, self._replica.ledger.members, self._replica.members)
             self._disk_space.refuse(type(command))

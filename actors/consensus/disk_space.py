@@ -16,7 +16,7 @@ from .replica import Replica
 
 
 class DiskSpace:
-    """Of one host's ledger, which *replica* writes. Nothing is kept here."""
+    """What one host's ledger, written by *replica*, takes at the present free space. Keeps nothing itself."""
 
     def __init__(self, replica: Replica, paths: HostPaths, settings: Settings) -> None:
         self._replica = replica
@@ -25,7 +25,7 @@ class DiskSpace:
 
     @property
     def free_bytes(self) -> int:
-        """On the ledger's disk."""
+        """Free bytes on the ledger's disk."""
         return free_bytes(self._paths.ledger_dir)
 
     def refuse(self, command: type[Command]) -> None:
@@ -48,7 +48,7 @@ class DiskSpace:
             )
 
     def accepts_new_work(self) -> bool:
-        """Whether there is space for that."""
+        """Whether there is space for new work."""
         try:
             self.refuse(SubmitJobs)
         except DiskFull:

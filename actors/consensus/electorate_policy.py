@@ -18,6 +18,7 @@ from actorgrid.actors.raft.progress import PeerStatus
 from actorgrid.actors.raft.status import Status
 
 VOTERS_MAX = 5
+"""Two of five may be lost; with more, a commit would wait for a fourth disk."""
 NEAR_ENTRIES = 1_000
 """A learner that lacks no more than this is soon there."""
 
@@ -42,6 +43,7 @@ def next_step(
     """
     if config.voters_outgoing:
         return ()  # a change is under way
+    # Who is gone comes first: a voter that never answers again counts against the quorum in every step after this one.
     by_node = {record["node"]: record for record in members.values()}
     known = {*config.voters, *config.learners}
     for node in sorted(known - by_node.keys()):

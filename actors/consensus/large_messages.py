@@ -31,7 +31,10 @@ class _Message:
 
 
 class LargeMessages:
-    """*on_message*: (host id, body), for one that came whole; *on_lost*: (host id), where one did not."""
+    """Large messages on their way, to and from other hosts.
+
+    *on_message*: (host id, body), for one that came whole; *on_lost*: (host id), for one of ours that did not arrive.
+    """
 
     def __init__(
         self,
@@ -107,7 +110,10 @@ class LargeMessages:
     # -- theirs
 
     def take(self, stream: Stream) -> None:
-        """Another host opened a stream. Raises MalformedMessage, FrameTooLarge or MailboxFull: then it is reset."""
+        """Receive the message of a *stream* that another host opened.
+
+        Raises MalformedMessage, FrameTooLarge or MailboxFull: then it is reset.
+        """
         if stream.target != TARGET or len(stream.head) != _LENGTH.size:
             raise MalformedMessage("no message of Raft begins so", found=stream.target[:40])
         (length,) = _LENGTH.unpack(stream.head)

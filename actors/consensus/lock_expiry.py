@@ -17,6 +17,7 @@ from actorgrid.actors.ledger.record_types import LockRecord
 MARGIN = 1.1
 """Times the lease: clocks of two hosts may differ in pace by a tenth."""
 MARGIN_S = 0.25
+"""Seconds more, for the way of a renewal through the log; and between two proposals to end the same lease."""
 WAITER_LEASE_S = 5.0
 """Of one who waits, at least: its host may restart meanwhile, and it asks again for its place."""
 
@@ -32,7 +33,7 @@ class LockExpiry:
         self._entries: dict[str, dict[str, Mapping[str, Any]]] = {}
 
     def lead(self, locks: Mapping[str, LockRecord], now_s: float) -> None:
-        """We are the leader from now on: every lease starts anew."""
+        """Begin as the leader: every lease starts anew."""
         self._seen.clear()
         self._heap.clear()
         self._entries.clear()
@@ -40,7 +41,7 @@ class LockExpiry:
             self.changed(name, record, now_s)
 
     def changed(self, name: str, record: Mapping[str, Any] | None, now_s: float) -> None:
-        """A lock's record is another now; ``None``: nobody has it."""
+        """Take the lock's new *record*; ``None`` when nobody holds it any more."""
         before = self._entries.pop(name, {})
         if record is None:
             present: dict[str, Mapping[str, Any]] = {}
@@ -67,6 +68,7 @@ class LockExpiry:
         What was proposed may be lost with a leadership; asking again does no harm.
         """
         over = []
+        # A renewal leaves the lease's former end in the heap: it is told from the present one here, and thrown away.
         while self._heap and self._heap[0][0] <= now_s:
             ends, name, owner, renewals = heapq.heappop(self._heap)
             if self._seen.get((name, owner)) == (renewals, ends):

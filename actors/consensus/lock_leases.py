@@ -14,7 +14,7 @@ Expire = Callable[[str, str, int], None]
 
 
 class LockLeases:
-    """*leads* says whether this host does; *expire* proposes the end of (lock, owner, the renewals that were seen)."""
+    """The timer. *leads*: whether this host leads; *expire* proposes the end of (lock, owner, renewals seen)."""
 
     def __init__(self, runtime: Runtime, leads: Callable[[], bool], expire: Expire) -> None:
         self._runtime, self._leads, self._expire = runtime, leads, expire
@@ -23,17 +23,17 @@ class LockLeases:
         self._at = 0.0
 
     def lead(self, locks: Mapping[str, LockRecord]) -> None:
-        """This host leads from now on."""
+        """Begin as the leader: every lease of *locks* starts anew."""
         self._expiry.lead(locks, self._runtime.monotonic())
         self.arm()
 
     def changed(self, name: str, record: Mapping[str, Any] | None) -> None:
-        """A lock's record is another now."""
+        """Take the lock's new *record*; ``None`` when nobody holds it any more."""
         self._expiry.changed(name, record, self._runtime.monotonic())
         self.arm()
 
     def arm(self) -> None:
-        """Sleep no longer than until the next lease may be over."""
+        """Set the timer to when the next lease may be over, where it is not set to earlier."""
         at = self._expiry.next_at()
         if not self._leads() or at is None or (self._timer is not None and self._at <= at):
             return

@@ -23,7 +23,9 @@ from .member_links import addresses_of, refusal
 
 TARGET = "raft"
 SOUGHT_MAX = 5
+"""Links to members that are kept ready while no voter is known."""
 GOODBYE_S = 3.0
+"""How long the links of a host that left in order are kept, for it to hear that it has left."""
 log = logging.getLogger("actorgrid.consensus")
 
 Members = Mapping[str, Mapping[str, Any]]
@@ -58,8 +60,11 @@ class VoterPlan:
 
 
 class RaftLinks:
-    """*members* gives the ledger's, *removed* those that were; *on_refused* is told which host refused this one with
-    which words; *on_message* is given each message that is of whom it says, and that host."""
+    """This host's links to the other voters and learners: Raft's messages out, and in once their sender is checked.
+
+    *members* gives the ledger's, *removed* those that were; *on_refused* is told which host refused this one with
+    which words; *on_message* is given each message that is of whom it says, and that host.
+    """
 
     def __init__(
         self,
@@ -89,14 +94,14 @@ class RaftLinks:
         self.members_changed()
 
     def member_changed(self, host_id: str, gone: bool) -> None:
-        """One came, went or moved. Who went in order keeps its links a little longer, so that it hears of it."""
+        """Follow a change of one member's record. One that left in order keeps its links a little, to hear of it."""
         if gone and self._removed().get(host_id, {}).get("left"):
             self._loop.after(GOODBYE_S, self.members_changed)
         else:
             self.members_changed()
 
     def members_changed(self) -> None:
-        """Somebody came, went or moved: links to those who are no members any more are closed."""
+        """Follow a change of the members: links to those who are none any more are closed."""
         self._hosts = {int(record["node"]): host_id for host_id, record in self._known().items()}
         self._net.drop_refused()
 
@@ -105,11 +110,11 @@ class RaftLinks:
         self._net.keep([self._hosts[node] for node in nodes if node in self._hosts])
 
     def seek(self, voters: Sequence[int]) -> None:
-        """Nobody is known to lead: have links to the voters ready, or to some members while none is known."""
+        """Look for a leader: have links to *voters* ready, or to some members while no voter is known."""
         self.keep(voters or list(self._hosts)[:SOUGHT_MAX])
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Each goes out, or is lost, as Raft expects of a network; for what is too much the core is told."""
+        """Send each message, or lose it as Raft expects of a network; where too much waits, the core is told."""
         for message in messages:
             host_id = self._hosts.get(message.to)
             if host_id is None:
@@ -127,12 +132,12 @@ class RaftLinks:
                 self._on_unreachable(message.to)
 
     def renew(self) -> None:
-        """This host's certificate, or whom it believes, is another now."""
+        """Use this host's new certificate and trust anchors, which lie on disk, for the next links."""
         if self._renew is not None:
             self._renew(self._net)
 
     def stats(self) -> dict[str, Any]:
-        """Of the net below, and what was refused here."""
+        """Counts of the net below, of refused messages by reason, and of large messages."""
         return {
             **self._net.stats(),
             "refused_messages": dict(self.refused),

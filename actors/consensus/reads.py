@@ -19,7 +19,7 @@ READS_MAX = 4_096
 
 
 class LinearizableReads:
-    """*ask* hands a context to the core; *applied* gives the last index that is applied here."""
+    """The waiting reads. *ask* hands a context to the core; *applied* gives the last index that is applied here."""
 
     def __init__(self, ask: Callable[[bytes], ProposalAccepted | Dropped], applied: Callable[[], int]) -> None:
         self._ask = ask
@@ -65,7 +65,7 @@ class LinearizableReads:
             self._asked[context] = waiters, since_s
 
     def confirmed(self, context: bytes, index: int) -> None:
-        """The leader's answer."""
+        """Take the leader's answer: what was asked under *context* may be read once *index* is applied here."""
         waiters, _ = self._asked.pop(context, ([], 0.0))
         if waiters:
             heapq.heappush(self._readable, (index, int.from_bytes(context, "big"), waiters[:]))
@@ -86,7 +86,7 @@ class LinearizableReads:
             self._ask_for(waiters, since_s, refused)
 
     def release(self) -> None:
-        """Something was applied."""
+        """Answer the reads whose index is applied by now."""
         while self._readable and self._readable[0][0] <= self._applied():
             waiters = heapq.heappop(self._readable)[2]
             self._waiting -= len(waiters)
@@ -94,14 +94,14 @@ class LinearizableReads:
                 waiter.set(None)
 
     def abandon(self, error: ActorGridError) -> None:
-        """No answer can come to those that wait for one."""
+        """Fail the reads that wait for the leader's answer with *error*: none can come any more."""
         gathered, self._gathered = self._gathered, []
         asked, self._asked = self._asked, {}
         for waiters in (gathered, *(waiters for waiters, _ in asked.values())):
             self._fail(waiters, error)
 
     def give_up(self, before_s: float, error: ActorGridError) -> None:
-        """Those asked before then were lost on their way, or their answer was."""
+        """Fail the reads asked before *before_s*: they were lost on their way, or their answer was."""
         for context, (waiters, _) in [each for each in self._asked.items() if each[1][1] < before_s]:
             del self._asked[context]
             self._fail(waiters, error)

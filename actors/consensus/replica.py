@@ -44,18 +44,19 @@ from .history import WRITE_AT_ROWS, History
 from .stored_state import restore_stored
 
 UNCOMMITTED_BYTES_MAX = 64 * 2**20
+"""Of proposals that a leader takes before they are committed: they are held in memory until then."""
 MESSAGE_BYTES_MAX = 512 * 1024
 """So that a message with what is around it fits a frame between hosts."""
 
 
 class ReplicaListener(Protocol):
-    """Who is told. All calls come from within ``start``, ``pump``, ``collect`` or ``tick``."""
+    """What the owner of a ``Replica`` is told. Calls come from within ``start``, ``pump``, ``collect`` or ``tick``."""
 
     def applied(self, done: AppliedEntry) -> None:
         """An entry was applied to the ledger."""
 
     def carried_out(self) -> None:
-        """That was all for now that was to be applied."""
+        """All that could be applied for now was: answer those who wait."""
 
     def restored(self) -> None:
         """The ledger is another one now: a snapshot of the leader's took its place."""
@@ -86,8 +87,9 @@ class ReplicaListener(Protocol):
 
 
 class Replica:
-    """Raises LogCorrupted, LogFailed or DiskFull when what is on the disk cannot be trusted or not be opened.
+    """The ledger on this host: Raft core, log, snapshots and state, and what the core says is carried out on them.
 
+    Raises LogCorrupted, LogFailed or DiskFull when what is on the disk cannot be trusted or not be opened.
     *in_place*: everything happens within the call that asks for it (see ``LogWriter``). *newest_grant*: what this host
     last acted upon, which the log must hold.
     """
@@ -175,7 +177,7 @@ class Replica:
         return self._writer.fileno()
 
     def tick(self) -> None:
-        """Time passed."""
+        """Pass one tick on to the core, and carry out what it makes of it."""
         self._core.tick()
         self.pump()
 
@@ -212,7 +214,7 @@ class Replica:
         return self._core.refused
 
     def votes(self, node: int) -> bool:
-        """Whether that node does, as of what is applied here."""
+        """Whether *node* is a voter, as of what is applied here."""
         return node in self.members.voters or node in self.members.voters_outgoing
 
     def unreachable(self, node: int) -> None:
@@ -247,6 +249,7 @@ class Replica:
         try:
             while self.failure is None and self._core.has_ready():
                 ready = self._core.ready()
+                # At once, beside the disk's work: they promise nothing. What does waits for ``_finish``.
                 self._send(ready.messages)
                 try:
                     if not self._writer.submit(ready):
@@ -285,10 +288,11 @@ class Replica:
             self._listener.send(messages)
 
     def _finish(self, ready: Ready) -> None:
-        """What was waiting for *ready* to be durable."""
+        """Carry out what waited for *ready* to be durable: votes and acknowledgements, then what is committed."""
         self._send(ready.persisted_messages)
         if ready.hard_state is not None:
             self.term = ready.hard_state.term
+        # Who leads comes before what is applied: the listener acts on entries as a leader only while it is one.
         if ready.soft_state is not None:
             if self.role == "leader" != ready.soft_state.role:
                 self._listener.not_leading()
@@ -312,6 +316,7 @@ class Replica:
                 return
             self.history.keep(done.outcome)
             self._listener.applied(done)
+            # Not before an entry of its own term is applied: until then the state here may lack what is committed.
             if self.role == "leader" and entry.term == self.term != self._led:
                 self._led = entry.term
                 self._listener.led(entry.term)
@@ -321,6 +326,7 @@ class Replica:
             self._listener.readable(read.context, read.index)
         for request in ready.dropped:
             self._listener.dropped(request)
+        # Last: from here on the core takes all of it for done, and gives out the next.
         self._core.advance(ready)
         if self.history.waiting > WRITE_AT_ROWS:
             self.write_history()
@@ -408,6 +414,7 @@ class Replica:
             index, members, pieces = self.begin_snapshot()
             self.keep_snapshot(index, members, b"".join(pieces))
         self.failure = self.failure or StorageError("the ledger is stopped")
+        # The writer first: its thread uses the other two, and ends only when what waits is written.
         self._writer.close()
         self.log.close()
         self._store.close()

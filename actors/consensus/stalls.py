@@ -12,7 +12,7 @@ from actorgrid.actors.raft.status import Status
 
 
 class Stalls:
-    """Looks from time to time at what a core says of itself. *now* is of one clock that never steps back."""
+    """Since when commits, and each follower, stand still. *now*: seconds of one clock that never goes back."""
 
     def __init__(self) -> None:
         self._commit = -1
@@ -21,7 +21,7 @@ class Stalls:
         self._members: dict[int, tuple[int, float]] = {}
 
     def look(self, now: float, status: Status) -> None:
-        """Compare with what was found the last time."""
+        """Compare *status* with the one before, and note what has moved since."""
         if status.commit != self._commit or status.last_index <= status.commit:
             self._commit, self._moved_at = status.commit, now
         self._stands = status.last_index > status.commit

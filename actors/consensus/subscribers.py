@@ -18,6 +18,7 @@ from actorgrid.supervisors.server import Server
 
 RESYNC_S = 0.5
 RESYNC_TRIES = 120
+"""How often, and how many times, a server that missed something is told so; then it is taken to be gone."""
 RESYNC = "resync"
 UNTOLD = ("renew_lock",)
 """Changes that nobody but the ledger counts: a lock's record may name a thousand holders, each renewing it often."""
@@ -39,7 +40,7 @@ TOGETHER_MAX = 256
 
 
 class Subscribers:
-    """See the module. *counts*: how many jobs are in each state by now."""
+    """The subscribed servers and how far each was told. *counts*: how many jobs are in each state by now."""
 
     def __init__(self, server: Server, counts: Callable[[], Mapping[str, int]]) -> None:
         self._server = server
@@ -61,11 +62,12 @@ class Subscribers:
         return sorted(self._told)
 
     def subscribed(self, name: str, index: int, jobs: JobsWanted = "all") -> int:
-        """*name* holds the state of *index*, the ledger's last, and hears of what comes after, of *jobs* as it asked.
+        """Subscribe the server *name*, which holds the state of *index*, to what comes after; of *jobs* as it asked.
 
         Gives the index to tell it: that of the last entry that changed anything. Entries that change nothing are told
         to nobody, so a follower that came after one must not seem to be further than those before it.
         """
+        # What is gathered was applied before: told afterwards, this one would hear of it twice.
         self.flush()
         self._index = self._index or index
         self._told[name] = self._index
@@ -74,7 +76,7 @@ class Subscribers:
         return self._index
 
     def tell(self, outcome: Outcome, at: float, kind: str) -> None:
-        """What the entry of type *kind* changed; heard at the next ``flush``."""
+        """Gather what the entry of type *kind* changed; the subscribers hear of it at the next ``flush``."""
         if not outcome.changes or kind in UNTOLD:
             return
         self._gathered.append(Applied(outcome.index, self._index, at, kind, outcome.changes))
@@ -101,14 +103,14 @@ class Subscribers:
                 self._lose(name)
 
     def tell_between(self, change: Change) -> None:
-        """What is no entry of the ledger, and is heard in order with them: who leads, who is there."""
+        """Tell all of a *change* that is no entry of the ledger, in order with the entries: who leads, who is there."""
         self.flush()
         for name, index in list(self._told.items()):
             if not self._server.cast(name, Applied(index, index, time(), LEADERSHIP, (change,))):
                 self._lose(name)
 
     def lose_all(self, index: int) -> None:
-        """The state was replaced by a snapshot's of *index*: everyone starts over."""
+        """Have everyone subscribe anew: the state was replaced by a snapshot's of *index*."""
         self._gathered.clear()
         self._gathered_changes = 0
         self._index = index
@@ -116,7 +118,7 @@ class Subscribers:
             self._lose(name)
 
     def _lose(self, name: str) -> None:
-        """It missed something: it has to start over."""
+        """End the subscription of *name*, which missed something; it is told to subscribe anew."""
         del self._told[name], self._wanted[name]
         self._lagging[name] = 0
         self._plan_resync()

@@ -9,13 +9,17 @@ from actorgrid.errors import ActorGridError, MailboxFull
 from actorgrid.supervisors.runtime import Waiter
 
 WAITING_MAX = 10_000
+"""Callers that wait at once; one more gets MailboxFull, rather than memory without end while the disk stands still."""
 
 Key = tuple[str, int]
 """Session and number: who asks again under the same waits beside the first."""
 
 
 class WaitingProposals:
-    """*now_s* is of one clock that never steps back. At most ``WAITING_MAX`` wait."""
+    """The callers that wait for their proposals: at most ``WAITING_MAX``.
+
+    Times are seconds of a clock that never goes back.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[Key, list[tuple[Waiter, float]]] = {}
@@ -36,18 +40,18 @@ class WaitingProposals:
             )
 
     def add(self, key: Key, now_s: float) -> Waiter:
-        """One more that waits: the waiter is set to the outcome, or fails."""
+        """Wait for the proposal of *key*: the waiter is set to its outcome, or fails."""
         waiter = Waiter()
         self._waiting.setdefault(key, []).append((waiter, now_s))
         self._count += 1
         return waiter
 
     def since(self) -> Collection[Sequence[tuple[Waiter, float]]]:
-        """Of each key those that wait with since when, the oldest first."""
+        """For each key, the waiters and since when each waits, the oldest first."""
         return self._waiting.values()
 
     def applied(self, key: Key, outcome: Outcome) -> list[float]:
-        """It was applied: whoever waits for it is told by ``answer``. Since when each has waited."""
+        """Note that the proposal was applied: ``answer`` tells those who wait. Gives since when each has waited."""
         waiters = self._take(key)
         self._answers += [(waiter, outcome) for waiter, _ in waiters]
         return [since_s for _, since_s in waiters]
@@ -59,17 +63,17 @@ class WaitingProposals:
             waiter.set(outcome)
 
     def fail(self, key: Key, error: ActorGridError) -> None:
-        """It was not taken."""
+        """Fail those who wait for *key* with *error*."""
         for waiter, _ in self._take(key):
             waiter.fail(error)
 
     def give_up(self, before_s: float, error: ActorGridError) -> None:
-        """Those that nobody has asked for again since *before_s* were lost: whoever waited has left."""
+        """Fail the proposals that nobody has asked for again since *before_s*: they were lost, and the callers left."""
         for key in [key for key, waiters in self._waiting.items() if waiters[-1][1] < before_s]:
             self.fail(key, error)
 
     def abandon(self, error: ActorGridError) -> None:
-        """No answer can come to those that wait for one."""
+        """Fail all that wait with *error*: no answer can come to them any more."""
         for key in list(self._waiting):
             self.fail(key, error)
 

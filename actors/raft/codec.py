@@ -37,6 +37,7 @@ NUMBER_MAX = 2**63 - 1
 """What counts up from here (a term, an index) still fits the log's records."""
 CONTEXT_BYTES_MAX = 1024
 ENTRIES_MAX = 65_536
+"""Bytes of a context and entries of a message that are taken from another node, whatever its own bounds are."""
 
 # The position in these is what is written: append to them, never reorder.
 ENTRY_KINDS: tuple[EntryKind, ...] = ("command", "conf_change")

@@ -156,7 +156,9 @@ class RaftCore:
         return True
 
     def _electable(self) -> bool:
-        """A voter that knows its configuration: no unapplied change of it, no snapshot half taken."""
+        """Whether this node votes and knows by whom it would be elected: no change of that is unapplied."""
+        # With a change of the members still to be applied, it would count votes by a configuration whose majorities
+        # need not meet those of the one after it; a snapshot that is not stored yet may bring other members too.
         return (
             not self._damaged
             and self.may_lead()
@@ -175,7 +177,7 @@ class RaftCore:
         if msg.to != self._node:
             self.refused["to another node"] += 1
             return
-        # Before its term is looked at: a later term alone would depose the leader, whoever says it.
+        # First, before its term is looked at: a later term alone would depose the leader, whoever says it.
         if not self._electorate.counts(msg, self._term, self._leader):
             self._messages += self._electorate.doubt(msg.sender, self._term + 1, self._log)
             return
@@ -219,6 +221,7 @@ class RaftCore:
             return False
         if self._role != "follower" or self._leader == NO_NODE:
             self._follow(self._term, msg.sender)
+        # From whoever leads, whatever it says: a follower that is busy with a snapshot must not campaign meanwhile.
         self._elapsed = 0
         return True
 
@@ -283,11 +286,13 @@ class RaftCore:
         Were requests to leave earlier, a crash could leave this node in the old term with a shorter log, and the
         votes for the longer one would arrive for its next candidacy in the same term.
         """
+        # In this order: to follow in the new term forgets the vote of the old one.
         self._follow(self._term + 1, NO_NODE)
         self._role, self._vote = "candidate", self._node
         self._ask_votes("vote", self._term, force)
 
     def _ask_votes(self, kind: MessageKind, term: int, force: bool) -> None:
+        # Sorted, since a set promises no order: a run of the simulator must be the same again from its seed.
         for node in sorted(self._configuration.all_voters - {self._node}):
             request = vote_request(kind, node, self._node, term, self._log, force)
             if kind == "vote":
@@ -366,6 +371,8 @@ class RaftCore:
     def _follow(self, term: int, leader: int) -> None:
         """Become a follower in *term*."""
         assert term >= self._term, f"terms only grow: {term} after {self._term}"
+        # Every read that was accepted ends: those kept as a leader go with the leadership, those sent to a leader of
+        # before are not answered any more. Both before the fields below forget whom they were asked of.
         if self._leadership is not None:
             self._forwarding.drop_reads(self._leadership.reads.of(self._node), "not_leader")
         if (term, leader) != (self._term, self._leader):
@@ -541,6 +548,7 @@ class RaftCore:
         self._persisted_messages.clear()
         self._read_states.clear()
         self._forwarding.dropped.clear()
+        # Told with this Ready; what is stored is so only when ``advance`` says it (self._stored).
         self._soft = soft
         self._unapplied.extend(entry for entry in committed if entry.kind == "conf_change")
         self._under_way = ready
@@ -556,6 +564,8 @@ class RaftCore:
             f"entry {entry.index} is not the next change of the members to apply"
         )
         self._unapplied.popleft()
+        # Here, and not where the entry is appended, as in etcd's core and other than in dissertation 4.1: what that
+        # asks of elections is in ``_electable`` and ``RaftLog.proven_commit``.
         self._configuration = configuration_after(self._configuration, entry)
         self._electorate.seen(self._configuration)
         if self._leadership is not None:
@@ -579,6 +589,8 @@ class RaftCore:
         if ready.committed:
             self._log.applied_to(ready.committed[-1].index)
         if ready.hard_state is not None:
+            # A candidate's own vote counts from here on, and only the vote of the present term: a Ready that was handed
+            # out in an earlier one says nothing of it.
             self._stored = ready.hard_state
             if self._role == "candidate" and (self._stored.term, self._stored.vote) == (self._term, self._node):
                 self._count_vote(self._node, True)

@@ -23,11 +23,12 @@ from .messages import NO_NODE, ConfState, Entry, Message, MessageKind, RaftConfi
 from .votes import vote_request
 
 ASKED_MAX = 64
+"""Senders that are asked for and not vouched for yet: each costs memory, and a message to every voter."""
 FROM_LEADER: tuple[MessageKind, ...] = ("append", "heartbeat", "snapshot", "timeout_now", "damaged")
 
 
 class Electorate:
-    """Of one node. ``refused`` counts messages that did not count, by reason."""
+    """The voters that one node knows of. ``refused`` counts the messages that it did not obey, by reason."""
 
     def __init__(self, config: RaftConfig, configuration: Configuration, log: RaftLog) -> None:
         self._node, self._pause = config.node, config.election_ticks
@@ -35,6 +36,7 @@ class Electorate:
         self._asked: dict[int, int] = {}
         self._ticks = 0
         self.refused: Counter[str] = Counter()
+        # The unapplied end of the log too: a voter that it adds may lead already.
         at = max(log.applied + 1, log.first_index)
         while at <= log.last_index:
             page = log.entries(at, log.last_index + 1, SCAN_BYTES)
@@ -46,11 +48,12 @@ class Electorate:
         self._ticks += 1
 
     def seen(self, configuration: Configuration) -> None:
-        """A configuration was applied, or came with a snapshot."""
+        """Count the voters of *configuration*, which was applied or came with a snapshot, among those known."""
+        # Nobody is taken out: configurations from before count in this life of the process (docs/decisions/0017).
         self._known |= configuration.all_voters
 
     def read(self, entries: Iterable[Entry]) -> None:
-        """Entries of the log, committed or not."""
+        """Count the voters that *entries* of the log add, committed or not, among those known."""
         for entry in entries:
             if entry.kind != "conf_change":
                 continue
@@ -71,12 +74,17 @@ class Electorate:
         """Whether *msg* may do what it says to a node in *term* that follows *leader*."""
         if not self._known or msg.sender in self._known:
             return True  # a node that knows nobody has just joined: it could never hear of any leader otherwise
+        # Of a leader not known to vote: only an old one, which is told of the later term, or the one followed already.
         if msg.kind in FROM_LEADER:
             return msg.term < term or (msg.sender == leader and msg.term == term)
+        # A vote might go to one who may not lead, and a later term would depose who does; a pre-vote does neither.
         return msg.kind != "vote" and (msg.kind == "pre_vote" or msg.term <= term)
 
     def doubt(self, node: int, term: int, log: RaftLog) -> list[Message]:
-        """Whom to ask for *node*, whose message does not count; *term* is that of the questions."""
+        """The questions to the known voters whether *node*, whose message does not count, votes; sent in *term*.
+
+        None where it was asked for in the last ``election_ticks``, or ``ASKED_MAX`` others wait for an answer.
+        """
         self.refused["of a node that is not known to vote"] += 1
         since = self._asked.get(node)
         if len(self._asked) >= ASKED_MAX if since is None else self._ticks - since < self._pause:

@@ -47,6 +47,7 @@ class Follower:
 
         A log that ends before it has lost what it acknowledged; the reply's ``last_index`` tells the leader.
         """
+        # No further than this log goes: an index that it does not hold can be neither applied nor kept (``commit_to``).
         if message.commit <= self._log.last_index:
             self._log.commit_to(message.commit)
         return Message(
@@ -86,6 +87,7 @@ class Follower:
                 last_index=log.last_index,
                 sequence=message.sequence,
             )
+        # Before it replaces anything: restored, it would stand for a log that is gone.
         if self._check is not None and not self._check(whole):
             self._unfit = identity
             self._refused["a snapshot that is no state"] += 1

@@ -93,6 +93,7 @@ class Forwarding:
     def tick(self) -> None:
         """One tick passed: what has waited for too long was lost."""
         self._ticks += 1
+        # The oldest stands first (a dict keeps its order), so a tick costs no more than what has ended in it.
         while self._asked:
             context, (leader, since) = next(iter(self._asked.items()))
             if self._ticks - since < 2 * self._config.election_ticks:

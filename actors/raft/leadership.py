@@ -11,7 +11,6 @@ not grow with the number of learners.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 
 from actorgrid.errors import MalformedMessage
@@ -29,13 +28,11 @@ from .messages import (
     Message,
     ProposalAccepted,
     RaftConfig,
-    RaftSnapshot,
 )
 from .progress import PeerStatus, Progress
 from .quorum import EVERYTHING
 from .reads import PendingRead, Reads
-from .snapshots import OutgoingSnapshot
-from .storage.memory import Compacted, Unavailable
+from .replicator import Replicator
 from .turns import Turns
 
 ACTIVE_CHECKS = 2
@@ -43,7 +40,10 @@ ACTIVE_CHECKS = 2
 
 
 class Leadership:
-    """The leader of *term*. ``send`` takes messages that may leave at once."""
+    """The leader of *term*: what it knows of every other member, and what it sends them.
+
+    ``send`` takes messages that may leave at once.
+    """
 
     def __init__(
         self,
@@ -60,13 +60,16 @@ class Leadership:
         self._configuration = configuration
         self._send = send
         self._ticks = 0
+        self._replicator = Replicator(config, term, log, send)
+        # As if all had the whole log: most do, and who does not says so (Raft paper, figure 2, nextIndex).
         self.progress = {node: Progress(config, log.last_index, 0) for node in configuration.members - {config.node}}
         self._turns = Turns(config.learners_a_tick, self._learners())
         self._hurried: dict[int, int] = {}  # the entry up to which a learner is told out of turn
-        self.sequence = 0  # the last number given to a message
         self.reads = Reads(config.reads_max)
         self.established = False  # an entry of this term is committed
-        self.pending_conf_index = log.last_index  # no change of the members before this one is applied
+        # No change of the members up to here is known to be applied. To take the last entry for one is safe, and spares
+        # a new leader a scan of what it has not applied yet.
+        self.pending_conf_index = log.last_index
         self.uncommitted_bytes = 0
         self.transferee = NO_NODE
         self._transfer_ends = 0  # the tick at which it is given up
@@ -76,10 +79,9 @@ class Leadership:
         self._heartbeat_due = False
         self._reads_due = False
         self._heartbeat_elapsed = self._heartbeats = 0
-        self._slice: tuple[int, int, tuple[Entry, ...], int] = (0, 0, (), 0)
-        self._checksum: tuple[RaftSnapshot, int] | None = None
         # The first entry of a term commits what earlier terms left, and with it makes reads possible. The first of
         # all says who the members are: nobody who joins later could know whom the changes in the log begin from.
+        # It comes last here: ``append`` counts its bytes, and notes the change that it may be, in the fields above.
         if log.last_index:
             self.append("command", b"")
         else:
@@ -101,11 +103,15 @@ class Leadership:
         return Dropped(reason) if reason else ProposalAccepted(self.append(kind, data), self.term)
 
     def refusal(self, kind: EntryKind, data: bytes) -> DroppedReason | None:
-        """Why this cannot be proposed now. An entry alone may be larger than the bound."""
+        """Why this cannot be proposed now."""
+        # It leaves as soon as a quorum knows of its removal: what it still took might never be committed.
         if self.removed_at:
             return "not_a_voter"
+        # The transferee must catch up with this log: were it to go on growing, that might never be (dissertation 3.10).
         if self.transferee != NO_NODE:
             return "transferring"
+        # Without this bound a leader whose followers are slow would keep in memory all that clients can send. One alone
+        # may be larger: it could never be proposed otherwise.
         bytes_after = self.uncommitted_bytes + len(data)
         if self.uncommitted_bytes and bytes_after > self._config.uncommitted_bytes_max:
             return "too_many_uncommitted_bytes"
@@ -147,6 +153,7 @@ class Leadership:
     def released(self, entries: tuple[Entry, ...]) -> None:
         """*entries* are committed and applied: their bytes no longer count."""
         if self.uncommitted_bytes:
+            # Of this term alone: the bytes of what earlier leaders left were never counted here.
             self.uncommitted_bytes -= sum([len(entry.data) for entry in entries if entry.term == self.term])
 
     # Counting
@@ -154,12 +161,15 @@ class Leadership:
     def count(self) -> None:
         """Commit what a quorum holds durably; this node's own log counts as far as it is durable."""
         index = self._configuration.reached(self._matched())
+        # In this order: what is committed may be compacted, and then nobody knows its term any more.
         if index > self._log.commit and self.countable(index) and self._log.commit_to(index):
             self._news = True
             self._turns.news()
             if not self.established:
                 self.established = True
-                self.reads.committed_in_term(self._log.commit, self.sequence)
+                # Not before now: until an entry of its own term is committed, a leader may not know of all that is, and
+                # a read at its commit index could miss a write (dissertation 6.4, step 1).
+                self.reads.committed_in_term(self._log.commit, self._replicator.sequence)
                 self._reads_due = self._reads_due or self.reads.waiting
 
     def countable(self, index: int) -> bool:
@@ -190,7 +200,7 @@ class Leadership:
         """Whether a quorum was heard of in the last ``election_ticks``."""
         most = self._config.election_ticks
         heard = {node: progress.quiet_ticks(self._ticks) <= most for node, progress in self.counted()}
-        heard[self._node] = True
+        heard[self._node] = True  # counts only where it votes: ``decided`` asks for voters alone
         return self._configuration.decided(heard) is True
 
     # Reads
@@ -202,7 +212,8 @@ class Leadership:
         if self.may_read():
             # While voters are being asked for others, this one waits for their answers: the next round is for all.
             self._reads_due = self._reads_due or not self.reads.waiting
-            self.reads.ask(node, context, self._log.commit, self.sequence)
+            # With the number given out last: what was sent before this read says nothing of who leads now.
+            self.reads.ask(node, context, self._log.commit, self._replicator.sequence)
         else:
             self.reads.ask_early(node, context)
         return None
@@ -217,7 +228,9 @@ class Leadership:
             return []
         found = self.reads.confirmed(self.confirmed_sequence())
         for read in found:
+            # Whoever asked may serve it once it has applied that index; a learner might wait for its turn until then.
             self.hurry(read.node, read.index)
+        # Those asked since that round left have waited for its answers: the next round is theirs.
         self._reads_due = self._reads_due or bool(found and self.reads.waiting)
         return found
 
@@ -233,7 +246,8 @@ class Leadership:
         """One tick passed."""
         self._ticks += 1
         if self._ticks >= self._transfer_ends:
-            self.transferee = NO_NODE  # it did not take over in its time
+            # It did not take over within an election timeout: take proposals again, or nobody does (dissertation 3.10).
+            self.transferee = NO_NODE
         self._turns.tick()
         self._heartbeat_elapsed += 1
         if self._heartbeat_elapsed >= self._config.heartbeat_ticks:
@@ -246,7 +260,7 @@ class Leadership:
                 self._due[node] = None
                 if outgoing.confirmed < len(outgoing.snapshot.data):
                     outgoing.again()
-                else:  # all of it arrived, but not the word that it is restored
+                else:  # all of it arrived, but not the word that it is restored: an append after it is taken if it is
                     progress.become_probe(outgoing.snapshot.index + 1)
 
     # Sending
@@ -256,13 +270,14 @@ class Leadership:
         heartbeat_due, self._heartbeat_due = self._heartbeat_due, False
         asked, self._reads_due = heartbeat_due or self._reads_due, False
         due, self._due = self._due, {}
+        # Voters before learners: commits and reads wait for voters alone, and what is sent first is on the wire first.
         if self._news or asked:
             self._news = False
             for node, progress in self.counted():
                 self._tell(node, progress, asked)
         if heartbeat_due:
             self._beat_learners()
-        for node, index in list(self._hurried.items()):
+        for node, index in list(self._hurried.items()):  # a copy: who is told is taken out
             if index <= self._log.commit:
                 self._hurry_now(node, index)
         for node in due:
@@ -274,11 +289,19 @@ class Leadership:
     def _tell(self, node: int, progress: Progress, heartbeat: bool) -> None:
         """Send *node* what is due; a heartbeat where that is nothing."""
         if progress.damaged:
+            # Once a heartbeat: it may be lost, or the member may have been started anew and have forgotten it.
             if heartbeat:
                 self._send(Message("damaged", node, self._node, self.term))
         elif not self._replicate(node, progress) and heartbeat:
-            commit, sequence = self.commit_to_tell(progress), self._number()
-            self._send(Message("heartbeat", node, self._node, self.term, commit=commit, sequence=sequence))
+            self._replicator.send_heartbeat(node, self.commit_to_tell(progress))
+
+    def _replicate(self, node: int, progress: Progress) -> bool:
+        """Send *node* entries, chunks of a snapshot or a new commit index; true when anything was due."""
+        return self._replicator.replicate(node, progress, self._last_for(node), self._is_active(progress))
+
+    def _last_for(self, node: int) -> int:
+        """The last entry that *node* is sent: a learner has no use for what is not committed."""
+        return self._log.commit if node in self._configuration.learners else self._log.last_index
 
     def _beat_learners(self) -> None:
         """A heartbeat to who has not answered what was sent, if it was heard of lately; else once in election_ticks."""
@@ -289,12 +312,14 @@ class Leadership:
                 self._tell(node, progress, heartbeat=True)
 
     def _go_on_with(self, node: int) -> None:
-        """Something was heard of *node*, or it is to be sent again."""
+        """Send *node*, which answered or is to be sent something again, what comes next."""
         progress = self.progress.get(node)
         if progress is None:
             return
         if node not in self._configuration.learners or progress.outgoing is not None:
             self._tell(node, progress, heartbeat=False)
+        # Within the tick's budget, as all that learners are sent: else each answer would bring the next message, and
+        # the number of learners would say what a commit costs.
         elif not self._turns.budget_left:
             self._turns.news()
         elif self._replicate(node, progress):
@@ -311,6 +336,7 @@ class Leadership:
         progress = self.progress.get(node)
         if progress is not None:
             self._tell(node, progress, heartbeat=False)
+        # Who is gone, told or silent is forgotten: at most one number a learner is kept.
         if progress is None or progress.next > index or not self._is_active(progress):
             del self._hurried[node]
 
@@ -324,103 +350,6 @@ class Leadership:
             node: progress.status(self._ticks, self._is_active(progress)) for node, progress in self.progress.items()
         }
 
-    def _replicate(self, node: int, progress: Progress) -> bool:
-        """Send *node* entries, chunks of a snapshot or a new commit index; true when anything was due."""
-        if progress.damaged:
-            return False
-        any_sent = False
-        last = self._last_for(node)
-        while True:
-            if progress.outgoing is not None:
-                return self._send_chunks(node, progress.outgoing) or any_sent
-            if progress.paused or progress.full:
-                return any_sent
-            behind = progress.next <= last or progress.sent_commit < self._log.commit
-            if not (behind or progress.poked):
-                return any_sent
-            if self._send_append(node, progress, last):
-                any_sent = True
-            elif progress.outgoing is None:
-                return any_sent
-
-    def _last_for(self, node: int) -> int:
-        """The last entry that *node* is sent: a learner has no use for what is not committed."""
-        return self._log.commit if node in self._configuration.learners else self._log.last_index
-
-    def _send_append(self, node: int, progress: Progress, last: int) -> bool:
-        """Send what follows ``next - 1``; false when that is compacted and the member needs a snapshot, or when there
-        is nothing yet from the beginning on."""
-        before = progress.next - 1
-        try:
-            before_term = self._log.term(before)
-            entries, size_bytes = self._entries_from(progress.next, last)
-        except Compacted:
-            self._begin_snapshot(progress)
-            return False
-        if not before and not entries:
-            progress.poked = False
-            return False
-        if not before and entries[0].kind != "conf_change":  # a log of old that does not say who its members are
-            self._begin_snapshot(progress)
-            return False
-        commit = self._log.commit
-        self._send(
-            Message(
-                "append",
-                node,
-                self._node,
-                self.term,
-                index=before,
-                log_term=before_term,
-                commit=commit,
-                entries=entries,
-                sequence=self._number(),
-            )
-        )
-        progress.poked = False
-        progress.sent_commit = commit
-        progress.sent(before + len(entries), size_bytes)
-        return True
-
-    def _entries_from(self, index: int, last: int) -> tuple[tuple[Entry, ...], int]:
-        """The entries of one append from *index* to *last*, and their bytes; members at one point share them.
-
-        The last ones are kept, at most one message of them: those who are told in later turns share them too.
-        """
-        if self._slice[:2] != (index, last):
-            end = max(index, min(last, index + self._config.message_entries_max - 1) + 1)
-            entries = self._log.entries(index, end, self._config.message_bytes_max)
-            self._slice = (index, last, entries, sum([len(entry.data) for entry in entries]))
-        return self._slice[2], self._slice[3]
-
-    def _begin_snapshot(self, progress: Progress) -> None:
-        snapshot = self._snapshot() if self._is_active(progress) else None
-        if snapshot is None:  # or nobody is there to take it; the next heartbeat's answer asks again
-            progress.poked, progress.paused = False, True
-            return
-        assert snapshot.index >= self._log.first_index - 1, "the log is compacted only behind a snapshot that is there"
-        if self._checksum is None or self._checksum[0] is not snapshot:
-            self._checksum = (snapshot, zlib.crc32(snapshot.data))
-        progress.become_snapshot(OutgoingSnapshot(self._config, snapshot, self._checksum[1]))
-
-    def _snapshot(self) -> RaftSnapshot | None:
-        try:
-            snapshot = self._log.snapshot()
-        except Unavailable:
-            return None
-        return snapshot if snapshot.index else None
-
-    def _send_chunks(self, node: int, outgoing: OutgoingSnapshot) -> bool:
-        any_sent = False
-        for chunk in outgoing.due():
-            self._send(Message("snapshot", node, self._node, self.term, chunk=chunk, sequence=self._number()))
-            any_sent = True
-        return any_sent
-
-    def _number(self) -> int:
-        self.sequence += 1
-        return self.sequence
-
     # Replies
 
     def answered(self, message: Message) -> Progress | None:
@@ -428,11 +357,13 @@ class Leadership:
         progress = self.progress.get(message.sender)
         if progress is None or progress.damaged:
             return None
+        # Before anything of the answer is counted: the match of such a member stands for entries that are gone.
         if self.lost_its_log(progress, message):
             progress.become_damaged()
             self._abort_transfer_to(message.sender)
             return None
         progress.heard_tick = self._ticks
+        # The greatest, not the last: answers come out of order, and an old one takes nothing back of a later one.
         progress.acknowledged = max(progress.acknowledged, message.sequence)
         progress.commit = max(progress.commit, message.commit)
         return progress
@@ -447,7 +378,7 @@ class Leadership:
     def impossible(self, message: Message) -> bool:
         """Whether an answer says more than anybody can who was sent what this leader sent."""
         past_end = message.kind == "append_reply" and not message.reject and message.index > self._log.last_index
-        return past_end or message.sequence > self.sequence
+        return past_end or message.sequence > self._replicator.sequence
 
     def answer(self, message: Message) -> None:
         """Take what a member answers."""
@@ -470,10 +401,14 @@ class Leadership:
 
     def _rejected(self, progress: Progress, message: Message) -> None:
         if progress.state == "replicate":
+            # One at or before the match is late: what was refused then has been taken since.
             if message.index > progress.match:
                 progress.become_probe(progress.match + 1)
                 self._due[message.sender] = None
+        # Only the answer to the probe under way: one that comes late or doubled would move it twice.
         elif progress.state == "probe" and message.index == progress.next - 1:
+            # A term at a time (Raft paper, end of section 5.3); at least one entry back, or the same would be refused
+            # for ever; never behind the match, which is known to be there.
             agree, _ = self._log.last_with_term_up_to(message.hint, message.log_term)
             progress.become_probe(max(min(message.index, agree + 1), progress.match + 1))
             self._due[message.sender] = None
@@ -485,7 +420,7 @@ class Leadership:
         progress.arrived(index)
         news = index > progress.match
         if news:
-            progress.match, progress.match_sequence = index, self.sequence
+            progress.match, progress.match_sequence = index, self._replicator.sequence
             progress.next = max(progress.next, index + 1)
         if progress.outgoing is None:
             follows = progress.state == "probe" and index >= progress.match
@@ -506,6 +441,7 @@ class Leadership:
         progress = self.answered(message)
         if progress is None:
             return
+        # The probe, or what fills the window, may be lost with its answers: to wait for those would be for ever.
         progress.paused = False
         if progress.full:
             progress.free_one()
@@ -517,8 +453,9 @@ class Leadership:
         """A member took a chunk, or asks for another one."""
         progress = self.answered(message)
         outgoing = None if progress is None else progress.outgoing
+        # Of this snapshot: bytes received of an earlier one say nothing of it.
         if outgoing is not None and message.index == outgoing.snapshot.index:
-            outgoing.confirm(message.hint, message.sequence, self.sequence)
+            outgoing.confirm(message.hint, message.sequence, self._replicator.sequence)
             self._due[message.sender] = None
 
     # What the caller tells
@@ -546,8 +483,11 @@ class Leadership:
         others = configuration.members - {self._node}
         for node in self.progress.keys() - others:
             del self.progress[node]
+        # They count as heard of just now: as silent since the leadership began, a new voter would count against the
+        # leader in the check of the quorum before it could have answered.
         for node in others - self.progress.keys():
             self.progress[node] = Progress(self._config, self._log.last_index, self._ticks)
+        # Who votes no more cannot be elected: proposals would be dropped until the transfer is given up.
         if self.transferee not in configuration.all_voters:
             self.transferee = NO_NODE
         self._turns.reset(self._learners())

@@ -14,6 +14,7 @@ from .messages import Entry, RaftSnapshot
 from .storage.memory import Compacted, Storage, Unavailable
 
 SCAN_BYTES = 2**20
+"""Bytes of entries read at a time where the log is searched: it may be much longer than what memory should hold."""
 
 
 class RaftLog:
@@ -147,6 +148,7 @@ class RaftLog:
         # A quorum holds what is committed: a leader that would replace it was not elected by the rules.
         first = entries[0].index
         assert first > self.commit, f"entry {first} is committed (up to {self.commit}) and must not be replaced"
+        # Those of storage do not count from *first* on (``stable_index`` falls): what replaces them is not durable yet.
         if first < self._offset:
             self._offset = first
             self._unstable.clear()

@@ -74,6 +74,7 @@ class Progress:
     def become_probe(self, next_index: int) -> None:
         """Look for the common point from *next_index* on."""
         self.state, self.next = "probe", next_index
+        # An append is due even where there is nothing to send: its answer is what says where the logs agree.
         self.paused, self.poked = False, True
         self._forget()
 
@@ -108,6 +109,7 @@ class Progress:
 
     def sent(self, last_index: int, size_bytes: int) -> None:
         """Note that an append that ends at *last_index* is on the way; an empty one has no bytes and no record."""
+        # Taken to arrive, before any answer: that is what lets the next one go without waiting (``full`` bounds it).
         if self.state == "replicate" and last_index >= self.next:
             self._inflight.append((last_index, size_bytes))
             self.inflight_bytes += size_bytes

@@ -16,6 +16,7 @@ def reached(voters: Collection[int], numbers: Mapping[int, int]) -> int:
     if not voters:
         return EVERYTHING
     ordered = sorted([numbers.get(voter, 0) for voter in voters])
+    # Of four voters the second lowest: three have reached it, and three of four are a majority, two are not.
     return ordered[(len(ordered) - 1) // 2]
 
 

@@ -56,6 +56,8 @@ class OutgoingSnapshot:
 
     def confirm(self, received: int, sequence: int, last_sequence: int) -> None:
         """The receiver has *received* bytes, it said in answer to number *sequence*; *last_sequence* is given out."""
+        # Fewer bytes than before are believed only of an answer to something sent since: an old one that comes late
+        # says less too, and to begin again for each of those might never end.
         fell_back = received < self.confirmed and sequence > self.confirmed_sequence
         if received > self.confirmed or fell_back:
             self.confirmed, self.confirmed_sequence, self.idle_ticks = received, last_sequence, 0
@@ -96,6 +98,7 @@ class IncomingSnapshot:
         if identity != self._identity:
             self.drop()
             self._identity = identity
+        # Only what continues: the reply says how far that is (``received``), and the sender goes on from there.
         if chunk.total_bytes > self._config.snapshot_bytes_max or chunk.offset != len(self._data):
             return None
         if len(self._data) + len(chunk.data) > chunk.total_bytes:

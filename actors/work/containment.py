@@ -78,12 +78,12 @@ class Containment:
         return f"work runs as the agent's user, so it can move itself into another {self.kind} of the agent on purpose"
 
     def to_plain(self) -> dict[str, str]:
-        """For frames."""
+        """The fields, as they are sent between processes."""
         return asdict(self)
 
 
 def containment_from(fields: Any) -> Containment:
-    """What :meth:`Containment.to_plain` gave; what is not understood is none."""
+    """The containment that :meth:`Containment.to_plain` gave; of kind ``none`` where *fields* are not understood."""
     match fields:
         case {"kind": str(kind), "folder": str(folder), "why": str(why)} if kind in KINDS:
             return Containment(next(each for each in KINDS if each == kind), folder, why)
@@ -177,6 +177,7 @@ class InitEnclosure:
 
     def populated(self) -> bool:
         """See Enclosure. The init leaves when it has no children, and is not gone before they are."""
+        # By its start time: the number of a process that is gone is given to another one.
         return start_ticks(self.init) == self._ticks
 
     def kill(self) -> None:
@@ -193,7 +194,7 @@ class InitEnclosure:
 
 
 class TreeEnclosure:
-    """None: the tree below its shim, a subreaper, as far as it can be seen."""
+    """No enclosure: the tree of processes below the shim, a subreaper, as far as it can be seen."""
 
     def __init__(self, shim: int) -> None:
         self._shim = shim
@@ -219,14 +220,14 @@ class TreeEnclosure:
 
 
 class MarkedProcesses:
-    """What carries the marks of one attempt in its environment: all that can be found of it without a shim."""
+    """The processes that carry the marks of one attempt in their environment: all that is found without its shim."""
 
     def __init__(self, host_tag: str, work_id: str) -> None:
         self._host_tag = host_tag
         self._work_id = work_id
 
     def members(self) -> list[int]:
-        """Those that live."""
+        """The process ids of those that live."""
         return living([pid for pid, marked in find_marked(self._host_tag).items() if marked == self._work_id])
 
     def kill(self) -> None:
@@ -245,6 +246,7 @@ def write_record(folder: Path, host_tag: str, enclosure: Enclosure) -> None:
         os.write(fd, msgpack.packb(unrecorded(host_tag, folder.name) | enclosure.record()))
     finally:
         os.close(fd)
+    # Under another name until it is whole: half a record would name nothing, and what it was to end would live on.
     os.rename(folder / f"{RECORD}.tmp", folder / RECORD)
 
 
@@ -254,7 +256,7 @@ def unrecorded(host_tag: str, work_id: str) -> dict[str, Any]:
 
 
 def remove_record(folder: Path) -> None:
-    """Its shim saw it to its end."""
+    """Remove the record of an attempt that its shim saw to its end."""
     (folder / RECORD).unlink(missing_ok=True)
 
 
@@ -285,6 +287,7 @@ def end_left(record: dict[str, Any]) -> list[int]:
     Its cgroup or namespace goes first; then whatever carries its marks elsewhere, moved there by somebody with the
     right to.
     """
+    # First what the kernel counts: in there something may fork faster than marks can be looked for.
     enclosure = enclosure_of(record)
     if enclosure is not None:
         if enclosure.populated():

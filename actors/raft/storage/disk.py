@@ -92,11 +92,14 @@ class RaftStorage:
         received: RaftSnapshot | None = None
         for ready in readys:
             if ready.snapshot is not None:
+                # Stored before the log says that it begins after it: a crash between the two is mended by
+                # ``_reconcile``; the other way round nobody here would have the state.
                 received = ready.snapshot
                 self._save(received, received=True)
                 changes.append(Reset(received.index, received.term))
                 last = received.index
             if ready.entries:
+                # What these replace is void first: a record that goes back in the log is taken for damage by a start.
                 if ready.entries[0].index <= last:
                     changes.append(Cut(ready.entries[0].index - 1))
                 changes.append(ready.entries)

@@ -15,6 +15,7 @@ from actorgrid.actors.raft.messages import Entry
 
 TAIL_BYTES_MAX = 4 * 2**20
 ENTRY_COST_BYTES = 120
+"""What an entry costs in memory besides its data, about: small ones would else fill many times the bound."""
 
 
 class OutOfPlace(Exception):

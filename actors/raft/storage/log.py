@@ -69,8 +69,8 @@ log = logging.getLogger("actorgrid.consensus")
 
 __all__ = ["RECOVERY_HINT", "Cut", "EndMark", "LogChange", "Reset", "SegmentLog"]
 
-# Where a record lies is one number of 64 bits in the table: the slot of its segment, and its offset in that file. The slot
-# counts the segments of one opening: the number in a segment's name is an index of the log, and has no such bound.
+# Where a record lies is one number of 64 bits in the table: the slot of its segment, and its offset in that file. The
+# slot counts the segments of one opening: the number in a segment's name is an index of the log, without such a bound.
 _OFFSET_BITS = 40
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 
@@ -108,6 +108,7 @@ class SegmentLog:
         self._segments: list[_Segment] = []
         self._by_slot: dict[int, _Segment] = {}
         self._slots = itertools.count()
+        # For the table and the segments: the core reads while the writer's thread writes. Never held over an fsync.
         self._lock = threading.Lock()
         self._watermark = DurableWatermark(folder / "acknowledged")
         self._fd = -1
@@ -253,6 +254,8 @@ class SegmentLog:
         data, chain, steps = self._encode(changes)
         if not data and self._synced == self._offset:
             return
+        # The disk first, then the table, then the mark: what a read gives back is written, and the mark is never ahead
+        # of the log, where it would tell of a loss that was none.
         try:
             write_all(self._fd, data, self._offset)
         except OSError as error:
@@ -328,6 +331,7 @@ class SegmentLog:
         """Delete the segments that hold nothing after *index*; the newest always stays. How many were deleted."""
         dropped = 0
         while self._can_drop_first(index):
+            # Out of the table before the file goes: who reads meanwhile must not be sent to a file that is gone.
             with self._lock:
                 first = self._segments.pop(0)
                 del self._by_slot[first.slot]
@@ -453,6 +457,7 @@ class SegmentLog:
             data += state
         path = self.folder / segment_name(number)
         fd = -1
+        # The end of a segment may be torn only where no other follows: this one must be whole before there is a next.
         if self._synced != self._offset:
             self._sync()
         try:

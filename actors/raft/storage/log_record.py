@@ -49,6 +49,7 @@ SECTOR = 512
 SEGMENT_MAGIC, TRAILER_MAGIC = b"AGLOGSEG", b"DONE"
 RECORD_MAGIC, RECORD_MAGIC_1 = b"AGR2", b"AGRECORD"
 MAX_PAYLOAD = 64 * 2**20
+"""Bytes in one record: a header that says more is damaged, and nothing is read on its word."""
 RECORD_ENTRIES_MAX = 1024
 RECORD_DATA_MAX = 2**20
 """Entries and bytes of data in one record, but one entry at least: reading one entry reads its record."""

@@ -64,12 +64,14 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # reentrant: ``save_snapshot`` holds it over several that take it themselves
         with self._named():
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             with self._named():
                 self._db.execute("PRAGMA journal_mode=WAL")
+                # NORMAL does not sync a commit in this mode: a power cut could take back a snapshot that a log was
+                # already reset to.
                 self._db.execute("PRAGMA synchronous=FULL")
                 self._db.executescript(_SCHEMA)
                 self._migrate()

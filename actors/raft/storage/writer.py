@@ -29,6 +29,7 @@ READYS_MAX = 64
 BYTES_MAX = 64 * 2**20
 """Readys that wait, and bytes of data in them; one more is refused."""
 LAZY_S = 0.2
+"""Seconds until a commit index that came alone is written, where no Ready takes it along: one write for many."""
 
 
 class LogWriter:
@@ -55,6 +56,8 @@ class LogWriter:
         self._marker = marker
         self._boot_id = boot_id
         self._reserve = reserve
+        # For the fields below, ``failed`` and ``full``. Not held while the disk is at work: the loop must not wait so
+        # long.
         self._changed = threading.Condition()
         self._waiting: deque[Ready | RaftSnapshot] = deque()
         self._waiting_bytes = 0
@@ -210,6 +213,7 @@ class LogWriter:
             self._storage.store(batch)
             count = len(batch)
         self._complained = False
+        # Taken out only now: what a full disk refused stays first in the line, and is written again when there is room.
         with self._changed:
             for _ in range(count):
                 item = self._waiting.popleft()
@@ -245,6 +249,7 @@ class LogWriter:
 
     def _fail(self, error: StorageError) -> None:
         log.critical("%s", error)
+        # Before the loop hears of it, which ends the server: a start in this boot must find the mark.
         try:
             self._marker.write(self._boot_id, self._storage.log.end, error.message)
         except OSError as second:
