@@ -62,7 +62,7 @@ class ServerActor(Actor):  # type: ignore[misc]
         self._early: deque[tuple[Any, Any]] = deque(maxlen=HELD_MAX)
 
     def receiveMessage(self, message: Any, sender: Any) -> Any:
-        """Any message. Lets no exception out: Thespian would run the handler a second time."""
+        """Handle any message. Lets no exception out: Thespian would run the handler a second time."""
         try:
             if self.runtime is None:
                 self._first_messages(message, sender)
@@ -99,7 +99,7 @@ class ServerActor(Actor):  # type: ignore[misc]
         runtime.heartbeat.handler_ended()
 
     def other_message(self, runtime: ActorRuntime, message: Any, sender: Any) -> None:
-        """What is rare."""
+        """Handle the rarer messages: orders of the supervisor and reports of the transport."""
         if isinstance(message, PeerLost):
             runtime.peer_lost(message.peer)
         elif isinstance(message, StopServer):
@@ -116,7 +116,7 @@ class ServerActor(Actor):  # type: ignore[misc]
         self.runtime.begin()
 
     def make_runtime(self, order: HostServer, owner: str) -> ActorRuntime:
-        """The runtime of this kind of actor."""
+        """Make the runtime of this kind of actor."""
         return ActorRuntime(self, order, owner, adopt(order.heartbeat))
 
     def _die(self, runtime: ActorRuntime, reason: ExitReason) -> None:
@@ -142,7 +142,7 @@ class ServerActor(Actor):  # type: ignore[misc]
 
     @property
     def boot_folder(self) -> Path:
-        """Where the sockets of this boot are."""
+        """The folder that holds the sockets of this boot."""
         return self._transport.mesh.folder
 
     def post(self, to: str, data: bytes) -> None:
@@ -154,15 +154,15 @@ class ServerActor(Actor):  # type: ignore[misc]
         self.send(address_of(to), message)
 
     def watch_peer(self, address: str) -> None:
-        """Have its end told as PeerLost."""
+        """Have the end of the process *to* told as PeerLost."""
         self._transport.watch_peer(address)
 
     def when_capacity(self, address: str, callback: Callable[[], None]) -> None:
-        """Call back when under half of the queue to it is used."""
+        """Call *callback* when under half of the queue to *to* is used."""
         self._transport.when_capacity(address, callback)
 
     def watch_descriptors(self, fds: list[int]) -> None:
-        """Given to Thespian at the end of every handler."""
+        """Note the descriptors to watch; they are given to Thespian at the end of every handler."""
         self._watch = ThespianWatch(fds)
 
     def leave_in_order(self) -> None:
@@ -177,7 +177,7 @@ class ServerActor(Actor):  # type: ignore[misc]
             self._transport.notify(ActorExitRequest())
 
     def end_now(self, last_words: Any, status: int) -> None:
-        """Tell the supervisor, and end."""
+        """Tell the supervisor why, and end the process at once."""
         if self.runtime is not None:
             try:
                 self.tell(self.runtime.owner, last_words)
@@ -197,11 +197,11 @@ class SupervisorActor(ServerActor):
     has_subtree = True
 
     def make_runtime(self, order: HostServer, owner: str) -> ActorRuntime:
-        """With children."""
+        """Make the runtime of an actor that has children."""
         return SupervisorRuntime(self, order, owner, adopt(order.heartbeat))
 
     def other_message(self, runtime: ActorRuntime, message: Any, sender: Any) -> None:
-        """What children say and how they end."""
+        """Handle what children say, and how they end."""
         if not isinstance(runtime, SupervisorRuntime):
             raise AssertionError("a supervisor's process without its runtime")
         if isinstance(message, ChildActorExited):

@@ -74,7 +74,7 @@ class ActorProcess(Protocol):
 
     @property
     def boot_folder(self) -> Path:
-        """Where the sockets of this boot are."""
+        """The folder that holds the sockets of this boot."""
 
     def post(self, to: str, data: bytes) -> None:
         """Send an envelope. Raises PeerGone, MailboxFull or FrameTooLarge."""
@@ -83,13 +83,13 @@ class ActorProcess(Protocol):
         """Send one of ``wire``'s messages; nothing happens when *to* is gone."""
 
     def watch_peer(self, address: str) -> None:
-        """Have its end told to ``peer_lost``; raises PeerGone."""
+        """Have the end of that process told to ``peer_lost``. Raises PeerGone."""
 
     def when_capacity(self, address: str, callback: Callable[[], None]) -> None:
-        """Call back when under half of the queue to it is used, or it is gone."""
+        """Call back when under half of the queue to that process is used, or it is gone."""
 
     def wakeupAfter(self, delay: timedelta) -> None:
-        """Call ``alarm`` then."""
+        """Call ``alarm`` once that time has passed."""
 
     def watch_descriptors(self, fds: list[int]) -> None:
         """Call ``descriptors_ready`` while one of exactly these can be read."""
@@ -102,7 +102,7 @@ class ActorProcess(Protocol):
 
 
 class ActorRuntime:
-    """See the module."""
+    """The runtime of a server in its own actor process; see the module."""
 
     def __init__(self, process: ActorProcess, order: HostServer, owner: str, heartbeat: OwnHeartbeat) -> None:
         self.process = process
@@ -246,7 +246,7 @@ class ActorRuntime:
         self.process.leave_in_order()
 
     def hold(self, for_s: float, release: Callable[[], None]) -> None:
-        """Call no timer and no watch until ``go_on``; call *release* after *for_s*."""
+        """Call no timer and no watch until ``go_on``; call *release* after *for_s* seconds."""
         if self._on_hold is not None:
             self._on_hold.cancel()
         self._on_hold = self._chores.after(for_s, release)
@@ -315,7 +315,7 @@ class ActorRuntime:
         return Server.max_handler_s if self.server is None else self.server.max_handler_s
 
     def receive(self, data: bytes | bytearray | memoryview, sender: str) -> None:
-        """One envelope from another server."""
+        """Take one envelope from another server."""
         if self._over:
             return
         try:
@@ -332,7 +332,7 @@ class ActorRuntime:
                 self._watch_back(sender)
 
     def _watch_back(self, address: str) -> None:
-        """Who linked to us or monitors us may die without a word, and we have not asked to be told of that."""
+        """Watch whoever linked to us or monitors us: it may die without a word."""
         if self.server is None or not self.server.watches(address):
             return
         try:
@@ -355,12 +355,12 @@ class ActorRuntime:
                 self.send(envelope.source, Envelope(ERROR, self.name, envelope.ref, error))
 
     def came_back(self, name: str, _sender: str) -> None:
-        """A registered server was started again."""
+        """Tell the server that another registered server was started again."""
         if self.server is not None and name != self.name:
             self.server.peer_restarted(name)
 
     def descriptors_ready(self) -> None:
-        """Something watched is ready."""
+        """Call the watches of the descriptors that are ready."""
         for fd, events in self._epoll.poll(0, _EVENTS_A_TURN):
             on_readable, on_writable = self._callbacks.get(fd, (None, None))
             self.heartbeat.handler_started(self.limit_s, "descriptor")
@@ -372,7 +372,7 @@ class ActorRuntime:
                 on_writable()
 
     def alarm(self) -> None:
-        """A wakeup came."""
+        """Call the timers that are due: a wakeup came."""
         self._chores.run_due(self._next_callback)
         if self._on_hold is None:
             self._timers.run_due(self._next_callback)
@@ -403,7 +403,7 @@ class ActorRuntime:
     # -- the ends of others
 
     def peer_lost(self, address: str) -> None:
-        """The kernel says that the process at *address* is gone, and what it left behind was read."""
+        """Deal with the end of the process at *address*, told by the kernel once what it left behind was read."""
         self._asked.discard(address)
         reason = self._known_ends.pop(address, None)
         if self.server is None:
@@ -418,7 +418,7 @@ class ActorRuntime:
             self._ask_why(ref)
 
     def _ask_ahead(self, ref: Ref) -> None:
-        """Ask why it ended before it does: asked afterwards, its parent may be busy making the next one."""
+        """Ask a process's parent why it ends before it does: afterwards that parent may be busy making the next."""
         parent = ref.address.rpartition(".")[0]
         if "." in parent and ref.address not in self._asked:  # the admin, which has no parent, answers nobody
             self._asked.add(ref.address)
@@ -432,7 +432,7 @@ class ActorRuntime:
             self.process.tell(parent, WhyEnded(ref))
 
     def ended(self, answer: Ended) -> None:
-        """The reason asked for has come, or will not come. One that comes before the loss is kept until then."""
+        """Take the reason asked for, or that none will come. One that comes before the loss is kept until then."""
         address = answer.ref.address
         timer = self._whys.pop(address, None)
         if self.server is None:

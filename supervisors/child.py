@@ -33,7 +33,7 @@ _WORKER_SHUTDOWN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """One child.
+    """OTP's child specification: what a supervisor starts, and how it restarts and stops it.
 
     ``id`` is the name its supervisor knows it by and, with ``register``, the name other servers call it by.
     ``kind`` says where its Server class is: ``package.module:Class``; its ``start`` finds ``arguments`` in
@@ -99,7 +99,7 @@ class ChildSpec:
 
     @property
     def module(self) -> str:
-        """The module its class is in."""
+        """The module that holds the child's class."""
         return self.kind.partition(":")[0]
 
     @property
@@ -108,11 +108,11 @@ class ChildSpec:
         return self.kind.partition(":")[2]
 
     def wants_restart(self, normal: bool) -> bool:
-        """Whether its end, orderly (*normal*) or not, is answered with a new start."""
+        """Whether the child is started again after its end, which was orderly (*normal*) or not."""
         return self.restart == "permanent" or (self.restart == "transient" and not normal)
 
     def shutdown_s(self) -> float | None:
-        """Seconds until SIGKILL; ``None`` when there is no limit."""
+        """Seconds from the order to stop until SIGKILL; ``None`` when there is no limit."""
         if self.shutdown is None or self.shutdown == "infinity":
             return None
         return 0.0 if self.shutdown == "brutal_kill" else float(self.shutdown)
@@ -156,7 +156,7 @@ class SupervisorFlags:
 
 
 def kind_of(server: type) -> str:
-    """What names the class *server* in a child spec: ``package.module:Class``. A script's own classes are found too.
+    """The name of the class *server* for a child spec: ``package.module:Class``. A script's own classes are found too.
 
     Raises InvalidChildSpec for a class inside a function or another class: a new process could not find it by name.
     """

@@ -68,7 +68,7 @@ class _Child:
 
 
 class SupervisorRuntime(ActorRuntime):
-    """See the module."""
+    """The runtime of a server that has children; see the module."""
 
     def __init__(self, process: ParentProcess, order: HostServer, owner: str, heartbeat: OwnHeartbeat) -> None:
         super().__init__(process, order, owner, heartbeat)
@@ -171,7 +171,7 @@ class SupervisorRuntime(ActorRuntime):
             self.process.tell(child.ref.address, StopServer(reason))
 
     def kill_child(self, child_id: str) -> None:
-        """SIGKILL; harmless when it is gone. Its pid cannot be another process: we have not buried it."""
+        """Kill a child with SIGKILL; harmless when it is gone. Its pid is not reused, since it is not reaped yet."""
         child = self._children.get(child_id)
         if child is not None:
             with suppress(ProcessLookupError):
@@ -194,7 +194,7 @@ class SupervisorRuntime(ActorRuntime):
     # -- news of and from children
 
     def child_said(self, message: Any, sender: str) -> None:
-        """One of a child's messages to its supervisor."""
+        """Take one of a child's messages to its supervisor."""
         child_id = self._addresses.get(sender)
         child = self._children.get(child_id) if child_id is not None else None
         if child is None or child_id is None or child.ref.address != sender:
@@ -257,7 +257,7 @@ class SupervisorRuntime(ActorRuntime):
             self._supervisor.child_exited(child_id, reason)
 
     def _bury(self, address: str) -> None:
-        """Remove its names; again in a moment when that cannot be done now (no descriptor is left, for one)."""
+        """Remove the names of a dead child; again in a moment where that fails now (no descriptor is left, say)."""
         try:
             self.registry.bury(address)
         except ActorGridError as error:
@@ -271,7 +271,7 @@ class SupervisorRuntime(ActorRuntime):
             self._reasons.pop(self._reasons_order.popleft(), None)
 
     def peer_lost(self, address: str) -> None:
-        """Of a child we hear from the kernel in ``child_exited``, with its exit status."""
+        """Deal with a lost connection; of a child's end the kernel tells, in ``child_exited``, with the exit status."""
         for child in self._children.values():
             child.asked_by.pop(address, None)
         if address not in self._addresses:
@@ -282,7 +282,7 @@ class SupervisorRuntime(ActorRuntime):
             super()._ask_ahead(ref)
 
     def why_ended(self, question: WhyEnded, asker: str) -> None:
-        """Somebody watches one of our children, or did. Whoever asks while it lives is answered when it has ended."""
+        """Answer whoever asks why one of our children ended; who asks while it lives is answered when it has ended."""
         address = question.ref.address
         reason = self._reasons.get(address)
         if reason is not None:
@@ -320,5 +320,5 @@ class SupervisorRuntime(ActorRuntime):
 
 
 def told_to_stop(reason: str) -> ExitReason:
-    """The reason of a server that its supervisor stops."""
+    """The exit reason of a server that its supervisor stops."""
     return ExitReason(SHUTDOWN.kind, reason)

@@ -36,7 +36,7 @@ State = Literal["waiting", "starting", "up", "restarting", "stopping", "down"]
 
 @dataclass(slots=True)
 class Child:
-    """One child. Only the decision core writes.
+    """One child as the decision core sees it, which alone writes to it.
 
     States: ``waiting`` for its turn in the supervisor's own start, ``starting``, ``up``, ``restarting`` (without a
     process, about to be started), ``stopping``, ``down``. ``restarts`` counts those the supervisor did by itself,
@@ -60,11 +60,11 @@ class Child:
 
     @property
     def runs(self) -> bool:
-        """Whether it has a process, or is about to get one."""
+        """Whether the child has a process, or is about to get one."""
         return self.has_process or self.state == "restarting"
 
     def undying(self) -> CallTimeout:
-        """The answer to who waits for the end of a stuck child."""
+        """The error for whoever waits for the end of a child that does not die."""
         return CallTimeout(
             f"{self.id} does not end, not even {KILL_S:g} s after it was killed",
             hint="it waits in the kernel (a dead disk or mount?); it will be gone once that lets go",
@@ -82,14 +82,14 @@ class ChildTable:
         self._timers: dict[Tag, None] = {}
 
     def flush(self) -> list[Instruction]:
-        """What is to be done now, in order; each instruction comes out once."""
+        """The instructions to carry out now, in order; each comes out once."""
         out, self.out = self.out, []
         return out
 
     # -- the children
 
     def find(self, child_id: str) -> Child:
-        """Raises NoSuchChild."""
+        """The child of that id. Raises NoSuchChild."""
         child = self.children.get(child_id)
         if child is None:
             raise NoSuchChild(f"{self.supervisor} has no child {child_id!r}", hint="WhichChildren lists them")
@@ -106,7 +106,7 @@ class ChildTable:
         return [child for child in found if child.has_process and not child.is_stuck]
 
     def forget(self, child: Child) -> None:
-        """Drop its spec."""
+        """Drop the child and its spec."""
         self.cancel(Tag("retry", child.id))
         del self.children[child.id]
         self.out.append(Forgotten(child.id))
@@ -114,7 +114,7 @@ class ChildTable:
     # -- their processes
 
     def launch(self, child: Child) -> None:
-        """Start its process."""
+        """Start the child's process."""
         if child.has_process:
             raise AssertionError(f"{child.id} has a process already")
         child.state, child.has_process, child.start_error = "starting", True, None
@@ -123,7 +123,7 @@ class ChildTable:
         self.set(Tag("start", child.id), child.spec.start_timeout_s)
 
     def stop(self, child: Child, reason: str) -> None:
-        """End its process, in order if its spec says so. Harmless when that is under way."""
+        """End the child's process, in order if its spec says so. Harmless when that is under way."""
         if child.state == "stopping":
             return
         child.state = "stopping"
@@ -140,12 +140,12 @@ class ChildTable:
             self.set(Tag("stop", child.id), limit_s)
 
     def kill(self, child: Child, why: str) -> None:
-        """End its process now; *why* is empty when its spec says so."""
+        """Kill the child's process now; *why* is for the log, empty when its spec says ``brutal_kill``."""
         self.out.append(KillProcess(child.id, why))
         self.set(Tag("kill", child.id), KILL_S)
 
     def buried(self, child: Child, reason: ExitReason) -> None:
-        """Its process is gone."""
+        """Note that the child's process is gone."""
         child.has_process, child.is_stuck, child.start_error, child.last_exit = False, False, None, reason
         for what in _OF_A_PROCESS:
             self.cancel(Tag(what, child.id))
@@ -154,12 +154,12 @@ class ChildTable:
     # -- timers
 
     def set(self, tag: Tag, delay_s: float) -> None:
-        """Have *tag* fire."""
+        """Set the timer *tag*."""
         self._timers[tag] = None
         self.out.append(SetTimer(tag, delay_s))
 
     def cancel(self, tag: Tag) -> None:
-        """Harmless when it is not set."""
+        """Cancel the timer *tag*; harmless when it is not set."""
         if tag in self._timers:
             del self._timers[tag]
             self.out.append(CancelTimer(tag))
@@ -179,13 +179,13 @@ class ChildTable:
         self.out.append(ReplyTo(request, child_id, error))
 
     def reply_start(self, child: Child, error: ActorGridError | None) -> None:
-        """Answer who asked for its start, if anyone did."""
+        """Answer who asked for the child's start, if anyone did."""
         if child.start_request is not None:
             self.reply(child.start_request, child.id, error)
             child.start_request = None
 
     def reply_stops(self, child: Child, error: ActorGridError | None) -> None:
-        """Answer all who asked for its end."""
+        """Answer all who asked for the child's end."""
         requests, child.stop_requests = child.stop_requests, []
         for request in requests:
             self.reply(request, child.id, error)

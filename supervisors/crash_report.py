@@ -18,7 +18,10 @@ TRACEBACK_TAIL_CHARACTERS = 4_096
 
 @dataclass(frozen=True, slots=True)
 class CrashReport:
-    """``last_message`` and ``state`` are empty where the process could not tell: it was killed, or had none."""
+    """All that is known of a server that ended badly.
+
+    ``last_message`` and ``state`` are empty where it could not tell.
+    """
 
     server: str
     pid: int | None
@@ -29,7 +32,7 @@ class CrashReport:
     traceback: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for logs that keep structures."""
+        """The report as plain values, for logs that keep structures."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     def __str__(self) -> str:
@@ -43,13 +46,13 @@ class CrashReport:
 
 
 def log_crash(log: logging.Logger, server: str, pid: int | None, reason: ExitReason) -> None:
-    """One record: its text has all lines, its attribute ``crash`` the same as a structure."""
+    """Log the report as one record: its text has all lines, its attribute ``crash`` the same as a structure."""
     report = crash_report(server, pid, reason)
     log.warning("%s", report, extra={"crash": report.to_dict()})
 
 
 def crash_report(server: str, pid: int | None, reason: ExitReason) -> CrashReport:
-    """What is known of the end of *server*."""
+    """Make the report of the end of *server*."""
     how = describe_status(reason.exit_status) if reason.exit_status is not None else reason.kind
     moments = reason.moments or LastMoments()
     return CrashReport(

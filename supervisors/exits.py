@@ -21,7 +21,7 @@ TRACEBACK_CHARACTERS_MAX = 16_384
 
 @dataclass(frozen=True, slots=True)
 class LastMoments:
-    """What an actor was at when it crashed: the message that it handled, and its state as inspection shows it."""
+    """What an actor was doing when it crashed: the message that it handled, and its state as inspection shows it."""
 
     message: str = ""
     state: dict[str, str] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class LastMoments:
 
 @dataclass(frozen=True, slots=True)
 class ExitReason:
-    """One end of one actor.
+    """Why one actor ended.
 
     ``message`` is one sentence; ``traceback`` is Python's, when there was one (at most 16,384 characters, the last
     ones); ``exit_status`` is the process's (negative: the signal), once it is known. ``error`` is the named error it
@@ -49,20 +49,20 @@ class ExitReason:
         return self.kind in ("normal", "shutdown")
 
     def with_status(self, exit_status: int) -> ExitReason:
-        """The same, now that the kernel has told the exit status."""
+        """The same reason with the exit status that the kernel tells."""
         return replace(self, exit_status=exit_status)
 
     def with_traceback(self, text: str) -> ExitReason:
-        """The same with a traceback, unless it has one."""
+        """The same reason with *traceback*, unless it has one."""
         return self if self.traceback or not text else replace(self, traceback=text[-TRACEBACK_CHARACTERS_MAX:])
 
     def with_moments(self, moments: LastMoments) -> ExitReason:
-        """The same with what the actor was at. Never another's: who dies with a linked one has its own."""
+        """The same reason with what the actor was doing. Never another's: who dies with a linked one has its own."""
         return replace(self, moments=moments)
 
     @property
     def place(self) -> str:
-        """Where in the code it ended, as the traceback says: ``shop.py, line 12, in sell``; empty without one."""
+        """Where in the code the actor ended, from its traceback: ``shop.py, line 12, in sell``; empty without one."""
         lines = [line.strip() for line in self.traceback.splitlines() if line.strip().startswith("File ")]
         return lines[-1].removeprefix("File ").replace('"', "") if lines else ""
 
@@ -73,7 +73,7 @@ class ExitReason:
         return "; ".join(filter(None, (message, f"at {self.place}" if self.place else "")))
 
     def to_error(self, name: str) -> ActorGridError:
-        """What is raised for the end of *name*: the named error it died of, or ActorDown."""
+        """The error to raise for the end of *name*: the named error it died of, or ActorDown."""
         return self.error if self.error is not None else ActorDown(f"{name} ended: {self}")
 
     def __str__(self) -> str:

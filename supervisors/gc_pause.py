@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """No collection of cyclic garbage inside; for work that makes much and drops little, in one go."""
+    """Context without collection of cyclic garbage: for work that makes many objects and drops few, in one go."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

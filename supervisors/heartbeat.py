@@ -60,7 +60,7 @@ _FATAL_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, s
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReading:
-    """What a heartbeat said at one moment.
+    """The values that a heartbeat held at one moment.
 
     ``started_s`` is when the running handler (in state ``stopping``: the stop) began, on the monotonic clock of the
     host; ``None`` when none runs. ``limit_s`` is what it declared: ``None`` nothing, infinity that it has no limit.
@@ -78,7 +78,7 @@ class HeartbeatReading:
 
 
 class Heartbeat:
-    """The supervisor's end: one descriptor, no mapping.
+    """The supervisor's end of a heartbeat: one descriptor, no mapping.
 
     Make it directly before the fork, give ``number`` to the child, set ``pid`` after the fork, ``close()`` when the
     child is buried. Raises TooManyActors when there is no descriptor left, StartFailed when there is no memory.
@@ -106,7 +106,7 @@ class Heartbeat:
         _made.extend((self.number, self._fd))
 
     def read(self) -> HeartbeatReading:
-        """What the child last wrote; true also of a stopped or dead one."""
+        """Read what the child last wrote; works for a stopped or dead child too."""
         page = os.pread(self._fd, _PAGE, 0)
         for _ in range(_READS_MAX):  # it beats at most a few thousand times a second: the second is nearly always equal
             again = os.pread(self._fd, _PAGE, 0)
@@ -157,12 +157,12 @@ class Heartbeat:
         return True
 
     def traceback(self) -> str:
-        """What the child's faulthandler wrote: on a fatal signal, or since ``ask_traceback``. Empty when nothing."""
+        """The text that the child's faulthandler wrote on a fatal signal or after ``ask_traceback``; may be empty."""
         size = min(max(0, os.lseek(self._fd, 0, os.SEEK_CUR) - _PAGE), TRACEBACK_BYTES_MAX)
         return os.pread(self._fd, size, _PAGE).decode("utf-8", "replace")
 
     def close(self) -> None:
-        """Let go of it; harmless when done already."""
+        """Close the descriptor; harmless when done already."""
         numbers = _made[::2]
         if self.number in numbers:
             at = 2 * numbers.index(self.number)
@@ -171,7 +171,7 @@ class Heartbeat:
 
 
 class OwnHeartbeat:
-    """The child's end. One handler runs at a time: a second ``handler_started`` replaces the first."""
+    """The child's end of a heartbeat. One handler runs at a time: a second ``handler_started`` replaces the first."""
 
     __slots__ = ("_fd", "_handled", "_map", "_names", "_orders", "_words")
 
@@ -184,25 +184,28 @@ class OwnHeartbeat:
         self._orders: dict[tuple[float | None, str], int] = {}
 
     def starting(self) -> None:
-        """It answers when it is asked for its stack; until this is said, nobody asks."""
+        """Say that the child starts, and answers when asked for its stack; nobody asks before this."""
         self._words[_STATE] = _STATES.index("starting")
 
     def running(self) -> None:
-        """The start is over: from now on the loop must turn."""
+        """Say that the start is over: from now on the loop must turn."""
         self._words[_STATE] = _STATES.index("running")
 
     def stopping(self, limit_s: float | None) -> None:
-        """An orderly stop has begun and may take *limit_s*, whatever its handlers and loop do; ``None``: for ever."""
+        """Say that an orderly stop has begun.
+
+        It may take *limit_s* seconds, whatever handlers and loop do; ``None``: for ever.
+        """
         self._words[_STOP_LIMIT] = _NO_LIMIT if limit_s is None else _limit_ms(limit_s)
         self._words[_STOP_SINCE] = monotonic_ns()
         self._words[_STATE] = _STATES.index("stopping")
 
     def beat(self) -> None:
-        """The loop turns. Call it from a timer of the loop, once each interval of the watchdog."""
+        """Say that the loop turns. Call it from a timer of the loop, once each interval of the watchdog."""
         self._words[_BEATS] += 1
 
     def handler_started(self, limit_s: float | None, what: str) -> None:
-        """Code that may take *limit_s* begins (``None``: what the supervisor holds for this child), for *what*."""
+        """Say that a handler of *what* begins, which may take *limit_s* seconds (``None``: the child spec's limit)."""
         order = self._orders.get((limit_s, what))
         if order is None:
             order = self._declare(limit_s, what)
@@ -212,7 +215,7 @@ class OwnHeartbeat:
         words[_STARTED] = monotonic_ns()
 
     def handler_ended(self) -> None:
-        """That code is done."""
+        """Say that the handler has ended."""
         words = self._words
         words[_STARTED] = 0
         self._handled = words[_HANDLED] = self._handled + 1
@@ -232,7 +235,7 @@ class OwnHeartbeat:
         return order
 
     def close(self) -> None:
-        """Let go of it, and have faulthandler let go first."""
+        """Close the mapping, after faulthandler has let go of it."""
         _silence_faulthandler()
         self._words.release()
         self._map.close()

@@ -39,7 +39,7 @@ class InlineTimer:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Never call it."""
+        """Cancel the callback: it is never called."""
         self.cancelled = True
 
 
@@ -65,11 +65,11 @@ class InlineRuntime:
         return self.node.post(to, envelope, self.me)
 
     def when_capacity(self, _to: str | Ref, callback: Callable[[], None]) -> None:
-        """There is always room."""
+        """Call back in one of the next steps: queues here have no bound."""
         self.node.after(0.0, callback)
 
     def watch_peer(self, ref: Ref) -> None:
-        """Nothing to arrange: the node tells of ends."""
+        """Do nothing: the node tells of every end by itself."""
         if ref.address not in self.node.servers:
             raise NoSuchActor(f"{ref} is gone")
 
@@ -91,7 +91,7 @@ class InlineRuntime:
         self.die(reason)
 
     def hold(self, for_s: float, release: Callable[[], None]) -> None:
-        """Release after *for_s*. Timers and watches go on: a node has one clock for all."""
+        """Call *release* after *for_s* seconds. Timers and watches go on: a node has one clock for all."""
         self.go_on()
         self._hold = self.node.after(for_s, release)
 
@@ -134,7 +134,7 @@ class InlineNode:
         return target.address
 
     def end(self, name: str, reason: ExitReason, silent: bool = False) -> None:
-        """A server ends; *silent*: it says nothing itself, and those who care hear of it from the node."""
+        """End a server; *silent*: it says nothing itself, and those who watch it hear of its end from the node."""
         server = self.servers[name]
         if not silent:
             server.say_ending(reason)
@@ -146,7 +146,7 @@ class InlineNode:
                 other.peer_ended(Ref(name, name), reason)
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> InlineTimer:
-        """Call back once the clock has moved that far."""
+        """Call *callback* once the clock has moved *delay_s* seconds."""
         timer = InlineTimer(callback)
         heapq.heappush(self._timers, (self.monotonic() + delay_s, next(self._count), timer))
         return timer
@@ -168,15 +168,15 @@ class InlineNode:
             return
 
     def monotonic(self) -> float:
-        """The node's clock."""
+        """Seconds on the node's clock."""
         return monotonic() if self.real_time else self.now_s
 
     def boottime(self) -> float:
-        """The same clock, but as shims and their likes see it where time is real."""
+        """Seconds on the node's clock, or since the machine's boot where time is real, as shims count them."""
         return clock_gettime(CLOCK_BOOTTIME) if self.real_time else self.now_s
 
     def crash(self, error: BaseException) -> None:
-        """A server died of *error*; raised again by the next ``step``."""
+        """Note that a server died of *error*: the next ``step`` raises it."""
         self.crashed[type(error).__name__] = error
         raise error
 

@@ -85,7 +85,7 @@ SYSTEM_REQUESTS = (GetState, Inspect, Suspend, Resume, SetTrace, GetTrace)
 
 
 class Inspector:
-    """What one server needs to be looked at."""
+    """What one server keeps to be looked at and held still: its trace and its held messages."""
 
     def __init__(self, server: Server) -> None:
         self.held: deque[Envelope] | None = None  # not None while suspended
@@ -94,7 +94,7 @@ class Inspector:
         self._dropped = 0
 
     def answer(self, request: SystemRequest) -> Any:
-        """Do as *request* says; gives its answer."""
+        """Carry out *request* and give its answer."""
         if isinstance(request, GetState):
             return self._server.format_state()
         if isinstance(request, Inspect):
@@ -110,7 +110,7 @@ class Inspector:
         return None
 
     def saw(self, way: str, peer: str, envelope: Envelope) -> None:
-        """One message goes by."""
+        """Note a message in or out in the trace."""
         if self._trace is not None:
             at_s = self._server.runtime.monotonic()
             self._trace.append(
@@ -155,7 +155,7 @@ class Inspector:
             self._server.deliver_now(envelope)
 
     def hold(self, envelope: Envelope) -> None:
-        """Keep a message for later."""
+        """Keep a message until the server is resumed."""
         held = self.held
         if held is not None and len(held) < HELD_MAX:
             held.append(envelope)
@@ -167,7 +167,7 @@ class Inspector:
 
 
 def short(value: Any) -> str:
-    """A value for people, in at most 200 characters. A ``repr`` that fails is told as such: looking must not kill."""
+    """*value* as text of at most 200 characters. A ``repr`` that fails is told as such: looking must not kill."""
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 - somebody else's __repr__, called only to be looked at
@@ -176,7 +176,7 @@ def short(value: Any) -> str:
 
 
 def shown_message(message: Any) -> str:
-    """A message for people: the fields of a dataclass, those that are secret by their name hidden."""
+    """A message as text: the fields of a dataclass, those that are secret by their name hidden."""
     if not is_dataclass(message) or isinstance(message, type):
         return short(message)
     shown = (
@@ -188,7 +188,7 @@ def shown_message(message: Any) -> str:
 
 
 def shown_attributes(owner: Any, besides: Iterable[str]) -> dict[str, str]:
-    """The attributes of *owner* for people, at most 200 of them, without what its base class keeps."""
+    """The attributes of *owner* as text, at most 200 of them, without those of its base class."""
     hidden = set(besides)
     shown: dict[str, str] = {}
     for name, value in list(vars(owner).items()):

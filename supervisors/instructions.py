@@ -19,7 +19,7 @@ Purpose = Literal["start", "linger", "stop", "kill", "retry"]
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """One timer: what for, and of which child. At most one of each is set at a time."""
+    """The identity of a timer: its purpose and its child. At most one of each is set at a time."""
 
     what: Purpose
     id: str
@@ -52,7 +52,7 @@ class KillProcess:
 
 @dataclass(frozen=True, slots=True)
 class GoOnWithout:
-    """For the log: the child's process was killed and does not end; nobody waits for it any more."""
+    """Log that the child's process was killed and does not end; nobody waits for it any more."""
 
     id: str
 
@@ -90,7 +90,7 @@ class ReplyTo:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """From now on nothing is started; ``error`` is set when that is because something failed."""
+    """Start nothing from now on; ``error`` is set when that is because something failed."""
 
     reason: str
     error: ActorGridError | None

@@ -14,7 +14,7 @@ NAMES_COMPARED_MAX = 1_000
 
 
 def no_such_server(to: str | Ref, names: Iterable[str]) -> NoSuchActor:
-    """The error that names what there is: *names* are those of living servers."""
+    """The error for a call to an unknown server; it lists *names*, those of the living servers."""
     import difflib
 
     known = sorted(names)

@@ -197,7 +197,7 @@ class Registry:
         return f"{self._owned}/{address.replace('.', '/')}"
 
     def _own(self, entry: str, ref: Ref, key: str) -> str:
-        """Note in the index that *ref* is about to have *entry*; gives the note's path."""
+        """Note in the index, before it is made, that *ref* has *entry*; gives the note's path."""
         folder = self._owned_by(ref.address)
         try:
             noted = os.listdir(folder)
@@ -318,7 +318,7 @@ class MemoryRegistry:
 
 
 def _encode(text: str, what: str = "key") -> str:
-    """*text* as a file's name."""
+    """Percent-encode *text* as a file's name."""
     if isinstance(text, str):
         if _PLAIN.fullmatch(text):
             return text
@@ -350,7 +350,7 @@ def _target(ref: Ref) -> str:
 
 
 def _read(path: str) -> Ref | None:
-    """Whom the link at *path* names; ``None`` when it is not there."""
+    """The process that the link at *path* names; ``None`` when there is no link."""
     try:
         address, _, name = os.readlink(path).partition("|")
     except FileNotFoundError:
@@ -359,7 +359,7 @@ def _read(path: str) -> Ref | None:
 
 
 def _order(ref: Ref) -> list[tuple[int, str]]:
-    """Sorts addresses part by part, numbers by size."""
+    """The sort key of an address: part by part, numbers by size."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in ref.address.split(".")]
 
 
@@ -428,7 +428,7 @@ def _link_within(folder: str, name: str, target: str) -> None:
 
 
 def _remove(path: str) -> bool:
-    """Unlink; whether it was there."""
+    """Unlink *path*; whether it was there."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -445,7 +445,7 @@ def _remove_empty(folder: str) -> None:
 
 
 class _Naming:
-    """Gives a file system's errors their names."""
+    """Context that turns the file system's errors into this module's."""
 
     def __enter__(self) -> None:
         return

@@ -73,7 +73,7 @@ class _Group:
 
 
 class SupervisorCore:
-    """One supervisor. Raises InvalidChildSpec when flags and specs do not fit.
+    """The decisions of one supervisor. Raises InvalidChildSpec when flags and specs do not fit.
 
     Every event but ``shutdown`` takes the time on a clock that never steps back.
     """
@@ -107,7 +107,7 @@ class SupervisorCore:
         return tuple(self._table.children.values())
 
     def child(self, child_id: str) -> Child | None:
-        """One of them."""
+        """The child of that id, or ``None``."""
         return self._table.children.get(child_id)
 
     def count(self) -> dict[str, int]:
@@ -139,7 +139,7 @@ class SupervisorCore:
     # -- events: what processes do
 
     def process_refused(self, child_id: str, error: ActorGridError, now_s: float) -> list[Instruction]:
-        """StartProcess could not be carried out: there was no process."""
+        """Take note that StartProcess could not be carried out: there was no process."""
         child = self._table.with_process(child_id)
         if child is not None:
             child.start_error = error
@@ -147,7 +147,7 @@ class SupervisorCore:
         return self._table.flush()
 
     def child_started(self, child_id: str, now_s: float) -> list[Instruction]:
-        """The child is up."""
+        """Take note that the child is up."""
         child = self._table.with_process(child_id)
         if child is None or child.state != "starting" or child.start_error is not None:
             return []  # too late: it is being ended
@@ -165,7 +165,7 @@ class SupervisorCore:
         return self._table.flush()
 
     def child_start_failed(self, child_id: str, error: ActorGridError, now_s: float) -> list[Instruction]:
-        """The child's start raised *error*; its process is ending, and is killed if that takes longer than 1 s."""
+        """Take note that the child's start raised *error*; its process is ending, and is killed after 1 s more."""
         child = self._table.with_process(child_id)
         if child is not None and child.state == "starting" and child.start_error is None:
             child.start_error = error
@@ -174,14 +174,14 @@ class SupervisorCore:
         return self._table.flush()
 
     def child_exited(self, child_id: str, reason: ExitReason, now_s: float) -> list[Instruction]:
-        """The child's process is gone."""
+        """Take note that the child's process is gone."""
         child = self._table.with_process(child_id)
         if child is not None:
             self._gone(child, reason, now_s)
         return self._table.flush()
 
     def timer_fired(self, tag: Tag, now_s: float) -> list[Instruction]:
-        """A timer that was set is due."""
+        """Act on a timer that is due."""
         child = self._table.children.get(tag.id)
         if not self._table.fired(tag) or child is None:
             return []
@@ -209,7 +209,7 @@ class SupervisorCore:
         return self._take(request, lambda _now_s: self._start_new(request, spec), now_s)
 
     def start_dynamic(self, request: Request, arguments: tuple[Any, ...], now_s: float) -> list[Instruction]:
-        """simple_one_for_one: start one more child, with *arguments* after those of the spec.
+        """Start one more child of a simple_one_for_one supervisor, with *arguments* after those of the spec.
 
         Its id is the spec's with ":" and a number that no other child has had. Errors as for ``start_child``.
         """
@@ -375,7 +375,7 @@ class SupervisorCore:
             self._settle(now_s)
 
     def _settle(self, now_s: float) -> None:
-        """Nothing blocks any more: do what had to wait for that."""
+        """Do what had to wait, once nothing blocks any more."""
         deferred, self._deferred = self._deferred, []
         for child_id in deferred:
             child = self._table.children.get(child_id)
@@ -406,7 +406,7 @@ class SupervisorCore:
             self._was_stopped(child, error, now_s)
 
     def _ended(self, child: Child, reason: ExitReason, now_s: float) -> None:
-        """By itself, when it was up."""
+        """Deal with the end of a child that was up and ended by itself."""
         if child.spec.wants_restart(reason.is_normal):
             self._restart(child, 0.0, now_s)
             return
@@ -420,7 +420,7 @@ class SupervisorCore:
                 self._shut_down_by_itself(f"{child.id} ended: {exit_in_words(reason)}")
 
     def _was_stopped(self, child: Child, error: ActorGridError | None, now_s: float) -> None:
-        """By us: on request, or with its group."""
+        """Deal with the end of a child that was stopped, on request or with its group."""
         child.state = "down"
         self._table.reply_start(child, error or self._stopped_while_starting(child))
         if child.is_new or self._ends_for_good(child):
@@ -563,6 +563,6 @@ class SupervisorCore:
 
 
 def exit_in_words(reason: ExitReason) -> str:
-    """An end for people: what was said, and how the process ended."""
+    """The end of a process in words: what it said, and how it ended."""
     how = describe_status(reason.exit_status) if reason.exit_status is not None else reason.kind
     return f"{reason.message} ({how})" if reason.message else how

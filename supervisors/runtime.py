@@ -14,7 +14,7 @@ class Timer(Protocol):
     """A pending callback."""
 
     def cancel(self) -> None:
-        """Never call it; harmless when it was called already."""
+        """Cancel the callback; harmless when it was called already."""
 
 
 class Names(Protocol):
@@ -24,19 +24,19 @@ class Names(Protocol):
         """Give *ref* the unique name *key*; raises NameTaken."""
 
     def unregister(self, key: str, ref: Ref) -> bool:
-        """Take it back; ``False`` when *ref* does not have it."""
+        """Take the name *key* from *ref*; ``False`` when *ref* does not have it."""
 
     def whereis(self, key: str) -> Ref | None:
-        """Who has it."""
+        """The living process that has the name *key*; ``None`` when none has."""
 
     def join(self, key: str, ref: Ref) -> None:
         """Make *ref* a member of the group *key*."""
 
     def leave(self, key: str, ref: Ref) -> bool:
-        """End that; ``False`` when it is none."""
+        """Take *ref* out of the group *key*; ``False`` when it is no member."""
 
     def members(self, key: str) -> list[Ref]:
-        """The living members."""
+        """The living members of the group *key*."""
 
 
 class Runtime(Protocol):
@@ -44,19 +44,19 @@ class Runtime(Protocol):
 
     @property
     def me(self) -> Ref:
-        """This process."""
+        """The reference to this process."""
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What the child spec (and StartChild) gave this server."""
+        """The arguments that the child spec (and StartChild) gave this server."""
 
     @property
     def in_place(self) -> bool:
-        """Whether all must happen in this thread: the clock is moved by hand, and would not wait for another."""
+        """Whether all must happen in this thread: the clock is moved by hand, and would not wait for another thread."""
 
     @property
     def registry(self) -> Names:
-        """Who has which name on this host."""
+        """The registry of names of this host."""
 
     def send(self, to: str | Ref, envelope: Envelope) -> str:
         """Queue for *to*; gives the address it goes to. Raises NoSuchActor, MailboxFull or FrameTooLarge."""
@@ -82,7 +82,7 @@ class Runtime(Protocol):
         """Seconds on a clock that never steps back."""
 
     def boottime(self) -> float:
-        """The same, but it goes on while the machine is suspended: what leases are counted on."""
+        """Seconds since the machine's boot, suspended time included: what leases are counted on."""
 
     def crash(self, error: BaseException) -> None:
         """Let the process die of *error* after the current handler."""
@@ -91,10 +91,10 @@ class Runtime(Protocol):
         """Let the process die of *reason* after the current handler, without ``stop``."""
 
     def leave(self, reason: ExitReason) -> None:
-        """Run ``stop``, then end in order, of *reason*."""
+        """Run ``stop``, then end in order; links and monitors hear *reason*."""
 
     def hold(self, for_s: float, release: Callable[[], None]) -> None:
-        """Call no timer and no watch; call *release* after *for_s*, unless ``go_on`` comes first."""
+        """Call no timer and no watch; call *release* after *for_s* seconds, unless ``go_on`` comes first."""
 
     def go_on(self) -> None:
         """End ``hold``."""

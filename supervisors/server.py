@@ -57,7 +57,7 @@ def handles(message_type: type) -> Callable[[F], F]:
 
 
 def _sender_as(method: Handler) -> str:
-    """How a handler wants its sender: ``""``, ``name`` or ``ref``."""
+    """In which form a handler takes its sender: not at all (``""``), ``name`` or ``ref``."""
     parameters = list(inspect.signature(method).parameters.values())
     if len(parameters) < 3:
         return ""
@@ -113,10 +113,10 @@ class Server:
         """Let go in order; may be ``async def``. Not called after a crash, nor before ``start`` has ended."""
 
     def peer_restarted(self, name: str) -> None:
-        """Another server came back with empty hands: what it was told must be told again."""
+        """Called when another server was started again: what it had been told must be told again."""
 
     def setting_changed(self, key: str) -> None:
-        """``self.host.settings`` holds a new value for *key*."""
+        """Called when ``self.host.settings`` holds a new value for *key*."""
 
     def metrics(self) -> dict[str, float]:
         """Figures for ``/metrics``; counters end in ``_total``."""
@@ -134,12 +134,12 @@ class Server:
 
     @property
     def me(self) -> Ref:
-        """This process."""
+        """The reference to this process."""
         return self.runtime.me
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What the child spec, and StartChild after it, gave."""
+        """The arguments that the child spec, and StartChild after it, gave this server."""
         return self.runtime.arguments
 
     def cast(self, to: str | Ref, message: Any) -> bool:
@@ -199,7 +199,7 @@ class Server:
         self.runtime.registry.register(key, self.me)
 
     def unregister(self, key: str) -> None:
-        """Give it back; harmless when we do not have it."""
+        """Give the unique name *key* back; harmless when this server does not have it."""
         self.runtime.registry.unregister(key, self.me)
 
     def whereis(self, key: str) -> Ref | None:
@@ -211,7 +211,7 @@ class Server:
         self.runtime.registry.join(key, self.me)
 
     def leave_group(self, key: str) -> None:
-        """Be a member no more; harmless when we are none."""
+        """Leave the group *key*; harmless when this server is no member."""
         self.runtime.registry.leave(key, self.me)
 
     def members(self, key: str) -> list[Ref]:
@@ -231,7 +231,7 @@ class Server:
         return monitor
 
     def demonitor(self, monitor: MonitorRef) -> None:
-        """No Down will come of it any more; harmless when it came already."""
+        """End the monitor: no Down comes of it any more. Harmless when it came already."""
         self._do(self._signals.demonitor(monitor))
 
     def link(self, to: str | Ref) -> None:
@@ -239,7 +239,7 @@ class Server:
         self._do(self._signals.link(self._find(to)))
 
     def unlink(self, to: str | Ref) -> None:
-        """End that; harmless when there is no link."""
+        """Remove the link to *to*; harmless when there is none."""
         self._do(self._signals.unlink(self._find(to)))
 
     def send_exit(self, to: str | Ref, reason: ExitReason) -> None:
@@ -284,7 +284,7 @@ class Server:
     # -- for handlers to use: time
 
     def sleep(self, delay_s: float) -> Waiter:
-        """Await the passing of time without blocking other handlers."""
+        """Await *delay_s* seconds without blocking other handlers."""
         waiter = Waiter()
         self.runtime.after(delay_s, lambda: waiter.set(None))
         return waiter
@@ -333,11 +333,11 @@ class Server:
         return {"open_calls": len(self._open_calls), **self._signals.counts()}
 
     def watches(self, address: str) -> bool:
-        """Whether ``peer_ended`` wants to know of that process, and why it ended."""
+        """Whether this server has to hear of the end of that process, by ``peer_ended``."""
         return self._signals.watches(address)
 
     def peer_ended(self, ref: Ref, reason: ExitReason) -> None:
-        """The process *ref* is gone and said nothing to us; *reason* is what its supervisor knows."""
+        """Deal with the end of the process *ref*, which said nothing to us; *reason* is what its supervisor knows."""
         self._do(self._signals.ended(ref, reason))
 
     def say_ending(self, reason: ExitReason) -> None:
@@ -481,7 +481,7 @@ class Server:
 
     @handles(SettingChanged)
     def change_setting(self, change: SettingChanged) -> None:
-        """Take over a committed value; told by the ledger's followers and by ClusterManager.
+        """Take over a committed value of a live setting; told by the ledger's subscribers and by ClusterManager.
 
         One that this version does not take (it knows no such setting, or bounds it otherwise than the version that
         committed it) is passed over, with a warning: it stands in the ledger, and would end this server at every start.

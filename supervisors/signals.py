@@ -32,21 +32,21 @@ _CROWDED = ExitReason("noproc", f"it is watched {WATCHERS_MAX} times already")
 
 @dataclass(frozen=True, slots=True)
 class MonitorSignal:
-    """Tell me when you end."""
+    """Asks an actor to tell the sender when it ends."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class DemonitorSignal:
-    """No need to tell me any more."""
+    """Takes a MonitorSignal back."""
 
     id: int
 
 
 @dataclass(frozen=True, slots=True)
 class DownSignal:
-    """I end, and you monitored me as *id*."""
+    """Says that the sender ends, which the receiver monitors as *id*."""
 
     id: int
     reason: ExitReason
@@ -54,17 +54,17 @@ class DownSignal:
 
 @dataclass(frozen=True, slots=True)
 class LinkSignal:
-    """We are linked."""
+    """Says that sender and receiver are linked."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnlinkSignal:
-    """We are not linked any more."""
+    """Says that sender and receiver are not linked any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitSignal:
-    """I end, and we were linked (``linked``); or: end, because I say so."""
+    """Says that a linked sender ends (``linked``), or asks the receiver to end."""
 
     reason: ExitReason
     linked: bool
@@ -129,7 +129,7 @@ Instruction = SendSignal | Deliver | Die
 
 
 class Signals:
-    """See the module."""
+    """The links and monitors of one actor, and what follows from signals; see the module."""
 
     def __init__(self, trap_exit: bool = False) -> None:
         self.trap_exit = trap_exit
@@ -141,17 +141,17 @@ class Signals:
         self._links: dict[str, Ref] = {}
 
     def watches(self, address: str) -> bool:
-        """Whether the end of that process concerns us."""
+        """Whether this actor has to hear of the end of that process: it is linked, monitored or monitoring."""
         return address in self._monitored or address in self._links or address in self._watchers
 
     def counts(self) -> dict[str, int]:
-        """How many of each kind there are."""
+        """How many monitors and links there are, by kind."""
         return {"monitors": len(self._monitors), "monitored_by": self._watcher_count, "links": len(self._links)}
 
     # -- asked by our own server
 
     def monitor(self, target: Ref) -> tuple[MonitorRef, list[Instruction]]:
-        """Hear of the end of *target*, once. Raises Overloaded."""
+        """Monitor *target*: hear of its end, once. Raises Overloaded."""
         self._check_room("monitor", target)
         monitor_id, self._next_id = self._next_id, self._next_id + 1
         self._monitors[monitor_id] = target
@@ -159,12 +159,12 @@ class Signals:
         return MonitorRef(monitor_id), [SendSignal(target, MonitorSignal(monitor_id))]
 
     def demonitor(self, monitor: MonitorRef) -> list[Instruction]:
-        """Hear no more; harmless when it was told or taken back already."""
+        """End a monitor; harmless when its Down came, or it was ended already."""
         target = self._forget_monitor(monitor.id)
         return [] if target is None else [SendSignal(target, DemonitorSignal(monitor.id))]
 
     def link(self, target: Ref) -> list[Instruction]:
-        """Share the fate of *target*; harmless when linked already. Raises Overloaded."""
+        """Link to *target*; harmless when linked already. Raises Overloaded."""
         if target.address in self._links:
             return []
         self._check_room("link to", target)
@@ -172,7 +172,7 @@ class Signals:
         return [SendSignal(target, LinkSignal())]
 
     def unlink(self, target: Ref) -> list[Instruction]:
-        """Share it no more; harmless when not linked."""
+        """Remove the link to *target*; harmless when there is none."""
         if self._links.pop(target.address, None) is None:
             return []
         return [SendSignal(target, UnlinkSignal())]
@@ -201,7 +201,7 @@ class Signals:
     # -- told by other actors
 
     def received(self, source: Ref, signal: Signal) -> list[Instruction]:
-        """*signal* came from *source*."""
+        """Take *signal*, which came from *source*."""
         if isinstance(signal, MonitorSignal):
             if self._watcher_count >= WATCHERS_MAX:
                 return [SendSignal(source, DownSignal(signal.id, _CROWDED))]
@@ -232,7 +232,7 @@ class Signals:
         return []
 
     def ended(self, target: Ref, reason: ExitReason) -> list[Instruction]:
-        """*target* is gone without a word of its own; its supervisor (or the kernel) says *reason*."""
+        """Deal with the end of *target*, which said nothing itself; *reason* is its supervisor's or the kernel's."""
         instructions: list[Instruction] = []
         for monitor_id in list(self._monitored.get(target.address, ())):
             known = self._forget_monitor(monitor_id) or target
@@ -248,7 +248,7 @@ class Signals:
         return [] if reason.kind == "normal" else [Die(reason)]
 
     def ending(self, reason: ExitReason) -> list[Instruction]:
-        """We end: who must know."""
+        """The signals to send because this actor ends of *reason*."""
         instructions: list[Instruction] = [
             SendSignal(watcher, DownSignal(monitor_id, reason))
             for watchers in self._watchers.values()
@@ -262,5 +262,5 @@ class Signals:
 
 
 def gone(target: Ref) -> ExitReason:
-    """The reason given for an actor that was dead before anyone asked."""
+    """The exit reason of an actor that was dead before anyone asked: ``noproc``."""
     return ExitReason(NOPROC.kind, f"{target} was gone already")

@@ -113,7 +113,7 @@ def _mark(states: str | Iterable[str] | AnyState, message_type: type | None) -> 
 
 
 def _marks(cls: type, attribute: str) -> list[Handler]:
-    """What a method is marked for: where it was defined, or, if that was overridden, there."""
+    """The marks of a method: those of its definition, or of what overrides it."""
     for base in cls.__mro__:
         found: list[Handler] = getattr(vars(base).get(attribute), _MARKS, [])
         if found:
@@ -122,7 +122,7 @@ def _marks(cls: type, attribute: str) -> list[Handler]:
 
 
 def _second(cls: type, mark: Handler) -> str:
-    """What a handler wants besides the message: nothing, the sender's ``name`` or ``ref``, or the old ``state``."""
+    """What a handler takes besides the message: nothing, the sender's ``name`` or ``ref``, or the old ``state``."""
     parameters = list(inspect.signature(getattr(cls, mark.method)).parameters.values())[1:]
     enters = mark.message_type is None
     if not 0 <= len(parameters) - (not enters) <= 1:
@@ -322,7 +322,7 @@ class StateMachine(Server):
         self._advance(lambda: self._machine.fired(timer_id))
 
     def _run(self, instruction: Handle | Enter) -> Callable[[], list[Instruction]] | None:
-        """Call the method. Gives the machine's next step, or nothing while the method awaits."""
+        """Call the handler's method. Gives the machine's next step, or nothing while the method awaits."""
         event = instruction.event if isinstance(instruction, Handle) else None
         try:
             result = getattr(self, instruction.method)(*self._arguments_of(instruction))

@@ -156,7 +156,7 @@ class _Change:
 
 
 class Machine:
-    """See the module. ``state`` is the present one; during a state enter call already the new one."""
+    """The engine of one state machine. ``state`` is the present one; during a state enter call already the new one."""
 
     def __init__(self, definition: Definition) -> None:
         self._definition = definition
@@ -219,7 +219,7 @@ class Machine:
         return out
 
     def receive(self, event: MachineEvent) -> list[Instruction]:
-        """An event has come from outside."""
+        """Take an event from outside."""
         if self._phase == "stopped":
             return self._turn_away([event])
         if self._phase != "waiting":
@@ -235,7 +235,7 @@ class Machine:
         return out
 
     def fired(self, timer_id: int) -> list[Instruction]:
-        """A timer's time has come. One that was cancelled or restarted meanwhile means nothing."""
+        """Act on a timer that is due; one that was cancelled or restarted meanwhile is ignored."""
         timer = self._timer_of.get(timer_id)
         if timer is None:
             return []
@@ -247,7 +247,7 @@ class Machine:
         return out
 
     def handled(self, transition: Transition | None) -> list[Instruction]:
-        """The handler, or state enter call, has returned this; ``None`` is ``keep_state()``."""
+        """Take what the handler, or state enter call, returned; ``None`` is ``keep_state()``."""
         out: list[Instruction] = []
         if self._phase == "stopped":
             return out
@@ -260,7 +260,7 @@ class Machine:
         return out
 
     def halt(self) -> None:
-        """The process dies: handle nothing more. Its timers mean nothing from now on."""
+        """Handle nothing more, as the process dies; timers that come due are ignored."""
         self._phase = "stopped"
         self._timers.clear()
         self._timer_of.clear()

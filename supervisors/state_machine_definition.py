@@ -30,18 +30,18 @@ class Handler:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """Which states there are, and which method handles what in which of them. Made by ``define``."""
+    """The states of a machine, and which method handles what in which of them. Made by ``define``."""
 
     states: tuple[str, ...] = ()
     handlers: Mapping[tuple[str | AnyState, type], str] = field(default_factory=dict)
     enter_handlers: Mapping[str | AnyState, str] = field(default_factory=dict)
 
     def message_types(self) -> frozenset[type]:
-        """All that is handled in some state."""
+        """The message types that some state handles."""
         return frozenset(message_type for _, message_type in self.handlers)
 
     def check(self, state: str) -> None:
-        """An assertion, when there is no such *state* to go to."""
+        """Assert that there is a *state* of that name to go to."""
         known = ", ".join(map(repr, self.states))
         assert state in self.states, f"there is no state {state!r} to go to; the states are {known}"
 

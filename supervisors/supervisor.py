@@ -141,7 +141,7 @@ class ChildRuntime(Runtime, Protocol):
         """Ask the child to stop in order, even one that has not started yet; harmless when it is gone."""
 
     def kill_child(self, child_id: str) -> None:
-        """SIGKILL; harmless when it is gone."""
+        """Kill the child with SIGKILL; harmless when it is gone."""
 
     def fail(self, error: ActorGridError) -> None:
         """Tell our own supervisor that we ended with *error*, and leave: all children are gone (or do not die)."""
@@ -213,7 +213,7 @@ class Supervisor(Server):
     # -- what the runtime reports
 
     def child_started(self, child_id: str) -> None:
-        """The child's ``start`` ended well."""
+        """Take note that the child's ``start`` ended well."""
         child = self._core.child(child_id)
         if child is None:
             return
@@ -227,15 +227,15 @@ class Supervisor(Server):
             self.child_came_back(child_id)
 
     def child_came_back(self, child_id: str) -> None:
-        """For subclasses: a child that had been up before is up again."""
+        """Called when a child that had been up before is up again; for subclasses to override."""
 
     def child_start_failed(self, child_id: str, error: ActorGridError) -> None:
-        """The child's ``start`` raised; its process is ending."""
+        """Take note that the child's ``start`` raised; its process is ending."""
         self.log.debug("%s did not start: %s", child_id, error)  # told when its process has ended, with all else
         self._carry_out(self._core.child_start_failed(child_id, error, self.runtime.monotonic()))
 
     def child_exited(self, child_id: str, reason: ExitReason) -> None:
-        """The child's process is gone."""
+        """Take note that the child's process is gone."""
         self._ended(child_id, partial(self._core.child_exited, child_id, reason))
 
     def _ended(self, child_id: str, tell: Callable[[float], list[Instruction]]) -> None:
@@ -259,7 +259,7 @@ class Supervisor(Server):
     # -- instructions
 
     def _carry_out(self, instructions: list[Instruction]) -> None:
-        """Do them in order. What follows from doing one is done after all that are known already."""
+        """Carry out instructions in order. What follows from one is done after all that are known already."""
         self._to_do.extend(instructions)
         if self._doing:
             return

@@ -20,14 +20,17 @@ class ActorTimer:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """Never call it."""
+        """Cancel the callback: it is never called."""
         if self.callback is not None:
             self.callback = None
             self.timers.cancelled += 1
 
 
 class Timers:
-    """See the module. Cancelled timers (each answered call leaves one) are dropped once they are the greater part."""
+    """The callbacks that wait for their time.
+
+    Cancelled ones (each answered call leaves one) go once they are the greater part.
+    """
 
     def __init__(self, set_alarm: Callable[[float], None]) -> None:
         self._set_alarm = set_alarm
@@ -48,7 +51,10 @@ class Timers:
         return timer
 
     def run_due(self, go_on: Callable[[], bool]) -> None:
-        """The alarm came: call what is due, as long as *go_on*, asked before each, says so."""
+        """Call what is due, as long as *go_on*, asked before each, says so.
+
+        For the owner of the alarm, when it comes.
+        """
         now = monotonic()
         while self._alarms and self._alarms[0] <= now:
             heapq.heappop(self._alarms)

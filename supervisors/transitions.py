@@ -18,7 +18,7 @@ TimerKind = Literal["state", "event", "named"]
 
 @dataclass(frozen=True, slots=True)
 class TimerKey:
-    """Which timer: a machine has one state timer, one event timer, and any number of named ones."""
+    """The identity of a timer: a machine has one state timer, one event timer, and any number of named ones."""
 
     kind: TimerKind
     name: str = ""
@@ -130,7 +130,7 @@ NO_REPLY: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What a handler returns. Made by the functions below."""
+    """What a handler returns: the next state and the actions. Made by the functions below."""
 
     kind: Literal["next", "keep", "repeat", "stop"]
     state: str = ""

@@ -157,7 +157,7 @@ class Tree:
                 )
 
     def _begun_last(self) -> str:
-        """Children start one after another, so what has the youngest process is the one that does not come up."""
+        """The server that does not come up: the youngest process is its, since children start one after another."""
         names = {ref.address: name for name, ref in self.registry.names().items() if name != MAIN}
         youngest = max(names, key=lambda address: [int(part) for part in address.split(".")[1:]], default="")
         return f"begun last: {names[youngest]}" if names else "nothing was begun"
@@ -226,7 +226,7 @@ class Tree:
         return self._events.popleft()
 
     def _wait(self, deadline: float | None) -> bool:
-        """Take what comes next; ``False`` when *deadline* has passed without anything."""
+        """Take the next message; ``False`` when *deadline* has passed without one."""
         self._judge()
         left = self._judge_at - monotonic()
         if deadline is not None:

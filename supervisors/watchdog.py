@@ -35,7 +35,7 @@ PAUSE_INTERVALS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """A child to kill, and in one sentence why. It is watched no more."""
+    """A child to kill because it hangs, and in one sentence why. It is watched no more."""
 
     child_id: str
     message: str
@@ -73,11 +73,11 @@ class Watchdog:
         self._children[child_id] = _Watched(max_handler_s)
 
     def forget(self, child_id: str) -> None:
-        """It ended; harmless when it was not watched."""
+        """Stop watching a process that ended; harmless when it was not watched."""
         self._children.pop(child_id, None)
 
     def judge(self, readings: Mapping[str, HeartbeatReading], now_s: float) -> list[Hung]:
-        """Who hangs, of those watched that have a reading. Take *now_s* after the readings, or directly before."""
+        """The watched children that hang, by their readings. Take *now_s* after the readings, or directly before."""
         step_s = 0.0 if self._judged_s is None else max(0.0, now_s - self._judged_s)
         self._judged_s = now_s
         paused = step_s > PAUSE_INTERVALS * self.interval_s
@@ -130,7 +130,7 @@ class Watchdog:
 
 
 def _evidence(reading: HeartbeatReading) -> tuple[object, ...]:
-    """What must change for a child to have shown that it goes on: beats prove nothing about a handler or a stop."""
+    """What must change in a reading to show that the child goes on: beats say nothing of a handler or a stop."""
     if reading.started_s is not None:
         return (reading.state, reading.started_s)
     return (reading.state, reading.beats, reading.handled)

@@ -30,7 +30,7 @@ def unpack(data: bytes | bytearray | memoryview, address: str) -> Envelope:
 
 @dataclass(frozen=True, slots=True)
 class TreeSettings:
-    """What holds for all processes of one tree.
+    """The settings of all processes of one tree.
 
     Each process's loop beats every ``beat_interval_s``. A process is hung when its handler runs ``hang_margin_s``
     longer than declared, or its idle loop misses three beats and the margin (``watchdog.py``). No more than
@@ -91,21 +91,21 @@ class ServerStartFailed:
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """Why the process is about to end."""
+    """Tells the supervisor why the process is about to end."""
 
     reason: ExitReason
 
 
 @dataclass(frozen=True, slots=True)
 class CameBack:
-    """A registered server was started again. Passed on to every process of the tree."""
+    """Says that a registered server was started again. Passed on to every process of the tree."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class WhyEnded:
-    """Asked of the parent of a process that we watch, or that ended without a word to us.
+    """Asks the parent of a watched process why that process ended.
 
     The answer is Ended, once it has ended and was buried.
     """
@@ -115,7 +115,7 @@ class WhyEnded:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the kernel says that a child ended, or what it said itself."""
+    """Says how a child ended: by its own words, or the kernel's."""
 
     ref: Ref
     reason: ExitReason

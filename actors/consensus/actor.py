@@ -53,10 +53,8 @@ HOUSEKEEPING_S = 1.0
 TICK_S, LONE_TICK_S = 0.05, 1.0
 """Length of the core's tick: a voter campaigns after 10 to 19 of silence. The second is for a host that is alone."""
 CATCH_UP_S, WAITS_S = 8.0, 60.0
-"""A start waits so long for a leader, then goes on as it is. A proposal waits here for WAITS_S at most; by then its
-caller has repeated it several times."""
-LOOK_S, HAND_OVER_S = 0.25, 2.0
-"""Between two looks at who is away; and how long a host that stops waits until another one leads."""
+"""How long a start waits for a leader; and a proposal for its commit: its caller has repeated it several times then."""
+LOOK_S, HAND_OVER_S = 0.25, 2.0  # between two looks at who is away; for another host to lead when this one stops
 ABSENT_S = 2.0
 """A host that was not heard of for so long gets no new work."""
 SILENT_S = 30.0
@@ -120,8 +118,7 @@ class Consensus(Server):
             self._queries = Queries(self._replica.ledger, self._replica.history)
             self._snapshot_due = self._replica.snapshot_index + performance.ledger_snapshot_every
             self.runtime.watch(self._replica.fileno(), self._replica.collect)
-            # Before the replica starts: what it has to say to the other voters goes out by these.
-            if plan is not None:
+            if plan is not None:  # before the replica starts: what it says to the other voters goes out by these
                 from .raft_links import RaftLinks  # TLS and X.509 come with it: 5 MB that a host alone does without
 
                 self._links = RaftLinks(
