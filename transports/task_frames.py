@@ -52,7 +52,7 @@ class ClientHello(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function by which later tasks may be named."""
+    """A function that later tasks name by its id."""
 
     fn_id: bytes
     code: bytes
@@ -69,7 +69,7 @@ class TaskFrame(NamedTuple):
 
 
 class CancelTask(NamedTuple):
-    """Do not start a task."""
+    """Asks not to start a task."""
 
     task_id: int
 
@@ -125,26 +125,26 @@ def encode_hello(secret: str, python: str, session: str, version: int = PROTOCOL
 
 
 def encode_function(fn_id: bytes, code: bytes) -> bytes:
-    """Teach the worker a function. Raises FrameTooLarge."""
+    """The frame that teaches the worker a function. Raises FrameTooLarge."""
     return encode_frame(["function", fn_id, code])
 
 
 def encode_task(
     task_id: int, fn_id: bytes, args: bytes, timeout_s: float | None = None, attempt_number: int = 1
 ) -> bytes:
-    """Call a function the worker was taught. Raises FrameTooLarge."""
+    """The frame that calls a function the worker was taught. Raises FrameTooLarge."""
     if attempt_number == 1:
         return encode_frame(["task", task_id, fn_id, args, timeout_s])
     return encode_frame(["task", task_id, fn_id, args, timeout_s, attempt_number])
 
 
 def encode_cancel(task_id: int) -> bytes:
-    """Take a task back that has not started."""
+    """The frame that takes back a task that has not started."""
     return encode_frame(["cancel", task_id])
 
 
 def parse_client_frame(frame: list[Any]) -> ClientFrame:
-    """What a client said. Raises MalformedBody on anything outside the protocol."""
+    """Read a client's frame. Raises MalformedBody on anything outside the protocol."""
     match frame:
         case ["task", int(task_id), bytes(fn_id), bytes(args), (None | float() | int()) as timeout_s]:
             return _task(task_id, fn_id, args, timeout_s, 1)
@@ -173,7 +173,7 @@ def _task(task_id: int, fn_id: bytes, args: bytes, timeout_s: float | None, numb
 
 
 def encode_welcome(worker_id: str, python: str, pid: int, gpu_uuids: list[str]) -> bytes:
-    """Take the client."""
+    """The frame that takes the client."""
     return encode_frame(
         [
             "welcome",
@@ -189,27 +189,27 @@ def encode_welcome(worker_id: str, python: str, pid: int, gpu_uuids: list[str]) 
 
 
 def encode_refused(error: ActorGridError) -> bytes:
-    """Refuse the client; close after it."""
+    """The frame that refuses the client; close after it."""
     return encode_frame(["refused", error.to_dict()])
 
 
 def encode_success(task_id: int, value: bytes) -> bytes:
-    """A task's value, pickled. Raises FrameTooLarge."""
+    """The frame of a task's value, pickled. Raises FrameTooLarge."""
     return encode_frame(["result", task_id, OK, value])
 
 
 def encode_failure(task_id: int, error: ActorGridError, exception: bytes | None = None) -> bytes:
-    """Why a task gave no value. Raises FrameTooLarge."""
+    """The frame that says why a task gave no value. Raises FrameTooLarge."""
     return encode_frame(["result", task_id, FAILED, encode_failure_body(error, exception)])
 
 
 def encode_output(task_id: int, stream: str, data: bytes) -> bytes:
-    """Something a task printed."""
+    """The frame of something a task printed."""
     return encode_frame(["output", task_id, stream, data])
 
 
 def parse_worker_frame(frame: list[Any]) -> WorkerFrame:
-    """What a worker said. Raises MalformedBody on anything outside the protocol."""
+    """Read a worker's frame. Raises MalformedBody on anything outside the protocol."""
     match frame:
         case ["result", int(task_id), int(status), bytes(body)] if status in (OK, FAILED):
             return Result(task_id, status, body)

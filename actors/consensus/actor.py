@@ -64,7 +64,7 @@ ONLY_VOTER = 1  # the node of a host that is alone
 
 
 class Consensus(Server):
-    """Propose, query, subscribe: the only door to the ledger."""
+    """The server of the ledger: takes proposals, queries and subscriptions, and is the only way to it."""
 
     name = "consensus"
     # A snapshot of 100,000 jobs is restored in one go.
@@ -227,7 +227,7 @@ class Consensus(Server):
         self._admission.applied()
 
     def _unreadable(self, outcome: Outcome) -> None:
-        """An entry is no command. Whoever leads looks at what it appends: a leader was of another mind."""
+        """Note an entry that is no command. A leader looks at what it appends: one was of another mind."""
         self._unreadable_total += 1
         if self._unreadable_total == 1:  # a start applies them all again, and there may be many
             text = "entry %d is no command, and nothing comes of it: %s; actorgrid ledger verify names all"
@@ -276,7 +276,7 @@ class Consensus(Server):
         self._links.send(messages)
 
     def _tell_leadership(self) -> None:
-        """Those who follow the ledger hear who leads as they hear what it holds."""
+        """Tell the subscribers who leads, in order with what the ledger holds."""
         self._subscribers.tell_between(("leader", "", (self._leader_host(), self._leading)))
 
     def _is_led(self) -> bool:
@@ -395,7 +395,7 @@ class Consensus(Server):
         return {"leader": self._leader_host()}
 
     def _put(self, command: Command) -> None:
-        """Propose for ourselves; what is lost with the leadership is not missed."""
+        """Propose a command of our own; one that is lost with the leadership is not missed."""
         self._replica.propose(encode_entry(command, "", 0))
         self._pump_soon()
 
@@ -466,7 +466,7 @@ class Consensus(Server):
     # -- snapshots
 
     async def _snapshot(self) -> None:
-        """A snapshot, piece by piece between other work."""
+        """Make a snapshot, piece by piece between other work."""
         self._snapshot_under_way = True
         self._snapshot_due = self._replica.ledger.index + self.host.settings.performance.ledger_snapshot_every
         index, members, pieces = self._replica.begin_snapshot()
@@ -507,7 +507,7 @@ class Consensus(Server):
         return answer
 
     async def _files_in_use(self, args: dict[str, Any]) -> dict[str, Any]:
-        """A look through all jobs, piece by piece between other work."""
+        """Look through all jobs, piece by piece between other work."""
         queries = self._queries
         for answer in queries.files_in_use(args):
             if answer is not None and queries is self._queries:
@@ -550,7 +550,7 @@ class Consensus(Server):
         }
 
     def status(self) -> dict[str, Any]:
-        """Where the ledger stands."""
+        """The state of the ledger on this host, as ``actorgrid inspect`` shows it."""
         now = self.runtime.monotonic()
         return {
             "role": self._replica.role,
@@ -583,14 +583,17 @@ class Consensus(Server):
 
 
 def _refused(reason: str, *, taken: bool) -> ActorGridError:
-    """Why the core, here or on the leader, did not take a proposal; *taken* as below."""
+    """The error of a proposal that the core, here or on the leader, did not take; *taken* as for ``_not_leader``."""
     if reason != "too_many_uncommitted_bytes":
         return _not_leader(reason, taken=taken)
     return MailboxFull("too much waits for the disk", found=reason, hint="propose it again", taken=taken)
 
 
 def _not_leader(found: str = "", *, taken: bool = True) -> NotLeader:
-    """*taken*: it may be in somebody's log, and so be committed later."""
+    """The error of a host that does not lead.
+
+    *taken*: the proposal may be in somebody's log, and be committed later.
+    """
     return NotLeader(
         "this host does not lead the ledger",
         found=found or "its leadership ended",

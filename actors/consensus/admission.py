@@ -81,7 +81,7 @@ def _runs_on(command: Command, ledger: Ledger) -> str | None:
 
 
 def refuse_here(command: Command, votes: bool, members: Mapping[str, Any], config: ConfState) -> None:
-    """The same for this host's own servers, with words for people. Raises NotAVoter."""
+    """Refuse a command of this host's own servers by the same rules, with words for people. Raises NotAVoter."""
     if command.proposer is not Proposer.VOTER or votes or not members:
         return
     able = sorted(host_id for host_id, member in members.items() if member["node"] in config.voters)[:HOSTS_NAMED_MAX]
@@ -112,7 +112,10 @@ class Admission:
         self.refused: Counter[str] = Counter()
 
     def came(self, host_id: str, message: Message, committed: int | None) -> None:
-        """A proposal of that host. *committed*: up to where anything may be committed; ``None``: we do not lead."""
+        """Take a proposal of that host.
+
+        *committed*: up to where anything may be committed; ``None``: we do not lead.
+        """
         if committed is None:
             return
         size = sum(len(entry.data) for entry in message.entries)
@@ -124,7 +127,7 @@ class Admission:
         self.applied()
 
     def applied(self) -> None:
-        """The state is another: look at what waits for it, in the order in which it came."""
+        """Look again, in order of arrival, at the proposals that waited for the state, which has changed."""
         while self._held and self._held[0][0] <= self._ledger().index:
             _, host_id, message = self._held.popleft()
             self._held_bytes -= sum(len(entry.data) for entry in message.entries)
@@ -133,7 +136,7 @@ class Admission:
                 self._append(replace(message, entries=entries))
 
     def drop(self) -> None:
-        """This host leads no more: whoever proposed asks the next leader."""
+        """Drop what waits, as this host leads no more: whoever proposed asks the next leader."""
         self._held.clear()
         self._held_bytes = 0
 

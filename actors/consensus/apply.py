@@ -14,7 +14,7 @@ from actorgrid.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class AppliedEntry:
-    """An entry that was applied. ``session`` is empty, and ``command`` too, where it was none of a proposer's.
+    """An entry that was applied. ``session`` and ``command`` are empty where it was no proposer's.
 
     ``unreadable``: it is a command's, and no command.
     """

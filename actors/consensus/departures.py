@@ -41,7 +41,7 @@ class Departures:
         )
 
     def refused(self, host_id: str, why: str) -> None:
-        """Member *host_id* does not take us. Where no leader does either, and the word is that we were removed, go.
+        """Stop this host if member *host_id* says that it was removed, and no leader takes it for a member.
 
         A member that lags, and does not know us yet, says something else.
         """

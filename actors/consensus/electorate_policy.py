@@ -24,7 +24,7 @@ NEAR_ENTRIES = 1_000
 
 
 def voters_wanted(candidates: int) -> int:
-    """How many of as many members should vote."""
+    """How many members should vote where *candidates* may."""
     return max(1, min(VOTERS_MAX, candidates - 1 + candidates % 2))
 
 

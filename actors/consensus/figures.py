@@ -35,7 +35,7 @@ class CommitTimes:
 
 
 def ledger_figures(replica: Replica, commit_times: CommitTimes, refused: Mapping[str, int]) -> dict[str, float]:
-    """Of the log and the state, of how long proposals waited, and of how many were *refused*, by error."""
+    """Figures of the log and the state, of how long proposals waited, and of how many were *refused*, by error."""
     found: dict[str, float] = {
         "ledger_batches_total": replica.batches_total,
         "ledger_commit_seconds_p50": commit_times.percentile_s(50) or 0.0,

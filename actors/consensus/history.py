@@ -18,7 +18,7 @@ ROWS_MAX = 500_000
 
 
 class History:
-    """Collects what entries leave behind and writes it in batches.
+    """The ended jobs and events that entries leave behind: collected, and written in batches.
 
     What is not written yet is in memory, and after a crash comes again from the log. While the store refuses
     (disk full), at most 500,000 rows wait; at that point LogFailed ends the server.
@@ -40,7 +40,7 @@ class History:
 
     @property
     def waiting(self) -> int:
-        """Rows that are not written yet."""
+        """The number of rows that are not written yet."""
         return len(self._events) + len(self._retired)
 
     def write(self, durable_index: int) -> None:
@@ -60,19 +60,19 @@ class History:
         self._retired.clear()
 
     def job(self, job_id: str) -> JobRecord | None:
-        """A job that ended and left the ledger's memory."""
+        """An ended job that left the ledger's memory, or ``None``."""
         waiting = self._retired.get(job_id)
         return waiting[1] if waiting is not None else self._store.job(job_id)
 
     def jobs(self, wanted: JobFilter, limit: int) -> list[JobRecord]:
-        """Jobs that left memory, newest submitted first."""
+        """Ended jobs that left memory, newest submitted first."""
         waiting = [job for _, job in self._retired.values() if wanted.passes(job)]
         found = [*waiting, *self._store.jobs(wanted, limit)]
         found.sort(key=lambda job: -int(job["ordinal"]))
         return found[:limit]
 
     def counts(self) -> dict[str, int]:
-        """Jobs that left memory, by state."""
+        """The number of jobs that left memory, by state."""
         counts = self._store.counts()
         for _, job in self._retired.values():
             counts[job["state"]] = counts.get(job["state"], 0) + 1

@@ -9,7 +9,7 @@ SIGNS_OF_LIFE = frozenset({"append_reply", "heartbeat_reply", "snapshot_reply", 
 
 
 class LastContact:
-    """Of one leadership. All times are of the leader's CLOCK_BOOTTIME.
+    """When each host was last heard of in one leadership. All times are seconds of the leader's CLOCK_BOOTTIME.
 
     Who was not heard of in it counts as heard at its beginning: up to then another leader may have confirmed its lease.
     """
@@ -18,16 +18,16 @@ class LastContact:
         self._nodes: dict[int, float] = {}
 
     def begin(self) -> None:
-        """A leadership begins: nobody has been heard of yet."""
+        """Begin a leadership: nobody has been heard of yet."""
         self._nodes.clear()
 
     def message(self, kind: str, sender: int, now: float) -> None:
-        """A message came; to be called before anything is done about it."""
+        """Note that a message came; to be called before anything is done about it."""
         if kind in SIGNS_OF_LIFE:
             self._nodes[sender] = now
 
     def of(self, nodes: Mapping[str, int], own: int, now: float) -> dict[str, float]:
-        """By host, for the members (*nodes*); *own* is our node.
+        """The last contact by host, for the members (*nodes*); *own* is our node.
 
         To be asked at the beginning, and often: who is asked for the first time counts as heard now.
         """

@@ -64,7 +64,10 @@ def backup(folder: Path, target: Path, report: Report) -> dict[str, Any]:
 
 
 def _consistent_copy(folder: Path, copy: Path, report: Report) -> Checked:
-    """The store first, then the log: so the log reaches at least as far. Tried again when segments went meanwhile."""
+    """Copy the store first, then the log, which so reaches at least as far.
+
+    Tried again when segments went meanwhile.
+    """
     for attempt in range(TRIES):
         shutil.rmtree(copy, ignore_errors=True)
         (copy / "segments").mkdir(parents=True)
@@ -148,7 +151,7 @@ def restore(source: Path, folder: Path, at: float, members: ConfState, replace: 
 
 
 def _unpack(source: Path, staging: Path, report: Report) -> None:
-    """Only files of the names that a backup has, each with the sum that the manifest says."""
+    """Unpack only files of the names that a backup has, each with the checksum that the manifest says."""
     (staging / "segments").mkdir(parents=True, mode=0o700)
     sums: dict[str, str] = {}
     manifest: dict[str, Any] = {}
@@ -265,7 +268,7 @@ def _damaged(source: Path, reason: str) -> LogCorrupted:
 
 @contextlib.contextmanager
 def our_errors(where: Path) -> Iterator[None]:
-    """Turn what the system says about files near *where* into errors of ours."""
+    """Context that turns the system's errors about files near *where* into named ones."""
     try:
         yield
     except OSError as error:

@@ -75,7 +75,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A ledger that was looked through: its log, its snapshots, and the state that they give together.
+    """A checked ledger: its log, its snapshots, and the state that they give together.
 
     ``committed_index`` is as far as *state* goes: what comes after may still be replaced by a leader. ``unreadable``:
     the entries after the newest snapshot, committed or not, that are malformed.
@@ -149,7 +149,7 @@ def replay(state: Ledger, entry: Entry) -> Outcome:
 
 
 def unreadable(entries: Sequence[Entry]) -> list[Unreadable]:
-    """Of *entries* those that are malformed by themselves, whatever the state is."""
+    """Those of *entries* that are malformed by themselves, whatever the state is."""
     found = []
     for entry in entries:
         try:
@@ -167,7 +167,7 @@ def unreadable(entries: Sequence[Entry]) -> list[Unreadable]:
 
 
 def read_log(folder: Path, after_index: int, report: Report) -> LogContents:
-    """All that the log in *folder* says, with the entries after *after_index*. Raises as ``check`` does."""
+    """Read the whole log in *folder*, with the entries after *after_index*. Raises as ``check`` does."""
     found = LogContents()
     table = EntryTable(0)
     mark = DurableWatermark(folder / "acknowledged").read()
@@ -229,7 +229,7 @@ def _walk(paths: Sequence[Path]) -> Iterator[SegmentStart | Located | TornEnd]:
 
 
 def dump(folder: Path, from_index: int, to_index: int) -> Iterator[dict[str, Any]]:
-    """Each record as it lies in the log, entries one by one with their commands: those from and to the indexes given.
+    """Each record of the log between the indexes given, entries one by one with their commands.
 
     What a later cut makes void is shown too, before the cut. Raises as ``check`` does.
     """

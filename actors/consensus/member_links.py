@@ -26,7 +26,7 @@ ANOTHER_KEY = " has another certificate than the ledger knows"
 
 
 def refusal(host_id: str, member: Member | None, fingerprint: str, removed: Member | None = None) -> str | None:
-    """What there is against a host whose certificate is good and says that it is *host_id*."""
+    """Why a host is refused whose certificate is good and says that it is *host_id*; ``None`` when it is not."""
     if member is None and removed is not None:
         return f"{host_id}{REMOVED} at {_shown(removed['at'])} by {removed['by'] or 'request'}"
     if member is None:
@@ -37,7 +37,7 @@ def refusal(host_id: str, member: Member | None, fingerprint: str, removed: Memb
 
 
 def _shown(at: float) -> str:
-    """A time as whoever removed the host had it: its clock may have said anything."""
+    """A time as text, by the clock of whoever removed the host: it may have said anything."""
     try:
         return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
     except (OverflowError, ValueError, OSError):

@@ -25,7 +25,7 @@ SLICE = 1_000
 
 
 def is_live(job: JobRecord) -> bool:
-    """Whether it has not ended."""
+    """Whether the job has not ended."""
     return job["state"] not in FINAL
 
 
@@ -53,7 +53,7 @@ class Queries:
         }
 
     def answer(self, kind: str, args: dict[str, Any]) -> Any:
-        """Raises BadRequest for a kind or an argument that is none."""
+        """Answer a query of that kind. Raises BadRequest for a kind or an argument that is none."""
         reader = self._kinds.get(kind)
         if reader is None:
             raise BadRequest(f"the ledger has no query {kind!r}", found=f"known: {', '.join(sorted(self._kinds))}")

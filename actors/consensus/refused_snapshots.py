@@ -12,14 +12,14 @@ TOLD_S = 3600.0
 
 
 class RefusedSnapshots:
-    """Keeps the last one. *now_s* is of one clock that never steps back."""
+    """The last refused snapshot. *now_s* is of one clock that never goes back."""
 
     def __init__(self) -> None:
         self._last: tuple[str, str, float, int] | None = None
         self.total = 0
 
     def refused(self, sender: str, reason: str, now_s: float, index: int) -> None:
-        """Host *sender* led and sent it; *index* is as far as the ledger here had come."""
+        """Note a snapshot refused from *sender*, which led; *index* is as far as the ledger here had come."""
         self.total += 1
         self._last = sender, reason, now_s, index
 

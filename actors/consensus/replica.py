@@ -53,22 +53,22 @@ class ReplicaListener(Protocol):
     """What the owner of a ``Replica`` is told. Calls come from within ``start``, ``pump``, ``collect`` or ``tick``."""
 
     def applied(self, done: AppliedEntry) -> None:
-        """An entry was applied to the ledger."""
+        """Called for each entry that was applied to the ledger."""
 
     def carried_out(self) -> None:
-        """All that could be applied for now was: answer those who wait."""
+        """Called once all that could be applied for now was: answer those who wait."""
 
     def restored(self) -> None:
-        """The ledger is another one now: a snapshot of the leader's took its place."""
+        """Called when a snapshot of the leader's took the ledger's place."""
 
     def led(self, term: int) -> None:
-        """This host leads, and has applied the entry that begins its term."""
+        """Called when this host leads, and has applied the entry that begins its term."""
 
     def send(self, messages: tuple[Message, ...]) -> None:
-        """Bring these to their nodes, or lose them."""
+        """Bring these messages to their nodes, or lose them."""
 
     def followed(self, leader: int) -> None:
-        """Another leads from now on, or (0) nobody knows who does."""
+        """Called when another node leads from now on, or (0) nobody knows who does."""
 
     def readable(self, context: bytes, index: int) -> None:
         """What ``read_index`` asked for under *context* may be read once *index* is applied; it may be already."""
@@ -77,13 +77,13 @@ class ReplicaListener(Protocol):
         """What was asked under a context of ``read_index`` or ``propose`` is not carried out."""
 
     def not_leading(self) -> None:
-        """This host leads no more, or not yet."""
+        """Called when this host leads no more."""
 
     def snapshot_refused(self, error: LedgerRefused, sender: int) -> None:
-        """What that node sent, as leader, is no state: nothing came of it."""
+        """Called when the snapshot that *sender* sent, as leader, is no state: nothing came of it."""
 
     def failed(self, error: ActorGridError) -> None:
-        """Nothing more will be applied here; see ``error``."""
+        """Called when nothing more will be applied here, because of *error*."""
 
 
 class Replica:
@@ -173,7 +173,7 @@ class Replica:
             self.pump()
 
     def fileno(self) -> int:
-        """Call ``collect`` when it is readable."""
+        """The descriptor to watch: call ``collect`` when it is readable."""
         return self._writer.fileno()
 
     def tick(self) -> None:
@@ -218,11 +218,11 @@ class Replica:
         return node in self.members.voters or node in self.members.voters_outgoing
 
     def unreachable(self, node: int) -> None:
-        """A message to *node* was lost on this side."""
+        """Tell the core that a message to *node* was lost on this side."""
         self._core.report_unreachable(node)
 
     def hurry(self, node: int) -> None:
-        """*node* is to act on what was applied last: it is told before other learners."""
+        """Tell *node*, which is to act on what was applied last, before other learners."""
         self._core.hurry(node, self.ledger.index)
 
     def change_members(self, changes: tuple[ConfChange, ...]) -> ProposalAccepted | Dropped:
@@ -335,16 +335,16 @@ class Replica:
 
     @property
     def full(self) -> DiskFull | None:
-        """There is no room for what must be written next; it is tried again by ``retry``."""
+        """The error while there is no room for what must be written next; ``retry`` tries again."""
         return self._writer.full
 
     @property
     def tight(self) -> DiskFull | None:
-        """The reserve is being used up: what is new must be refused."""
+        """The error while the reserve is being used up: new work must be refused."""
         return self._writer.tight
 
     def retry(self) -> None:
-        """There is room on the disk again."""
+        """Go on writing: there is room on the disk again."""
         self._writer.tight = None
         if self._writer.full is not None:
             self._writer.retry()
@@ -352,7 +352,7 @@ class Replica:
                 self.collect()
 
     def write_history(self) -> None:
-        """Put what ended and happened into the store."""
+        """Write the ended jobs and events that wait into the store."""
         if self.failure is None:
             try:
                 self.history.write(self.ledger.index)
@@ -372,7 +372,7 @@ class Replica:
         return self.ledger.index, self.members, self.ledger.snapshot_pieces()
 
     def keep_snapshot(self, index: int, members: ConfState, data: bytes) -> None:
-        """Store it, and let the log behind the one before go."""
+        """Store a snapshot, and let the log behind the one before go."""
         if self.failure is None and index > self.snapshot_index:
             self._writer.keep_snapshot(RaftSnapshot(index, 0, members, data))
 
@@ -396,7 +396,7 @@ class Replica:
         return Ledger.restore(data)  # another snapshot came, and was looked at, while this one went to the disk
 
     def _stored_state(self) -> Ledger:
-        """That of the snapshot on the disk. Raises LogCorrupted when it holds none, LedgerTooNew."""
+        """The state of the snapshot on the disk. Raises LogCorrupted when that holds none, LedgerTooNew."""
         if not self.snapshot_index:
             return Ledger()
         snapshot = self._storage.snapshot()

@@ -58,7 +58,7 @@ class Subscribers:
 
     @property
     def names(self) -> list[str]:
-        """Who follows now."""
+        """The names of the subscribed servers."""
         return sorted(self._told)
 
     def subscribed(self, name: str, index: int, jobs: JobsWanted = "all") -> int:
@@ -139,7 +139,7 @@ class Subscribers:
 
 
 def concerning(gathered: Sequence[Applied], jobs: JobsWanted) -> list[Applied]:
-    """Of what was *gathered*, what one hears of who has to know these *jobs*; each follows on the one before."""
+    """The part of what was *gathered* for a subscriber to these *jobs*; each message follows on the one before."""
     if jobs == "all":
         return list(gathered)
     found: list[Applied] = []

@@ -17,7 +17,7 @@ _HINT = (
 
 
 def mark_departed(paths: HostPaths, why: str, at: float) -> None:
-    """Remember that this host has left, or was removed. Raises DataDirUnusable."""
+    """Write down that this host has left, or was removed. Raises DataDirUnusable."""
     text = json.dumps({"why": why, "at": at}) + "\n"
     write_atomically(paths.left_file, text.encode())
 

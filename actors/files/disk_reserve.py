@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class DiskReserve:
-    """``size_bytes`` of allocated blocks at *path*, or as good as nothing once released."""
+    """A file at *path* of ``size_bytes`` of allocated blocks, and of as good as none once released."""
 
     def __init__(self, path: Path, size_bytes: int) -> None:
         self.path = path
@@ -47,6 +47,6 @@ class DiskReserve:
 
 
 def free_bytes(folder: Path) -> int:
-    """What this user may still write on the disk that holds *folder*."""
+    """The bytes that this user may still write on the disk that holds *folder*."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize

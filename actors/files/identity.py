@@ -79,7 +79,7 @@ def _keep(paths: HostPaths, host_id: str, incarnation: int) -> None:
 
 
 def _read(paths: HostPaths) -> tuple[str, int]:
-    """Id and the number of the last start; a new id and 0 when there was none."""
+    """The host's id and the number of its last start; a new id and 0 when there was none."""
     host_id, incarnation = str(uuid.uuid4()), 0
     try:
         found: Any = json.loads(paths.host_file.read_text(encoding="utf-8"))

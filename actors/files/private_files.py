@@ -14,7 +14,7 @@ PRIVATE_BYTES_MAX = 256 * 1024
 
 
 def make_private_folder(folder: Path) -> None:
-    """Have *folder*, 0700 and ours. Raises DataDirUnusable, or KeyExposed when it is there and others have access."""
+    """Make *folder* (0700) where it is missing. Raises DataDirUnusable, or KeyExposed when others have access to it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -55,7 +55,7 @@ def make_key(
 
 
 def key_id_of(text: str) -> str | None:
-    """The id in what may be a key's text; ``None`` for what cannot be one."""
+    """The id in a text that may be a key; ``None`` for one that cannot be."""
     parts = text.split(".")
     return parts[1] if len(parts) == 3 and parts[0] == PREFIX and len(text) < 100 else None
 
@@ -67,7 +67,7 @@ def opens(record: ApiKeyRecord | None, text: str, now_s: float) -> bool:
 
 
 def revoke_key(record: ApiKeyRecord | None, at: float) -> ApiKeyRecord:
-    """The record of a key that opens nothing any more. Raises NotFound."""
+    """The record of the key once it is revoked and opens nothing any more. Raises NotFound."""
     if record is None:
         raise NotFound("no API key of that id", hint="list them with: actorgrid key list")
     return record if record["revoked_at"] is not None else {**record, "revoked_at": at}

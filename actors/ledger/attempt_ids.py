@@ -21,18 +21,18 @@ def member_id(job_id: str, number: int, rank: int) -> str:
 
 
 def attempt_of(id: str) -> str:
-    """The attempt that a member belongs to; an id of anything else as it is."""
+    """The id of the attempt that a gang's member belongs to; any other id unchanged."""
     head, dot, tail = id.rpartition(".")
     return f"{head}.{tail.partition('-')[0]}" if dot else id
 
 
 def job_of(id: str) -> str:
-    """The job of an attempt or member; a lease's id, which has no number, as it is."""
+    """The id of the job of an attempt or member; a lease's id, which has no number, unchanged."""
     return id.rpartition(".")[0] or id
 
 
 def number_of(id: str) -> int | None:
-    """The number of the attempt; ``None`` for what is no attempt's id."""
+    """The attempt's number, from 1; ``None`` for an id that is no attempt's."""
     number = id.rpartition(".")[2].partition("-")[0]
     return int(number) if _counts(number) else None
 

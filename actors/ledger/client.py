@@ -48,7 +48,7 @@ REACH_S = 5.0
 
 
 class LedgerClient:
-    """Follows the ledger for one server and proposes for it.
+    """One server's copy of the ledger, and its way to propose commands and ask questions.
 
     ``jobs`` holds those that *jobs* asks for (see ``JobsWanted``): say the least that the server can do with, since a
     queue may be long and every server that keeps it pays for it. ``job_counts`` says how many there are of each state,
@@ -323,7 +323,7 @@ class _Lanes:
         self._made = 0
 
     async def take(self) -> tuple[str, int]:
-        """A session nobody uses now, with the next sequence number in it."""
+        """Take a session that nobody uses now, with the next sequence number in it."""
         if self._free:
             lane, seq = self._free.pop()
             return lane, seq + 1
@@ -343,7 +343,7 @@ class _Lanes:
         return lane, seq + 1
 
     def give_back(self, lane: str, seq: int) -> None:
-        """The session's proposal *seq* has its answer, or its caller gave up."""
+        """Give a session back: its proposal *seq* has its answer, or its caller gave up."""
         if self._waiting:
             self._waiting.popleft().set((lane, seq))
         else:

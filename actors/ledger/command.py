@@ -59,7 +59,10 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One entry's worth of change. ``at``: the proposer's clock, seconds since the epoch."""
+    """One change of the ledger, as one entry of the log holds it.
+
+    ``at``: the proposer's clock, seconds since the epoch.
+    """
 
     verb: ClassVar[str] = ""
     since: ClassVar[int] = 1
@@ -82,7 +85,7 @@ class Command:
 
     @property
     def format_version(self) -> int:
-        """The lowest version that knows it with these fields."""
+        """The lowest ledger version that knows this command with these fields."""
         return version_of(type(self), (name for name in self.known_fields if getattr(self, name) is not ABSENT))
 
     def to_plain(self) -> Plain:
@@ -93,10 +96,10 @@ class Command:
 
     @classmethod
     def check(cls, plain: Plain) -> None:
-        """Raises BadRequest for what the checks of single fields cannot see; these were asked before."""
+        """Check what the checks of single fields, which came before, cannot see. Raises BadRequest."""
 
     def about_host(self) -> object:
-        """The host that it is about, where a host brings it of itself."""
+        """The id of the host that the command is about, where a host proposes it about itself; else ``None``."""
         return getattr(self, "host_id", None) or getattr(self, "host", None)
 
     @classmethod
@@ -137,7 +140,7 @@ def verb(name: str, proposer: Proposer, *, since: int = 1, new_work: bool = Fals
 
 
 def _field(annotation: Any, needed: bool) -> _Field:
-    """What an annotation says: its check, and the version it came with."""
+    """The check that an annotation names, and the version that its field came with."""
     options = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
     nullable = type(None) in options
     (annotated,) = (each for each in options if get_origin(each) is Annotated)
@@ -147,7 +150,7 @@ def _field(annotation: Any, needed: bool) -> _Field:
 
 
 def _plain(value: Any) -> Any:
-    """Sequences as JSON has them."""
+    """*value* with its tuples as lists, as JSON has them."""
     if isinstance(value, tuple | list):
         return [_plain(each) if isinstance(each, tuple | list) else each for each in value]
     return value
@@ -163,7 +166,7 @@ def version_of(command: type[Command], names: Iterable[str] = ()) -> int:
 
 
 def cluster_version(members: Mapping[str, Any]) -> int:
-    """The version that every member knows, as the replicated state has it; any where there is no cluster."""
+    """The ledger version that every member knows, by the replicated state; without a cluster, any."""
     return min((int(member.get("ledger_version", 1)) for member in members.values()), default=2**53)
 
 

@@ -75,7 +75,7 @@ def value_or_none(value: _T | Absent) -> _T | None:
 
 @verb("new_term", Proposer.LEADER)
 class NewTerm(Command):
-    """A new leadership; *epoch* only when the ledger was recovered from a backup or a single survivor."""
+    """Begin a new leadership; *epoch* only when the ledger was recovered from a backup or a single survivor."""
 
     term: Whole
     epoch: Whole | None = None
@@ -83,7 +83,7 @@ class NewTerm(Command):
 
 @verb("compare_digest", Proposer.LEADER)
 class CompareDigest(Command):
-    """What the leader's state was at *index*, by kind of record; a voter with another one stops."""
+    """Compare states: *digest* is the leader's at *index*, by kind of record. A voter with another one stops."""
 
     index: Whole
     digest: Env
@@ -112,7 +112,7 @@ class SetQuota(Command):
 
     @classmethod
     def check(cls, plain: Plain) -> None:
-        """The limits that are known."""
+        """Check that the limits are known ones."""
         if plain["limits"] is not None:
             check_limits(plain["limits"])
 
@@ -122,23 +122,23 @@ class SetQuota(Command):
 
 @verb("register_host", Proposer.ITSELF)
 class RegisterHost(Command):
-    """A host came up, with what it has. Refused for an incarnation below the known one."""
+    """Register a host that came up, with its devices and memory. Refused for an incarnation below the known one."""
 
     host: Table
 
     @classmethod
     def check(cls, plain: Plain) -> None:
-        """The host's record."""
+        """Check the host's record."""
         check_host(plain["host"])
 
     def about_host(self) -> object:
-        """The host that registers."""
+        """The id of the host that registers."""
         return self.host["host_id"]
 
 
 @verb("confirm_host", Proposer.ITSELF)
 class ConfirmHost(Command):
-    """A host is there, and nothing lives on it that the ledger does not know; *lost_at*: where it was lost, if it was.
+    """Confirm that a host is up and runs nothing unknown to the ledger; *lost_at*: the entry that lost it, if one did.
 
     Refused when the ledger has lost it, or found it, since.
     """
@@ -150,7 +150,7 @@ class ConfirmHost(Command):
 
 @verb("allow_absence", Proposer.ITSELF)
 class AllowAbsence(Command):
-    """Wait so long for a host that is about to start anew; 0 ends the wait that *began* at that entry."""
+    """Wait *absence_s* seconds for a host that is about to restart; 0 ends the wait that *began* at that entry."""
 
     host: Id
     incarnation: Whole
@@ -175,7 +175,7 @@ class LoseHost(Command):
 
 @verb("measure_host", Proposer.ITSELF, new_work=True)
 class MeasureHost(Command):
-    """What a host's disk and network do: figures by name, with their units in the names."""
+    """Record what a host measured of its disk and network: figures by name, with their units in the names."""
 
     host: Id
     incarnation: Whole
@@ -184,7 +184,7 @@ class MeasureHost(Command):
 
 @verb("drain_host", Proposer.DOOR)
 class DrainHost(Command):
-    """Give a host nothing new, whatever its incarnation, until it is said otherwise; what it has goes on."""
+    """Grant a host nothing new, whatever its incarnation, until the drain is ended; its present work goes on."""
 
     host: Id
     draining: Truth
@@ -203,13 +203,13 @@ class SubmitJobs(Command):
 
     @property
     def format_version(self) -> int:
-        """The lowest version that knows it with these fields, those of its jobs too."""
+        """The lowest ledger version that knows this command with these fields, those of its jobs included."""
         names = () if self.waiting_bytes is ABSENT else ("waiting_bytes",)
         return max([version_of(SubmitJobs, names), *map(job_version, self.jobs)])
 
     @classmethod
     def check(cls, plain: Plain) -> None:
-        """Each job."""
+        """Check each job."""
         for job in plain["jobs"]:
             check_job(job, plain["v"])
 
@@ -269,14 +269,17 @@ class GrantGang(Command):
 
     @classmethod
     def check(cls, plain: Plain) -> None:
-        """Each member's place."""
+        """Check each member's place."""
         for place in plain["members"]:
             check_grant_target(place)
 
 
 @verb("start_attempt", Proposer.ITS_WORK)
 class StartAttempt(Command):
-    """The attempt's process runs. *attempt_id* is that of a member where the job is a gang; so in ``EndAttempt``."""
+    """Record that an attempt's process runs.
+
+    *attempt_id* is a member's where the job is a gang; so in ``EndAttempt``.
+    """
 
     attempt_id: Text
     token: Token
@@ -284,7 +287,7 @@ class StartAttempt(Command):
 
 @verb("end_attempt", Proposer.ITS_WORK)
 class EndAttempt(Command):
-    """The attempt is over and its processes are gone. *charge*: whether it counts against the job's retries."""
+    """End an attempt whose processes are gone. *charge*: whether it counts against the job's retries."""
 
     attempt_id: Text
     token: Token
@@ -301,7 +304,7 @@ class EndAttempt(Command):
 
 @verb("take_success", Proposer.ITS_WORK, since=2)
 class TakeSuccess(Command):
-    """An attempt that the leader ended as lost had succeeded on its host before that."""
+    """Take a late success: an attempt that the leader ended as lost had succeeded on its host before that."""
 
     attempt_id: Text
     token: Token
@@ -349,7 +352,7 @@ class GrantLease(Command):
 
     @classmethod
     def check(cls, plain: Plain) -> None:
-        """What it asks for: a session's worker is one process."""
+        """Check the resources: a session's worker is one process."""
         check_resources(plain["resources"])
         if "gang" in plain["resources"]:
             raise refused("a session's worker is one process", found=f"gang={plain['resources']['gang']}")
@@ -367,7 +370,7 @@ class ReleaseLease(Command):
 
 @verb("acquire_lock", Proposer.DOOR, new_work=True)
 class AcquireLock(Command):
-    """Hold a lock or stand in line for it. *owner* names one holder: a thread that asks, not a user.
+    """Acquire a lock, or wait in line for it. *owner* names one holder: a thread that asks, not a user.
 
     *request*: [the number that a client gave its request, 0 for none; the id that its host gave it], under which
     ``ReleaseLock`` takes it back, for a client that did not hear of it.
@@ -384,7 +387,7 @@ class AcquireLock(Command):
 
 @verb("renew_lock", Proposer.DOOR)
 class RenewLock(Command):
-    """The holder, or one who waits, is still there; *request*: says the host where that request of his waits."""
+    """Renew the lease of a holder or waiter; *request*: which request waits, as the host says where it does."""
 
     name: LockName
     owner: Id
@@ -406,7 +409,7 @@ class ReleaseLock(Command):
 
 @verb("expire_lock", Proposer.LEADER)
 class ExpireLock(Command):
-    """The leader of *term* saw no renewal after the *renewals*-th in time."""
+    """End a lock's lease: the leader of *term* saw no renewal after the *renewals*-th in time."""
 
     name: LockName
     owner: Id
@@ -416,7 +419,7 @@ class ExpireLock(Command):
 
 @verb("break_lock", Proposer.DOOR)
 class BreakLock(Command):
-    """Take a lock from its owner, or a place in line, on the word of *by*."""
+    """Take a lock, or a place in line, from its owner by force, on the word of *by*."""
 
     name: LockName
     owner: Id
@@ -451,7 +454,7 @@ class AddMember(Command):
 
 @verb("change_member", Proposer.ITSELF)
 class ChangeMember(Command):
-    """Where a member listens now, its software, one more certificate, whether it may vote."""
+    """Change a member's record: its addresses, its software, one more certificate, whether it may vote."""
 
     host_id: Id
     addresses: Env | Absent = ABSENT
@@ -464,7 +467,7 @@ class ChangeMember(Command):
 
 @verb("remove_member", Proposer.LEADER)
 class RemoveMember(Command):
-    """A host is no member any more, and never again under this node number. *force*: also when it has work, which is
+    """Remove a member, which never returns under this node number. *force*: also when it has work, which is
     lost then."""
 
     host_id: Id
@@ -477,19 +480,19 @@ class RemoveMember(Command):
 
 @verb("publish_bundle", Proposer.VOTER)
 class PublishBundle(Command):
-    """The next trust bundle, as plain values: the first, or one step from the one that the ledger has."""
+    """Publish the next trust bundle, as plain values: the first, or one step from the one that the ledger has."""
 
     bundle: Annotated[BundleRecord, is_table]
 
     @classmethod
     def check(cls, plain: Plain) -> None:
-        """The bundle."""
+        """Check the bundle."""
         check_bundle(plain["bundle"])
 
 
 @verb("report_trust", Proposer.ITSELF)
 class ReportTrust(Command):
-    """What a member has: its certificate (PEM), the bundle, the keys of which authorities."""
+    """Report what a member has: its certificate (PEM), the version of the bundle, and which authorities' keys."""
 
     host_id: Id
     certificate: Text
@@ -502,7 +505,7 @@ class ReportTrust(Command):
 
 @verb("request_certificate", Proposer.ITSELF)
 class RequestCertificate(Command):
-    """A member asks for a certificate; *csr* is the request (PKCS #10) in hex. Answer: its number."""
+    """Ask for a certificate for a member; *csr* is the request (PKCS #10) in hex. Answer: its number."""
 
     host_id: Id
     csr: Text
@@ -511,7 +514,7 @@ class RequestCertificate(Command):
 
 @verb("issue_certificate", Proposer.VOTER)
 class IssueCertificate(Command):
-    """What was asked for under that number, by a host that has the authority's key."""
+    """Issue the certificate asked for under that number; proposed by a host that has the authority's key."""
 
     host_id: Id
     request: Whole
@@ -521,7 +524,7 @@ class IssueCertificate(Command):
 
 @verb("seal_authority", Proposer.VOTER)
 class SealAuthority(Command):
-    """An authority's key, sealed (hex) for the member with this certificate's key."""
+    """Hand an authority's key to a member, sealed (hex) for its certificate's key."""
 
     host_id: Id
     generation: Whole
@@ -534,19 +537,19 @@ class SealAuthority(Command):
 
 @verb("create_join_token", Proposer.VOTER, new_work=True)
 class CreateJoinToken(Command):
-    """Let hosts join with it; *token* is the record of ``ledger/join_tokens.py``, which holds no secret."""
+    """Create a join token; *token* is the record of ``ledger/join_tokens.py``, which holds no secret."""
 
     token: Annotated[JoinTokenRecord, is_table]
 
     @classmethod
     def check(cls, plain: Plain) -> None:
-        """The token's record."""
+        """Check the token's record."""
         check_join_token(plain["token"])
 
 
 @verb("revoke_join_token", Proposer.DOOR)
 class RevokeJoinToken(Command):
-    """It lets nobody in any more."""
+    """Revoke a join token: it lets nobody in any more."""
 
     token_id: Text
 
@@ -570,19 +573,19 @@ class RedeemJoinToken(Command):
 
 @verb("create_api_key", Proposer.VOTER, new_work=True)
 class CreateApiKey(Command):
-    """Let requests in with it, on every host; *key* is the record of ``ledger/api_keys.py``."""
+    """Create an API key, good on every host; *key* is the record of ``ledger/api_keys.py``, which holds no secret."""
 
     key: Annotated[ApiKeyRecord, is_table]
 
     @classmethod
     def check(cls, plain: Plain) -> None:
-        """The key's record."""
+        """Check the key's record."""
         check_api_key(plain["key"])
 
 
 @verb("revoke_api_key", Proposer.DOOR)
 class RevokeApiKey(Command):
-    """It opens nothing any more."""
+    """Revoke an API key: it opens nothing any more."""
 
     key_id: Text
     by: Text = ""

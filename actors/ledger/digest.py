@@ -30,7 +30,7 @@ Homes = Mapping[str, Mapping[str, Any]]
 
 
 class StateDigest:
-    """Of *homes*: kind -> id -> record. Whoever changes a record says so; records are never written into."""
+    """The digest of *homes*: kind -> id -> record. Whoever changes a record says so; records are never written into."""
 
     def __init__(self, homes: Homes) -> None:
         self._homes = homes
@@ -40,12 +40,12 @@ class StateDigest:
         self._kinds: dict[str, str] = {}
 
     def changed(self, kind: str, id: str) -> None:
-        """A record is new, other or gone."""
+        """Take note that a record is new, other or gone."""
         self._changed.add((kind, id))
 
     @property
     def behind(self) -> int:
-        """Records that have to be hashed before a digest is there."""
+        """The number of records to hash before the digest is current."""
         return len(self._changed)
 
     def work(self, limit: int) -> None:
@@ -90,7 +90,7 @@ class DigestMarks:
         self.marks: dict[int, dict[str, str]] = {}
 
     def passed(self, index: int, state: StateDigest, rest: Callable[[], Any]) -> None:
-        """EntryContext *index* has been applied."""
+        """Take note that the entry at *index* was applied: keep the digest where one is due."""
         if state.behind > HASH_AT:
             state.work(HASHED_AN_ENTRY)
         elif index % MARK_EVERY == 0:
@@ -120,7 +120,7 @@ def differing(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
 
 
 def _joined(hashes: Iterable[bytes]) -> bytes:
-    """One hash of several; each is preceded by its length, so that no two lists are alike."""
+    """One hash over several parts, each preceded by its length, so that no two lists of parts are alike."""
     whole = hashlib.sha256()
     for each in hashes:
         whole.update(bytes((len(each),)))

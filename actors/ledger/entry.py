@@ -26,7 +26,7 @@ _F = TypeVar("_F", bound=Callable[..., Plain])
 
 
 def applies(command: type[Command]) -> Callable[[_F], _F]:
-    """The method carries out commands of this class: ``method(command, entry)``."""
+    """Mark the method that carries out commands of a class: ``method(command, entry)``."""
 
     def marked(method: _F) -> _F:
         method._applies = command  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ _TO_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def encode_entry(command: Command | Plain, session: str, seq: int) -> bytes:
-    """A log entry's payload, of a command or of what is to be judged as one.
+    """The payload of a log entry with *command*, or with a plain map that is to be judged as one.
 
     Raises BadRequest for what is not JSON, BodyTooLarge over 16 MiB.
     """

@@ -101,7 +101,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_user(value: Any) -> bool:
-    """Whoever asked, as shown to people."""
+    """The name of whoever asked, as shown to people."""
     return isinstance(value, str) and 0 < len(value) <= 128 and value.isprintable()
 
 
@@ -180,7 +180,7 @@ def is_waiting_bytes(value: Any) -> bool:
 
 
 def is_shallow(value: Any, depth: int = DEPTH_MAX) -> bool:
-    """Plain, and nested no deeper than every later reader can follow."""
+    """A plain value, nested no deeper than every later reader can follow."""
     if isinstance(value, dict):
         return depth > 0 and all(is_shallow(part, depth - 1) for part in value.values())
     if isinstance(value, list):
@@ -194,7 +194,7 @@ def is_date(value: Any) -> bool:
 
 
 def is_priority(value: Any) -> bool:
-    """Of a job: higher goes first."""
+    """A job's priority: higher goes first."""
     return is_whole(value) and value <= PRIORITY_MAX
 
 
@@ -209,7 +209,7 @@ def is_isolation(value: Any) -> bool:
 
 
 def or_none(check: Check) -> Check:
-    """What *check* takes, or ``None``."""
+    """The check that takes ``None`` as well as what *check* takes."""
     return lambda value: value is None or check(value)
 
 

@@ -22,7 +22,7 @@ class JobFilter:
     user: str = ""
 
     def passes(self, job: JobRecord) -> bool:
-        """Whether the list is of this one too."""
+        """Whether *job* belongs in the list."""
         return (
             (not self.states or job["state"] in self.states)
             and (self.before_ordinal is None or job["ordinal"] < self.before_ordinal)

@@ -67,7 +67,7 @@ class JoinToken:
 
     @property
     def text(self) -> str:
-        """What a person carries to the new host."""
+        """The text of the token, which a person carries to the new host."""
         body = ".".join(
             (
                 PREFIX,
@@ -105,7 +105,7 @@ class JoinClaim:
     signature: bytes = b""
 
     def transcript(self) -> bytes:
-        """What the signature is over: everything else, each part with its length before it."""
+        """The bytes that are signed: every other field, each with its length before it."""
         parts = (
             self.cluster_id.encode(),
             self.token_id.encode(),
@@ -118,7 +118,7 @@ class JoinClaim:
         return _CLAIM_LABEL + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
     def signed(self, token: JoinToken) -> JoinClaim:
-        """The claim with the proof of the token's holder."""
+        """The same claim with the signature of the token's holder."""
         return replace(self, signature=token._key().sign(self.transcript()))
 
 
@@ -126,7 +126,10 @@ class JoinClaim:
 
 
 def read_token(text: str) -> JoinToken:
-    """The token a person gave. Raises MalformedJoinToken, which says where the damage is, if that can be told."""
+    """Read the token that a person gave.
+
+    Raises MalformedJoinToken, which says where the damage is, if that can be told.
+    """
     given = "".join(text.split()).lower()
     if not given.startswith(f"{PREFIX}."):
         raise MalformedJoinToken(
@@ -168,7 +171,7 @@ def read_token(text: str) -> JoinToken:
 
 
 def _did_you_mean(body: str, check: str) -> str:
-    """Which one slip (a character for another, two swapped) would make the two fit; about 5,000 hashes at most."""
+    """The one slip (a wrong character, two swapped) that explains a failed check; tries about 5,000 hashes at most."""
     right = _check(body)
     if sum(mine != theirs for mine, theirs in zip(right, check, strict=True)) == 1:
         return f"did you mean {right!r} at the end?"
@@ -280,7 +283,7 @@ def redeem(
 
 
 def revoke_token(record: JoinTokenRecord | None, at: float) -> JoinTokenRecord:
-    """The record of a token that lets nobody in any more. Raises UnknownJoinToken."""
+    """The record of the token once it is revoked and lets nobody in any more. Raises UnknownJoinToken."""
     if record is None:
         raise UnknownJoinToken("no join token of that id", hint="list them with: actorgrid token list")
     return record if record["revoked_at"] is not None else {**record, "revoked_at": at}
@@ -291,7 +294,7 @@ def _check(body: str) -> str:
 
 
 def _write(data: bytes) -> str:
-    """Crockford's base 32, lower case, most significant bit first, zeros at the end."""
+    """Encode *data* in Crockford's base 32: lower case, most significant bit first, zeros at the end."""
     bits = int.from_bytes(data, "big") << (-len(data) * 8) % 5
     count = -(-len(data) * 8 // 5)
     return "".join(_ALPHABET[bits >> 5 * (count - 1 - at) & 31] for at in range(count))

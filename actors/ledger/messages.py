@@ -79,12 +79,15 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """This host is about to stop: let another voter lead. Answer, once one does or there is none: {"leader": host}."""
+    """Let another voter lead, as this host is about to stop.
+
+    Answer, once one does or there is none: {"leader": host}.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Start (or start again) to be told of changes. Answer: :class:`LedgerSnapshot`; then Applied casts."""
+    """Subscribe (or subscribe again) to changes. Answer: :class:`LedgerSnapshot`; then Applied casts."""
 
     jobs: JobsWanted = "all"
 

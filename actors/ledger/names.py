@@ -32,12 +32,12 @@ def check_id(kind: str, value: str) -> str:
 
 
 def authority_uri(cluster_id: str) -> str:
-    """What the authority of a cluster is called."""
+    """The URI that names the authority of a cluster."""
     return f"{SCHEME}://{check_id('cluster', cluster_id)}"
 
 
 def host_uri(cluster_id: str, host_id: str) -> str:
-    """What a host of a cluster is called."""
+    """The URI that names a host of a cluster."""
     return f"{authority_uri(cluster_id)}/host/{check_id('host', host_id)}"
 
 
@@ -65,7 +65,7 @@ def plain_address(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether every host has this address for itself."""
+    """Whether *address* is a loopback address, which means another host on each host."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:

@@ -13,7 +13,7 @@ Change = tuple[str, str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened, for people: numbered from 1 over the ledger's whole life."""
+    """An event for people to read, numbered from 1 over the ledger's whole life."""
 
     number: int
     index: int
@@ -26,7 +26,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one entry did. ``index`` is where the command first stood, when this was a repetition.
+    """The outcome of one entry. ``index`` is where the command first stood, when this was a repetition.
 
     Exactly one of ``result`` and ``error`` is given. ``retired`` are ended jobs that left memory, as
     (number, record): their only home is now the history.

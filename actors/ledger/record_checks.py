@@ -39,7 +39,7 @@ ANNOTATIONS_MAX, ANNOTATION_BYTES_MAX = 64, 4096
 
 
 def _is_annotations(value: Any) -> bool:
-    """Texts by name, so many and so long together."""
+    """Whether *value* is annotations: texts by name, bounded in number and in length together."""
     if not is_env(value) or len(value) > ANNOTATIONS_MAX or "" in value:
         return False
     parts = [part.encode("utf-8", "surrogatepass") for pair in value.items() for part in pair]
@@ -158,7 +158,7 @@ def check_host(host: HostRecord) -> None:
 
 
 def check_job(job: object, version: int) -> None:
-    """A job that is submitted, with what it asks for, in an entry of that *version*."""
+    """Check a job that is submitted, with the resources it asks for, in an entry of that *version*."""
     if not isinstance(job, dict):
         raise refused("a job is a dict", found=type(job).__name__)
     known = {name: check for name, check in _JOB_MAY.items() if JOB_FIELDS_SINCE.get(name, 1) <= version}

@@ -14,7 +14,7 @@ ErrorRecord = dict[str, Any]
 
 
 class ResourcesRecord(TypedDict, total=False):
-    """What an attempt or a lease asks for; of a gang, each of its members."""
+    """The resources that an attempt or a lease asks for; for a gang, each of its members."""
 
     gpus: float
     """As people ask for it: whole devices, or a share of one."""
@@ -39,7 +39,7 @@ class ResourcesRecord(TypedDict, total=False):
 
 
 class PreemptionRecord(TypedDict):
-    """That an attempt is to end for another."""
+    """The request that an attempt end for another."""
 
     asked_at: float
     """When it was asked."""
@@ -50,7 +50,7 @@ class PreemptionRecord(TypedDict):
 
 
 class RendezvousRecord(TypedDict):
-    """Where the members of a gang meet."""
+    """The address at which the members of a gang meet."""
 
     address: str
     """Of the host of rank 0."""
@@ -59,7 +59,7 @@ class RendezvousRecord(TypedDict):
 
 
 class EndingRecord(TypedDict):
-    """Why the members of a gang that still run are to end."""
+    """The reason why the members of a gang that still run are to end."""
 
     rank: int
     """Of the first that did not succeed."""
@@ -68,7 +68,7 @@ class EndingRecord(TypedDict):
 
 
 class SupersededRecord(TypedDict):
-    """That an attempt is to end because an earlier one has done the work."""
+    """The request that an attempt end because an earlier one has done the work."""
 
     by: int
     """The number of that attempt."""
@@ -77,7 +77,7 @@ class SupersededRecord(TypedDict):
 
 
 class EndFacts(TypedDict):
-    """What is known of how processes ended; ``None``: it is not."""
+    """The facts of how processes ended; ``None`` where one is not known."""
 
     exit_code: int | None
     """Of the process."""
@@ -121,7 +121,7 @@ class GangMemberRecord(EndFacts):
 
 
 class AttemptRecord(EndFacts):
-    """One try of a job. Of a gang, what it says of host and devices is of rank 0."""
+    """One try to run a job. For a gang, host and devices are those of rank 0."""
 
     number: int
     """From 1."""
@@ -237,7 +237,7 @@ class JobRecord(TypedDict):
 
 
 class OwnerRecord(TypedDict):
-    """Whom an allocation belongs to."""
+    """The owner of an allocation."""
 
     kind: str
     """attempt or session."""
@@ -254,7 +254,7 @@ class OwnerRecord(TypedDict):
 
 
 class AllocationRecord(TypedDict):
-    """What is given out to one attempt, member of a gang, or lease."""
+    """The resources given out to one attempt, member of a gang, or lease."""
 
     allocation_id: str
     """That of the attempt, member or lease."""
@@ -318,7 +318,7 @@ class DeviceRecord(TypedDict):
 
 
 class HostRecord(TypedDict):
-    """A host that has work, or had."""
+    """A host that has registered for work."""
 
     host_id: str
     """Its own, for good."""
@@ -384,7 +384,7 @@ class MemberRecord(TypedDict):
 
 
 class LockEntry(TypedDict):
-    """One who holds a lock, or waits for it."""
+    """A holder of a lock, or a waiter in its line."""
 
     owner: str
     """Who asks: a thread, not a user."""
@@ -416,7 +416,7 @@ class LockRecord(TypedDict):
 
 
 class QuotaRecord(TypedDict):
-    """What a user may hold at once; ``None`` is no limit."""
+    """The limits of what a user may hold at once; ``None`` is no limit."""
 
     gpu_milli: int | None
     """Thousandths of devices."""
@@ -479,7 +479,7 @@ class ApiKeyRecord(TypedDict):
 
 
 class RemovedRecord(TypedDict):
-    """Who is a member no more."""
+    """A host that was a member and is none any more."""
 
     node: int
     """The number it had."""
@@ -505,7 +505,7 @@ class AuthorityRecord(TypedDict):
 
 
 class BundleRecord(TypedDict):
-    """Which authorities the cluster accepts."""
+    """The trust bundle: the authorities that the cluster accepts."""
 
     format: int
     """Of the bundle."""
@@ -536,7 +536,7 @@ class IssuedRecord(TypedDict):
 
 
 class TrustRecord(TypedDict, total=False):
-    """What a host has of the cluster's trust; under ``@bundle`` the bundle alone."""
+    """A host's part in the cluster's trust: its certificate, keys and requests; under ``@bundle`` the bundle alone."""
 
     bundle: BundleRecord
     """The cluster's."""

@@ -34,7 +34,10 @@ UNKNOWN_USER = "local"
 
 
 def resources_of(given: Mapping[str, Any]) -> ResourcesRecord:
-    """What is asked for, of each member of a gang; what is not named is not asked for. Only a gang says its size."""
+    """The record of the resources asked for, per member of a gang; what is not named is not asked for.
+
+    Only a gang has a size.
+    """
     record = {
         "gpus": 0.0,
         "gpu_count": 0,
@@ -111,7 +114,7 @@ def new_attempt(allocation: AllocationRecord, number: int, latency_us: float | N
 
 
 def with_attempt(job: JobRecord, attempt: AttemptRecord) -> list[AttemptRecord]:
-    """The job's attempts, with this one in the place of the one of its number."""
+    """The job's attempts with *attempt* in place of the one with its number."""
     return [attempt if each["number"] == attempt["number"] else each for each in job["attempts"]]
 
 
@@ -143,7 +146,10 @@ def new_allocation(
 
 
 def isolation_of(allocation: AllocationRecord, job: JobRecord) -> float:
-    """How long what holds *allocation* may go on alone. The leader and the host must go by the same."""
+    """Seconds that the holder of *allocation* may go on without its leader.
+
+    The leader and the host must use the same.
+    """
     given = allocation if "max_isolation_s" in allocation else job
     return max(MIN_ISOLATION_S, float(given.get("max_isolation_s") or MAX_ISOLATION_S))
 
@@ -186,7 +192,7 @@ def cancelled_before_start(by: str) -> Plain:
 
 
 def default_error(outcome: str, attempt: AttemptRecord) -> Plain:
-    """For an attempt that ended badly and came with no error."""
+    """The error of an attempt that ended badly and came with none."""
     attempt_id = attempt["attempt_id"]
     if outcome == PREEMPTED:
         return preempted_error(attempt)

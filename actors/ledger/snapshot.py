@@ -51,7 +51,7 @@ def encode(header: Plain, sections: Sections) -> Iterator[bytes]:
 
 
 def pack(value: Any) -> bytes:
-    """A plain value as bytes; whole numbers may be of any size, and texts may hold half of a surrogate pair."""
+    """Pack a plain value as bytes; whole numbers may be of any size, and texts may hold half of a surrogate pair."""
     try:
         data: bytes = msgpack.packb(value, default=_of_big)
     except UnicodeEncodeError:
@@ -105,7 +105,7 @@ def decode(data: bytes) -> tuple[Plain, dict[str, list[Any]]]:
 
 
 class _Bytes:
-    """A file of bytes in memory, read without copying it whole first."""
+    """A reader over bytes in memory that does not copy them whole first."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -161,7 +161,10 @@ def _from_1(state: Plain) -> tuple[Plain, dict[str, list[Any]]]:
 
 
 def _say_whose(sections: Sections) -> None:
-    """Formats 1 and 2: an allocation is its job's user's; whose a session was, nobody said."""
+    """Give the allocations of formats 1 and 2 an owner: their job's user.
+
+    Whose a session was, those formats did not say.
+    """
     users = {job["job_id"]: job["user_id"] for job in sections.get("jobs", ())}
     for allocation in sections.get("allocations", ()):
         allocation["user_id"] = users.get(allocation["owner"].get("job_id"), UNKNOWN_USER)

@@ -76,7 +76,10 @@ NO_RECORDS = ("term", "lock_break")
 
 
 class Ledger:
-    """The state, and the only way to change it. A record handed out stays as it is: one that changes is replaced."""
+    """The ledger's state, and the only way to change it.
+
+    A record handed out stays as it is: one that changes is replaced.
+    """
 
     allocations_class: ClassVar[type[Allocations]] = Allocations
     attempts_class: ClassVar[type[Attempts]] = Attempts
@@ -225,7 +228,7 @@ class Ledger:
         return b"".join(self.snapshot_pieces())
 
     def snapshot_pieces(self) -> Iterator[bytes]:
-        """``snapshot`` bit by bit: of the state at this call, however much is applied before the last piece is taken.
+        """The snapshot in pieces, of the state at this call, however much is applied before the last piece is taken.
 
         Records are never written into, so a copy of the tables is a copy of the state.
         """
@@ -245,7 +248,7 @@ class Ledger:
         return encode({**self._rest(), "index": self.index}, sections)
 
     def _rest(self) -> dict[str, Any]:
-        """What is no record."""
+        """The part of the state that is no record: index, term, epoch, totals."""
         return {
             "term": self.term,
             "epoch": self.epoch,
@@ -330,7 +333,7 @@ class Ledger:
         return ledger
 
     def live(self, jobs: JobsWanted = "all") -> LedgerSnapshot:
-        """What a subscriber starts from, who has to know these *jobs*."""
+        """The live records that a subscriber starts from, with the *jobs* that it asked for."""
         return LedgerSnapshot(
             index=self.index,
             term=self.term,
@@ -524,18 +527,18 @@ class Ledger:
 
     @property
     def waiting_bytes(self) -> int:
-        """What the waiting jobs of all users take (see ``waiting_bytes.py``)."""
+        """Bytes that the waiting jobs of all users take (see ``waiting_bytes.py``)."""
         return self._jobs.waiting_bytes.total
 
     @property
     def waiting_bytes_most(self) -> tuple[str, int] | None:
-        """The user whose waiting jobs take most, and how much; ``None``: nothing waits."""
+        """The user whose waiting jobs take most, and how many bytes; ``None``: nothing waits."""
         return self._jobs.waiting_bytes.most()
 
     # -- what an entry did
 
     def _changed(self, kind: str, identity: str, record: Any, state: str) -> None:
-        """A record is another now; without a word for its *state* it is no event for people."""
+        """Note a changed record; without a word for its *state* it is no event for people."""
         self._changes.append((kind, identity, record))
         if state:
             self._event(kind, identity, state)

@@ -54,7 +54,7 @@ __all__ = ["RaftCore", "Rng"]
 
 
 class RaftCore:
-    """One node. Not thread-safe: one caller at a time.
+    """The Raft core of one node. Not thread-safe: one caller at a time.
 
     At most one Ready is under way: ``has_ready`` is false until ``advance`` confirms it, and messages, also
     heartbeats, wait that long; everything else may be called in between.
@@ -124,7 +124,7 @@ class RaftCore:
     # Time
 
     def tick(self) -> None:
-        """One tick of the caller's clock passed."""
+        """Take one tick of the caller's clock."""
         self._elapsed += 1
         if self._leadership is not None:
             self._leadership.tick()
@@ -206,7 +206,7 @@ class RaftCore:
         return self._leader != NO_NODE and self._elapsed < self._config.election_ticks
 
     def _answer_old_term(self, msg: Message) -> None:
-        """A sender in an old term learns the new one: else a leader left behind would never find out."""
+        """Tell a sender in an old term the new one: else a leader left behind would never find out."""
         if msg.kind in ("append", "heartbeat", "snapshot"):
             self._send("append_reply", msg.sender, reject=True)
         elif msg.kind in ("vote", "pre_vote"):
@@ -486,12 +486,12 @@ class RaftCore:
             self._leadership.unreachable(peer)
 
     def hurry(self, peer: int, index: int) -> None:
-        """*peer* waits for the entry of *index*: of many learners, it is told before its turn."""
+        """Tell *peer*, which waits for the entry of *index*, before its turn among the learners."""
         if self._leadership is not None:
             self._leadership.hurry(peer, index)
 
     def report_snapshot(self, peer: int, ok: bool) -> None:
-        """A snapshot that the caller brought to *peer* by its own means is there, or is not."""
+        """Take note that a snapshot which the caller brought to *peer* by its own means arrived (*ok*), or did not."""
         if self._leadership is not None:
             self._leadership.snapshot_sent(peer, ok)
 
@@ -516,7 +516,7 @@ class RaftCore:
         )
 
     def ready(self) -> Ready:
-        """What to do next. ``advance`` must confirm it before the next one."""
+        """The next Ready: what to store, send and apply. ``advance`` must confirm it before the next one."""
         assert self._under_way is None, "the last Ready is not confirmed yet"
         log = self._log
         # Messages are made here and not where entries come in: what was proposed since the Ready before travels
@@ -555,7 +555,7 @@ class RaftCore:
         return ready
 
     def members_of(self, snapshot: RaftSnapshot) -> Configuration:
-        """Who the members are once *snapshot* is restored."""
+        """The configuration once *snapshot* is restored."""
         return Configuration.of(snapshot.conf_state)
 
     def apply_conf_change(self, entry: Entry) -> ConfState:
@@ -577,7 +577,7 @@ class RaftCore:
         return self._configuration.state()
 
     def advance(self, ready: Ready) -> None:
-        """What *ready* said is done: stored (durably where it must), sent, applied."""
+        """Confirm that *ready* is carried out: stored (durably where it must), sent, applied."""
         assert ready is self._under_way, "only the Ready under way can be confirmed"
         assert not self._unapplied, f"entry {self._unapplied[0].index} was not given to apply_conf_change"
         self._under_way = None
@@ -610,7 +610,10 @@ class RaftCore:
 
     @property
     def committed_at_most(self) -> int | None:
-        """Of a leader: nothing after it is committed. Before its first commit it knows only where its log ends."""
+        """The index after which nothing is committed, on a leader; else None.
+
+        Before its first commit, the end of its log.
+        """
         if self._leadership is None:
             return None
         return self._log.commit if self._leadership.established else self._log.last_index

@@ -44,7 +44,7 @@ class Electorate:
             at += len(page)
 
     def tick(self) -> None:
-        """One tick passed."""
+        """Take one tick."""
         self._ticks += 1
 
     def seen(self, configuration: Configuration) -> None:
@@ -94,13 +94,13 @@ class Electorate:
         return [vote_request("pre_vote", voter, self._node, term, log, asked=node) for voter in voters]
 
     def answered(self, msg: Message) -> None:
-        """A voter says whether the node votes that it was asked for."""
+        """Take a voter's answer to a question whether a node votes."""
         if msg.kind == "pre_vote_reply" and msg.sender in self._known and msg.index in self._asked:
             self._known.add(msg.index)
             del self._asked[msg.index]
 
     def vouched(self, request: Message) -> int:
-        """What to answer to a question: the node that is asked for, if it votes."""
+        """The answer to a question whether a node votes: that node, if it does."""
         return request.sequence if request.kind == "pre_vote" and request.sequence in self._known else NO_NODE
 
 

@@ -43,7 +43,7 @@ class Follower:
         return self._acknowledge(message, agreed)
 
     def heartbeat(self, message: Message) -> Message:
-        """Learn the commit index, as far as the leader knows that this log holds it.
+        """Take the commit index, as far as the leader knows that this log holds it.
 
         A log that ends before it has lost what it acknowledged; the reply's ``last_index`` tells the leader.
         """

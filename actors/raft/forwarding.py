@@ -30,7 +30,10 @@ REASONS: tuple[DroppedReason, ...] = get_args(DroppedReason)
 
 
 class Forwarding:
-    """Bounded: ``reads_max`` reads without an answer, and as many whose answer is late."""
+    """The requests sent to a leader.
+
+    Bounded: ``reads_max`` reads without an answer, and as many whose answer is late.
+    """
 
     __slots__ = ("_asked", "_config", "_late", "_send", "_ticks", "dropped")
 
@@ -73,7 +76,7 @@ class Forwarding:
         )
 
     def proposal_refused(self, message: Message) -> None:
-        """The leader took none of it."""
+        """Note that the leader refused a proposal."""
         self.dropped.append(DroppedLater("proposal", message.context, _reason(message)))
 
     def read_answered(self, message: Message) -> ReadState | None:
@@ -91,7 +94,7 @@ class Forwarding:
         return ReadState(message.index, context)
 
     def tick(self) -> None:
-        """One tick passed: what has waited for too long was lost."""
+        """Take one tick, and give up the reads that have waited for too long."""
         self._ticks += 1
         # The oldest stands first (a dict keeps its order), so a tick costs no more than what has ended in it.
         while self._asked:
@@ -105,7 +108,7 @@ class Forwarding:
             self.drop_reads((context,), "no_answer")
 
     def leader_changed(self) -> None:
-        """Nobody answers what the leader before was asked."""
+        """Drop what the former leader was asked: nobody answers it any more."""
         asked, self._asked = self._asked, {}
         self._late.clear()
         self.drop_reads(asked, "leader_changed")
@@ -116,5 +119,5 @@ class Forwarding:
 
 
 def _reason(message: Message) -> DroppedReason:
-    """A newer leader may have reasons that are not known here."""
+    """The reason in a refusal; "not_leader" for one that only a newer leader's version knows."""
     return REASONS[message.hint] if message.hint < len(REASONS) else "not_leader"

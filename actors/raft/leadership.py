@@ -98,7 +98,7 @@ class Leadership:
     # Proposals
 
     def propose(self, kind: EntryKind, data: bytes) -> ProposalAccepted | Dropped:
-        """Append it, or say why not."""
+        """Append an entry of *data*, or say why not."""
         reason = self.refusal(kind, data)
         return Dropped(reason) if reason else ProposalAccepted(self.append(kind, data), self.term)
 
@@ -151,7 +151,7 @@ class Leadership:
         return index
 
     def released(self, entries: tuple[Entry, ...]) -> None:
-        """*entries* are committed and applied: their bytes no longer count."""
+        """Stop counting the bytes of *entries*, which are committed and applied."""
         if self.uncommitted_bytes:
             # Of this term alone: the bytes of what earlier leaders left were never counted here.
             self.uncommitted_bytes -= sum([len(entry.data) for entry in entries if entry.term == self.term])
@@ -243,7 +243,7 @@ class Leadership:
     # Time
 
     def tick(self) -> None:
-        """One tick passed."""
+        """Take one tick."""
         self._ticks += 1
         if self._ticks >= self._transfer_ends:
             # It did not take over within an election timeout: take proposals again, or nobody does (dissertation 3.10).
@@ -326,7 +326,7 @@ class Leadership:
             self._turns.spend()
 
     def hurry(self, node: int, index: int) -> None:
-        """*node* waits for the entry of *index*: tell it as soon as that is committed, whoever's turn it is."""
+        """Tell *node*, which waits for the entry of *index*, as soon as that is committed, whoever's turn it is."""
         if node in self._configuration.learners:
             self._hurried[node] = max(index, self._hurried.get(node, 0))
             if index <= self._log.commit:
@@ -345,7 +345,7 @@ class Leadership:
         return progress.quiet_ticks(self._ticks) <= ACTIVE_CHECKS * self._config.election_ticks
 
     def statuses(self) -> dict[int, PeerStatus]:
-        """Every other member, for people."""
+        """The status of every other member."""
         return {
             node: progress.status(self._ticks, self._is_active(progress)) for node, progress in self.progress.items()
         }
@@ -390,7 +390,7 @@ class Leadership:
             self.on_snapshot_reply(message)
 
     def on_append_reply(self, message: Message) -> None:
-        """A member took an append, or says from where on it may."""
+        """Take the answer to an append: the member took it, or says from where on it may."""
         progress = self.answered(message)
         if progress is None:
             return
@@ -437,7 +437,7 @@ class Leadership:
                 self.hand_over()
 
     def on_heartbeat_reply(self, message: Message) -> None:
-        """A member lives; what was sent to it may be lost."""
+        """Take the answer to a heartbeat: the member lives, and what was sent to it before may be lost."""
         progress = self.answered(message)
         if progress is None:
             return
@@ -450,7 +450,7 @@ class Leadership:
             self._due[message.sender] = None
 
     def on_snapshot_reply(self, message: Message) -> None:
-        """A member took a chunk, or asks for another one."""
+        """Take the answer to a snapshot's chunk: how much of it the member has."""
         progress = self.answered(message)
         outgoing = None if progress is None else progress.outgoing
         # Of this snapshot: bytes received of an earlier one say nothing of it.
@@ -461,14 +461,14 @@ class Leadership:
     # What the caller tells
 
     def unreachable(self, node: int) -> None:
-        """What was sent to *node* may be lost: find out what it has."""
+        """Find out what *node* has, as what was sent to it may be lost."""
         progress = self.progress.get(node)
         if progress is not None and progress.state == "replicate":
             progress.become_probe(progress.match + 1)
             self._due[node] = None
 
     def snapshot_sent(self, node: int, ok: bool) -> None:
-        """The snapshot for *node* went another way, and arrived or not."""
+        """Take note that the snapshot for *node*, brought another way, arrived (*ok*), or did not."""
         progress = self.progress.get(node)
         if progress is not None and progress.outgoing is not None:
             progress.become_probe(progress.outgoing.snapshot.index + 1 if ok else progress.match + 1)
@@ -478,7 +478,7 @@ class Leadership:
     # Members and handing over
 
     def reconfigure(self, configuration: Configuration) -> None:
-        """The members changed."""
+        """Go on with another configuration."""
         self._configuration = configuration
         others = configuration.members - {self._node}
         for node in self.progress.keys() - others:

@@ -18,7 +18,7 @@ SCAN_BYTES = 2**20
 
 
 class RaftLog:
-    """Entries by index. The part not yet durable is bounded by what peers and the leader's limits let in.
+    """The log's entries by index. The part not yet durable is bounded by what peers and the leader's limits let in.
 
     Raises LogCorrupted when storage ends before what was committed.
     """
@@ -190,11 +190,11 @@ class RaftLog:
 
     @property
     def has_unstable(self) -> bool:
-        """Whether there are any."""
+        """Whether there are entries that storage must be given."""
         return bool(self._unstable)
 
     def stored(self, index: int, term: int) -> None:
-        """Storage confirms the entries up to *index*, the last of them of *term*.
+        """Take storage's word that the entries up to *index*, the last of them of *term*, are durable.
 
         Entries replaced since they were given to storage are not confirmed by this: what is durable is the old ones.
         """
@@ -220,7 +220,7 @@ class RaftLog:
         self.commit = snapshot.index
 
     def restored(self, snapshot: RaftSnapshot) -> None:
-        """Storage and state machine hold *snapshot*."""
+        """Take note that storage and state machine hold *snapshot*."""
         self.applied = snapshot.index
         if self.restoring is snapshot:
             self.restoring = None
@@ -238,7 +238,7 @@ class RaftLog:
         return self.entries(self.applied + 1, min(self.commit, self._offset - 1) + 1, max_bytes)
 
     def applied_to(self, index: int) -> None:
-        """The state machine has applied everything up to *index*."""
+        """Take note that the state machine has applied everything up to *index*."""
         assert self.applied <= index <= self.commit, f"applied {index}: not in {self.applied} to {self.commit}"
         self.applied = index
 

@@ -175,7 +175,7 @@ class SoftState:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What the caller does next, then tells ``advance``.
+    """What the caller has to do next, before it calls ``advance``.
 
     1. Send ``messages``; answer ``read_states``; both at once.
     2. Store ``snapshot``, ``entries`` (those from the first one's index on are replaced) and ``hard_state``;
@@ -202,7 +202,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class ProposalAccepted:
-    """Taken. ``forwarded``: it was only sent to the leader, and may be lost on the way.
+    """The answer that a request was taken. ``forwarded``: it was only sent to the leader, and may be lost on the way.
 
     A proposal that was appended here is the entry of ``index`` and ``term``; one that is forwarded, and what is no
     proposal, has neither (0). The entry is committed when that index is with that term, and lost for ever when that
@@ -216,7 +216,7 @@ class ProposalAccepted:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Not taken, and nothing changed."""
+    """The answer that a request was not taken; nothing changed."""
 
     reason: DroppedReason
 
@@ -286,7 +286,7 @@ class RaftConfig:
 
 
 class Rng(Protocol):
-    """What of ``random.Random`` the core uses: nodes must not campaign at the same time again and again."""
+    """The part of ``random.Random`` that the core uses: nodes must not campaign at the same time again and again."""
 
     def randrange(self, stop: int, /) -> int:
         """An integer from 0 to *stop* - 1."""

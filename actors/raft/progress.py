@@ -34,7 +34,7 @@ class PeerStatus:
 
 
 class Progress:
-    """One member. Bounded: at most ``inflight_messages_max`` records, and one reference to a snapshot."""
+    """What a leader knows of one member. Bound: ``inflight_messages_max`` records, and one reference to a snapshot."""
 
     __slots__ = (
         "_config",
@@ -79,7 +79,7 @@ class Progress:
         self._forget()
 
     def become_replicate(self) -> None:
-        """The logs agree up to ``match``: send on."""
+        """Send on without waiting: the logs agree up to ``match``."""
         self.state, self.next, self.paused = "replicate", self.match + 1, False
         self._forget()
 
@@ -89,7 +89,7 @@ class Progress:
         self.state, self.outgoing, self.paused = "snapshot", outgoing, False
 
     def become_damaged(self) -> None:
-        """Its log is shorter than what it acknowledged: count on nothing of it any more."""
+        """Stop counting on the member: its log is shorter than what it acknowledged."""
         # Its match was counted towards commits; left in place it would be counted again, for entries that are gone.
         self.become_probe(1)
         self.damaged, self.match, self.poked = True, 0, False
@@ -134,7 +134,7 @@ class Progress:
         return bool(self.paused or self._inflight or self.outgoing or self.sent_commit > self.commit)
 
     def quiet_ticks(self, now_tick: int) -> int:
-        """How long it was not heard of."""
+        """Ticks since the member was last heard of."""
         return now_tick - self.heard_tick
 
     def status(self, now_tick: int, active: bool) -> PeerStatus:

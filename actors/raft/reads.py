@@ -37,7 +37,7 @@ class Reads:
 
     @property
     def full(self) -> bool:
-        """Whether the next one is dropped."""
+        """Whether the next read is dropped."""
         return len(self) >= self._max
 
     @property
@@ -54,7 +54,7 @@ class Reads:
         self._waiting.append(PendingRead(node, context, commit, sequence))
 
     def committed_in_term(self, commit: int, sequence: int) -> None:
-        """The commit index is known: reads kept for that wait for the quorum now."""
+        """Have the reads kept until now wait for the quorum: the commit index is known."""
         for node, context in self._early:
             self.ask(node, context, commit, sequence)
         self._early.clear()

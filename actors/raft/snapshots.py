@@ -69,7 +69,7 @@ class OutgoingSnapshot:
         self.sent, self._last_sent, self.idle_ticks = self.confirmed, False, 0
 
     def tick(self) -> bool:
-        """One tick passed; true when there was no news for so long that something must be lost."""
+        """Take one tick; true when there was no news for so long that something must be lost."""
         self.idle_ticks += 1
         return self.idle_ticks >= self._config.election_ticks
 
@@ -86,7 +86,7 @@ class IncomingSnapshot:
 
     @property
     def received(self) -> int:
-        """Bytes so far."""
+        """Bytes received so far."""
         return len(self._data)
 
     def take(self, chunk: SnapshotChunk) -> RaftSnapshot | None:

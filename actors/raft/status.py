@@ -10,7 +10,7 @@ from .progress import PeerStatus
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One node at one moment. ``progress`` is empty unless it leads; ``transferee`` is 0 unless it hands over.
+    """The status of one node. ``progress`` is empty unless it leads; ``transferee`` is 0 unless it hands over.
 
     ``damaged``: a leader found this node's log shorter than what it acknowledged, so it neither votes nor campaigns
     until it is restarted without its data.

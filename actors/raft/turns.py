@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 
 class Turns:
-    """See the module. *a_tick*: how many learners may be sent news in a tick."""
+    """Whose turn among the learners it is. *a_tick*: how many learners may be sent news in a tick."""
 
     __slots__ = ("_a_tick", "_at", "_budget", "_left", "nodes")
 
@@ -33,25 +33,25 @@ class Turns:
         return self._budget > 0
 
     def reset(self, nodes: Iterable[int]) -> None:
-        """The learners are *nodes* now."""
+        """Begin anew with *nodes* as the learners."""
         self.nodes = tuple(nodes)
         self._at = 0
         self.news()
 
     def news(self) -> None:
-        """There is something to tell: everybody is looked at once from now on."""
+        """Look at every learner once from now on: there is something to tell."""
         self._left = len(self.nodes)
 
     def tick(self) -> None:
-        """A tick passed."""
+        """Take one tick: the budget is full again."""
         self._budget = self._a_tick
 
     def spend(self) -> None:
-        """A learner was sent something."""
+        """Take one from the budget: a learner was sent something."""
         self._budget -= self._budget > 0
 
     def __iter__(self) -> Iterator[int]:
-        """Whose turn it is, as long as there is news and budget."""
+        """The learners whose turn it is, as long as there is news and budget."""
         while self.due:
             node = self.nodes[self._at]
             self._at = (self._at + 1) % len(self.nodes)

@@ -25,7 +25,7 @@ def vote_request(
 
 
 def vote_reply(request: Message, term: int, log: RaftLog, granted: bool, vouched: int = 0) -> Message:
-    """The answer of whom *request* asked; *vouched* is the node that it asked for, which votes."""
+    """The answer to *request*; *vouched* is the node that it asked about, if that votes."""
     return Message(
         "vote_reply" if request.kind == "vote" else "pre_vote_reply",
         request.sender,

@@ -21,7 +21,7 @@ class _ConnectRate:
 
 
 class PeerAcceptor:
-    """See the module; ``PeerLimits`` has the bounds."""
+    """Counts the unproven connections of each address and says which to refuse; ``PeerLimits`` has the bounds."""
 
     def __init__(self, limits: PeerLimits) -> None:
         self._limits = limits
@@ -50,14 +50,14 @@ class PeerAcceptor:
         return None
 
     def proven(self, address: str) -> None:
-        """A connection of *address* has proven a host: it does not count."""
+        """Take note that a connection of *address* has proven a host: it does not count any more."""
         rate = self._addresses.get(address)
         if rate is not None:
             rate.left = min(self._limits.connects_burst, rate.left + 1)
         self.gone(address)
 
     def gone(self, address: str) -> None:
-        """A connection of *address* ended before it proved anything."""
+        """Take note that a connection of *address* ended before it proved a host."""
         rate = self._addresses.get(address)
         if rate is not None and rate.half_open:
             rate.half_open -= 1

@@ -22,7 +22,7 @@ class Cancellable(Protocol):
     """A pending callback."""
 
     def cancel(self) -> None:
-        """Never call it; harmless when it was called already."""
+        """Cancel the callback; harmless when it was called already."""
 
 
 class NetLoop(Protocol):
@@ -57,19 +57,19 @@ class PendingAnswer:
         self._on_cancel: Callable[[], object] | None = None
 
     def set(self, body: bytes) -> None:
-        """It came; a second one is ignored."""
+        """Give the answer; a second one is ignored."""
         self._settle(body, None)
 
     def fail(self, error: ActorGridError) -> None:
-        """It will not come; ignored after an answer."""
+        """Fail the call with *error*; ignored after an answer."""
         self._settle(b"", error)
 
     def cancel(self) -> None:
-        """Wait no more: fails with TaskCancelled, and the other side is told, if it was asked."""
+        """Stop waiting: the call fails with TaskCancelled, and the other side is told, if it was asked."""
         self.expire(TaskCancelled("the call was cancelled by its caller"))
 
     def expire(self, error: ActorGridError) -> None:
-        """Wait no more: fails with *error*, and the other side is told, if it was asked."""
+        """Stop waiting: the call fails with *error*, and the other side is told, if it was asked."""
         on_cancel = self._on_cancel
         if not self.done:
             self._settle(b"", error)
@@ -77,11 +77,11 @@ class PendingAnswer:
                 on_cancel()
 
     def when_cancelled(self, callback: Callable[[], object]) -> None:
-        """For nets: called when the caller waits no more; replaces an earlier one."""
+        """Set what is called when the caller stops waiting; replaces an earlier one. For nets."""
         self._on_cancel = callback
 
     def when_settled(self, callback: Callable[[], None]) -> None:
-        """For nets: called when there is an answer or a failure, before ``on_done``."""
+        """Set what is called, before ``on_done``, when there is an answer or a failure. For nets."""
         self._on_settled = callback
 
     def on_done(self, callback: Callable[[], None]) -> None:
@@ -92,7 +92,7 @@ class PendingAnswer:
             self._callback = callback
 
     def result(self) -> bytes:
-        """The answer, or its error raised."""
+        """The answer; raises the error if there is one instead."""
         if self._error is not None:
             raise self._error
         return self._body
@@ -130,13 +130,13 @@ class IncomingCall:
         self._on_cancel: Callable[[], object] | None = None
 
     def reply(self, body: bytes) -> None:
-        """The answer. Harmless when nobody waits for it any more. Raises FrameTooLarge, and answers nothing then."""
+        """Answer with *body*. Harmless when nobody waits any more. Raises FrameTooLarge, and answers nothing then."""
         if not self.answered:
             self._answer(body)
             self.answered = True
 
     def fail(self, error: ActorGridError) -> None:
-        """Why there is none; the caller gets it raised."""
+        """Answer with *error*, which is raised at the caller."""
         if not self.answered:
             self.answered = True
             self._answer(error)
@@ -149,7 +149,7 @@ class IncomingCall:
             self._on_cancel = callback
 
     def cancel(self) -> None:
-        """For nets: nobody waits any more."""
+        """Take note that nobody waits for the answer any more. For nets."""
         if not self.answered and not self.cancelled:
             self.cancelled = True
             if self._on_cancel is not None:
@@ -213,7 +213,7 @@ class Stream:
         on_end: Callable[[ActorGridError | None], None],
         on_capacity: Callable[[], None] | None = None,
     ) -> None:
-        """Say whom to tell.
+        """Set the callbacks of this stream.
 
         *on_data*: a piece came; call ``consumed`` when done with it.
         *on_end*: the other side writes no more (``None``), or the stream is lost (an error, perhaps after a ``None``;
@@ -238,7 +238,7 @@ class Stream:
         return 0 if self._port is None else self._port.write_stream(self._id, data)
 
     def consumed(self, count: int) -> None:
-        """*count* bytes that came are done with: let as many more come."""
+        """Say that *count* received bytes are dealt with: as many more may come."""
         if self._port is not None and not self.over:
             self._port.stream_consumed(self._id, count)
 
@@ -250,7 +250,7 @@ class Stream:
                 self._port.end_stream(self._id)
 
     def reset(self, error: ActorGridError) -> None:
-        """End it both ways at once; the other side's *on_end* gets the error, ours is not called."""
+        """End the stream both ways at once; the other side's *on_end* gets the error, ours is not called."""
         if not self.over:
             self.over = True
             if self._port is not None:
@@ -259,13 +259,13 @@ class Stream:
     # -- for nets
 
     def bind(self, port: StreamPort, stream_id: int) -> None:
-        """The net has it under this number now; what was asked of it meanwhile is done."""
+        """Take the net's number for this stream, and do what was asked of it meanwhile."""
         self._port, self._id = port, stream_id
         if self._wants_end:
             port.end_stream(stream_id)
 
     def received(self, data: bytes) -> None:
-        """A piece came."""
+        """Hand on a piece that came."""
         if self._on_data is not None and not self.over:
             self._on_data(data)
 
@@ -275,7 +275,7 @@ class Stream:
             self._on_capacity()
 
     def ended(self, error: ActorGridError | None) -> None:
-        """They write no more, or it is lost."""
+        """Tell the owner that the other side writes no more, or that the stream is lost."""
         if self.over:
             return
         self.over = error is not None

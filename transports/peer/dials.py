@@ -14,7 +14,7 @@ SILENT_S = 0.25
 
 
 class Dialled(Protocol):
-    """What is asked of a connection under way."""
+    """What ``Dials`` asks of a connection under way."""
 
     bytes_in: int
 
@@ -24,7 +24,7 @@ W = TypeVar("W")
 
 
 class Dials(Generic[W, D]):
-    """*W* waits to be dialled, *D* is a connection under way. Bound: what waits are recorded hosts, on two lanes."""
+    """The dials that wait, of type *W*, and the connections under way, *D*. Bound: recorded hosts on two lanes wait."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
@@ -35,11 +35,11 @@ class Dials(Generic[W, D]):
         return len(self._waiting)
 
     def ask(self, what: W) -> None:
-        """*what* is to be dialled, in its turn."""
+        """Have *what* dialled in its turn."""
         self._waiting.append(what)
 
     def next(self, now_s: float) -> W | None:
-        """What to dial now; ``None`` while it has to wait, or there is nothing."""
+        """The next one to dial; ``None`` while it has to wait, or there is none."""
         if not self._waiting:
             return None
         if len(self._under_way) >= self._at_once:
@@ -51,9 +51,9 @@ class Dials(Generic[W, D]):
         return self._waiting.popleft()
 
     def began(self, dial: D, now_s: float) -> None:
-        """A connection is under way."""
+        """Take note of a connection under way."""
         self._under_way[dial] = now_s
 
     def over(self, dial: D) -> None:
-        """It is a link now, or none; harmless for others."""
+        """Take note that a connection became a link, or failed; harmless for others."""
         self._under_way.pop(dial, None)

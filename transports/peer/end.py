@@ -23,7 +23,7 @@ Handlers = tuple[OnCall, OnCast, OnStream]
 
 
 class PeerEnd(ABC):
-    """See the module. *on_up* and *on_down* are the net's."""
+    """One end of a link; see the module. *on_up* and *on_down* are the net's."""
 
     def __init__(
         self,
@@ -47,57 +47,60 @@ class PeerEnd(ABC):
 
     @property
     def host_id(self) -> str:
-        """The other side's, once it is proven."""
+        """The id of the other side's host, once it is proven."""
         return self.session.host_id
 
     @property
     def usable(self) -> bool:
-        """Whether something new may begin here."""
+        """Whether calls, casts and streams may begin on this link."""
         return self.session.usable and not self.session.retiring
 
     @property
     def calls(self) -> int:
-        """How many calls of ours are not answered."""
+        """The number of our calls that are not answered yet."""
         return len(self._answers)
 
     @property
     def streams(self) -> int:
-        """How many streams there are."""
+        """The number of open streams."""
         return len(self._streams)
 
     @property
     def held_bytes(self) -> int:
-        """What of the other side's bytes is held."""
+        """Bytes held of the other side: unfinished frames and unanswered requests."""
         return self.session.served_bytes
 
     def retire(self) -> None:
-        """Begin nothing new; it closes when nothing is under way."""
+        """Begin nothing new; the link closes when nothing is under way."""
         self.session.retire()
         self._go_on()
 
     @abstractmethod
     def tick(self) -> None:
-        """Some time has passed."""
+        """Check timeouts; called every ``tick_s``."""
 
     @abstractmethod
     def close(self, refusal: Refusal, message: str) -> None:
-        """End it now."""
+        """Close the link at once."""
 
     @abstractmethod
     def _go_on(self) -> None:
-        """Deal with what happened, and send what there is to send. What handlers begin meanwhile is sent with it."""
+        """Handle the link's events and send what is due. What handlers begin meanwhile is sent with it."""
 
     # -- what begins here
 
     def call(self, target: str, body: bytes, answer: PendingAnswer) -> None:
-        """Ask. Raises MailboxFull, FrameTooLarge or PeerGone, and leaves *answer* alone then."""
+        """Send a call, whose answer goes to *answer*.
+
+        Raises MailboxFull, FrameTooLarge or PeerGone; *answer* stays as it is then.
+        """
         call_id = self.session.call(target, body)
         self._answers[call_id] = answer
         answer.when_cancelled(lambda: self._cancel(call_id))
         self._go_on()
 
     def cast(self, target: str, body: bytes) -> None:
-        """Tell. Raises MailboxFull, FrameTooLarge or PeerGone."""
+        """Send a cast. Raises MailboxFull, FrameTooLarge or PeerGone."""
         self.session.cast(target, body)
         self._go_on()
 

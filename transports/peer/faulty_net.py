@@ -68,7 +68,7 @@ class FaultyNetwork:
         self._wires: dict[tuple[str, str], _Wire] = {}
 
     def set_faults(self, faults: Faults, source: str | None = None, to: str | None = None) -> None:
-        """Let the wire from *source* to *to* do this from now on; without them, all wires."""
+        """Set the faults of the wire from *source* to *to* from now on; without them, of all wires."""
         if source is not None and to is not None:
             self._wire(source, to).faults = faults
             return
@@ -92,15 +92,15 @@ class FaultyNetwork:
                 self._carry(end, frame, wire)
 
     def crash(self, host_id: str) -> None:
-        """A host loses its power: it says nothing, and the others hear nothing. It may ``join`` again."""
+        """Cut a host's power: it says nothing, and the others are told nothing. It may ``join`` again."""
         self.hosts.pop(host_id).vanish()
 
     def passes(self, one: str, other: str) -> bool:
-        """Whether the wires between them are whole, both ways."""
+        """Whether the wires between two hosts are whole, both ways."""
         return not (self._wire(one, other).cut or self._wire(other, one).cut)
 
     def delay_s(self, source: str, to: str) -> float:
-        """How long a frame takes now."""
+        """The seconds that a frame takes now, drawn anew each time."""
         return self.dice.uniform(*self._wire(source, to).faults.delay_s)
 
     def _wire(self, source: str, to: str) -> _Wire:
@@ -162,7 +162,7 @@ class FaultyEnd(PeerEnd):
         self._busy = self._lost_already = False
 
     def went_up(self, host_id: str) -> None:
-        """The link is up."""
+        """Start the session: the link is up."""
         self.session.start(host_id, self._network.loop.monotonic())
         self._on_up(self)
         self._go_on()
@@ -174,17 +174,17 @@ class FaultyEnd(PeerEnd):
         self._go_on()
 
     def vanish(self) -> None:
-        """Its host is dead: nobody here is told anything."""
+        """Drop this end without telling anybody: its host is dead."""
         self._lost_already = True
         self.session.end(Refusal.GONE, PeerGone(f"{self.own_host} is dead"))
 
     def tick(self) -> None:
-        """Some time has passed."""
+        """Check timeouts; called every ``tick_s``."""
         self.session.tick(self._network.loop.monotonic())
         self._go_on()
 
     def close(self, refusal: Refusal, message: str) -> None:
-        """End it now."""
+        """Close the link at once."""
         self.session.end(refusal, PeerGone(message))
         self._go_on()
 
@@ -247,7 +247,7 @@ class FaultyNet(PeerHosts):
         super().close()
 
     def vanish(self) -> None:
-        """The host is dead; see ``FaultyNetwork.crash``."""
+        """Drop all links without a word; see ``FaultyNetwork.crash``."""
         for end in self._ends:
             if isinstance(end, FaultyEnd):
                 end.vanish()

@@ -67,7 +67,7 @@ class Bye(NamedTuple):
 
 
 class Retire(NamedTuple):
-    """The sender begins nothing new on this link; what is under way goes on to its end."""
+    """Says that the sender begins nothing new on this link; what is under way goes on to its end."""
 
 
 class Ping(NamedTuple):
@@ -105,7 +105,7 @@ class Failure(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """The caller does not wait for that answer any more."""
+    """Says that the caller does not wait for that answer any more."""
 
     id: int
 
@@ -118,7 +118,7 @@ class Cast(NamedTuple):
 
 
 class StreamOpen(NamedTuple):
-    """A stream begins, both ways. *window*: how many bytes the sender of this takes before it grants more."""
+    """Opens a stream, both ways. *window*: how many bytes the sender of this takes before it grants more."""
 
     id: int
     target: str
@@ -135,20 +135,20 @@ class StreamData(NamedTuple):
 
 
 class StreamCredit(NamedTuple):
-    """The sender of this takes so many bytes more."""
+    """Grants so many bytes more of a stream, which the sender of this takes."""
 
     id: int
     more: int
 
 
 class StreamEnd(NamedTuple):
-    """The sender of this writes no more; the other direction goes on."""
+    """Ends one direction of a stream: its sender writes no more; the other direction goes on."""
 
     id: int
 
 
 class StreamReset(NamedTuple):
-    """Both directions are over, what was under way is dropped: ``encode_error``."""
+    """Ends a stream in both directions and drops what was under way; the error is ``encode_error``'s."""
 
     id: int
     error: bytes
@@ -226,7 +226,7 @@ def _encode_chunk(frame: StreamData) -> bytes:
 
 
 def _smaller(body: bytes) -> bytes | None:
-    """*body* deflated, or ``None`` where a probe from its middle says that it does not pay."""
+    """*body* deflated; ``None`` where a probe from its middle says that this does not pay."""
     start = (len(body) - PROBE_BYTES) // 2
     if len(zlib.compress(body[start : start + PROBE_BYTES], 1)) > PROBE_BYTES * WORTH_IT:
         return None
@@ -280,7 +280,7 @@ class PeerDecoder:
         self._opened = False
 
     def open_up(self) -> None:
-        """The other side has proven itself and said Hello: take frames of full size."""
+        """Take frames of full size from now on: the other side has proven itself and said Hello."""
         self._opened = True
 
     @property

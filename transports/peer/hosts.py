@@ -40,7 +40,7 @@ log = logging.getLogger("actorgrid.links")
 
 
 class PeerHosts(ABC):
-    """See the module."""
+    """The other hosts, reached over links that a subclass makes; see the module."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class PeerHosts(ABC):
 
     @abstractmethod
     def _admit(self, host_id: str, fingerprint: str) -> str | None:
-        """What there is against a host with this certificate."""
+        """Why a host with this certificate is refused; ``None`` when it is not."""
 
     def call(self, host_id: str, target: str, body: bytes, timeout_s: float) -> PendingAnswer:
         """Ask *target* at a host; the answer fails with what it raised there, CallTimeout, HostUnreachable, PeerGone,

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Refusal(StrEnum):
-    """Why a link was not made, or was closed. They are counted by these names, and sent as the code of a Bye."""
+    """Why a link was not made, or was closed: the names that are counted, and sent as the code of a Bye."""
 
     PLAIN_TEXT = "plain_text"
     """The first byte was none of TLS."""
@@ -44,7 +44,7 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True)
 class PeerLimits:
-    """Every bound of a link and of what makes links. Per link, if not said otherwise; what happens at each is said."""
+    """Every bound of links between hosts, for one link where nothing else is said, and what happens at each."""
 
     handshake_s: float = 5.0
     """From the first packet to both Hellos, without the time in which we were stopped; then HANDSHAKE_TIMEOUT."""

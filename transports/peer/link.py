@@ -62,7 +62,10 @@ class _State(IntEnum):
 
 
 class PeerLink:
-    """See the module. *admit* is asked once, between TLS and Hello; *expected_host* is whom a dialler wants."""
+    """One link, without its socket.
+
+    *admit* is asked once, between TLS and Hello; *expected_host* is whom a dialler wants.
+    """
 
     def __init__(
         self,
@@ -99,12 +102,12 @@ class PeerLink:
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits to be sent, of control frames, streams and TLS."""
+        """Bytes that wait to be sent: control frames, streams and TLS."""
         return self.session.unsent_bytes + self._tls.waiting_bytes
 
     @property
     def held_bytes(self) -> int:
-        """What of the other side's bytes is held: a frame that is not complete, requests that are not answered."""
+        """Bytes held of the other side: a frame that is not complete, requests that are not answered."""
         return self._decoder.pending_bytes + self.session.served_bytes
 
     @property
@@ -114,7 +117,7 @@ class PeerLink:
         return bool(self._events or session.events or session.over is not None or self.unsent_bytes)
 
     def receive(self, data: bytes, now_s: float) -> None:
-        """Bytes from the other side; call ``next_event`` until it gives ``None`` before the next ones."""
+        """Take bytes from the other side; call ``next_event`` until it gives ``None`` before the next ones."""
         if self._state == _State.DOWN or not data:
             return
         self._now_s = now_s
@@ -131,7 +134,7 @@ class PeerLink:
         self._tls.feed(data)
 
     def end_of_stream(self) -> None:
-        """The socket is at its end, or broken: what came before it is handled first, by ``next_event``."""
+        """Take note that the socket is at its end, or broken; what came before is handled first, by ``next_event``."""
         found = []
         while (event := self.next_event()) is not None:
             found.append(event)
@@ -139,14 +142,14 @@ class PeerLink:
         self._go_down(Refusal.GONE, PeerGone(f"the connection to {self.host_id or 'a host'} ended"))
 
     def bytes_to_send(self) -> bytes:
-        """What to send next, empty when there is nothing: at most ``SEND_BYTES`` and one frame more."""
+        """The next bytes to send, empty when there are none: at most ``SEND_BYTES`` and one frame more."""
         if self._state == _State.UP:
             while self._tls.waiting_bytes < SEND_BYTES and (data := self.session.next_bytes()) is not None:
                 self._tls.write(data)
         return self._tls.take()
 
     def next_event(self) -> LinkEvent | None:
-        """What happened, in order; ``None`` when all that came is dealt with."""
+        """The next event, in order; ``None`` when all that came is dealt with."""
         if not self._events:
             try:
                 self._advance()
@@ -159,7 +162,7 @@ class PeerLink:
         return self._events.popleft() if self._events else None
 
     def tick(self, now_s: float) -> None:
-        """Time has passed: timeouts, and a ping every so often. Call it every ``tick_s``.
+        """Check timeouts and ping every so often. Call it every ``tick_s``.
 
         Of a longer pause two ticks count against a handshake: this process was stopped, or had too little of a loaded
         processor, and what the other side sent meanwhile is not read yet.
@@ -175,13 +178,13 @@ class PeerLink:
         self._ticked_s = self._now_s = now_s
 
     def close(self, refusal: Refusal, message: str) -> None:
-        """End it at once; the other side is told, if it takes the bytes."""
+        """Close the link at once; the other side is told, if it takes the bytes."""
         self._go_down(refusal, PeerGone(message))
 
     # -- in
 
     def _advance(self) -> None:
-        """Deal with what came until something happens."""
+        """Handle what came until there is an event."""
         session = self.session
         while not self._events and self._state != _State.DOWN:
             if session.events:

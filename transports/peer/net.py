@@ -78,11 +78,11 @@ class PeerNet(PeerHosts):
 
     @property
     def port(self) -> int:
-        """Where it listens; 0 when it does not."""
+        """The port on which this net listens; 0 when it does not."""
         return 0 if self._listener is None else int(self._listener.getsockname()[1])
 
     def renew(self, identity: PeerIdentity) -> None:
-        """Use other TLS material for every link from now on; those that exist stay."""
+        """Use other TLS material for every new link; those that exist stay as they are."""
         if identity.host_id != self._own_id:
             raise NotSupported("a net keeps its host id", asked=identity.host_id, found=self._own_id)
         self._identity = identity

@@ -16,18 +16,18 @@ from .limits import PeerLimits
 
 
 class RoutableLink(Protocol):
-    """What a route asks of a link."""
+    """What a ``LinkRoute`` asks of a link."""
 
     @property
     def usable(self) -> bool:
-        """Whether something new may begin there."""
+        """Whether calls, casts and streams may begin on it."""
 
 
 L = TypeVar("L", bound=RoutableLink)
 
 
 class Work(Generic[L]):
-    """Something to begin on a link when there is one."""
+    """A call, cast or stream to begin once there is a link."""
 
     __slots__ = ("begin", "deadline_s", "give_up", "size")
 
@@ -41,7 +41,7 @@ class Work(Generic[L]):
 
 
 class LinkRoute(Generic[L]):
-    """See the module. Bounds: ``waiting_max`` and ``waiting_bytes_max``, then MailboxFull."""
+    """The way to one host on one lane. Bounds: ``waiting_max`` and ``waiting_bytes_max``, then MailboxFull."""
 
     def __init__(self, own_host: str, host_id: str, limits: PeerLimits) -> None:
         self.host_id = host_id
@@ -65,16 +65,16 @@ class LinkRoute(Generic[L]):
 
     @property
     def link(self) -> L | None:
-        """The link to begin things on."""
+        """The link on which to begin calls, casts and streams; ``None`` without one."""
         return self._link if self._link is not None and self._link.usable else None
 
     @property
     def waiting(self) -> int:
-        """How much waits for a link."""
+        """The number of things that wait for a link."""
         return len(self._waiting)
 
     def idle(self, now_s: float) -> bool:
-        """Whether nothing would be lost with this object."""
+        """Whether this object may go: it has no link, and nothing waits in it."""
         return not (self._link or self.dialling or self._waiting) and now_s >= self._retry_at_s
 
     def wait(self, work: Work[L], now_s: float) -> None:
@@ -94,7 +94,7 @@ class LinkRoute(Generic[L]):
         self._waiting_bytes += work.size
 
     def forget(self, work: Work[L]) -> bool:
-        """Nobody wants it any more; whether it was waiting."""
+        """Drop *work*, which nobody wants any more; whether it was waiting."""
         if work not in self._waiting:
             return False
         del self._waiting[work]
@@ -102,7 +102,7 @@ class LinkRoute(Generic[L]):
         return True
 
     def take_waiting(self) -> list[Work[L]]:
-        """All that waits, in order; it does not wait any more."""
+        """Take out all that waits, in order."""
         waiting, self._waiting, self._waiting_bytes = list(self._waiting), {}, 0
         return waiting
 
@@ -113,7 +113,7 @@ class LinkRoute(Generic[L]):
         return max(0.0, self._retry_at_s - now_s)
 
     def dial_failed(self, error: str, now_s: float, dice: float) -> None:
-        """No address gave a link. *dice* is in [0, 1).
+        """Plan the next dial, as no address gave a link. *dice* is in [0, 1).
 
         Delays double from ``backoff_first_s`` to ``backoff_max_s``; each is between half of that and all of it, so that
         many hosts do not dial in step.
@@ -126,7 +126,7 @@ class LinkRoute(Generic[L]):
         self._retry_at_s = now_s + longest_s * (0.5 + dice / 2)
 
     def settle(self, link: L, dialled_by_us: bool, now_s: float) -> L | None:
-        """A link is up: which link is to retire now, if there were two.
+        """Take a link that is up; gives the link to retire, where there are two now.
 
         Two hosts that dial each other at once have two links, and both must keep the same one: the one that the host of
         the lesser id dialled. Later than ``handshake_s`` after the first that cannot be it: the first is broken at the

@@ -83,7 +83,7 @@ SessionEvent = Called | Cancelled | Replied | CastReceived | StreamEvent
 
 
 class PeerSession:
-    """See the module. It is of no use before ``start``, nor after ``over`` says why it ended."""
+    """All that is under way on one link. It can be used between ``start`` and the moment ``over`` says why it ended."""
 
     def __init__(self, dialled: bool, limits: PeerLimits) -> None:
         self.host_id = ""
@@ -111,13 +111,13 @@ class PeerSession:
         self._pong_due: int | None = None
 
     def start(self, host_id: str, now_s: float) -> None:
-        """Both sides have proven themselves; the other is *host_id*."""
+        """Begin: both sides have proven themselves, the other as *host_id*."""
         self.host_id = host_id
         self._started = True
         self._heard_s = self._ticked_s = self._pinged_s = now_s
 
     def end(self, refusal: Refusal, error: ActorGridError) -> None:
-        """It is over; all that was under way is let go of. The first reason stays."""
+        """End the session and drop all that was under way. The first reason stays."""
         if self.over is None:
             self.over = LinkDown(refusal, error)
             self._control.clear()
@@ -130,7 +130,7 @@ class PeerSession:
 
     @property
     def usable(self) -> bool:
-        """Whether calls, casts and streams may go."""
+        """Whether calls, casts and streams may begin."""
         return self._started and self.over is None
 
     @property
@@ -140,12 +140,12 @@ class PeerSession:
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits to be sent."""
+        """Bytes that wait to be sent."""
         return self._control_bytes + self._streams.unsent_bytes
 
     @property
     def served_bytes(self) -> int:
-        """The bodies of requests that are not answered."""
+        """Bytes of the bodies of requests that are not answered."""
         return self._served_bytes
 
     def received(self, now_s: float) -> None:
@@ -153,7 +153,7 @@ class PeerSession:
         self._heard_s = now_s
 
     def tick(self, now_s: float) -> None:
-        """Time has passed: silence, and a ping every so often. Call it at least every ``idle_s / 2``."""
+        """Check for silence and ping every so often. Call it at least every ``idle_s / 2``."""
         if not self.usable:
             return
         limits = self._limits
@@ -174,7 +174,7 @@ class PeerSession:
     # -- what the owner may begin, while it is up
 
     def call(self, target: str, body: bytes) -> int:
-        """Ask; gives the id that Replied will have. Raises MailboxFull, FrameTooLarge or PeerGone."""
+        """Send a call; gives the id that Replied will have. Raises MailboxFull, FrameTooLarge or PeerGone."""
         if len(self._calls) >= self._limits.calls_max:
             raise MailboxFull(f"{len(self._calls)} calls to {self.host_id} are not answered", hint="await some first")
         self._call_id += 1
@@ -183,13 +183,13 @@ class PeerSession:
         return self._call_id
 
     def cancel(self, call_id: int) -> None:
-        """Wait no more: there will be no Replied. Harmless when it was answered."""
+        """Stop waiting for an answer: there will be no Replied. Harmless when it was answered."""
         if call_id in self._calls and self.usable:
             self._calls.discard(call_id)
             self._put(encode(Cancel(call_id)))
 
     def cast(self, target: str, body: bytes) -> None:
-        """Tell. Raises MailboxFull, FrameTooLarge or PeerGone."""
+        """Send a cast. Raises MailboxFull, FrameTooLarge or PeerGone."""
         self._begin(Cast(target, body), target, body)
 
     def reply(self, call_id: int, body: bytes) -> None:
@@ -227,11 +227,11 @@ class PeerSession:
         return self._streams.capacity(stream_id)
 
     def has_stream(self, stream_id: int) -> bool:
-        """Whether it is open in a direction, or its end is not sent yet."""
+        """Whether the stream is open in a direction, or its end is not sent yet."""
         return stream_id in self._streams
 
     def consumed(self, stream_id: int, count: int) -> None:
-        """*count* bytes of a stream are done with."""
+        """Say that *count* received bytes of a stream are dealt with."""
         self._streams.consumed(stream_id, count)
 
     def end_stream(self, stream_id: int) -> None:
@@ -243,7 +243,7 @@ class PeerSession:
         self._streams.reset(stream_id, error)
 
     def retire(self) -> None:
-        """Begin nothing new; it is over (RETIRED) at a tick once both sides say so and nothing is under way."""
+        """Begin nothing new; the session ends (RETIRED) at a tick once both sides say so and nothing is under way."""
         if self.usable and not self._retired_by_us:
             self._retired_by_us = self.retiring = True
             self._put(encode(Retire()))
@@ -319,7 +319,7 @@ class PeerSession:
     # -- in
 
     def take(self, frame: Frame) -> None:
-        """A frame of the other side; what follows is in ``events`` and ``over``. Raises MalformedMessage."""
+        """Take a frame of the other side; what follows is in ``events`` and ``over``. Raises MalformedMessage."""
         if isinstance(frame, StreamData | StreamCredit | StreamOpen | StreamEnd | StreamReset):
             self._streams.take(frame)
             self._gather_stream_events()
@@ -372,7 +372,7 @@ class PeerSession:
         self.events.append(Called(*frame))
 
     def _ours(self, call_id: int) -> bool:
-        """Whether an answer is awaited; one that was cancelled came too late, which is no fault of theirs."""
+        """Whether an answer is awaited. One to a cancelled call came too late, which is no fault of the other side."""
         if call_id in self._calls:
             self._calls.discard(call_id)
             return True

@@ -22,7 +22,7 @@ NOT_SENT_BYTES = 128 * 1024
 
 
 class PeerSocket(PeerEnd):
-    """See the module. *address* is the other end's."""
+    """A link on a socket: sends and receives its bytes. *address* is the other end's."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class PeerSocket(PeerEnd):
         return self.link.held_bytes
 
     def tick(self) -> None:
-        """Some time has passed."""
+        """Check timeouts; called every ``tick_s``."""
         self.link.tick(self._loop.monotonic())
         if self.link.restless:
             self._go_on()
 
     def close(self, refusal: Refusal, message: str) -> None:
-        """End it now."""
+        """Close the link at once."""
         self.link.close(refusal, message)
         self._go_on()
 
@@ -92,7 +92,7 @@ class PeerSocket(PeerEnd):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Deal with what happened and send what there is, until neither is left or the kernel takes no more."""
+        """Handle events and send what is due, until neither is left or the kernel takes no more."""
         if self._busy or self._closed:
             return
         self._busy = True

@@ -41,7 +41,7 @@ class StreamOpened(NamedTuple):
 
 
 class StreamReceived(NamedTuple):
-    """A piece came. Say ``consumed`` when it is done with, or the writer stops at the window."""
+    """A piece of a stream came. Say ``consumed`` when it is dealt with, or the writer stops at the window."""
 
     id: int
     data: bytes
@@ -95,7 +95,10 @@ class _Stream:
 
 
 class Streams:
-    """See the module. *first_id*: 1 for the side that dialled, 2 for the other; ours count up by two from there."""
+    """The streams of one link.
+
+    *first_id*: 1 for the side that dialled, 2 for the other; ours count up by two from there.
+    """
 
     def __init__(self, first_id: int, limits: PeerLimits) -> None:
         self._limits = limits
@@ -116,7 +119,7 @@ class Streams:
 
     @property
     def unsent_bytes(self) -> int:
-        """Written, and not sent yet."""
+        """Bytes written and not sent yet."""
         return sum(stream.unsent for stream in self._streams.values())
 
     @property
@@ -127,7 +130,7 @@ class Streams:
     # -- for the owner
 
     def open(self, target: str, head: bytes, compress: bool) -> StreamOpen:
-        """Begin a stream; send the frame. Raises MailboxFull."""
+        """Begin a stream; gives its id and the frame to send. Raises MailboxFull."""
         if sum(stream_id % 2 != self._their_parity for stream_id in self._streams) >= self._limits.streams_max:
             raise MailboxFull(
                 f"{self._limits.streams_max} streams to this host are open", hint="end one, or open it later"
@@ -178,7 +181,7 @@ class Streams:
             self._urgent.append(StreamReset(stream_id, encode_error(error)))
 
     def consumed(self, stream_id: int, count: int) -> None:
-        """The reader is done with *count* bytes: let as many more come."""
+        """Say that the reader has dealt with *count* bytes: as many more may come."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.ended_by_them:
             return
@@ -192,7 +195,7 @@ class Streams:
     # -- out
 
     def urgent(self) -> StreamReset | StreamCredit | None:
-        """The next frame that overtakes everything else."""
+        """The next frame that overtakes everything else; ``None`` without one."""
         if self._urgent:
             return self._urgent.popleft()
         if self._grants:
@@ -236,7 +239,7 @@ class Streams:
     # -- in
 
     def take(self, frame: StreamOpen | StreamData | StreamCredit | StreamEnd | StreamReset) -> None:
-        """A frame of the other side; what follows is in ``events``. Raises MalformedMessage.
+        """Take a frame of the other side; what follows is in ``events``. Raises MalformedMessage.
 
         Frames of a stream that is over are dropped: they were under way when it was reset.
         """

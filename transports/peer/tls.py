@@ -75,15 +75,15 @@ class TlsPipe:
 
     @property
     def waiting_bytes(self) -> int:
-        """Ciphertext that ``take`` would give."""
+        """Bytes of ciphertext that ``take`` would give."""
         return self._out.pending
 
     def feed(self, data: bytes) -> None:
-        """Ciphertext from the other side."""
+        """Take ciphertext from the other side."""
         self._in.write(data)
 
     def handshake(self) -> bool:
-        """Go on as far as possible; whether it is done. Raises PeerRefused."""
+        """Go on with the handshake as far as possible; whether it is done. Raises PeerRefused."""
         try:
             self._object.do_handshake()
         except ssl.SSLWantReadError:
@@ -109,15 +109,15 @@ class TlsPipe:
             raise _refused(error) from None
 
     def write(self, data: bytes) -> None:
-        """Plain text for the other side."""
+        """Encrypt *data* for the other side."""
         self._object.write(data)
 
     def take(self) -> bytes:
-        """All ciphertext for the other side."""
+        """Take out all ciphertext for the other side."""
         return self._out.read()
 
     def finish(self, last: bytes) -> None:
-        """Send *last*, and that no more comes. Where TLS failed there is nothing to say but its own alert."""
+        """Encrypt *last*, and say that no more comes. Where TLS failed there is nothing to say but its own alert."""
         if self._broken:
             return
         try:

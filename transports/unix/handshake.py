@@ -40,7 +40,7 @@ def peer_uid(connection: socket.socket) -> int:
 
 
 def greeting(nonce: bytes) -> bytes:
-    """What a listener says first."""
+    """The listener's first bytes: its nonce."""
     return MAGIC + nonce
 
 
@@ -52,19 +52,19 @@ def read_greeting(data: bytes) -> bytes | None:
 
 
 def claim(key: bytes, listener_nonce: bytes, nonce: bytes, name: str, listener: str) -> bytes:
-    """What a connector answers: who it is, and that it has the key."""
+    """The connector's answer: who it is, and the proof that it has the key."""
     encoded = name.encode("ascii")
     proof = _proof(key, b"connector", listener_nonce, nonce, encoded, listener.encode("ascii"))
     return nonce + proof + bytes([len(encoded)]) + encoded
 
 
 def claim_length(data: bytes) -> int | None:
-    """How long the claim that starts with *data* is; ``None`` while that cannot be said."""
+    """The length in bytes of the claim that starts with *data*; ``None`` while that cannot be said."""
     return None if len(data) < CLAIM_BYTES_MIN else CLAIM_BYTES_MIN + data[CLAIM_BYTES_MIN - 1]
 
 
 def check_claim(key: bytes, listener_nonce: bytes, data: bytes, listener: str) -> tuple[str, bytes] | None:
-    """The connector's name and our own proof for it, or ``None``: close the connection, say nothing."""
+    """Check a claim: the connector's name and our own proof for it; ``None``: close the connection, say nothing."""
     nonce, proof = data[:NONCE_BYTES], data[NONCE_BYTES : NONCE_BYTES + PROOF_BYTES]
     name = data[CLAIM_BYTES_MIN:]
     expected = _proof(key, b"connector", listener_nonce, nonce, name, listener.encode("ascii"))
@@ -74,7 +74,7 @@ def check_claim(key: bytes, listener_nonce: bytes, data: bytes, listener: str) -
 
 
 def check_listener(key: bytes, nonce: bytes, listener_nonce: bytes, data: bytes, listener: str, name: str) -> bool:
-    """Whether the listener has the key too."""
+    """Check the listener's proof: whether it has the key too."""
     expected = _proof(key, b"listener", nonce, listener_nonce, listener.encode("ascii"), name.encode("ascii"))
     return hmac.compare_digest(data, expected)
 

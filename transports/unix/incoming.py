@@ -54,7 +54,7 @@ class IncomingConnection:
 
 
 class IncomingConnections:
-    """All such connections of one process. Received frames are appended to *inbox* as (peer, kind, payload)."""
+    """The incoming connections of one process. Received frames are appended to *inbox* as (peer, kind, payload)."""
 
     def __init__(
         self, loop: UnixLoop, listener: socket.socket, key: bytes, name: str, inbox: deque[tuple[str, int, Any]]
@@ -259,7 +259,7 @@ class IncomingConnections:
         link.head = bytes(view[at:end])
 
     def _take_file(self, link: IncomingConnection, kind: int, size: int, is_last: int) -> None:
-        """A header says that its payload is a file. Its sender sends nothing more before we answer."""
+        """Take a payload that comes as a file, as its header says. Its sender sends nothing more before we answer."""
         if size > FRAME_BYTES_MAX or not is_last:
             log.error("%s sent a header that cannot be (%d bytes); its connection is closed", link.peer, size)
             self._drop(link)

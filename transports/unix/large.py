@@ -40,7 +40,7 @@ class Large:
     fd: int = -1
 
     def close(self) -> None:
-        """Let go of the file; its other holders keep it."""
+        """Close this holder's descriptor of the file; other holders keep theirs."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -92,7 +92,7 @@ class UnixLoop:
             self._unregister(fd)
 
     def handle(self, fd: int, events: int) -> None:
-        """Call the handler of *fd*, if it has one still."""
+        """Call the handler of *fd*, if it still has one."""
         entry = self._handlers.get(fd)
         if entry is not None:
             entry[0](events)

@@ -45,7 +45,7 @@ def listen(path: Path) -> socket.socket:
 
 
 class Mesh:
-    """See the module. Received frames are appended to ``inbox`` as (peer, kind, payload)."""
+    """The sockets of one process. Received frames are appended to ``inbox`` as (peer, kind, payload)."""
 
     def __init__(self, folder: Path, key: bytes, name: str, listener: socket.socket | None = None) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class Mesh:
 
     @property
     def pending(self) -> int:
-        """How many frames wait to be sent, to all peers."""
+        """The number of frames that wait to be sent, to all peers."""
         return self.outgoing.pending
 
     def on_peer_lost(self, callback: Callable[[str], None]) -> None:
@@ -85,7 +85,10 @@ class Mesh:
             done(True)
 
     def connect(self, peer: str) -> None:
-        """See that there is a connection, so that the peer's end is noticed. Raises PeerGone or MailboxFull."""
+        """Connect to the peer where there is no connection, so that its end is noticed.
+
+        Raises PeerGone or MailboxFull.
+        """
         if peer != self.name:
             self.outgoing.connect(peer)
 

@@ -81,7 +81,7 @@ class OutgoingConnection:
 
 
 class OutgoingConnections:
-    """All such connections of one process."""
+    """The outgoing connections of one process."""
 
     def __init__(self, loop: UnixLoop, folder: Path, key: bytes, name: str) -> None:
         self.links: dict[str, OutgoingConnection] = {}
@@ -288,7 +288,7 @@ class OutgoingConnections:
         self._retry[link] = None
 
     def redial(self) -> None:
-        """Dial those again who were too crowded."""
+        """Dial the peers again that closed on us because too many were dialling them."""
         retry, self._retry = self._retry, {}
         for link in retry:
             if link.state == "lost":

@@ -42,7 +42,10 @@ class _Chunk:
 
 
 class Chunks:
-    """Areas for the queues of one process. To map one and touch its pages costs as much as to fill and send it."""
+    """A store of areas for the queues of one process.
+
+    To map one and touch its pages costs as much as to fill and send it.
+    """
 
     __slots__ = ("_spare",)
 
@@ -61,7 +64,7 @@ class Chunks:
         return _Chunk(area, memoryview(area), 0)
 
     def give_back(self, chunk: _Chunk) -> None:
-        """It is sent."""
+        """Take back a chunk that is sent."""
         if chunk.area is not None and len(self._spare) < SPARE_CHUNKS_MAX:
             self._spare.append((chunk.area, chunk.view))
 
@@ -76,7 +79,10 @@ class _LargeFrame:
 
 
 class SendQueue:
-    """See the module. ``bytes`` is what waits; ``frames`` counts those of a half-sent chunk until all of it is sent."""
+    """What waits to be sent to one peer.
+
+    ``bytes`` is its size; ``frames`` counts those of a half-sent chunk to its end.
+    """
 
     __slots__ = ("_chunks", "_parts", "bytes", "frames")
 
@@ -136,7 +142,7 @@ class SendQueue:
         return first.message if isinstance(first, _LargeFrame) else None
 
     def views(self, bytes_max: int) -> list[memoryview]:
-        """What is next, up to the first large message, or until it is *bytes_max* or more."""
+        """The next bytes to send, up to the first large message, or until they are *bytes_max* or more."""
         found: list[memoryview] = []
         total = 0
         for part in self._parts:
@@ -148,7 +154,7 @@ class SendQueue:
         return found
 
     def sent(self, count: int) -> list[Done]:
-        """The first *count* bytes of ``views`` are sent; gives who is to be told of it."""
+        """Drop the first *count* bytes of ``views``, which are sent; gives who is to be told of it."""
         told: list[Done] = []
         self.bytes -= count
         while count:
@@ -168,7 +174,7 @@ class SendQueue:
         return told
 
     def large_sent(self) -> list[Done]:
-        """The large message that is first is sent; gives who is to be told of it."""
+        """Drop the large message that is first, which is sent; gives who is to be told of it."""
         first = self._first_large()
         self._parts.popleft()
         self.bytes -= first.bytes
@@ -176,7 +182,7 @@ class SendQueue:
         return [] if first.done is None else [first.done]
 
     def stream_large(self, header: bytes) -> None:
-        """The large message that is first goes as bytes, behind *header*."""
+        """Have the large message that is first sent as bytes, behind *header*."""
         first = self._first_large()
         self._parts.popleft()
         payload = first.message.payload

@@ -108,10 +108,13 @@ class _UnixProcesses(MultiProcReplicator):  # type: ignore[misc]
         self._addrManager.associateUseableAddress(self.myAddress, endpoint.addrInst, address_of(endpoint.name))
 
     def _childExited(self, _address: Any) -> None:
-        """Nothing: ``childDied`` buries children, whoever mentions them."""
+        """Do nothing: ``childDied`` buries children, whoever mentions them."""
 
     def childDied(self) -> bool:
-        """After SIGCHLD: one ChildActorExited for each child that ended, once its subtree is gone if it has one."""
+        """Tell one ChildActorExited for each child that ended, once its subtree is gone if it has one.
+
+        Called after SIGCHLD.
+        """
         gone = [child for pid in self._ended() if (child := self._subtree_gone(pid)) is not None]
         if gone:
             self._bury(gone)
@@ -233,7 +236,7 @@ class UnixManager(_UnixProcesses, ActorManager):  # type: ignore[misc]
     """Thespian's manager of one actor, with a short way for parcels, watches and wakeups."""
 
     def handleMessages(self, envelope: Any) -> Any:
-        """One message. Actors that take parcels let no exception out (``supervisors/actor.py``)."""
+        """Handle one message. Actors that take parcels let no exception out (``supervisors/actor.py``)."""
         message = envelope.message
         if type(message) is not Parcel or self._receiveQueue or getattr(self, "_exiting", False):
             return super().handleMessages(envelope)
@@ -249,7 +252,7 @@ class UnixManager(_UnixProcesses, ActorManager):  # type: ignore[misc]
         super().actor_send(address, message)
 
     def _sayGoodbye(self) -> None:
-        """Nothing: the parent hears of our end from the kernel, once."""
+        """Do nothing: the parent hears of our end from the kernel, once."""
 
 
 class _Popen(Popen):
@@ -400,7 +403,7 @@ class _Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class ReadyDescriptors:
-    """Watched descriptors that can be read."""
+    """The watched descriptors that can be read."""
 
     fds: tuple[int, ...]
 
@@ -429,7 +432,7 @@ class UnixSystem:
 
     @property
     def name(self) -> str:
-        """Where actors reach this process."""
+        """The socket name under which actors reach this process."""
         return self.transport.mesh.name
 
     @property
@@ -445,7 +448,7 @@ class UnixSystem:
             raise PeerGone(f"the actor system cannot start an actor: {error}") from error
 
     def tell(self, name: str, message: Any) -> None:
-        """Send. Raises PeerGone, MailboxFull or FrameTooLarge."""
+        """Send a message. Raises PeerGone, MailboxFull or FrameTooLarge."""
         kind, data = (PARCEL, message.data) if type(message) is Parcel else (PICKLE, pickle.dumps(message))
         self.transport.mesh.post(name, kind, data)
 

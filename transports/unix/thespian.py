@@ -84,7 +84,7 @@ class PeerLost(ActorSystemMessage):  # type: ignore[misc]
 
 
 class _Descriptors(list[int]):
-    """What Thespian hands from a watch to ``set_watch``, with those to write to."""
+    """The descriptors to read, as Thespian hands them from a watch to ``set_watch``, and those to write to."""
 
     def __init__(self, readable: Iterable[int], writable: Iterable[int]) -> None:
         super().__init__(readable)
@@ -108,7 +108,7 @@ class DescriptorsReady(WatchMessage):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class UnixAddress:
-    """Where an actor listens: the name of its socket in the boot's directory. Never used twice in a boot."""
+    """An actor's address: the name of its socket in the boot's directory. Never used twice in a boot."""
 
     name: str
 
@@ -210,7 +210,7 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
 
     @staticmethod
     def probeAdmin(address: Any) -> bool:
-        """Whether an admin listens already."""
+        """Ask whether an admin listens already."""
         return (_current_boot().folder / name_of(address)).exists()
 
     def external_transport_clone(self) -> UnixTransport:
@@ -244,7 +244,7 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
         self.mesh.loop.watch_only(fds, fds.writable if isinstance(fds, _Descriptors) else ())
 
     def deadAddress(self, addressManager: Any, address: Any) -> None:
-        """A child died: nothing more will reach it."""
+        """Drop the connection to a child that died."""
         if isinstance(address.addressDetails, UnixAddress):
             self.mesh.forget(address.addressDetails.name)
             (self.mesh.folder / address.addressDetails.name).unlink(missing_ok=True)

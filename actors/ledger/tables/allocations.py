@@ -25,7 +25,10 @@ class GrantTarget(NamedTuple):
 
 
 class Allocations:
-    """Part of the replicated state; *changed* is told of each that is new or gone. At most 100,000."""
+    """The allocations by id, at most 100,000: part of the replicated state.
+
+    *changed* is told of each that is new or gone.
+    """
 
     def __init__(
         self, hosts: Mapping[str, HostRecord], quotas: Quotas, changed: Callable[[str, AllocationRecord | None], None]
@@ -38,7 +41,7 @@ class Allocations:
         self._changed = changed
 
     def load(self, records: list[AllocationRecord]) -> None:
-        """Become what a snapshot held; for a new, empty object."""
+        """Load what a snapshot held; for a new, empty object."""
         for record in records:
             self._take(record)
 
@@ -79,7 +82,10 @@ class Allocations:
         env: dict[str, str],
         max_isolation_s: float,
     ) -> AllocationRecord:
-        """The new record. Raises Overcommit, WrongState or QuotaExceeded, and nothing has changed then."""
+        """Make an allocation; gives its record.
+
+        Raises Overcommit, WrongState or QuotaExceeded; nothing has changed then.
+        """
         if allocation_id in self.records:
             raise WrongState(f"allocation {allocation_id} is there already", asked=allocation_id)
         devices = self.capacity.check(self._hosts[place.host], place.gpu_indexes, resources)
@@ -94,7 +100,7 @@ class Allocations:
     def give_out_gang(
         self, job: JobRecord, number: int, places: list[GrantTarget], port: int, *, token: list[int], at: float
     ) -> list[AllocationRecord]:
-        """The new records of all members of an attempt, by rank; rank 0 holds the *port* they meet at.
+        """Make the allocations of all members of an attempt, by rank; rank 0 holds the *port* they meet at.
 
         Raises Overcommit, WrongState or QuotaExceeded when not all of them fit together; nothing has changed then.
         """
@@ -137,7 +143,7 @@ class Allocations:
             self._ports.setdefault(allocation["host"], set()).add(port)
 
     def take_back(self, allocation_id: str) -> bool:
-        """``False`` when there was none by that id."""
+        """Remove an allocation; ``False`` when there was none of that id."""
         allocation = self.records.pop(allocation_id, None)
         if allocation is None:
             return False

@@ -20,18 +20,18 @@ API_KEYS_MAX = 1_000
 
 
 class ApiKeys(CredentialTable[ApiKeyRecord]):
-    """See CredentialTable for *changed*."""
+    """The API keys' records by id. See CredentialTable for *changed*."""
 
     def __init__(self, changed: Callable[[str, ApiKeyRecord | None, str], None]) -> None:
         super().__init__(changed, API_KEYS_MAX, "API key", "all good", "revoke some: actorgrid key list")
 
     @applies(CreateApiKey)
     def create(self, command: CreateApiKey, entry: EntryContext) -> Plain:
-        """Keep a new one. Raises WrongState for an id that is taken, or at the bound."""
+        """Add a key. Raises WrongState for an id that is taken, or at the bound."""
         over = [id for id, key in self.records.items() if key["revoked_at"] is not None or key["expires_at"] < entry.at]
         return self._add(command.key, over)
 
     @applies(RevokeApiKey)
     def revoke(self, command: RevokeApiKey, entry: EntryContext) -> Plain:
-        """Take one back; a second time changes nothing. Raises NotFound."""
+        """Revoke a key; a second time changes nothing. Raises NotFound."""
         return self._revoked(revoke_key(self.records.get(command.key_id), entry.at))

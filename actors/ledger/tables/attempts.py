@@ -53,7 +53,10 @@ OfAttempt = StartAttempt | EndAttempt | TakeSuccess | PreemptAttempt
 
 
 class Attempts:
-    """Works on *jobs* and on what is *given* out; *hosts* are the members of the cluster, where gangs meet."""
+    """The verbs of attempts.
+
+    They change *jobs* and allocations (*given*); *hosts* are the cluster's members, where gangs meet.
+    """
 
     def __init__(self, jobs: Jobs, given: Allocations, hosts: Mapping[str, MemberRecord]) -> None:
         self._jobs = jobs
@@ -137,7 +140,7 @@ class Attempts:
 
     @applies(StartAttempt)
     def start(self, command: StartAttempt, entry: EntryContext) -> Plain:
-        """An attempt runs, or one member of a gang; says what is wished of it."""
+        """Note that an attempt runs, or one member of a gang; the answer says what is asked of it."""
         job, attempt, rank = self._find_member(command)
         if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
             raise WrongState(f"attempt {command.attempt_id} is over", asked="start it")
@@ -173,7 +176,7 @@ class Attempts:
 
     @applies(EndAttempt)
     def end(self, command: EndAttempt, entry: EntryContext) -> Plain:
-        """An attempt is over, or one member of a gang: by the id of its allocation."""
+        """End an attempt, or one member of a gang, named by the id of its allocation."""
         job, attempt, rank = self._find_member(command)
         if job is None or attempt is None or _part(attempt, rank)["ended_at"] is not None:
             if attempt is not None and rank is not None and command.outcome == LOST:
@@ -249,7 +252,10 @@ class Attempts:
     # -- finding
 
     def _find_member(self, command: OfAttempt) -> tuple[JobRecord | None, AttemptRecord | None, int | None]:
-        """As ``_find``, and the rank that is named. Raises WrongState for a gang's attempt as a whole."""
+        """The job and attempt as ``_find`` gives them, and the rank that is named.
+
+        Raises WrongState for a gang's attempt as a whole.
+        """
         job, attempt = self._find(command)
         rank = rank_of(command.attempt_id)
         if attempt is not None and rank is None and "members" in attempt:
@@ -287,7 +293,7 @@ class Attempts:
 
 
 def _part(attempt: AttemptRecord, rank: int | None) -> AttemptRecord | GangMemberRecord:
-    """What starts and ends by itself: the attempt, or the member of that rank."""
+    """The part that starts and ends by itself: the attempt, or the gang's member of that rank."""
     part: AttemptRecord | GangMemberRecord = attempt if rank is None else attempt["members"][rank]
     return part
 

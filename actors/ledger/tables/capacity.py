@@ -40,7 +40,7 @@ class Capacity:
         return self._memory_mib.get(host_id, 0)
 
     def used_device(self, host_id: str, index: int) -> tuple[int, int]:
-        """Thousandths and MiB given out of a device."""
+        """Thousandths of a device and MiB of its memory that are given out."""
         return self._device.get((host_id, index), (0, 0))
 
     def check(self, host: HostRecord, gpu_indexes: list[int], resources: ResourcesRecord) -> list[DeviceRecord]:

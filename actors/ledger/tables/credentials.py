@@ -28,11 +28,11 @@ class CredentialTable(Generic[R]):
         self._noun, self._full, self._hint = noun, full, hint
 
     def load(self, records: list[R]) -> None:
-        """Become what a snapshot held; for a new, empty object."""
+        """Load what a snapshot held; for a new, empty object."""
         self.records.update((record["id"], record) for record in records)
 
     def _add(self, record: R, over: list[str]) -> Plain:
-        """Keep a new one; *over*: the ids that may go. Raises WrongState for an id that is taken, or at the bound."""
+        """Add a record; *over*: the ids that may go. Raises WrongState for an id that is taken, or at the bound."""
         if record["id"] in self.records:
             article = "an" if self._noun[0] in "Aa" else "a"
             raise WrongState(f"there is {article} {self._noun} of that id already", asked=record["id"])
@@ -51,7 +51,7 @@ class CredentialTable(Generic[R]):
         return {"id": record["id"], "expires_at": record["expires_at"]}
 
     def _revoked(self, record: R) -> Plain:
-        """Keep what became of one that was revoked; a second time it is the same object, and nothing changes."""
+        """Replace a record by its revoked form; a second time it is the same object, and nothing changes."""
         if record is not self.records[record["id"]]:
             self._put(record, "revoked")
         return {"id": record["id"], "revoked_at": record["revoked_at"]}

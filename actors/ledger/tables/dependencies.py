@@ -15,17 +15,17 @@ class Dependencies:
         self._dependents: dict[str, dict[str, None]] = {}
 
     def add(self, job_id: str, unmet: Iterable[str]) -> None:
-        """*job_id* waits for these; call in order of submission, so that ``leave`` gives that order back."""
+        """Note what *job_id* waits for; call in order of submission, so that ``leave`` gives that order back."""
         for name in unmet:
             self._unmet.setdefault(job_id, {})[name] = None
             self._dependents.setdefault(name, {})[job_id] = None
 
     def unmet(self, job_id: str) -> list[str]:
-        """What *job_id* still waits for."""
+        """The jobs that *job_id* still waits for."""
         return sorted(self._unmet.get(job_id, ()))
 
     def drop(self, job_id: str) -> None:
-        """*job_id* waits for nothing any more, because it ended."""
+        """Forget what *job_id* waited for, because it ended."""
         for name in self._unmet.pop(job_id, ()):
             waiting = self._dependents[name]
             del waiting[job_id]
@@ -33,7 +33,7 @@ class Dependencies:
                 del self._dependents[name]
 
     def leave(self, job_id: str) -> list[str]:
-        """*job_id* ended: those that waited for it do so no more. They are given, in order of submission."""
+        """Release those that waited for *job_id*, which ended; gives them in order of submission."""
         waiting = list(self._dependents.pop(job_id, ()))
         for name in waiting:
             del self._unmet[name][job_id]
@@ -43,7 +43,7 @@ class Dependencies:
 
 
 def refuse_circles(depends_on: Mapping[str, Iterable[str]]) -> None:
-    """Jobs of one batch may depend on each other in any order. Raises WrongState for a circle."""
+    """Check a batch, whose jobs may depend on each other in any order. Raises WrongState for a circle."""
     open_counts: dict[str, int] = {}
     users: dict[str, list[str]] = {}
     for job_id, names in depends_on.items():

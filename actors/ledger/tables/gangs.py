@@ -148,7 +148,7 @@ def succeeded_member(attempt: AttemptRecord, rank: int, command: TakeSuccess) ->
 
 
 def verdict(job: JobRecord, attempt: AttemptRecord, retry_at: float | None) -> EndAttempt:
-    """What ``EndAttempt`` says of an attempt as a whole whose members are all over.
+    """The ``EndAttempt`` of a whole attempt whose members are all over.
 
     It succeeded when all of them did. Else the member that is to blame says how: one that was cancelled, if that was
     asked for; one that was stopped for another job; one that was lost by no fault of the job, since the others fail

@@ -30,7 +30,10 @@ UP, LOST = "up", "lost"
 
 
 class Hosts:
-    """*changed* is told of each that is new, other or gone: its id, its record or ``None``, and a word for people."""
+    """The hosts' records by id.
+
+    *changed* is told of each that is new, other or gone: id, record or ``None``, and a word.
+    """
 
     def __init__(self, members: Members, changed: Callable[[str, HostRecord | None, str], None]) -> None:
         self._members = members
@@ -39,7 +42,7 @@ class Hosts:
 
     @applies(RegisterHost)
     def register(self, command: RegisterHost, entry: EntryContext) -> Plain:
-        """A host came up, with what it has. Raises StaleIncarnation, or WrongState at the bound.
+        """Register a host that came up, with its devices. Raises StaleIncarnation, or WrongState at the bound.
 
         One that was draining goes on draining: it may have been restarted for the very reason. One that was lost
         stays lost until it has confirmed what lives on it.
@@ -78,7 +81,7 @@ class Hosts:
 
     @applies(DrainHost)
     def drain(self, command: DrainHost, _entry: EntryContext) -> Plain:
-        """Give a host nothing new, or again. What it has goes on. A second time changes nothing. Raises NotFound."""
+        """Begin or end a drain: a drained host gets nothing new. A second time changes nothing. Raises NotFound."""
         host_id, draining = command.host, command.draining
         record = self.records.get(host_id)
         if record is None:
@@ -115,7 +118,7 @@ class Hosts:
         return {"host": command.host, "began": entry.index}
 
     def remove(self, host_id: str) -> None:
-        """It is no host of this cluster any more; none of that id is no error."""
+        """Remove a host from the table; none of that id is no error."""
         if self.records.pop(host_id, None) is not None:
             self._changed(host_id, None, "removed")
 
@@ -128,7 +131,7 @@ class Hosts:
 
     @applies(ConfirmHost)
     def confirm(self, command: ConfirmHost, entry: EntryContext) -> Plain:
-        """A host says that it is there, and that of what the ledger does not know nothing lives on it.
+        """Confirm a host that says it is up, and that it runs nothing unknown to the ledger.
 
         With that, one that was lost (``lost_at``) takes work again. Raises StaleIncarnation; WrongState when it was
         lost after it looked, or is not.
@@ -146,7 +149,10 @@ class Hosts:
         return {"host": command.host, "returned": back}
 
     def lose(self, command: LoseHost, index: int) -> None:
-        """A host was not heard of for too long. Raises StaleIncarnation; WrongState when it was, meanwhile."""
+        """Mark a host lost that was not heard of for too long.
+
+        Raises StaleIncarnation; WrongState when it was heard since.
+        """
         record = self.current(command)
         if record.get("seen_index", 0) != command.seen_index:
             raise WrongState(

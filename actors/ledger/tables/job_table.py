@@ -41,7 +41,7 @@ QUEUED = "queued"
 
 
 class _Shared:
-    """What ``count`` records have in common, by the bytes that it packs to. ``value``: a record of the sort."""
+    """The part that ``count`` records have in common. ``value``: a record of the sort."""
 
     __slots__ = ("count", "key", "own", "value")
 
@@ -91,7 +91,7 @@ class JobTable(MutableMapping[str, JobRecord]):
         self._let_go(self._entries.pop(job_id))
 
     def waits(self, job_id: str) -> bool:
-        """Whether it is a job that waits for its first attempt; nothing is unpacked for that."""
+        """Whether the job waits for its first attempt; nothing is unpacked to answer."""
         return type(self._entries.get(job_id)) is not dict and job_id in self._entries
 
     def newest(
@@ -136,7 +136,7 @@ class JobTable(MutableMapping[str, JobRecord]):
             yield job_id, [fields.get(name) for name in names]
 
     def copy(self, keep: Callable[[JobRecord], bool], waiting: bool = True) -> JobTable:
-        """Another table: of those that wait for their first attempt, if *waiting*, and of others that pass *keep*."""
+        """A copy of the jobs that wait for their first attempt, if *waiting*, and of the others that pass *keep*."""
         found = JobTable()
         for job_id, entry in self._entries.items():
             if isinstance(entry, dict):

@@ -50,7 +50,7 @@ class Jobs:
 
     @property
     def live_count(self) -> int:
-        """Jobs that are not final."""
+        """The number of jobs that have not ended."""
         return len(self.records) - len(self._ended)
 
     @property
@@ -74,7 +74,7 @@ class Jobs:
         return self._dependencies.unmet(job_id)
 
     def wanted(self, which: JobsWanted) -> JobTable:
-        """A table of its own for whoever has to know these."""
+        """A copy of the table for a subscriber that has to know these jobs."""
         if which == "none":
             return JobTable()
         if which == "all":
@@ -156,7 +156,7 @@ class Jobs:
         }
 
     def load(self, dumped: Mapping[str, Iterable[Any]], totals: Iterable[int]) -> None:
-        """Become what ``dump`` gave; for a new, empty object."""
+        """Load what ``dump`` gave; for a new, empty object."""
         self.records.update((job["job_id"], job) for job in dumped.get("jobs", ()))
         self._ended.update(OrderedDict.fromkeys(dumped.get("ended", ())))
         self.remembered.update((name, state) for name, state in dumped.get("remembered", ()))

@@ -25,7 +25,7 @@ JOIN_TOKENS_MAX = 1_000
 
 
 class JoinTokens(CredentialTable[JoinTokenRecord]):
-    """See CredentialTable for *changed*."""
+    """The join tokens' records by id. See CredentialTable for *changed*."""
 
     def __init__(self, members: Members, changed: Callable[[str, JoinTokenRecord | None, str], None]) -> None:
         hint = "make one for several hosts: actorgrid token create --uses N"
@@ -34,7 +34,7 @@ class JoinTokens(CredentialTable[JoinTokenRecord]):
 
     @applies(CreateJoinToken)
     def create(self, command: CreateJoinToken, entry: EntryContext) -> Plain:
-        """Keep a new one. Raises WrongState for an id that is taken, on a host without a cluster, or at the bound."""
+        """Add a token. Raises WrongState for an id that is taken, on a host without a cluster, or at the bound."""
         record = command.token
         if record["cluster_id"] != self._members.cluster_id:
             raise WrongState(
@@ -47,12 +47,12 @@ class JoinTokens(CredentialTable[JoinTokenRecord]):
 
     @applies(RevokeJoinToken)
     def revoke(self, command: RevokeJoinToken, entry: EntryContext) -> Plain:
-        """Take one back; a second time changes nothing. Raises UnknownJoinToken."""
+        """Revoke a token; a second time changes nothing. Raises UnknownJoinToken."""
         return self._revoked(revoke_token(self.records.get(command.token_id), entry.at))
 
     @applies(RedeemJoinToken)
     def redeem(self, command: RedeemJoinToken, entry: EntryContext) -> Plain:
-        """Use one, and let the host in; gives its node number.
+        """Use a token and let the host in; gives its node number.
 
         Raises what ``security.join_tokens.redeem`` does, and WrongState as ``Members.admit``.
         """

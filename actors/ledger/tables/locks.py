@@ -52,12 +52,12 @@ class Locks:
         self._broken = broken
 
     def load(self, records: Iterable[LockRecord]) -> None:
-        """The records of a snapshot."""
+        """Load the records of a snapshot."""
         self.records.update((record["name"], record) for record in records)
 
     @applies(AcquireLock)
     def acquire(self, command: AcquireLock, entry: EntryContext) -> Answer:
-        """Hold the lock with *token*, or stand in line for it.
+        """Acquire the lock under *token*, or wait in line for it.
 
         Asked again by the same owner, the same answer, and a sign of life with the time to live that is said now.
         Raises LockHeld when it is taken and the command does not ask to wait, LockSlotsDiffer, and WrongState or
@@ -191,7 +191,7 @@ class Locks:
         return True
 
     def _replace(self, record: LockRecord, mine: LockEntry) -> None:
-        """*mine* in the place of what its owner had; no event for people."""
+        """Put *mine* in place of the owner's former record; no event for people."""
 
         def renewed(those: list[LockEntry]) -> list[LockEntry]:
             return [mine if each["owner"] == mine["owner"] else each for each in those]
@@ -206,7 +206,7 @@ class Locks:
         self._changed(record["name"], record, word)
 
     def _answer(self, name: str, owner: str) -> Answer:
-        """What an owner is told: its token once it holds the lock; its place in line, from 1, until then."""
+        """The answer to an owner: its token once it holds the lock; its place in line, from 1, until then."""
         record = self.records[name]
         mine = _find(record, owner)
         assert mine is not None, f"{owner} was given lock {name}, or a place in its line"
@@ -223,7 +223,7 @@ class Locks:
 
 
 def of_one_holder(record: Plain) -> LockRecord:
-    """A record as formats before 5 had it, of a lock with one slot and its holder by itself, as it is now."""
+    """Convert a record of formats before 5, which had one slot and one holder, to the present form."""
     return {"name": record["name"], "slots": 1, "holders": [record["holder"]], "waiters": record["waiters"]}
 
 
@@ -246,7 +246,7 @@ def _newest(mine: LockEntry, request: list[Any] | None) -> LockEntry:
 
 
 def _disowned(mine: LockEntry, number: int = 0) -> LockEntry:
-    """No request has it to itself any more."""
+    """The record without a request of its own: no host may take it back any more."""
     if "request" not in mine:
         return mine
     return {**mine, "request": [max(number, mine["request"][0]), ""]}
@@ -262,7 +262,7 @@ def _find(record: LockRecord, owner: str) -> LockEntry | None:
 
 
 def _held_by(record: LockRecord) -> str:
-    """Who has it, in a few words."""
+    """The holders of the lock, in a few words."""
     first, *others = record["holders"]
     more = f" and {len(others)} more have it" if others else " has it"
     waiting = len(record["waiters"])

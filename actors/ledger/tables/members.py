@@ -100,7 +100,10 @@ class Members:
 
     @applies(ChangeMember)
     def change(self, command: ChangeMember | RedeemJoinToken, _entry: EntryContext) -> Plain:
-        """What a member says of itself now: where it listens, its software, one more certificate. Raises NotFound."""
+        """Change a member's record to what it says now: its addresses, its software, one more certificate.
+
+        Raises NotFound.
+        """
         record = self._get(command.host_id)
         fields: Plain = {name: getattr(command, name) for name in _OF_ITS_OWN if getattr(command, name) is not ABSENT}
         fingerprint = command.fingerprint
@@ -113,7 +116,7 @@ class Members:
         return {"host_id": record["host_id"], "node": record["node"]}
 
     def keep_only(self, host_id: str, fingerprint: str) -> None:
-        """Of a member's certificates, believe this one alone from now on."""
+        """Accept only this one of a member's certificates from now on."""
         record = self._get(host_id)
         if record["fingerprints"] != [fingerprint]:
             self._put({**record, "fingerprints": [fingerprint]}, "")
@@ -136,7 +139,7 @@ class Members:
             )
 
     def remove(self, command: RemoveMember, at: float) -> Plain:
-        """A member is one no more, once ``check_removal`` had nothing against it. Raises NotFound."""
+        """Remove a member that passed ``check_removal``. Raises NotFound."""
         record = self._get(command.host_id)
         del self.records[record["host_id"]]
         left = not command.force
@@ -147,11 +150,11 @@ class Members:
         return {"host_id": record["host_id"], "node": record["node"]}
 
     def rest(self) -> Plain:
-        """What is no record."""
+        """The part of the table's state that is no record."""
         return {"cluster_id": self.cluster_id, "nodes_total": self.nodes_total, "removed": list(self.removed.items())}
 
     def load(self, rest: Plain, records: list[MemberRecord]) -> None:
-        """Become what a snapshot held; for a new, empty object."""
+        """Load what a snapshot held; for a new, empty object."""
         self.cluster_id, self.nodes_total = rest["cluster_id"], rest["nodes_total"]
         self.removed.update((host_id, how) for host_id, how in rest.get("removed", ()))
         self.records.update((record["host_id"], record) for record in records)

@@ -20,12 +20,15 @@ PREEMPTIONS_MAX = 10
 
 
 def may_ask(job: JobRecord) -> bool:
-    """Whether *job* allows it, and was not stopped for others too often already."""
+    """Whether *job* may be preempted: it allows that, and was not stopped for others too often already."""
     return bool(job.get("preemptible", True)) and int(job.get("preemptions", 0)) < PREEMPTIONS_MAX
 
 
 def asked(job: JobRecord, attempt: AttemptRecord, command: PreemptAttempt, at: float) -> PreemptionRecord:
-    """What is noted on the live *attempt*, which is to end. Raises WrongState for a job that is not stopped so."""
+    """The preemption record for the live *attempt*, which is to end.
+
+    Raises WrongState for a job that may not be preempted.
+    """
     if not may_ask(job):
         raise WrongState(
             f"job {job['job_id']} is not stopped for others",
@@ -38,7 +41,7 @@ def asked(job: JobRecord, attempt: AttemptRecord, command: PreemptAttempt, at: f
 
 
 def preempted_error(attempt: AttemptRecord) -> ErrorRecord:
-    """What is kept as the error of an attempt that ended so."""
+    """The error of an attempt that was preempted."""
     preemption = attempt.get("preemption")
     for_whom = None if preemption is None else preemption["for_job"]
     return WorkerLost(

@@ -46,7 +46,7 @@ def amounts_held(allocation: AllocationRecord) -> dict[str, int]:
 
 
 def quota_of(user: str, quotas: Mapping[str, QuotaRecord]) -> QuotaRecord | None:
-    """The quota that *user* is held to: one's own, else everyone's; ``None``: not limited. Nobody (``""``) is not."""
+    """The quota that *user* is held to: one's own, else everyone's. ``None``: not limited, as is the empty user."""
     if not user:
         return None
     return quotas.get(user, quotas.get(EVERYONE))
@@ -74,19 +74,19 @@ class Shortage:
 
     @property
     def wanted(self) -> str:
-        """What is asked for of the first limit that is short, for people."""
+        """The amount asked for of the first limit that is short, as text."""
         return amount_text(self.short[0], self.asked[self.short[0]])
 
     @property
     def in_use(self) -> str:
-        """What is in use of the first limit that is short, for people: ``3 of 4 GPUs in use``."""
+        """The amount in use of the first limit that is short, as text: ``3 of 4 GPUs in use``."""
         name = self.short[0]
         used = mebibytes(self.used[name]) if name in _WORDS else f"{self.used[name] / 1000:g}"
         return f"{used} of {amount_text(name, limit_of(self.limits, name))} in use"
 
     @property
     def left(self) -> dict[str, int]:
-        """What is left of each limit that is short."""
+        """The amount left of each limit that is short."""
         return {name: max(0, limit_of(self.limits, name) - self.used[name]) for name in self.short}
 
     @property
@@ -111,7 +111,7 @@ def shortage(
 
 
 def limit_of(limits: QuotaRecord, name: str) -> int:
-    """That limit, of a quota that has it."""
+    """The value of one limit of a quota that has it."""
     return cast("dict[str, int]", limits)[name]
 
 
@@ -121,7 +121,7 @@ def _short(user: str, limits: QuotaRecord | None, used: dict[str, int], asked: d
 
 
 def amount_text(name: str, amount: int) -> str:
-    """An amount of one of the limits, for people: ``2.5 GPUs``, ``40 GiB of GPU memory``."""
+    """An amount of one of the limits as text: ``2.5 GPUs``, ``40 GiB of GPU memory``."""
     if name in _WORDS:
         return f"{mebibytes(amount)} {_WORDS[name]}"
     if name == WAITING_LIMIT:
@@ -143,7 +143,7 @@ class Quotas:
         self._used: dict[str, dict[str, int]] = {}
 
     def used(self, user: str) -> dict[str, int]:
-        """What *user* holds now."""
+        """The amounts that *user* holds now."""
         return dict(self._used.get(user) or dict.fromkeys(HELD_LIMITS, 0))
 
     def take(self, allocation: AllocationRecord) -> None:
@@ -205,7 +205,7 @@ class Quotas:
                 )
 
     def rows(self) -> list[Plain]:
-        """For people, by user: who has a quota of one's own, holds something or has jobs waiting.
+        """Rows to show, by user: those with a quota of their own, with something held or with jobs waiting.
 
         Each: ``user``, ``limits`` (``None``: not limited), ``default`` (they are everyone's), ``used``.
         """

@@ -22,7 +22,7 @@ NAMED_MAX = 5
 
 
 class Removal:
-    """Works on all tables that know of a host."""
+    """Removes members, over all tables that know of a host."""
 
     def __init__(self, members: Members, hosts: Hosts, given: Allocations, attempts: Attempts, trust: Trust) -> None:
         self._members, self._hosts, self._given = members, hosts, given

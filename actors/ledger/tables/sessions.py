@@ -22,11 +22,11 @@ class Sessions:
         self.answers: OrderedDict[str, tuple[int, int, dict[str, Any]]] = OrderedDict()
 
     def last(self, session: str) -> tuple[int, int, dict[str, Any]] | None:
-        """What a session was told last, if it is known."""
+        """The last answer of a session, with its sequence number and index; ``None`` when it is not known."""
         return self.answers.get(session)
 
     def used(self, session: str) -> None:
-        """The session showed up again in the log."""
+        """Note that the session showed up in the log again."""
         self.answers.move_to_end(session)
 
     def remember(self, session: str, seq: int, index: int, answer: dict[str, Any]) -> None:
@@ -42,6 +42,6 @@ class Sessions:
         return [[session, *last] for session, last in self.answers.items()]
 
     def load(self, dumped: Iterable[Any]) -> None:
-        """Become what ``dump`` gave; for a new, empty object."""
+        """Load what ``dump`` gave; for a new, empty object."""
         for session, seq, index, answer in dumped:
             self.answers[session] = (seq, index, answer)

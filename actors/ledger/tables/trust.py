@@ -60,7 +60,7 @@ class Trust:
 
     @applies(PublishBundle)
     def publish(self, command: PublishBundle, _entry: EntryContext) -> Plain:
-        """The next bundle, one step from the one that is known.
+        """Take the next bundle, one step from the one that is known.
 
         Raises StaleToken when another step was quicker, and WrongState for a step that members are not ready for.
         """
@@ -110,7 +110,7 @@ class Trust:
 
     @applies(RequestCertificate)
     def request(self, command: RequestCertificate, entry: EntryContext) -> Plain:
-        """A member asks for a certificate; a later request takes the place of an earlier one. Raises NotFound."""
+        """Keep a member's request for a certificate; a later one takes the place of an earlier one. Raises NotFound."""
         self._member(command.host_id)
         asked: CertificateRequestRecord = {"id": entry.index, "csr": command.csr, "addresses": command.addresses}
         record: TrustRecord = {**self._record(command.host_id), "request": asked, "issued": None}
@@ -138,7 +138,10 @@ class Trust:
 
     @applies(SealAuthority)
     def seal(self, command: SealAuthority, _entry: EntryContext) -> Plain:
-        """An authority's key for one member. Raises NotFound, or StaleToken when that has another key by now."""
+        """Keep an authority's key sealed for one member.
+
+        Raises NotFound, or StaleToken when that has another key by now.
+        """
         host_id, generation = command.host_id, command.generation
         self._member(host_id)
         record = self._record(host_id)
@@ -154,12 +157,12 @@ class Trust:
         return {"host_id": host_id, "generation": generation}
 
     def forget(self, host_id: str) -> None:
-        """A member is one no more."""
+        """Remove the record of a member that was removed."""
         if self.records.pop(host_id, None) is not None:
             self._changed(host_id, None, "")
 
     def load(self, items: list[list[Any]]) -> None:
-        """Become what a snapshot held; for a new, empty object."""
+        """Load what a snapshot held; for a new, empty object."""
         self.records.update((id, record) for id, record in items)
 
     def _check_step(self, old: Mapping[int, str], new: Mapping[int, str], version: int) -> None:
@@ -202,12 +205,12 @@ class Trust:
 
 
 def states_of(bundle: BundleRecord) -> dict[int, str]:
-    """State by generation: waiting, signing or accepted."""
+    """The state of each authority by generation: waiting, signing or accepted."""
     return {int(each["generation"]): str(each["state"]) for each in bundle["authorities"]}
 
 
 def signing(states: Mapping[int, str]) -> int:
-    """The generation that issues."""
+    """The generation of the authority that issues certificates."""
     return next(generation for generation, state in states.items() if state == "signing")
 
 

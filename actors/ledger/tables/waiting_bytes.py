@@ -47,7 +47,7 @@ class WaitingBytes:
         self.total = 0
 
     def count(self, job: JobRecord, by: int) -> None:
-        """*job* waits from now on (1), or no more (-1)."""
+        """Count *job*, which waits from now on (1), or no more (-1)."""
         size, user = by * job_bytes(job), job["user_id"]
         self.total += size
         left = self.of.pop(user, 0) + size
@@ -55,11 +55,11 @@ class WaitingBytes:
             self.of[user] = left
 
     def most(self) -> tuple[str, int] | None:
-        """The user whose waiting jobs take most, and how much; ``None``: nothing waits."""
+        """The user whose waiting jobs take most, and how many bytes; ``None``: nothing waits."""
         return max(self.of.items(), key=lambda each: (each[1], each[0]), default=None)
 
     def refuse_over(self, jobs: Iterable[JobRecord], user_max: int, all_max: int) -> None:
-        """Raises QueueFull when *jobs* would take a user, or all together, over these."""
+        """Check that *jobs* take no user, nor all together, over the bounds. Raises QueueFull."""
         more: dict[str, int] = {}
         count = 0
         for job in jobs:

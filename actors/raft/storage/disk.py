@@ -146,7 +146,7 @@ class RaftStorage:
 
     @property
     def log(self) -> SegmentLog:
-        """The log below."""
+        """The log underneath."""
         return self._log
 
     # -- plumbing
@@ -225,7 +225,7 @@ def members_to_text(members: ConfState) -> str:
 
 
 def members_from_text(text: str) -> ConfState:
-    """What ``members_to_text`` wrote."""
+    """The members in a text that ``members_to_text`` wrote."""
     fields = json.loads(text)
     auto_leave = bool(fields.pop("auto_leave"))
     return ConfState(**{name: tuple(nodes) for name, nodes in fields.items()}, auto_leave=auto_leave)

@@ -100,7 +100,7 @@ def end_lost(last_index: int) -> LogCorrupted:
 
 
 class DurableWatermark:
-    """The file. ``write`` is cheap: no fsync."""
+    """The file that holds the mark. ``write`` is cheap: no fsync."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -138,7 +138,7 @@ class DurableWatermark:
         self._fd = fd
 
     def write(self, mark: Mark) -> None:
-        """The log is durable this far. Raises OSError."""
+        """Write that the log is durable as far as *mark*. Raises OSError."""
         if self._fd < 0:
             return
         fields = _SLOT.pack(MAGIC, mark.number, mark.offset, mark.last_index, mark.chain)
@@ -146,12 +146,12 @@ class DurableWatermark:
         self._slot = 1 - self._slot
 
     def sync(self) -> None:
-        """Have what was written last outlive the power. Raises OSError."""
+        """Sync the mark, so that it survives power loss. Raises OSError."""
         if self._fd >= 0:
             os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -23,7 +23,7 @@ class OutOfPlace(Exception):
 
 
 class EntryTable:
-    """Positions of records are opaque numbers to it. ``base_index`` and ``base_term``: the entry before the first one.
+    """The table of entries and records; positions are opaque numbers to it. ``base_*``: the entry before the first one.
 
     ``base_term`` is ``None`` when nobody knows it any more (the first segment kept is of format 1).
     """
@@ -58,7 +58,7 @@ class EntryTable:
         self._tail_bytes = 0
 
     def add(self, entries: Sequence[Entry], position: int, data_bytes: int) -> None:
-        """Entries that follow the last one, all in the record at *position*; *data_bytes*: how much they hold.
+        """Add entries that follow the last one, all in the record at *position*; *data_bytes*: the size of their data.
 
         Raises OutOfPlace. Between them indexes grow by one and terms do not fall: who made the record saw to that.
         """

@@ -19,7 +19,7 @@ class FailureMarker:
         self.path = path
 
     def write(self, boot_id: str, end: EndMark, reason: str) -> None:
-        """Remember; when even this cannot be written, the process dying is all the protection left."""
+        """Write the marker; when even this fails, the process dying is all the protection left."""
         text = json.dumps({"boot_id": boot_id, "segment": end.segment, "offset": end.offset, "reason": reason})
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -48,7 +48,10 @@ class FailureMarker:
         return end
 
     def clear(self) -> None:
-        """The log was opened and verified in a new boot. Durable: an old mark must never cut new records."""
+        """Remove the marker once the log was verified in a new boot.
+
+        Durable: an old mark must never cut new records.
+        """
         if self.path.exists():
             self.path.unlink()
             sync_folder(self.path.parent)

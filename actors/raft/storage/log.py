@@ -80,7 +80,10 @@ _Step = tuple[int, LogChange, int]
 
 @dataclass(slots=True)
 class _Segment:
-    """``last_index``: no entry after it is in this segment and still counts. ``slot``: its place in positions."""
+    """A segment file.
+
+    ``last_index``: no entry after it is here and still counts. ``slot``: the segment's part of positions.
+    """
 
     path: Path
     header: SegmentHeader
@@ -98,7 +101,7 @@ class EndMark:
 
 
 class SegmentLog:
-    """Append, cut, read back, drop what is behind a snapshot."""
+    """The log on disk: append, cut, read back, drop what is behind a snapshot."""
 
     def __init__(self, folder: Path, segment_bytes: int, tail_bytes_max: int = TAIL_BYTES_MAX) -> None:
         self.folder = folder
@@ -161,7 +164,7 @@ class SegmentLog:
 
     @property
     def last_term(self) -> int:
-        """Its term."""
+        """The term of the newest entry."""
         return self._table.last_term
 
     @property
@@ -171,12 +174,12 @@ class SegmentLog:
 
     @property
     def segment_count(self) -> int:
-        """Files in the folder."""
+        """The number of segment files."""
         return len(self._segments)
 
     @property
     def end(self) -> EndMark:
-        """Where the durable part ends."""
+        """The end of the durable part."""
         return EndMark(self._segments[-1].path.name if self._segments else "", self._synced)
 
     def term(self, index: int) -> int | None:
@@ -350,7 +353,7 @@ class SegmentLog:
         return self.hard_state is None or any(segment.has_state for segment in self._segments[1:])
 
     def close(self) -> None:
-        """Let go of the files; everything appended is durable already."""
+        """Close the files; everything appended is durable already."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -481,7 +484,10 @@ class SegmentLog:
         self._open_mark()
 
     def _sync(self) -> None:
-        """One fdatasync. A failed one is never tried again: the kernel may have dropped what it could not write."""
+        """Sync the file once.
+
+        A failed fdatasync is never tried again: the kernel may have dropped what it could not write.
+        """
         try:
             os.fdatasync(self._fd)
         except OSError as error:

@@ -13,7 +13,7 @@ from .log_record import CUT, HARD_STATE, RESET, LogRecord, entries_of, hard_stat
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The entries after *index* are void. ``term`` is that of *index*, where a record says it."""
+    """Voids the entries after *index*. ``term`` is that of *index*, where a record says it."""
 
     index: int
     term: int | None = None
@@ -31,7 +31,7 @@ LogChange = Sequence[Entry] | HardState | Cut | Reset
 
 
 def change_of(record: LogRecord) -> LogChange:
-    """What *record* does. Raises Damage for one that was written wrongly."""
+    """The change that *record* stands for. Raises Damage for one that was written wrongly."""
     if record.has_entries:
         return entries_of(record)
     if record.kind == HARD_STATE:

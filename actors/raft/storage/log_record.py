@@ -93,7 +93,7 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """How a segment begins. ``base_term`` is ``None`` where format 1 did not say it."""
+    """The header of a segment. ``base_term`` is ``None`` where format 1 did not say it."""
 
     number: int
     base_index: int

@@ -17,7 +17,10 @@ class Unavailable(Exception):
 
 
 class Storage(Protocol):
-    """What the core reads. Whoever carries out its Readys writes; the core sees a write from ``advance`` on."""
+    """The durable state as the core reads it.
+
+    Whoever carries out Readys writes; the core sees a write from ``advance`` on.
+    """
 
     def initial_state(self) -> tuple[HardState, ConfState]:
         """The stored hard state, and the members as of the applied index that the core is configured with."""

@@ -105,7 +105,7 @@ def write_all(fd: int, data: bytes, offset: int) -> None:
 
 
 def corrupted(path: Path, offset: int, index: int, reason: str) -> LogCorrupted:
-    """What is raised about damage in *path*, where entry *index* should be."""
+    """The error of damage in *path*, where entry *index* should be."""
     return LogCorrupted(
         f"the ledger's log is damaged: {reason}",
         found=f"{path.name} at byte {offset}, where entry {index} should be",
@@ -117,7 +117,7 @@ def corrupted(path: Path, offset: int, index: int, reason: str) -> LogCorrupted:
 
 
 def failed(doing: str, error: OSError) -> LogFailed:
-    """What is raised when the disk refused."""
+    """The error of an operation that the disk refused."""
     return LogFailed(
         f"{doing} the ledger's log failed: {error.strerror or error}",
         hint="look at the disk (dmesg), then start the agent again",
@@ -126,7 +126,7 @@ def failed(doing: str, error: OSError) -> LogFailed:
 
 
 def disk_full(folder: Path) -> DiskFull:
-    """What is raised when there is no room."""
+    """The error of a disk without room."""
     free = free_bytes(folder)
     return DiskFull(
         "no room left to record this",

@@ -60,7 +60,10 @@ class StoredSnapshot:
 
 
 class Store:
-    """Raises DiskFull when the disk has no room, LogCorrupted when the file is damaged, StorageError otherwise."""
+    """The SQLite file beside the log.
+
+    Raises DiskFull without room, LogCorrupted for a damaged file, else StorageError.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,13 +83,13 @@ class Store:
             raise
 
     def _migrate(self) -> None:
-        """Format 1 did not know who the members were: there was one."""
+        """Add what format 1 did not have: the members, of which there was one."""
         columns = [row[1] for row in self._db.execute("PRAGMA table_info(snapshots)")]
         if "members" not in columns:
             self._db.execute("ALTER TABLE snapshots ADD COLUMN members TEXT NOT NULL DEFAULT ''")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._db.close()
 
     def __del__(self) -> None:
@@ -111,7 +114,7 @@ class Store:
     # -- snapshots
 
     def snapshots(self) -> list[StoredSnapshot]:
-        """What there is, newest first, intact or not."""
+        """The stored snapshots, newest first, intact or not."""
         with self._named():
             rows = self._db.execute(f"{_SELECT_SNAPSHOTS} ORDER BY idx DESC").fetchall()
         return [StoredSnapshot(*row) for row in rows]
@@ -229,7 +232,7 @@ class Store:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """SQLite's errors by our names; one thread at a time."""
+        """Context for one thread at a time that turns SQLite's errors into this module's."""
         try:
             with self._lock:
                 yield

@@ -33,7 +33,7 @@ LAZY_S = 0.2
 
 
 class LogWriter:
-    """``submit``, ``keep_snapshot``, ``durable``, ``retry`` and ``close`` are for the loop's thread.
+    """The thread that writes the log, and its queue. All public methods are for the loop's thread.
 
     ``fileno`` becomes readable when ``durable`` has something to say: a Ready, a failure, a full disk. On a full disk
     *reserve* is released once, for what was accepted before, and ``tight`` is set for the caller to clear; *marker* is
@@ -72,7 +72,7 @@ class LogWriter:
             self._thread.start()
 
     def fileno(self) -> int:
-        """A descriptor to watch."""
+        """The descriptor to watch."""
         return self._told
 
     @property
@@ -129,7 +129,7 @@ class LogWriter:
         return found
 
     def retry(self) -> None:
-        """There may be room on the disk again."""
+        """Try again to write what waits: there may be room on the disk."""
         with self._changed:
             self.full = None
             self._changed.notify()
@@ -179,7 +179,7 @@ class LogWriter:
             self._fail(error)
 
     def _wait(self) -> bool:
-        """Until there is something to do; false when there is nothing more to come."""
+        """Wait until there is something to do; false when nothing more is to come."""
         with self._changed:
             while True:
                 if self._closing and (self.full is not None or not (self._waiting or self._lazy)):
@@ -194,7 +194,7 @@ class LogWriter:
                     return True
 
     def _next(self) -> list[Ready] | RaftSnapshot:
-        """What is carried out together: a snapshot alone, or all Readys before the next snapshot."""
+        """The next work to carry out together: a snapshot alone, or all Readys before the next snapshot."""
         batch: list[Ready] = []
         for item in self._waiting:
             if isinstance(item, RaftSnapshot):
@@ -265,7 +265,7 @@ class LogWriter:
 
 
 def _size(item: Ready | RaftSnapshot) -> int:
-    """Bytes of data in it."""
+    """Bytes of data in *item*."""
     if isinstance(item, RaftSnapshot):
         return len(item.data)
     return sum(len(entry.data) for entry in item.entries) + (len(item.snapshot.data) if item.snapshot else 0)
