@@ -14,7 +14,7 @@ Record = Mapping[str, Any]
 
 
 def unknown_report(why: str) -> Plain:
-    """A report in place of that of a FaultDetector that does not answer."""
+    """The report that stands for a FaultDetector that does not answer."""
     silent = {
         "name": "server_silent",
         "level": "critical",
@@ -46,7 +46,7 @@ def unknown_report(why: str) -> Plain:
 
 
 def summary_of(known: Record) -> Plain:
-    """What ``status`` shows of the verdict: the fields of ClusterAnswer that come from it."""
+    """The fields of ClusterAnswer that come from the verdict, as ``status`` shows them."""
     findings = list(known["problems"])
     return {
         "health": known["health"],
@@ -61,13 +61,13 @@ def summary_of(known: Record) -> Plain:
 
 
 def start_blockers(report: Record) -> tuple[str, ...]:
-    """What keeps jobs from starting: what is wrong with the host that was asked, or with the cluster as a whole."""
+    """The problems that keep jobs from starting: those of the host that was asked, or of the cluster as a whole."""
     critical = [each["what"] for each in report["cluster"]["problems"] if each["level"] == "critical"]
     return tuple(dict.fromkeys([*report["problems"], *critical]))
 
 
 def away_s(report: Record, now: float) -> dict[str, float]:
-    """For how long each host that is not there has not been heard of, where that is known."""
+    """Seconds for which each absent host has not been heard of, where that is known."""
     views = report["cluster"]["hosts"].items()
     return {
         host_id: now - view["heard_at"]
@@ -77,7 +77,7 @@ def away_s(report: Record, now: float) -> dict[str, float]:
 
 
 def unsure_note(report: Record, here: str, job: JobRecord, now: float) -> tuple[str, ...]:
-    """That what is said of a job that runs elsewhere is old: nobody leads, so nobody here can know."""
+    """The note that news of a job running elsewhere is old: nobody leads, so nobody here can know."""
     known_at = report["cluster"]["known_at"]
     if known_at is None or all(attempt["host"] == here for attempt in job["attempts"][-1:]):
         return ()
@@ -86,7 +86,7 @@ def unsure_note(report: Record, here: str, job: JobRecord, now: float) -> tuple[
 
 
 def condition_of(record: Record, reports: Mapping[str, Record], known: Record, now: float) -> Plain:
-    """How a host is: as it says itself; else as the host that is asked knows it."""
+    """The condition of a host: as it says itself, else as the host that is asked knows it."""
     host_id = str(record["host_id"])
     view = known["hosts"].get(host_id, {"presence": HostPresence.UNKNOWN.value, "heard_at": None})
     presence, heard_at = HostPresence(view["presence"]), view["heard_at"]

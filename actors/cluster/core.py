@@ -22,7 +22,7 @@ def choose_pool(resources: ResourcesRecord, asked: str | None) -> str:
 
 @dataclass(slots=True)
 class Vital:
-    """What is known of one server process."""
+    """The latest signs of life of one server process."""
 
     pid: int
     handled: int
@@ -31,7 +31,7 @@ class Vital:
 
 
 class Vitals:
-    """Health of one host from the beats of its servers and readings of its disk and memory."""
+    """The health of one host, from the beats of its servers and readings of its disk and memory."""
 
     def __init__(self, expected: Iterable[str], beat_interval_s: float, now_s: float) -> None:
         self.beat_interval_s = beat_interval_s
@@ -41,7 +41,7 @@ class Vitals:
         self.host_problems: list[str] = []
 
     def beat(self, name: str, pid: int, handled: int, now_s: float) -> None:
-        """A server's message loop turned."""
+        """Take a beat: a server's message loop turned."""
         known = self.servers.get(name)
         if known is None:
             self.servers[name] = Vital(pid, handled, now_s)
@@ -51,13 +51,13 @@ class Vitals:
         known.pid, known.handled, known.last_beat_s = pid, handled, now_s
 
     def resume(self, now_s: float) -> None:
-        """The host was paused: what seemed silence was ours as well, so everyone starts anew."""
+        """Start every count anew after a pause of the host: what seemed silence was ours as well."""
         self._since_s = now_s
         for vital in self.servers.values():
             vital.last_beat_s = now_s
 
     def silent(self, now_s: float) -> list[str]:
-        """Servers that have not been heard of for too long."""
+        """The servers that have not been heard of for too long."""
         patience = SILENT_BEATS * self.beat_interval_s
         return [
             name

@@ -55,7 +55,7 @@ class FaultDetector(LedgerFollower):
     name = "fault_detector"
 
     async def start(self) -> None:
-        """Nobody is judged before a full patience has passed."""
+        """Begin to listen; nobody is judged before a full patience has passed."""
         self._ledger = LedgerClient(self, lambda _snapshot: self._on_snapshot(), self._on_applied, jobs="begun")
         self._watch = HealthWatch(self, self._ledger)
         self._plan_timer: Timer | None = None
@@ -138,7 +138,7 @@ class FaultDetector(LedgerFollower):
             self._plan()
 
     def _plan(self) -> None:
-        """Judge those who are away when the first of what runs there is over."""
+        """Plan when to judge the absent hosts: once the first work there is over."""
         if self._plan_timer is not None:
             self._plan_timer.cancel()
             self._plan_timer = None
@@ -156,7 +156,7 @@ class FaultDetector(LedgerFollower):
         return lease_view(ledger.hosts, ledger.allocations.values(), ledger.jobs, ledger.term, ledger.absent)
 
     async def _judge(self) -> None:
-        """Ask who was heard of when, and have told lost what is over; look again until nothing is."""
+        """Ask when each host was last heard of, and declare lost whose work is over; look again until none is."""
         self._judging = True
         try:
             view = self._lease_view()

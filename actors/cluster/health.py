@@ -32,7 +32,7 @@ Level = Literal["note", "degraded", "critical"]
 
 @dataclass(frozen=True, slots=True)
 class HostFact:
-    """One host as the ledger has it, and when the leader last heard of it where that is too long ago.
+    """A fact about one host: its ledger record, and when the leader last heard of it where that is too long ago.
 
     Times are seconds since the epoch. ``unfit``: (index, why) of devices that take nothing new.
     """
@@ -91,7 +91,7 @@ class BoundFact:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that a verdict is made of. ``leaderless_s``: for how long nobody is known to lead; 0 while one is."""
+    """All facts for a verdict. ``leaderless_s``: for how many seconds nobody has been known to lead; 0 while one is."""
 
     here: str
     now: float
@@ -122,7 +122,7 @@ class Problem:
     hosts: tuple[str, ...] = ()
 
     def to_plain(self) -> dict[str, Any]:
-        """As it is answered; what to do about it is ``try``."""
+        """The problem as the API answers it; what to do about it is ``try``."""
         return {
             "name": self.name,
             "level": self.level,
@@ -166,11 +166,11 @@ class HealthVerdict:
 
     @property
     def hosts_present(self) -> int:
-        """Hosts that are there, as far as this one knows."""
+        """The number of hosts that are there, as far as this one knows."""
         return sum(view.presence is HostPresence.PRESENT for view in self.hosts.values())
 
     def to_plain(self) -> dict[str, Any]:
-        """As it is answered."""
+        """The verdict as the API answers it."""
         return {
             "health": self.health.value,
             "ready": self.ready,
@@ -188,7 +188,7 @@ class HealthVerdict:
 
 
 def verdict(facts: Facts) -> HealthVerdict:
-    """What follows from *facts*."""
+    """Judge the cluster by *facts*."""
     known_at = None if facts.leader is not None else facts.now - facts.leaderless_s
     views = {host.host_id: _view(host, facts) for host in facts.hosts}
     problems = tuple(_problems(facts, views))
@@ -485,7 +485,7 @@ def _certificates(facts: Facts) -> Iterator[Problem]:
 
 
 def _names(facts: Facts, ids: Iterable[str]) -> str:
-    """Hosts for people: by name, with the beginning of the id where several are called the same."""
+    """The names of hosts, with the beginning of the id where several are called the same."""
     names = {host.host_id: host.name for host in facts.hosts}
     called = list(names.values())
     shown = [names[id] if id in names and called.count(names[id]) == 1 else id for id in ids]

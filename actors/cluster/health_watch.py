@@ -27,7 +27,7 @@ AWAY_EVERY_S = 2.0
 
 
 class HealthWatch:
-    """Of one host. ``now`` values are seconds since the epoch; ages are counted on CLOCK_BOOTTIME."""
+    """Gathers the facts on one host. ``now`` is seconds since the epoch; ages are counted on CLOCK_BOOTTIME."""
 
     def __init__(self, server: Server, ledger: LedgerClient) -> None:
         self._server = server
@@ -43,14 +43,14 @@ class HealthWatch:
         self._asking = False
 
     def leader_changed(self) -> None:
-        """The ledger client may know another leader, or none."""
+        """Note that the ledger client may know another leader, or none."""
         if self._ledger.leader is not None:
             self._leaderless_at = None
         elif self._leaderless_at is None:
             self._leaderless_at = self._server.runtime.boottime()
 
     async def look(self) -> None:
-        """Read what Consensus says now, and, on a voter, whom the leader misses."""
+        """Ask Consensus for its state, and on a voter the leader for the hosts it misses."""
         if self._reading:
             return
         self._reading = True
@@ -77,7 +77,7 @@ class HealthWatch:
             await self.ask_leader(AWAY_EVERY_S)
 
     async def ask_leader(self, fresh_s: float = AWAY_FRESH_S) -> None:
-        """Whom the host that leads misses, unless that was asked within *fresh_s*."""
+        """Ask the leading host which hosts it misses, unless that was asked within *fresh_s* seconds."""
         now_s = self._server.runtime.boottime()
         alone = self._server.host.enrolment is None or self._ledger.leads or self._ledger.leader is None
         if alone or self._asking or (self._away_at is not None and now_s - self._away_at < fresh_s):
@@ -96,7 +96,7 @@ class HealthWatch:
             self._asking = False
 
     def quiet_s(self) -> dict[str, float]:
-        """For how long each host that is away has not been heard of. Raises NotLeader where another leads."""
+        """Seconds for which each absent host has not been heard of. Raises NotLeader where another leads."""
         if not self._ledger.leads:
             raise NotLeader("this host does not lead", found=self._ledger.leader or "nobody is known to lead")
         now = self._server.runtime.boottime()
@@ -119,7 +119,7 @@ class HealthWatch:
         return self._behind if known and self._server.runtime.boottime() - at < AWAY_KNOWN_S else {}
 
     def verdict(self, silent: tuple[str, ...], own_problems: tuple[str, ...]) -> HealthVerdict:
-        """How the cluster is, by what is known now."""
+        """The verdict on the cluster by what is known now."""
         now, clock = time(), self._server.runtime.boottime()
         leaderless_s = 0.0 if self._leaderless_at is None else max(0.0, clock - self._leaderless_at)
         away = self._known_away(clock)

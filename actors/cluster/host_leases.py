@@ -45,13 +45,13 @@ class HostLoss:
     term: int
 
     def command(self, heard_at: float) -> LoseHost:
-        """The ledger's; *heard_at* for people, by the wall clock."""
+        """The ledger's command; *heard_at* is for people, by the wall clock."""
         over = [list(each) for each in self.allocations]
         return LoseHost(self.host, self.incarnation, self.seen_index, heard_at, over, self.term)
 
 
 def over_after_s(max_isolation_s: float) -> float:
-    """How long the leader waits for a host before work that may go on alone for so long is over.
+    """Seconds that the leader waits for a host before work that may go on alone for *isolation_s* is over.
 
     At least as long as the host may start something without renewal: what it starts then counts from there.
     """

@@ -34,7 +34,7 @@ DRAINING, HANDING_OVER, LEFT, STAYS = "draining", "handing_over", "left", "stays
 
 
 class Leaving:
-    """For the server that doors speak to."""
+    """Takes hosts out of the cluster, for ClusterManager."""
 
     def __init__(self, server: Server, ledger: LedgerClient) -> None:
         self._server, self._ledger = server, ledger
@@ -44,7 +44,7 @@ class Leaving:
     # -- this host
 
     def look(self) -> None:
-        """The members may be others: go, when this host is one no more."""
+        """Stop this host when it is no member any more; called when the members may have changed."""
         host = self._server.host
         record = self._ledger.members.get(host.host_id)
         if record is not None:
@@ -58,7 +58,7 @@ class Leaving:
             self._server.cast_after(GOODBYE_S, "host", StopHost("it has left the cluster"))
 
     def refuse_twin(self, host: HostRecord | None) -> None:
-        """The record of a host is another: stop, when another agent has started as this one since."""
+        """Stop this agent when a host's new record shows that another has started in its place."""
         own = self._server.host
         if host is None or host["host_id"] != own.host_id or host["incarnation"] <= own.incarnation or self._twin:
             return
@@ -98,7 +98,7 @@ class Leaving:
         return answer
 
     async def _is_gone(self, host_id: str) -> bool:
-        """Whether it is a member no more, as this host hears soon if it is so."""
+        """Whether the host is no member any more; waits a little for the news."""
         deadline = self._server.runtime.monotonic() + HEAR_S
         while host_id in self._ledger.members and self._server.runtime.monotonic() < deadline:
             await self._server.sleep(PAUSE_S)

@@ -39,7 +39,7 @@ WORKERS_KNOWN = 256
 
 @dataclass(slots=True)
 class LiveSession:
-    """A client that is there; ``expires_s`` is on the runtime's clock. ``pending`` leases are being granted.
+    """A session whose client is there; ``expires_s`` is on the runtime's clock. ``pending`` leases are being granted.
 
     ``workers``: host and worker of the leases it was granted last, ``WORKERS_KNOWN`` of them: of those that died the
     client may ask how.
@@ -97,7 +97,7 @@ class LoadBalancer(LedgerFollower):
                 self._release({lease_id})
 
     def _is_ours(self, allocation: AllocationRecord) -> bool:
-        """Whether it is of a session that was opened on this host."""
+        """Whether the lease is of a session that was opened on this host."""
         return allocation["owner"]["kind"] == "session" and self._home(allocation) == str(self.host.host_id)
 
     def _home(self, allocation: AllocationRecord) -> str:
@@ -190,7 +190,7 @@ class LoadBalancer(LedgerFollower):
         return grant
 
     async def _place(self, ask: AcquireLease) -> dict[str, Any]:
-        """The allocation that whoever leads has given the lease."""
+        """Have whoever leads place the lease; gives its allocation."""
         timeout_s = ask.wait_s + PLACE_MARGIN_S
         if self.host.enrolment is None:
             placed: dict[str, Any] = await self.call("gpu_coordinator", ask, timeout_s)
@@ -248,7 +248,7 @@ class LoadBalancer(LedgerFollower):
             self._release(self._orphans(now_s))
 
     def _orphans(self, now_s: float) -> set[str]:
-        """Leases of sessions whose host is not heard of for as long as a session lives without its client."""
+        """The leases of sessions whose host has not been heard of for as long as a session lives without its client."""
         gone: dict[str, set[str]] = {}
         for lease_id, allocation in self._ledger.allocations.items():
             if allocation["owner"]["kind"] == "session":
@@ -265,7 +265,7 @@ class LoadBalancer(LedgerFollower):
             self.spawn(self._detach(lease_id))
 
     async def _detach(self, lease_id: str) -> None:
-        """Have the worker let go, then the lease freed: its devices are given to nobody while a process holds them."""
+        """Have the worker let go, then free the lease: its devices go to nobody while a process holds them."""
         host_id = self._ledger.allocations.get(lease_id, NO_ALLOCATION).get("host", self.host.host_id)
         try:
             while True:

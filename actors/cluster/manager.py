@@ -96,7 +96,7 @@ class ClusterManager(LedgerFollower):
         self.spawn(self._tell_version())
 
     async def _tell_version(self) -> None:
-        """Have the others know what software this host runs now, and which commands of the ledger it knows."""
+        """Tell the cluster which software this host runs now, and which ledger version it knows."""
         known = self._ledger.members.get(self.host.host_id)
         mine = commands.ChangeMember(self.host.host_id, version=actorgrid.__version__, ledger_version=VERSION)
         if known is not None and (known.get("version"), known.get("ledger_version")) != (mine.version, VERSION):
@@ -204,7 +204,7 @@ class ClusterManager(LedgerFollower):
             self._feasible.popitem(last=False)
 
     async def _settled_dependencies(self, jobs: Sequence[JobRecord]) -> set[str]:
-        """What *jobs* depend on that succeeded long ago: the ledger has not to watch it any more.
+        """The dependencies of *jobs* that succeeded long ago: the ledger has not to watch them any more.
 
         Raises DependencyFailed for what ended badly, UnknownJob.
         """
@@ -231,7 +231,7 @@ class ClusterManager(LedgerFollower):
         return settled
 
     async def _commit(self, command: Command) -> dict[str, Any]:
-        """Raises NoQuorum when nobody leads: whoever waits at a door can go to another."""
+        """Commit a command. Raises NoQuorum when nobody leads: the client can go to another host."""
         limits = self.host.settings.scheduling
         if isinstance(command, commands.SubmitJobs) and self._all_know(commands.LIMITS_SINCE):
             most = {"user": limits.user_waiting_bytes_max, "all": limits.waiting_bytes_max}
@@ -338,7 +338,7 @@ class ClusterManager(LedgerFollower):
         return explain_job(job, around)
 
     async def _start_delay(self, job: JobRecord) -> dict[str, Any] | None:
-        """What the host of a placed attempt says it waits for; of a gang, the first member that has not begun."""
+        """Ask the host of a placed attempt what it waits for; for a gang, of the first member that has not begun."""
         attempt = job["attempts"][-1]
         parts: list[Any] = attempt.get("members") or [attempt]
         part = next((each for each in parts if each["state"] == AttemptState.PLACED), parts[0])
@@ -361,7 +361,7 @@ class ClusterManager(LedgerFollower):
         return answer
 
     async def _openings(self, asked: Demand, fit: dict[str, Any]) -> list[str]:
-        """What could be asked for instead and would fit now, by the engine's word; at most 6 questions."""
+        """Smaller requests that would fit now, by the engine's word; at most 6 questions."""
         openings = []
         smaller, report = asked, fit
         for _ in range(REDUCTIONS_MAX):  # what else is short shows only once the first is not
@@ -429,7 +429,7 @@ class ClusterManager(LedgerFollower):
         ]
 
     async def _reports_elsewhere(self) -> dict[str, dict[str, Any]]:
-        """How the other hosts say that they are, those that answer soon; at most 256 are asked."""
+        """The health reports of the other hosts that answer soon; at most 256 are asked."""
         others = sorted(self._ledger.hosts.keys() & self._ledger.members.keys() - {self.host.host_id})
         if self.host.enrolment is None or not others:
             return {}
@@ -437,7 +437,7 @@ class ClusterManager(LedgerFollower):
         return await self._answer_or({}, "links", ask, REPORTS_S + 1)
 
     def _membership(self, host_id: str, voters: list[int]) -> dict[str, Any]:
-        """What a host is to the cluster; all that there is when it is alone."""
+        """A host's record as a member; for a host that is alone, what there is."""
         if not self._ledger.members:
             return {"node": None, "raft_role": "leader"}
         member = self._ledger.members.get(host_id)
@@ -452,7 +452,7 @@ class ClusterManager(LedgerFollower):
         }
 
     async def _port(self) -> int:
-        """Where the door really is: the configured port may be 0, for any free one."""
+        """The port on which the gateway really listens: the configured one may be 0, for any free one."""
         port = int(self.host.settings.cluster.base_port)
         if port:
             return port
@@ -559,11 +559,11 @@ class ClusterManager(LedgerFollower):
         return sum(count for state, count in self._ledger.job_counts.items() if not JobState(state).final)
 
     def status(self) -> dict[str, Any]:
-        """How far it follows the ledger."""
+        """How far this server follows the ledger."""
         return {"index": self._ledger.index, "jobs": self._live_count(), "waiting_calls": len(self._waiters)}
 
 
 def _url_of(addresses: dict[str, str]) -> dict[str, Any]:
-    """Where clients of other machines come, and the port again, which is not the base port everywhere."""
+    """The URL for clients of other machines, and the port, which is not the base port everywhere."""
     https = addresses.get("https", "")
     return {"url": f"https://{https}", "port": int(https.rpartition(":")[2])} if https else {}

@@ -21,7 +21,7 @@ ABSENCE_S = 60.0
 
 
 class PlannedRestart:
-    """This host's."""
+    """The planned restart of this host."""
 
     def __init__(self, server: Server, ledger: LedgerClient) -> None:
         self._server = server
@@ -30,14 +30,14 @@ class PlannedRestart:
         self._asked = False
 
     async def allow(self) -> int:
-        """Have everybody wait; gives the entry that says so. Raises what the ledger refuses with."""
+        """Have everybody wait for this host; gives the index of the entry. Raises what the ledger refuses with."""
         host = self._server.host
         self._asked = True  # before it is told of: this life ends before its own absence is over
         answer = await self._ledger.propose(AllowAbsence(host.host_id, host.incarnation, ABSENCE_S, at=time()))
         return int(answer["began"])
 
     def look(self, record: HostRecord | None) -> None:
-        """This host's record is another: an absence of the life before this one ends in its time."""
+        """Follow this host's record: an absence allowed before this start ends in its time."""
         began = None if record is None else record.get("absence_index")
         if record is None or began is None or began == self._ends or self._asked:
             return

@@ -67,7 +67,7 @@ class Submissions:
             self._server.spawn(self._commit(self._together()))
 
     def _together(self) -> list[_Request]:
-        """Those that go next, in their order: at least one."""
+        """The requests to commit next together, in their order: at least one."""
         found = [self._waiting.popleft()]
         jobs, size = len(found[0].jobs), found[0].bytes
         while self._waiting:

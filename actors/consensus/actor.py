@@ -590,10 +590,7 @@ def _refused(reason: str, *, taken: bool) -> ActorGridError:
 
 
 def _not_leader(found: str = "", *, taken: bool = True) -> NotLeader:
-    """The error of a host that does not lead.
-
-    *taken*: the proposal may be in somebody's log, and be committed later.
-    """
+    """The error of a host that does not lead. *taken*: the proposal may be in a log, and be committed later."""
     return NotLeader(
         "this host does not lead the ledger",
         found=found or "its leadership ended",

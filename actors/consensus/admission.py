@@ -38,7 +38,7 @@ TOLD_MAX = 256
 
 
 def refusal(command: Command, session: str, host_id: str, votes: bool, ledger: Ledger) -> str | None:
-    """What there is against a well-formed *command* of that host, in a few words without its values."""
+    """Why a well-formed *command* of that host is refused, in a few words without its values; else ``None``."""
     if "/" in session and session.partition("/")[0] != host_id:
         return "under another host's session"
     if isinstance(command, ChangeMember) and not (command.votes is ABSENT and command.fingerprint is ABSENT):

@@ -29,7 +29,7 @@ class Departures:
         self._replaced = ""
 
     def replaced(self) -> CertificateRefused | None:
-        """At the end of a start that found no leader: why, when members know this host by another key than it has."""
+        """Why a start found no leader: the error when members know this host by another key than it has."""
         if not self._replaced:
             return None
         return CertificateRefused(

@@ -11,7 +11,7 @@ Member = Mapping[str, Any]
 
 
 def addresses_of(member: Member | None, service: str) -> list[tuple[str, int]]:
-    """Where it listens for *service* (raft, calls, join), best first; none when that is not known."""
+    """The addresses where a member listens for *service* (raft, calls, join), best first; none if unknown."""
     where = "" if member is None else str(member["addresses"].get(service, ""))
     address, _, port = where.rpartition(":")
     return [(address.strip("[]"), int(port))] if address and port.isdecimal() else []

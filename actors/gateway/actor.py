@@ -123,7 +123,7 @@ class Gateway(LedgerFollower):
         self.spawn(self._ledger.start())
 
     async def _listen(self) -> socket.socket:
-        """The socket: on the port this boot had before if there was one, for that is what clients know."""
+        """Make the listening socket: on the port this boot had before, if there was one, as clients know that."""
         cluster = self.host.settings.cluster
         before = remembered(self.host.paths.boot_dir(self.host.boot_id) / PORT_FILE)
         if before is None:
@@ -136,7 +136,7 @@ class Gateway(LedgerFollower):
         return listen(enrolment.address, enrolment.https_port, "cluster.listen")
 
     async def _listen_again(self, bind: Callable[[], socket.socket]) -> socket.socket:
-        """What *bind* gives, once the gateway before this one has let go of the port."""
+        """Call *bind* until the gateway before this one has let go of the port; gives its result."""
         deadline = self.runtime.monotonic() + REBIND_S
         while True:
             try:
@@ -184,7 +184,7 @@ class Gateway(LedgerFollower):
             self._bridge.tell(change)
 
     async def _watch_prefix(self, prefix: str) -> None:
-        """One more client watches *prefix*; asks DistributedState when it was not watched yet."""
+        """Count one more client that watches *prefix*; asks DistributedState when it was not watched yet."""
         self._prefixes[prefix] = self._prefixes.get(prefix, 0) + 1
         try:
             await self._adjust_watches()
@@ -239,7 +239,7 @@ class Gateway(LedgerFollower):
             self.cast("distributed_state", UnwatchPrefix(prefix))
 
     async def _watch_again(self) -> None:
-        """A restarted DistributedState knows no watchers, and what changed meanwhile was not told: read it."""
+        """Watch again, and read what changed: a restarted DistributedState knows no watchers."""
         for prefix in sorted(self._watched):
             await self.call("distributed_state", WatchPrefix(prefix), 10.0)
             for entry in await self.call("distributed_state", ReadPrefix(prefix, RESYNC_KEYS), 10.0):
@@ -262,7 +262,7 @@ class Gateway(LedgerFollower):
         }
 
     def status(self) -> dict[str, Any]:
-        """Where it listens, and how busy it is."""
+        """The addresses on which the gateway listens, and how busy it is."""
         found: dict[str, Any] = {"url": self.url, "pid": os.getpid(), "ledger_index": self._ledger.index}
         if self._app is not None:
             found |= {
@@ -274,7 +274,7 @@ class Gateway(LedgerFollower):
 
 
 def shortest(prefixes: Any) -> set[str]:
-    """Those prefixes that no other one covers."""
+    """The prefixes that no other one covers."""
     kept: list[str] = []
     for prefix in sorted(prefixes):
         if not kept or not prefix.startswith(kept[-1]):

@@ -21,7 +21,7 @@ WAIT_S = 0.5
 
 
 class AttemptFiles(Protocol):
-    """Of one attempt. All raise HostUnreachable, CallTimeout or PeerGone when its host does not answer."""
+    """The files of one attempt. Raises HostUnreachable, CallTimeout or PeerGone when its host does not answer."""
 
     async def output(self, stream: str, offset: int, size: int, follow: bool) -> tuple[Piece, bool]:
         """Output from *offset* on, and whether anything of the attempt is there; with *follow* it may wait for some."""
@@ -31,7 +31,7 @@ class AttemptFiles(Protocol):
 
 
 def files_of(call: RequestContext, attempt: AttemptRecord) -> AttemptFiles:
-    """Where the attempt's files are read. Raises HostUnreachable for another host of a host that is alone."""
+    """The reader of the attempt's files, here or on its host. Raises HostUnreachable for a host that is not reached."""
     if attempt["host"] == call.app.host.host_id:
         return _Here(call, AttemptDir(call.app.host.paths.attempts_dir, attempt["attempt_id"]))
     if call.app.host.enrolment is None:

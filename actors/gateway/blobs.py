@@ -49,7 +49,7 @@ class BlobStore:
             )
 
     def put_all(self, contents: Iterable[bytes]) -> list[str]:
-        """Keep each; gives the digests. Once this returns they survive a power loss. Raises DiskFull, StorageError."""
+        """Store each blob durably before this returns; gives the digests. Raises DiskFull, StorageError."""
         digests = [self._put(content) for content in contents]
         if digests:
             try:

@@ -24,7 +24,7 @@ def host_python() -> str:
 
 
 def check_python(python: str) -> None:
-    """Functions travel between equal Pythons only. Empty: the caller answers for it. Raises PythonMismatch."""
+    """Refuse another Python than the workers': functions travel between equal ones only. Raises PythonMismatch."""
     given = ".".join(python.split(".")[:2])
     if given and given != host_python():
         raise PythonMismatch(
@@ -48,7 +48,7 @@ def check_env(env: dict[str, str], where: str) -> None:
 
 
 def resources_record(request: Resources) -> ResourcesRecord:
-    """What is asked for of each member, as the ledger keeps it; ``gpus`` as it was said."""
+    """The ledger's record of what is asked for, per member; ``gpus`` as the request spelled it."""
     return {**Demand.of_request(request).to_record(), "gpus": request.gpus}
 
 
@@ -60,7 +60,7 @@ def job_record(
     kill_grace_s: float,
     now: float,
 ) -> dict[str, Any]:
-    """The job as it is submitted: everything but its state and attempts, which are the ledger's.
+    """The record of a job as submitted: everything but its state and attempts, which are the ledger's.
 
     The deadline counts from *now*; what the request leaves open is as the host has it now.
     """
@@ -99,7 +99,7 @@ def job_record(
 
 
 def job_checks(request: TaskRequest, where: str = "") -> None:
-    """What the model cannot know. Raises PythonMismatch or MalformedBody."""
+    """Check what the request's model cannot know. Raises PythonMismatch or MalformedBody."""
     check_env(request.env, f"{where}env")
     if request.spread and request.gang == 1:
         raise MalformedBody(

@@ -24,7 +24,7 @@ Plain = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class WaitTerms:
-    """What was asked for; see ``lock_answers.LockRequest``. ``number`` 0: the client does not number its requests."""
+    """The terms of a request; see ``schemas.locks.LockRequest``. ``number`` 0: the client numbers no requests."""
 
     name: str
     owner: str
@@ -38,14 +38,14 @@ class WaitTerms:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """Have this committed, and give the answer to ``answered``."""
+    """Commit the command that asks for the lock, and give the answer to ``answered``."""
 
     command: AcquireLock | RenewLock
 
 
 @dataclass(frozen=True, slots=True)
 class CommitLeave:
-    """Have this committed, and give the answer to ``left``."""
+    """Commit the command that leaves the line, and give the answer to ``left``."""
 
     command: ReleaseLock
 
@@ -86,7 +86,7 @@ class LockWait:
         self._unsure = False  # the record is not known: the ledger is asked
 
     def acquire(self, at: float) -> AcquireLock:
-        """The command that begins it."""
+        """The command that begins the request."""
         terms = self._terms
         return AcquireLock(
             terms.name,
@@ -100,12 +100,12 @@ class LockWait:
         )
 
     def answered(self, answer: Plain, asked_s: float) -> None:
-        """What the ledger says of the owner, to a command proposed at *asked_s*."""
+        """Take the ledger's answer about the owner, to a command proposed at *asked_s*."""
         self._answer, self._asked_s, self._unsure = answer, asked_s, False
         self._look_at(answer.get("request"))
 
     def changed(self, record: Mapping[str, Any] | None, now_s: float) -> None:
-        """The lock's record is another; ``None``: it is gone, or unknown.
+        """Take the lock's new record; ``None``: it is gone, or unknown.
 
         Raises LockLost when the owner has asked anew.
         """
@@ -128,7 +128,7 @@ class LockWait:
             )
 
     def next(self, now_s: float, at: float) -> Step:
-        """What to do now. Raises LockTimeout."""
+        """The next thing to do. Raises LockTimeout."""
         terms = self._terms
         if self._answer["held"]:
             return GiveAnswer(self._answer, self._asked_s)
@@ -153,17 +153,17 @@ class LockWait:
         return CommitLeave(ReleaseLock(terms.name, terms.owner, at=at, renewals=seen, request=self._request))
 
     def left(self, answer: Plain) -> None:
-        """What the ledger says to leaving the line; who was not in it any more may hold the lock by now."""
+        """Take the ledger's answer to leaving the line; who was not in it any more may hold the lock by now."""
         self._unsure = not answer["released"]
 
     def lost(self, error: LockLost) -> None:
-        """The owner neither holds it nor waits. Raises *error* unless the time to wait is over anyway."""
+        """Deal with an owner that neither holds the lock nor waits. Raises *error* unless its time is over anyway."""
         if not self._over or self._terms.stay:
             raise error
         self._unsure = False
 
     def clean_up(self, at: float) -> ReleaseLock | None:
-        """The command that takes back what this request was given, for a client that is gone; when it was answered.
+        """The command that takes back what this request was given and answered, for a client that is gone.
 
         ``None``: its lease ends it.
         """
@@ -173,6 +173,6 @@ class LockWait:
 
 
 def entry_of(record: Mapping[str, Any] | None, owner: str) -> Plain | None:
-    """What a lock's record says of *owner*."""
+    """The part of a lock's record that is about *owner*."""
     those = () if record is None else (*record["holders"], *record["waiters"])
     return next((each for each in those if each["owner"] == owner), None)

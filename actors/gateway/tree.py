@@ -59,7 +59,7 @@ class TreeChild:
     children: list[TreeChild] = field(default_factory=list)
 
     def walk(self) -> Iterator[TreeChild]:
-        """This node and all below it, parents first."""
+        """Go through this node and all below it, parents first."""
         waiting = [self]
         while waiting:
             node = waiting.pop()
@@ -67,7 +67,7 @@ class TreeChild:
             waiting += reversed(node.children)
 
     def alone(self) -> dict[str, Any]:
-        """Plain values of this node, without its children."""
+        """This node as plain values, without its children."""
         return {
             "name": self.name,
             "type": self.type,
@@ -84,7 +84,7 @@ class TreeChild:
         }
 
     def whole(self) -> dict[str, Any]:
-        """Plain values of this node and all below it."""
+        """This node and all below it as plain values."""
         inspect = self.inspect
         if inspect is not None and isinstance(inspect.get("status"), dict):
             # A supervisor's own list of its children says less than the nodes below it.

@@ -160,7 +160,7 @@ class AllowAbsence(Command):
 
 @verb("lose_host", Proposer.LEADER)
 class LoseHost(Command):
-    """A host was not heard of since *heard_at*, longer than what is named (allocation, token) may go on alone.
+    """Declare a host lost, not heard of since *heard_at*: longer than the named work (allocation, token) may go on.
 
     Refused when the host has said since *seen_index* that it is there.
     """

@@ -66,7 +66,7 @@ def decode_entry(payload: bytes) -> tuple[str, int, Plain]:
 
 
 def _nested_deeper(value: Any, depth: int) -> bool:
-    """Level by level, because a recursion would have the interpreter's limit in the place of ours."""
+    """Whether *value* is nested deeper; level by level, as recursion would meet the interpreter's limit."""
     level = [value]
     while level and depth:
         inner = [part for each in level for part in (each.values() if isinstance(each, dict) else each)]

@@ -54,7 +54,7 @@ class Since:
 
 
 def refused(message: str, **more: Any) -> BadRequest:
-    """A refusal of something malformed: not the guard's, so that nobody takes it for an answer about the state."""
+    """The error for a malformed value; not the guard's, so that nobody takes it for an answer about the state."""
     return BadRequest(message, **more)
 
 

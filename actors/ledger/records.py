@@ -131,7 +131,7 @@ def new_allocation(
     devices: list[DeviceRecord],
     resources: ResourcesRecord,
 ) -> AllocationRecord:
-    """What is given out; *where* holds host, incarnation, gpu_indexes, token, granted_at, pool, env and user_id."""
+    """An allocation's record; *where* holds host, incarnation, gpu_indexes, token, granted_at, pool, env, user_id."""
     record = {
         "allocation_id": allocation_id,
         "owner": owner,

@@ -319,7 +319,7 @@ class Ledger:
 
     @classmethod
     def restore_of_others(cls, data: bytes, index: int) -> Ledger:
-        """As ``restore``, of bytes that another host sent as the state of entry *index*: each record is looked at.
+        """As ``restore``, for bytes that another host sent as the state of entry *index*: each record is checked.
 
         Raises LedgerTooNew, LedgerRefused.
         """
@@ -509,7 +509,7 @@ class Ledger:
 
     @applies(LoseHost)
     def _lose_host(self, command: LoseHost, entry: EntryContext) -> dict[str, Any]:
-        """End what the leader says cannot live on there any more, and grant nothing there until the host is back."""
+        """End the work that, the leader says, cannot live on there; grant nothing there until the host is back."""
         host = self._hosts.current(command)
         self._hosts.lose(command, entry.index)
         ended = []

@@ -559,7 +559,7 @@ class RaftCore:
         return Configuration.of(snapshot.conf_state)
 
     def apply_conf_change(self, entry: Entry) -> ConfState:
-        """The caller applies *entry* of the Ready under way; gives the members from it on, to store with its index."""
+        """Apply the members' change in *entry* of the Ready under way; gives those from it on, to store with it."""
         assert self._unapplied and self._unapplied[0] is entry, (
             f"entry {entry.index} is not the next change of the members to apply"
         )

@@ -61,7 +61,7 @@ class Forwarding:
         return ProposalAccepted(forwarded=True)
 
     def refusal(self, request: Message, reason: DroppedReason, term: int) -> Message | None:
-        """What tells the sender of *request* that it is dropped; None for one who would not understand it."""
+        """The message that tells the sender of *request* that it is dropped; None for one who knows no such message."""
         known = bool(request.context) if request.kind == "propose" else request.force
         if not known:
             return None

@@ -182,7 +182,7 @@ class JoinServer(LedgerFollower):
         )
 
     def _voters(self, nodes: list[int], leader: str | None, but: str) -> tuple[VoterAddress, ...]:
-        """Whom the new host hears from first: the leader, then the other voters."""
+        """The members that the new host hears from first: the leader, then the other voters."""
         members = [
             member
             for host_id, member in self._ledger.members.items()
@@ -255,7 +255,7 @@ class JoinServer(LedgerFollower):
         return figures
 
     def status(self) -> dict[str, Any]:
-        """Who comes, and whether this host can let anyone in."""
+        """The exchanges under way, and whether this host can let anyone in."""
         return {
             "exchanges": self._acceptor.exchanges,
             "welcomed": self._acceptor.welcomed,

@@ -60,7 +60,7 @@ class Authority:
 
     @property
     def fingerprint(self) -> str:
-        """What join tokens carry."""
+        """The fingerprint of the authority's key, which join tokens carry."""
         return fingerprint(self.certificate)
 
     def issue(self, request: HostRequest, now_s: float, serial: int) -> x509.Certificate:
@@ -101,7 +101,7 @@ class Authority:
         return builder.sign(self.key, hashes.SHA256())
 
     def endorse(self, other: x509.Certificate) -> bytes:
-        """This authority's word that *other*, of the same cluster, is an authority too. Raises WrongCluster."""
+        """Sign that *other*, of the same cluster, is an authority too. Raises WrongCluster."""
         check_authority(other, self.cluster_id)
         return self.key.sign(_endorsed(other), ec.ECDSA(hashes.SHA256()))
 
@@ -152,7 +152,7 @@ def create_authority(
 
 
 def is_endorsed(certificate: x509.Certificate, by: x509.Certificate, endorsement: bytes) -> bool:
-    """Whether *by* has given its word for *certificate*."""
+    """Whether *endorsement* is the signature of *by* over *certificate*."""
     try:
         p256_key(by).verify(endorsement, _endorsed(certificate), ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:

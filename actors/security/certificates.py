@@ -33,7 +33,7 @@ _PEM = b"-----BEGIN"
 
 @dataclass(frozen=True, slots=True)
 class HostIdentity:
-    """Whom a host's certificate names. Times are seconds since the epoch."""
+    """The identity in a host's certificate. Times are seconds since the epoch."""
 
     cluster_id: str
     host_id: str
@@ -91,7 +91,10 @@ def digest(certificate: x509.Certificate) -> str:
 
 
 def p256_key(holder: x509.Certificate | x509.CertificateSigningRequest) -> ec.EllipticCurvePublicKey:
-    """Its public key. Raises CertificateRefused unless it is one on P-256, the only kind that we issue and seal for."""
+    """The certificate's public key.
+
+    Raises CertificateRefused unless it is on P-256, the only kind issued and sealed for.
+    """
     with refusing("the public key"):
         key = holder.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
@@ -101,7 +104,7 @@ def p256_key(holder: x509.Certificate | x509.CertificateSigningRequest) -> ec.El
 
 
 def generation_of(certificate: x509.Certificate, *, of_issuer: bool = False) -> int:
-    """Which generation of its cluster's authority it is, or is from. Raises CertificateRefused."""
+    """The generation of the authority that a certificate is of, or is issued by. Raises CertificateRefused."""
     with refusing("the authority's name"):
         name = certificate.issuer if of_issuer else certificate.subject
         numbers = name.get_attributes_for_oid(NameOID.SERIAL_NUMBER)

@@ -56,12 +56,12 @@ class HostMaterial:
 
     @property
     def identity(self) -> HostIdentity:
-        """Whom the certificate names."""
+        """The identity that the certificate names."""
         return identify(self.certificate)
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """What the certificate names beside the host: where it is reached."""
+        """The addresses that the certificate names beside the host."""
         return addresses(self.certificate)
 
     @property
@@ -121,7 +121,7 @@ class HostMaterial:
 
 
 def store_material(folder: Path, material: HostMaterial) -> None:
-    """Keep it, on disk when this returns. Raises DataDirUnusable, KeyExposed.
+    """Store the material, on disk when this returns. Raises DataDirUnusable, KeyExposed.
 
     The bundle goes first. Both orders leave something that fits when a crash comes in between: a bundle is newer than
     the last one and accepts what was accepted before until that is retired.
@@ -132,7 +132,7 @@ def store_material(folder: Path, material: HostMaterial) -> None:
 
 
 def load_material(folder: Path, now_s: float, *, expired_too: bool = False) -> HostMaterial | None:
-    """What is in *folder*, checked; ``None`` on a host that belongs to no cluster yet.
+    """Load and check the material in *folder*; ``None`` on a host that belongs to no cluster yet.
 
     *expired_too*: also when the certificate ran out, for a voter that can issue itself another (``issue_own``).
 
@@ -218,7 +218,7 @@ def spare_key(folder: Path) -> ec.EllipticCurvePrivateKey | None:
 
 
 def drop_spare_key(folder: Path) -> None:
-    """Forget it; none there is no error."""
+    """Remove the spare key; none there is no error."""
     (folder / JOINING_FILE).unlink(missing_ok=True)
 
 

@@ -75,7 +75,7 @@ ExchangeInstruction = SendBytes | Close | Redeem
 def examine(
     claim: JoinClaim, record: JoinTokenRecord | None, cluster_id: str, taken: Mapping[str, str]
 ) -> tuple[HostRequest, Capabilities]:
-    """What a claim asks for, once all about it is proven that needs no ledger.
+    """Check all of a claim that needs no ledger; gives what it asks for.
 
     For the door, and again for the voter that decides when the door was another host's. Raises UnknownJoinToken,
     WrongCluster, CertificateRefused, MalformedMessage.
@@ -123,11 +123,11 @@ class JoinAcceptor:
 
     @property
     def exchanges(self) -> int:
-        """How many there are now."""
+        """The number of exchanges under way."""
         return self.sources.total()
 
     def left(self, source: str) -> None:
-        """An exchange with *source* is over."""
+        """Take note that an exchange with *source* is over."""
         network = network_of(source)
         self.sources[network] -= 1
         if not self.sources[network]:
@@ -163,7 +163,7 @@ class JoinExchange:
         self._deadline_s = now_s + CLAIM_TIMEOUT_S
 
     def begin(self, now_s: float) -> list[ExchangeInstruction]:
-        """TLS is up: say hello, or that too many wrong tokens came from there."""
+        """Begin once TLS is up: say hello, or that too many wrong tokens came from there."""
         acceptor = self._acceptor
         self._stage = _Stage.CLAIM
         try:
@@ -175,7 +175,7 @@ class JoinExchange:
         return [SendBytes(encode(hello))]
 
     def received(self, data: bytes, now_s: float, wall_s: float) -> list[ExchangeInstruction]:
-        """Bytes came through TLS."""
+        """Take bytes that came through TLS."""
         if self._stage is _Stage.OVER:
             return []
         try:
@@ -192,7 +192,10 @@ class JoinExchange:
             return self._end(error)
 
     def welcome(self, welcome: JoinWelcome) -> list[ExchangeInstruction]:
-        """The ledger has let the host in. Nothing comes of it when the exchange is over: the host comes again."""
+        """Answer that the ledger has let the host in.
+
+        Nothing is sent when the exchange is over: the host comes again.
+        """
         if self._stage is not _Stage.LEDGER:
             return []
         self._acceptor.welcomed += 1
@@ -200,11 +203,11 @@ class JoinExchange:
         return [SendBytes(encode(welcome)), Close()]
 
     def refuse(self, error: ActorGridError) -> list[ExchangeInstruction]:
-        """The ledger has not let the host in, or could not be asked."""
+        """Answer that the ledger has not let the host in, or could not be asked."""
         return self._end(error) if self._stage is _Stage.LEDGER else []
 
     def tick(self, now_s: float) -> list[ExchangeInstruction]:
-        """Time has passed."""
+        """Check the time limits."""
         if self._stage is _Stage.OVER or now_s < self._deadline_s:
             return []
         if self._stage is _Stage.NEW:
@@ -222,7 +225,7 @@ class JoinExchange:
         )
 
     def closed(self) -> None:
-        """The connection is gone."""
+        """Take note that the connection is gone."""
         self._close()
 
     def _examine(self, claim: JoinClaim, now_s: float, wall_s: float) -> list[ExchangeInstruction]:

@@ -25,7 +25,7 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class MemberAddress:
-    """Where a member lets hosts in."""
+    """The address at which a member lets hosts in."""
 
     host: str
     port: int

@@ -47,7 +47,7 @@ class JoinConnection:
         loop.watch(connection.fileno(), self._readable)
 
     def do(self, instructions: list[ExchangeInstruction]) -> None:
-        """Carry out what the exchange said."""
+        """Carry out the exchange's instructions."""
         for instruction in instructions:
             if self._closed:
                 return
@@ -61,7 +61,7 @@ class JoinConnection:
         self._flush()
 
     def tick(self) -> None:
-        """Some time has passed."""
+        """Check the exchange's time limits."""
         now_s = self._loop.monotonic()
         if self._leave_at is not None and now_s > self._leave_at:
             self.close()
@@ -70,7 +70,7 @@ class JoinConnection:
             self.do(self.exchange.tick(now_s))
 
     def close(self) -> None:
-        """End it now."""
+        """Close the connection at once."""
         if self._closed:
             return
         self._closed = True

@@ -8,7 +8,7 @@ PERIOD_S = 60.0
 
 
 class JoinLog:
-    """Says which lines to write. No clock of its own."""
+    """Bounds the log of the join port: says which lines to write. No clock of its own."""
 
     def __init__(self) -> None:
         self._began = float("-inf")

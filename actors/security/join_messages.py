@@ -46,7 +46,7 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a joining host has.
+    """What a joining host has and where it listens.
 
     ``addresses``: what its certificate may name. ``listens``: HOST:PORT by what is served there (``raft``, ``calls``,
     ``join``, ``https``). ``devices``: plain maps as the ledger's ``register_host`` takes them, checked there.
@@ -74,7 +74,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class VoterAddress:
-    """Where a joined host finds a voter: its number in Raft, and HOST:PORT for Raft, for calls and for HTTP.
+    """A voter's addresses for a joined host: its number in Raft, and HOST:PORT for Raft, for calls and for HTTP.
 
     ``fingerprint``: of its key, by which its links are known before the new host has the ledger.
     """
@@ -112,7 +112,7 @@ class JoinWelcome:
 
 @dataclass(frozen=True, slots=True)
 class JoinRefused:
-    """Why not."""
+    """The member's answer that refuses a host, with the error."""
 
     error: ActorGridError
 
@@ -167,7 +167,7 @@ def encode_claim(claim: JoinClaim) -> bytes:
 
 
 def read_answer(frame: list[Any]) -> JoinHello | JoinWelcome | JoinRefused:
-    """A member's message. Raises MalformedMessage, or TrustError for certificates in it that cannot be right."""
+    """Read a member's message. Raises MalformedMessage, or TrustError for certificates in it that cannot be right."""
     kind, fields = _open(frame)
     try:
         if kind == "hello":
@@ -199,7 +199,7 @@ def read_answer(frame: list[Any]) -> JoinHello | JoinWelcome | JoinRefused:
 
 
 def read_claim(frame: list[Any], nonce: bytes, server: str) -> JoinClaim:
-    """A joiner's claim, with what it was signed for on our side. Raises MalformedMessage."""
+    """Read a joiner's claim, with what it was signed for on our side. Raises MalformedMessage."""
     kind, fields = _open(frame)
     if kind != "claim":
         raise MalformedMessage("a joining host says nothing of that kind", found=kind[:40])
@@ -225,7 +225,7 @@ def read_claim(frame: list[Any], nonce: bytes, server: str) -> JoinClaim:
 
 
 def read_capabilities(packed: bytes) -> Capabilities:
-    """What :meth:`Capabilities.pack` packed. Raises MalformedMessage."""
+    """Read what :meth:`Capabilities.pack` packed. Raises MalformedMessage."""
     if len(packed) > CAPABILITIES_BYTES_MAX:
         raise MalformedMessage("capabilities are too large", found=f"{len(packed)} bytes")
     try:
@@ -361,7 +361,7 @@ def _open(frame: list[Any]) -> tuple[str, Fields]:
 
 
 def _hold(what: str, fields: Fields, checks: dict[str, _Check]) -> None:
-    """Raises MalformedMessage unless *fields* are exactly those of *checks* and each passes."""
+    """Check that *fields* are exactly those of *checks* and each passes. Raises MalformedMessage."""
     if set(fields) != set(checks):
         wrong = sorted(str(name)[:40] for name in set(fields) ^ set(checks))
         raise MalformedMessage(f"{what} has other fields than it should", found=", ".join(wrong[:10]))

@@ -66,7 +66,7 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The host is a member: keep what came, then start as one."""
+    """The join has succeeded: keep what came, then start as a member."""
 
     welcome: JoinWelcome
 
@@ -108,12 +108,12 @@ class Joiner:
         self._over = False
 
     def connected(self, server_certificate: bytes) -> list[JoinerInstruction]:
-        """TLS is up with a server that showed this certificate (DER). Nothing is sent yet."""
+        """Begin once TLS is up with a server that showed this certificate (DER). Nothing is sent yet."""
         self._server = server_certificate
         return []
 
     def received(self, data: bytes, wall_s: float) -> list[JoinerInstruction]:
-        """Bytes came through TLS."""
+        """Take bytes that came through TLS."""
         if self._over:
             return []
         try:
@@ -127,7 +127,7 @@ class Joiner:
             return self._fail(error)
 
     def tick(self, now_s: float) -> list[JoinerInstruction]:
-        """Time has passed."""
+        """Check the time limits."""
         if self._over or now_s < self._deadline_s:
             return []
         stage = "before it took the claim" if not self._proven else "after the claim was sent"
@@ -140,7 +140,7 @@ class Joiner:
         )
 
     def closed(self) -> list[JoinerInstruction]:
-        """The connection is gone."""
+        """Take note that the connection is gone."""
         if self._over:
             return []
         return self._fail(

@@ -32,12 +32,12 @@ from .trust_bundle import TrustBundle
 
 
 def new_private_key() -> ec.EllipticCurvePrivateKey:
-    """A new P-256 key, of the dice of OpenSSL."""
+    """A new P-256 key, from OpenSSL's random numbers."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """The key itself (PKCS #8, DER), not encrypted."""
+    """The bytes of the key (PKCS #8, DER), not encrypted."""
     return key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
 
 
@@ -70,12 +70,12 @@ def ensure_wrap_key(path: Path) -> bytes:
 
 
 def authority_file(folder: Path, generation: int) -> Path:
-    """Where a voter keeps the key of an authority."""
+    """The file in which a voter keeps the key of an authority."""
     return folder / f"authority-{generation}.key"
 
 
 def store_authority(folder: Path, authority: Authority, wrap_key: bytes) -> None:
-    """Keep the authority's key in *folder*, wrapped. Raises DataDirUnusable, KeyExposed."""
+    """Store the authority's key in *folder*, wrapped. Raises DataDirUnusable, KeyExposed."""
     purpose = _purpose(authority.cluster_id, authority.generation)
     wrapped = wrap(wrap_key, os.urandom(NONCE_BYTES), key_bytes(authority.key), purpose)
     write_private(authority_file(folder, authority.generation), wrapped)
@@ -112,7 +112,7 @@ def forget_authority(folder: Path, generation: int) -> None:
 
 
 def seal_authority(authority: Authority, voter: x509.Certificate) -> bytes:
-    """The authority's key, for the voter with this certificate."""
+    """Seal the authority's key for the voter with this certificate."""
     return seal(voter, key_bytes(authority.key), _purpose(authority.cluster_id, authority.generation))
 
 

@@ -43,6 +43,6 @@ class RenewCertificate:
 
 @dataclass(frozen=True, slots=True)
 class TakeBackJoinToken:
-    """It lets nobody in any more. Answer: {"id", "revoked_at"}. Raises UnknownJoinToken."""
+    """Revoke a join token: it lets nobody in any more. Answer: {"id", "revoked_at"}. Raises UnknownJoinToken."""
 
     token_id: str

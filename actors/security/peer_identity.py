@@ -13,7 +13,7 @@ from .tls_contexts import ssl_contexts
 
 
 def peer_identity(security_dir: Path) -> PeerIdentity:
-    """Raises KeyUnusable, and what ``load_material`` raises."""
+    """This host's identity and TLS contexts for links. Raises KeyUnusable, and what ``load_material`` raises."""
     material = load_material(security_dir, time.time())
     if material is None:
         raise KeyUnusable(

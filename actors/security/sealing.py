@@ -48,7 +48,7 @@ def seal(reader: x509.Certificate, secret: bytes, purpose: str) -> bytes:
 
 
 def unseal(key: ec.EllipticCurvePrivateKey, sealed: bytes, purpose: str) -> bytes:
-    """What was sealed for the holder of *key*, a P-256 key. Raises KeyUnusable when it was not, or was changed."""
+    """Open what was sealed for the holder of *key* (P-256). Raises KeyUnusable when it was not, or was changed."""
     refusal = KeyUnusable(
         "what was sealed does not open with this host's key",
         asked=purpose[:80],
@@ -72,7 +72,7 @@ def wrap(wrap_key: bytes, nonce: bytes, secret: bytes, purpose: str) -> bytes:
 
 
 def unwrap(wrap_key: bytes, wrapped: bytes, purpose: str) -> bytes:
-    """What was wrapped with the same key for the same purpose. Raises KeyUnusable for anything else."""
+    """Open what was wrapped with the same key for the same purpose. Raises KeyUnusable for anything else."""
     try:
         return AESGCM(wrap_key).decrypt(
             wrapped[:NONCE_BYTES], wrapped[NONCE_BYTES : SEALED_BYTES_MAX + 64], _WRAP_LABEL + purpose.encode()
@@ -82,7 +82,7 @@ def unwrap(wrap_key: bytes, wrapped: bytes, purpose: str) -> bytes:
 
 
 def _open_0_1(key: ec.EllipticCurvePrivateKey, sealed: bytes, purpose: str) -> bytes:
-    """What version 0.1 sealed: ECDH with a key used once, HKDF over both public keys and the purpose, AES-256-GCM."""
+    """Open what 0.1 sealed: ECDH with a key used once, HKDF over both public keys and the purpose, AES-256-GCM."""
     point = sealed[:_POINT_BYTES]
     sender = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), point)
     reader = key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)

@@ -16,7 +16,7 @@ from .host_material import HostMaterial
 
 
 class TlsContexts(NamedTuple):
-    """For connections between hosts: both sides show a certificate that an authority of the bundle has issued."""
+    """The contexts for links between hosts: both sides show a certificate of an authority in the bundle."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext

@@ -13,7 +13,7 @@ SOURCES_MAX = 1024
 
 
 class Rate(NamedTuple):
-    """So many at once, and so many more each second."""
+    """A rate: so many tries at once, and so many more each second."""
 
     burst: float
     per_s: float
@@ -68,7 +68,7 @@ class TokenRateLimit:
             raise Overloaded(f"too many wrong {self._what}", hint="try again in a second")
 
     def count(self, source: str, now_s: float) -> None:
-        """A wrong token came from *source*."""
+        """Count a wrong token from *source*."""
         self.wrong_total += 1
         if source:
             self._count_source(network_of(source), now_s)
@@ -87,7 +87,7 @@ class TokenRateLimit:
 
 
 def network_of(source: str) -> str:
-    """What counts as one source: an IPv4 address, or a /64 of IPv6, which one subscriber has whole."""
+    """The network that counts as one source: an IPv4 address, or a /64 of IPv6, which one subscriber has whole."""
     try:
         address = ipaddress.ip_address(source)
     except ValueError:

@@ -62,21 +62,21 @@ class TrustBundle:
 
     @property
     def signing(self) -> TrustedAuthority:
-        """The one that issues."""
+        """The authority that issues certificates."""
         return next(each for each in self.authorities if each.state == "signing")
 
     @property
     def certificates(self) -> tuple[x509.Certificate, ...]:
-        """Of all authorities whose hosts are accepted."""
+        """The certificates of all authorities whose hosts are accepted."""
         return tuple(each.certificate for each in self.authorities)
 
     @property
     def pem(self) -> str:
-        """All of them as text, for TLS and for clients."""
+        """The certificates of all authorities as text (PEM), for TLS and for clients."""
         return "".join(pem(certificate) for certificate in self.certificates)
 
     def find(self, generation: int) -> TrustedAuthority:
-        """Raises WrongState when the bundle has none of that generation."""
+        """The authority of that generation. Raises WrongState when the bundle has none."""
         for each in self.authorities:
             if each.generation == generation:
                 return each
@@ -163,7 +163,7 @@ class TrustBundle:
             )
 
     def followed_by(self, offered: TrustBundle) -> TrustBundle:
-        """What a host that has this bundle holds after it was offered another: the newer of the two.
+        """The bundle that a host keeps which has this one and is offered another: the newer of the two.
 
         Raises WrongCluster, or CertificateRefused when the newer one is not connected to this one.
         """

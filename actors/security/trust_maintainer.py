@@ -38,7 +38,7 @@ NETS = ("consensus", "links")
 
 
 class TrustMaintainer:
-    """See the module. *changed* is told of material that is to be used from now on."""
+    """Keeps one host's share of the trust. *changed* is told of material that is to be used from now on."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class TrustMaintainer:
         self._seen_at = {name: at for name, at in self._seen_at.items() if name in waiting}
 
     def view(self) -> trust_policy.View:
-        """Everything that is decided from."""
+        """Gather everything that a decision needs."""
         spare = spare_key(self._folder)
         if spare is not None and fingerprint(spare) == self.material.identity.fingerprint:
             drop_spare_key(self._folder)
@@ -272,7 +272,7 @@ class TrustMaintainer:
         )
 
     def shown(self) -> dict[str, Any]:
-        """What people see of the cluster's trust."""
+        """The cluster's trust as the API shows it."""
         view, bundle = self.view(), self.material.bundle
         found = trust_policy.rotation(view)
         return {
@@ -308,7 +308,7 @@ class TrustMaintainer:
 
 
 def _name(step: trust_policy.HolderStep) -> str:
-    """What a step is about, the same on every host that sees it."""
+    """The name of a step, the same on every host that sees it."""
     if isinstance(step, trust_policy.Issue):
         return f"issue {step.host_id} {step.number}"
     if isinstance(step, trust_policy.Seal):

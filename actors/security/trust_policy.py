@@ -52,7 +52,7 @@ class View:
 
     @property
     def own(self) -> TrustRecord | None:
-        """This host's record."""
+        """This host's record of trust."""
         return self.trust.get(self.host_id)
 
     @property
@@ -134,7 +134,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Complain:
-    """Something in the ledger cannot be used; it stays as it is."""
+    """Log that something in the ledger cannot be used; it stays as it is."""
 
     about: str
     error: ActorGridError
@@ -145,7 +145,7 @@ HolderStep = Issue | Seal | Publish | Complain
 
 
 def own_steps(view: View) -> list[OwnStep]:
-    """What this host does next for itself: one step at most, after what it complains of. Look again once it is done."""
+    """The next step of this host for itself, one at most, after what it complains of. Look again once it is done."""
     complaints: list[OwnStep] = []
     for look in (_take_bundle, _take_certificate, _take_key):
         try:
@@ -202,7 +202,7 @@ def _take_key(view: View) -> OwnStep | None:
 
 
 def facts(view: View) -> Plain:
-    """What this host tells of itself."""
+    """The fields of ``report_trust``: what this host tells of itself."""
     identity = view.material.identity
     return {
         "host_id": view.host_id,
@@ -216,7 +216,7 @@ def facts(view: View) -> Plain:
 
 
 def holder_steps(view: View) -> list[HolderStep]:
-    """What a host that has the authority's key may do for the others now, in any order."""
+    """The steps that a host with the authority's key may take for the others now, in any order."""
     signing = view.bundle.signing.generation
     authority = view.authorities.get(signing)
     if authority is None:
@@ -239,25 +239,25 @@ def holder_steps(view: View) -> list[HolderStep]:
 
 
 def addresses_of(member: MemberRecord) -> set[str]:
-    """Where a member listens, without ports."""
+    """The addresses on which a member listens, without ports."""
     return {where.rpartition(":")[0].strip("[]") for where in member["addresses"].values()}
 
 
 def states(bundle: TrustBundle) -> dict[int, str]:
-    """State by generation."""
+    """The state of each authority by generation."""
     return {each.generation: each.state for each in bundle.authorities}
 
 
 @dataclass(frozen=True, slots=True)
 class RotationReadiness:
-    """Who keeps a rotation from its next step; empty when nobody does, or none is under way."""
+    """The hosts that keep a rotation from its next step; empty when none do, or no rotation is under way."""
 
     step: str = ""
     waits_for: list[str] = field(default_factory=list)
 
 
 def rotation(view: View) -> RotationReadiness:
-    """How far a rotation of the authority is."""
+    """The state of a rotation of the authority."""
     now = states(view.bundle)
     behind = not_taken(view.members, view.trust, view.bundle.version)
     for generation, state in now.items():
@@ -355,5 +355,5 @@ def _check_reader(identity: HostIdentity, host_id: str, member: MemberRecord) ->
 
 
 def issued_fields(certificate: x509.Certificate) -> Plain:
-    """What ``issue_certificate`` tells of it."""
+    """The fields of ``issue_certificate`` for a certificate."""
     return {"certificate": pem(certificate), "fingerprint": identify(certificate).fingerprint}

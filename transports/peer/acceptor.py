@@ -31,7 +31,7 @@ class PeerAcceptor:
         return len(self._addresses)
 
     def admit(self, address: str, now_s: float) -> Refusal | None:
-        """A connection from *address*: why it is closed unread, or ``None``; then ``proven`` or ``gone`` follows."""
+        """Why a connection from *address* is to be closed unread; ``None``: keep it, ``proven`` or ``gone`` follows."""
         limits = self._limits
         rate = self._addresses.get(address)
         if rate is None:

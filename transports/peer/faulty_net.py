@@ -36,7 +36,7 @@ _LATE_FACTOR = 5.0
 
 @dataclass(frozen=True)
 class Faults:
-    """What a wire does to each frame, on average: shares of 1, and the least and greatest delay in seconds."""
+    """A wire's faults: the share of frames (0 to 1) that each befalls, and the least and greatest delay in seconds."""
 
     loss: float = 0.0
     duplication: float = 0.0

@@ -73,13 +73,13 @@ class PeerHosts(ABC):
         self._ticker = loop.after(self._limits.tick_s, self._tick)
 
     def keep(self, host_ids: Iterable[str]) -> None:
-        """Have a link for calls to these hosts always, as far as they can be reached; to no others than asked."""
+        """Keep a link for calls to these hosts, and only these, at all times; others are dialled on demand."""
         self._kept = dict.fromkeys(sorted(set(host_ids) - {self.host_id}))
         for host_id in self._kept:
             self._plan(self._route(host_id, CONTROL_LANE), CONTROL_LANE)
 
     def drop_refused(self) -> int:
-        """Ask ``admit`` again for every link, after the ledger has changed; closes those it refuses, gives how many."""
+        """Ask ``admit`` again for every link, as the ledger has changed; close the refused and give their number."""
         refused = 0
         for end in list(self._ends):
             why = self._admit(end.host_id, end.fingerprint) if end.session.usable else None

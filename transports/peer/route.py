@@ -107,7 +107,7 @@ class LinkRoute(Generic[L]):
         return waiting
 
     def dial_in_s(self, now_s: float, wanted: bool) -> float | None:
-        """When to dial, if there is something to dial for (*wanted*: a link is to be there always); else ``None``."""
+        """Seconds until the next dial; ``None`` with nothing to dial for. *wanted*: a link is to be there always."""
         if self.link is not None or self.dialling or not (wanted or self._waiting):
             return None
         return max(0.0, self._retry_at_s - now_s)

@@ -348,7 +348,7 @@ class OutgoingConnections:
         return True
 
     def _hang_up(self, link: OutgoingConnection) -> None:
-        """The listener closed before we were proven: it is dead, which the next dial shows, or it was crowded."""
+        """Deal with a listener that closed before we were proven: it is dead, as the next dial shows, or crowded."""
         self._close(link)
         link.state, link.received, link.armed = "connecting", b"", False
         self._redial_later(link)

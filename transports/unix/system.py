@@ -256,7 +256,7 @@ class UnixManager(_UnixProcesses, ActorManager):  # type: ignore[misc]
 
 
 class _Popen(Popen):
-    """Leaves no pipe open when the second pipe or the fork fails; what it extends, as of CPython 3.14, does."""
+    """Popen that leaves no pipe open when the second pipe or the fork fails, as CPython's does up to 3.14."""
 
     def _launch(self, process_obj: BaseProcess) -> None:
         try:

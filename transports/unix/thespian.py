@@ -240,7 +240,7 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
         return []
 
     def set_watch(self, fds: list[int]) -> None:
-        """The descriptors of the actor's latest ThespianWatch or DescriptorWatch; bad ones are left out, and logged."""
+        """Watch the descriptors of the actor's latest ThespianWatch or DescriptorWatch; bad ones are only logged."""
         self.mesh.loop.watch_only(fds, fds.writable if isinstance(fds, _Descriptors) else ())
 
     def deadAddress(self, addressManager: Any, address: Any) -> None:

@@ -19,7 +19,7 @@ Record = Mapping[str, Any]
 
 
 class LedgerView(Protocol):
-    """The part of what a host knows of the ledger that counts here."""
+    """The part of a host's copy of the ledger that is needed here."""
 
     hosts: dict[str, Any]
     allocations: dict[str, Any]
@@ -34,13 +34,13 @@ DEMANDS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class ResourceUse:
-    """What there is of each resource of ``NAMES``, and how much of that is given out."""
+    """The amount of each resource of ``NAMES``, and how much of it is given out."""
 
     capacity: Mapping[str, int]
     used: Mapping[str, int]
 
     def free(self, name: str) -> int:
-        """What is left of a resource."""
+        """The amount of a resource that is left."""
         return max(0, self.capacity.get(name, 0) - self.used.get(name, 0))
 
     def said(self, name: str) -> str:
@@ -62,12 +62,12 @@ class Binding:
     """What of the GPUs is free meanwhile, in words; empty when they are what is short."""
 
     def to_record(self) -> dict[str, Any]:
-        """For answers."""
+        """The binding as answers hold it."""
         return {"resource": self.resource, "waiting": self.waiting, "text": self.text, "idle_gpus": self.idle_gpus}
 
 
 def amounts_of(resources: ResourcesRecord) -> dict[str, int]:
-    """What one attempt (or each member of a gang) takes of each resource of ``NAMES``."""
+    """The amounts that one attempt (or each member of a gang) takes of each resource of ``NAMES``."""
     count = int(resources.get("gpu_count", 0))
     return {
         "gpu_milli": count * (int(resources.get("gpu_milli", 0)) or 1000),
@@ -139,5 +139,5 @@ def _shortest(use: ResourceUse, asked: Mapping[str, int]) -> str:
 
 
 def counted_milli(milli: int, noun: str) -> str:
-    """``8 GPUs``, ``1 CPU``, ``2.5 CPUs``."""
+    """An amount in words: ``8 GPUs``, ``1 CPU``, ``2.5 CPUs``."""
     return f"{milli / 1000:g} {noun}{'' if milli == 1000 else 's'}"

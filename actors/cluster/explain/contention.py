@@ -30,7 +30,7 @@ LOOKED_AT_MAX = 256
 def holders(
     host: HostRecord, allocations: Iterable[AllocationRecord], jobs: Mapping[str, JobRecord]
 ) -> list[dict[str, Any]]:
-    """Who holds room on *host*, lowest priority first.
+    """The holders of room on *host*, lowest priority first.
 
     Each: ``job_id`` (or ``session_id`` and ``lease_id`` of a client's lease), ``name``, ``priority``, what it holds,
     ``since`` and, where a time limit says so, ``ends_by``; times are seconds since the epoch. Of equal priority, the
@@ -42,7 +42,7 @@ def holders(
 def holders_of_user(
     user: str, allocations: Iterable[AllocationRecord], jobs: Mapping[str, JobRecord]
 ) -> list[dict[str, Any]]:
-    """What holds room on behalf of *user*, as ``holders`` gives it, with ``host_id``."""
+    """The holders of room on behalf of *user*, as ``holders`` gives them, with ``host_id``."""
     return _holders((held for held in allocations if held["user_id"] == user), jobs)
 
 
@@ -139,7 +139,7 @@ def reduced(demand: Demand, report: Record) -> Demand | None:
 
 
 def options(asked: Demand, instead: Demand) -> str:
-    """What to write on the command line to ask for *instead* rather than for *asked*."""
+    """The command-line options that ask for *instead* rather than for *asked*."""
     words = []
     if asked.gpus != instead.gpus:
         words.append(f"--gpus {instead.gpus:g}")

@@ -13,7 +13,7 @@ from actorgrid.models import AttemptState
 
 
 def lost_note(job: JobRecord) -> list[str]:
-    """That the attempt before (or the last one, of a job that waits) went with its host."""
+    """The sentence that the attempt before (or the last one, of a job that waits) went with its host."""
     for attempt in reversed(job["attempts"]):
         error = attempt.get("error") or {}
         if error.get("code") == HostLost.__name__:
@@ -24,7 +24,7 @@ def lost_note(job: JobRecord) -> list[str]:
 
 
 def late_notes(job: JobRecord) -> list[str]:
-    """Which attempt of a job that succeeded was taken, where one had been given up for lost and succeeded as well."""
+    """Sentences on which attempt of a succeeded job was taken, where one given up for lost succeeded as well."""
     notes = []
     for attempt in job["attempts"]:
         if attempt.get("late_success_at") is None:
@@ -43,7 +43,7 @@ def late_notes(job: JobRecord) -> list[str]:
 
 
 def away_note(job: JobRecord, name: str, quiet_s: float | None) -> list[str]:
-    """That the host of a running attempt has not been heard of, and when the job is started elsewhere."""
+    """The sentence that a running attempt's host has not been heard of, and when the job starts elsewhere."""
     if quiet_s is None:
         return []
     left_s = over_after_s(isolation_of(NO_ALLOCATION, job)) - quiet_s

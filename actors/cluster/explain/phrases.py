@@ -10,12 +10,12 @@ from actorgrid.amounts import mebibytes
 
 
 def listed(words: list[str], most: int = 5) -> str:
-    """``a, b and 3 more``."""
+    """Names in one phrase, the rest counted: ``a, b and 3 more``."""
     return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
 def devices(resources: ResourcesRecord) -> str:
-    """The devices a request touches: ``4 whole A100s``, ``0.25 of an H100 or A100``; empty without GPUs."""
+    """The devices of a request in words: ``4 whole A100s``, ``0.25 of an H100 or A100``; empty without GPUs."""
     count = int(resources.get("gpu_count", 0))
     if not count:
         return ""
@@ -91,7 +91,7 @@ def gang_lacks(resources: ResourcesRecord, fit: Mapping[str, Any]) -> str:
 
 
 def gang_hosts(resources: ResourcesRecord, fit: Mapping[str, Any], name: Callable[[str], str]) -> list[str]:
-    """What each host has for a gang, or lacks for one member of it."""
+    """A phrase per host: what it has for a gang, or lacks for one member of it."""
     said = []
     for one in fit["hosts"]:
         if one["members"]:
@@ -104,7 +104,7 @@ def gang_hosts(resources: ResourcesRecord, fit: Mapping[str, Any], name: Callabl
 
 
 def gang_ending(job: JobRecord) -> list[str]:
-    """That a gang is on its way to its end, and because of whom."""
+    """The sentence that a gang is ending, and because of which member."""
     attempt = job["attempts"][-1]
     ending = attempt.get("ending")
     if not ending or attempt.get("ended_at") is not None:

@@ -82,7 +82,7 @@ class _Story:
 
 
 def explain_job(job: JobRecord, around: Circumstances) -> dict[str, Any]:
-    """Why *job* is where it is. The keys are stable: see ``WhyAnswer``."""
+    """Explain why *job* is where it is. The keys are stable: see ``WhyAnswer``."""
     state = JobState(job["state"])
     if state is JobState.QUEUED:
         story = _queued(job, around)
@@ -189,7 +189,7 @@ def _why_not_now(job: JobRecord, around: Circumstances) -> _Story:
 
 
 def _kept_out_by_quota(job: JobRecord, fit: Record, around: Circumstances) -> _Story | None:
-    """Who uses up the quota of the job's user, and how to go on; ``None`` when that is not what it waits for."""
+    """Explain a quota used up by the user's other work, and how to go on; ``None`` when the job waits for no quota."""
     user = job.get("user_id", "")
     short = shortage(user, around.quotas, job["resources"], around.allocations)
     if short is None:
@@ -219,7 +219,7 @@ def _kept_out_by_quota(job: JobRecord, fit: Record, around: Circumstances) -> _S
 
 
 def _gives_enough(one: Record, short: Shortage) -> bool:
-    """Whether the end of what *one* is leaves nothing short."""
+    """Whether the end of *one* would leave nothing short."""
     given = amounts_held(cast("AllocationRecord", one))
     return all(
         short.used[name] - given[name] + short.asked[name] <= cast("dict[str, int]", short.limits)[name]
@@ -363,7 +363,7 @@ def _how_to_make_room(story: _Story, job: JobRecord, fit: Record, around: Circum
 
 
 def _without_unfit(host: HostRecord, fit: Record) -> HostRecord:
-    """*host* less the devices that take nothing new."""
+    """The record of *host* without the devices that take nothing new."""
     unfit = {one["gpu"] for one in fit.get("unfit") or () if one["host"] == host["host_id"]}
     return {**host, "devices": [device for device in host["devices"] if device["index"] not in unfit]}
 
@@ -373,7 +373,7 @@ def _title(job: JobRecord) -> str:
 
 
 def _reserved(story: _Story, fit: Record, around: Circumstances) -> None:
-    """What the scheduler has promised stands before anything guessed."""
+    """Explain by the scheduler's reservation, which counts for more than anything guessed."""
     reservation = fit.get("reservation")
     if not reservation:
         return
@@ -404,7 +404,7 @@ def _reserved(story: _Story, fit: Record, around: Circumstances) -> None:
 
 
 def _name(host_id: str, around: Circumstances) -> str:
-    """What people call a host: its hostname, where no two share it."""
+    """The name of a host for people: its hostname, where no two share it."""
     name = str(around.hosts.get(host_id, NO_HOST).get("hostname") or host_id)
     twins = sum(host.get("hostname") == name for host in around.hosts.values())
     return name if twins <= 1 else f"{name} ({host_id})"
@@ -557,7 +557,7 @@ def _failed(job: JobRecord, around: Circumstances) -> _Story:
 
 
 def _after_failure(job: JobRecord, error: Record, last: Record) -> list[str]:
-    """What helps against this kind of failure, beside the error's own hint."""
+    """The steps that help against this kind of failure, beside the error's own hint."""
     steps = []
     code = error.get("code")
     if code == "TaskTimedOut":

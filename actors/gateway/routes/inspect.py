@@ -75,7 +75,7 @@ async def _status(call: RequestContext, name: str, node: TreeChild | None) -> di
 
 
 async def _told(call: RequestContext, to: str | Ref) -> dict[str, Any]:
-    """What a server says of itself, as plain values."""
+    """The answer of a server about itself, as plain values."""
     return dict(plain(await call.ask(to, Inspect(), ANSWER_S)))
 
 
@@ -163,7 +163,7 @@ async def post_resume(call: RequestContext) -> Any:
 
 
 def _check_may_stand_still(call: RequestContext, node: TreeChild) -> None:
-    """Raises NotSupported for who must not be suspended from here."""
+    """Refuse to suspend the gateway and supervisors. Raises NotSupported."""
     if node.ref == call.app.bridge.me:
         raise NotSupported(
             "the gateway is not suspended from here",

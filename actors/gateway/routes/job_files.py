@@ -140,7 +140,7 @@ async def _exists(call: RequestContext, attempt: AttemptRecord, query: LogsQuery
 
 
 async def _read(files: AttemptFiles, stream: str, offset: int, piece: Piece) -> AsyncGenerator[bytes]:
-    """What is there now, from *piece* on: a growing output is read up to its size at the beginning."""
+    """Read what is there now, from *piece* on: a growing output up to its size at the beginning."""
     end = piece.size
     while piece.data:
         yield piece.data
@@ -151,7 +151,7 @@ async def _read(files: AttemptFiles, stream: str, offset: int, piece: Piece) -> 
 
 
 async def _follow(call: RequestContext, query: LogsQuery, job: JobRecord) -> AsyncGenerator[bytes]:
-    """Output as it comes, of one attempt or of each in turn, until nothing more can come."""
+    """Follow the output of one attempt, or of each in turn, until nothing more can come."""
     loop = asyncio.get_running_loop()
     number = query.attempt or max(1, len(job["attempts"]))
     offset = query.offset
@@ -187,7 +187,7 @@ async def _follow(call: RequestContext, query: LogsQuery, job: JobRecord) -> Asy
 
 
 async def _more(call: RequestContext, attempt: AttemptRecord, stream: str, offset: int, final: bool) -> bytes:
-    """What came since. A host that does not answer may come back, or be given up by the cluster and its work with it.
+    """Read what came since. A host that does not answer may come back, or be given up by the cluster with its work.
 
     Raises HostUnreachable and the like when the job is over, and what is left to tell lies there.
     """
@@ -201,7 +201,7 @@ async def _more(call: RequestContext, attempt: AttemptRecord, stream: str, offse
 
 
 async def _refreshed(call: RequestContext, job: JobRecord) -> JobRecord:
-    """The job as it is now; as it was while those who know are being restarted."""
+    """The job's present record; the former one while the servers that know are being restarted."""
     try:
         return await _job(call)
     except ActorError:

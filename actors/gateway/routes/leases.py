@@ -100,7 +100,7 @@ def _view(call: RequestContext, allocation: AllocationRecord, known: Plain | Non
 
 
 def _lease(call: RequestContext) -> AllocationRecord:
-    """The one that the path names. Raises UnknownAllocation, and NotAllowed for work that asks for another user's."""
+    """The lease that the path names. Raises UnknownAllocation, and NotAllowed for work that asks for another user's."""
     lease_id = call.part("lease_id")
     allocation = call.app.ledger.allocations.get(lease_id)
     if allocation is None or allocation["owner"]["kind"] != SESSION:

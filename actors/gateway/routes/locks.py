@@ -235,7 +235,7 @@ def _listed(token: tuple[int, int] | None) -> list[int] | None:
 
 
 def fence(token: list[int]) -> int:
-    """A token as one number: of two tokens the higher one's is higher."""
+    """A fencing token as one number: of two tokens the higher one has the higher number."""
     return (token[0] << EPOCH_BITS) + token[1]
 
 
@@ -260,7 +260,7 @@ def _fields(place: LockEntry, names: Iterable[str]) -> Plain:
 
 
 def _shown(lock: LockRecord) -> Plain:
-    """A record as people see it."""
+    """A lock's record as the answer shows it."""
     fields = ("owner", "user_id", "since", "ttl_s")
     return {
         "name": lock["name"],

@@ -159,20 +159,20 @@ class GatewayApp:
 
     @property
     def authority(self) -> str | None:
-        """By which clients know the cluster; ``None``: there is none."""
+        """The fingerprint by which clients know the cluster's authority; ``None``: there is none."""
         return None if self.certificate is None else self.certificate.authority
 
     @property
     def settings(self) -> Settings:
-        """The host's settings; live ones change under us."""
+        """The host's settings; live ones may change at any time."""
         return self.host.settings
 
     async def in_pool(self, work: Callable[[], T]) -> T:
-        """Run what blocks on our own files in the pool."""
+        """Run *work* that blocks on our own files in the thread pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     async def in_file_pool(self, work: Callable[[], T]) -> T:
-        """Run what reads users' files in the threads that are for that."""
+        """Run *work* that reads users' files in the threads kept for that."""
         return await asyncio.get_running_loop().run_in_executor(self._file_pool, work)
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
@@ -182,14 +182,14 @@ class GatewayApp:
         task.add_done_callback(self._background.discard)
 
     def close(self) -> None:
-        """Let go of the pools; nothing may be asked of the door afterwards."""
+        """End the thread pools; nothing may be asked of the application afterwards."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._file_pool.shutdown(wait=False, cancel_futures=True)  # a disk that hangs does not keep us
 
     # -- figures
 
     async def scrape(self) -> bytes:
-        """Figures as text. Those who ask while one scrape is under way share it."""
+        """The metrics as text. Those who ask while one scrape is under way share it."""
         if self._scrape is None or self._scrape.done():
             self._scrape = asyncio.create_task(self._collect())
         return await asyncio.shield(self._scrape)
@@ -205,7 +205,7 @@ class GatewayApp:
     # -- answers
 
     def encoded(self, request: web.Request, value: Any, status: int = 200) -> web.Response:
-        """Plain values in the form the client prefers."""
+        """Encode plain values in the form the client prefers."""
         if wants_msgpack(request):
             return web.Response(body=encode_msgpack(value), status=status, content_type=MSGPACK)
         return web.Response(body=encode_json(value), status=status, content_type=JSON)
@@ -213,7 +213,7 @@ class GatewayApp:
     def refusal(
         self, request: web.Request, error: ActorGridError, status: int | None = None, allow: str = ""
     ) -> web.Response:
-        """A named error as an answer."""
+        """The HTTP answer for a named error."""
         response = self.encoded(request, {"error": error.to_dict()}, status or error.http_status)
         if response.status == 401:
             response.headers["WWW-Authenticate"] = "Bearer"
@@ -324,7 +324,7 @@ class GatewayApp:
         return await handler(request)
 
     def admit(self, request: web.Request) -> str:
-        """Who asks, by the token. Raises WrongToken, or Overloaded when there are too many wrong ones."""
+        """Find out who asks, by the token. Raises WrongToken, or Overloaded after too many wrong ones."""
         source = "" if is_here(request.remote) else str(request.remote)
         token = request.headers.get("Authorization")
         now_s = asyncio.get_running_loop().time()

@@ -28,14 +28,14 @@ LOG_INTERVAL_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class WorkGate:
-    """Knows the credentials of work that runs on this host. *find_grant*: the allocation of that id, held anywhere."""
+    """Checks the credentials of work that runs on this host. *find_grant*: the allocation of that id, held anywhere."""
 
     key: bytes
     host_id: str
     find_grant: Callable[[str], AllocationRecord | None]
 
     def user_of(self, text: str, work_id: str) -> str | None:
-        """For whom the work was submitted; ``None`` when *text* opens nothing (any more)."""
+        """The user for whom the work was submitted; ``None`` when *text* opens nothing (any more)."""
         grant = self.find_grant(work_id)
         if not credentials.opens(self.key, text, grant, self.host_id) or grant is None:
             return None
@@ -61,7 +61,7 @@ class TokenGate:
         self.refused_total = 0
 
     def check(self, authorization: str | None, now_s: float, at_s: float, source: str = "") -> str:
-        """Whose token it is. *at_s*: the time of the day; *source*: the address, when it is of another machine.
+        """Whose token *text* is. *at_s*: seconds since the epoch; *source*: the address, if of another machine.
 
         Raises WrongToken, or Overloaded when there are too many wrong ones.
         """
@@ -84,7 +84,7 @@ class TokenGate:
         )
 
     def check_work(self, authorization: str | None, now_s: float, source: str = "") -> tuple[str, str] | None:
-        """Who asks, and with whose rights, for the credential of work; ``None`` for what is none.
+        """The work that asks and the user whose rights it has, by its credential; ``None`` for another text.
 
         Raises WrongToken for one that is not of work that runs here, or Overloaded when there are too many wrong ones.
         """
@@ -126,7 +126,7 @@ def allowed_names(*addresses: str) -> frozenset[str]:
 
 
 def check_host(header: str | None, names: frozenset[str]) -> None:
-    """Refuse a name that is not ours: a page may have pointed its own name at us. Raises BadRequest."""
+    """Refuse a Host header that is not ours: a page may have pointed its own name at us. Raises BadRequest."""
     name = (header or "").strip().lower()
     if not name.endswith("]"):
         host, colon, port = name.rpartition(":")

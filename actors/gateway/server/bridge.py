@@ -31,7 +31,7 @@ Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class BridgeListener(Protocol):
-    """Who hears what the server tells; called in the loop's thread."""
+    """The receiver of what the server tells; called in the loop's thread."""
 
     def receive(self, event: Any) -> None:
         """Take one event."""
@@ -49,7 +49,7 @@ class _PendingCall:
 
 
 class Bridge:
-    """Owned by the server, whose thread makes, attaches and closes it.
+    """The bridge, owned by the server, whose thread makes, attaches and closes it.
 
     ``open``, ``call``, ``run`` and ``stop_waiting`` are for the loop's thread; ``tell`` and ``close`` for the
     server's; ``post`` for any.
@@ -132,7 +132,7 @@ class Bridge:
 
     @property
     def me(self) -> Ref:
-        """The server's process."""
+        """The reference to the server's process."""
         return self._server.me
 
     def post(self, action: Callable[[], None]) -> None:
@@ -153,11 +153,11 @@ class Bridge:
     # -- the loop's thread
 
     def open(self, loop: asyncio.AbstractEventLoop, listener: BridgeListener) -> None:
-        """The loop runs: from now on it gets answers and events. Called once, from the loop's thread."""
+        """Open the bridge: from now on the loop gets answers and events. Called once, from the loop's thread."""
         self._loop, self._listener = loop, listener
 
     async def call(self, to: str | Ref, request: Any, timeout_s: float = 5.0) -> Any:
-        """The answer of server *to*. Raises what it raised, CallTimeout, NoSuchActor, or Overloaded."""
+        """Call server *to* and await its answer. Raises what it raised, CallTimeout, NoSuchActor, or Overloaded."""
 
         async def ask() -> Any:
             return await self._server.call(to, request, timeout_s)
@@ -165,7 +165,7 @@ class Bridge:
         return await self.run(ask, timeout_s, f"{to}: {type(request).__name__}")
 
     async def run(self, work: Work, timeout_s: float = 5.0, name: str = "") -> Any:
-        """What *work* returns, run in the server's thread. Raises the ActorGridError it raised.
+        """Run *work* in the server's thread and await its result. Raises the ActorGridError it raised.
 
         Any other exception crashes the server. *timeout_s* is how long the work says it takes; well past
         that CallTimeout is raised, and the work goes on unheard.
@@ -196,7 +196,7 @@ class Bridge:
             )
 
     def stop_waiting(self) -> None:
-        """The server stops: answer everyone who waits for it, now."""
+        """Answer everyone who waits for the server now, as it stops."""
         self.stopping = True
         for future in list(self._pending):
             if not future.done():

@@ -84,7 +84,7 @@ class BodyReader:
         return b"".join(chunks)
 
     def done(self, raw: bytes) -> None:
-        """The body's memory is free again."""
+        """Give the body's bytes back to the bound."""
         self.held_bytes -= len(raw)
 
 
@@ -98,7 +98,7 @@ def _too_large(limit: int, declared: int | None) -> BodyTooLarge:
 
 
 def decode(raw: bytes, content_type: str, model: type[BaseModel]) -> BaseModel:
-    """The body as a *model*. Raises MalformedBody (with the position or the field), or UnknownPolicy."""
+    """Read the body as a *model*. Raises MalformedBody (with the position or the field), or UnknownPolicy."""
     if content_type in _MSGPACK_NAMES:
         plain = _unpack(raw)
         check_plain(plain)
@@ -169,7 +169,7 @@ def check_plain(value: Any) -> None:
 
 
 def parse_query(given: MultiMapping[str], model: type[BaseModel]) -> BaseModel:
-    """The query as a *model*. Raises BadRequest naming the parameter."""
+    """Read the query as a *model*. Raises BadRequest naming the parameter."""
     names = [name for name, _ in given.items()]
     for name in names:
         if names.count(name) > 1:
@@ -212,7 +212,7 @@ def _problem(item: Any, known: list[str]) -> dict[str, str]:
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
-    """What may be written in a body of that model, in nested ones too, other spellings included."""
+    """The field names that a body of that model may hold, nested ones and other spellings included."""
     names: dict[str, None] = {}
     for name, field in model.model_fields.items():
         names[name] = None
@@ -244,7 +244,7 @@ def _shown(value: Any) -> str:
 
 
 def _around(raw: bytes, message: str) -> str:
-    """The line the parser stopped in, cut to what can be read."""
+    """The line in which the parser stopped, cut to a readable length."""
     words = message.split()
     try:
         line = int(words[words.index("line") + 1])

@@ -25,7 +25,7 @@ UNPROVEN_S = 15.0
 
 
 class ManagedConnection(Protocol):
-    """A connection, as this needs it."""
+    """A connection as ``Connections`` needs it."""
 
     @property
     def idle(self) -> bool:
@@ -61,11 +61,11 @@ class Connections:
 
     @property
     def unproven(self) -> int:
-        """How many have shown no token yet."""
+        """The number of connections that have shown no token yet."""
         return len(self._unproven[True]) + len(self._unproven[False])
 
     def add(self, connection: ManagedConnection, network: str, here: bool) -> bool:
-        """Keep one more; ``False`` when there is no place for it, and none that could be made."""
+        """Add a connection; ``False`` when there is no place for it, and none that could be made."""
         mine = self._unproven[here]
         if not here and len(self._of_network.get(network, ())) >= UNPROVEN_OF_NETWORK_MAX:
             self._close(next(iter(self._of_network[network])))
@@ -84,7 +84,7 @@ class Connections:
         return True
 
     def prove(self, connection: ManagedConnection, caller: str) -> bool:
-        """A request on it showed a good token; ``False`` when whoever it belongs to has too many already."""
+        """Note that a good token was shown on a connection; ``False`` when its owner has too many already."""
         entry = self._all.get(connection)
         if entry is None:
             return True  # it is being closed
@@ -102,11 +102,11 @@ class Connections:
         return True
 
     def is_proven(self, connection: ManagedConnection) -> bool:
-        """Whether it has shown a good token."""
+        """Whether a good token was shown on the connection."""
         return connection in self._proven
 
     def remove(self, connection: ManagedConnection) -> None:
-        """It is closed; harmless when that is known."""
+        """Remove a closed connection; harmless when it is not there."""
         entry = self._all.pop(connection, None)
         if entry is None:
             return

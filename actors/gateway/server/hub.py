@@ -41,7 +41,7 @@ GAP = Gap(0, b"")
 
 @dataclass(frozen=True, slots=True)
 class Resynced:
-    """The server's copy of the ledger starts over from a snapshot at ``index``."""
+    """Says that the server's copy of the ledger starts over from a snapshot at ``index``."""
 
     index: int
 
@@ -56,7 +56,7 @@ class Listener:
     ended: str = ""
 
     def put(self, item: Item) -> None:
-        """Queue, or cut off when it is too far behind."""
+        """Queue an event, or cut the client off when it is too far behind."""
         if self.ended:
             return
         if len(self.items) >= MAX_WAITING:
@@ -66,7 +66,7 @@ class Listener:
         self.ready.set()
 
     def end(self, reason: str) -> None:
-        """Nothing more will come; what is queued still goes out, unless the client is too slow for it."""
+        """End the stream; what is queued still goes out, unless the client is too slow for it."""
         if not self.ended:
             self.ended = reason
             if reason == "lagging":
@@ -130,18 +130,18 @@ def view_change(kind: str, identity: str, record: Any) -> dict[str, Any]:
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """One record's changes. ``record`` is the newest one told; None when it is gone or must be asked for."""
+    """A watch on one record. ``record`` is the newest one told; None when it is gone or must be asked for."""
 
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     record: dict[str, Any] | None = None
 
     def tell(self, record: dict[str, Any] | None) -> None:
-        """It changed."""
+        """Tell that the record changed."""
         self.record = record
         self.changed.set()
 
     async def wait(self, at_most_s: float) -> bool:
-        """Whether it changed within that time since the last look."""
+        """Wait for a change since the last look; ``False`` when none came within that time."""
         try:
             async with asyncio.timeout(at_most_s):
                 await self.changed.wait()
@@ -221,13 +221,13 @@ class Hub:
 
     @contextmanager
     def listen_to_events(self) -> Iterator[Listener]:
-        """Everything the ledger applies from now on. Raises Overloaded."""
+        """Listen to everything the ledger applies from now on. Raises Overloaded."""
         with self._listening(self._events, Listener()) as listener:
             yield listener
 
     @contextmanager
     def listen_to_state(self, prefix: str) -> Iterator[Listener]:
-        """Changes of keys under *prefix* from now on. Raises Overloaded."""
+        """Listen to changes of keys under *prefix* from now on. Raises Overloaded."""
         with self._listening(self._state, Listener(prefix)) as listener:
             yield listener
 
@@ -249,7 +249,7 @@ class Hub:
 
     @contextmanager
     def watch(self, kind: str, identity: str) -> Iterator[Watch]:
-        """Told whenever a job, a lock changes."""
+        """Watch one job or lock: told whenever its record changes."""
         watch = Watch()
         watches = self._watches.setdefault((kind, identity), set())
         watches.add(watch)
@@ -262,7 +262,7 @@ class Hub:
 
     @property
     def listeners(self) -> int:
-        """Open event streams."""
+        """The number of open event streams."""
         return len(self._events) + len(self._state)
 
     def close(self, reason: str) -> None:

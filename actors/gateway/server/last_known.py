@@ -56,7 +56,7 @@ def last_known(known: Plain | None) -> Plain | None:
 
 
 def presence(known: Plain | None, host_id: str) -> str:
-    """Whether that host is there: a word of HostPresence."""
+    """The presence of that host: a word of HostPresence."""
     if known is None or host_id not in known["hosts"]:
         return HostPresence.UNKNOWN.value
     return str(known["hosts"][host_id]["presence"])

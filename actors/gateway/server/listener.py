@@ -46,7 +46,7 @@ def listen(bind: str, port: int, setting: str = "cluster.bind") -> socket.socket
 
 
 def holder(port: int) -> str:
-    """Who listens on *port*, as far as we may know."""
+    """The process that listens on *port*, as far as this user may see it."""
     try:
         for connection in psutil.net_connections(kind="tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port:
@@ -60,7 +60,7 @@ def holder(port: int) -> str:
 
 
 def url_of(sock: socket.socket, scheme: str = "http") -> str:
-    """How to reach it."""
+    """The URL of a listening socket."""
     address, port = sock.getsockname()[:2]
     return f"{scheme}://[{address}]:{port}" if sock.family == socket.AF_INET6 else f"{scheme}://{address}:{port}"
 

@@ -106,7 +106,7 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What is no HTTP, in the form of every other error."""
+        """Answer what is no HTTP in the form of every other error."""
         if status >= 500:
             return super().handle_error(request, status, exc, message)
         if request.writer.output_size > 0:
@@ -125,7 +125,7 @@ class Connection(RequestHandler):
 
 
 def _full() -> bytes:
-    """What one client too many is told, before it asks anything."""
+    """The bytes sent to one client too many, before it asks anything."""
     error = Overloaded(
         "the host has its maximum of HTTP connections",
         found=f"{CONNECTIONS_MAX}",
@@ -140,7 +140,7 @@ def _full() -> bytes:
 
 
 class LoopThread(threading.Thread):
-    """Runs until ``finish``; tells the server through the bridge when it is ready, and if it dies."""
+    """The thread of the event loop: runs until ``finish``, and tells the server when it is ready and if it dies."""
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ _PART = re.compile(r"\{([a-z_]+)(?::[^}]*)?\}")
 
 
 def document(routes: Iterable[Route], version: str) -> dict[str, Any]:
-    """The whole document; plain values."""
+    """The whole document as plain values."""
     routes = tuple(routes)
     asked = {model for route in routes for model in (route.request, route.query) if model is not None}
     given = {route.answer for route in routes if not isinstance(route.answer, str)} | {ErrorBody}

@@ -38,11 +38,11 @@ class RequestContext:
     """Work asks, with the rights of this user: what is another's is not for it. ``None``: whoever may do all."""
 
     def part(self, name: str) -> str:
-        """A part of the path, decoded."""
+        """The decoded part of the path under that name."""
         return self.http.match_info[name]
 
     async def ask(self, server: str | Ref, request: Any, timeout_s: float = 5.0) -> Any:
-        """The answer of a server of this host: of whoever has the name, or of that one process."""
+        """Ask a server of this host, by name or by reference, and await its answer."""
         return await self.app.bridge.call(server, request, timeout_s)
 
     async def propose(self, command: Command) -> Any:
@@ -56,15 +56,15 @@ class RequestContext:
 
     @property
     def seen(self) -> int:
-        """How far in the ledger this host's clients may have seen: no answer may be of an earlier state."""
+        """The ledger index that this host's clients may have seen: no answer may be of an earlier state."""
         return self.app.hub.last_index
 
     def body_as(self, kind: type[ModelT]) -> ModelT:
-        """The body; the route table says that it is a *kind*."""
+        """The body as a *kind*, which the route table says it is."""
         return cast(ModelT, self.body)
 
     def query_as(self, kind: type[ModelT]) -> ModelT:
-        """The query; the route table says that it is a *kind*."""
+        """The query as a *kind*, which the route table says it is."""
         return cast(ModelT, self.query)
 
 

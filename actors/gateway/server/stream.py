@@ -69,7 +69,7 @@ async def begin(request: web.Request, content_type: str, headers: dict[str, str]
 async def send_bytes(
     request: web.Request, pieces: AsyncGenerator[bytes], headers: dict[str, str]
 ) -> web.StreamResponse:
-    """Raw bytes, chunked, until *pieces* end. A client that is gone or too slow ends it early."""
+    """Send raw bytes, chunked, until *pieces* end. A client that is gone or too slow ends it early."""
     async with aclosing(pieces):
         response = await begin(request, "application/octet-stream", headers)
         async for piece in pieces:
@@ -79,7 +79,7 @@ async def send_bytes(
 
 
 def sse(data: bytes, event: str = "", event_id: int = 0) -> bytes:
-    """One server-sent event; *data* holds no line break (our JSON never does)."""
+    """The bytes of a server-sent event; *data* holds no line break (our JSON never does)."""
     head = f"event: {event}\n".encode() if event else b""
     if event_id:
         head += f"id: {event_id}\n".encode()

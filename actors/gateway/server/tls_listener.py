@@ -31,7 +31,7 @@ log = logging.getLogger("actorgrid.gateway")
 
 
 class Certificate:
-    """What the host shows, from its files. ``look`` belongs to the server's thread; ``context`` to any."""
+    """The host's certificate, from its files. ``look`` is for the server's thread, ``context`` for any."""
 
     def __init__(self, folder: Path) -> None:
         """Raises KeyUnusable, and what ``load_material`` does."""
@@ -40,7 +40,7 @@ class Certificate:
         self._use(self._load())
 
     def look(self) -> bool:
-        """Whether the certificate was another and is used from now on. One that cannot be used is logged, and not."""
+        """Look for a new certificate on disk; whether one is used from now on. One that cannot be used is logged."""
         mark = self._mark()
         if mark == self._seen:
             return False
@@ -73,7 +73,7 @@ class Certificate:
 
 
 class TlsListener:
-    """Takes connections for the loop it is served in."""
+    """The HTTPS listener: takes connections for the loop it is served in."""
 
     def __init__(self, sock: socket.socket, certificate: Certificate) -> None:
         self.sock = sock

@@ -44,7 +44,7 @@ class Capacity:
         return self._device.get((host_id, index), (0, 0))
 
     def check(self, host: HostRecord, gpu_indexes: list[int], resources: ResourcesRecord) -> list[DeviceRecord]:
-        """The device records asked for, when all of it fits. Raises Overcommit, or WrongState for wrong devices.
+        """The records of the devices asked for, if all fits. Raises Overcommit, or WrongState for wrong devices.
 
         What is asked for as zero is not counted and always fits.
         """

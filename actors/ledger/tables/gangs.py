@@ -52,7 +52,7 @@ def refuse_layout(job: JobRecord, places: Sequence[GrantTarget]) -> None:
 
 
 def address_of(member: MemberRecord | None) -> str:
-    """Where the other hosts of the cluster reach this one; a host that is alone is reached by itself only."""
+    """The address by which the other hosts reach this one; a host that is alone is reached by itself only."""
     if member is None:
         return LOOPBACK
     address: str = member["addresses"].get("raft", "")

@@ -99,7 +99,7 @@ class Jobs:
                 self.finish(job["job_id"], FAILED, failed, at)
 
     def change(self, job_id: str, state: str | None = None, **fields: Any) -> JobRecord:
-        """Another record in the place of the job's, with these fields and that state; what was read before stays."""
+        """Replace the job's record by one with these fields and that state; records read before stay unchanged."""
         before = self.records[job_id]
         state = state or before["state"]
         self._count(before, before["state"], -1)

@@ -22,7 +22,7 @@ _TEXTS = ("command", "depends_on")
 
 
 def job_bytes(job: JobRecord) -> int:
-    """What a job counts with, as given and as kept: what its owner wrote, and a part that is the same for all."""
+    """The bytes a job counts with, as given and as kept: what its owner wrote, plus the same part for all."""
     size = JOB_BYTES + _bytes(job.get("name") or "") + _bytes(job.get("cwd") or "")
     for name in _TEXTS:
         size += sum(map(_bytes, cast("list[str] | None", job.get(name)) or ()))

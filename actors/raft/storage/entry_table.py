@@ -132,7 +132,7 @@ class EntryTable:
         return self._run_terms[bisect_right(self._run_firsts, index) - 1]
 
     def place(self, index: int) -> tuple[int, int]:
-        """Where the record with entry *index*, which is there, lies; and the index after its last one that counts."""
+        """The position of the record with entry *index*, which is there, and the index after its last valid one."""
         assert self.base_index < index <= self.last_index, f"entry {index} is not in the log"
         number = bisect_right(self._firsts, index) - 1
         end = self._firsts[number + 1] if number + 1 < len(self._firsts) else self.last_index + 1
