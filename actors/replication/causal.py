@@ -39,6 +39,11 @@ class CausalContext:
         return beyond is not None and counter in beyond
 
     def __len__(self) -> int:
+        return self.size
+
+    @property
+    def size(self) -> int:
+        """How many dots are in; ``len`` of it has no room for what a hostile host may claim."""
         return sum(self._vector.values()) + sum(map(len, self._cloud.values()))
 
     def __iter__(self) -> Iterator[Dot]:

@@ -59,6 +59,10 @@ class GCounter(Crdt):
                 self._entries[replica] = total
         return self
 
+    def highest(self, replica: Replica) -> int:
+        """Its total."""
+        return self._entries.get(replica, 0)
+
     def copy(self) -> Self:
         """An independent copy."""
         return type(self)(self._entries)
@@ -102,6 +106,10 @@ class PNCounter(Crdt):
             mine = self._entries.get(replica, (0, 0))
             self._entries[replica] = (max(up, mine[0]), max(down, mine[1]))
         return self
+
+    def highest(self, replica: Replica) -> int:
+        """Both its totals together."""
+        return sum(self._entries.get(replica, (0, 0)))
 
     def copy(self) -> Self:
         """An independent copy."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 from actorgrid.errors import MalformedBody, StateTypeConflict
 
+from .causal import Replica
 from .plain import pack, unpack
 
 FORMAT = 1
@@ -46,6 +48,17 @@ class Crdt(ABC):
     @abstractmethod
     def copy(self) -> Self:
         """An independent copy."""
+
+    def check_drift(self, now_us: int) -> None:  # noqa: B027 - most types know no time
+        """Raises BadRequest when a write in it claims to be more than a minute in the future."""
+
+    def highest(self, replica: Replica) -> int:
+        """How far *replica* itself has counted in it; only its own mutators may move that."""
+        return 0
+
+    def values_bytes(self) -> Iterator[bytes]:
+        """The encoded values in it, for who has to look at what a stranger sent."""
+        yield from ()
 
     @abstractmethod
     def _body(self) -> list[Any]:

@@ -44,7 +44,7 @@ class Dotted(Crdt):
         self._same_kind(other)
         mine, theirs, seen = self._entries, other._entries, other._context
         gone: list[Dot]
-        if len(seen) <= len(mine):
+        if seen.size <= len(mine):
             gone = [dot for dot in seen if dot in mine and dot not in theirs]
         else:
             gone = [dot for dot in mine if dot not in theirs and dot in seen]
@@ -64,6 +64,16 @@ class Dotted(Crdt):
         twin._entries = dict(self._entries)
         twin._index = {head: dict(rests) for head, rests in self._index.items()}
         return twin
+
+    def highest(self, replica: Replica) -> int:
+        """The last of its dots."""
+        return self._context.next_dot(replica)[1] - 1
+
+    def values_bytes(self) -> Iterator[bytes]:
+        """Elements and contents, of all that is live."""
+        for head, rest, content in self._entries.values():
+            parts = (head, *rest, *(content if isinstance(content, tuple) else (content,)))
+            yield from (part for part in parts if isinstance(part, bytes) and part)
 
     # -- for mutators
 

@@ -8,6 +8,7 @@ argument, in microseconds since the epoch; 0 leaves the pure logical clock.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 from actorgrid.errors import BadRequest
@@ -77,6 +78,11 @@ class LWWRegister(Crdt):
         """Raises BadRequest when the write claims to be more than a minute in the future."""
         if self._write is not None:
             check_drift(self._write[:2], now_us)
+
+    def values_bytes(self) -> Iterator[bytes]:
+        """The value."""
+        if self._write is not None:
+            yield self._write[3]
 
     def join(self, other: Self) -> Self:
         """The later write."""

@@ -3,6 +3,11 @@
     snapshot-N      all states as of the start of journal-N; whole from its first day (written aside, synced, renamed)
     journal-N       deltas since, a record per group commit
 
+A record is [2, origins, rows, vector]: each row a key and a delta (or a state) with its dot, and counts that the
+version vector takes beside those of the rows. States and vector are in one record, so that no crash leaves one without
+the other: a vector ahead of its states would hide what is missing for ever. Records of version 1 are lists of
+(key, delta).
+
 Deltas, not states, are written, so that one field of a large map costs one field. Reading back joins them, so that
 a delta read twice does no harm. When the journal has outgrown the snapshot the next pair is begun.
 """
@@ -12,15 +17,19 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
 from actorgrid.configs.fsync import sync_folder
 from actorgrid.errors import ActorGridError, DiskFull, LogCorrupted, LogFailed, MalformedBody
 
+from .causal import Replica, check_count, replica_from_plain
+from .delta_log import LOG_BYTES, DottedDelta
 from .journal import Journal, frame, framed_size, read_record, storage_error
 from .plain import pack, unpack
 from .types import Crdt, decode
+from .version_vector import Vector, from_plain, to_plain
 
 log = logging.getLogger("actorgrid.distributed_state")
 
@@ -29,11 +38,13 @@ States = dict[str, dict[str, Crdt]]
 COMPACT_AT_BYTES = 4 * 2**20
 """The journal is not compacted below this size."""
 SNAPSHOT_RECORD_BYTES = 2**20
+RECORD_FORMAT = 2
 _NAMES = re.compile(r"(snapshot|journal)-(\d{12})")
 
 
 class StateStore:
-    """Durable CRDT states. ``states`` is memory's view, ahead of the disk by what was staged and not committed.
+    """Durable CRDT states and their version vector. ``states`` and ``vector`` are memory's view, ahead of the disk by
+    what was staged and not committed. ``rows`` are the deltas with dots that were read at opening, the newest 16 MiB.
 
     Stage deltas, then ``commit`` them: when that returns, they survive a crash. When it raises DiskFull ``states``
     holds what the disk does not: ``reopen`` before anything is read. After LogFailed the disk is not to be trusted.
@@ -43,20 +54,24 @@ class StateStore:
         """Read all there is. Raises LogCorrupted, DiskFull or LogFailed."""
         self.directory = directory
         self.states: States = {}
+        self.vector: Vector = {}
+        self.rows: deque[DottedDelta] = deque()
         self.commits = 0
         self.compactions = 0
         self._number = 0
         self.snapshot_bytes = 0
-        self._batch: list[tuple[str, bytes]] = []
+        self._batch: list[Entry] = []
+        self._batch_vector: Vector = {}
         self._batch_bytes = 0
         self._compact_at = COMPACT_AT_BYTES
+        self._rows_bytes = 0
         self._journal: Journal
         self._open()
 
     @property
     def staged(self) -> int:
         """Deltas waiting for ``commit``."""
-        return len(self._batch)
+        return len(self._batch) + len(self._batch_vector)
 
     @property
     def staged_bytes(self) -> int:
@@ -77,17 +92,28 @@ class StateStore:
         """Make room for one more delta of at most this size. Raises DiskFull; then nothing has changed."""
         self._journal.reserve(self._batch_bytes + delta_bytes + 64)
 
-    def stage(self, key: str, delta: bytes) -> None:
-        """Put a delta, already joined into ``states``, into the next commit."""
-        self._batch.append((key, delta))
-        self._batch_bytes += len(delta) + 4 * len(key) + 16
+    def stage(self, key: str, delta: bytes, origin: Replica | None = None, sequence: int = 0) -> None:
+        """Put a delta, already joined into ``states``, into the next commit, with its dot if it has one."""
+        self._batch.append((key, delta, origin, sequence))
+        self._batch_bytes += len(delta) + 4 * len(key) + 32
+        if origin is not None:
+            if origin not in self.vector:
+                self._batch_bytes += len(origin[0]) + 16
+            self.vector[origin] = max(sequence, self.vector.get(origin, 0))
+
+    def stage_vector(self, vector: Vector) -> None:
+        """Put these counts into the next commit, with what was staged before."""
+        for origin, count in vector.items():
+            self._batch_vector[origin] = self.vector[origin] = max(count, self.vector.get(origin, 0))
+            self._batch_bytes += len(origin[0]) + 24
 
     def commit(self) -> None:
         """Make all that is staged durable, in one write and one fdatasync."""
-        if not self._batch:
+        if not self.staged:
             return
-        batch, self._batch, self._batch_bytes = self._batch, [], 0
-        self._journal.append(pack(batch))
+        payload = _record(self._batch, self._batch_vector)
+        self._batch, self._batch_vector, self._batch_bytes = [], {}, 0
+        self._journal.append(payload)
         self.commits += 1
 
     def maybe_compact(self) -> None:
@@ -97,7 +123,7 @@ class StateStore:
         """
         if self._journal.size < self._compact_at:
             return
-        assert not self._batch, "a snapshot of uncommitted states would make refused mutations durable"
+        assert not self.staged, "a snapshot of uncommitted states would make refused mutations durable"
         try:
             self.compact()
         except DiskFull as error:
@@ -113,7 +139,7 @@ class StateStore:
         try:
             with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
                 size = 0
-                for record in _snapshot_records(self.states):
+                for record in _snapshot_records(self.states, self.vector):
                     size += file.write(record)
                 file.flush()
                 os.fsync(file.fileno())
@@ -143,7 +169,7 @@ class StateStore:
     def reopen(self) -> None:
         """Forget what is in memory and read the disk again. Raises as the constructor."""
         self._journal.close()
-        self._batch, self._batch_bytes = [], 0
+        self._batch, self._batch_vector, self._batch_bytes = [], {}, 0
         self._open()
 
     def close(self) -> None:
@@ -166,7 +192,8 @@ class StateStore:
             path = self.directory / f"journal-{number:012d}"
             if number > self._number and path.stat().st_size:  # an empty one: a snapshot was begun, not finished
                 raise _damaged(path, "its snapshot is missing")
-        self.states = {}
+        self.states, self.vector = {}, {}
+        self.rows, self._rows_bytes = deque(), 0
         self.snapshot_bytes = 0
         if self._number:
             self.snapshot_bytes = self._read_snapshot(self.directory / f"snapshot-{self._number:012d}")
@@ -206,15 +233,27 @@ class StateStore:
         return at
 
     def _join(self, payload: bytes, path: Path) -> None:
-        """Take in a batch of (key, state or delta); its checksum was right, so it must be sound."""
+        """Take in a batch of states or deltas; its checksum was right, so it must be sound."""
         try:
-            for key, data in unpack(payload):
+            rows, vector = _read(payload)
+            for key, data, origin, sequence in rows:
                 delta = decode(data)
                 kinds = self.states.setdefault(key, {})
                 known = kinds.get(delta.kind)
                 kinds[delta.kind] = delta if known is None else known.join(delta)
-        except (MalformedBody, TypeError, ValueError) as error:
+                if origin is not None:
+                    self.vector[origin] = max(sequence, self.vector.get(origin, 0))
+                    self._keep(DottedDelta(origin, sequence, key, data))
+            for origin, count in vector.items():
+                self.vector[origin] = max(count, self.vector.get(origin, 0))
+        except (MalformedBody, TypeError, ValueError, IndexError) as error:
             raise _damaged(path, f"a record with a right checksum cannot be read: {error}") from error
+
+    def _keep(self, row: DottedDelta) -> None:
+        self.rows.append(row)
+        self._rows_bytes += row.size
+        while self._rows_bytes > LOG_BYTES:
+            self._rows_bytes -= self.rows.popleft().size
 
     def _forget(self, number: int) -> None:
         """Remove an older pair; what cannot be removed now is removed at the next opening."""
@@ -226,22 +265,52 @@ class StateStore:
                 log.warning("cannot remove %s: %s", path.name, error)
 
 
-def _snapshot_records(states: States) -> Iterator[bytes]:
-    """Records of (key, state), by key; an empty one ends the file, so that a cut is noticed."""
+Entry = tuple[str, bytes, Replica | None, int]
+"""A key, a delta or a state, and its dot."""
+
+
+def _record(rows: list[Entry], vector: Vector) -> bytes:
+    """A record's payload: origins once, then the rows by their number (-1: no dot)."""
+    table: dict[Replica, int] = {}
+    plain = [
+        [-1 if origin is None else table.setdefault(origin, len(table)), sequence, key, data]
+        for key, data, origin, sequence in rows
+    ]
+    return pack([RECORD_FORMAT, list(table), plain, to_plain(vector)])
+
+
+def _read(payload: bytes) -> tuple[list[Entry], Vector]:
+    """The reverse, of either version. Raises MalformedBody, TypeError, ValueError, IndexError."""
+    whole = unpack(payload)
+    if not whole or not isinstance(whole[0], int):
+        return [(key, data, None, 0) for key, data in whole], {}
+    if whole[0] != RECORD_FORMAT:
+        raise MalformedBody(f"a record of format {whole[0]}: of a later version")
+    _, origins, plain, vector = whole
+    table = [replica_from_plain(origin) for origin in origins]
+    rows: list[Entry] = [
+        (key, data, None if number == -1 else table[check_count(number, 0)], sequence)
+        for number, sequence, key, data in plain
+    ]
+    return rows, from_plain(vector)
+
+
+def _snapshot_records(states: States, vector: Vector) -> Iterator[bytes]:
+    """Records of states, by key, then of the vector; an empty one ends the file, so that a cut is noticed."""
     number = 0
-    batch: list[tuple[str, bytes]] = []
+    batch: list[Entry] = []
     size = 0
     for key in sorted(states):
         for kind in sorted(states[key]):
             data = states[key][kind].to_bytes()
-            batch.append((key, data))
+            batch.append((key, data, None, 0))
             size += len(data)
         if size >= SNAPSHOT_RECORD_BYTES:
-            yield frame(number, pack(batch))
+            yield frame(number, _record(batch, {}))
             number += 1
             batch, size = [], 0
-    if batch:
-        yield frame(number, pack(batch))
+    if batch or vector:
+        yield frame(number, _record(batch, vector))
         number += 1
     yield frame(number, b"")
 

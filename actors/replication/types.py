@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from actorgrid.errors import BadRequest
+from actorgrid.errors import BadRequest, MalformedBody
 
 from .causal import CausalContext, Dot, Replica
 from .counters import GCounter, PNCounter
@@ -16,7 +16,7 @@ from .crdt import Crdt, split
 from .dotted import Dotted, EWFlag, MVRegister, ORSet
 from .lww import MAX_DRIFT_US, LWWRegister, Stamp
 from .ormap import ORMap
-from .plain import MAX_ELEMENTS, MAX_KEY_BYTES, MAX_VALUE_BYTES, check_key
+from .plain import MAX_ELEMENTS, MAX_KEY_BYTES, MAX_VALUE_BYTES, check_key, decode_value, encode_value
 
 __all__ = [
     "MAX_DRIFT_US",
@@ -40,6 +40,7 @@ __all__ = [
     "Stamp",
     "check_key",
     "decode",
+    "decode_foreign",
     "mutate",
     "new",
 ]
@@ -72,6 +73,24 @@ def decode(data: bytes) -> Crdt:
     """The state or delta of ``to_bytes``, whatever its type. Raises MalformedBody, or BadRequest for its type."""
     kind, body = split(data)
     return type(new(kind))._of(body)
+
+
+def decode_foreign(data: bytes) -> Crdt:
+    """``decode`` of what another host sent: every value in it is looked at too. Raises MalformedBody.
+
+    A value that is not plain, or not in its canonical bytes, would be found out only when somebody reads it, or never:
+    two encodings of one element are two elements.
+    """
+    try:
+        found = decode(data)
+        for value in found.values_bytes():
+            if encode_value(decode_value(value)) != value:
+                raise MalformedBody(f"a {found.kind} holds a value that is not in its canonical bytes")
+        return found
+    except MalformedBody:
+        raise
+    except (BadRequest, RecursionError) as error:
+        raise MalformedBody(f"not the bytes of a CRDT: {error}") from error
 
 
 def mutate(

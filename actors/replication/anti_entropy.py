@@ -1,0 +1,583 @@
+"""Anti-entropy: what a replica says to which other one, so that all come to hold the same. Decides only.
+
+Three ways, from the cheapest. A new delta is *pushed* to a few peers that are not known to have it, and they pass it
+on. Each round begins with a few peers' *digests*: 16 bytes of hash while all is equal, version vectors when not, then
+intervals of what is missing, without gaps, one set under way to a peer, acknowledged when they are on its disk. What
+the log has no more comes by a *walk* down a Merkle tree (walk.py).
+
+Almeida, Shoker, Baquero, "Delta state replicated data types" (acknowledged intervals); Demers et al., "Epidemic
+algorithms for replicated database maintenance", 1987 (push beside anti-entropy).
+
+Whoever owns this carries out the instructions, and says when what was taken is durable (``committed``). Until then it
+is neither acknowledged nor told to anybody: a peer that believed in it would not send it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from actorgrid.errors import ActorGridError, BadRequest, NotSupported
+
+from .causal import Replica
+from .delta_log import DeltaLog, DottedDelta
+from .exchange import (
+    COUNTED,
+    REASONS,
+    STATE_BYTES_MAX,
+    Dice,
+    GossipLimits,
+    Holding,
+    Instruction,
+    Peer,
+    Send,
+    TakeDelta,
+    TakeNewEpoch,
+    TakeState,
+    TakeVector,
+)
+from .key_tree import KeyTree
+from .packets import (
+    Ack,
+    Below,
+    DeltaRun,
+    Deltas,
+    Descend,
+    Digest,
+    Fragment,
+    Listing,
+    Message,
+    States,
+    VectorTold,
+    decode_message,
+    encode,
+    fragments,
+)
+from .types import Crdt, decode_foreign
+from .version_vector import MAX_ORIGINS, Vector, lag, missing_deltas, vector_hash
+from .walk import Walk, answer_descend, differing_keys
+
+
+class AntiEntropy:
+    """One replica's part. *tree* is of its *states* in memory; *dice* decides whom it speaks to."""
+
+    def __init__(
+        self,
+        me: Replica,
+        vector: Vector,
+        rows: Iterable[DottedDelta],
+        tree: KeyTree,
+        states: Holding,
+        dice: Dice,
+        limits: GossipLimits,
+    ) -> None:
+        self.me = me
+        self.vector: Vector = dict(vector)
+        """What is durable here. Not to be changed."""
+        self.limits = limits
+        self.members: frozenset[str] = frozenset((me[0],))
+        self._others: list[str] = []
+        self.peers: dict[str, Peer] = {}
+        self.refused = dict.fromkeys(REASONS, 0)
+        self.counts = dict.fromkeys(COUNTED, 0)
+        self._tree = tree
+        self._states_held = states
+        self._dice = dice
+        self._log = DeltaLog(limits.log_bytes)
+        for row in rows:
+            if row.sequence <= self.vector.get(row.origin, 0):
+                self._log.add(row)
+        self._staged: Vector = {}
+        self._rows: list[DottedDelta] = []
+        self._acks: dict[str, dict[Replica, None]] = {}
+        self._fresh: dict[Replica, int] = {}
+        self._hash: bytes | None = None
+        self._walk: Walk | None = None
+        self._message = 0
+
+    # -- what the owner does
+
+    def next_sequence(self) -> int:
+        """The sequence of the next local delta."""
+        return self._held(self.me) + 1
+
+    def local(self, key: str, delta: bytes) -> DottedDelta:
+        """A local mutation, with its dot; the owner makes it durable."""
+        row = DottedDelta(self.me, self.next_sequence(), key, delta)
+        self._stage(row)
+        return row
+
+    def change_origin(self, me: Replica) -> None:
+        """Mutate as *me* from here on. Nothing may be staged."""
+        self.me = me
+
+    def set_members(self, members: Iterable[str]) -> None:
+        """The hosts of the cluster, ourselves included. Others are neither heard nor spoken to."""
+        self.members = frozenset({*members, self.me[0]})
+        self._others = sorted(self.members - {self.me[0]})
+        for gone in self.peers.keys() - self.members:
+            del self.peers[gone]
+        if self._walk is not None and self._walk.peer not in self.members:
+            self._walk = None
+
+    def committed(self) -> list[Instruction]:
+        """All that was staged is durable: it counts from here on, is acknowledged, and may be told to others."""
+        for row in self._rows:
+            self._log.add(row)
+            self._fresh.setdefault(row.origin, row.sequence)
+        rows, self._rows = self._rows, []
+        if rows or self._staged:
+            self.vector.update(self._staged)
+            self._staged.clear()
+            self._hash = None
+        found: list[Instruction] = []
+        acks, self._acks = self._acks, {}
+        for name, origins in acks.items():
+            if name in self.peers:
+                told = {origin: self.vector[origin] for origin in origins if origin in self.vector}
+                found += self._send(name, Ack(told))
+        return found
+
+    def rolled_back(self) -> None:
+        """What was staged could not be made durable, and memory is what the disk holds again."""
+        self._staged.clear()
+        self._rows.clear()
+        self._acks.clear()
+        self._walk = None  # what it compared may be gone
+
+    def round(self) -> list[Instruction]:
+        """Begin a round; call it in even intervals, with nothing staged."""
+        self.counts["rounds"] += 1
+        self._tree.work(self.limits.tree_keys_a_round)
+        found: list[Instruction] = []
+        for peer in self.peers.values():
+            self._pass_round(peer)
+        if self._walk is not None:
+            again = self._walk.round()
+            if again is None:
+                self.counts["walks_given_up"] += 1
+                self._walk = None
+            else:
+                for question in again:
+                    found += self._send(self._walk.peer, question)
+        digest = Digest(self._vector_hash(), self._root())
+        for name in self._some(self._others):
+            found += self._send(name, digest)
+        return found
+
+    def push(self, everybody: bool = False) -> list[Instruction]:
+        """Offer what is new and durable to a few peers that are not known to have it; to *everybody*: to all such."""
+        fresh, self._fresh = self._fresh, {}
+        if not fresh:
+            return []
+        without = [
+            name
+            for name in self._others
+            if any(self._peer(name).known.get(origin, 0) < self.vector[origin] for origin in fresh)
+        ]
+        found: list[Instruction] = []
+        for name in without if everybody else self._some(without):
+            found += self._offer(name, fresh)
+        return found
+
+    def holders(self, origin: Replica, sequence: int) -> int:
+        """How many members hold that delta durably, as far as is known; we among them."""
+        here = int(self.vector.get(origin, 0) >= sequence)
+        return here + sum(
+            self.peers[name].known.get(origin, 0) >= sequence for name in self._others if name in self.peers
+        )
+
+    def lags(self) -> dict[str, int | None]:
+        """By member, the deltas that it is not known to hold; ``None``: it told nothing yet."""
+        return {
+            name: missing_deltas(self.vector, self.peers[name].known)
+            if name in self.peers and self.peers[name].told
+            else None
+            for name in self._others
+        }
+
+    @property
+    def origins(self) -> int:
+        """The size of the vector."""
+        return len(self.vector)
+
+    @property
+    def log_bytes(self) -> int:
+        """What the recent deltas take in memory."""
+        return self._log.bytes
+
+    @property
+    def walking(self) -> bool:
+        """Whether a repair is under way here."""
+        return self._walk is not None
+
+    def needs_settled(self, packet: bytes) -> bool:
+        """Whether all staged must be durable before this packet: what compares states may not see what may yet go."""
+        return packet[2:3] not in (b"\x03", b"\x04")  # deltas, acknowledgements
+
+    # -- what comes
+
+    def receive(self, name: str, packet: bytes, now_us: int) -> list[Instruction]:
+        """A packet of member *name*, at *now_us* since 1970. What is wrong with it is counted and changes nothing."""
+        self.counts["received_packets"] += 1
+        self.counts["received_bytes"] += len(packet)
+        if name not in self.members or name == self.me[0]:
+            self.refused["no_member"] += 1
+            return []
+        try:
+            message = decode_message(packet)
+            if isinstance(message, Fragment):
+                whole = self._assemble(name, message)
+                if whole is None:
+                    return []
+                message = decode_message(whole)
+            return self._took(name, message, now_us)
+        except NotSupported:
+            self.refused["version"] += 1
+        except ActorGridError:
+            self.refused["malformed"] += 1
+        return []
+
+    def _took(self, name: str, message: Message, now_us: int) -> list[Instruction]:
+        match message:
+            case Digest():
+                return self._digest(name, message)
+            case VectorTold():
+                return self._vector_told(name, message)
+            case Deltas():
+                return self._deltas(name, message, now_us)
+            case Ack():
+                return self._ack(name, message)
+            case Descend():
+                return self._send(name, answer_descend(self._tree, self.me[1], message))
+            case Below():
+                if self._walk is None or not self._walk.belongs(name, message):
+                    return []
+                self._walk.below(message)
+                return self._go_on_walking()
+            case Listing():
+                return self._listed(name, message)
+            case States():
+                return self._states(name, message, now_us)
+            case Fragment():
+                self.refused["malformed"] += 1  # a fragment of fragments
+        return []
+
+    def _digest(self, name: str, digest: Digest) -> list[Instruction]:
+        peer = self._peer(name)
+        if digest.vector_hash != self._vector_hash():
+            return self._send(name, VectorTold(self.vector, self.me[1], ask=True))
+        peer.known, peer.told = dict(self.vector), True
+        root = self._root()
+        if digest.root and root and digest.root != root:
+            # Equal vectors and other states: one of us was told counts that are not true, or lost what it had.
+            return self._begin_walk(name, None, dict(self.vector))
+        return []
+
+    def _vector_told(self, name: str, told: VectorTold) -> list[Instruction]:
+        if told.vector.get(self.me, 0) > self._held(self.me):
+            return self._forged()
+        peer = self._peer(name)
+        # Not joined with what was known: whoever lost its disk tells less than before.
+        peer.known, peer.assumed, peer.told = told.vector, {}, True
+        if not told.ask or all(told.vector.get(origin, 0) >= upto for origin, upto in peer.in_flight.items()):
+            peer.in_flight = {}  # it came, or did not fit what it has
+        found: list[Instruction] = []
+        behind = lag(told.vector, self.vector)
+        missing_here = bool(behind)
+        if told.ask and missing_here:
+            found += self._send(name, VectorTold(self.vector, self.me[1]))
+        # Deltas of origins that find no room in our vector are not taken: what they did has to come as states.
+        if missing_here and (told.repair or not all(map(self._room_for, behind))):
+            found += self._begin_walk(name, told.opening, told.vector)
+        if lag(self.vector, told.vector):
+            found += self._serve(name, lag(self.vector, told.vector), repair=not told.repair)
+        return found
+
+    def _deltas(self, name: str, deltas: Deltas, now_us: int) -> list[Instruction]:
+        peer = self._peer(name)
+        checked: list[tuple[DeltaRun, list[Crdt]]] = []
+        for run in deltas.runs:  # all of them, before anything is touched
+            last = run.first + len(run.deltas) - 1
+            if run.origin == self.me and last > self._held(self.me):
+                return self._forged()
+            if run.origin[0] not in self.members:
+                self.refused["forged"] += 1
+                return []
+            skip = max(0, self._held(run.origin) + 1 - run.first)
+            decoded = [decode_foreign(delta) for _key, delta in run.deltas[skip:]]
+            if any(self._claims_ours(key, delta) for (key, _), delta in zip(run.deltas[skip:], decoded, strict=True)):
+                return self._forged()
+            checked.append((run, decoded))
+        found: list[Instruction] = []
+        origins = self._acks.setdefault(name, {})
+        gap = False
+        for run, decoded in checked:
+            held = self._held(run.origin)
+            if not held and not self._room_for(run.origin):
+                self.refused["vector_full"] += 1
+                continue
+            if run.first > held + 1:
+                gap = True
+                continue
+            origins[run.origin] = None
+            self.counts["deltas_repeated"] += len(run.deltas) - len(decoded)
+            first = run.first + len(run.deltas) - len(decoded)
+            for number, delta in enumerate(decoded):
+                try:
+                    delta.check_drift(now_us)
+                except BadRequest:
+                    # Not for good: it is offered again until our clock has come near. What follows it has to wait.
+                    self.refused["future"] += 1
+                    break
+                if first + number <= self._held(run.origin):
+                    continue  # the same twice in one message
+                key, data = run.deltas[len(run.deltas) - len(decoded) + number]
+                row = DottedDelta(run.origin, first + number, key, data)
+                self._stage(row)
+                self.counts["deltas_taken"] += 1
+                found.append(TakeDelta(row, delta))
+            last = run.first + len(run.deltas) - 1
+            if last > peer.known.get(run.origin, 0):
+                peer.known[run.origin] = last  # it tells durable ones only
+        if gap:
+            self.counts["gaps"] += 1
+            if not peer.gap_told:
+                peer.gap_told = True
+                found += self._send(name, VectorTold(self.vector, self.me[1]))
+        if not origins:
+            del self._acks[name]
+        return found
+
+    def _ack(self, name: str, ack: Ack) -> list[Instruction]:
+        if ack.vector.get(self.me, 0) > self._held(self.me):
+            return self._forged()
+        peer = self._peer(name)
+        for origin, count in ack.vector.items():
+            if origin in self.vector and count > peer.known.get(origin, 0):
+                peer.known[origin] = count
+        if not all(peer.known.get(origin, 0) >= upto for origin, upto in peer.in_flight.items()):
+            return []
+        open_origins = {**peer.in_flight, **peer.backlog}
+        peer.in_flight, peer.backlog = {}, {}
+        wanted = (
+            lag(self.vector, peer.known)
+            if peer.told
+            else [origin for origin in open_origins if self._lacks(peer, origin)]
+        )
+        return self._serve(name, wanted, repair=peer.told) if wanted else []
+
+    # -- intervals
+
+    def _lacks(self, peer: Peer, origin: Replica) -> bool:
+        return peer.known.get(origin, 0) < self.vector.get(origin, 0)
+
+    def _offer(self, name: str, fresh: dict[Replica, int]) -> list[Instruction]:
+        """Push: of a peer that told nothing yet it is assumed that it has what came before."""
+        peer = self._peer(name)
+        lacking = [origin for origin in fresh if self._lacks(peer, origin)]
+        for origin in lacking:
+            if not peer.told and origin not in peer.known:
+                peer.assumed[origin] = fresh[origin] - 1
+        return self._serve(name, lacking, repair=False)
+
+    def _serve(self, name: str, origins: list[Replica], repair: bool) -> list[Instruction]:
+        """Send intervals of what the peer lacks, one set at a time; where the log has no more of it, have it walk."""
+        peer = self._peer(name)
+        if peer.in_flight:
+            peer.backlog.update(dict.fromkeys(origins))
+            return []
+        left = self.limits.peer_bytes_a_round - peer.spent_bytes
+        room = min(self.limits.packet_bytes, left)
+        runs: list[DeltaRun] = []
+        walk = False
+        for number, origin in enumerate(origins):
+            if room <= 0:
+                peer.backlog.update(dict.fromkeys(origins[number:]))
+                break
+            # Of hosts that left, the receiver takes no deltas: anybody could have made them up.
+            after = max(peer.known.get(origin, 0), peer.assumed.get(origin, 0))
+            rows = self._log.interval(origin, after, room) if origin[0] in self.members else None
+            if not rows:
+                walk = True
+                continue
+            if runs and rows[0].size > room:
+                continue
+            runs.append(DeltaRun(origin, rows[0].sequence, tuple((row.key, row.delta) for row in rows)))
+            peer.in_flight[origin] = rows[-1].sequence
+            room -= sum(row.size for row in rows)
+        found: list[Instruction] = []
+        if runs:
+            peer.waited_rounds = 0
+            found += self._send(name, Deltas(tuple(runs)))
+        elif walk and repair:
+            # After the intervals, so that the walk finds less to do.
+            found += self._send(name, VectorTold(self.vector, self.me[1], repair=True))
+        return found
+
+    def _pass_round(self, peer: Peer) -> None:
+        peer.spent_bytes = 0
+        peer.gap_told = False
+        peer.parts_rounds += 1
+        if peer.parts_rounds > self.limits.patience_rounds:
+            peer.parts = {}
+        if peer.in_flight:
+            peer.waited_rounds += 1
+            if peer.waited_rounds >= self.limits.patience_rounds:
+                peer.in_flight = {}  # lost: the next digest finds it
+                peer.backlog = {}
+
+    # -- walks
+
+    def _begin_walk(self, name: str, opening: int | None, vector: Vector) -> list[Instruction]:
+        if self._walk is not None:
+            return []
+        self.counts["walks"] += 1
+        self._walk = Walk(self._dice.getrandbits(32), name, opening, vector, self._tree)
+        return self._go_on_walking()
+
+    def _go_on_walking(self) -> list[Instruction]:
+        walk = self._walk
+        if walk is None:
+            return []
+        found: list[Instruction] = []
+        for question in walk.ask():
+            found += self._send(walk.peer, question)
+        if not walk.done:
+            return found
+        self._walk = None
+        self.counts["walks_ended"] += 1
+        if walk.complete:
+            taken = {
+                origin: count
+                for origin, count in sorted(walk.vector.items())
+                if count > self._held(origin) and self._room_for(origin)
+            }
+            for origin, count in taken.items():
+                self._log.forget(origin)  # what comes next does not follow the rows it has
+                self._staged[origin] = count
+            if taken:
+                found.append(TakeVector(taken))
+        return found
+
+    def _listed(self, name: str, listing: Listing) -> list[Instruction]:
+        """Whole states for a peer that walks our tree; it asks again for what did not fit, or was lost."""
+        peer = self._peer(name)
+        found: list[Instruction] = []
+        buckets: list[tuple[bytes, bytes, tuple[tuple[str, bytes], ...]]] = []
+        size = 0
+        for path, after, digests in listing.buckets:
+            if peer.spent_bytes + size >= self.limits.peer_bytes_a_round:
+                break
+            states: list[tuple[str, bytes]] = []
+            behind = b""
+            wanted = differing_keys(self._tree, path, after, digests)
+            for place, (key_name, key) in enumerate(wanted):
+                for state in self._states_held.encoded(key):
+                    states.append((key, state if len(state) <= STATE_BYTES_MAX else b""))
+                    size += len(key) + len(state)
+                if size >= self.limits.packet_bytes and place + 1 < len(wanted):
+                    behind = key_name
+                    break
+            buckets.append((path, behind, tuple(states)))
+            if size >= self.limits.packet_bytes:
+                found += self._send(name, States(listing.walk, self.me[1], tuple(buckets)))
+                buckets, size = [], 0
+        if buckets:
+            found += self._send(name, States(listing.walk, self.me[1], tuple(buckets)))
+        return found
+
+    def _states(self, name: str, answer: States, now_us: int) -> list[Instruction]:
+        walk = self._walk
+        if walk is None or not walk.belongs(name, answer):
+            return []
+        decoded = [  # all of them, before anything is touched
+            [(key, decode_foreign(data) if data else None) for key, data in states]
+            for _path, _after, states in answer.buckets
+        ]
+        if any(state is not None and self._claims_ours(key, state) for states in decoded for key, state in states):
+            return self._forged()
+        found: list[Instruction] = []
+        for (path, after, _), states in zip(answer.buckets, decoded, strict=True):
+            if not walk.states(path, after):
+                continue
+            for key, state in states:
+                if state is None:
+                    walk.complete = False
+                    continue
+                try:
+                    state.check_drift(now_us)
+                except BadRequest:
+                    self.refused["future"] += 1
+                    walk.complete = False
+                    continue
+                self.counts["states_taken"] += 1
+                found.append(TakeState(key, state))
+        return found + self._go_on_walking()
+
+    # -- bytes
+
+    def _assemble(self, name: str, part: Fragment) -> bytes | None:
+        peer = self._peer(name)
+        if peer.parts_of != (part.message, part.count) or not peer.parts:
+            others = sum(bool(other.parts) for other in self.peers.values() if other is not peer)
+            if others >= self.limits.partial_peers:
+                self.refused["too_many_fragments"] += 1
+                return None
+            peer.parts, peer.parts_of = {}, (part.message, part.count)
+        peer.parts[part.index] = part.data
+        peer.parts_rounds = 0
+        if len(peer.parts) < part.count:
+            return None
+        parts, peer.parts = peer.parts, {}
+        return b"".join(parts[index] for index in range(part.count))
+
+    def _send(self, name: str, message: Message) -> list[Instruction]:
+        data = encode(message)
+        self._peer(name).spent_bytes += len(data)
+        self._message = (self._message + 1) % 2**31
+        packets = fragments(data, self._message)
+        self.counts["sent_packets"] += len(packets)
+        self.counts["sent_bytes"] += sum(map(len, packets))
+        return [Send(name, packet) for packet in packets]
+
+    # -- small things
+
+    def _stage(self, row: DottedDelta) -> None:
+        self._staged[row.origin] = row.sequence
+        self._rows.append(row)
+
+    def _held(self, origin: Replica) -> int:
+        """The highest sequence that is staged or durable."""
+        return self._staged.get(origin) or self.vector.get(origin, 0)
+
+    def _room_for(self, origin: Replica) -> bool:
+        if self._held(origin):
+            return True
+        return len(self.vector.keys() | self._staged.keys()) < MAX_ORIGINS - 1  # one is kept for ourselves
+
+    def _claims_ours(self, key: str, found: Crdt) -> bool:
+        """Whether it has events of ours that we did not make: joined, they would stand where our next ones belong."""
+        claimed = found.highest(self.me)
+        return bool(claimed) and claimed > self._states_held.highest(key, found.kind, self.me)
+
+    def _forged(self) -> list[Instruction]:
+        self.refused["forged"] += 1
+        if self.counts["new_epochs"] >= self.limits.new_epochs:
+            return []
+        self.counts["new_epochs"] += 1
+        return [TakeNewEpoch()]
+
+    def _peer(self, name: str) -> Peer:
+        return self.peers.setdefault(name, Peer())
+
+    def _some(self, names: list[str]) -> list[str]:
+        return self._dice.sample(names, min(self.limits.fan_out, len(names)))
+
+    def _vector_hash(self) -> bytes:
+        if self._hash is None:
+            self._hash = vector_hash(self.vector)
+        return self._hash
+
+    def _root(self) -> bytes:
+        """The tree's hash, if that is known without much work."""
+        return self._tree.root() if self._tree.waiting <= self.limits.tree_keys_a_round else b""

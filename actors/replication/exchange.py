@@ -1,0 +1,136 @@
+"""What anti-entropy asks of its owner and tells it to do, how much at once, and what it knows of a peer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .causal import Replica
+from .delta_log import LOG_BYTES, DottedDelta
+from .packets import MESSAGE_BYTES_MAX, PACKET_BYTES
+from .types import Crdt
+from .version_vector import Vector
+
+STATE_BYTES_MAX = MESSAGE_BYTES_MAX - 2**16
+"""Of a state that is sent whole: a larger one keeps whoever has to repair itself from taking our vector."""
+REASONS = ("malformed", "version", "forged", "future", "vector_full", "too_many_fragments", "no_member")
+"""For what packets, or parts of them, are refused."""
+COUNTED = (
+    "sent_packets",
+    "sent_bytes",
+    "received_packets",
+    "received_bytes",
+    "deltas_taken",
+    "deltas_repeated",
+    "states_taken",
+    "gaps",
+    "rounds",
+    "walks",
+    "walks_ended",
+    "walks_given_up",
+    "new_epochs",
+)
+
+
+class Holding(Protocol):
+    """The states of the owner, as they are in memory."""
+
+    def encoded(self, key: str) -> list[bytes]:
+        """Of a key, one for each type that it became."""
+
+    def highest(self, key: str, kind: str, replica: Replica) -> int:
+        """How far *replica* has counted in that state (``Crdt.highest``)."""
+
+
+class Dice(Protocol):
+    """Chance, from a seed."""
+
+    def sample(self, population: list[str], k: int) -> list[str]:
+        """*k* of them."""
+
+    def getrandbits(self, k: int, /) -> int:
+        """A number of *k* bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class GossipLimits:
+    """How much at once, and how patient."""
+
+    fan_out: int = 3
+    """Peers that a push goes to, and that a round begins with."""
+    packet_bytes: int = PACKET_BYTES - 4096
+    """Of deltas or states in one message; one that is larger goes alone, in fragments."""
+    peer_bytes_a_round: int = 4 * 2**20
+    """To one peer; what is beyond waits for the next round."""
+    patience_rounds: int = 2
+    """Rounds until an interval that is not acknowledged is sent again."""
+    log_bytes: int = LOG_BYTES
+    partial_peers: int = 8
+    """Peers whose fragments are kept at once, 16 MiB each at most; of others they are refused."""
+    tree_keys_a_round: int = 2000
+    """Changed keys whose digests are computed in a round, ahead of a walk."""
+    new_epochs: int = 16
+    """How often in this life a replica takes a new epoch, because somebody claims more of its own than it made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give this packet to the net; it may be lost."""
+
+    peer: str
+    packet: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TakeDelta:
+    """Join it, and make it durable with its dot."""
+
+    row: DottedDelta
+    delta: Crdt
+
+
+@dataclass(frozen=True, slots=True)
+class TakeState:
+    """Join a whole state, and make it durable; it has no dot."""
+
+    key: str
+    state: Crdt
+
+
+@dataclass(frozen=True, slots=True)
+class TakeVector:
+    """Make these counts durable, with the states that were taken before."""
+
+    vector: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class TakeNewEpoch:
+    """Somebody has more of our origin than we made: mutate under a new one from here on (``change_origin``)."""
+
+
+Instruction = Send | TakeDelta | TakeState | TakeVector | TakeNewEpoch
+
+
+@dataclass(slots=True)
+class Peer:
+    """What is known of another replica."""
+
+    known: Vector = field(default_factory=dict)
+    """What it told, or acknowledged, to hold durably."""
+    told: bool = False
+    """Whether it told all it holds: then what is not in ``known`` it has not."""
+    assumed: Vector = field(default_factory=dict)
+    """What it is taken to have, so that a push need not begin with an origin's first delta. Counts for nothing else:
+    who has it not tells of the gap."""
+    in_flight: Vector = field(default_factory=dict)
+    """The last sequences of the interval set under way."""
+    waited_rounds: int = 0
+    backlog: dict[Replica, None] = field(default_factory=dict)
+    """Origins with deltas that could not be sent while one was under way."""
+    spent_bytes: int = 0
+    gap_told: bool = False
+    """Whether it was told of a gap in this round."""
+    parts: dict[int, bytes] = field(default_factory=dict)
+    parts_of: tuple[int, int] = (0, 0)
+    parts_rounds: int = 0

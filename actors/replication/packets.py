@@ -1,0 +1,297 @@
+"""What replicas say to each other: typed messages, and their bytes with every field checked.
+
+msgpack arrays that begin with a version and a kind. A message larger than one packet goes as fragments, and comes whole
+or not at all. Decoding touches nothing: what is wrong raises MalformedBody, a later version NotSupported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from actorgrid.errors import MalformedBody, NotSupported
+
+from .causal import Replica, check_count, replica_from_plain
+from .key_tree import DEPTH, FAN_OUT, HASH_BYTES, Path
+from .plain import MAX_KEY_BYTES, pack, unpack
+from .version_vector import HASH_BYTES as VECTOR_HASH_BYTES
+from .version_vector import Vector, from_plain, to_plain
+
+VERSION = 1
+PACKET_BYTES = 60 * 2**10
+"""Of one packet: fits a datagram's largest size, and lets urgent frames of the link pass soon."""
+MESSAGE_BYTES_MAX = 16 * 2**20
+"""Of a message in fragments: a key's whole state, at most."""
+FRAGMENT_BYTES = PACKET_BYTES - 64
+FRAGMENTS_MAX = MESSAGE_BYTES_MAX // FRAGMENT_BYTES + 1
+SEQUENCE_MAX = 2**48
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A round begins: the hash of the sender's vector, and of its tree (empty: not computed now)."""
+
+    vector_hash: bytes
+    root: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class VectorTold:
+    """All that the sender holds durably. ``ask``: tell yours; ``repair``: walk my tree, my log is too short for you.
+
+    ``opening`` is the epoch under which the sender opened its store, here and in the answers of a walk: one that lost
+    its disk half way through a walk answers it with less than the vector that it told before.
+    """
+
+    vector: Vector
+    opening: int
+    ask: bool = False
+    repair: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRun:
+    """Deltas of one origin without a gap, from ``first`` on, each (key, bytes)."""
+
+    origin: Replica
+    first: int
+    deltas: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deltas:
+    """Intervals for the receiver."""
+
+    runs: tuple[DeltaRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """What the sender holds durably of these origins."""
+
+    vector: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Descend:
+    """Of a walk, by who repairs itself: its hashes of the children of these nodes."""
+
+    walk: int
+    nodes: tuple[tuple[Path, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """The answer: for each node asked of, its children that differ, with the hashes of *their* children."""
+
+    walk: int
+    opening: int
+    nodes: tuple[tuple[Path, tuple[tuple[Path, bytes], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Of a walk: the keys of these buckets with digests; only keys whose hash is behind ``after`` are wanted."""
+
+    walk: int
+    buckets: tuple[tuple[Path, bytes, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """The answer: whole states of keys that differ. ``behind``: the hash to go on behind, empty when that was all.
+
+    A state without bytes is one that is too large to send.
+    """
+
+    walk: int
+    opening: int
+    buckets: tuple[tuple[Path, bytes, tuple[tuple[str, bytes], ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A part of a message."""
+
+    message: int
+    index: int
+    count: int
+    data: bytes
+
+
+Message = Digest | VectorTold | Deltas | Ack | Descend | Below | Listing | States | Fragment
+DIGEST, VECTOR, DELTAS, ACK, DESCEND, BELOW, LISTING, STATES, FRAGMENT = range(1, 10)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message."""
+    return pack([VERSION, *_plain(message)])
+
+
+def _plain(message: Message) -> list[Any]:
+    match message:
+        case Digest(vector_hash, root):
+            return [DIGEST, vector_hash, root]
+        case VectorTold(vector, opening, ask, repair):
+            return [VECTOR, opening, int(ask) + 2 * int(repair), to_plain(vector)]
+        case Deltas(runs):
+            return [DELTAS, [[*run.origin, run.first, run.deltas] for run in runs]]
+        case Ack(vector):
+            return [ACK, to_plain(vector)]
+        case Descend(walk, nodes):
+            return [DESCEND, walk, nodes]
+        case Below(walk, opening, below):
+            return [BELOW, walk, opening, below]
+        case Listing(walk, buckets):
+            return [LISTING, walk, buckets]
+        case States(walk, opening, states):
+            return [STATES, walk, opening, states]
+        case Fragment(number, index, count, data):
+            return [FRAGMENT, number, index, count, data]
+
+
+def decode_message(data: bytes) -> Message:
+    """The message of some bytes. Raises MalformedBody, NotSupported."""
+    if not isinstance(data, bytes) or len(data) > MESSAGE_BYTES_MAX:
+        raise MalformedBody("a message of the shared state is too large", found=f"{len(data)} bytes")
+    whole = unpack(data)
+    if not isinstance(whole, list) or len(whole) < 3 or type(whole[0]) is not int or type(whole[1]) is not int:
+        raise MalformedBody("not a message of the shared state")
+    if whole[0] != VERSION or not DIGEST <= whole[1] <= FRAGMENT:
+        raise NotSupported(
+            "a message of the shared state of another version",
+            asked=f"version {whole[0]}, kind {whole[1]}",
+            found=f"version {VERSION}, kinds {DIGEST} to {FRAGMENT}",
+            hint="hosts of a cluster should run the same version, or neighbouring ones",
+        )
+    try:
+        return _message(whole[1], whole[2:])
+    except (TypeError, ValueError) as error:
+        if isinstance(error, MalformedBody):
+            raise
+        raise MalformedBody(f"not a message of the shared state: {error}") from error
+
+
+def _message(kind: int, fields: list[Any]) -> Message:
+    match kind:
+        case 1:
+            vector_hash, root = fields
+            return Digest(_sized(vector_hash, VECTOR_HASH_BYTES), root if root == b"" else _sized(root, HASH_BYTES))
+        case 2:
+            opening, flags, vector = fields
+            asks = check_count(flags, 0)
+            return VectorTold(from_plain(vector), check_count(opening, 0), bool(asks & 1), bool(asks & 2))
+        case 3:
+            [runs] = fields
+            return Deltas(tuple(_run(run) for run in runs))
+        case 4:
+            [vector] = fields
+            return Ack(from_plain(vector))
+        case 5:
+            walk, nodes = fields
+            return Descend(check_count(walk, 0), tuple(_node(node) for node in nodes))
+        case 6:
+            walk, opening, below = fields
+            return Below(
+                check_count(walk, 0),
+                check_count(opening, 0),
+                tuple((_path(path), tuple(_node(node) for node in nodes)) for path, nodes in below),
+            )
+        case 7:
+            walk, buckets = fields
+            return Listing(
+                check_count(walk, 0), tuple((_bucket(path), _after(after), _digests(d)) for path, after, d in buckets)
+            )
+        case 8:
+            walk, opening, buckets = fields
+            return States(
+                check_count(walk, 0),
+                check_count(opening, 0),
+                tuple((_bucket(path), _after(after), _pairs(s)) for path, after, s in buckets),
+            )
+    number, index, count, data = fields
+    if check_count(count, 2) > FRAGMENTS_MAX or check_count(index, 0) >= count or not isinstance(data, bytes):
+        raise MalformedBody("not a fragment")
+    if not data or len(data) > FRAGMENT_BYTES:
+        raise MalformedBody("a fragment of a wrong size")
+    return Fragment(check_count(number, 0), index, count, data)
+
+
+def _run(plain: Any) -> DeltaRun:
+    host, epoch, first, deltas = plain
+    pairs = _pairs(deltas)
+    if not pairs or check_count(first, 1) + len(pairs) > SEQUENCE_MAX:
+        raise MalformedBody("a run without deltas, or beyond the last sequence")
+    return DeltaRun(replica_from_plain([host, epoch]), first, pairs)
+
+
+def _pairs(plain: Any) -> tuple[tuple[str, bytes], ...]:
+    return tuple((_key(key), _bytes(data)) for key, data in plain)
+
+
+def _key(key: Any) -> str:
+    # As characters first: no more of a hostile key is encoded than a good one could have.
+    if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY_BYTES or len(key.encode()) > MAX_KEY_BYTES:
+        raise MalformedBody("not a key of the shared state")
+    return key
+
+
+def _bytes(data: Any) -> bytes:
+    if not isinstance(data, bytes):
+        raise MalformedBody("not bytes")
+    return data
+
+
+def _sized(data: Any, size: int) -> bytes:
+    if not isinstance(data, bytes) or len(data) != size:
+        raise MalformedBody(f"not {size} bytes")
+    return data
+
+
+def _after(data: Any) -> bytes:
+    return b"" if data == b"" and isinstance(data, bytes) else _sized(data, HASH_BYTES)
+
+
+def _digests(data: Any) -> bytes:
+    if len(_bytes(data)) % (2 * HASH_BYTES):
+        raise MalformedBody("not a listing")
+    return _bytes(data)
+
+
+def _path(path: Any) -> Path:
+    if not isinstance(path, bytes) or len(path) >= DEPTH or any(nibble >= FAN_OUT for nibble in path):
+        raise MalformedBody("not a node of the tree")
+    return path
+
+
+def _bucket(path: Any) -> Path:
+    if not isinstance(path, bytes) or len(path) != DEPTH or any(nibble >= FAN_OUT for nibble in path):
+        raise MalformedBody("not a bucket of the tree")
+    return path
+
+
+def _node(plain: Any) -> tuple[Path, bytes]:
+    path, hashes = plain
+    return _path(path), _sized(hashes, FAN_OUT * HASH_BYTES)
+
+
+def message_bytes(packet: bytes) -> int:
+    """How large the message may be that a packet is, or is a part of."""
+    if packet[2:3] != bytes((FRAGMENT,)):
+        return len(packet)
+    try:
+        part = decode_message(packet)
+    except (MalformedBody, NotSupported):
+        return len(packet)
+    return part.count * FRAGMENT_BYTES if isinstance(part, Fragment) else len(packet)
+
+
+def fragments(data: bytes, message: int) -> list[bytes]:
+    """A message as packets: itself when it fits one."""
+    if len(data) <= PACKET_BYTES:
+        return [data]
+    count = -(-len(data) // FRAGMENT_BYTES)
+    return [
+        encode(Fragment(message, index, count, data[index * FRAGMENT_BYTES : (index + 1) * FRAGMENT_BYTES]))
+        for index in range(count)
+    ]

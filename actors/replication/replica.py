@@ -1,0 +1,178 @@
+"""One replica of the shared state: its store on disk and its part in anti-entropy, kept in step.
+
+It owns no net and no clock: packets come in with the time, and go out as ``Send``. The server beside it
+(actor.py) and the simulations of the tests both drive this.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from actorgrid.errors import DiskFull
+
+from .anti_entropy import AntiEntropy
+from .causal import Replica
+from .crdt import Crdt
+from .exchange import Dice, GossipLimits, Instruction, Send, TakeDelta, TakeNewEpoch, TakeState, TakeVector
+from .key_tree import KeyTree
+from .packets import message_bytes
+from .store import States, StateStore
+from .version_vector import new_epoch
+
+log = logging.getLogger("actorgrid.distributed_state")
+
+ROOM_BYTES = 8192
+
+
+class StateReplica:
+    """Opens the store, as a new origin. Raises LogCorrupted, DiskFull or LogFailed."""
+
+    def __init__(
+        self, directory: Path, host_id: str, incarnation: int, dice: Dice, limits: GossipLimits | None = None
+    ) -> None:
+        self._host_id = host_id
+        self._incarnation = incarnation
+        self._dice = dice
+        self.me: Replica = self._new_origin()
+        self.changed: dict[str, None] = {}
+        """Keys whose state changed since the owner last looked, in order; the owner empties it."""
+        self.disk_full = 0
+        """Packets that were passed over for want of room."""
+        self.store = StateStore(directory)
+        self._tree = KeyTree(self._canonical)
+        self._tree.touch(self.store.states)
+        self.gossip = AntiEntropy(
+            self.me, self.store.vector, self.store.rows, self._tree, self, dice, limits or GossipLimits()
+        )
+        self.store.rows.clear()
+        self._adopt()
+
+    @property
+    def states(self) -> States:
+        """All states, as in memory."""
+        return self.store.states
+
+    def stage_local(self, key: str, delta: bytes) -> int:
+        """A local mutation that ``states`` has already: durable, and told, after ``commit``. Its sequence."""
+        row = self.gossip.local(key, delta)
+        self.store.stage(key, delta, row.origin, row.sequence)
+        self._touch(key)
+        return row.sequence
+
+    def receive(self, peer: str, packet: bytes, now_us: int) -> list[Send]:
+        """Take a packet in; ``commit`` soon after. Raises as ``commit``, which some packets need before."""
+        sends: list[Send] = []
+        if self.store.staged and self.gossip.needs_settled(packet):
+            sends += self.commit()
+        try:
+            # Before anything is staged: the room has to be there when it is committed.
+            self.store.reserve(2 * message_bytes(packet) + 64 * len(self.store.vector) + ROOM_BYTES)
+        except DiskFull as error:
+            self.disk_full += 1
+            log.debug("a packet of %s is passed over: %s", peer, error)
+            return sends
+        return sends + self._do(self.gossip.receive(peer, packet, now_us))
+
+    def commit(self) -> list[Send]:
+        """Make all that is staged durable; what then may be told. Raises DiskFull, with memory as the disk is again, or
+        LogFailed, after which nothing may be done.
+        """
+        try:
+            self.store.commit()
+        except DiskFull:
+            self.roll_back()
+            raise
+        return self._do(self.gossip.committed())
+
+    def roll_back(self) -> None:
+        """Forget what is staged. Raises as the constructor."""
+        self.gossip.rolled_back()
+        self.store.reopen()
+        self.store.rows.clear()
+        self._tree.forget_all()
+        self._tree.touch(self.store.states)
+        self._adopt()
+
+    def round(self) -> list[Send]:
+        """Begin a round of anti-entropy. Raises as ``commit``."""
+        return self.commit() + self._do(self.gossip.round())
+
+    def push(self, everybody: bool = False) -> list[Send]:
+        """Offer what is new to a few, or to all."""
+        return self._do(self.gossip.push(everybody))
+
+    def set_members(self, members: Iterable[str]) -> None:
+        """The hosts of the cluster."""
+        self.gossip.set_members(members)
+
+    def digest(self) -> bytes:
+        """The hash of all states: equal on replicas that hold the same."""
+        return self._tree.root()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self.store.close()
+
+    # -- for the decisions
+
+    def encoded(self, key: str) -> list[bytes]:
+        """See ``Holding``."""
+        kinds = self.store.states.get(key, {})
+        return [kinds[kind].to_bytes() for kind in sorted(kinds)]
+
+    def highest(self, key: str, kind: str, replica: Replica) -> int:
+        """See ``Holding``."""
+        state = self.store.states.get(key, {}).get(kind)
+        return 0 if state is None else state.highest(replica)
+
+    # -- inside
+
+    def _do(self, instructions: list[Instruction]) -> list[Send]:
+        sends: list[Send] = []
+        for instruction in instructions:
+            match instruction:
+                case Send():
+                    sends.append(instruction)
+                case TakeDelta(row, delta):
+                    self._join(row.key, delta)
+                    self.store.stage(row.key, row.delta, row.origin, row.sequence)
+                case TakeState(key, state):
+                    data = state.to_bytes()
+                    self._join(key, state)
+                    self.store.stage(key, data)
+                case TakeVector(vector):
+                    self.store.stage_vector(vector)
+                case TakeNewEpoch():
+                    sends += self.commit()
+                    self.me = self._new_origin()
+                    self.gossip.change_origin(self.me)
+                    log.warning("another host claims deltas of this one that it did not make: it takes a new epoch")
+        return sends
+
+    def _join(self, key: str, delta: Crdt) -> None:
+        kinds = self.store.states.setdefault(key, {})
+        known = kinds.get(delta.kind)
+        kinds[delta.kind] = delta if known is None else known.join(delta)
+        self._touch(key)
+
+    def _touch(self, key: str) -> None:
+        self._tree.touch((key,))
+        self.changed[key] = None
+
+    def _adopt(self) -> None:
+        """States without a vector are of the version before, which had no dots: they count as one delta of ours, which
+        no log has, so that others come for them with a walk.
+        """
+        if self.store.states and not self.store.vector:
+            self.store.reserve(ROOM_BYTES)
+            self.store.stage_vector({self.me: 1})
+            self.store.commit()
+            self.gossip.vector.update(self.store.vector)
+
+    def _new_origin(self) -> Replica:
+        return self._host_id, new_epoch(self._incarnation, self._dice.getrandbits(31))
+
+    def _canonical(self, key: str) -> bytes:
+        return b"".join(self.encoded(key))

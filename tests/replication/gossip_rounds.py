@@ -1,0 +1,93 @@
+"""Many hosts of the real decisions, without disks, in rounds: how many until all hold one write.
+
+In a round every host offers what it has newly to three others and sends its digest to three, and what answers that
+comes within the round; what a host got in a round it passes on in the next (as in Demers et al., section 1.3).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from actorgrid.actors.replication.anti_entropy import AntiEntropy
+from actorgrid.actors.replication.exchange import GossipLimits, Instruction, Send, TakeDelta, TakeState
+from actorgrid.actors.replication.key_tree import KeyTree
+from actorgrid.actors.replication.types import Crdt, GCounter
+
+NOW_US = 1_700_000_000_000_000
+
+
+class LightHost:
+    """The decisions and states in memory; what it takes is durable at once."""
+
+    def __init__(self, name: str, names: list[str], seed: int) -> None:
+        self.name = name
+        self.states: dict[str, Crdt] = {}
+        self.tree = KeyTree(lambda key: self.states[key].to_bytes())
+        self.gossip = AntiEntropy((name, 1), {}, [], self.tree, self, random.Random(seed), GossipLimits())
+        self.gossip.set_members(names)
+
+    def encoded(self, key: str) -> list[bytes]:
+        return [self.states[key].to_bytes()]
+
+    def highest(self, key: str, kind: str, replica: tuple[str, int]) -> int:
+        return self.states[key].highest(replica) if key in self.states else 0
+
+    def increment(self, key: str) -> None:
+        state = self.states.setdefault(key, GCounter())
+        assert isinstance(state, GCounter)
+        self.gossip.local(key, state.increment(self.gossip.me).to_bytes())
+        self.tree.touch([key])
+
+    def do(self, instructions: list[Instruction]) -> list[Send]:
+        for instruction in instructions:
+            if isinstance(instruction, TakeDelta):
+                self._join(instruction.row.key, instruction.delta)
+            elif isinstance(instruction, TakeState):
+                self._join(instruction.key, instruction.state)
+        return [found for found in instructions if isinstance(found, Send)]
+
+    def _join(self, key: str, delta: Crdt) -> None:
+        self.states[key] = self.states[key].join(delta) if key in self.states else delta
+        self.tree.touch([key])
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What one write took."""
+
+    rounds: int
+    packets: int
+    bytes: int
+
+
+def spread(count: int, seed: int, loss: float, rounds_max: int = 60) -> Spread:
+    """One increment on one of *count* hosts, until all have it."""
+    dice = random.Random(seed)
+    names = [f"host-{number:04}" for number in range(count)]
+    hosts = {name: LightHost(name, names, seed * count + number) for number, name in enumerate(names)}
+    first = hosts[dice.choice(names)]
+    first.increment("hits")
+    first.do(first.gossip.committed())
+    held = 0
+    for number in range(rounds_max):
+        held = sum("hits" in host.states for host in hosts.values())
+        if held == count:
+            return Spread(
+                number,
+                sum(host.gossip.counts["sent_packets"] for host in hosts.values()),
+                sum(host.gossip.counts["sent_bytes"] for host in hosts.values()),
+            )
+        wire = [
+            (name, send) for name, host in hosts.items() for send in host.do(host.gossip.push() + host.gossip.round())
+        ]
+        while wire:
+            arriving, wire = wire, []
+            for source, send in arriving:
+                if dice.random() < loss:
+                    continue
+                target = hosts[send.peer]
+                answers = target.do(target.gossip.receive(source, send.packet, NOW_US))
+                answers += target.do(target.gossip.committed())
+                wire += [(target.name, answer) for answer in answers]
+    raise AssertionError(f"{count - held} of {count} hosts are without the write after {rounds_max} rounds")
