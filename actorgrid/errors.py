@@ -87,6 +87,7 @@
     - NotSupported
     - NotLeader
     - NoQuorum
+    - NotReplicated
     - RestartIntensityExceeded
   + TransportError
     - FrameTooLarge
@@ -568,6 +569,15 @@ class NotLeader(ActorError):
 
 class NoQuorum(ActorError):
     """No majority of the voters can be reached from this host, so nothing new is accepted here; what runs goes on."""
+
+    exit_code = 5
+
+
+class NotReplicated(ActorError):
+    """A write to the shared state is on this host's disk, but too few members said in time that they have it on theirs.
+
+    It stays, and goes on to the others: do not repeat what may not happen twice.
+    """
 
     exit_code = 5
 

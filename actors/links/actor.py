@@ -18,12 +18,23 @@ from actorgrid.transports.peer.net import PeerNet
 from ..consensus.member_links import addresses_of, refusal
 from ..ledger.client import LedgerClient, LedgerFollower
 from ..ledger.messages import Applied, LedgerSnapshot, Query
+from ..replication.messages import MembersNow, PacketCame
 from ..security.messages import MaterialChanged
 from ..security.peer_identity import peer_identity
 from ..work.attempt_dir import RESULT_FILE_BYTES_MAX
 from .fetching import Fetching
 from .measuring import Measuring
-from .messages import AskHost, AskHosts, AskLeader, FetchBlobs, FetchResult, OpenRelay, SpreadBlobs
+from .messages import (
+    AskHost,
+    AskHosts,
+    AskLeader,
+    CastPackets,
+    FetchBlobs,
+    FetchResult,
+    OpenRelay,
+    SpreadBlobs,
+    TellMembers,
+)
 from .payloads import Payloads
 from .pieces import Fields, check_digest, pack, unpack, unpack_fields
 from .relays import WORKER, Relays
@@ -36,6 +47,8 @@ AGAIN_S = 0.1
 REPAIR_S = 2.0
 LOOK_S = 20.0
 CALLS = "calls"
+SHARED_STATE = "state"
+"""The one target of casts: packets of the shared state."""
 LIMITS = PeerLimits(streams_max=512, stream_window_bytes=256 * 2**10, stream_unsent_bytes=256 * 2**10)
 """A stream for each worker that a client of another host uses: many, of small windows."""
 
@@ -77,6 +90,7 @@ class Links(LedgerFollower):
         self._payloads = Payloads()
         self._served_total = 0
         self._refused_total = 0
+        self._packets_lost_total = 0
 
     def start(self) -> None:
         """Listen. Raises PortInUse, KeyUnusable and what else is wrong with the host's key and certificate."""
@@ -89,7 +103,7 @@ class Links(LedgerFollower):
             resolve=lambda host_id: addresses_of(self._ledger.members.get(host_id), CALLS),
             admit=self._admit,
             on_call=lambda call: self.spawn(self._serve(call)),
-            on_cast=self._refuse_cast,
+            on_cast=self._cast_came,
             on_stream=self._take_stream,
             software=actorgrid.__version__,
             limits=LIMITS,
@@ -109,6 +123,7 @@ class Links(LedgerFollower):
         for kind, identity, record in message.changes:
             if kind == "member":
                 self._net.drop_refused()
+                self._tell_members()
             elif kind == "job" and record is not None and not record["attempts"]:
                 self._payloads.job(record)
             elif kind == "allocation" and record is None:
@@ -116,6 +131,7 @@ class Links(LedgerFollower):
 
     def _on_snapshot(self, snapshot: LedgerSnapshot) -> None:
         self._net.drop_refused()
+        self._tell_members()
         self._payloads.restart()
         for lease_id in self._relays.leases:
             if lease_id not in snapshot.allocations:
@@ -139,9 +155,30 @@ class Links(LedgerFollower):
             self._refused_total += 1
             call.fail(error)
 
-    def _refuse_cast(self, host_id: str, target: str, _body: bytes) -> None:
-        self._refused_total += 1
-        raise NotSupported("this port takes calls and streams", asked=f"{target[:80]} of {host_id}")
+    def _cast_came(self, host_id: str, target: str, body: bytes) -> None:
+        if target != SHARED_STATE:
+            self._refused_total += 1
+            raise NotSupported("there are no such casts", asked=f"{target[:80]} of {host_id}", found=SHARED_STATE)
+        if not self.cast("distributed_state", PacketCame(host_id, body)):
+            self._packets_lost_total += 1
+
+    @handles(CastPackets)
+    def _cast_packets(self, request: CastPackets) -> None:
+        for host_id, packet in request.packets:
+            try:
+                self._net.cast(host_id, SHARED_STATE, packet)
+            except ActorGridError as error:  # a full queue: whatever it was is told again later
+                self._packets_lost_total += 1
+                self.log.debug("a packet for %s is lost: %s", host_id, error)
+
+    @handles(TellMembers)
+    def _told_to_tell_members(self, _message: TellMembers) -> None:
+        self._tell_members()
+
+    def _tell_members(self) -> None:
+        """Not before the ledger's first snapshot: of no members at all the shared state would make wrong majorities."""
+        if self._ledger.members:
+            self.cast("distributed_state", MembersNow(tuple(sorted(self._ledger.members))))
 
     def _take_stream(self, stream: Stream) -> None:
         if stream.target != WORKER:
@@ -322,6 +359,7 @@ class Links(LedgerFollower):
             "files_fetched_total": float(self._fetching.fetched_total),
             "files_fetched_bytes_total": float(self._fetching.fetched_bytes_total),
             "payloads_to_look_for": float(len(self._payloads)),
+            "link_packets_lost_total": float(self._packets_lost_total),
             "relays": float(len(self._relays)),
             "relays_opened_total": float(self._relays.opened_total),
         }

@@ -69,3 +69,15 @@ class OpenRelay:
 
     host_id: str
     lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CastPackets:
+    """Cast these packets of the shared state, each (host id, packet). Those that find no room are lost."""
+
+    packets: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TellMembers:
+    """Tell DistributedState the members (``MembersNow``): it began anew."""

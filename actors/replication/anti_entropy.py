@@ -106,6 +106,10 @@ class AntiEntropy:
         self._stage(row)
         return row
 
+    def last_staged(self) -> tuple[Replica, int]:
+        """The dot of the last local delta."""
+        return self.me, self._held(self.me)
+
     def change_origin(self, me: Replica) -> None:
         """Mutate as *me* from here on. Nothing may be staged."""
         self.me = me
@@ -199,6 +203,11 @@ class AntiEntropy:
     def origins(self) -> int:
         """The size of the vector."""
         return len(self.vector)
+
+    @property
+    def fresh(self) -> bool:
+        """Whether ``push`` has something to offer."""
+        return bool(self._fresh)
 
     @property
     def log_bytes(self) -> int:

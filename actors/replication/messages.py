@@ -10,8 +10,9 @@ from typing import Any
 class Mutate:
     """Apply one mutator, durably. Answer: {"key", "type", "value"} after it.
 
-    ``operation`` and ``value``/``field`` as in models.StateMutation. Raises StateTypeConflict, BadRequest,
-    DiskFull.
+    ``operation`` and ``value``/``field`` as in models.StateMutation. With ``durability="majority"`` it is answered when
+    more than half of the cluster's members have it on their disks. Raises StateTypeConflict, BadRequest, DiskFull, and
+    NotReplicated when too few had it after ``within_s``: it stays, and goes on to the others.
     """
 
     key: str
@@ -19,6 +20,8 @@ class Mutate:
     operation: str
     value: Any = None
     field: str | None = None
+    durability: str = "host"
+    within_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +60,18 @@ class StateChanged:
     key: str
     type: str
     value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class MembersNow:
+    """The ids of the cluster's hosts, from the ledger: whom the state is shared with. A cast, whenever they change."""
+
+    host_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PacketCame:
+    """A packet of another member, which the link with it vouches for. A cast."""
+
+    host_id: str
+    packet: bytes

@@ -24,6 +24,10 @@ from .version_vector import new_epoch
 log = logging.getLogger("actorgrid.distributed_state")
 
 ROOM_BYTES = 8192
+KEYS_MAX = 200_000
+STATES_BYTES_MAX = 256 * 2**20
+"""What is taken from others: more than each host lets its own callers make, since several may have done so at once.
+Beyond it, and with a full disk, packets are passed over until there is room."""
 
 
 class StateReplica:
@@ -38,8 +42,8 @@ class StateReplica:
         self.me: Replica = self._new_origin()
         self.changed: dict[str, None] = {}
         """Keys whose state changed since the owner last looked, in order; the owner empties it."""
-        self.disk_full = 0
-        """Packets that were passed over for want of room."""
+        self.passed_over = 0
+        """Packets that were not looked at for want of room, in memory or on the disk; they come again."""
         self.store = StateStore(directory)
         self._tree = KeyTree(self._canonical)
         self._tree.touch(self.store.states)
@@ -66,11 +70,14 @@ class StateReplica:
         sends: list[Send] = []
         if self.store.staged and self.gossip.needs_settled(packet):
             sends += self.commit()
+        if len(self.states) > KEYS_MAX or self.store.snapshot_bytes > STATES_BYTES_MAX:
+            self.passed_over += 1
+            return sends
         try:
             # Before anything is staged: the room has to be there when it is committed.
             self.store.reserve(2 * message_bytes(packet) + 64 * len(self.store.vector) + ROOM_BYTES)
         except DiskFull as error:
-            self.disk_full += 1
+            self.passed_over += 1
             log.debug("a packet of %s is passed over: %s", peer, error)
             return sends
         return sends + self._do(self.gossip.receive(peer, packet, now_us))

@@ -34,11 +34,6 @@ def new_epoch(incarnation: int, chance: int) -> int:
     return (incarnation & 0xFFFF_FFFF) << EPOCH_BITS | chance & 0x7FFF_FFFF
 
 
-def incarnation_of(epoch: int) -> int:
-    """The start of the agent that an epoch is of."""
-    return epoch >> EPOCH_BITS
-
-
 def vector_hash(vector: Mapping[Replica, int]) -> bytes:
     """16 bytes, equal for equal vectors only."""
     return hashlib.blake2b(pack(to_plain(vector)), digest_size=HASH_BYTES).digest()

@@ -64,8 +64,8 @@ class World:
 
     def reboot(self) -> None:
         """As after SIGKILL: nothing is said, the files are just let go."""
-        if self.server._store is not None:
-            self.server._store.close()
+        if self.server._replica is not None:
+            self.server._replica.close()
         self.node.remove("distributed_state")
         self.host.incarnation += 1
         self.boot()
@@ -237,8 +237,7 @@ def test_a_nearly_full_disk_refuses_new_values_and_keeps_the_old(world: World) -
 
 def test_a_full_disk_at_the_commit_takes_the_mutation_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.mutate("k", "g_counter", "increment")
-    store = world.server._store
-    assert store is not None
+    assert world.server._replica is not None
     real = actor_module.os.fdatasync
     fail = OSError(28, "No space left on device")
 
@@ -287,8 +286,8 @@ def test_damage_is_told_to_every_caller(world: World) -> None:
 
 
 def test_the_journal_is_compacted_and_nothing_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = world.server._store
-    assert store is not None
+    assert world.server._replica is not None
+    store = world.server._replica.store
     store._compact_at = 20_000
     for count in range(300):
         world.mutate(f"k{count % 7}", "or_set", "add", "x" * 50 + str(count))
