@@ -26,7 +26,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def last_lines(text: str, lines: int = LAST_LINES, chars: int = LAST_CHARS) -> str:
+def last_lines(text: str, lines: int = LAST_LINES) -> str:
     """The end of what was said, in a line: the last few that are not empty, joined by ``|``.
 
     Of the traceback that Python leaves when it crashes, these are its first: there is what it died of, and where.
@@ -35,4 +35,4 @@ def last_lines(text: str, lines: int = LAST_LINES, chars: int = LAST_CHARS) -> s
     crash = max((number for number, line in enumerate(kept) if line.startswith(FATAL)), default=None)
     kept = kept[-lines:] if crash is None else [line for line in kept[crash:] if not line.endswith(THREAD)][:lines]
     said = " | ".join(kept)
-    return said if len(said) <= chars else f"…{said[-chars:]}"
+    return said if len(said) <= LAST_CHARS else f"…{said[-LAST_CHARS:]}"

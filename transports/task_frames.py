@@ -119,9 +119,10 @@ def fn_id_of(code: bytes) -> bytes:
 # -- client to worker
 
 
-def encode_hello(secret: str, python: str, session: str, version: int = PROTOCOL_VERSION) -> bytes:
+def encode_hello(secret: str, python: str, session: str) -> bytes:
     """The first frame of a client."""
-    return encode_frame(["hello", {"version": version, "secret": secret, "python": python, "session": session}])
+    hello = {"version": PROTOCOL_VERSION, "secret": secret, "python": python, "session": session}
+    return encode_frame(["hello", hello])
 
 
 def encode_function(fn_id: bytes, code: bytes) -> bytes:

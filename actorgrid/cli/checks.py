@@ -8,6 +8,7 @@ import socket
 import stat
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -290,10 +291,7 @@ def check_inventory(call: CommandContext) -> Iterator[Finding]:
     except ActorGridError as error:
         yield Finding("gpus", "problem", f"the agent does not list them: {error.message}", "actorgrid inspect")
         return
-    kinds: dict[tuple[str, str], int] = {}
-    for device in devices:
-        kind = (str(device["model"]), str(device["source"]))
-        kinds[kind] = kinds.get(kind, 0) + 1
+    kinds = Counter((str(device["model"]), str(device["source"])) for device in devices)
     text = ", ".join(f"{count} x {model} ({source})" for (model, source), count in kinds.items())
     level: Literal["ok", "note"] = "ok" if all(source == "probed" for _, source in kinds) else "note"
     yield Finding("gpus", level, f"the agent gives out {text or 'none'}")

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -289,11 +290,7 @@ def short_uuids(uuids: Iterable[str]) -> dict[str, str]:
 
 
 def _describe(gpus: Sequence[dict[str, Any]]) -> str:
-    models: dict[str, int] = {}
-    for gpu in gpus:
-        source = "" if gpu["source"] == "probed" else f"{gpu['source']} "
-        name = f"{source}{gpu['model']}"
-        models[name] = models.get(name, 0) + 1
+    models = Counter(("" if gpu["source"] == "probed" else f"{gpu['source']} ") + gpu["model"] for gpu in gpus)
     return ", ".join(f"{count} {name}" for name, count in models.items())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import click
@@ -165,9 +166,7 @@ def gpus(call: CommandContext) -> None:
     ]
     columns = ["HOST", "GPU>", "MODEL", "STATUS", "SHARE>", "MEMORY>", "USE>", "TEMP>", "POWER>", "JOBS"]
     table(columns, rows, "no GPUs: actorgrid up --gpus 8xH100-80GB simulates some", GPUS_SPARE)
-    counts = {source: 0 for source in sorted({str(gpu["source"]) for gpu in answer["gpus"]})}
-    for gpu in answer["gpus"]:
-        counts[str(gpu["source"])] += 1
+    counts = Counter(sorted(str(gpu["source"]) for gpu in answer["gpus"]))
     if set(counts) - {"probed"}:
         say_folded("(" + ", ".join(f"{count} {source}" for source, count in counts.items()) + ")")
 

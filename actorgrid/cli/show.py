@@ -251,9 +251,9 @@ def last_known(answer: Mapping[str, Any], *, err: bool = True) -> None:
         say_folded(click.style(f"last known {span(known['age_s'])} ago{why}", fg="yellow"), err=err)
 
 
-def number(value: float | None, unit: str = "", digits: int = 0) -> str:
+def number(value: float | None, unit: str = "") -> str:
     """A reading with its unit, or ``-``."""
-    return "-" if value is None else f"{value:.{digits}f}{unit}"
+    return "-" if value is None else f"{value:.0f}{unit}"
 
 
 def share(milli: int) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -247,10 +248,7 @@ def gpus_line(devices: list[dict[str, Any]] | None) -> str:
         return "see actorgrid gpus"
     if not devices:
         return "none"
-    kinds: dict[tuple[str, str], int] = {}
-    for device in devices:
-        kind = (str(device["model"]), str(device["source"]))
-        kinds[kind] = kinds.get(kind, 0) + 1
+    kinds = Counter((str(device["model"]), str(device["source"])) for device in devices)
     parts = [
         f"{count} x {model}" + ("" if source == "probed" else f" ({source})")
         for (model, source), count in kinds.items()

@@ -97,7 +97,6 @@ class AdminHttp:
         *,
         timeout_s: float = 30.0,
         retry_s: float = RETRY_S,
-        tls: ssl.SSLContext | None = None,
         insecure: bool = False,
         ca_fingerprint: str | None = None,
     ) -> None:
@@ -115,11 +114,10 @@ class AdminHttp:
         self._retry_s = retry_s
         self._addresses = Addresses(given)
         self._authority: PinnedAuthority | None = None
-        if ca_fingerprint and secure and tls is None:
+        if ca_fingerprint and secure:
             from .pinned import PinnedAuthority
 
             self._authority = PinnedAuthority(ca_fingerprint)
-        self._tls = tls
         self._lock = threading.Lock()
         self._idle: list[tuple[Address, http.client.HTTPConnection]] = []
         self._open: set[http.client.HTTPConnection] = set()
@@ -389,7 +387,7 @@ class AdminHttp:
 
     def _dial(self, at: Address, connect_s: float) -> http.client.HTTPConnection:
         if at.secure:
-            context = self._tls or (
+            context = (
                 ssl.create_default_context()
                 if self._authority is None
                 else self._authority.context(at.host, at.port, connect_s)

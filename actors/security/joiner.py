@@ -49,7 +49,7 @@ from .join_messages import (
 )
 
 TIMEOUT_S = 60.0
-"""For all of a join, by default. The member gives up earlier (``join_acceptor.py``), and says why."""
+"""For all of a join. The member gives up earlier (``join_acceptor.py``), and says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +96,11 @@ class Joiner:
         key: ec.EllipticCurvePrivateKey,
         capabilities: Capabilities,
         now_s: float,
-        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._token, self._host_id, self._key = token, host_id, key
         self._packed = capabilities.pack()
         self._request = make_request(key, token.cluster_id, host_id, capabilities.addresses)
-        self._timeout_s, self._deadline_s = timeout_s, now_s + timeout_s
+        self._deadline_s = now_s + TIMEOUT_S
         self._decoder = FrameDecoder(MESSAGE_BYTES_MAX)
         self._server: bytes | None = None
         self._proven = False
@@ -133,7 +132,7 @@ class Joiner:
         stage = "before it took the claim" if not self._proven else "after the claim was sent"
         return self._fail(
             CallTimeout(
-                f"the member did not answer within {self._timeout_s:g} s",
+                f"the member did not answer within {TIMEOUT_S:g} s",
                 found=stage,
                 hint="try again: the same token still works for this host if it had been taken",
             )

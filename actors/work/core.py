@@ -8,7 +8,7 @@ Forking a new one costs milliseconds, so nothing is gained by trusting a used on
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -212,10 +212,7 @@ class WorkerPools:
 
     def counts(self) -> dict[tuple[str, str], int]:
         """Workers by pool and state."""
-        found: dict[tuple[str, str], int] = {}
-        for worker in self.workers.values():
-            found[worker.pool, worker.state] = found.get((worker.pool, worker.state), 0) + 1
-        return found
+        return Counter((worker.pool, worker.state) for worker in self.workers.values())
 
     # -- inside
 

@@ -7,6 +7,8 @@ Which of them do is said in variables of ours.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from actorgrid.actors.ledger.record_types import AttemptRecord, GangMemberRecord
 
 LOCAL_TO_ITSELF = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
@@ -54,9 +56,7 @@ def launcher_variables(attempt: AttemptRecord, rank: int, gpu_count: int) -> dic
 
 def _host_file(members: list[GangMemberRecord]) -> str:
     """A line for each host, as MPI's host files have them: its address, and how many members are there."""
-    slots: dict[str, int] = {}
-    for member in members:
-        slots[member["address"]] = slots.get(member["address"], 0) + 1
+    slots = Counter(member["address"] for member in members)
     return "\n".join(f"{address} slots={count}" for address, count in slots.items())
 
 

@@ -37,16 +37,16 @@ def _prctl(option: int, value: int) -> None:
         raise HostError(f"prctl({option}, {value}) failed: {os.strerror(number)}")
 
 
-def die_with_parent(parent_pid: int, with_signal: int = signal.SIGKILL) -> None:
-    """Have the kernel send us *with_signal* when the thread that forked us ends; leave at once if it is gone."""
-    _prctl(_PR_SET_PDEATHSIG, with_signal)
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill us when the thread that forked us ends; leave at once if it is gone."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)
 
 
-def end_with_parent(with_signal: int = signal.SIGKILL) -> None:
+def end_with_parent() -> None:
     """As :func:`die_with_parent`, for one that cannot see its parent's pid and learns of its end in another way too."""
-    _prctl(_PR_SET_PDEATHSIG, with_signal)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:

@@ -92,7 +92,6 @@ class Route:
     status: int = 200
     other: tuple[int, ...] = ()
     token: bool = True
-    name: str = ""
     waits: bool = False
 
     @property
@@ -116,7 +115,7 @@ class Route:
     @property
     def operation(self) -> str:
         """A stable name of the operation: that of its handler."""
-        return self.name or self.handler.__name__
+        return self.handler.__name__
 
 
 HandlerT = TypeVar("HandlerT", bound=Handler)

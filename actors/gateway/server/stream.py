@@ -91,7 +91,6 @@ async def send_events(
     listener: Listener,
     start: AsyncIterator[Item],
     refill: Callable[[int], AsyncIterator[Item]],
-    heartbeat_s: float = HEARTBEAT_S,
     *,
     own: Callable[[Item], Awaitable[Item | None]] | None = None,
 ) -> web.StreamResponse:
@@ -119,7 +118,7 @@ async def send_events(
         async for item in start:
             await send(item)
         while not gone(request):
-            got = await listener.next(heartbeat_s)
+            got = await listener.next(HEARTBEAT_S)
             if got is GAP:
                 async for item in refill(last):
                     await send(item)
