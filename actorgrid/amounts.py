@@ -19,7 +19,7 @@ def duration(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 job``, ``3 jobs``."""
+    """A count with its noun: ``1 job``, ``3 jobs``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -29,7 +29,7 @@ def mebibytes(amount: int) -> str:
 
 
 def unclear_memory(amount: object) -> str:
-    """Why an amount of memory that somebody asks for says too little, with what to write; empty when it is clear.
+    """Why an amount of memory is unclear, with what to write instead; empty when it is clear.
 
     ``"64"`` means bytes to one and GiB to another, and no work fits into 64 bytes: a text names its unit, and a number
     (of bytes) is a MiB at least. 0 asks for none.

@@ -1,4 +1,4 @@
-"""What work needs of the cluster: one form for doors, ledger and scheduler.
+"""What work needs of the cluster: one form for the API, the ledger and the scheduler.
 
 It crosses borders in two spellings: the body of an HTTP request (``models.Resources``, in the units that people use)
 and ``resources`` of a ledger record (thousandths and MiB). Both are read here, and the record is written here. The
@@ -28,7 +28,7 @@ KNOWN_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What an attempt or a lease takes; demands that are equal fit or do not fit together.
+    """The demand of an attempt or a lease; demands that are equal fit or do not fit together.
 
     Amounts are those of each member of a *gang* (1 to 4096), and of GPUs those of each device. *affinity_hard* are the
     only devices it may have, by UUID (empty: any); *affinity_soft* names racks and hosts it would like. *layout* says
@@ -95,7 +95,7 @@ class Demand:
 
     @classmethod
     def of_request(cls, asked: Resources) -> Demand:
-        """What is asked for at a door; a share of a GPU is rounded up to a thousandth, memory to a MiB."""
+        """The demand of an API request; a share of a GPU is rounded up to a thousandth, memory to a MiB."""
         gang = getattr(asked, "gang", 1)
         return cls(
             cpu_milli=round(asked.cpus * 1000),
@@ -111,7 +111,7 @@ class Demand:
 
     @classmethod
     def of(cls, resources: Mapping[str, Any]) -> Demand:
-        """That of a record's ``resources``, also of one that an earlier version wrote; one object for equal ones."""
+        """The demand of a record's ``resources``, also of an earlier version's; one object for equal ones."""
         get = resources.get
         return _known(
             int(get("cpu_milli", 0)),
@@ -126,7 +126,7 @@ class Demand:
         )
 
     def to_record(self) -> ResourcesRecord:
-        """``resources`` of a ledger record. Only a gang says its size."""
+        """The ``resources`` of a ledger record. Only a gang says its size."""
         record: ResourcesRecord = {
             "gpus": self.gpus,
             "gpu_count": self.gpu_count,
@@ -144,7 +144,7 @@ class Demand:
         return record
 
     def arguments(self) -> dict[str, Any]:
-        """As the engine's ``place`` takes it, where devices have no UUIDs and models one name each."""
+        """The demand as the engine's ``place`` takes it, where devices have no UUIDs and models one name each."""
         found: dict[str, Any] = {"cpu_milli": self.cpu_milli, "memory_mib": self.memory_mib, "gang": self.gang}
         if self.gpu_count:
             found.update(gpu_count=self.gpu_count, gpu_milli=self.gpu_milli, gpu_memory_mib=self.gpu_memory_mib)

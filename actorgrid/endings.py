@@ -19,7 +19,7 @@ def how_it_ended(exit_code: int | None, number: int | None) -> str:
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; for one without a name, ``signal 44``."""
+    """A signal's name: ``SIGKILL`` for 9; for one without a name, ``signal 44``."""
     try:
         return signal.Signals(number).name
     except ValueError:

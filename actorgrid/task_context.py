@@ -35,7 +35,7 @@ class CurrentTask:
 
 
 def current_task() -> CurrentTask:
-    """Of the job or session task that this process runs, from its environment; a child of it knows the same.
+    """The grant of the job or session task that this process runs, from its environment; a child process has the same.
 
     Raises OutsideTask in any other process, and in one that was started without its parent's environment.
     """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the making, renaming and removing of files in *folder* durable. Raises OSError."""
+    """Sync *folder*, so that files made, renamed or removed in it stay so after a power loss. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -105,7 +105,7 @@ def _read_flags(
 
 
 def _read_earlier(data_dir: Path, known: list[str], structured: list[str]) -> Layer:
-    """Flags of earlier starts. One that this version does not know was known to another: it says nothing here."""
+    """Read the flags of earlier starts. One that only another version knows says nothing here."""
     layer = Layer()
     for key, flag in last_start(data_dir).flags.items():
         if key in known:

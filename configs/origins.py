@@ -11,7 +11,7 @@ Kind = Literal["default", "file", "dotenv", "environment", "flag", "remembered",
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value was written. ``line`` counts from 1; ``name`` is the variable or flag."""
+    """The origin of a value: where it was written. ``line`` counts from 1; ``name`` is the variable or flag."""
 
     kind: Kind
     file: Path | None = None
@@ -26,7 +26,7 @@ class Origin:
 
     @property
     def place(self) -> str:
-        """The same with the whole path of the file, for an error message."""
+        """The origin with the whole path of the file, for an error message."""
         if self.file is not None:
             return f"{self.file}, line {self.line}" if self.line else str(self.file)
         return self.name or self.kind
@@ -37,7 +37,7 @@ DEFAULT = Origin("default")
 
 @dataclass(slots=True)
 class Layer:
-    """What one source says: values by dotted key, and where each was written.
+    """The values of one source by dotted key, and where each was written.
 
     ``inner`` names lines inside a list (``gpus.declared.0.model``), for messages about it.
     """

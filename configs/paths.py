@@ -36,7 +36,7 @@ _RUNTIME_HINT = "remove it, or set XDG_RUNTIME_DIR to a directory of your own (a
 
 
 def _is_ours(folder: str) -> bool:
-    """Whether nobody else can replace what we make in it."""
+    """Whether *folder* is this user's alone: nobody else can replace what we make in it."""
     try:
         return os.stat(folder).st_uid == os.getuid() and os.access(folder, os.W_OK)
     except OSError:
@@ -60,7 +60,7 @@ class HostPaths:
 
     @property
     def runtime_dir(self) -> Path:
-        """Short, owned by us, the same for the same data directory in every boot."""
+        """The runtime directory: short, this user's own, the same for the same data directory in every boot."""
         base = os.environ.get("XDG_RUNTIME_DIR")
         if not base or len(base) > 40 or not _is_ours(base):
             # The name can be guessed, and anybody may make it first: so it has to be a folder itself, no link, and
@@ -71,32 +71,32 @@ class HostPaths:
 
     @property
     def lock_file(self) -> Path:
-        """Held by the running agent."""
+        """The lock file that the running agent holds."""
         return self.data_dir / "agent.lock"
 
     @property
     def agent_file(self) -> Path:
-        """How to reach the running agent."""
+        """The file that says how to reach the running agent."""
         return self.data_dir / "agent.json"
 
     @property
     def host_file(self) -> Path:
-        """The host's id and incarnation."""
+        """The file with the host's id and incarnation."""
         return self.data_dir / "host.json"
 
     @property
     def cluster_file(self) -> Path:
-        """The host's place in a cluster."""
+        """The file with the host's enrolment in a cluster."""
         return self.data_dir / "cluster.json"
 
     @property
     def start_file(self) -> Path:
-        """The flags of its starts."""
+        """The file with the flags of the host's starts."""
         return self.data_dir / "start.json"
 
     @property
     def left_file(self) -> Path:
-        """There only when the host is no member of its cluster any more."""
+        """The file that is there only when the host is no member of its cluster any more."""
         return self.data_dir / "left.json"
 
     @property

@@ -39,7 +39,7 @@ class SettingAtStart:
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """One start, by dotted keys."""
+    """The options of one start, by dotted keys."""
 
     flags: dict[str, Flag] = field(default_factory=dict)
     settings: dict[str, SettingAtStart] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class StartOptions:
         return (json.dumps(record, indent=1) + "\n").encode()
 
     def followed_by(self, flags: dict[str, Flag], settings: dict[str, SettingAtStart], forget: bool) -> StartOptions:
-        """The next start: these flags and what was given to it; *forget*: only what was given to it."""
+        """The options of the next start: these flags and those given to it; *forget*: only those given to it."""
         kept = {} if forget else self.flags
         return StartOptions({**kept, **{key: flag for key, flag in flags.items() if key not in NOT_KEPT}}, settings)
 
@@ -77,7 +77,7 @@ class StartOptions:
 
 
 def origin_of(flag: Flag) -> str:
-    """What ``config list`` shows as the origin of a value that an earlier start was given."""
+    """The origin, as ``config list`` shows it, of a value that an earlier start was given."""
     return f"{flag.written} (an earlier start)"
 
 
@@ -86,7 +86,7 @@ def _said(held: SettingAtStart | None) -> str:
 
 
 def last_start(data_dir: Path) -> StartOptions:
-    """What the last start on this directory wrote; nothing for a directory of none. Raises MalformedConfig."""
+    """The options of the last start on this directory; none for a directory without a start. Raises MalformedConfig."""
     path = data_dir / FILE_NAME
     try:
         with path.open("rb") as file:

@@ -49,7 +49,7 @@ class Free:
         self.total = sum(milli) if total is None else total
 
     def copy(self) -> Free:
-        """Another one with the same amounts."""
+        """A copy with the same amounts."""
         return Free(self.cpu, self.memory, self.milli[:], self.device_memory[:], self.total)
 
     def change(self, needs: GangNeeds, indexes: Devices, sign: int) -> None:
@@ -62,7 +62,7 @@ class Free:
         self.total += sign * needs.milli * len(indexes)
 
     def lower_to(self, other: Free) -> None:
-        """Keep the lesser of both, amount by amount."""
+        """Lower each amount to the lesser of both."""
         self.cpu = min(self.cpu, other.cpu)
         self.memory = min(self.memory, other.memory)
         self.milli = [min(mine, theirs) for mine, theirs in zip(self.milli, other.milli, strict=True)]
@@ -71,7 +71,7 @@ class Free:
 
 
 class NodeCapacity:
-    """One node: what is free on it now, and who fits into that or into what would be free."""
+    """The capacity of one node: what is free on it now, and who fits into that or into what would be free."""
 
     __slots__ = ("draining", "free", "models", "name", "number")
 
@@ -88,7 +88,7 @@ class NodeCapacity:
         )
 
     def slots(self, free: Free, needs: GangNeeds) -> list[tuple[int, int]]:
-        """The devices that could serve, with how many members' shares each holds: (index, shares)."""
+        """The devices that could serve, as (index, how many members' shares it holds)."""
         allowed = needs.within.get(self.name)
         found = []
         for index, milli in enumerate(free.milli):

@@ -86,7 +86,7 @@ def geometry(size_bytes: object, alignment_bytes: object) -> tuple[int, int]:
 
 
 def out_of_memory(asked: int, size: int, free: int, largest: int, held: int) -> OutOfDeviceMemory:
-    """What to raise when *asked* bytes find no hole."""
+    """The error when *asked* bytes find no hole."""
     if asked > size:
         hint = "ask for less, or use a larger device"
     elif asked > free:
@@ -109,7 +109,7 @@ def out_of_memory(asked: int, size: int, free: int, largest: int, held: int) -> 
 
 
 def not_a_block(value: object) -> InvalidBlock:
-    """What to raise when something else stands where a block of this pool belongs."""
+    """The error when something else stands where a block of this pool belongs."""
     return InvalidBlock(
         "this is no block of this pool",
         asked=f"a {type(value).__name__}",
@@ -118,13 +118,13 @@ def not_a_block(value: object) -> InvalidBlock:
 
 
 def freed_already(position: int = -1) -> InvalidBlock:
-    """What to raise for a block that was freed before; *position* is its place in a batch, if it has one."""
+    """The error for a block that was freed before; *position* is its place in a batch, if it has one."""
     where = f"block {position} of the batch" if position >= 0 else "the block"
     return InvalidBlock(f"{where} was freed already", found="nothing was changed", hint="free each block once")
 
 
 def stale_move(why: str) -> InvalidBlock:
-    """What to raise for a move that cannot be committed or cancelled (any more)."""
+    """The error for a move that cannot be committed or cancelled (any more)."""
     return InvalidBlock(
         f"the move is stale: {why}", found="nothing was changed", hint="take moves from a new defragment()"
     )

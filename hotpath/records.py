@@ -19,7 +19,7 @@ Shares = tuple[Share, ...]
 
 
 class Placement(NamedTuple):
-    """What was given out: under which id, and per gang member on which node and GPUs."""
+    """A placement: its id, and the node and GPUs of each gang member."""
 
     id: int | str
     shares: Shares
@@ -70,7 +70,7 @@ class Snapshot(NamedTuple):
 
 
 def policy_number(policy: str) -> int:
-    """Where *policy* stands in POLICIES. Raises UnknownPolicy, which lists what there is."""
+    """The position of *policy* in POLICIES. Raises UnknownPolicy, which lists what there is."""
     if policy not in POLICIES:
         raise UnknownPolicy(
             f"there is no placement policy {policy!r}",
@@ -90,7 +90,7 @@ def device_list(
 
 
 def check_devices(name: str, gpu_count: int, devices: Iterable[tuple[str, int]]) -> None:
-    """Raises BadRequest when a node cannot have such devices."""
+    """Check that a node can have such devices. Raises BadRequest."""
     listed = list(devices)
     if max(gpu_count, len(listed)) > MAX_GPUS_PER_NODE:
         raise BadRequest(

@@ -40,7 +40,7 @@ def _steps(milli: int) -> int:
 
 
 def _dual_prices(sizes: list[int], weights: list[int]) -> list[float]:
-    """In devices. The basis begins with each size alone on its devices; the inverse is updated at each round."""
+    """The dual prices, in devices. The basis begins with each size alone; its inverse is updated at each round."""
     capacity = WHOLE_GPU_MILLI // STEP
     count = len(sizes)
     alone = [capacity // size for size in sizes]

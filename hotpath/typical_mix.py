@@ -107,7 +107,7 @@ def whole_weights(tasks: Sequence[TypicalTask]) -> list[int]:
 
 
 def sum_up(tasks: Sequence[TypicalTask]) -> TypicalMix:
-    """The sums of *tasks*.
+    """Compute the sums of *tasks*.
 
     A task of no GPU has a weight, and no use for any device. One of several shares counts as its shares one at a time.
     """
@@ -156,7 +156,7 @@ def sum_up(tasks: Sequence[TypicalTask]) -> TypicalMix:
 def _named_demand(
     weighed: Sequence[tuple[TypicalTask, int]], kinds: Mapping[str, int]
 ) -> tuple[tuple[tuple[int, ...], int], ...]:
-    """What part of all GPU asked for names which kinds; models beyond KINDS_MAX are left out."""
+    """The part of all GPU asked for that names which kinds; models beyond KINDS_MAX are left out."""
     asked: dict[tuple[int, ...], int] = {}
     for task, weight in weighed:
         key = tuple(sorted({kinds[model] for model in task.gpu_models if model in kinds}))
@@ -175,7 +175,7 @@ def _named_models(weighed: Sequence[tuple[TypicalTask, int]]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How large a table of expected completion is. A CPU bucket is 2 ** ``cpu_shift`` thousandths of a core."""
+    """The size of a table of expected completion. A CPU bucket is 2 ** ``cpu_shift`` thousandths of a core."""
 
     cpu_buckets: int
     cpu_shift: int
@@ -183,7 +183,7 @@ class Extent:
 
 
 def extent(cpu_milli: int, gpus: int) -> Extent:
-    """For nodes of up to this much; steps are coarse, so that it seldom changes as nodes are added."""
+    """The extent for nodes of up to this much; steps are coarse, so that it seldom changes as nodes are added."""
     wholes = 1
     while wholes < min(gpus, WHOLES_MAX):
         wholes *= 2

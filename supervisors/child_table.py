@@ -29,6 +29,7 @@ from .instructions import (
 )
 
 KILL_S = 10.0
+"""After so long a killed process waits in the kernel (a dead disk or mount): nobody here can do more, so we go on."""
 _OF_A_PROCESS: tuple[Purpose, ...] = ("start", "linger", "stop", "kill")
 
 State = Literal["waiting", "starting", "up", "restarting", "stopping", "down"]

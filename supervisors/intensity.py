@@ -23,6 +23,7 @@ class Intensity:
     def __init__(self, intensity: int, period_s: float) -> None:
         self._most = intensity
         self._period_s = period_s
+        # One more than there may be: when so many lie within the period that is one too many, and none before matters.
         self._at: deque[float] = deque(maxlen=intensity + 1)
 
     def allows(self, now_s: float) -> bool:
@@ -35,6 +36,7 @@ class Intensity:
 
 def retry_delay_s(failures: int) -> float:
     """The pause after the *failures*-th failed start in a row (from 1)."""
+    # 16 doublings are past the most already; 1,024 of them, which take half an hour of failures, overflow a float.
     return float(min(RETRY_S_MAX, RETRY_S_FIRST * 2.0 ** min(failures - 1, 16)))
 
 

@@ -55,6 +55,7 @@ from .instructions import (
 from .intensity import Intensity, retry_delay_s, who_shares_fate
 
 LINGER_S = 1.0
+"""How long a process whose start has failed may take to end by itself, before it is killed."""
 REQUESTS_MAX = 1000
 
 Phase = Literal["new", "starting", "running", "stopping", "ended"]

@@ -151,7 +151,7 @@ class Server:
         return True
 
     def cast_all(self, to: str | Ref, messages: Sequence[Any]) -> bool:
-        """The same for several, which travel as one and are handled in their order; ``False``: none of them went."""
+        """Cast several messages, which travel as one and are handled in their order; ``False``: none of them went."""
         return self.cast(to, messages[0] if len(messages) == 1 else Batch(tuple(messages)))
 
     def cast_after(self, delay_s: float, to: str | Ref, message: Any) -> Timer:

@@ -87,6 +87,7 @@ class Watchdog:
             reading = readings.get(child_id)
             if reading is None or reading.state in ("new", "starting"):
                 continue
+            # In a pause as well: what the child shows now is what its next reading is compared with.
             self._count(watched, reading, counted_s, now_s)
             if paused:
                 watched.silent_s = 0.0

@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class CommandContext:
-    """What the options every command takes said. ``http`` connects on first use."""
+    """The values of the options that every command takes. ``http`` connects on first use."""
 
     def __init__(self) -> None:
         self.json = False
@@ -37,7 +37,7 @@ class CommandContext:
         return self._http
 
     def new_http(self) -> AdminHttp:
-        """A door of one's own, looked for anew: an agent that came back may serve on another port."""
+        """New connections, to a host looked for anew: an agent that came back may serve on another port."""
         from actorgrid.client.find import fingerprint, locate
         from actorgrid.client.http import AdminHttp
 

@@ -154,7 +154,7 @@ def mutants(call: CommandContext, /, names: Sequence[str], seeds: int, seed: int
 
 
 def _explained(result: RunResult, node_class: Any, as_it_is: bool) -> RunResult:
-    """The failure with as few faults as it takes, and its trace."""
+    """Shrink a failure to as few faults as it takes; gives it with its trace."""
     from actorgrid.chaos.simulator.run import play
     from actorgrid.chaos.simulator.shrink import shrink
 

@@ -37,7 +37,7 @@ LIBRARY_DIRS = ("/usr/lib/wsl/lib", "/opt/rocm/lib", "/usr/local/cuda/lib64")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. A ``note`` is worth knowing; a ``problem`` needs its ``fix``."""
+    """The finding of one check. A ``note`` is worth knowing; a ``problem`` needs its ``fix``."""
 
     name: str
     level: Literal["ok", "note", "problem"]
@@ -63,7 +63,7 @@ class DoctorReport:
 
 
 def check_all(call: CommandContext, config_dir: Path | None) -> DoctorReport:
-    """Look at everything."""
+    """Run all checks."""
     report = DoctorReport()
     paths = HostPaths(call.resolved_data_dir)
     report.findings += [*check_python(), *check_hotpath()]
@@ -82,7 +82,7 @@ def check_all(call: CommandContext, config_dir: Path | None) -> DoctorReport:
 
 
 def check_python() -> Iterator[Finding]:
-    """Version and virtual environment."""
+    """Check the Python's version and virtual environment."""
     version = platform.python_version()
     if sys.version_info < MIN_PYTHON:
         yield Finding("python", "problem", version, "install Python 3.11 or newer and build the venv anew: make venv")
@@ -156,7 +156,7 @@ def check_configuration(call: CommandContext, config_dir: Path | None, report: D
 
 
 def check_data_dir(paths: HostPaths, min_free_bytes: int) -> Iterator[Finding]:
-    """Owner, permissions, room and speed of the data directory's disk."""
+    """Check the owner, permissions, room and speed of the data directory's disk."""
     folder = paths.data_dir
     try:
         found = folder.stat()
@@ -260,7 +260,7 @@ def _holder(port: int) -> str:
 
 
 def check_vendors() -> Iterator[Finding]:
-    """GPU libraries and devices, by their files alone: nothing is loaded, a driver call may hang."""
+    """Check GPU libraries and devices, by their files alone: nothing is loaded, as a driver call may hang."""
     found = False
     for vendor, (library, node, extra) in VENDORS.items():
         path, device = find_library(library), os.path.exists(node)
@@ -285,7 +285,7 @@ def check_vendors() -> Iterator[Finding]:
 
 
 def check_inventory(call: CommandContext) -> Iterator[Finding]:
-    """What GPUs the running agent gives out."""
+    """Check which GPUs the running agent gives out."""
     try:
         devices = call.http.get("/api/gpus")["gpus"]
     except ActorGridError as error:
@@ -298,7 +298,7 @@ def check_inventory(call: CommandContext) -> Iterator[Finding]:
 
 
 def check_measured(call: CommandContext) -> Iterator[Finding]:
-    """What the hosts of a cluster measured of their disks and their network."""
+    """Check what the hosts of a cluster measured of their disks and their network."""
     try:
         hosts = call.http.get("/api/hosts")["hosts"]
     except ActorGridError as error:
@@ -340,7 +340,7 @@ def check_trust(call: CommandContext) -> Iterator[Finding]:
 
 
 def check_enforcement() -> Iterator[Finding]:
-    """What holds work to what it was granted, and what only counts it."""
+    """Check what holds work to its grant, and what only counts it."""
     yield Finding("gpu limits", "note", "whole GPUs by visibility; shares and GPU memory are counted, not enforced")
 
 
@@ -363,7 +363,7 @@ def find_library(name: str) -> str | None:
 
 
 def check_cgroup() -> Iterator[Finding]:
-    """What holds work to the memory it asked for."""
+    """Check what holds work to the memory it asked for."""
     from actorgrid.actors.work.limits import writable_cgroup
 
     folder = writable_cgroup()
@@ -377,7 +377,7 @@ def check_cgroup() -> Iterator[Finding]:
 
 
 def check_containment(wanted: str = "auto") -> Iterator[Finding]:
-    """What keeps what work forks from outliving it; *wanted*: the setting ``work.containment``."""
+    """Check what ends the processes that work forks; *wanted*: the setting ``work.containment``."""
     from actorgrid.actors.work.containment import choose
 
     kept = choose(wanted)
@@ -394,7 +394,7 @@ def check_containment(wanted: str = "auto") -> Iterator[Finding]:
 
 
 def check_tenancy() -> Iterator[Finding]:
-    """Who is kept apart from whom."""
+    """Check which users are kept apart from which."""
     text = f"single tenant: work runs as uid {os.getuid()}, which is the agent's own"
     if os.getuid() == 0:
         text += ": root, so that whoever may submit work may do anything on this machine"
@@ -404,7 +404,7 @@ def check_tenancy() -> Iterator[Finding]:
 
 
 def check_clock() -> Iterator[Finding]:
-    """The clock leases are counted on, and whether wall time is kept."""
+    """Check the clock leases are counted on, and whether wall time is kept."""
     try:
         time.clock_gettime(time.CLOCK_BOOTTIME)
     except (AttributeError, OSError):
@@ -418,7 +418,7 @@ def check_clock() -> Iterator[Finding]:
 
 
 def clock_is_kept() -> bool:
-    """What the kernel says of its clock (adjtimex, reading only)."""
+    """Whether the kernel says that its clock is kept (adjtimex, reading only)."""
     import ctypes
 
     time_error = 5
@@ -427,7 +427,7 @@ def clock_is_kept() -> bool:
 
 
 def check_limits() -> Iterator[Finding]:
-    """Open files."""
+    """Check the limit of open files."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -36,7 +36,7 @@ def settings_now(call: CommandContext, config_dir: Path | None) -> tuple[list[di
 
 
 def settings_of_files(call: CommandContext, config_dir: Path | None) -> list[dict[str, Any]]:
-    """What the next ``up`` on this data directory would read. Raises ConfigError."""
+    """The settings that the next ``up`` on this data directory would read. Raises ConfigError."""
     from actorgrid.configs.load import load_settings
     from actorgrid.configs.schema import Settings
 
@@ -63,7 +63,7 @@ def _at(tree: Any, key: str) -> Any:
 
 
 def text(value: Any) -> str:
-    """A value as one would write it."""
+    """A value as a person would write it."""
     import json
 
     return value if isinstance(value, str) and value else json.dumps(value)

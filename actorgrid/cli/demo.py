@@ -177,7 +177,7 @@ class _Voice:
 
 
 class _Progress:
-    """A line for each finished frame."""
+    """Shows progress as a line for each finished frame."""
 
     def __init__(self, sizes: Sequence[int], say: _Voice) -> None:
         self._sizes = sizes
@@ -187,17 +187,17 @@ class _Progress:
         self._began = time.monotonic()
 
     def tile_done(self, frame: int) -> None:
-        """One more tile of a frame."""
+        """Count one more tile of a frame."""
         self._done += 1
 
     def frame_done(self, frame: int) -> None:
-        """A frame is stitched."""
+        """Note that a frame is stitched."""
         elapsed = time.monotonic() - self._began
         self._say.line(f"frame {frame + 1} stitched; {self._done} of {self._total} tiles done after {elapsed:.1f} s")
 
 
 class _Bars(_Progress):
-    """Bars that move."""
+    """Shows progress as bars that move."""
 
     def __init__(self, sizes: Sequence[int], bars: Any) -> None:
         super().__init__(sizes, _Voice(silent=True))
@@ -306,7 +306,7 @@ def _stay(say: _Voice, url: str, data_dir: Path) -> None:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """So that being told to stop stops the host and removes its directory too."""
+    """Turn SIGTERM into an interrupt, so that it stops the host and removes its directory too."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

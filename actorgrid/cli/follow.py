@@ -26,7 +26,7 @@ FINAL = frozenset({"succeeded", "failed", "cancelled", "lost"})
 
 
 class OutputClosed(ActorGridError):
-    """Our own stdout or stderr was closed by its reader."""
+    """Raised when our own stdout or stderr was closed by its reader."""
 
     exit_code = 128 + 13
 
@@ -82,7 +82,7 @@ class JobFollower:
         return {(rank, stream): target for stream, target in outputs.items()}
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
         self._waiter.start()  # last: it joins the others
@@ -105,7 +105,7 @@ class JobFollower:
 
     @property
     def silent(self) -> bool:
-        """Whether the agent does not answer just now."""
+        """Whether the agent is not answering just now."""
         return self._lost_at is not None
 
     # -- threads

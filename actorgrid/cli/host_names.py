@@ -11,7 +11,7 @@ Host = dict[str, Any]
 
 
 def find_host(hosts: list[Host], text: str) -> Host:
-    """The one of *hosts* that is meant. Raises NotFound, or BadRequest when several could be."""
+    """The one of *hosts* that *name* means. Raises NotFound, or BadRequest when several could be meant."""
     by_number = [host for host in hosts if text.isdecimal() and host.get("node") == int(text)]
     exact = [host for host in hosts if text in (host["node_id"], host["hostname"], host["ip_address"], address(host))]
     begun = [host for host in hosts if len(text) >= 4 and str(host["node_id"]).startswith(text)]
@@ -34,11 +34,11 @@ def find_host(hosts: list[Host], text: str) -> Host:
 
 
 def address(host: Host) -> str:
-    """Where it is, as ``hosts`` shows it."""
+    """The host's address, as ``hosts`` shows it."""
     return f"{host['ip_address']}:{host['port']}"
 
 
 def title(host: Host) -> str:
-    """One host among several, which may have one name."""
+    """The title of one host among several, which may share a name."""
     number = host.get("node")
     return str(host["hostname"]) if number is None else f"{number} ({host['hostname']}, {address(host)})"

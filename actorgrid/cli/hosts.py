@@ -52,7 +52,7 @@ def status(call: CommandContext, strict: bool) -> int:
 
 
 def _finding(finding: dict[str, Any]) -> None:
-    """One thing that is wrong: what, since when, and what to do."""
+    """The lines on one problem: what is wrong, since when, and what to do."""
     word = "note" if finding.get("level") == "note" else "problem"
     since = f" (since {clock(finding['since'])})" if finding.get("since") else ""
     say_folded(f"  {word}: {finding['what']}{since}")
@@ -63,7 +63,7 @@ def _finding(finding: dict[str, Any]) -> None:
 
 
 def _part(present: int | None, count: int) -> str:
-    """How many of them are there; the whole alone when all are."""
+    """The number present of a whole; the whole alone when all are."""
     return str(count) if present is None or present == count else f"{present} of {count}"
 
 
@@ -124,7 +124,7 @@ def hosts(call: CommandContext) -> None:
 
 
 def _health(host: dict[str, Any]) -> str:
-    """A word, and for a host that is not there, for how long it was not heard of."""
+    """The health of a host in a word; for an absent one, also for how long it was not heard of."""
     heard = host.get("last_heartbeat")
     if host.get("presence", "present") == "present" or not heard:
         return str(host["health"])
@@ -172,14 +172,14 @@ def gpus(call: CommandContext) -> None:
 
 
 def _device_status(gpu: dict[str, Any]) -> str:
-    """Of a device whose host is not there, nothing is known but that."""
+    """The status of a device; of one whose host is absent only that is known."""
     if gpu.get("presence", "present") != "present":
         return f"host {gpu['presence']}"
     return str(gpu["status"]) + (" (unfit)" if gpu.get("unfit") else "")
 
 
 def _of(part_bytes: int, total_bytes: int) -> str:
-    """A part of a whole, the unit once where it is the same: ``20/80 GiB``."""
+    """A part of a whole as text, the unit once where it is the same: ``20/80 GiB``."""
     part, total = size(part_bytes), size(total_bytes)
     same = part.split()[-1] == total.split()[-1] or not part_bytes
     return f"{part.split()[0]}/{total}" if same else f"{part}/{total}"

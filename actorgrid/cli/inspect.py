@@ -115,7 +115,7 @@ def _redraw(lines: list[str]) -> None:
 
 
 def _tell_changes(tree: dict[str, Any], seen: dict[str, str]) -> dict[str, str]:
-    """A line for each server that is not as it was, or is there no more; gives how all are now."""
+    """Print a line for each server that changed or is gone; gives the present state of all."""
     from .tree import note_of, state_of
 
     now: dict[str, str] = {}

@@ -69,7 +69,7 @@ def ps(
 
 
 def _more(answer: dict[str, Any], shown: int, every: bool, states: tuple[str, ...], after: str | None) -> str:
-    """How many there are beside those listed, and how to see them."""
+    """The line on how many more jobs there are than those listed, and how to see them."""
     which = "" if after else "the newest "
     if answer.get("next") is None:
         return f"({shown} of {answer['total']:,}; there are none after these)"
@@ -100,7 +100,7 @@ def _rows(jobs: list[dict[str, Any]], hosts: dict[str, str]) -> list[list[str]]:
 
 
 def _host_names(call: CommandContext, jobs: list[dict[str, Any]]) -> dict[str, str]:
-    """What people call the hosts, by id; none when there is one, or when none of *jobs* was on any."""
+    """The names of the hosts by id; none when there is one, or when none of *jobs* was on any."""
     if not any(job.get("attempts") for job in jobs):
         return {}
     hosts = call.http.get("/api/hosts")["hosts"]
@@ -151,7 +151,7 @@ def _gpus(resources: dict[str, Any]) -> str:
 
 
 def note(job: dict[str, Any]) -> str:
-    """What one should know of a job beside its state."""
+    """The note on a job beside its state."""
     if job.get("cancel_requested") and job["state"] in LIVE:
         return "stopping"
     if job.get("unconfirmed"):

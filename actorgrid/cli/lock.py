@@ -111,7 +111,7 @@ def run(
 
 @contextmanager
 def _forwarding(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Signals for us are the command's; Ctrl-C reaches it by itself."""
+    """Pass signals for us on to the command; Ctrl-C reaches it by itself."""
 
     def forward(number: int, _frame: object) -> None:
         if child.poll() is None:
@@ -127,7 +127,7 @@ def _forwarding(child: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _attend(child: subprocess.Popen[bytes], hold: LockHold, grace_s: float) -> bool:
-    """Wait for the command's end; bring it about when the lease ends. Whether that was so."""
+    """Wait for the command's end, and force it when the lease ends; whether that was so."""
     killed_at_s: float | None = None
     while True:
         try:
@@ -145,7 +145,7 @@ def _attend(child: subprocess.Popen[bytes], hold: LockHold, grace_s: float) -> b
 
 
 def _signal_tree(pid: int, number: signal.Signals) -> None:
-    """The command, and what it started as far as that is its descendant."""
+    """Signal the command, and what it started as far as that is its descendant."""
     import psutil
 
     try:
@@ -161,7 +161,7 @@ def _signal_tree(pid: int, number: signal.Signals) -> None:
 
 
 def _give_back(hold: LockHold, ended_early: bool) -> LockLost | None:
-    """How it was lost, if it was."""
+    """Give the lock back; gives how it was lost, if it was."""
     try:
         if ended_early:
             hold.check()

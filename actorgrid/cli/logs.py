@@ -89,7 +89,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class _Of:
-    """Whose output, and how much of it: of the latest attempt unless one is named, the last lines where *tail* says."""
+    """The output asked for: of the latest attempt unless one is named, its last lines where *tail* says."""
 
     call: CommandContext
     job_id: str

@@ -12,7 +12,7 @@ SHOWN = 5
 
 
 def find_job(http: AdminHttp, text: str) -> dict[str, Any]:
-    """The job with that id, else the only one whose id begins so.
+    """Find the job with that id, else the only one whose id begins so.
 
     Raises UnknownJob (with the nearest ids) or BadRequest when several begin so.
     """

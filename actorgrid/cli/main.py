@@ -138,7 +138,7 @@ def _asks_json(arguments: list[str]) -> bool:
 
 
 def _tell(text: str) -> None:
-    """To people, on stderr; outside any click context, so NO_COLOR is looked at here."""
+    """Tell a person, on stderr; outside any click context, so NO_COLOR is looked at here."""
     say(text, err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
@@ -171,7 +171,7 @@ def _show_usage_error(error: click.ClickException, as_json: bool) -> int:
 
 
 def _hint_for(error: click.ClickException, ctx: click.Context) -> str:
-    """What to type instead; where nothing better is known, where the options are listed."""
+    """The hint of what to type instead; where nothing better is known, where the options are listed."""
     if isinstance(error, click.NoSuchOption):
         from .other_tools import of_option
 
@@ -183,7 +183,7 @@ def _hint_for(error: click.ClickException, ctx: click.Context) -> str:
 
 
 def _reader_left() -> int:
-    """Whoever read our output has gone (``| head``): leave quietly, and keep the interpreter from complaining."""
+    """Leave quietly, and without the interpreter's complaint, as the reader of our output has gone (``| head``)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 128 + 13
 

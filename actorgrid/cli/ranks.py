@@ -49,7 +49,7 @@ class Labelled:
 
 
 class Ranks:
-    """What is to be shown of a gang: outputs by rank and stream, labelled."""
+    """The labelled outputs of a gang, by rank and stream."""
 
     def __init__(self, ranks: int, outputs: dict[str, BinaryIO]) -> None:
         lock = threading.Lock()
@@ -58,11 +58,11 @@ class Ranks:
         }
 
     def end(self) -> None:
-        """All output is in."""
+        """End all outputs, as all has come."""
         for each in self.labelled.values():
             each.end()
 
 
 def members_of(job: dict[str, Any]) -> int:
-    """How many members a job has."""
+    """The number of members that a job has."""
     return int(job.get("resources", {}).get("gang", 1))

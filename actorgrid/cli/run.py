@@ -87,7 +87,7 @@ def exit_code(job: dict[str, Any]) -> int:
 
 
 def ending(job: dict[str, Any]) -> str:
-    """Why it ended as it did, in a line."""
+    """The line that says how a job ended."""
     last = job["attempts"][-1] if job.get("attempts") else {}
     error = job.get("error") or last.get("error") or {}
     tries = f" after {len(job['attempts'])} attempts" if len(job.get("attempts", [])) > 1 else ""
@@ -171,7 +171,7 @@ class WaitProgress:
         self._beats = 0
 
     def show(self, follower: JobFollower) -> None:
-        """Draw it anew; looks the job up."""
+        """Look the job up and draw the line anew."""
         if not self._active or follower.silent:
             return
         from actorgrid.client.http import segment
@@ -198,7 +198,7 @@ class WaitProgress:
             self._clear()
 
     def close(self) -> None:
-        """Take it away for good."""
+        """Take the line away for good."""
         if self._active or self._shown:
             with self._lock:
                 self._active = False

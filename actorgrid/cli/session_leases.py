@@ -16,7 +16,7 @@ COLUMNS = ["LEASE", "USER", "GPUS>", "CPUS>", "ON", "HELD>", "SESSION"]
 
 
 def find_leases(http: AdminHttp, text: str, missing: UnknownJob) -> list[dict[str, Any]]:
-    """The lease whose id begins so, or all of the session whose id does. Raises *missing* when there is none.
+    """Find the lease whose id begins so, or all of the session whose id does. Raises *missing* when there is none.
 
     Raises BadRequest when several leases or sessions begin so.
     """
@@ -96,12 +96,12 @@ def explain_leases(call: CommandContext, leases: list[dict[str, Any]]) -> None:
 
 
 def cancel_leases(http: AdminHttp, leases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """End them; what came of each."""
+    """End leases; gives what came of each."""
     return [http.post(f"/api/leases/{segment(lease['lease_id'])}/cancel", timeout_s=70.0) for lease in leases]
 
 
 def lease_output(http: AdminHttp, lease_id: str, stream: str) -> bytes:
-    """All that its worker wrote to *stream* under it."""
+    """All that the lease's worker wrote to *stream* under it."""
     pieces: list[bytes] = []
     offset = 0
     while True:

@@ -55,7 +55,7 @@ def coloured(word: str) -> str:
 
 
 def terminal_width() -> int | None:
-    """How wide the terminal is; ``None`` where nobody reads and nothing is cut off."""
+    """The terminal's width; ``None`` where nobody reads and nothing is cut off."""
     return shutil.get_terminal_size().columns if on_terminal() else None
 
 
@@ -207,7 +207,7 @@ def progress(as_json: bool, *, steps: bool = False) -> Iterator[Callable[[str, f
 
 
 def size(number: int | None) -> str:
-    """Bytes for people: ``80 GiB``; ``-`` for a reading that is not there."""
+    """A number of bytes as text: ``80 GiB``; ``-`` for a reading that is not there."""
     if number is None:
         return "-"
     amount = float(number)
@@ -233,12 +233,12 @@ def span(seconds: float | None) -> str:
 
 
 def ago(at: float | None) -> str:
-    """How long ago, for a table."""
+    """A past time as a length of time, for a table."""
     return span(None if at is None else time.time() - at)
 
 
 def clock(at: float) -> str:
-    """A time of day; with its date when it is not of today or so."""
+    """A time of day as text; with its date when it is not of today or so."""
     day = "" if abs(at - time.time()) < 43_200 else "%Y-%m-%d "
     return time.strftime(f"{day}%H:%M:%S", time.localtime(at))
 
@@ -257,5 +257,5 @@ def number(value: float | None, unit: str = "") -> str:
 
 
 def share(milli: int) -> str:
-    """Thousandths of a device as people write them: 250 is ``0.25``."""
+    """Thousandths of a device as text: 250 is ``0.25``."""
     return f"{milli / 1000:.3f}".rstrip("0").rstrip(".")

@@ -1,4 +1,4 @@
-"""Did you mean …?"""
+"""Suggestions for misspelt names: "Did you mean …?"."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def _no_length(text: str, which: str = "") -> click.BadParameter:
 
 
 def left(left_s: float) -> str:
-    """A time that is left, for people: in the largest unit of which there are two, or exactly one."""
+    """A time that is left as text: in the largest unit of which there are two, or exactly one."""
     for unit, size_s in (("d", 86_400), ("h", 3600), ("m", 60)):
         if left_s >= 2 * size_s or left_s == size_s:
             return f"{left_s / size_s:.0f} {unit}"

@@ -50,7 +50,7 @@ class Row:
     names: int = 1
 
     def cells(self) -> list[str]:
-        """In the order of COLUMNS."""
+        """The cells of the row in the order of COLUMNS."""
         return [self.branch + self.name, self.state, self.pid, self.up, self.restarts, self.handled, self.note]
 
 
@@ -65,7 +65,7 @@ def state_of(node: dict[str, Any]) -> str:
 
 
 def note_of(node: dict[str, Any], aged: bool = True) -> str:
-    """What one should know of a server beside its state; without ages it can be compared."""
+    """The note on a server beside its state; without ages it can be compared."""
     inspect, last, parts = node.get("inspect") or {}, node.get("last_exit"), []
     if node.get("error"):
         parts.append(str(node["error"]["message"]))
@@ -124,7 +124,7 @@ def _row(node: dict[str, Any], branch: str) -> Row:
 
 
 def _folded(children: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The children in order, with those dynamic ones together that differ in nothing one would look for."""
+    """The children in order, those dynamic ones as one that differ in nothing one would look for."""
     groups: dict[Any, list[dict[str, Any]]] = {}
     for child in children:
         dynamic = _DYNAMIC.fullmatch(child["name"])
@@ -140,7 +140,7 @@ def _folded(children: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def _together(group: list[dict[str, Any]]) -> dict[str, Any]:
-    """One node for equal ones: sums, and the latest end."""
+    """One node that stands for equal ones: with their sums, and the latest end."""
     told = [child["inspect"]["handled"] for child in group if child.get("inspect")]
     ends = [child["last_exit"] for child in group if child.get("last_exit")]
     handled = f"{sum(told)}{'+' if len(told) < len(group) else ''}" if told else "-"

@@ -129,7 +129,7 @@ def _last_start(data_dir: Path, forget: bool) -> StartOptions:
 
 
 def _held(settings: Settings) -> dict[str, SettingAtStart]:
-    """Every setting that is not at its default, as start.json keeps it."""
+    """The settings that are not at their defaults, as start.json keeps them."""
     from actorgrid.configs.start_options import SettingAtStart
 
     found = {}
@@ -190,7 +190,7 @@ def flags(
 
 
 def source(spec: str) -> str:
-    """What ``--gpus`` means as ``gpus.source``: ``8`` and ``4xA100-40GB`` are simulated."""
+    """The ``gpus.source`` that ``--gpus`` means: ``8`` and ``4xA100-40GB`` are simulated."""
     if spec == "0":
         return "none"
     if re.fullmatch(r"\d+", spec):
@@ -216,7 +216,7 @@ def inventory(info: dict[str, Any], data_dir: Path) -> list[dict[str, Any]] | No
 
 
 def banner(info: dict[str, Any], data_dir: Path, named: Path | None) -> str:
-    """What a person wants to know of a host that has just come up."""
+    """The banner of a host that has just come up."""
     from actorgrid import hotpath
 
     option = f" --data-dir {named}" if named else ""

@@ -83,7 +83,7 @@ def _here(call: CommandContext, hosts: list[Host]) -> Host:
 
 
 def _refuse_while_hosts_are_missing(hosts: list[Host]) -> None:
-    """Raises WrongState: one more that is away could be one too many."""
+    """Refuse while hosts are away, as one more could be one too many. Raises WrongState."""
     away = [host for host in hosts if host["health"] == "unreachable"]
     if away:
         raise WrongState(
@@ -134,5 +134,5 @@ def _restart(call: CommandContext, host: Host, within_s: float) -> dict[str, Any
 
 
 def _rank(role: str) -> int:
-    """A leader that was restarted follows."""
+    """The rank of a role. A leader that was restarted comes back as a voter, so both count the same."""
     return {"leader": 2, "voter": 2, "learner": 1}.get(role, 0)

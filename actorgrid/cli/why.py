@@ -72,7 +72,7 @@ def _constraints(answer: dict[str, Any]) -> list[str]:
 
 
 def _facts(answer: dict[str, Any], now: float) -> list[str]:
-    """What is known beside the constraints, a line each."""
+    """The facts known beside the constraints, a line each."""
     rows: list[list[str]] = []
     if answer.get("position"):
         rows.append(["line", f"{answer['position']} of {answer['waiting']}{_order(answer)}"])
@@ -124,7 +124,7 @@ def _attempts(answer: dict[str, Any]) -> list[str]:
 
 
 def _held(answer: dict[str, Any]) -> list[str]:
-    """Who holds the room on the nearest host."""
+    """The lines on who holds the room on the nearest host."""
     from .lookup import short_ids
 
     held = answer.get("held_by", [])

@@ -20,7 +20,7 @@ _LOOPBACK = ("localhost", "::1")
 
 
 class Address(NamedTuple):
-    """One host's door."""
+    """The address of one host's API."""
 
     url: str
     secure: bool
@@ -30,12 +30,12 @@ class Address(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Whether it is on this machine."""
+        """Whether the address is on this machine."""
         return self.host in _LOOPBACK or self.host.startswith("127.")
 
 
 def read_address(url: str) -> Address:
-    """Raises BadRequest for what is not the URL of a host."""
+    """Read the URL of a host. Raises BadRequest for anything else."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -50,7 +50,7 @@ def read_address(url: str) -> Address:
 
 
 def read_addresses(urls: str) -> tuple[Address, ...]:
-    """Those in *urls*, between commas. Raises BadRequest for none, too many, or one that is no URL."""
+    """The addresses in *urls*, between commas. Raises BadRequest for none, too many, or one that is no URL."""
     found = tuple(dict.fromkeys(read_address(url.strip()) for url in urls.split(",") if url.strip()))
     if not 1 <= len(found) <= ADDRESSES_MAX:
         raise BadRequest("not the URLs of hosts", asked=urls[:200], found=f"{len(found)}", hint=f"1 to {ADDRESSES_MAX}")
@@ -67,7 +67,7 @@ class Addresses:
 
     @property
     def current(self) -> Address:
-        """The one to speak to."""
+        """The address in use."""
         return self._line[0]
 
     def __len__(self) -> int:
@@ -80,22 +80,22 @@ class Addresses:
 
     @property
     def said(self) -> str:
-        """How each address that failed did, for an error's text."""
+        """What each failed address answered, for an error's text."""
         known = {address.url for address in self._line}
         return "; ".join(f"{url}: {words}" for url, words in self._said.items() if url in known)
 
     def failed(self, address: Address, words: str) -> None:
-        """*address* did not do; when it is the one in use, the next is from now on."""
+        """Note that *address* failed; when it is the one in use, the next is from now on."""
         self._said[address.url] = words[:SAID_CHARACTERS]
         if self._line[0] == address:
             self._line.append(self._line.pop(0))
 
     def answered(self, address: Address) -> None:
-        """*address* does."""
+        """Note that *address* answered."""
         self._said.pop(address.url, None)
 
     def learned(self, members: Iterable[Address]) -> None:
-        """The hosts there are, besides those that were given."""
+        """Take the hosts of the cluster, besides those that were given."""
         wanted = dict.fromkeys((*self._given, *members))
         kept = [address for address in self._line if address in wanted]
         new = [address for address in wanted if address not in kept]

@@ -13,7 +13,7 @@ from .pickling import with_cause
 
 
 def only_older_tokens(call: TaskCall, token: Token | None) -> StaleToken:
-    """No lease will be new enough for a call that may have begun."""
+    """The error when no lease will be new enough for a call that may have begun."""
     return StaleToken(
         "the task may have begun before, and the cluster grants only older tokens than that",
         asked=f"a token above {FencingToken(*call.token)}" if call.token else "",
@@ -23,7 +23,7 @@ def only_older_tokens(call: TaskCall, token: Token | None) -> StaleToken:
 
 
 def worker_lost(link: LeasedWorker, found: str) -> WorkerLost:
-    """The worker of *link* went once too often under a call."""
+    """The error when a call lost its worker, *link*'s, once too often."""
     return WorkerLost(
         "the worker died under the task, and no retry is left",
         found=f"worker {link.worker_id}: {found or 'gone'}",
@@ -39,7 +39,7 @@ def raise_failure(body: bytes) -> Any:
 
 
 def copy_of(error: ActorGridError | None) -> ActorGridError:
-    """One exception object per future: a traceback belongs to one raise."""
+    """A copy of *error*: each future needs its own exception object, as a traceback belongs to one raise."""
     assert error is not None
     made = error_from_dict(error.to_dict())
     made.__cause__ = error.__cause__

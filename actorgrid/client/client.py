@@ -41,7 +41,7 @@ WAIT_STEP_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended. ``exit_code`` is ``None`` when a signal ended it, or when it never ran."""
+    """The result of a command. ``exit_code`` is ``None`` when a signal ended it, or when it never ran."""
 
     job_id: str
     state: str
@@ -53,12 +53,12 @@ class CommandResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it succeeded."""
+        """Whether the command succeeded."""
         return self.state == "succeeded"
 
 
 class Client:
-    """One host's door, for one user. Safe to use from many threads; not after a fork.
+    """A client of a host, or of its cluster, for one user. Safe to use from many threads; not after a fork.
 
     ``with client:`` makes it the one that ``@task`` functions use, and closes it at the end. Closing cancels
     session tasks that are unfinished; jobs go on.
@@ -96,7 +96,7 @@ class Client:
 
     @property
     def url(self) -> str:
-        """Where the host is."""
+        """The URL of the host."""
         return self.http.url
 
     # -- work
@@ -248,7 +248,7 @@ class Client:
     def lock_terms(
         self, name: str, ttl_s: float, slots: int, wait_s: float | None, on_lost: OnLost | None
     ) -> LockTerms:
-        """For Lock and AsyncLock. Raises BadRequest for a name that cannot be one."""
+        """The terms of a lock, for Lock and AsyncLock. Raises BadRequest for a name that cannot be one."""
         from .locks import HeldLocks, LockTerms
 
         with self._lock:

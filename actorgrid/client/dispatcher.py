@@ -133,20 +133,20 @@ class Dispatcher:
         return future._cancelled()
 
     def has_started(self, future: TaskFuture[Any]) -> bool:
-        """Whether a worker is at it."""
+        """Whether a worker has begun the call."""
         with self._lock:
             call: TaskCall = future.call
             return call.link is not None and call.link.head is call
 
     def wait_begins(self, future: TaskFuture[Any], *, blocked: bool) -> None:
-        """A thread waits for it from now on; *blocked*: and nothing else goes on in that thread."""
+        """Note that a thread waits for the call; *blocked*: nothing else goes on in that thread."""
         self._lending.begins(future)
         if blocked:
             with self._lock:
                 self._lend(time.monotonic())
 
     def wait_ends(self, future: TaskFuture[Any]) -> None:
-        """A thread that waited for it goes on."""
+        """Note that a thread which waited for the call goes on."""
         self._lending.ends(future)
 
     def kill(self, future: TaskFuture[Any]) -> bool:
@@ -185,7 +185,7 @@ class Dispatcher:
             return {link.lease_id for link in self._links.values()}
 
     def figures(self) -> dict[str, int]:
-        """Numbers for people: unfinished calls, workers, lanes."""
+        """The numbers of unfinished calls, workers and lanes."""
         with self._lock:
             return {"unfinished": self._unfinished, "workers": len(self._links), "lanes": len(self._lanes)}
 
@@ -226,7 +226,7 @@ class Dispatcher:
         numbers_attempts: bool = False,
         on_loan: bool = False,
     ) -> None:
-        """A lease was granted and its worker said welcome, *travel_s* after our hello."""
+        """Add a leased worker, which said welcome *travel_s* after our hello."""
         sock.setblocking(False)
         with self._lock:
             if on_loan:
@@ -271,12 +271,12 @@ class Dispatcher:
             call.future.set_exception(copy_of(error))
 
     def no_loan(self, quiet_s: float) -> None:
-        """No worker on what we lend: ask again after *quiet_s*."""
+        """Note that no worker came on the lent CPUs: ask again after *quiet_s*."""
         self._lending.asked = False
         self._lending.quiet_until = time.monotonic() + quiet_s
 
     def drop_all(self) -> None:
-        """The session is unknown to the host: no lease holds any more, everything is sent again."""
+        """Drop all leases, as the host does not know the session; everything is sent again."""
         with self._lock:
             links = list(self._links.values())
         for link in links:
@@ -459,7 +459,7 @@ class Dispatcher:
                 call.future.settle(raise_failure if status == FAILED else loads_value, body)
 
     def _ran_after_all(self, link: LeasedWorker, frame: list[Any]) -> TaskCall | None:
-        """The answer to a recall. A worker that had started the call gives its outcome: the first one counts."""
+        """Take the answer to a recall. A worker that had started the call gives its outcome: the first one counts."""
         call = link.recalled.pop(frame[1], None)
         if call is None or call.done or call.cancelled:
             return None
@@ -542,7 +542,7 @@ class Dispatcher:
     def _drop(
         self, link: LeasedWorker, verdicts: dict[int, ActorGridError], *, charge: bool = True, found: str = ""
     ) -> bool:
-        """A worker is gone or must go. Its calls end with their verdict or are sent elsewhere."""
+        """Drop a worker that is gone or must go. Its calls end with their verdict or are sent elsewhere."""
         ended: list[tuple[TaskCall, ActorGridError]] = []
         judged: TaskCall | None = None
         now = time.monotonic()
@@ -583,7 +583,7 @@ class Dispatcher:
         return bool(ended)
 
     def _after_loss(self, call: TaskCall, verdict: ActorGridError | None) -> None:
-        """A call whose worker went while it ran: it is sent again, unless somebody ended it."""
+        """Send a call again whose worker went while it ran, unless somebody ended it."""
         with self._lock:
             if call not in self._judged:
                 return  # cancelled, or the client closed meanwhile

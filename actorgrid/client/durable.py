@@ -43,7 +43,7 @@ SWEEP_JOBS = 50
 
 
 class DurableJobs:
-    """Function jobs of one client, from submit to result."""
+    """The function jobs of one client, from submit to result."""
 
     def __init__(self, http: AdminHttp) -> None:
         self._http = http

@@ -45,7 +45,7 @@ def locate(
 
 
 def bearer_token_in(environ: Mapping[str, str]) -> str | None:
-    """What ``ACTORGRID_TOKEN`` says to show the agent; None where it holds nothing, or the fencing token of work."""
+    """The bearer token in ``ACTORGRID_TOKEN``; None where it holds nothing, or the fencing token of work."""
     text = environ.get("ACTORGRID_TOKEN", "")
     return text if text and not is_fencing_token(text) else None
 
@@ -59,7 +59,7 @@ class WorkCredential:
 
 
 def work_credential() -> WorkCredential | None:
-    """As the agent wrote it for the job or task that this process belongs to; ``None`` outside of work.
+    """The agent's address as written for the job or task that this process belongs to; ``None`` outside of work.
 
     Raises HostUnreachable when it is not there (any more), or the agent does not say within 10 s where its door is.
     """

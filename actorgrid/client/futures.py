@@ -22,7 +22,7 @@ _PENDING = "PENDING"
 
 
 class _Undecoded:
-    """A result as it arrived. It is unpickled by whoever asks, not by the reader thread: unpickling may import."""
+    """A result as it arrived, unpickled by whoever asks and not by the reader thread: unpickling may import."""
 
     __slots__ = ("body", "decode")
 
@@ -35,7 +35,7 @@ class _LazyFuture(Future[T]):
     _decode_lock = threading.Lock()
 
     def settle(self, decode: Callable[[bytes], Any], body: bytes) -> None:
-        """Done: ``decode(body)`` gives the value, or raises an ActorGridError, when it is asked for."""
+        """Settle the future: ``decode(body)`` gives the value, or raises an ActorGridError, when it is asked for."""
         self.set_result(_Undecoded(decode, body))  # type: ignore[arg-type]
 
     def result(self, timeout: float | None = None) -> T:
@@ -78,29 +78,29 @@ class _LazyFuture(Future[T]):
 
 
 class TaskOwner(Protocol):
-    """Who runs session tasks."""
+    """What runs session tasks, as their futures see it."""
 
     lends: bool
     """Whether the CPUs of whoever waits are lent meanwhile, so that it wants to know who waits."""
 
     def wait_begins(self, future: TaskFuture[Any], *, blocked: bool) -> None:
-        """A thread waits for it from now on. With *blocked* no lock of a future is held by the caller."""
+        """Note that a thread waits for the future. With *blocked* no lock of a future is held by the caller."""
 
     def wait_ends(self, future: TaskFuture[Any]) -> None:
-        """A thread that waited for it goes on."""
+        """Note that a thread which waited for the future goes on."""
 
     def take_back(self, future: TaskFuture[Any]) -> bool:
-        """Cancel it unless a worker has started it."""
+        """Cancel the task unless a worker has started it."""
 
     def has_started(self, future: TaskFuture[Any]) -> bool:
-        """Whether a worker has started it."""
+        """Whether a worker has started the task."""
 
     def kill(self, future: TaskFuture[Any]) -> bool:
-        """Cancel it even if it runs: its worker is killed."""
+        """Cancel the task even if it runs: its worker is killed."""
 
 
 class _Waiters(list[Any]):
-    """Those of a future, to which ``concurrent.futures.wait`` and ``as_completed`` add themselves."""
+    """The waiters of a future, to which ``concurrent.futures.wait`` and ``as_completed`` add themselves."""
 
     def __init__(self, future: TaskFuture[Any], owner: TaskOwner) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class JobFuture(_LazyFuture[T]):
         return True
 
     def refuse(self, error: ActorGridError) -> None:
-        """The host did not take the job."""
+        """Fail the future: the host did not take the job."""
         self._refused = error
         self.set_exception(error)
 

@@ -72,7 +72,7 @@ class ServerEvent(NamedTuple):
 
 
 class _NotSentError(Exception):
-    """No connection: nothing was said yet, so anything may be tried elsewhere."""
+    """Raised when there was no connection: nothing was said yet, so anything may be tried elsewhere."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -127,7 +127,7 @@ class AdminHttp:
 
     @property
     def url(self) -> str:
-        """Of the host that is spoken to."""
+        """The URL of the host in use."""
         with self._lock:
             return self._addresses.current.url
 
@@ -459,7 +459,7 @@ def _events(lines: Iterator[str], first: str) -> Iterator[ServerEvent]:
 
 
 def segment(text: str, *, slashes: bool = False) -> str:
-    """*text* as part of a path."""
+    """Quote *text* as a part of a path."""
     return quote(text, safe="/" if slashes else "")
 
 
@@ -478,7 +478,7 @@ def _is_slow(failure: Exception) -> bool:
 
 
 def _words(failure: Exception) -> str:
-    """How a try failed, short."""
+    """A short text of how a try failed."""
     if isinstance(failure, ActorGridError):
         return f"{failure.code}: {failure.message}"
     if isinstance(failure, TimeoutError):

@@ -28,7 +28,7 @@ Token = tuple[int, int]
 
 
 class TaskCall:
-    """One task on its way.
+    """One call of a session task, from submit to outcome.
 
     Once a worker may have begun it, it goes only to one whose lease has a greater token: what it writes to tells the
     runs of one call apart by that (docs/fencing.md).
@@ -73,7 +73,7 @@ class TaskCall:
 
 
 class LeasedWorker:
-    """What we know of one leased worker. ``calls`` are with it, in the order sent; the first one is running."""
+    """A leased worker and its ``calls``, in the order sent; the first one is running."""
 
     __slots__ = (
         "calls",
@@ -154,7 +154,7 @@ class LeasedWorker:
         )
 
     def took(self, call: TaskCall, estimate_s: float, now: float) -> None:
-        """A call was sent."""
+        """Note that a call was sent."""
         if not self.calls:
             self.mark = now
             self.fresh = True
@@ -199,7 +199,7 @@ class Pace:
         return self._by_kin.get(kin, BUDGET_S)
 
     def observe(self, kin: str, duration_s: float) -> None:
-        """A call took so long."""
+        """Note that a call took *took_s* seconds."""
         known = self._by_kin.get(kin)
         if known is None:
             if len(self._by_kin) >= MAX_PACES:
@@ -261,7 +261,7 @@ class Lane:
                 queue.extend(alive)
 
     def peek(self, link: LeasedWorker | None = None) -> TaskCall | None:
-        """The call to send next: to *link*, if it is said."""
+        """The call to send next, to *link* where one is given."""
         again = _first(self._again) if self._again else None
         if again is not None and link is not None and not link.may_take(again):
             again = None
@@ -301,15 +301,15 @@ class Lane:
         return best
 
     def observe(self, duration_s: float) -> None:
-        """Calls of this lane took so long lately."""
+        """Note how long calls of this lane took lately."""
         self.mean_s = duration_s if self.mean_s is None else self.mean_s + (duration_s - self.mean_s) * 0.2
 
     def stalled(self, now: float) -> int:
-        """How many calls sit behind one that runs longer than was expected."""
+        """The number of calls that sit behind one that runs longer than expected."""
         return sum(len(link.calls) - 1 for link in self.links if len(link.calls) > 1 and now - link.mark > STALL_S)
 
     def recall(self, now: float) -> list[tuple[LeasedWorker, TaskCall]]:
-        """Calls to ask back: they sit behind a long one while a worker of a newer lease has nothing to do.
+        """The calls to ask back: they sit behind a long one while a worker of a newer lease has nothing to do.
 
         Of a newer one, because the call in front may end before the recall is read, and then they have begun.
         """
@@ -350,7 +350,7 @@ class Lane:
         return min(self._regular(), key=lambda link: link.load_s, default=None) if self.lacks_newer() else None
 
     def granted(self, token: Token | None) -> list[TaskCall]:
-        """A lease came, with *token*; gives the calls for which none will ever be new enough."""
+        """Note a lease with *token*; gives the calls for which none will ever be new enough."""
         for link in self.links:
             link.leaving = False
         again = _first(self._again) if self._again else None
@@ -384,7 +384,7 @@ class Lane:
 
 
 def _first(queue: deque[TaskCall]) -> TaskCall | None:
-    """The first that is still wanted; others are dropped on the way."""
+    """The first call that is still wanted; others are dropped on the way."""
     while queue:
         if not (queue[0].cancelled or queue[0].done):
             return queue[0]

@@ -11,7 +11,7 @@ from .lanes import Lane
 
 
 class LeaseSource(Protocol):
-    """Where workers come from. No method blocks."""
+    """The source of leased workers. No method blocks."""
 
     def want(self, lane: Lane, first: bool) -> None:
         """Ask for a worker; ends in ``Dispatcher.add`` or ``Dispatcher.no_lease``."""
@@ -20,7 +20,7 @@ class LeaseSource(Protocol):
         """Ask for a worker on *cpus* that we hold; ends in ``Dispatcher.add`` or ``Dispatcher.no_loan``."""
 
     def give_back(self, lease_id: str) -> None:
-        """The worker is not used any more, or must die."""
+        """Give a worker back that is not used any more, or must die."""
 
     def tell_loss(self, lease_id: str, error: WorkerLost, settle: Callable[[ActorGridError], None]) -> None:
         """Have *settle* called with *error*, once it says how the worker ended; soon, whether that is known or not."""

@@ -24,32 +24,32 @@ LEND_AFTER_S = 0.1
 
 
 class SendCall(NamedTuple):
-    """Take the call out of its queue and send it."""
+    """Says to take the call out of its queue and send it."""
 
     link: LeasedWorker
     call: TaskCall
 
 
 class AskForWorker(NamedTuple):
-    """Ask for a worker on the CPUs that are lent."""
+    """Says to ask for a worker on the CPUs that are lent."""
 
     lane: Lane
 
 
 class Return(NamedTuple):
-    """Give back the worker that was on them: it serves nothing that is waited for."""
+    """Says to give back the worker on the lent CPUs: it serves nothing that is waited for."""
 
     link: LeasedWorker
 
 
 def own_cpus() -> float:
-    """What this process was granted, as its environment says; 0 outside of work, and where an earlier version runs."""
+    """The CPUs granted to this process, from its environment; 0 outside of work, and where an earlier version runs."""
     texts = (os.environ.get(CPU_MILLI, ""), os.environ.get(LENT_CPU_MILLI, ""))
     return sum(int(text) for text in texts if text.isascii() and text.isdigit() and len(text) < 10) / 1000
 
 
 class Lending:
-    """One process's CPUs: at most one worker and one call on them at a time."""
+    """Lends one process's CPUs: to at most one worker and one call at a time."""
 
     def __init__(self, cpus: float) -> None:
         self.cpus = cpus
@@ -62,19 +62,19 @@ class Lending:
         self._awaited: dict[TaskFuture[Any], int] = {}
 
     def begins(self, future: TaskFuture[Any]) -> None:
-        """A thread begins to wait for *future*, maybe among others."""
+        """Note that a thread begins to wait for *future*, maybe among others."""
         with self._lock:
             self._awaited[future] = self._awaited.get(future, 0) + 1
 
     def ends(self, future: TaskFuture[Any]) -> None:
-        """A thread has stopped waiting for it."""
+        """Note that a thread has stopped waiting for *future*."""
         with self._lock:
             count = self._awaited.pop(future, 1) - 1
             if count > 0:
                 self._awaited[future] = count
 
     def decide(self, now: float, judged: Container[TaskCall]) -> SendCall | AskForWorker | Return | None:
-        """What to do now. *judged*: calls that are not known yet to run again."""
+        """The next thing to do, if any. *judged*: calls that are not known yet to run again."""
         call = self._next(judged)
         if call is None:
             self._since = None

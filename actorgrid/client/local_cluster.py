@@ -108,7 +108,7 @@ class LocalCluster:
 
     @property
     def pid(self) -> int:
-        """The agent's process."""
+        """The agent's process id."""
         assert self._process is not None
         return self._process.pid
 
@@ -227,7 +227,7 @@ def _send(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _failure(named: ActorGridError | None, code: int, said: bytes) -> ActorGridError:
-    """Why it left, as far as it said."""
+    """The error of an agent that ended at its start, with what it said."""
     if isinstance(named, HostError):
         return named
     if named is not None:

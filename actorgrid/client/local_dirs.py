@@ -27,7 +27,7 @@ UNNAMED_AGE_S = 3600.0
 
 
 def make_own() -> Path:
-    """A directory of this process's own, 0700, which says so."""
+    """Make a directory of this process's own (0700), marked with its owner."""
     made = Path(tempfile.mkdtemp(prefix=PREFIX))
     owner = {"pid": os.getpid(), "started": _started(os.getpid()), "boot_id": _boot_id()}
     (made / OWNER_FILE).write_text(json.dumps(owner), encoding="ascii")
@@ -56,7 +56,7 @@ def remove(folder: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether it is a directory of this user's (no link to one): anybody may make names in a temporary directory."""
+    """Whether *path* is a directory of this user's and no link: anybody may make names in a temporary directory."""
     try:
         found = folder.lstat()
     except OSError:
@@ -78,7 +78,7 @@ def _is_owned(folder: Path) -> bool:
 
 
 def _remove_unlocked(folder: Path) -> bool:
-    """Remove it unless an agent holds its lock, which is kept away from it meanwhile."""
+    """Remove a directory unless an agent holds its lock, which is kept from it meanwhile."""
     try:
         lock = os.open(HostPaths(folder).lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError:

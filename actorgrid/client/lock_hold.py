@@ -187,7 +187,7 @@ class LockHold:
         self._leave()
 
     def _leave(self) -> None:
-        """Out of the line, or give it back; what cannot be told now, the lease tells."""
+        """Leave the line, or give the lock back; what cannot be told now, the end of the lease tells."""
         try:
             self._send("release", {}, timeout_s=LEAVE_S)
         except ActorGridError:
@@ -197,12 +197,15 @@ class LockHold:
 
     @property
     def lost(self) -> bool:
-        """Whether it is over without a release: by the clock, or because the ledger said so. Never untrue again."""
+        """Whether the holding is over without a release: by the clock, or by the ledger's word.
+
+        Once true, always true.
+        """
         return self._find_loss() is not None and not self._released
 
     @property
     def left_s(self) -> float:
-        """How long it is held for sure unless it is renewed; 0 when it is not held."""
+        """Seconds for which the lock is surely held without a renewal; 0 when it is not held."""
         return 0.0 if self._find_loss() is not None else max(0.0, self._deadline_s - clock_s())
 
     def check(self) -> None:
@@ -240,11 +243,11 @@ class LockHold:
             raise LockLost(f"lock {self.name} was not held any more", hint="somebody broke it, or its lease ran out")
 
     def forget(self) -> None:
-        """Renew it no more: its lease ends it."""
+        """Stop renewing: the lease ends the holding."""
         self._over.set()
 
     def drop(self) -> None:
-        """Give it back without a word: the client closes, or its owner is gone."""
+        """Give the lock back without raising: the client closes, or its owner is gone."""
         if os.getpid() == self._pid and not self._over.is_set():
             self._over.set()
             self._leave()
@@ -275,7 +278,7 @@ class LockHold:
             next_s = sent_s + self._ttl_s / RENEWS_A_LEASE
 
     def _watch_the_clock(self) -> None:
-        """Not the thread that renews: that one may hang in a renewal when the time is over."""
+        """Watch the deadline, in a thread apart from the one that renews, which may hang when the time is over."""
         while not self._over.wait(max(0.0, self._deadline_s - clock_s())):
             if self.lost:
                 self._tell()

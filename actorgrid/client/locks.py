@@ -31,7 +31,7 @@ log = logging.getLogger("actorgrid.client")
 
 
 class HeldLocks:
-    """What the threads of one client hold; given back when it closes."""
+    """The holdings of one client's threads; given back when it closes."""
 
     def __init__(self, http: AdminHttp) -> None:
         self.http = http
@@ -39,7 +39,7 @@ class HeldLocks:
         self._guard = threading.Lock()
 
     def keep(self, hold: LockHold) -> None:
-        """Until it is over."""
+        """Keep a holding until it is over."""
         with self._guard:
             self._all.add(hold)
 
@@ -52,7 +52,7 @@ class HeldLocks:
 
 
 class LockTerms:
-    """What one lock object asks for, checked."""
+    """The checked terms of one lock object."""
 
     def __init__(
         self, holds: HeldLocks, name: str, ttl_s: float, slots: int, wait_s: float | None, on_lost: OnLost | None
@@ -64,7 +64,7 @@ class LockTerms:
         self._on_lost = on_lost
 
     def new_hold(self, alive: Callable[[], bool], on_lost: OnLost | None) -> LockHold:
-        """A try for it by an owner that is there for as long as *alive* says so."""
+        """A new try for the lock, by an owner that lives for as long as *alive* says so."""
         from .user import user_name
 
         hold = LockHold(
@@ -81,16 +81,16 @@ class LockTerms:
 
     @property
     def on_lost(self) -> OnLost | None:
-        """Who is told of a loss."""
+        """The callback that is told of a loss."""
         return self._on_lost
 
     def wait_or(self, wait_s: Any) -> float | None:
-        """How long to wait: as long as is said now, or as was said for all times."""
+        """The seconds to wait: those given now, else the lock's own."""
         chosen: float | None = self.wait_s if wait_s is _ITS_OWN else wait_s
         return chosen
 
     def held_already(self) -> WrongState:
-        """Nobody waits for what only oneself can give back."""
+        """The error for acquiring a lock twice: nobody waits for what only oneself can give back."""
         return WrongState(
             f"lock {self.name} is held by this thread or task already",
             asked="it once more",
@@ -98,7 +98,7 @@ class LockTerms:
         )
 
     def not_held(self) -> LockLost:
-        """Whoever has not acquired it has none."""
+        """The error for using a lock that was not acquired."""
         return LockLost(f"this thread or task does not hold lock {self.name}", hint="acquire it here first")
 
 
@@ -128,7 +128,7 @@ class Lock:
 
     @property
     def owner(self) -> str:
-        """Who this thread's holding is to the ledger. Raises LockLost when it has none."""
+        """The ledger's owner id of this thread's holding. Raises LockLost when it has none."""
         return self._held().owner
 
     @property
@@ -284,7 +284,7 @@ class AsyncLock:
 
 
 def _not_given_back(name: str, failure: ActorGridError) -> None:
-    """What was done under the lock is done; its lease ends the rest."""
+    """Log a lock that could not be given back: its lease ends it."""
     log.warning("lock %s is given back by the end of its lease: %s", name, failure)
 
 

@@ -40,7 +40,7 @@ def starved(asked: str, waited_s: float, found: str) -> NoRoomForNestedTask:
 
 
 def never_starts(http: AdminHttp, job_id: str) -> NoRoomForNestedTask | None:
-    """The error for a job that waits for room which this very process's job or task holds alone; else ``None``."""
+    """The error when a job waits for room that only this process's own job or task holds; else ``None``."""
     if not inside_work():
         return None
     own = {os.environ.get(JOB_ID), os.environ.get(LEASE_ID)} - {None, ""}

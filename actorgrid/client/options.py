@@ -24,7 +24,7 @@ _NOT_IN_BODY = ("durable", "shape")
 
 
 def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as fields of a request's body.
+    """The options as fields of a request's body.
 
     What is as it is by default is left out: so a host of an earlier version takes what asks for nothing newer.
     """
@@ -71,7 +71,7 @@ class WorkerShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """How a function is run.
+    """The options of a function's run.
 
     * ``gpus``: a share of one GPU (below 1) or a whole number; ``gpu_memory``: on each, ``"2GiB"`` or bytes;
       ``gpu_models``, ``gpu_affinity``: acceptable models, acceptable device UUIDs
@@ -184,7 +184,7 @@ class TaskOptions:
 
     @property
     def worker_losses(self) -> int:
-        """How often a session task may lose its worker."""
+        """The number of workers that a session task may lose."""
         return WORKER_LOSSES if self.retries is None else self.retries
 
 

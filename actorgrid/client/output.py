@@ -10,7 +10,10 @@ MAX_HELD = 10_000
 
 
 class OutputPrinter:
-    """Prints from a thread of its own: a stopped terminal must not stop results. Holds 10,000 pieces, then drops."""
+    """Prints output in a thread of its own: a stopped terminal must not stop results.
+
+    Holds 10,000 pieces, then drops.
+    """
 
     def __init__(self) -> None:
         self._held: queue.Queue[tuple[str, str, str, bytes] | None] = queue.Queue(MAX_HELD)

@@ -114,7 +114,7 @@ def _cell(cell: types.CellType) -> Any:
 
 
 def arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-    """``(args, kwargs)``, pickled. Raises UnpicklableFunction naming the argument."""
+    """Pickle ``(args, kwargs)``. Raises UnpicklableFunction naming the argument."""
     if not kwargs and _plain(args):
         return _bounded(pickle.dumps((args, kwargs), 5))
     return dumps(_Arguments(args, kwargs), "the arguments")
@@ -154,7 +154,7 @@ class _JobPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def dumps(value: Any, what: str, jobs: dict[str, None] | None = None) -> bytes:
-    """Pickled *value*; with *jobs*, references to jobs are allowed and collected there.
+    """Pickle *value*; with *jobs*, references to jobs are allowed and collected there.
 
     Raises UnpicklableFunction, which names the part that cannot be pickled, also when there is too much of it.
     """
@@ -295,7 +295,7 @@ def _advice(blamed: Any) -> str:
 
 
 def loads_value(data: bytes) -> Any:
-    """A result's value. Raises UnpicklableResult when this process cannot rebuild it."""
+    """Unpickle a result's value. Raises UnpicklableResult when this process cannot rebuild it."""
     try:
         return pickle.loads(data)  # nosec B301 - from the user's own worker
     except Exception as error:  # user classes raise what they like

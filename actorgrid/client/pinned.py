@@ -63,7 +63,7 @@ class PinnedAuthority:
 
 
 def refusal(error: ssl.SSLCertVerificationError, host: str, port: int) -> CertificateRefused:
-    """What a client says that does not believe the host it has reached."""
+    """The error of a client that does not believe the host it has reached."""
     hint = "if the cluster has another authority now, take its fingerprint from actorgrid status on one of its hosts"
     if "match" in error.verify_message:  # of the name or the address
         hint = "call the host by the address that actorgrid hosts shows"
@@ -115,7 +115,7 @@ def _public_key(certificate: bytes) -> bytes | None:
 
 
 def _inside(data: bytes, at: int) -> tuple[int, int]:
-    """Where the content of the value at *at* begins and ends."""
+    """The begin and end of the content of the DER value at *at*."""
     length, begin = data[at + 1], at + 2
     if length & 0x80:
         count = length & 0x7F

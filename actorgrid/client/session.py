@@ -101,7 +101,7 @@ class Session:
         return self._dispatcher.submit(code, args, options)
 
     def kill(self, future: TaskFuture[Any]) -> bool:
-        """Cancel it even if it runs."""
+        """Cancel a call even if it runs."""
         return self._dispatcher.kill(future)
 
     def figures(self) -> dict[str, Any]:
@@ -233,7 +233,7 @@ class Session:
         return lease_id
 
     def _join(self, lane: Lane, grant: dict[str, Any], session_id: str, on_loan: bool = False) -> None:
-        """Connect to the leased worker. Raises what it refuses us with."""
+        """Connect to the leased worker. Raises what the worker refuses with."""
         lease_id = str(grant["lease_id"])
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
@@ -298,7 +298,7 @@ class Session:
                 self._orphans = True
 
     def _explained(self, loss: _Loss) -> ActorGridError:
-        """The same error, with how the worker ended where the host knows; TaskCancelled where somebody ended it."""
+        """The error with how the worker ended, where the host knows; TaskCancelled where somebody ended it."""
         ending = self._ending(loss.session_id, loss.lease_id)
         if ending.get("reason") == CANCELLED:
             return _cancelled(loss.lease_id)
@@ -367,7 +367,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class _Judgement:
-    """A task that ran when its worker went: whether it is tried again is to be asked."""
+    """A task that ran when its worker went: the host is asked whether to try it again."""
 
     session_id: str
     lease_id: str
@@ -393,7 +393,7 @@ class _Loss:
 
 
 def _with_ending(error: WorkerLost, ending: dict[str, Any]) -> WorkerLost:
-    """The loss with signal or exit code, and the last that the worker said."""
+    """The loss with the signal or exit code, and the last that the worker said."""
     code, number, stderr = ending.get("exit_code"), ending.get("signal"), str(ending.get("stderr") or "")
     how = "killed together with its shim" if ending.get("reason") == "shim" else how_it_ended(code, number)
     said = last_lines(stderr)

@@ -32,15 +32,15 @@ class Task(Generic[P, T]):
         functools.update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run it in this process, as if it were not decorated."""
+        """Run the function in this process, as if it were not decorated."""
         return self.fn(*args, **kwargs)
 
     def submit(self, *args: Any, client: Client | None = None, **kwargs: Any) -> Future[T]:
-        """Run it on a worker. All keyword arguments but ``client`` are the function's own."""
+        """Run the function on a worker; gives a future. All keyword arguments but ``client`` are the function's own."""
         return (client or default_client()).submit_with(self.task_options, self.fn, args, kwargs)
 
     def map(self, *iterables: Iterable[Any], client: Client | None = None, chunk: int = 1) -> MapResults[T]:
-        """Run it over the items, side by side; values in order."""
+        """Run the function over the items, side by side; values in order."""
         from .map_results import MapResults
 
         return MapResults(
@@ -89,13 +89,13 @@ def default_client() -> Client:
 
 
 def push_default(client: Client) -> None:
-    """A ``with`` was entered."""
+    """Make *client* the default: its ``with`` was entered."""
     with _lock:
         _entered.append(client)
 
 
 def pop_default(client: Client) -> None:
-    """A ``with`` was left."""
+    """Take *client* from the defaults: its ``with`` was left."""
     with _lock:
         for index in range(len(_entered) - 1, -1, -1):
             if _entered[index] is client:

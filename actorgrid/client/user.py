@@ -10,7 +10,7 @@ NAME_MAX = 128
 
 @cache
 def user_name() -> str:
-    """The name that this process's user has on this machine; ``uid-N`` for one without a name (in many containers)."""
+    """The name of this process's user on this machine; ``uid-N`` for one without a name (in many containers)."""
     import getpass
 
     try:

@@ -43,11 +43,11 @@ class Step:
 
     @property
     def run_ms(self) -> float:
-        """How long it ran."""
+        """Milliseconds that the step ran."""
         return (self.ended_at - self.started_at) * 1000
 
     def to_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """The step as plain values, for ``--json``."""
         return {
             "job_id": self.job_id,
             "name": self.name,

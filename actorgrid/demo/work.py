@@ -50,7 +50,7 @@ class Submitted:
     poster: JobFuture[TilePicture]
 
     def all(self) -> list[JobFuture[Any]]:
-        """In the order they were submitted."""
+        """All futures in the order they were submitted."""
         return [*(tile for frame in self.tiles for tile in frame), *self.frames, self.poster]
 
 
@@ -72,7 +72,7 @@ def submit(client: Client, tiling: Sequence[Sequence[Tile]]) -> Submitted:
 
 
 def result_of(future: Future[Any]) -> Any:
-    """Its result. Raises TaskCancelled where a future would raise an error of its own."""
+    """The result of a future. Raises TaskCancelled where the future would raise an error of its own."""
     try:
         return future.result()
     except CancelledError as error:
@@ -106,7 +106,7 @@ def steps_of(client: Client, work: Submitted, tiling: Sequence[Sequence[Tile]]) 
 
 
 def capacity_of(client: Client, gpus: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """What the host has to give out."""
+    """The resources that the host has to give out."""
     return {
         "gpu_milli": 1000 * len(gpus),
         "gpu_memory_mib": sum(gpu["memory_total_bytes"] for gpu in gpus) // 2**20,

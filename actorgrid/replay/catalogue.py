@@ -93,7 +93,7 @@ def find(name: str) -> WorkloadTrace:
 
 
 def tasks_of(trace: WorkloadTrace) -> list[TraceTask]:
-    """Its tasks, by arrival where the trace tells it."""
+    """The tasks of a trace, by arrival where the trace tells it."""
     found: list[TraceTask] = []
     for name, tenant in trace.files.items():
         tasks = read_tasks(HERE / name, trace.columns)

@@ -68,11 +68,11 @@ class Fragments:
         return self.fragment_gpu_milli / self.free_gpu_milli if self.free_gpu_milli else 0.0
 
     def placed(self, shares: Shares, task: TraceTask) -> None:
-        """*task* holds *shares* from now on."""
+        """Note that *task* holds *shares* from now on."""
         self._change(shares, task, -1)
 
     def released(self, shares: Shares, task: TraceTask) -> None:
-        """*task* no longer holds *shares*."""
+        """Note that *task* holds *shares* no longer."""
         self._change(shares, task, 1)
 
     def _change(self, shares: Shares, task: TraceTask, sign: int) -> None:

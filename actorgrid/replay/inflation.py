@@ -22,10 +22,10 @@ POINTS_PER_CAPACITY = 100
 
 
 class SampleRng(Protocol):
-    """What of ``random.Random`` is used."""
+    """The part of ``random.Random`` that is used."""
 
     def shuffle(self, x: list[TraceTask]) -> None:
-        """Bring them into any order."""
+        """Shuffle the items in place."""
 
     def randrange(self, start: int) -> int:
         """A number from 0 to *start* - 1."""

@@ -39,7 +39,7 @@ Report = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Setup:
-    """What is replayed, and how. ``queues`` are scheduling policies; only the mode ``queue`` has any.
+    """The setup of a replay. ``queues`` are scheduling policies; only the mode ``queue`` has any.
 
     ``estimates`` times the true duration is what the scheduler is told, ``None``: nothing. ``load`` is offered GPU-time
     over capacity; ``None`` leaves the arrivals as they are.
@@ -76,12 +76,12 @@ class Run:
 
     @property
     def label(self) -> str:
-        """What it is called in tables and pictures."""
+        """The run's name in tables and pictures."""
         return self.policy if self.queue == NO_QUEUE else f"{self.policy} {self.queue}"
 
 
 def prepare(setup: Setup) -> Setup:
-    """The same, with tasks as the cluster can take them. Raises BadRequest, UnknownPolicy or TooManyGpus."""
+    """The setup with tasks as the cluster can take them. Raises BadRequest, UnknownPolicy or TooManyGpus."""
     if not 1 <= len(setup.seeds) <= SEEDS_MAX:
         raise BadRequest(f"{len(setup.seeds)} seeds are out of range", hint=f"1 to {SEEDS_MAX}")
     for policy in setup.policies:
@@ -117,7 +117,7 @@ def combinations(setup: Setup) -> list[tuple[str, str]]:
 
 
 def replay(setup: Setup, report: Report = lambda _label, _done: None) -> Iterator[Run]:
-    """Run all of it, one after another. *setup* has been prepared. *report* is told how far a run is."""
+    """Run all combinations, one after another. *setup* has been prepared. *report* is told how far a run is."""
     for policy, queue in combinations(setup):
         for seed in setup.seeds:
             label = f"{policy} {queue} seed {seed}" if queue != NO_QUEUE else f"{policy} seed {seed}"

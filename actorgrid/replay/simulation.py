@@ -35,27 +35,27 @@ _END, _STOP, _ARRIVE, _WAKE = range(4)
 
 
 class Scheduling(Protocol):
-    """What of ``actors.scheduling.scheduler.Scheduler`` is used."""
+    """The part of ``actors.scheduling.scheduler.Scheduler`` that is used."""
 
     @property
     def next_wakeup(self) -> float | None:
-        """When it next has something to decide by itself."""
+        """The time at which the scheduler next has something to decide by itself."""
 
     def submit(self, request: Request, now: float) -> None:
-        """Let it wait, or raise BadRequest or Overloaded."""
+        """Let a request wait, or raise BadRequest or Overloaded."""
 
     def schedule(self, now: float, limit: int) -> list[Decision]:
         """What is to be done now."""
 
     def finished(self, id: str, now: float) -> None:
-        """It ended."""
+        """Take note that a job ended."""
 
     def preempted(self, id: str, now: float, expected_s: float | None) -> None:
-        """It stopped because it was told to; the rest will take *expected_s*."""
+        """Take note that a job stopped because it was told to; the rest will take *expected_s*."""
 
 
 class Immediate:
-    """No queue: what does not fit when it arrives is refused."""
+    """A scheduler without a queue: what does not fit when it arrives is refused."""
 
     def __init__(self, engine: PlacementEngine, clock: Callable[[], float]) -> None:
         self._engine = engine
@@ -69,7 +69,7 @@ class Immediate:
         return -math.inf if self._arrived else None
 
     def submit(self, request: Request, now: float) -> None:
-        """Keep it for the next ``schedule``."""
+        """Keep the request for the next ``schedule``."""
         self._arrived.append(request)
 
     def schedule(self, now: float, limit: int) -> list[Decision]:
@@ -115,7 +115,7 @@ class TaskOutcome:
 
     @property
     def duration_s(self) -> float:
-        """How long it runs when nothing stops it."""
+        """Seconds that the task runs when nothing stops it."""
         return self.task.duration_s or 0.0
 
 

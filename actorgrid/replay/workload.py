@@ -31,12 +31,12 @@ class TraceNode:
 
     @property
     def gpu_milli(self) -> int:
-        """All of its GPUs, in thousandths."""
+        """The node's GPUs, in thousandths."""
         return self.gpu_count * WHOLE_GPU_MILLI
 
     @property
     def view(self) -> NodeView:
-        """It with nothing on it."""
+        """The view of the node with nothing on it."""
         gpu = GpuView(self.gpu_model, WHOLE_GPU_MILLI, self.gpu_memory_mib, self.gpu_memory_mib)
         amounts = self.cpu_milli, self.cpu_milli, self.memory_mib, self.memory_mib
         return NodeView(self.name, self.rack, None, False, *amounts, (gpu,) * self.gpu_count)
@@ -72,13 +72,13 @@ class TraceTask:
 
     @property
     def demand(self) -> Demand:
-        """All that room for it depends on."""
+        """The demand that room for the task depends on."""
         gpus = (self.gpu_count, self.gpu_milli, self.gpu_memory_mib, tuple(sorted(self.gpu_models)))
         return Demand(self.cpu_milli, self.memory_mib, *gpus, gang=self.gang)
 
     @property
     def shape(self) -> tuple[int, int, int, tuple[str, ...]]:
-        """What FGD tells tasks apart by: CPU, number of GPUs, share of each, models."""
+        """The shape by which FGD tells tasks apart: CPU, number of GPUs, share of each, models."""
         return (self.cpu_milli, self.gpu_count, self.gpu_milli if self.gpu_count else 0, self.gpu_models)
 
 

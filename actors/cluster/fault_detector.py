@@ -50,7 +50,7 @@ PAUSE_FACTOR = 3.0
 
 
 class FaultDetector(LedgerFollower):
-    """Answers HealthReport; keeps only the latest of everything."""
+    """The server that watches this host's health: answers HealthReport, keeps only the latest of everything."""
 
     name = "fault_detector"
 

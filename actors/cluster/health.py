@@ -220,7 +220,7 @@ def _view(host: HostFact, facts: Facts) -> HostView:
 
 
 def _heard_s(facts: Facts, host_id: str) -> float | None:
-    """How long ago anything of it came, by now."""
+    """Seconds since anything of the host came, as of now."""
     if facts.ledger is None or host_id not in facts.ledger.contact_age_s:
         return None
     return facts.ledger.contact_age_s[host_id] + max(0.0, facts.now - facts.ledger.read_at)

@@ -25,7 +25,7 @@ AT_ONCE_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LeaseView:
-    """What is known before it is asked who was heard of: what has changed since is not decided about."""
+    """What is known before the question who was heard of: nothing that changed since is decided about."""
 
     hosts: Mapping[str, HostRecord]
     allocations: tuple[AllocationRecord, ...]
@@ -65,7 +65,7 @@ def lease_view(
     term: int,
     away: Iterable[str],
 ) -> LeaseView:
-    """Of the hosts that are *away*. Records are never written into, so this stays as it is."""
+    """The picture of the hosts that are *away*. Records are never written into, so it stays as it is."""
     them = {host_id: hosts[host_id] for host_id in away if host_id in hosts}
     held = tuple(allocation for allocation in allocations if allocation["host"] in them)
     named = {allocation["owner"].get("job_id") for allocation in held}
@@ -73,7 +73,7 @@ def lease_view(
 
 
 def next_at(view: LeaseView, heard: Mapping[str, float]) -> float | None:
-    """When something is next to be decided, on the clock of *heard*; ``None`` when nothing is open."""
+    """The time of the next decision, on the clock of *heard*; ``None`` when nothing is open."""
     return min(
         (heard[host_id] + over_after_s(patience) for host_id, patience, _ in _open(view) if host_id in heard),
         default=None,
@@ -81,7 +81,7 @@ def next_at(view: LeaseView, heard: Mapping[str, float]) -> float | None:
 
 
 def losses(view: LeaseView, heard: Mapping[str, float], as_of: float) -> list[HostLoss]:
-    """What is over, by when each host was *heard* of, as a leader knows it who still led at *as_of*."""
+    """The losses to declare, by when each host was *heard* of, as known to a leader who still led at *as_of*."""
     over: dict[str, list[tuple[str, list[int]]]] = {}
     for host_id, patience, allocation in _open(view):
         if host_id in heard and as_of - heard[host_id] > over_after_s(patience):
@@ -102,7 +102,7 @@ def losses(view: LeaseView, heard: Mapping[str, float], as_of: float) -> list[Ho
 
 
 def _open(view: LeaseView) -> Iterable[tuple[str, float, AllocationRecord | None]]:
-    """What is not over yet: each allocation with its patience, and each host that is up with what usual work has."""
+    """The open cases: each allocation with its patience, and each host that is up with that of usual work."""
     for allocation in view.allocations:
         job = view.jobs.get(allocation["owner"].get("job_id", ""), NO_JOB)
         absence_s = _absence_s(view, allocation["host"])
@@ -113,5 +113,5 @@ def _open(view: LeaseView) -> Iterable[tuple[str, float, AllocationRecord | None
 
 
 def _absence_s(view: LeaseView, host_id: str) -> float:
-    """How long it said that it would be away."""
+    """Seconds for which the host said that it would be away."""
     return float(view.hosts[host_id].get("absence_s", 0.0))

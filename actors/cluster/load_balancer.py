@@ -58,7 +58,7 @@ def python_version() -> str:
 
 
 class LoadBalancer(LedgerFollower):
-    """At most ``sessions.max_sessions`` sessions with ``sessions.max_leases_per_session`` leases each."""
+    """The server of sessions and leases: ``sessions.max_sessions``, each with ``max_leases_per_session``, at most."""
 
     name = "load_balancer"
 

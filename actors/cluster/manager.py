@@ -74,7 +74,7 @@ WITHOUT_MIRROR = ("consensus", "distributed_state")
 
 
 class ClusterManager(LedgerFollower):
-    """Doors speak to this server; it holds no truth of its own."""
+    """The server that the gateway asks about jobs and settings; it holds no truth of its own."""
 
     name = "cluster_manager"
 
@@ -106,7 +106,7 @@ class ClusterManager(LedgerFollower):
                 self.log.warning("the cluster does not know this host's version yet: %s", error)
 
     def peer_restarted(self, name: str) -> None:
-        """A restarted server has the settings of its files; tell it what was changed since."""
+        """Tell a restarted server the live settings: it has those of its files only."""
         super().peer_restarted(name)
         if name in WITHOUT_MIRROR:
             for key, value in self._ledger.settings.items():

@@ -163,7 +163,7 @@ class Gateway(LedgerFollower):
             self._bridge = None
 
     def peer_restarted(self, name: str) -> None:
-        """Follow it again."""
+        """Follow Consensus, DistributedState and the like again after a restart of theirs."""
         super().peer_restarted(name)
         if name == "distributed_state" and self._watched:
             self.spawn(self._watch_again())

@@ -52,7 +52,7 @@ class CommitLeave:
 
 @dataclass(frozen=True, slots=True)
 class GiveAnswer:
-    """That is the answer. ``asked_s``: since when the lease counts at the latest."""
+    """Answer the client with this. ``asked_s``: since when the lease counts at the latest."""
 
     answer: Plain
     asked_s: float
@@ -60,7 +60,7 @@ class GiveAnswer:
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Nothing to do before the record changes, or that time."""
+    """Wait until the record changes, or until that time."""
 
     at_s: float
 

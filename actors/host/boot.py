@@ -125,7 +125,7 @@ def _run(
     options: StartOptions | None,
     notes: list[str],
 ) -> bool:
-    """Whether it ended to start again."""
+    """Run the host; whether it ended to start again."""
     found = [clock_note(paths, time())]
     if join is None:
         found.append(beginning_note(paths, bool(settings.cluster.listen)))
@@ -179,7 +179,7 @@ def _preload(specs: Sequence[ChildSpec], of_a_cluster: bool) -> None:
 
 
 class _Agent:
-    """The process in front."""
+    """The process in the foreground."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class _Agent:
         self._rotated_at = monotonic()
 
     def run(self) -> bool:
-        """Until stopped; whether that was to start again, as another process image."""
+        """Run until stopped; whether that was to start again, as another process image."""
         before = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
         deaths: deque[float] = deque()
         try:

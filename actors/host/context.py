@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class HostContext:
-    """Read-only but for live settings. ``incarnation`` counts the starts of this host's agent."""
+    """What every server knows; read-only but for live settings.
+
+    ``incarnation`` counts the starts of this host's agent.
+    """
 
     paths: HostPaths
     settings: Settings
@@ -34,7 +37,7 @@ class HostContext:
 
     @property
     def restart_mark(self) -> Path:
-        """There while the host stops only to start again at once: what runs goes on meanwhile.
+        """The file that is there while the host stops only to start again at once: what runs goes on meanwhile.
 
         It holds the index of the entry that allows the absence; 0: none does.
         """

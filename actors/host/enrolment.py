@@ -53,7 +53,7 @@ _NAME_CHARACTERS = 40
 
 @dataclass(frozen=True, slots=True)
 class JoinOrder:
-    """What a person said: by which member (``HOST[:PORT]``), with which token."""
+    """A person's order to join: by which member (``HOST[:PORT]``), with which token."""
 
     member: str
     token: str
@@ -61,7 +61,7 @@ class JoinOrder:
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """Which cluster, which node of it, and where this host listens for the others.
+    """A host's place in a cluster: which cluster, which node of it, and where the host listens for the others.
 
     ``seeds``: the members it was told of when it joined, as ``VoterPlan`` takes them.
     """
@@ -75,26 +75,26 @@ class Enrolment:
 
     @property
     def listens(self) -> dict[str, str]:
-        """ADDRESS:PORT by what is served there, for the ledger."""
+        """The ADDRESS:PORT of each service of this host, for the ledger."""
         return listens(self.address, self.base_port)
 
     @property
     def calls_port(self) -> int:
-        """Where it takes calls and streams of other hosts."""
+        """The port for calls and streams of other hosts."""
         return self.base_port + CALLS_OFFSET
 
     @property
     def join_port(self) -> int:
-        """Where it lets hosts in."""
+        """The port on which new hosts are let in."""
         return self.base_port + JOIN_OFFSET
 
     @property
     def https_port(self) -> int:
-        """Where clients of other machines come."""
+        """The HTTPS port, for clients of other machines."""
         return https_port(self.address, self.base_port)
 
     def plan(self, paths: HostPaths, host_id: str, material: HostMaterial) -> VoterPlan:
-        """What Consensus starts from."""
+        """The plan that Consensus starts from."""
         net = RaftNet(paths.security_dir, self.address, self.base_port + RAFT_OFFSET)
         founds = None
         if self.founding:
@@ -103,12 +103,12 @@ class Enrolment:
 
 
 def https_port(address: str, base_port: int) -> int:
-    """The base port itself, on which loopback has plain HTTP; another one where *address* is of loopback, too."""
+    """The HTTPS port: the base port, which serves plain HTTP on loopback; another where *address* is loopback too."""
     return base_port + LOOPBACK_HTTPS_OFFSET if is_loopback(address) else base_port
 
 
 def listens(address: str, base_port: int) -> dict[str, str]:
-    """ADDRESS:PORT by what is served there."""
+    """The ADDRESS:PORT of each service."""
     ports = {
         "raft": base_port + RAFT_OFFSET,
         "calls": base_port + CALLS_OFFSET,
@@ -140,7 +140,7 @@ def enrol(
 
 
 def kept_enrolment(paths: HostPaths) -> Enrolment | None:
-    """The place that this host has, from its disk. Raises DataDirUnusable."""
+    """The enrolment kept on this host's disk. Raises DataDirUnusable."""
     try:
         return Enrolment(**json.loads(paths.cluster_file.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -174,7 +174,7 @@ def _return_to(
 
 
 def _kept_material(paths: HostPaths, enrolment: Enrolment) -> HostMaterial:
-    """What the host has; a new certificate when it has run out and this host has the authority's key.
+    """The host's material; with a new certificate when it has run out and this host has the authority's key.
 
     Raises CertificateRefused for one that has run out otherwise, DataDirUnusable when there is none.
     """
@@ -214,7 +214,7 @@ def _refuse_no_port(settings: Settings) -> None:
 
 
 def _found(paths: HostPaths, settings: Settings) -> tuple[Enrolment, HostMaterial]:
-    """The first host: an authority of its own, and a certificate that this issues."""
+    """Found a cluster: make an authority, and a certificate that it issues for this host."""
     host_id, now_s, address = ensure_host_id(paths), time(), settings.cluster.listen
     slug = re.sub(r"[^a-z0-9]+", "-", settings.cluster.name.lower()).strip("-")[:_NAME_CHARACTERS].strip("-")
     # Clusters of one name are not one cluster: a token, a certificate, a link of the one is nothing to the other.
@@ -283,7 +283,7 @@ def _join_again(
 def _visit(
     paths: HostPaths, settings: Settings, token: JoinToken, member: MemberAddress, say: Callable[[str], None]
 ) -> tuple[JoinWelcome, str, HostMaterial]:
-    """Go to a member and be let in; gives its welcome, and the address of this host."""
+    """Ask a member to be let in; gives its welcome, and the address of this host."""
     host_id, key = ensure_host_id(paths), ensure_host_key(paths.security_dir)
     addresses: list[str] = []
 

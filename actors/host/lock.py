@@ -16,7 +16,7 @@ _DYING_S = 10.0
 
 
 class AgentLock:
-    """Held while the agent runs, by all of its processes together.
+    """The lock on a data directory, held by all processes of its agent together.
 
     The lock is the open file, which forked processes share: a killed agent gives it up only when the last process
     of its actor system is gone, so no two agents ever work on one directory. Raises AlreadyRunning (``pid`` in its
@@ -30,12 +30,12 @@ class AgentLock:
         """Whether it was an agent that we take the place of who held it, without a moment in between."""
 
     def hand_down(self) -> None:
-        """Keep it held over ``exec``, for the program that takes our place."""
+        """Keep the lock held over ``exec``, for the program that takes this one's place."""
         os.set_inheritable(self._fd, True)
         os.environ[HANDED_DOWN] = str(self._fd)
 
     def _inherited(self) -> int:
-        """The descriptor that was handed down to us, if it is one of this very file; else -1."""
+        """The descriptor that was handed down, if it is one of this very file; else -1."""
         text = os.environ.pop(HANDED_DOWN, "")
         if not text.isdecimal():
             return -1
@@ -100,7 +100,7 @@ class AgentLock:
 
 
 def handed_down() -> bool:
-    """Whether the agent that this process takes the place of left it its lock."""
+    """Whether the agent whose place this process takes left it the lock."""
     return HANDED_DOWN in os.environ
 
 

@@ -20,13 +20,13 @@ RECORD_BYTES_MAX = 64 * 1024
 
 
 class JsonLines(logging.Formatter):
-    """at (seconds since the epoch), level, logger, pid, message; error with the traceback if there is one.
+    """Formats records as JSON lines: at (seconds since the epoch), level, logger, pid, message, error with a traceback.
 
     The report of a crash is in ``crash`` as a structure, and its first line is the message.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line, without its end."""
+        """The record as one line, without the line break."""
         line: dict[str, object] = {
             "at": round(record.created, 6),
             "level": record.levelname.lower(),

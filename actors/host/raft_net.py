@@ -17,7 +17,7 @@ from ..security.peer_identity import peer_identity
 
 @dataclass(frozen=True, slots=True)
 class RaftNet:
-    """Makes it: listens on *address* and *port*, with what lies in *security_dir* at that moment."""
+    """Makes the net: listens on *address* and *port*, with the material in *security_dir* at that moment."""
 
     security_dir: Path
     address: str
@@ -38,7 +38,7 @@ class RaftNet:
         )
 
     def renew(self, net: PeerHosts) -> None:
-        """Have the net use what lies on disk now for its next links. Raises as ``peer_identity``."""
+        """Have the net use the material that lies on disk now for its next links. Raises as ``peer_identity``."""
         assert isinstance(net, PeerNet), "it is the net that this has made"
         net.renew(peer_identity(self.security_dir))
 

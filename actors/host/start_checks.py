@@ -56,7 +56,7 @@ def refuse_foreign_address(address: str, how: str) -> None:
 
 
 def clock_note(paths: HostPaths, now_s: float) -> str:
-    """That the clock is behind what this directory has seen, in a sentence; empty when it is not.
+    """The warning that the clock is behind what this directory has seen; empty when it is not.
 
     Leases and links go by clocks that cannot be set, so a host starts all the same; times in lists, deadlines and
     certificates do not.
@@ -74,7 +74,7 @@ def clock_note(paths: HostPaths, now_s: float) -> str:
 
 
 def beginning_note(paths: HostPaths, listens: bool) -> str:
-    """What a start in a directory without a host begins, and how a host that lost its directory comes back instead."""
+    """The note that a start in an empty directory begins a new host, and how one that lost its directory comes back."""
     if paths.host_file.exists():
         return ""
     if not listens:
@@ -86,7 +86,7 @@ def beginning_note(paths: HostPaths, listens: bool) -> str:
 
 
 def _addresses(family: socket.AddressFamily) -> list[str]:
-    """Those that other machines can be told, then those of loopback."""
+    """This machine's addresses: those that other machines can be told, then those of loopback."""
     import psutil
 
     found = [
@@ -115,7 +115,7 @@ def _refuse_no_nvidia(settings: Settings) -> None:
 
 
 def warning_of_root(uid: int, mode: Literal["warn", "accept", "refuse"]) -> str | None:
-    """What to tell who starts an agent with this uid. Raises StartFailed where ``security.work_as_root`` refuses."""
+    """The warning for who starts an agent with this uid. Raises StartFailed where ``security.work_as_root`` refuses."""
     if uid != 0 or mode == "accept":
         return None
     if mode == "refuse":

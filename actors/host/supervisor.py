@@ -34,7 +34,7 @@ class HostSupervisor(Supervisor):
             raise
 
     def child_came_back(self, child_id: str) -> None:
-        """A gateway on a free port may have another one now."""
+        """Tell ``main`` the address again: a gateway on a free port may have another one now."""
         if child_id == "gateway":
             self.spawn(self._tell_address())
 

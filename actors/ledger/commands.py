@@ -316,7 +316,7 @@ class TakeSuccess(Command):
 
 
 def end_facts(command: EndAttempt | TakeSuccess) -> EndFacts:
-    """What is known of how the processes ended, by the names of a record."""
+    """What is known of how the processes ended, under the field names of a record."""
     return cast("EndFacts", {name: value_or_none(getattr(command, name)) for name in END_FACTS})
 
 

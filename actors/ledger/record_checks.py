@@ -146,7 +146,7 @@ _LIMITS_MAY: dict[str, Check] = dict.fromkeys(LIMITS, or_none(is_whole))
 
 
 def check_host(host: HostRecord) -> None:
-    """What a host registers. Raises BadRequest that names the field, also of a device; so do all of these."""
+    """Check what a host registers. Raises BadRequest that names the field, also of a device; so do all of these."""
     check_fields("host", host, _HOST, _HOST_MAY)
     for device in host["devices"]:
         if not isinstance(device, dict):
@@ -172,29 +172,29 @@ def job_version(job: Mapping[str, Any]) -> int:
 
 
 def check_resources(resources: ResourcesRecord) -> None:
-    """What a job or a lease asks for."""
+    """Check the resources that a job or a lease asks for."""
     check_fields("resources", resources, {}, _RESOURCES_MAY)
     if resources.get("gpu_count", 0) and not resources.get("gpu_milli", 0):
         raise refused("resources ask for GPUs but for no share of them", found="gpu_milli is 0")
 
 
 def check_grant_target(place: dict[str, Any]) -> None:
-    """Where a member of a gang goes."""
+    """Check the place of a gang's member."""
     check_fields("member", place, _PLACE, {})
 
 
 def check_join_token(token: dict[str, Any]) -> None:
-    """A join token as the ledger keeps it."""
+    """Check a join token's record as the ledger keeps it."""
     check_fields("token", token, _JOIN_TOKEN, {})
 
 
 def check_api_key(key: dict[str, Any]) -> None:
-    """An API key as the ledger keeps it."""
+    """Check an API key's record as the ledger keeps it."""
     check_fields("key", key, _API_KEY, {})
 
 
 def check_bundle(bundle: dict[str, Any]) -> None:
-    """A trust bundle: one authority signs, and no two are of one generation."""
+    """Check a trust bundle: one authority signs, and no two are of one generation."""
     check_fields("bundle", bundle, _BUNDLE, {})
     authorities = bundle.get("authorities")
     if not isinstance(authorities, list) or not 1 <= len(authorities) <= AUTHORITIES_MAX:
@@ -211,7 +211,7 @@ def check_bundle(bundle: dict[str, Any]) -> None:
 
 
 def check_limits(limits: dict[str, Any]) -> None:
-    """The limits of a quota."""
+    """Check the limits of a quota."""
     check_fields("limits", limits, {}, _LIMITS_MAY)
     for name in limits:
         if name not in _LIMITS_MAY:

@@ -54,7 +54,7 @@ LIMITS = PeerLimits(streams_max=512, stream_window_bytes=256 * 2**10, stream_uns
 
 
 class _Tally:
-    """How many of some calls have to be answered still; ``enough`` is set when that is settled."""
+    """Counts the answers to several calls; ``enough`` is set once enough have come, or cannot come any more."""
 
     def __init__(self, missing: int, open_calls: int) -> None:
         self.missing = missing
@@ -63,7 +63,7 @@ class _Tally:
         self._open = open_calls
 
     def count(self, answer: PendingAnswer, host_id: str) -> None:
-        """One is done."""
+        """Count one call that is done."""
         self._open -= 1
         try:
             answer.result()
@@ -75,7 +75,7 @@ class _Tally:
 
 
 class Links(LedgerFollower):
-    """See the head of the module."""
+    """The server for calls between hosts; see the head of the module."""
 
     name: ClassVar[str] = "links"
     # A payload of 64 MiB is brought to the disk in one go.
@@ -282,7 +282,7 @@ class Links(LedgerFollower):
             )
 
     async def _repair(self) -> None:
-        """Bring the payloads that this host, as a voter, should have and has not."""
+        """Bring the payloads that this host, as a voter, should have and lacks."""
         voters = await self._voters()
         if self._payloads.role(self.host.host_id in voters):
             await self._look_at_all_payloads()
@@ -305,7 +305,7 @@ class Links(LedgerFollower):
                     self._payloads.again(digest)
 
     async def _look_at_all_payloads(self) -> None:
-        """Page by page, so that neither side is held up. Raises what Consensus raises; then all are looked at again."""
+        """Look at all payloads, page by page. Raises what Consensus raises; then all are looked at again."""
         behind = None
         try:
             while True:
@@ -319,14 +319,14 @@ class Links(LedgerFollower):
             raise
 
     async def _voters(self) -> list[str]:
-        """Those that vote, whoever answers soonest first."""
+        """The hosts that vote, whoever answers soonest first."""
         status = await self.call("consensus", Query("status"))
         members = self._ledger.members
         voters = [host_id for host_id, member in members.items() if member["node"] in status["voters"]]
         return sorted(voters, key=lambda host_id: not self._net.reachable(host_id))
 
     def _likely_hosts(self, voters: list[str]) -> list[str]:
-        """Where a payload may be: the voters have it, and who took the job."""
+        """The hosts that may have a payload: the voters, and the one that took the job."""
         others = [host_id for host_id in self._ledger.members if host_id not in voters]
         return [host_id for host_id in (*voters, *others) if host_id != self.host.host_id]
 

@@ -32,7 +32,7 @@ Ask = Callable[[str, str, Fields], Awaitable[object]]
 
 
 class Fetching:
-    """*ask*: (host id, service, fields) gives its plain answer."""
+    """Fetches files. *ask*: (host id, service, fields) gives the host's plain answer."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -50,7 +50,7 @@ class Fetching:
         digest: str = "",
         bytes_max: int = FILE_BYTES_MAX,
     ) -> None:
-        """Have the file at *path*, from the first of *hosts* that gives it whole and with this SHA-256.
+        """Fetch a file to *path*, from the first of *hosts* that gives it whole and with this SHA-256.
 
         Raises what the last of them failed with: NotFound, HostUnreachable, ...; DiskFull, StorageError.
         """

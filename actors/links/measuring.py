@@ -37,7 +37,7 @@ Call = Callable[[str, str, bytes, float], PendingAnswer]
 
 
 class Measuring:
-    """For the links server of a host; *call* asks another host."""
+    """The measurements of one host; *call* asks another host."""
 
     def __init__(self, server: Server, ledger: LedgerClient, call: Call) -> None:
         self._server, self._ledger, self._call = server, ledger, call
@@ -65,13 +65,13 @@ class Measuring:
         self._server.log.info("measured: %s", measured)
 
     def _neighbour(self) -> str | None:
-        """The member by which this host joined, else whoever leads."""
+        """The host to measure the network with: the member by which this host joined, else whoever leads."""
         enrolment, own = self._server.host.enrolment, self._server.host.host_id
         known = [id for id in enrolment.seeds if id in self._ledger.members]
         return next((id for id in (*known, self._ledger.leader) if id is not None and id != own), None)
 
     async def _storage(self, folder: Path) -> dict[str, float]:
-        """The median fdatasync of 4 KiB, and how fast bytes become durable one after the other."""
+        """Measure the disk: the median fdatasync of 4 KiB, and how fast bytes become durable one after the other."""
         if shutil.disk_usage(folder).free < FREE_BYTES_MIN:
             return {}
         path = folder / ".measuring"
@@ -127,7 +127,7 @@ class Measuring:
 
 
 def _write(fd: int, data: bytes) -> float:
-    """Make *data* durable; how long that took."""
+    """Make *data* durable; gives the seconds it took."""
     began = perf_counter()
     view = memoryview(data)
     while view:

@@ -41,7 +41,7 @@ class AskLeader:
 
 @dataclass(frozen=True, slots=True)
 class FetchBlobs:
-    """Have these payloads on this host's disk. Answer: None. Raises NotFound when no host that answers has one."""
+    """Bring these payloads to this host's disk. Answer: None. Raises NotFound when no host that answers has one."""
 
     digests: tuple[str, ...]
 
@@ -57,7 +57,7 @@ class SpreadBlobs:
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """Have the result file of another host's attempt here. Answer: its path. Raises NotFound, HostUnreachable."""
+    """Bring the result file of another host's attempt here. Answer: its path. Raises NotFound, HostUnreachable."""
 
     host_id: str
     attempt_id: str

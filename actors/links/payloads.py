@@ -17,7 +17,7 @@ LOOKS_MAX = 256
 
 
 class Payloads:
-    """What is still to be looked at, oldest first."""
+    """The payloads still to be looked at, oldest first."""
 
     def __init__(self) -> None:
         self._votes = False
@@ -27,7 +27,7 @@ class Payloads:
         return len(self._due)
 
     def role(self, votes: bool) -> bool:
-        """Whether this host votes now; who does not keeps nothing for others.
+        """Take whether this host votes now; one that does not keeps nothing for others.
 
         ``True``: it has begun to, so what all live jobs name is to be given to ``named``.
         """
@@ -38,22 +38,22 @@ class Payloads:
         return begun
 
     def named(self, digests: Iterable[str]) -> None:
-        """Live jobs name these."""
+        """Add the payloads that live jobs name."""
         self._due.update(dict.fromkeys(digests))
 
     def job(self, job: JobRecord) -> None:
-        """A job was accepted."""
+        """Add the payloads of a job that was accepted."""
         for field in FIELDS:
             if job.get(field):
                 self._due[str(job.get(field))] = None
 
     def restart(self) -> None:
-        """The ledger was read anew: look at everything again, once it is known that this host votes."""
+        """Look at everything again, as the ledger was read anew, once it is known that this host votes."""
         self._votes = False
         self._due.clear()
 
     def next_round(self) -> list[str]:
-        """What to look at now; what is not there and cannot be brought is to be given back to ``again``."""
+        """The payloads to look at now; one that is missing and cannot be brought is to be given back to ``again``."""
         if not self._votes:
             return []
         taken = list(self._due)[:LOOKS_MAX]
@@ -62,5 +62,5 @@ class Payloads:
         return taken
 
     def again(self, digest: str) -> None:
-        """It could not be brought now."""
+        """Take back a payload that could not be brought now."""
         self._due[digest] = None

@@ -25,18 +25,18 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes from some offset on, and how long the file is now."""
+    """A piece of a file: bytes from some offset on, and the file's present size."""
 
     data: bytes
     size: int
 
     def to_plain(self) -> Fields:
-        """For the wire."""
+        """The piece as plain values, for the wire."""
         return {"data": self.data, "size": self.size}
 
     @classmethod
     def of_plain(cls, fields: Any) -> Piece:
-        """From the wire. Raises MalformedMessage."""
+        """The piece in plain values from the wire. Raises MalformedMessage."""
         data, size = (fields.get("data"), fields.get("size")) if isinstance(fields, dict) else (None, None)
         if not isinstance(data, bytes) or not is_count(size):
             raise MalformedMessage("a piece of a file has data and a size", found=str(fields)[:100])
@@ -44,7 +44,7 @@ class Piece:
 
 
 def read_result_piece(folder: AttemptDir, offset: int, size: int) -> Piece | None:
-    """A piece of an attempt's result; ``None`` when it left none.
+    """Read a piece of an attempt's result; ``None`` when it left none.
 
     Raises NotARegularFile, or ResultGone for a file that is longer than any result.
     """
@@ -60,7 +60,7 @@ def read_result_piece(folder: AttemptDir, offset: int, size: int) -> Piece | Non
 
 
 def read_piece(path: Path, offset: int, size: int) -> Piece | None:
-    """At most *size* bytes of a file from *offset* on; ``None`` when there is no such file.
+    """Read at most *size* bytes of a file from *offset* on; ``None`` when there is no such file.
 
     Raises NotARegularFile: users' work can write where results lie.
     """
@@ -72,19 +72,19 @@ def read_piece(path: Path, offset: int, size: int) -> Piece | None:
 
 
 def is_count(value: Any) -> TypeGuard[int]:
-    """Whether it is a whole number that can count bytes."""
+    """Whether *value* is a whole number that can count bytes."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
 def check_digest(value: Any) -> str:
-    """A payload's digest as it names its file: nothing else may become a path. Raises BadRequest."""
+    """Check a payload's digest, which names its file: nothing else may become a path. Raises BadRequest."""
     if not isinstance(value, str) or not DIGEST.fullmatch(value):
         raise BadRequest("not the digest of a payload", asked=str(value)[:80])
     return value
 
 
 def pack(value: Any) -> bytes:
-    """A call's body or answer. Raises BadRequest for what is not plain."""
+    """Pack a call's body or answer. Raises BadRequest for what is not plain."""
     try:
         packed: bytes = msgpack.packb(value, use_bin_type=True)
     except (TypeError, ValueError, OverflowError) as error:
@@ -93,7 +93,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(body: bytes) -> Any:
-    """What another host packed. Raises MalformedMessage."""
+    """Read what another host packed. Raises MalformedMessage."""
     if len(body) > BODY_BYTES_MAX:
         raise MalformedMessage("a body is too large", found=f"{len(body)} bytes")
     try:
@@ -103,7 +103,7 @@ def unpack(body: bytes) -> Any:
 
 
 def unpack_fields(body: bytes) -> Fields:
-    """The same, of a request. Raises MalformedMessage."""
+    """Read the fields of a request that another host packed. Raises MalformedMessage."""
     fields = unpack(body)
     if not isinstance(fields, dict):
         raise MalformedMessage("a request is a map", found=type(fields).__name__)

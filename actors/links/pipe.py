@@ -16,7 +16,7 @@ READ_BYTES = 128 * 2**10
 
 
 class Pipe:
-    """See the module. *on_over* is called once, when nothing is left of it."""
+    """Joins a socket and a stream. *on_over* is called once, when both have ended."""
 
     def __init__(self, loop: NetLoop, local: socket.socket, stream: Stream, on_over: Callable[[Pipe], None]) -> None:
         self._loop = loop

@@ -28,7 +28,7 @@ OpenStream = Callable[[str, str, bytes], Stream]
 
 
 class Relays:
-    """*open_stream*: (host, target, head). Sockets lie in *folder*, which is ours alone."""
+    """The relays of one host. *open_stream*: (host, target, head). Sockets lie in *folder*, which is ours alone."""
 
     def __init__(self, loop: NetLoop, folder: Path, open_stream: OpenStream) -> None:
         self._loop = loop
@@ -45,7 +45,10 @@ class Relays:
     # -- on the client's host
 
     def open(self, host_id: str, lease_id: str) -> str:
-        """The path of a socket that leads to the lease's worker on *host_id*. Raises Overloaded, StartFailed."""
+        """Open a socket that leads to the lease's worker on *host_id*; gives its path.
+
+        Raises Overloaded, StartFailed.
+        """
         if lease_id in self._listeners:
             return str(self._listeners[lease_id][1])
         if len(self._listeners) >= RELAYS_MAX:
@@ -78,11 +81,11 @@ class Relays:
     # -- on the worker's host
 
     def serves(self, lease_id: str, path: str) -> None:
-        """The lease's worker listens at *path*."""
+        """Note that the lease's worker on this host listens at *path*."""
         self._workers[lease_id] = path
 
     def take(self, stream: Stream, lease_id: str) -> None:
-        """Another host's client comes to its worker. Raises UnknownAllocation, Overloaded, PeerGone."""
+        """Join another host's client to its worker here. Raises UnknownAllocation, Overloaded, PeerGone."""
         path = self._workers.get(lease_id)
         if path is None:
             raise UnknownAllocation(
@@ -104,11 +107,11 @@ class Relays:
 
     @property
     def leases(self) -> set[str]:
-        """Those with a client here and the worker elsewhere, or the other way round."""
+        """The leases with a client here and the worker elsewhere, or the other way round."""
         return self._listeners.keys() | self._workers.keys()
 
     def ended(self, lease_id: str) -> None:
-        """The lease is over: its socket and connections go. Harmless when there are none."""
+        """Close the socket and connections of a lease that is over. Harmless when there are none."""
         self._workers.pop(lease_id, None)
         found = self._listeners.pop(lease_id, None)
         if found is not None:
@@ -121,7 +124,7 @@ class Relays:
                 pipe.close(PeerGone("the lease is over", asked=lease_id))
 
     def close_all(self) -> None:
-        """This server stops."""
+        """Close all relays, as this server stops."""
         for pipe in list(self._pipes):
             pipe.close(PeerGone("the links of this host are stopping"))
         for lease_id in self.leases:

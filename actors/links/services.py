@@ -39,7 +39,7 @@ Service = Callable[[str, Fields], Awaitable[Any]]
 
 
 class Services:
-    """*keep* fetches payloads from the asking host: (its id, digests)."""
+    """The services of this host. *keep* fetches payloads from the asking host: (its id, digests)."""
 
     def __init__(self, server: Server, relays: Relays, keep: Callable[[str, tuple[str, ...]], Awaitable[None]]) -> None:
         self._server = server
@@ -66,7 +66,10 @@ class Services:
         }
 
     async def answer(self, asker: str, service: str, fields: Fields) -> Any:
-        """Raises NotSupported for a service of another version, BadRequest, and what the service raises."""
+        """Answer a call.
+
+        Raises NotSupported for a service of another version, BadRequest, and what the service raises.
+        """
         found = self._table.get(service)
         if found is None:
             raise NotSupported(
@@ -78,7 +81,7 @@ class Services:
         return await found(asker, fields)
 
     async def _measure(self, _asker: str, fields: Fields) -> int:
-        """How much came: for a host that measures its network."""
+        """Answer how many bytes came: for a host that measures its network."""
         data = fields.get("data", b"")
         return len(data) if isinstance(data, bytes) else 0
 
@@ -91,7 +94,7 @@ class Services:
         return count
 
     async def _leave_step(self, _asker: str, fields: Fields) -> Any:
-        """The next step of a host that leaves: for the host that leads."""
+        """Take the next step of a host that leaves: for the host that leads."""
         flags = {name: fields.get(name) is True for name in ("now", "force", "cancel")}
         step = LeaveStep(_text(fields, "host_id"), _text(fields, "by"), **flags)
         return await self._server.call("cluster_manager", step, LEAVE_STEP_S)
@@ -99,7 +102,7 @@ class Services:
     # -- files
 
     async def _output(self, _asker: str, fields: Fields) -> Fields:
-        """Output of an attempt from an offset on; waits a while for some when there is none yet."""
+        """Answer an attempt's output from an offset on; waits a while for some when there is none yet."""
         folder = self._folder(fields)
         stream, offset, size = _text(fields, "stream"), _count(fields, "offset"), _count(fields, "size")
         deadline = self._server.runtime.monotonic() + min(_number(fields, "wait_s"), WAIT_S_MAX)
@@ -142,17 +145,17 @@ class Services:
         return await self._server.call("host", RestartHost(by))
 
     async def _health(self, _asker: str, _fields: Fields) -> Fields:
-        """How this host is: ``health`` and ``problems``, and in what it keeps work."""
+        """Answer this host's ``health`` and ``problems``, and what it keeps work in."""
         report = await self._server.call("fault_detector", HealthReport(), 2.0)
         kept = await containment_here(self._server)
         return {"health": str(report["health"]), "problems": list(report["problems"]), "containment": kept}
 
     async def _hosts_away(self, _asker: str, _fields: Fields) -> Any:
-        """Whom this host misses: for the host that leads."""
+        """Answer which hosts this one, which leads, has not heard of."""
         return await self._server.call("fault_detector", HostsAway(), 2.0)
 
     async def _readings(self, _asker: str, _fields: Fields) -> Any:
-        """What this host's devices read now."""
+        """Answer the present readings of this host's devices."""
         return await self._server.call("gpu_coordinator", OwnReadings())
 
     # -- sessions
@@ -187,7 +190,7 @@ class Services:
         return await self._server.call("gpu_coordinator", request, wait_s + LEASE_MARGIN_S)
 
     async def _start_delay(self, _asker: str, fields: Fields) -> Any:
-        """What an attempt that is placed here waits for."""
+        """Answer what an attempt that is placed here waits for."""
         return await self._server.call("worker_manager", StartDelay(_text(fields, "attempt_id")), 2.0)
 
     async def _attach_lease(self, _asker: str, fields: Fields) -> Fields:

@@ -304,7 +304,7 @@ class Leadership:
         return self._log.commit if node in self._configuration.learners else self._log.last_index
 
     def _beat_learners(self) -> None:
-        """A heartbeat to who has not answered what was sent, if it was heard of lately; else once in election_ticks."""
+        """Send learners heartbeats: often to those lately heard of that owe an answer, else once in election_ticks."""
         rounds = max(1, self._config.election_ticks // self._config.heartbeat_ticks)
         for position, node in enumerate(self._turns.nodes):
             progress = self.progress[node]

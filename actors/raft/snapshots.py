@@ -55,7 +55,7 @@ class OutgoingSnapshot:
             self._last_sent = self.sent >= len(data)
 
     def confirm(self, received: int, sequence: int, last_sequence: int) -> None:
-        """The receiver has *received* bytes, it said in answer to number *sequence*; *last_sequence* is given out."""
+        """Take the word, in answer to *sequence*, that *received* bytes came; *last_sequence* was given out last."""
         # Fewer bytes than before are believed only of an answer to something sent since: an old one that comes late
         # says less too, and to begin again for each of those might never end.
         fell_back = received < self.confirmed and sequence > self.confirmed_sequence

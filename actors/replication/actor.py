@@ -81,7 +81,10 @@ class _MajorityWait:
 
 
 class DistributedState(Server):
-    """Keys with CRDT values. Damage found on disk keeps it down for this boot: every request gets the reason."""
+    """The server of keys with CRDT values.
+
+    Damage found on disk keeps it down for this boot: requests get the reason.
+    """
 
     name: ClassVar[str] = "distributed_state"
     max_handler_s: ClassVar[float] = 15.0
@@ -167,7 +170,7 @@ class DistributedState(Server):
 
     @handles(WatchPrefix)
     def _watch(self, request: WatchPrefix, sender: str) -> None:
-        """Watching twice is watching once, so a restarted caller just watches again."""
+        """Watch a prefix; watching twice is watching once, so a restarted caller just watches again."""
         watch = (sender, request.prefix)
         if watch not in self._watches and len(self._watches) >= MAX_WATCHES:
             raise Overloaded(
@@ -335,7 +338,7 @@ class DistributedState(Server):
             self._tell(key)
 
     def _guard(self, work: Callable[[], None]) -> None:
-        """Do disk *work*; if it leaves the disk in doubt, we are down from here on."""
+        """Do disk *work*; if it leaves the disk in doubt, this server is down from here on."""
         try:
             work()
         except LogFailed as error:
@@ -354,7 +357,7 @@ class DistributedState(Server):
                 self._figures["notices_dropped"] += 1
 
     def _check_room(self, store: StateStore, key: str) -> None:
-        """Raises DiskFull or Overloaded when nothing may grow."""
+        """Check that the state may grow. Raises DiskFull or Overloaded."""
         try:
             free = os.statvfs(store.directory)
         except OSError as error:
@@ -379,7 +382,7 @@ class DistributedState(Server):
             raise Overloaded("the shared state is full", found=f"{MAX_KEYS} keys", hint="use fields of an or_map")
 
     def _check_key(self, request: Mutate, state: Crdt) -> None:
-        """Raises BadRequest when this key may not grow."""
+        """Check that this key may grow. Raises BadRequest."""
         if isinstance(state, (ORSet, ORMap)) and len(state) >= MAX_SHOWN_ELEMENTS:
             known = request.field in state if isinstance(state, ORMap) else request.value in state
             if not known:
@@ -547,7 +550,7 @@ class DistributedState(Server):
 
 
 def _first(kinds: dict[str, Crdt]) -> Crdt:
-    """The one shown when a key became several types: by the order of TYPES."""
+    """The value to show of a key that became several types: the first by the order of TYPES."""
     if len(kinds) == 1:
         return next(iter(kinds.values()))
     return next(kinds[kind] for kind in TYPES if kind in kinds)

@@ -66,7 +66,7 @@ class CausalContext:
 
     @property
     def vector(self) -> dict[Replica, int]:
-        """The gapless part: all counters up to this are in. Not to be changed."""
+        """The version vector: for each replica, the counter up to which all dots are in. Not to be changed."""
         return self._vector
 
     def next_dot(self, replica: Replica) -> Dot:

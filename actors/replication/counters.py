@@ -18,7 +18,7 @@ MAX_COUNT = 2**63 - 1
 
 
 def check_amount(amount: Any, so_far: int = 0) -> int:
-    """A whole number from 1 up that leaves the total in range. Raises BadRequest."""
+    """Check that *amount* is a whole number from 1 that leaves the total in range. Raises BadRequest."""
     if type(amount) is not int or amount < 1:
         raise BadRequest(
             "a counter moves by whole numbers from 1 up",
@@ -31,7 +31,7 @@ def check_amount(amount: Any, so_far: int = 0) -> int:
 
 
 class GCounter(Crdt):
-    """Only grows. ``value`` is an int."""
+    """A counter that only grows. ``value`` is an int."""
 
     __slots__ = ("_entries",)
     kind: ClassVar[str] = "g_counter"
@@ -52,7 +52,7 @@ class GCounter(Crdt):
         return type(self)({replica: total})
 
     def join(self, other: Self) -> Self:
-        """The larger entry of each replica."""
+        """Take the larger entry of each replica."""
         self._same_kind(other)
         for replica, total in other._entries.items():
             if total > self._entries.get(replica, 0):
@@ -76,7 +76,7 @@ class GCounter(Crdt):
 
 
 class PNCounter(Crdt):
-    """Goes up and down: two growing totals per replica. ``value`` is an int."""
+    """A counter that goes up and down: two growing totals per replica. ``value`` is an int."""
 
     __slots__ = ("_entries",)
     kind: ClassVar[str] = "pn_counter"
@@ -100,7 +100,7 @@ class PNCounter(Crdt):
         return self._set(replica, up, down + check_amount(amount, down))
 
     def join(self, other: Self) -> Self:
-        """The larger of each total, per replica."""
+        """Take the larger of each total, per replica."""
         self._same_kind(other)
         for replica, (up, down) in other._entries.items():
             mine = self._entries.get(replica, (0, 0))

@@ -62,7 +62,7 @@ class Crdt(ABC):
 
     @abstractmethod
     def _body(self) -> list[Any]:
-        """What identifies the state, in canonical order."""
+        """The parts that identify the state, in canonical order."""
 
     @classmethod
     @abstractmethod
@@ -70,7 +70,7 @@ class Crdt(ABC):
         """The state of a decoded body; raises MalformedBody, or TypeError, ValueError, IndexError for it."""
 
     def to_bytes(self) -> bytes:
-        """Canonical: equal states give equal bytes."""
+        """The canonical bytes of the state: equal states give equal bytes."""
         return pack([FORMAT, self.kind, self._body()])
 
     @classmethod

@@ -36,7 +36,7 @@ class Dotted(Crdt):
 
     @property
     def context(self) -> CausalContext:
-        """All events this state knows of, removed ones included. Not to be changed."""
+        """The context of all events this state knows of, removed ones included. Not to be changed."""
         return self._context
 
     def join(self, other: Self) -> Self:
@@ -78,7 +78,7 @@ class Dotted(Crdt):
     # -- for mutators
 
     def _replace(self, replica: Replica, old: Iterable[Dot], head: Head, rest: Rest, content: Any) -> Self:
-        """One new event in the place of the *old* ones; the delta says just that."""
+        """Put one new event in place of the *old* ones; the delta says just that."""
         dot = self._context.next_dot(replica)
         entry = (head, rest, content)
         delta = self._removed(old)
@@ -164,7 +164,10 @@ class Dotted(Crdt):
 
 
 class MVRegister(Dotted):
-    """Keeps every concurrent write. ``value`` is a list: empty, one value, or the concurrent ones in byte order."""
+    """A register that keeps every concurrent write.
+
+    ``value`` is a list: empty, one, or the concurrent in byte order.
+    """
 
     __slots__ = ()
     kind: ClassVar[str] = "mv_register"
@@ -188,7 +191,7 @@ class MVRegister(Dotted):
 
 
 class EWFlag(Dotted):
-    """On or off; of a concurrent enable and disable, enable wins. ``value`` is a bool."""
+    """A flag, on or off; of a concurrent enable and disable, enable wins. ``value`` is a bool."""
 
     __slots__ = ()
     kind: ClassVar[str] = "ew_flag"
@@ -240,14 +243,14 @@ class ORSet(Dotted):
         return _element(element) in self._index
 
     def add(self, replica: Replica, element: Any) -> Self:
-        """Put it in; replaces the dots seen of this element, so that adding again does not grow the state."""
+        """Add an element; replaces the dots seen of it, so that adding again does not grow the state."""
         head = _element(element)
         if head not in self._index and len(self._index) >= MAX_ELEMENTS:
             raise BadRequest("the set is full", found=f"{MAX_ELEMENTS} elements", hint="use several keys")
         return self._replace(replica, self._at(head), head, (), None)
 
     def remove(self, replica: Replica, element: Any) -> Self:
-        """Take out the adds seen of it; one that is not in gives an empty delta."""
+        """Remove an element: the adds seen of it. One that is not in gives an empty delta."""
         return self._removed(self._at(_element(element)))
 
     def _heads(self) -> Iterator[bytes]:
@@ -277,7 +280,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _order(head: bytes) -> tuple[int, Any, bytes]:
-    """Sorts elements the same everywhere; the bytes tell 1 from 1.0."""
+    """The sort key of elements, the same everywhere; the bytes tell 1 from 1.0."""
     value = decode_value(head)
     match value:
         case None:

@@ -41,7 +41,7 @@ def frame(number: int, payload: bytes) -> bytes:
 
 
 def framed_size(payload_bytes: int) -> int:
-    """How long the record of such a payload is."""
+    """The length in bytes of the record of such a payload."""
     return HEADER.size + payload_bytes + len(LAST)
 
 
@@ -129,7 +129,7 @@ class Journal:
         self.next_number += 1
 
     def close(self) -> None:
-        """Let go of the file; what was appended is durable already."""
+        """Close the file; what was appended is durable already."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -190,7 +190,7 @@ def _is_torn(data: memoryview, at: int, number: int) -> bool:
 
 
 def find_record(data: bytes, least: int) -> int | None:
-    """Where a valid record numbered *least* or more begins, anywhere in *data*."""
+    """The offset of a valid record numbered *least* or more, anywhere in *data*."""
     at = data.find(MAGIC)
     while at >= 0:
         record = read_record(data, at, None)

@@ -46,7 +46,7 @@ def check_drift(stamp: Stamp, now_us: int) -> None:
 
 
 class LWWRegister(Crdt):
-    """One value, the last written. ``value`` is None before the first write.
+    """A register with one value, the last written. ``value`` is None before the first write.
 
     Joining never refuses; who takes deltas from other hosts calls :meth:`check_drift` first.
     """
@@ -64,7 +64,7 @@ class LWWRegister(Crdt):
 
     @property
     def stamp(self) -> Stamp | None:
-        """When it was written."""
+        """The stamp of the last write."""
         return None if self._write is None else self._write[:2]
 
     def put(self, replica: Replica, value: Any, now_us: int = 0) -> Self:
@@ -85,7 +85,7 @@ class LWWRegister(Crdt):
             yield self._write[3]
 
     def join(self, other: Self) -> Self:
-        """The later write."""
+        """Keep the later write."""
         self._same_kind(other)
         if other._write is not None and (self._write is None or other._write > self._write):
             self._write = other._write

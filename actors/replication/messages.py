@@ -55,7 +55,7 @@ class UnwatchPrefix:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """A key has a new value."""
+    """Says that a key has a new value."""
 
     key: str
     type: str

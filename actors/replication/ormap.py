@@ -27,7 +27,7 @@ MAX_NESTING = 8
 
 
 class ORMap(Dotted):
-    """Fields by name. ``value`` is a dict in name order; an absent field is just not there."""
+    """A map of fields by name. ``value`` is a dict in name order; an absent field is just not there."""
 
     __slots__ = ()
     kind: ClassVar[str] = "or_map"
@@ -98,7 +98,7 @@ class ORMap(Dotted):
         return delta
 
     def remove(self, replica: Replica, field: str) -> Self:
-        """Take out all that is seen of the field; one that is not there gives an empty delta."""
+        """Remove a field: all events seen of it. One that is not there gives an empty delta."""
         rests = self._index.get(check_key(field, "field"), {})
         return self._removed([dot for dots in rests.values() for dot in dots])
 

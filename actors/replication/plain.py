@@ -49,7 +49,7 @@ def decode_value(data: bytes) -> Any:
 
 
 def check_key(key: Any, what: str = "key") -> str:
-    """The key itself. Raises BadRequest unless it is text of 1 to 1,024 bytes."""
+    """Check a key and give it back. Raises BadRequest unless it is text of 1 to 1,024 bytes."""
     if not isinstance(key, str):
         raise BadRequest(f"the {what} must be text", asked=f"a {type(key).__name__}", hint="use a str")
     if key.isascii():

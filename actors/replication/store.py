@@ -85,7 +85,7 @@ class StateStore:
 
     @property
     def torn_bytes(self) -> int:
-        """What was dropped at opening: a write cut short by a crash, never acknowledged."""
+        """Bytes dropped at opening: a write cut short by a crash, never acknowledged."""
         return self._journal.torn_bytes
 
     def reserve(self, delta_bytes: int) -> None:
@@ -173,7 +173,7 @@ class StateStore:
         self._open()
 
     def close(self) -> None:
-        """Let go of the files; what was committed is durable already."""
+        """Close the files; what was committed is durable already."""
         self._journal.close()
 
     def _open(self) -> None:

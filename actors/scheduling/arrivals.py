@@ -21,7 +21,7 @@ DRIFT = 0.1
 
 
 class Arrivals:
-    """Counts of demands; device memory, host memory and affinity are left out, which the mix does not have either."""
+    """Counts the demands that arrive, without device memory, host memory and affinity, which the mix does not have."""
 
     def __init__(self) -> None:
         self._counts: Counter[Demand] = Counter()
@@ -29,7 +29,7 @@ class Arrivals:
         self._told_at: float | None = None
 
     def saw(self, demand: Demand) -> None:
-        """One more of it has come."""
+        """Count one more arrival of *demand*."""
         self._counts[_told_of(demand)] += 1
         if len(self._counts) > DEMANDS_MAX:
             self._counts = Counter(dict(self._counts.most_common(DEMANDS_MAX // 2)))

@@ -30,7 +30,7 @@ MOVES_MAX = 32
 
 
 class Dispatch:
-    """Knows what is worth trying: which queues are open, who has a claim to a reservation, who holds up all others.
+    """Serves the queues. It knows which are open, who has a claim to a reservation, and who holds up all others.
 
     A *claim* is the right of one of the first in the queue to a reservation. It stands although nobody knows yet
     when room will be free; the place is then kept once the policy's ``hold_after_s`` is over.
@@ -78,7 +78,7 @@ class Dispatch:
     # -- news
 
     def begin_anew(self) -> None:
-        """Nothing is known any more."""
+        """Forget everything that was found out."""
         self.stuck = None
         self._claims.clear()
         self._savers.clear()
@@ -86,14 +86,14 @@ class Dispatch:
         self._seek = self._untried = True
 
     def freed(self, early: bool) -> None:
-        """A job has ended, *early* if before its time."""
+        """Take note that a job has ended, *early* if before its time."""
         self._queues.freed()
         self.stuck = None
         self._seek = self._ended = self._untried = True
         self._early = self._early or early
 
     def allowed(self, tenant: str) -> None:
-        """*tenant* may have more room than before."""
+        """Take note that *tenant* may have more room than before."""
         self._savers.pop(tenant, None)
         for queue in self._queues.release(tenant):
             self._seek = True
@@ -102,7 +102,7 @@ class Dispatch:
                 self.stuck = None
 
     def limited(self, now: float) -> None:
-        """Tenants are held to other limits than before."""
+        """Take note that tenants are held to other limits than before."""
         self.stuck = None
         self._savers.clear()
         self._queues.release()
@@ -110,7 +110,7 @@ class Dispatch:
         self.look_at_claims(None, now)
 
     def look_at_claims(self, tenant: str | None, now: float) -> None:
-        """*tenant* (``None``: any) has less room than before: its first may have to stand aside."""
+        """Look at the claims of *tenant* (``None``: any), which has less room: its first may have to stand aside."""
         if not self._claims and not self._planner.reservations:
             return
         for job in sorted(self._with_claims(), key=lambda job: job.key):
@@ -118,7 +118,7 @@ class Dispatch:
                 self._stands_aside(job, job.queue, now)
 
     def entered(self, job: ScheduledJob, now: float) -> None:
-        """*job* stands in its queue, or at another place of it."""
+        """Take note that *job* stands in its queue, or at another place of it."""
         queue = job.queue
         if queue is not None and queue.held:
             ahead = self._kept_ahead(job, queue.tenant) if queue.jobs.first() is job else None
@@ -132,7 +132,7 @@ class Dispatch:
             self._seek = True
 
     def left(self, job: ScheduledJob) -> None:
-        """*job* waits no longer."""
+        """Take note that *job* waits no longer."""
         tenant = "" if job.queue is None else job.queue.tenant
         self._queues.remove(job)
         if self._claims.pop(job.id, None) is not None:
@@ -148,7 +148,7 @@ class Dispatch:
             self._seek_at = self._hold_at = math.inf
 
     def next_wakeup(self, now: float) -> float:
-        """When a pass next has something to do without news."""
+        """The time at which a pass next has something to do without news."""
         if self._unfinished:
             return now
         starts = [each.start for each in self._planner.reservations.values() if not self._awaits_victims(each)]
@@ -325,7 +325,7 @@ class Dispatch:
         return True
 
     def _started_with(self, job: ScheduledJob, placement: Placement, now: float) -> list[ScheduledJob]:
-        """*job* runs; gives those whose reservations it may have crossed, as it ranks before them."""
+        """Take note that *job* runs; gives those whose reservations it may have crossed, as it ranks before them."""
         end = job.expected_end(now)
         tenant = "" if job.queue is None else job.queue.tenant
         crossed = [
@@ -376,7 +376,7 @@ class Dispatch:
         return True
 
     def _kept_ahead(self, job: ScheduledJob, tenant: str) -> list[Demand]:
-        """What is kept of the tenant's room for those that rank before *job*."""
+        """The part of the tenant's room that is kept for those that rank before *job*."""
         found = [
             each.demand
             for each in self._claims.values()
@@ -388,12 +388,12 @@ class Dispatch:
         return found
 
     def _with_claims(self) -> list[ScheduledJob]:
-        """Those that have a claim or a reservation."""
+        """The jobs that have a claim or a reservation."""
         reserved = {each.job.id: each.job for each in self._planner.reservations.values()}
         return list({**self._claims, **reserved}.values())
 
     def _withdraw(self, job: ScheduledJob) -> None:
-        """Nothing is kept for *job* any more."""
+        """Drop what is kept for *job*."""
         if self._claims.pop(job.id, None) is not None:
             self._seek = True
         if self._planner.drop(job):
@@ -402,7 +402,10 @@ class Dispatch:
     # -- claims
 
     def _keep_place(self, job: ScheduledJob, now: float, decisions: list[Decision]) -> bool:
-        """*job* does not fit now: stop others for it, or keep a place, as the policy says. ``True`` if it started."""
+        """Stop others for *job*, which does not fit now, or keep a place, as the policy says.
+
+        ``True`` if it started.
+        """
         policy = self._policy
         if policy.preemptive and job.reservation is None and self._searches < policy.preemptions_max:
             self._searches += 1
@@ -532,7 +535,7 @@ class Dispatch:
                 self._try(job, job.queue, now, decisions)
 
     def _renew_overdue(self, now: float, limit: int, decisions: list[Decision]) -> None:
-        """Plan anew for those that should have started by now: what runs there has taken longer than expected."""
+        """Plan anew for jobs that should have started by now: what runs there has taken longer than expected."""
         for reservation in list(self._planner.reservations.values()):
             if reservation.start + OVERDUE_S > now or len(decisions) >= limit or self._awaits_victims(reservation):
                 continue
@@ -550,7 +553,7 @@ class Dispatch:
 
 
 def _among(only: Mapping[str, frozenset[int]], shares: Shares) -> Shares:
-    """What of *shares* is among the *only* devices that may be had; empty: any may.
+    """The part of *shares* that is among the *only* devices allowed; empty *only*: all are.
 
     What is liked narrows what is demanded, and never stands in its place.
     """

@@ -51,7 +51,7 @@ def choose_places(nodes: Iterable[NodeOccupancy], needs: GangNeeds, closed: Cont
 
 
 def _fewest(able: Iterable[tuple[int, NodeOccupancy]], wanted: int) -> list[tuple[int, NodeOccupancy]]:
-    """The fewest of *able* that hold so many members, with how many each is to have."""
+    """The fewest hosts of *able* that hold so many members, with how many each is to have."""
     left = sorted((count, node.free.total, node.number, node) for count, node in able)
     chosen = []
     while wanted:

@@ -80,16 +80,16 @@ class ScheduledJob:
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Its place in the queue: lower goes first."""
+        """The job's sort key in the queue: lower goes first."""
         return self.level, self.order, self.sequence
 
     def begin(self, placement: Placement, now: float) -> None:
-        """It runs from now on."""
+        """Begin a run of the job."""
         self.placement = placement
         self.started_at = now
 
     def end(self, now: float) -> None:
-        """It runs no longer; if it goes on later, it has waited since now."""
+        """End the job's run; if it goes on later, it has waited since now."""
         self._attained_gpu_s = self.attained_gpu_s(now)
         self.ran_s += max(0.0, now - self.started_at)
         self.placement = None
@@ -97,31 +97,31 @@ class ScheduledJob:
         self.waiting_since = now
 
     def waited_s(self, now: float) -> float:
-        """For how long it has been waiting, since it last ran."""
+        """Seconds that the job has been waiting since it last ran."""
         return max(0.0, now - self.waiting_since)
 
     def attained_gpu_s(self, now: float) -> float:
-        """GPU-seconds it has had in all: GPUs, times how long it ran."""
+        """GPU-seconds that the job has had in all: GPUs times seconds run."""
         if self.placement is None:
             return self._attained_gpu_s
         return self._attained_gpu_s + max(0.0, now - self.started_at) * self.request.demand.total_gpu_milli / 1000
 
     def expect(self, expected_s: float) -> None:
-        """What is left of it takes that long. Raises BadRequest for what is no time."""
+        """Set how many seconds the rest of the job takes. Raises BadRequest for what is no time."""
         self.request = replace(self.request, expected_s=expected_s)
 
     def forgive(self) -> None:
-        """Count what it has had from nothing again."""
+        """Count what the job has had from nothing again."""
         self._attained_gpu_s = 0.0
         self.ran_s = 0.0
 
     def is_early(self, now: float) -> bool:
-        """Whether it was expected to run beyond *now*; true of a running one without an estimate."""
+        """Whether the job was expected to run beyond *now*; true of a running one without an estimate."""
         expected_s = self.request.expected_s
         return expected_s is None or self.started_at + expected_s > now + _ROUNDING_S
 
     def expected_end(self, now: float) -> float:
-        """When it is expected to end if it starts now, or has started; infinite when nobody knows.
+        """The expected end of a job that starts now, or has started; infinite when nobody knows.
 
         One that has run past its estimate is given twice as long, until that is ahead (Tsafrir, Etsion and Feitelson,
         "Backfilling Using System-Generated Predictions", TPDS 2007, correct expired predictions in steps too).

@@ -49,17 +49,17 @@ class JobQueue:
 
     @property
     def demand(self) -> Demand:
-        """What each of them needs."""
+        """The demand that each job of the queue has."""
         return self.key[0]
 
     @property
     def tenant(self) -> str:
-        """Whose jobs they are, where that one has limits; else ``""``."""
+        """The tenant whose jobs these are, where it has limits; else ``""``."""
         return self.key[2]
 
 
 class JobQueues:
-    """All queues. A queue takes about 12 bytes for each of the policy's levels, and goes with its last job."""
+    """The queues by need. One takes about 12 bytes for each of the policy's levels, and goes with its last job."""
 
     def __init__(self, levels: int) -> None:
         self._levels = levels
@@ -71,7 +71,7 @@ class JobQueues:
         self._full: dict[Demand, None] = {}
 
     def __iter__(self) -> Iterator[JobQueue]:
-        """Those that are not held."""
+        """The queues that are not held."""
         return (queue for queue in self._queues.values() if not queue.held)
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class JobQueues:
         return self._queues.get(key)
 
     def add(self, job: ScheduledJob, key: Key, arguments: dict[str, Any] | None) -> None:
-        """Let *job* stand in the queue of *key*, in the engine's words *arguments* (``None``: nothing can serve it)."""
+        """Add *job* to the queue of *key*; *arguments* are the engine's (``None``: nothing can serve it)."""
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = JobQueue(key, self._levels, arguments)
@@ -115,7 +115,7 @@ class JobQueues:
             self.open.pop(queue, None)
 
     def release(self, tenant: str | None = None) -> list[JobQueue]:
-        """The queues held of *tenant* (``None``: of all) are worth a look again; gives them."""
+        """Release the held queues of *tenant* (``None``: of all), which are worth a look again; gives them."""
         tenants = list(self._held) if tenant is None else [tenant]
         found = [queue for each in tenants for queue in self._held.get(each, ())]
         for queue in found:
@@ -132,7 +132,7 @@ class JobQueues:
         self._held_count -= 1
 
     def move(self, job: ScheduledJob, level: int) -> None:
-        """*job* stands at another level from now on."""
+        """Move *job* to another level of its queue."""
         assert job.queue is not None
         job.level = level
         job.queue.jobs.move(job.handle, level)
@@ -144,25 +144,25 @@ class JobQueues:
         return any(demand.needs_at_least(full) for full, _ in zip(self._full, range(COMPARED_MAX), strict=False))
 
     def full(self, demand: Demand) -> None:
-        """*demand* did not fit."""
+        """Note that *demand* did not fit."""
         self._full[demand] = None
 
     def offer(self, queue: JobQueue) -> None:
-        """The queue has a new first, or one with a better chance."""
+        """Open a queue that has a new first, or one with a better chance."""
         if queue.demand not in self._full and not queue.held:
             self.open[queue] = None
 
     def freed(self) -> None:
-        """Room came free: every queue is worth trying again."""
+        """Open every queue, as room came free."""
         self._full.clear()
         self.open = dict.fromkeys(self)
 
     def reopen(self) -> None:
-        """Reservations changed: those that were only kept out by one are worth trying again."""
+        """Open the queues that were only kept out by a reservation, as reservations changed."""
         self.open.update((queue, None) for queue in self if queue.demand not in self._full)
 
     def renew(self, translate: Callable[[Demand], dict[str, Any] | None]) -> None:
-        """The engine changed: say every need in its words again, and open all queues."""
+        """Translate every need for a changed engine again, and open all queues."""
         for queue in self._queues.values():
             queue.arguments = translate(queue.demand)
             queue.needs = GangNeeds(queue.arguments or {}, apart=queue.demand.apart)

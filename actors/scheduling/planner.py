@@ -41,11 +41,11 @@ class Planner:
         self._allocated = 0
 
     def refresh(self) -> None:
-        """Others changed the engine: look at it anew."""
+        """Look at the engine anew, as others changed it."""
         self._forecast = self._preemption_view = None
 
     def started(self, job: ScheduledJob) -> None:
-        """*job* has its placement."""
+        """Take note that *job* has its placement."""
         self.running[job.id] = job
         if self._forecast is not None:
             self._begin(self._forecast, job)
@@ -54,7 +54,7 @@ class Planner:
         self._allocated += _gpu_milli(job)
 
     def ended(self, job: ScheduledJob) -> None:
-        """*job* gives its placement back."""
+        """Take note that *job* gives its placement back."""
         del self.running[job.id]
         self.to_stop.pop(job.id, None)
         self.stopped_for.pop(job.id, None)
@@ -67,7 +67,7 @@ class Planner:
     # -- planning
 
     def earliest(self, job: ScheduledJob, now: float, latest: float = math.inf) -> PlannedStart | None:
-        """The first time at which *job* fits beside all reservations but its own, and where.
+        """The earliest plan for *job*: when and where it fits beside all reservations but its own.
 
         ``None``: not by *latest*, nor before its own reservation if it has one, or not even when all have ended, as
         far as the forecast looks.
@@ -149,7 +149,7 @@ class Planner:
         return self.forecast().beside(job.id, job.needs, closed, self._binding(job), now, end)
 
     def _binding(self, job: ScheduledJob) -> list[str] | None:
-        """Whose reservations *job* has to leave alone; ``None``: everybody's. Firm ones bind all."""
+        """The jobs whose reservations *job* has to leave alone; ``None``: everybody's. Firm ones bind all."""
         if job.reservation is not None or not self._yielding:
             return None
         level, key = job.level, job.key
@@ -163,7 +163,7 @@ class Planner:
     # -- the cluster, as it is and as it will be
 
     def forecast(self) -> Forecast:
-        """What will be free when, reservations included."""
+        """The forecast of what will be free when, reservations included."""
         self._compare()
         if self._forecast is None:
             self._forecast = Forecast(self.engine.nodes())
@@ -183,7 +183,7 @@ class Planner:
         return self._preemption_view
 
     def _compare(self) -> None:
-        """Look at the engine anew when its GPUs are not, in sum, what is thought: others took some, or added some."""
+        """Look at the engine anew when its free GPUs, in sum, are not as thought: others took or added some."""
         capacity, allocated = self.engine.capacity_gpu_milli, self.engine.allocated_gpu_milli
         if capacity != self._capacity or allocated != self._allocated:
             self.refresh()
@@ -211,6 +211,6 @@ def _or_endless(expected_s: float | None) -> float:
 
 
 def _gpu_milli(job: ScheduledJob) -> int:
-    """What the engine counts as given to *job*."""
+    """The thousandths of GPUs that the engine counts as given to *job*."""
     assert job.placement is not None and job.needs is not None
     return job.needs.milli * sum(len(indexes) for _, indexes in job.placement.shares)

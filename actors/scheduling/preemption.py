@@ -79,7 +79,7 @@ class _Search:
         return self._plan()
 
     def _left(self, node: NodeOccupancy) -> Free:
-        """What would be free on *node* with the victims gone, less what others have reserved there."""
+        """The room on *node* with the victims gone, less what others have reserved there."""
         free = self.free.get(node.name, node.free)
         others = [each for id, each in node.reserved.items() if id != self.job.id]
         if not others:
@@ -106,7 +106,7 @@ class _Search:
             heapq.heappush(offers, (best[0], node.number, node, best[1]))
 
     def _enough(self, node: NodeOccupancy, candidates: list[ScheduledJob]) -> tuple[ScheduledJob, ...] | None:
-        """The first of *candidates* that make room for another member, without those that turn out not to matter."""
+        """The first *candidates* whose end makes room for another member, without those that turn out not to matter."""
         left = self._left(node).copy()
         wanted = self.counts[node.name] + 1
         taken: list[ScheduledJob] = []
@@ -182,7 +182,7 @@ class _Search:
         return -job.request.demand.total_gpu_milli, job.request.priority, job.sequence
 
     def _lost(self, job: ScheduledJob) -> int:
-        """Work that stopping it loses: the milli-GPU-seconds of its present run."""
+        """The work lost by stopping the job: the milli-GPU-seconds of its present run."""
         return int((self.now - job.started_at) * job.request.demand.total_gpu_milli)
 
     def _cost(self, victims: tuple[ScheduledJob, ...]) -> Cost:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NodeOccupancy(NodeCapacity):
-    """A node: what is free, who runs there, who has a reservation there."""
+    """The occupancy of a node: what is free, who runs there, who has a reservation there."""
 
     __slots__ = ("rack", "reserved", "runs")
 
@@ -31,7 +31,7 @@ class NodeOccupancy(NodeCapacity):
 
 
 class PreemptionView:
-    """All nodes, read from the engine; *running* are the jobs whose ends the scheduler will tell."""
+    """A view of all nodes, read from the engine; *running* are the jobs whose ends the scheduler will tell."""
 
     def __init__(self, engine: PlacementEngine, running: Iterable[ScheduledJob]) -> None:
         self.nodes = {view.name: NodeOccupancy(view, number) for number, view in enumerate(engine.nodes())}
@@ -39,12 +39,12 @@ class PreemptionView:
             self._note(job)
 
     def started(self, job: ScheduledJob) -> None:
-        """*job* has taken its placement."""
+        """Take note that *job* has its placement."""
         self._note(job)
         self._change(job, -1)
 
     def ended(self, job: ScheduledJob) -> None:
-        """*job* gives its placement back."""
+        """Take note that *job* gives its placement back."""
         self._change(job, 1)
         assert job.placement is not None
         for name, _ in job.placement.shares:
@@ -52,13 +52,13 @@ class PreemptionView:
                 self.nodes[name].runs.pop(job.id, None)
 
     def keep(self, reservation: Reservation) -> None:
-        """Its place is kept."""
+        """Note a reservation, whose place is kept."""
         for name in reservation.nodes:
             if name in self.nodes:
                 self.nodes[name].reserved[reservation.job.id] = reservation
 
     def release(self, reservation: Reservation) -> None:
-        """Its place is kept no more."""
+        """Forget a reservation, whose place is kept no more."""
         for name in reservation.nodes:
             if name in self.nodes:
                 self.nodes[name].reserved.pop(reservation.job.id, None)

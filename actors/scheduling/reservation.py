@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStart:
-    """A start at *start*, on *shares*. Infinite: when those it waits for, *awaited*, have ended; nobody knows when.
+    """A planned start, at *start*, on *shares*. Infinite: when the *awaited* jobs have ended; nobody knows when.
 
     *victims* are the running jobs to stop for it.
     """
@@ -26,7 +26,7 @@ class PlannedStart:
     victims: tuple[str, ...] = ()
 
     def within(self) -> Shares:
-        """Its place, as the engine's ``within`` has it: each node once."""
+        """The plan's place, as the engine's ``within`` has it: each node once."""
         nodes: dict[str, set[int]] = {}
         for name, indexes in self.shares:
             nodes.setdefault(name, set()).update(indexes)
@@ -55,19 +55,19 @@ class Reservation:
 
     @property
     def start(self) -> float:
-        """When it is to start; infinite when nobody knows."""
+        """The planned start; infinite when nobody knows."""
         return self.plan.start
 
     @property
     def unknown(self) -> bool:
-        """Whether nobody knows when: then its place is closed to all others at once."""
+        """Whether the start is unknown: then the place is closed to all others at once."""
         return math.isinf(self.plan.start)
 
     @property
     def preempting(self) -> bool:
-        """Whether others are stopped for it."""
+        """Whether others are stopped for this reservation."""
         return bool(self.plan.victims)
 
     def binds(self, job: ScheduledJob) -> bool:
-        """Whether *job* has to leave its place alone."""
+        """Whether *job* has to leave the reserved place alone."""
         return job is not self.job and (self.firm or job.reservation is not None or self.job.key < job.key)

@@ -37,7 +37,7 @@ _REFUSALS = (BadRequest, QueueFull)
 
 
 class Scheduler:
-    """Holds at most *queue_max* requests that wait. One thread; the engine is changed by nobody else unseen.
+    """The scheduler. At most *queue_max* requests wait. One thread; nobody else changes the engine unseen.
 
     *policy* is a policy or the name of one. *translate* turns a demand into the engine's arguments, ``None`` when
     nothing there is could serve it; *clock_ns* measures how long placing takes. After others have changed the engine
@@ -130,14 +130,14 @@ class Scheduler:
         self.withdraw(request.id)
 
     def resolve(self, dependency: str, now: float) -> None:
-        """Nothing waits for *dependency* any more."""
+        """Release the jobs that waited for *dependency*."""
         for id in self._dependents.pop(dependency, ()):
             job = self.waiting[id]
             job.unmet -= {dependency}
             self._or_refuse(self._enter, job, now)
 
     def withdraw(self, id: str) -> bool:
-        """Forget one that waits; ``False`` when none does by that id."""
+        """Forget a job that waits; ``False`` when none of that id does."""
         self._drop_refusals(id)
         job = self.waiting.get(id)
         if job is None:
@@ -146,11 +146,11 @@ class Scheduler:
         return True
 
     def finished(self, id: str, now: float) -> None:
-        """The running job *id* has ended, for whichever reason: its room is free. Raises UnknownPlacement."""
+        """Take note that the running job *id* has ended, whyever: its room is free. Raises UnknownPlacement."""
         self._ended(id, now)
 
     def preempted(self, id: str, now: float, expected_s: float | None = None) -> None:
-        """The running job *id* was stopped and waits again, in its old place. Raises UnknownPlacement.
+        """Let the running job *id*, which was stopped, wait again in its old place. Raises UnknownPlacement.
 
         *expected_s* is how long the rest will take (default: as long as the whole).
         """
@@ -202,11 +202,11 @@ class Scheduler:
         self._dispatch.limited(now)
 
     def gave_back(self, id: str) -> None:
-        """What *id*, which does not run here, was counted for in the use of its tenant is counted no longer."""
+        """Stop counting *id*, which does not run here, in the use of its tenant."""
         self._dispatch.allowed(self.tenant_limits.free(id))
 
     def refresh(self, now: float) -> None:
-        """Others changed the engine: everything is worth trying again, and reservations are made anew.
+        """Look at an engine that others changed: everything is tried again, and reservations are made anew.
 
         What was promised and cannot be kept any more is refused, by the next ``schedule``.
         """
@@ -241,7 +241,7 @@ class Scheduler:
         self._start_over()
 
     def _start_over(self) -> None:
-        """Nothing that was found out about the engine holds any more."""
+        """Forget all that was found out about the engine."""
         self.planner.refresh()
         self._queues.renew(self._translate)
         self._dispatch.begin_anew()
@@ -249,7 +249,7 @@ class Scheduler:
     # -- deciding
 
     def schedule(self, now: float, limit: int) -> list[Decision]:
-        """What is to be done now, at most *limit* decisions. A started job's room is held from here on.
+        """Decide what is to be done now, at most *limit* decisions. A started job's room is held from here on.
 
         When more could be said than *limit*, ``next_wakeup`` is *now*.
         """
@@ -263,7 +263,7 @@ class Scheduler:
 
     @property
     def next_wakeup(self) -> float | None:
-        """When ``schedule`` next has something to do without any news; not before the last *now*."""
+        """The time at which ``schedule`` next has something to do without news; not before the last *now*."""
         if self._refusals or self.planner.to_stop:
             return self._now
         earliest = self._dispatch.next_wakeup(self._now)
@@ -273,7 +273,7 @@ class Scheduler:
 
     @property
     def running(self) -> dict[str, ScheduledJob]:
-        """What runs, by id; not to be changed."""
+        """The running jobs by id; not to be changed."""
         return self.planner.running
 
     # -- answering
@@ -392,7 +392,7 @@ class Scheduler:
             self._refusals = deque(each for each in self._refusals if each.id != id)
 
     def _forget(self, job: ScheduledJob) -> None:
-        """*job* waits no longer."""
+        """Forget *job*, which waits no longer."""
         self.waiting.pop(job.id, None)
         for dependency in job.unmet:
             dependents = self._dependents[dependency]
@@ -421,14 +421,14 @@ class Scheduler:
         return job
 
     def _started(self, job: ScheduledJob, now: float) -> None:
-        """Room is held for *job*: it waits no longer."""
+        """Take note that *job* has started: its room is held, and it waits no longer."""
         del self.waiting[job.id]
         self.tenant_limits.hold(job.id, job.request.tenant, job.demand)
         self._leave(job)
         self._watch(job, now)
 
     def _tell(self, decisions: list[Decision], limit: int) -> None:
-        """Say what was decided outside of a pass, as far as there is room."""
+        """Hand out what was decided outside of a pass, as far as *limit* allows."""
         while self._refusals and len(decisions) < limit:
             decisions.append(self._refusals.popleft())
         while self.planner.to_stop and len(decisions) < limit:
@@ -477,7 +477,7 @@ class Scheduler:
                 self._changed(job, now)
 
     def _changed(self, job: ScheduledJob, now: float) -> None:
-        """What the policy says of *job* has changed by itself."""
+        """Ask the policy about *job* again: its word has changed by itself."""
         if job.placement is not None:
             self._queues.freed()  # it may be stopped for others now
         elif job.queue is not None:

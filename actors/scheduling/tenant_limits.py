@@ -14,7 +14,7 @@ from actorgrid.demand import Demand
 
 
 class Amounts(NamedTuple):
-    """What is counted, in all: thousandths of GPUs, MiB of their memory, thousandths of CPUs, MiB of memory."""
+    """The counted amounts: thousandths of GPUs, MiB of their memory, thousandths of CPUs, MiB of memory."""
 
     gpu_milli: int
     gpu_memory_mib: int
@@ -27,7 +27,7 @@ Limits = tuple[int | None, int | None, int | None, int | None]
 
 
 def amounts_of(demand: Demand) -> Amounts:
-    """What a request of that demand holds."""
+    """The amounts that a request of that demand holds."""
     devices = demand.gang * demand.gpu_count
     return Amounts(
         devices * demand.gpu_milli,
@@ -38,7 +38,7 @@ def amounts_of(demand: Demand) -> Amounts:
 
 
 class TenantLimits:
-    """Limits and use by tenant. The tenant ``""`` is nobody: never limited, not counted."""
+    """The limits and use of each tenant. The tenant ``""`` is nobody: never limited, not counted."""
 
     def __init__(self) -> None:
         self._limits: Mapping[str, Limits] = {}
@@ -47,15 +47,15 @@ class TenantLimits:
         self._used: dict[str, Amounts] = {}
 
     def limit(self, limits: Mapping[str, Limits], others: Limits | None) -> None:
-        """Limits by tenant from now on, and those of all *others* (``None``: not limited)."""
+        """Set the limits by tenant, and those of all *others* (``None``: not limited)."""
         self._limits, self._others = dict(limits), others
 
     def limits_of(self, tenant: str) -> Limits | None:
-        """What *tenant* is held to; ``None``: nothing."""
+        """The limits of *tenant*; ``None``: not limited."""
         return self._limits.get(tenant, self._others) if tenant else None
 
     def hold(self, id: str, tenant: str, demand: Demand) -> None:
-        """*id* holds what *demand* says, on behalf of *tenant*."""
+        """Count what *id* holds, by *demand*, for *tenant*."""
         self.free(id)
         if tenant:
             amounts = amounts_of(demand)
@@ -63,7 +63,7 @@ class TenantLimits:
             self._used[tenant] = _plus(self.used(tenant), amounts)
 
     def free(self, id: str) -> str:
-        """*id* holds nothing any more; gives whose it was, ``""`` when it held nothing."""
+        """Stop counting *id*; gives its tenant, ``""`` when it held nothing."""
         tenant, amounts = self._holds.pop(id, ("", _NOTHING))
         if tenant:
             left = _plus(self.used(tenant), amounts, -1)
@@ -74,12 +74,12 @@ class TenantLimits:
         return tenant
 
     def clear(self) -> None:
-        """Nobody holds anything; limits stay."""
+        """Count nothing for anybody; limits stay."""
         self._holds.clear()
         self._used.clear()
 
     def used(self, tenant: str) -> Amounts:
-        """What *tenant* holds."""
+        """The amounts that *tenant* holds."""
         return self._used.get(tenant, _NOTHING)
 
     def has_capacity(self, tenant: str, demand: Demand, ahead: Iterable[Demand] = ()) -> bool:

@@ -43,7 +43,7 @@ LISTENS = ("raft", "calls", "join", "https")
 
 
 class JoinServer(LedgerFollower):
-    """See the head of the module."""
+    """The join server of a host; see the head of the module."""
 
     name = "join_server"
 

@@ -63,7 +63,7 @@ class Capabilities:
     measured: dict[str, float] = field(default_factory=dict)
 
     def pack(self) -> bytes:
-        """As they are signed and sent. Raises BadRequest when there are more than a claim may carry."""
+        """The bytes that are signed and sent. Raises BadRequest when there is more than a claim may carry."""
         packed: bytes = msgpack.packb(asdict(self))
         try:
             read_capabilities(packed)

@@ -23,7 +23,7 @@ Ask = Callable[[str, Any, float], Awaitable[Any]]
 
 @dataclass(slots=True)
 class HostReading:
-    """One moment of a host. What could not be read is missing, never zero."""
+    """The figures of a host at one moment. What could not be read is missing, never zero."""
 
     servers: dict[str, dict[str, float] | None] = field(default_factory=dict)
     restarts: dict[str, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ async def collect(
     read_processes: Callable[[dict[str, int]], Awaitable[dict[str, ProcessReading]]],
     own: tuple[str, int],
 ) -> HostReading:
-    """Ask everyone at once. Never raises an ActorGridError; takes little over ``ASK_TIMEOUT_S`` at worst.
+    """Ask every server at once. Never raises an ActorGridError; takes little over ``ASK_TIMEOUT_S`` at worst.
 
     *own* is the name and pid of the asking process, which is up by definition.
     """

@@ -10,7 +10,7 @@ import psutil
 
 @dataclass(frozen=True, slots=True)
 class ProcessReading:
-    """One process. ``pss_bytes`` shares shared pages among their holders; None where it may not be read."""
+    """What one process takes. ``pss_bytes`` splits shared pages among their holders; None where it may not be read."""
 
     pid: int
     rss_bytes: int
@@ -19,7 +19,7 @@ class ProcessReading:
 
 
 def read_process(pid: int) -> ProcessReading | None:
-    """A reading, or None when there is no such process any more. Takes about a millisecond."""
+    """Read one process, or None when it is gone. Takes about a millisecond."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -42,6 +42,6 @@ def _read_pss(pid: int) -> int | None:
 
 
 def read_processes(pids: Mapping[str, int]) -> dict[str, ProcessReading]:
-    """Readings by name, without those that are gone. Blocks: call it from a thread pool."""
+    """Read processes by name, without those that are gone. Blocks: call it from a thread pool."""
     found = {name: read_process(pid) for name, pid in pids.items()}
     return {name: reading for name, reading in found.items() if reading is not None}

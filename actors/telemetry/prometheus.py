@@ -64,14 +64,14 @@ class HttpFigures:
             timer.observe(seconds)
 
     def note(self, connections: int, refused_total: int) -> None:
-        """Take over figures that others count."""
+        """Take figures that others count."""
         self._open.set(connections)
         self._refused.inc(refused_total - self._refused_before)
         self._refused_before = refused_total
 
 
 class HostCollector(Collector):
-    """A reading as metric families."""
+    """Turns a reading into metric families."""
 
     def __init__(self, reading: HostReading, hostname: str) -> None:
         self._reading = reading
@@ -202,5 +202,5 @@ def _fb_free(gpu: dict[str, Any]) -> int | None:
 
 
 def render(reading: HostReading, hostname: str, http: HttpFigures) -> bytes:
-    """All of it as text."""
+    """The metrics of a reading as text in the Prometheus format."""
     return generate_latest(HostCollector(reading, hostname)) + generate_latest(http.registry)

@@ -57,7 +57,7 @@ def is_id(name: str) -> bool:
 
 
 class AttemptDir:
-    """One attempt's (or worker's) folder. Reading never fails for a folder that is not there: it is empty."""
+    """The folder of one attempt or worker. Reading never fails for a folder that is not there: it is empty."""
 
     def __init__(self, parent: Path, attempt_id: str) -> None:
         if not is_id(attempt_id):
@@ -67,12 +67,12 @@ class AttemptDir:
 
     @property
     def stdout(self) -> Path:
-        """What it wrote to standard output."""
+        """The file with the attempt's standard output."""
         return self.path / "stdout"
 
     @property
     def stderr(self) -> Path:
-        """What it wrote to standard error."""
+        """The file with the attempt's standard error."""
         return self.path / "stderr"
 
     @property
@@ -82,12 +82,12 @@ class AttemptDir:
 
     @property
     def credential_file(self) -> Path:
-        """Where clients inside the attempt find this host's door."""
+        """The file in which clients inside the attempt find the address of this host's API and a credential."""
         return self.path / "credential.json"
 
     @property
     def status_file(self) -> Path:
-        """How it ended."""
+        """The file that says how the attempt ended."""
         return self.path / "status.msgpack"
 
     # -- written by the manager
@@ -113,14 +113,14 @@ class AttemptDir:
             os.close(fd)
 
     def mark_reported(self) -> None:
-        """The ledger knows the end: this folder is only kept for its readers."""
+        """Note that the ledger knows the end: this folder is only kept for its readers."""
         try:
             os.close(open_to_write(self.path, "reported"))
         except (FileNotFoundError, NotARegularFile):
             return  # there is no folder any more, or its work has made a directory of that name
 
     def remove(self) -> None:
-        """Delete all of it."""
+        """Delete the folder and all in it."""
         remove_tree(self.path)
 
     # -- written by the shim
@@ -167,15 +167,15 @@ class AttemptDir:
         return (self.path / "spec.msgpack").exists()
 
     def read_spec(self) -> dict[str, Any] | None:
-        """What to run, or None."""
+        """The spec of what to run, or None."""
         return self._read_map("spec.msgpack")
 
     def read_status(self) -> dict[str, Any] | None:
-        """How it ended, or None while it has not."""
+        """The status of how the attempt ended, or None while it has not."""
         return self._read_map("status.msgpack")
 
     def read_started(self) -> dict[str, Any] | None:
-        """Its shim's pid and the machine's boot id, or None when no shim ever took it."""
+        """The pid of the attempt's shim and the machine's boot id, or None when no shim ever took it."""
         if not (self.path / "started").exists():
             return None
         return self._read_map("started") or {}
@@ -223,7 +223,7 @@ class AttemptDir:
             return b""
 
     def read_result(self, bytes_max: int) -> bytes | None:
-        """The result file; ``None`` when there is none that is a regular file of at most so many bytes."""
+        """The content of the result file; ``None`` when there is no regular file of at most so many bytes."""
         try:
             return read_whole(self.path, "result.bin", bytes_max)
         except (OSError, NotARegularFile):

@@ -84,7 +84,7 @@ class LiveAttempt:
         self.waits_for = ""
 
     def stop(self, reason: str, grace_s: float) -> None:
-        """End it; what has no shim yet is told so as soon as it has one. The first reason stays."""
+        """End the attempt; one without a shim is told so as soon as it has one. The first reason stays."""
         self.stop_reason = self.stop_reason or reason
         self.stop_grace_s = grace_s
         if self.link is not None:
@@ -133,7 +133,7 @@ class HostAttempts:
             self._begin(folder.name, spec["ledger_token"], float(spec["isolation_s"]))
 
     def ensure(self, allocation: AllocationRecord) -> None:
-        """The ledger granted this: run it, unless it is running already, or is a gang's member that is over."""
+        """Run what the ledger granted, unless it runs already, or is a gang's member that is over."""
         attempt_id = allocation["allocation_id"]
         job = self._ledger.jobs.get(allocation["owner"]["job_id"]) or NO_JOB
         if is_over(job, attempt_id):
@@ -167,11 +167,11 @@ class HostAttempts:
                     self.end_early(id, reason, self._server.host.settings.work.kill_grace_s)
 
     def preempt(self, attempt_id: str, grace_s: float) -> None:
-        """Another is to have its room."""
+        """End the attempt so that another can have its room."""
         self.end_early(attempt_id, PREEMPTED, grace_s)
 
     def end_early(self, attempt_id: str, reason: str, grace_s: float) -> None:
-        """What has not begun yet does not begin; what was told before keeps that grace."""
+        """End the attempt early: what has not begun does not begin; one told before keeps that grace."""
         if attempt_id in self._waiting:
             del self._waiting[attempt_id]
             allocation = self._ledger.allocations[attempt_id]
@@ -181,7 +181,7 @@ class HostAttempts:
             self.live[attempt_id].stop(reason, grace_s)
 
     def give_back_late(self) -> None:
-        """Those that have waited for too long for others here to end: give them back, for another host perhaps."""
+        """Give back the attempts that have waited here too long for others to end; another host may have room."""
         now, most = self._server.runtime.boottime(), self._server.host.settings.work.max_attempts
         for attempt_id, start_by in list(self._waiting.items()):
             if now < start_by:
@@ -194,7 +194,7 @@ class HostAttempts:
                 self._begin(attempt_id, allocation["token"], isolation_of(allocation, job), late=(start_by, waited_for))
 
     def start_delay(self, attempt_id: str) -> dict[str, Any]:
-        """What an attempt that has not begun waits for, for people, and for how many more seconds it does."""
+        """What an attempt that has not begun waits for, as text, and for how many more seconds it does."""
         now = self._server.runtime.boottime()
         if attempt_id in self._waiting:
             return {"waits_for": "others here to end (work.max_attempts)", "left_s": self._waiting[attempt_id] - now}
@@ -205,12 +205,12 @@ class HostAttempts:
         return {"waits_for": attempt.waits_for, "left_s": left_s}
 
     def cancel(self, attempt_id: str) -> None:
-        """The job's owner wants it ended."""
+        """End the attempt because the job's owner cancelled it."""
         if attempt_id in self.live:
             self.live[attempt_id].stop("cancelled", self._server.host.settings.work.kill_grace_s)
 
     def disowned(self, attempt_id: str) -> None:
-        """The ledger holds no allocation for it (any more): it must not run."""
+        """End the attempt because the ledger holds no allocation for it (any more)."""
         if attempt_id in self.live and self.live[attempt_id].state != "reporting":
             self.live[attempt_id].stop("stopped", 0.0)
         self._waiting.pop(attempt_id, None)
@@ -225,7 +225,7 @@ class HostAttempts:
             attempt.link.renew(self._renewer.lease.deadline(max(attempt.isolation_s, absence_s)))
 
     def strays(self) -> list[str]:
-        """Attempts that live, or may live, and that the ledger holds no allocation for."""
+        """The attempts that live, or may live, without an allocation in the ledger."""
         return [
             attempt_id
             for attempt_id, attempt in self.live.items()
@@ -288,7 +288,7 @@ class HostAttempts:
                 self.ensure(allocation)
 
     async def _run(self, attempt: LiveAttempt) -> dict[str, Any] | None:
-        """See it through; gives the fields of ``end_attempt``, or None when there is nothing to tell."""
+        """See the attempt through; gives the fields of ``end_attempt``, or None when there is nothing to tell."""
         directory = attempt.directory
         tries = 0
         unreachable_s = 0.0
@@ -397,7 +397,7 @@ class HostAttempts:
         return self._server.runtime.boottime() + limit_s
 
     def _is_given_back(self, attempt: LiveAttempt) -> bool:
-        """Whether it has not begun in time; then it never does here: whoever takes its folder after us finds it taken.
+        """Whether the attempt has not begun in time and never will here: its folder is marked as taken.
 
         Only what the ledger still has given to us: what it has not ends in another way.
         """
@@ -415,7 +415,7 @@ class HostAttempts:
         return True
 
     def _may_begin(self, attempt: LiveAttempt) -> bool:
-        """Whether what is to be done with one that has not begun can be done now: to start it, or to let it be."""
+        """Whether an attempt that has not begun can be started, or dropped, now."""
         if not self.ledger_known:
             return False  # from before our start: whether it is still wanted, the ledger says
         wanted = attempt.directory.attempt_id in self._ledger.allocations
@@ -474,7 +474,7 @@ class HostAttempts:
             await self._tell_late(attempt, facts)
 
     async def _tell_late(self, attempt: LiveAttempt, facts: dict[str, Any]) -> None:
-        """The ledger had ended it as lost by the time that its success could be told."""
+        """Tell a success late: the ledger had ended the attempt as lost before it could be told."""
         attempt_id = attempt.directory.attempt_id
         known = {name: facts[name] for name in END_FACTS if name in facts}
         answer = await self._commit(TakeSuccess(attempt_id, attempt.token, at=time.time(), **known))
@@ -486,7 +486,7 @@ class HostAttempts:
     async def _commit(
         self, command: EndAttempt | TakeSuccess, retry_in_s: float | None = None
     ) -> dict[str, Any] | None:
-        """Have it committed, however long that takes; gives the answer, or ``None`` when it was refused for good."""
+        """Commit a command, however long that takes; gives the answer, or ``None`` when it was refused for good."""
         while True:
             command = replace(command, at=time.time())
             if isinstance(command, EndAttempt) and retry_in_s is not None:
@@ -563,7 +563,7 @@ def ids_of(attempt: AttemptRecord) -> list[str]:
 
 
 def is_over(job: JobRecord, member_id: str) -> bool:
-    """Whether that is a gang's member which has ended, while the gang goes on."""
+    """Whether the id is a gang's member that has ended while the gang goes on."""
     members = [member for attempt in job.get("attempts", ())[-1:] for member in attempt.get("members", ())]
     return any(member["allocation_id"] == member_id and member["ended_at"] is not None for member in members)
 
@@ -591,6 +591,6 @@ def guard_path(folder: Path, host_tag: str) -> Path:
 
 
 def default_folder() -> str:
-    """Where work runs that names no folder: the user's home, else the root."""
+    """The folder in which work runs that names none: the user's home, else the root."""
     home = os.path.expanduser("~")
     return home if os.path.isdir(home) else "/"

@@ -114,10 +114,10 @@ def choose(wanted: str = "auto") -> Containment:
 
 
 class Enclosure(Protocol):
-    """What one attempt or worker is kept in, as its shim sees it."""
+    """The enclosure of one attempt or worker, as its shim sees it."""
 
     def members(self) -> list[int]:
-        """What lives inside, for signals; of a crowd that keeps forking, most."""
+        """The processes that live inside, for signals; of a crowd that keeps forking, most."""
         ...
 
     def populated(self) -> bool:
@@ -125,15 +125,15 @@ class Enclosure(Protocol):
         ...
 
     def kill(self) -> None:
-        """SIGKILL all of it; to be called again for as long as it is populated."""
+        """Kill everything inside with SIGKILL; to be called again for as long as it is populated."""
         ...
 
     def remove(self) -> None:
-        """Take away what is left of it, once it is empty."""
+        """Remove the empty enclosure."""
         ...
 
     def record(self) -> dict[str, Any]:
-        """How others find and end it."""
+        """The record by which others find and end it."""
         ...
 
 
@@ -240,7 +240,7 @@ class MarkedProcesses:
 
 
 def write_record(folder: Path, host_tag: str, enclosure: Enclosure) -> None:
-    """Leave in an attempt's folder how it can be ended. Not synced: it is of use only as long as the machine runs."""
+    """Write into an attempt's folder how to end it. Not synced: it is of use only as long as the machine runs."""
     fd = open_to_write(folder, f"{RECORD}.tmp", os.O_TRUNC)
     try:
         os.write(fd, msgpack.packb(unrecorded(host_tag, folder.name) | enclosure.record()))
@@ -251,7 +251,7 @@ def write_record(folder: Path, host_tag: str, enclosure: Enclosure) -> None:
 
 
 def unrecorded(host_tag: str, work_id: str) -> dict[str, Any]:
-    """The record of an attempt of which there is none: its marks are all there is."""
+    """The record of an attempt that left none: its marks are all there is."""
     return {"kind": "none", MARK_HOST: host_tag, MARK_ATTEMPT: work_id}
 
 
@@ -261,7 +261,7 @@ def remove_record(folder: Path) -> None:
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """What :func:`write_record` left, or None."""
+    """The record that :func:`write_record` left, or None."""
     try:
         record = msgpack.unpackb(read_whole(folder, RECORD, MAX_RECORD_BYTES) or b"")
     except (OSError, NotARegularFile, ValueError, msgpack.UnpackException):
@@ -270,7 +270,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def enclosure_of(record: dict[str, Any]) -> Enclosure | None:
-    """What a record names; None for what has no more than its marks."""
+    """The enclosure that a record names; None for an attempt with no more than its marks."""
     match record:
         case {"kind": "cgroup", "path": str(path)}:
             return GroupEnclosure(KillGroup(Path(path)))

@@ -11,7 +11,7 @@ ANSWER_S = 2.0
 
 
 async def containment_here(server: Server) -> str | None:
-    """The kind; None where it is not known, or nobody says it in time."""
+    """The kind of containment on this host; None where it is not known, or nobody answers in time."""
     try:
         kind: str | None = await server.call("worker_manager", ContainmentAsked(), ANSWER_S)
     except ActorGridError as error:

@@ -17,7 +17,7 @@ MAX_USED_IDLE = 4  # used workers kept for their session, per pool
 
 @dataclass(frozen=True, slots=True)
 class LeaseKey:
-    """What a worker is bound to by its first lease."""
+    """What its first lease binds a worker to: session, environment and devices."""
 
     session_id: str
     gpu_uuids: tuple[str, ...]
@@ -57,7 +57,7 @@ class RetireWorker:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """The worker of this lease died: the lease is worth nothing."""
+    """Says that the worker of this lease died: the lease is worth nothing."""
 
     lease_id: str
     worker_id: str
@@ -70,7 +70,7 @@ STARTING, IDLE, LEASED, CLOSING, RETIRING = "starting", "idle", "leased", "closi
 
 @dataclass(slots=True)
 class PoolWorker:
-    """What is known of one worker."""
+    """The state of one worker."""
 
     worker_id: str
     pool: str
@@ -96,7 +96,7 @@ class WorkerPools:
     # -- events
 
     def adopt(self, worker_id: str, pool: str, number: int, lease_id: str | None, key: LeaseKey | None) -> None:
-        """A worker from before our own start lives on."""
+        """Take over a worker that lives from before this start."""
         if pool not in self._sizes:
             pool = next(iter(self._sizes))
         state = LEASED if lease_id else IDLE
@@ -105,7 +105,7 @@ class WorkerPools:
             self._keys[lease_id] = (pool, key)
 
     def tick(self) -> list[Instruction]:
-        """Start what is missing to the warm size, and let go of one that is beyond it in each pool.
+        """Start the workers missing to the warm size, and end one that is beyond it in each pool.
 
         Such a one was started for a lease that ended before it was ready.
         """
@@ -128,7 +128,7 @@ class WorkerPools:
         return started
 
     def lease_granted(self, lease_id: str, pool: str, key: LeaseKey) -> list[Instruction]:
-        """The ledger gave a session a worker here. A lease known already changes nothing."""
+        """Serve a lease that the ledger granted here. A lease known already changes nothing."""
         if lease_id in self._keys or self._stopping:
             return []
         if pool not in self._sizes:
@@ -138,7 +138,7 @@ class WorkerPools:
         return self._serve(pool)
 
     def lease_ended(self, lease_id: str) -> list[Instruction]:
-        """The allocation is gone from the ledger."""
+        """End a lease, whose allocation is gone from the ledger."""
         pool, _key = self._keys.pop(lease_id, ("", LeaseKey("", (), ())))
         if not pool:
             return []
@@ -153,7 +153,7 @@ class WorkerPools:
         return []
 
     def worker_ready(self, worker_id: str) -> list[Instruction]:
-        """A started worker listens."""
+        """Take note that a started worker listens."""
         worker = self.workers.get(worker_id)
         if worker is None or worker.state != STARTING:
             return []
@@ -161,7 +161,7 @@ class WorkerPools:
         return self._serve(worker.pool)
 
     def worker_idle(self, worker_id: str) -> list[Instruction]:
-        """A worker has let go of its client, as asked."""
+        """Take note that a worker has let go of its client, as asked."""
         worker = self.workers.get(worker_id)
         if worker is None or worker.state != CLOSING:
             return []
@@ -171,17 +171,17 @@ class WorkerPools:
         return [*retired, *self._serve(worker.pool)]
 
     def worker_spoiled(self, worker_id: str) -> None:
-        """Not to be reused after its present lease."""
+        """Mark a worker that is not to be reused after its present lease."""
         if worker_id in self.workers:
             self.workers[worker_id].spoiled = True
 
     def worker_overdue(self, worker_id: str) -> list[Instruction]:
-        """A worker did not let go in time."""
+        """Retire a worker that did not let go in time."""
         worker = self.workers.get(worker_id)
         return [self._retire(worker)] if worker is not None and worker.state == CLOSING else []
 
     def worker_ended(self, worker_id: str) -> list[Instruction]:
-        """A worker's process is gone, for whatever reason."""
+        """Take note that a worker's process is gone, for whatever reason."""
         worker = self.workers.pop(worker_id, None)
         if worker is None:
             return []
@@ -192,7 +192,7 @@ class WorkerPools:
         return [*lost, *self._serve(worker.pool)]
 
     def stop(self) -> list[Instruction]:
-        """End all; nothing is started from now on."""
+        """Retire all workers; nothing is started from now on."""
         self._stopping = True
         return [self._retire(worker) for worker in self.workers.values() if worker.state != RETIRING]
 
@@ -203,11 +203,11 @@ class WorkerPools:
         return next((each for each in self.workers.values() if each.lease_id == lease_id), None)
 
     def leases(self) -> Iterable[str]:
-        """Leases served or waiting."""
+        """The leases that are served or wait."""
         return list(self._keys)
 
     def key_of(self, lease_id: str) -> LeaseKey:
-        """What the lease asks of its worker."""
+        """The session, environment and devices that the lease asks of its worker."""
         return self._keys[lease_id][1]
 
     def counts(self) -> dict[tuple[str, str], int]:

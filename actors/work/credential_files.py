@@ -32,7 +32,7 @@ class CredentialFiles:
         self._server.spawn(self._follow())
 
     def has(self, path: Path) -> bool:
-        """Whether the file was written in this life of ours."""
+        """Whether the file was written since this start."""
         return path in self._files
 
     def write(self, path: Path, allocation: AllocationRecord) -> None:
@@ -42,7 +42,7 @@ class CredentialFiles:
             self._server.log.warning("%s has no credential: its file cannot be written", allocation["allocation_id"])
 
     def remove(self, path: Path) -> None:
-        """The work is over; its credential opens nothing any more."""
+        """Forget work that is over; its credential opens nothing any more."""
         self._files.pop(path, None)
         path.unlink(missing_ok=True)
 

@@ -34,13 +34,13 @@ _LABEL = b"actorgrid work credential 1\0"
 
 
 def credential(key: bytes, allocation: AllocationRecord) -> str:
-    """The text for the work that *allocation* was granted to."""
+    """The credential's text for the work that *allocation* was granted to."""
     work_id, token = str(allocation["allocation_id"]), allocation["token"]
     return f"{PREFIX}.{work_id}.{_mac(key, work_id, token, user_of(allocation))}"
 
 
 def work_id_of(text: str) -> str | None:
-    """The id in what may be a credential; ``None`` for what cannot be one. Ids have dots themselves."""
+    """The work's id in a text that may be a credential; ``None`` for another text. Ids have dots themselves."""
     head, _, rest = text.partition(".")
     work_id, _, mac = rest.rpartition(".")
     return work_id if head == PREFIX and work_id and mac and len(text) <= TEXT_MAX else None
@@ -54,7 +54,7 @@ def opens(key: bytes, text: str, allocation: AllocationRecord | None, host_id: s
 
 
 def user_of(allocation: AllocationRecord) -> str:
-    """Whose rights the work has: those of whoever it was submitted for."""
+    """The user whose rights the work has: whoever it was submitted for."""
     return str(allocation.get("user_id") or "")
 
 
@@ -91,7 +91,7 @@ def read_key(path: Path) -> bytes:
 
 
 def write_file(path: Path, url: str | None, text: str) -> bool:
-    """Let work find *text* and where to show it. ``False`` on a full disk, or when its folder is gone."""
+    """Write *text*, and where to show it, for work to find. ``False`` on a full disk, or when its folder is gone."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     try:
         _write_new(draft, json.dumps({"url": url, "token": text}))

@@ -32,7 +32,7 @@ VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES", "int
 
 
 def host_tag(data_dir: Path) -> str:
-    """Tells the work of this data directory from that of other agents on the machine."""
+    """A tag that tells the work of this data directory from that of other agents on the machine."""
     return hashlib.sha256(os.fsencode(os.path.realpath(data_dir))).hexdigest()[:16]
 
 
@@ -76,7 +76,7 @@ def work_environment(
     grace_s: float | None = None,
     credential_file: Path | None = None,
 ) -> dict[str, str]:
-    """Everything a process of users' work sees. The user's values win over the agent's, ours over both.
+    """The whole environment of a process of users' work. The user's values win over the agent's, ours over both.
 
     *token* is that of the grant it runs under; a worker that nobody has leased yet has none. *grace_s* is how long it
     has between SIGTERM and SIGKILL when it is preempted; ``None``: it is not. *credential_file*: where clients in it

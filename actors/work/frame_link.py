@@ -36,7 +36,7 @@ class FrameLink:
         self._queued = bytearray()
 
     def attach(self, stream: socket.socket) -> None:
-        """Speak over *stream*, which is this link's from here on; what was queued before goes first."""
+        """Use *stream*, which is this link's from here on; what was queued before goes first."""
         stream.setblocking(False)
         self._socket = stream
         self._decoder = FrameDecoder(self._max_frame_bytes)  # half a frame of the socket before means nothing here

@@ -33,11 +33,11 @@ MAX_EXCEPTION_BYTES = 1 << 20
 
 
 class TimeIsUp(BaseException):
-    """Raised in a task by its timer; no ``except Exception`` of the user's stops it."""
+    """Raised in a task when its time is up; no ``except Exception`` of the user's stops it."""
 
 
 def dump_value(value: Any, max_bytes: int) -> bytes:
-    """The pickled value. Raises UnpicklableResult when it cannot be pickled or is too large."""
+    """Pickle a task's value. Raises UnpicklableResult when it cannot be pickled or is too large."""
     try:
         try:
             data = pickle.dumps(value, protocol=5)
@@ -59,7 +59,7 @@ def dump_value(value: Any, max_bytes: int) -> bytes:
 
 
 def describe_failure(error: BaseException, timeout_s: float | None = None) -> tuple[ActorGridError, bytes | None]:
-    """The named error for what a call raised, and the pickled exception where it survives the journey."""
+    """The named error for what a call raised, and the pickled exception where it can be unpickled again."""
     if isinstance(error, TimeIsUp):
         limit = f"{timeout_s:g} s" if timeout_s else "its time limit"
         return TaskTimedOut(f"the task ran past {limit}", hint="ask for a longer timeout=, or split the work"), None
@@ -91,7 +91,7 @@ def _dump_exception(error: BaseException) -> bytes | None:
 
 
 class _PayloadUnpickler(pickle.Unpickler):
-    """Resolves references to other jobs' results."""
+    """An unpickler that resolves references to other jobs' results."""
 
     def __init__(self, data: bytes, inputs: dict[str, str]) -> None:
         super().__init__(io.BytesIO(data))

@@ -15,7 +15,7 @@ LOCAL_TO_ITSELF = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
 def rank_variables(attempt: AttemptRecord, rank: int) -> dict[str, str]:
-    """For the member of that rank, whatever the user's own environment says."""
+    """The variables of the member of that rank, which win over the user's own."""
     members = attempt["members"]
     hosts = list(dict.fromkeys(member["host"] for member in members))
     here = [member["rank"] for member in members if member["host"] == members[rank]["host"]]
@@ -41,7 +41,7 @@ def rank_variables(attempt: AttemptRecord, rank: int) -> dict[str, str]:
 
 
 def launcher_variables(attempt: AttemptRecord, rank: int, gpu_count: int) -> dict[str, str]:
-    """What ``torchrun`` takes for the arguments that it is not given; the user's own values win."""
+    """The variables that ``torchrun`` takes for arguments it is not given; the user's own values win."""
     meeting = attempt["rendezvous"]
     return {
         "PET_NNODES": str(len(attempt["members"])),

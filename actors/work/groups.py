@@ -22,7 +22,7 @@ _ABANDONED_S = 60.0  # so old is no trial under way, of a pid that only another 
 
 
 def group_name(host_tag: str, work_id: str) -> str:
-    """Of the group of one attempt: whose it is can be told from it when everything else is gone."""
+    """The name of one attempt's group, which tells whose it is when everything else is gone."""
     return f"{PREFIX}{host_tag}-{work_id}"
 
 
@@ -37,7 +37,7 @@ class _Group:
         _write(self.path / "cgroup.procs", "0")
 
     def members(self) -> list[int]:
-        """Processes inside, those of groups below too."""
+        """The processes inside, also of groups below."""
         found: list[int] = []
         for folder, _folders, _files in os.walk(self.path):
             try:
@@ -60,12 +60,12 @@ class KillGroup(_Group):
     """A cgroup v2. Whatever is forked inside is inside, and one write kills it, forks under way included."""
 
     def make(self, memory_bytes: int = 0) -> bool:
-        """Make it; whether it holds the memory to that. Raises OSError."""
+        """Make the group; whether it holds the memory to the limit. Raises OSError."""
         self.path.mkdir(exist_ok=True)
         return bool(memory_bytes) and self.limit_memory(memory_bytes)
 
     def limit_memory(self, memory_bytes: int) -> bool:
-        """A hard limit, where the memory controller is handed down; ``False`` where it is not."""
+        """Set a hard memory limit, where the memory controller is handed down; ``False`` where it is not."""
         try:
             (self.path / "memory.max").write_text(str(memory_bytes))
             swap = self.path / "memory.swap.max"
@@ -92,7 +92,7 @@ class KillGroup(_Group):
         return int(counts.get("oom_kill", "0")) > 0
 
     def kill(self) -> None:
-        """SIGKILL everything inside and below."""
+        """Kill everything inside and below with SIGKILL."""
         try:
             _write(self.path / "cgroup.kill", "1")
         except OSError:
@@ -103,7 +103,7 @@ class FreezerGroup(_Group):
     """A cgroup of v1's freezer. What is frozen does not fork, so the list of what is inside is complete."""
 
     def make(self, memory_bytes: int = 0) -> bool:
-        """Make it; it limits no memory. Raises OSError."""
+        """Make the group, which limits no memory. Raises OSError."""
         self.path.mkdir(exist_ok=True)
         return False
 
@@ -112,7 +112,7 @@ class FreezerGroup(_Group):
         return bool(living(self.members()))
 
     def was_exceeded(self) -> bool:
-        """It limits no memory."""
+        """Never: this kind of group limits no memory."""
         return False
 
     def kill(self) -> None:
@@ -130,7 +130,7 @@ class FreezerGroup(_Group):
 
 
 def kill_folder() -> Path:
-    """Where cgroups with ``cgroup.kill`` can be made for our work, tried out. Raises OSError, of the last place tried.
+    """The folder where cgroups with ``cgroup.kill`` can be made, tried out. Raises OSError, of the last place tried.
 
     First where memory can be limited as well, then below our own group, then beside it.
     """
@@ -143,7 +143,7 @@ def kill_folder() -> Path:
 
 
 def freezer_folder() -> Path:
-    """Where groups of v1's freezer can be made for our work, tried out. Raises OSError."""
+    """The folder where groups of v1's freezer can be made, tried out. Raises OSError."""
     mine = own_group("cgroup", "freezer")
     if mine is None:
         raise FileNotFoundError(errno.ENOENT, "no freezer of cgroup v1 is mounted")
@@ -179,7 +179,7 @@ def _first_that_works(places: list[Path], kind: type[KillGroup] | type[FreezerGr
 
 
 def _try_out(group: KillGroup | FreezerGroup) -> None:
-    """Make it, put a process in, and see that process killed. Raises OSError."""
+    """Try a kind of group: make one, put a process in, and see it killed. Raises OSError."""
     group.make()
     child = 0
     try:
@@ -208,7 +208,7 @@ def _try_out(group: KillGroup | FreezerGroup) -> None:
 
 
 def _be_member(group: KillGroup | FreezerGroup, maker: int, entered: int) -> NoReturn:
-    """What a trial puts in and sees killed. It ends with its maker, which may be killed at any moment."""
+    """Be the process that a trial puts in and sees killed. It ends with its maker, which may die at any moment."""
     try:
         die_with_parent(maker)
         code = 0

@@ -66,16 +66,16 @@ class SharedDeadline:
             self._memory.madvise(mmap.MADV_DONTFORK)  # what users' code can write, it could prolong
 
     def set(self, deadline: float) -> None:
-        """Let others see it."""
+        """Set the deadline, for others to see."""
         _DEADLINE.pack_into(self._memory, 0, deadline)
 
     def get(self) -> float:
-        """The last that was set."""
+        """The deadline that was set last."""
         found: float = _DEADLINE.unpack_from(self._memory, 0)[0]
         return found
 
     def close(self) -> None:
-        """Let go of the memory and its descriptor."""
+        """Close the memory and its descriptor."""
         self._memory.close()
         if self.fd >= 0:
             os.close(self.fd)
@@ -91,7 +91,7 @@ class GuardLink:
         self.socket: socket.socket | None = None
 
     def connect(self) -> bool:
-        """Tell the guard, unless it knows; whether it knows now."""
+        """Connect to the guard and tell it of this work, unless it knows; whether it knows now."""
         if self.socket is not None:
             return True
         link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -107,13 +107,13 @@ class GuardLink:
         return True
 
     def lost(self) -> None:
-        """The guard is gone."""
+        """Take note that the guard is gone."""
         if self.socket is not None:
             self.socket.close()
             self.socket = None
 
     def done(self) -> None:
-        """There is nothing to be guarded any more."""
+        """Tell the guard that there is nothing to be guarded any more."""
         if self.socket is not None:
             with suppress(OSError):
                 self.socket.send(msgpack.packb("done"))
@@ -121,7 +121,7 @@ class GuardLink:
 
 
 class _Guarded:
-    """One connection, and what is known of it."""
+    """One connection to the guard, and what is known of its work."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link: socket.socket | None = link
@@ -134,14 +134,14 @@ class _Guarded:
         self.again_at = 0.0
 
     def due_at(self) -> float:
-        """When something is to be done for it, as things are now."""
+        """The time at which something is to be done for this work, as things are now."""
         if self.over:
             return self.again_at
         return float("inf") if self.deadline is None else self.deadline.get()
 
 
 class Guard:
-    """The loop."""
+    """The guard's loop over its connections."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -153,7 +153,7 @@ class Guard:
         self._poll.register(self._timer.fd, select.POLLIN)
 
     def run(self) -> None:
-        """Until nobody needs it."""
+        """Run until nobody needs the guard."""
         begun = boot_seconds()
         while self._guarded or self._left or boot_seconds() < begun + END_PATIENTLY_S:
             self._timer.set(min((each.due_at() for each in self._all()), default=boot_seconds() + END_PATIENTLY_S))
@@ -226,7 +226,7 @@ class Guard:
         return False
 
     def _end(self, each: _Guarded, now: float) -> None:
-        """Kill what is left of it; again until nothing is, and less often what does not die."""
+        """Kill what is left of some work; again until nothing is, and less often what does not die."""
         each.over = True
         if each.record is None or not end_left(each.record):
             if each.link is None:
@@ -287,7 +287,7 @@ def remove_socket_of_gone(path: Path) -> bool:
 
 
 def start_guard(path: str) -> None:
-    """Have a guard on *path*; returns when one listens there, or none can. Of a process with one thread."""
+    """Start a guard on *path*; returns when one listens there, or none can. For a process with one thread."""
     ready_read, ready_write = os.pipe2(os.O_CLOEXEC)
     middle = os.fork()
     if middle == 0:

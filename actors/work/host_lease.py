@@ -13,7 +13,7 @@ LEASE_MAX_S = 3.0
 
 
 class HostLease:
-    """All times are of one host's CLOCK_BOOTTIME. There is no lease before the first ``renewed``.
+    """The lease of this host. Times are of its CLOCK_BOOTTIME. There is no lease before the first ``renewed``.
 
     A lease that ran out, if only for a moment, is not simply taken up again: what the leader decided meanwhile may
     not have reached this host. Only when the host has said in the ledger that it is there, after the lease came back,
@@ -45,6 +45,6 @@ class HostLease:
         return seen_index > self.resumed_index
 
     def deadline(self, max_isolation_s: float) -> float:
-        """When work that may go on alone for so long has to be gone. There must be a lease."""
+        """The time by which work that may go on alone for *isolation_s* has to be gone. There must be a lease."""
         assert self.renewed_at is not None, "nothing is started before there was a lease"
         return self.renewed_at + max_isolation_s

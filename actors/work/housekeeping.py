@@ -76,7 +76,7 @@ def old_attempts(attempts_dir: Path, keep: int) -> list[Path]:
 
 
 def remove_attempts(folders: Iterable[Path], needed_jobs: Collection[str]) -> int:
-    """Remove those whose job is not needed as an input; gives how many."""
+    """Remove the attempts whose job is not needed as an input; gives how many."""
     found = [folder for folder in folders if job_of(folder.name) not in needed_jobs][:MAX_REMOVED]
     for folder in found:
         AttemptDir(folder.parent, folder.name).remove()
@@ -110,7 +110,7 @@ def old_blobs(blobs_dir: Path, now: float | None = None) -> list[str]:
 
 
 def remove_blobs(blobs_dir: Path, names: Iterable[str], now: float | None = None) -> int:
-    """Remove these, unless they are young, as one is that a new job has named again; gives how many."""
+    """Remove these blobs, unless they are young, as one is that a new job has named again; gives how many."""
     now = time.time() if now is None else now
     removed = 0
     for name in names:
@@ -129,14 +129,14 @@ def _is_old(file: Path | os.DirEntry[str], now: float) -> bool:
 
 
 class RoundRobin:
-    """Names looked at so many at a time, each as often as any other, however they come and go. Bound: none is kept."""
+    """Takes names in turn, so many at a time, each as often as any other, however they come and go. Keeps none."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
         self._last = ""
 
     def next(self, names: Iterable[str]) -> list[str]:
-        """Those of *names* whose turn it is."""
+        """The *names* whose turn it is."""
         ordered = sorted(set(names))
         first = bisect_right(ordered, self._last)
         found = (ordered[first:] + ordered[:first])[: self._at_once]
@@ -145,7 +145,7 @@ class RoundRobin:
 
 
 def kill_escaped(host_tag: str, attempts_dir: Path, workers_dir: Path, groups_dir: Path | None) -> list[int]:
-    """SIGKILL what is left of this host's work whose shim is gone; gives the pids that were found alive.
+    """Kill what is left of this host's work whose shim is gone; gives the pids that were found alive.
 
     It is found by what its shim noted, by the names of cgroups in *groups_dir*, and by marks. One call may not be
     enough for a crowd that keeps forking where nothing holds it.

@@ -31,13 +31,13 @@ NOT_BROUGHT = (NotFound, HostUnreachable, CallTimeout, PeerGone, ActorError, Mal
 
 
 class Inputs:
-    """Of the attempts of one host."""
+    """Brings the inputs of one host's attempts."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def bring(self, job: JobRecord) -> dict[str, str]:
-        """Have the job's payloads here; gives where the results it depends on lie, by job.
+        """Bring the job's payloads here; gives the paths of the results it depends on, by job.
 
         Raises NotFound, HostUnreachable and the like when what is needed is on hosts that do not answer, and
         DependencyFailed when it is nowhere any more.

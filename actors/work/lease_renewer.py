@@ -33,7 +33,7 @@ CONFIRM_S = 5.0
 
 
 class LeaseRenewer:
-    """*on_turn* is called after each renewal, *on_open* when something may be started again.
+    """Renews this host's lease. *on_turn* is called after each renewal, *on_open* when work may start again.
 
     *patience* gives the least ``max_isolation_s`` of what runs here; *strays*, what lives here and is not in the
     ledger: as long as there is something, a host that was lost does not come back.
@@ -64,7 +64,7 @@ class LeaseRenewer:
         self._ages: deque[tuple[float, float]] = deque()
 
     async def run(self) -> None:
-        """Ask, again and again."""
+        """Ask the leader for a renewal, again and again."""
         runtime = self._server.runtime
         while True:
             asked_at, self._refused = runtime.boottime(), False
@@ -79,7 +79,7 @@ class LeaseRenewer:
             self.look()
 
     async def _ask(self, asked_at: float) -> None:
-        """One read; what it confirms, it confirms of the moment before it was asked."""
+        """Ask for one read; it confirms the lease as of the moment before it was asked."""
         runtime = self._server.runtime
         try:
             index: int = await self._ledger.ask(Query("index", linearizable=True), ANSWER_S)
@@ -107,7 +107,7 @@ class LeaseRenewer:
             self._ages.popleft()
 
     def age_max_s(self) -> float | None:
-        """How old the lease has become at the most in the last minute; ``None`` before the first.
+        """The greatest age of the lease in the last minute, in seconds; ``None`` before the first.
 
         So much of ``max_isolation_s`` was used up when an absence began at the worst moment.
         """
@@ -118,7 +118,7 @@ class LeaseRenewer:
         return min(RENEW_S, self._patience() / READS_IN_PATIENCE)
 
     def hurry(self) -> None:
-        """Something of another patience is to be started: renew when that wants it."""
+        """Renew as soon as something of another patience, which is to be started, needs it."""
         self._pause.set(None)
 
     def may_start(self, max_isolation_s: float = math.inf) -> bool:
@@ -133,7 +133,7 @@ class LeaseRenewer:
         )
 
     def lacks(self, max_isolation_s: float = math.inf) -> str:
-        """What is missing before something of that patience may be started, for people; empty when nothing is."""
+        """What is missing before something of that patience may be started, as text; empty when nothing is."""
         if self.may_start(max_isolation_s):
             return ""
         record = self._ledger.hosts.get(self._server.host.host_id)
@@ -150,7 +150,7 @@ class LeaseRenewer:
         return f"the leader to confirm this host's lease: it did {age_s:.1f} s ago, and must have within {within_s:g} s"
 
     def look(self) -> None:
-        """Something may be otherwise: tell those who wait, say that we are there if that is wanted."""
+        """Look again, as something may have changed: wake those who wait, and confirm this host if needed."""
         is_open = self.may_start()
         if is_open and not self._was_open:
             self._on_open()
@@ -188,7 +188,7 @@ class LeaseRenewer:
         )
 
     async def _confirm(self, record: HostRecord) -> None:
-        """Say that we are there; when it did not work, the next ``look`` tries again."""
+        """Confirm in the ledger that this host is up; the next ``look`` tries again what failed."""
         strays = self._strays() if record["state"] == "lost" else []
         if strays:
             self._server.log.info("not confirmed yet: %s still live here", ", ".join(strays[:5]))
@@ -207,5 +207,5 @@ class LeaseRenewer:
     # -- figures
 
     def age_s(self) -> float | None:
-        """How long ago the lease was renewed, or rather, the renewal asked for."""
+        """Seconds since the last renewal was asked for."""
         return None if self.lease.renewed_at is None else self._server.runtime.boottime() - self.lease.renewed_at

@@ -88,7 +88,7 @@ class Leases:
     # -- what the manager tells us
 
     def recover(self) -> None:
-        """Take up workers that live from before our start; what is left of others is cleared away."""
+        """Take over workers that live from before this start; clear away what is left of others."""
         orphaned: dict[str, str] = {}
         for folder in sorted(self._server.host.paths.workers_dir.iterdir()):
             if not is_id(folder.name):
@@ -122,7 +122,7 @@ class Leases:
         self._carry_out(self._pools.tick())
 
     def ensure(self, allocation: AllocationRecord) -> None:
-        """The ledger granted a session a worker here."""
+        """Serve a lease that the ledger granted to a session here."""
         if allocation["allocation_id"] in self._detaching:
             return
         worker = self._pools.worker_of(allocation["allocation_id"])
@@ -137,14 +137,14 @@ class Leases:
         )
 
     def disowned(self, lease_id: str) -> None:
-        """The ledger holds the lease no more."""
+        """End a lease that the ledger does not hold any more."""
         for waiter in self._attaching.pop(lease_id, []):
             waiter.fail(UnknownAllocation(f"lease {lease_id} was released", asked=lease_id))
         self._detaching.discard(lease_id)
         self._carry_out(self._pools.lease_ended(lease_id))
 
     def known(self) -> list[str]:
-        """Leases served or waiting."""
+        """The leases that are served or wait."""
         return list(self._pools.leases())
 
     def renew(self, absence_s: float = 0.0) -> None:
@@ -168,15 +168,15 @@ class Leases:
         return self._server.runtime.boottime() + float(self._server.host.settings.work.max_isolation_s)
 
     def _isolation_s(self, lease_id: str | None) -> float:
-        """How long a worker may go on alone: for a lease, what the ledger says, because the leader goes by it."""
+        """Seconds that a worker may go on alone: for a lease, those of the ledger, because the leader uses them."""
         return isolation_of(self._ledger.allocations.get(lease_id or "", NO_ALLOCATION), NO_JOB)
 
     def patience(self) -> float:
-        """The least of what workers with a lease may go on alone; infinite when there are none."""
+        """The least time in seconds that workers with a lease may go on alone; infinite without any."""
         return min((self._isolation_s(lease_id) for lease_id in self._pools.leases()), default=math.inf)
 
     def strays(self) -> list[str]:
-        """Workers that serve, or are letting go of, what the ledger does not hold."""
+        """The workers that serve, or are letting go of, leases that the ledger does not hold."""
         return [
             worker.worker_id
             for worker in self._pools.workers.values()
@@ -185,7 +185,7 @@ class Leases:
         ]
 
     def stop_all(self) -> int:
-        """End all workers, start none; gives how many."""
+        """End all workers and start none; gives how many."""
         self._stopping = True
         instructions = self._pools.stop()
         self._carry_out(instructions)
@@ -202,18 +202,18 @@ class Leases:
         return self._pools.counts()
 
     def workers(self) -> list[PoolWorker]:
-        """All workers there are."""
+        """The workers that there are."""
         return list(self._pools.workers.values())
 
     def pid_of(self, worker_id: str) -> int | None:
-        """The worker's process."""
+        """The process id of the worker."""
         link = self._links.get(worker_id)
         return link.pid if link is not None else None
 
     # -- grants
 
     async def attach(self, lease_id: str) -> dict[str, Any]:
-        """The grant of a lease, once its worker is ready. Each call gives a new secret and voids the one before.
+        """Await a lease's worker; gives the grant. Each call gives a new secret and voids the one before.
 
         Raises UnknownAllocation, WorkerLost, Overloaded when no worker came free in time, or HostIsolated.
         """
@@ -273,7 +273,7 @@ class Leases:
             waiter.set(None)
 
     async def ending(self, worker_id: str, lease_id: str) -> WorkerEnding:
-        """How the worker of a lease ended; waits a little for one that is about to be found dead."""
+        """The ending of a lease's worker; waits a little for one that is about to be found dead."""
         deadline = self._server.runtime.monotonic() + ENDING_WAIT_S
         while True:
             found = ending_of(self._server.host.paths.workers_dir, worker_id, lease_id)

@@ -42,7 +42,7 @@ def writable_cgroup(proc: Path = Path("/proc/self")) -> Path | None:
 
 
 def mount_points(kind: str, option: str = "", proc: Path = Path("/proc/self")) -> list[str]:
-    """Where file systems of that kind, with that option, are mounted."""
+    """The mount points of file systems of that kind, with that option."""
     try:
         lines = [line.split() for line in (proc / "mounts").read_text().splitlines()]
     except OSError:

@@ -78,7 +78,7 @@ def mount(source: str, target: str, kind: str | None, flags: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Be without any right that our uid does not have by itself. Raises OSError."""
+    """Give up every capability that our uid does not have by itself. Raises OSError."""
     header = (ctypes.c_uint32 * 2)(_CAP_VERSION_3, 0)
     _checked(_libc.capset(ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)())))
 
@@ -117,12 +117,12 @@ class BootTimer:
         self._at = float("inf")
 
     def close(self) -> None:
-        """Let go of the descriptor."""
+        """Close the descriptor."""
         os.close(self.fd)
 
 
 def boot_id() -> str:
-    """Names this boot of the machine."""
+    """The id of this boot of the machine."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 

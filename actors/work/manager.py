@@ -62,7 +62,7 @@ GUARD_LEAVES_S = 1.0
 
 
 class WorkerManager(LedgerFollower):
-    """See the head of the module."""
+    """The server that runs the ledger's grants on this host; see the head of the module."""
 
     name: ClassVar[str] = "worker_manager"
     max_handler_s: ClassVar[float] = 10.0
@@ -134,13 +134,13 @@ class WorkerManager(LedgerFollower):
             time.sleep(0.005)
 
     def _folders(self) -> list[AttemptDir]:
-        """Of all that runs here."""
+        """The folders of all that runs here."""
         folders = [attempt.directory for attempt in self._attempts.live.values()]
         folders += [AttemptDir(self.host.paths.workers_dir, worker.worker_id) for worker in self._leases.workers()]
         return folders
 
     def _prolong(self, absence_index: int) -> None:
-        """Let what runs go on for as long as the ledger has everybody wait for us."""
+        """Let what runs go on for as long as the ledger has everybody wait for this host."""
         own = self._ledger.hosts.get(self.host.host_id, NO_HOST)
         if absence_index and own.get("absence_index") == absence_index and own["incarnation"] == self.host.incarnation:
             self._attempts.renew(own["absence_s"])
@@ -263,7 +263,7 @@ class WorkerManager(LedgerFollower):
         return min(self._leases.patience(), min(attempts, default=math.inf))
 
     def _strays(self) -> list[str]:
-        """What lives here without the ledger's knowing, what escaped its shims included."""
+        """The work that lives here unknown to the ledger, what escaped its shims included."""
         return [*self._attempts.strays(), *self._leases.strays(), *map(str, self._kill_escaped())]
 
     async def _clean(self) -> None:
@@ -291,7 +291,7 @@ class WorkerManager(LedgerFollower):
         return int(self.host.settings.work.keep_finished_jobs)
 
     def _note_containment(self) -> None:
-        """It is known where groups are made: what earlier starts left there ends now."""
+        """Take the kind of containment that was found, and end what earlier starts left in it."""
         kept = self._zygote.containment
         if kept is not None and not kept.holds:
             self.log.warning("%s (%s)", kept.text, kept.why)

@@ -38,7 +38,7 @@ class LeaseOutput:
 
 @dataclass(frozen=True, slots=True)
 class TellWorkerEnd:
-    """How the worker that served a lease ended. Answer: a WorkerEnding."""
+    """Ask how the worker that served a lease ended. Answer: a WorkerEnding."""
 
     worker_id: str
     lease_id: str
@@ -46,12 +46,15 @@ class TellWorkerEnd:
 
 @dataclass(frozen=True, slots=True)
 class ListAttempts:
-    """Attempts and workers on this host. Answer: list of dicts (id, kind, state, pid, shim_pid, pool, gpus)."""
+    """List the attempts and workers on this host.
+
+    Answer: list of dicts (id, kind, state, pid, shim_pid, pool, gpus).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class StartDelay:
-    """What an attempt that is placed here and has not begun waits for.
+    """Ask what an attempt that is placed here and has not begun waits for.
 
     Answer: {waits_for: a text for people, empty when nothing is known; left_s: until it is given back, or None}.
     """
@@ -61,7 +64,7 @@ class StartDelay:
 
 @dataclass(frozen=True, slots=True)
 class ContainmentAsked:
-    """What work is kept in on this host. Answer: its kind (containment.KINDS); None while that is being tried out."""
+    """Ask what work is kept in on this host. Answer: its kind (containment.KINDS); None while that is tried out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ ASKED_TO_END = (PREEMPTED, GANG, SUPERSEDED)
 
 
 def retry_delay_s(backoff_s: float, number: int) -> float:
-    """Wait after attempt *number*: the backoff, doubled each time, at most a minute."""
+    """Seconds to wait after attempt *number*: the backoff, doubled each time, at most a minute."""
     return min(RETRY_MAX_S, backoff_s * 2.0 ** min(number - 1, 30))
 
 

@@ -23,7 +23,7 @@ class OutputStream:
         os.set_blocking(pipe, False)
 
     def drain(self, now: float) -> bool:
-        """Carry one read; ``False`` when there is nothing to read now (or the disk is full)."""
+        """Carry one read into the file; ``False`` when there is nothing to read now (or the disk is full)."""
         if self.pipe is None or not self._write(now):
             return False
         try:
@@ -44,7 +44,7 @@ class OutputStream:
         return self._write(now)
 
     def discard(self) -> bool:
-        """Read and keep nothing of it; ``False`` when there is nothing to read now."""
+        """Read once and throw it away; ``False`` when there is nothing to read now."""
         self.dropped += len(self._pending)
         self._pending, self.blocked_until = b"", 0.0
         if self.pipe is None:
@@ -72,7 +72,7 @@ class OutputStream:
         return True
 
     def close(self) -> None:
-        """Count what could not be kept, and let go."""
+        """Count what could not be kept, and close."""
         self.dropped += len(self._pending)
         if self.pipe is not None:
             os.close(self.pipe)

@@ -46,7 +46,7 @@ _GO = b"G"
 
 
 class Init:
-    """A namespace, as its shim sees it: the init's pid on the host, and the descriptor on which it reports."""
+    """A pid namespace as its shim sees it: the init's pid on the host, and the descriptor on which it reports."""
 
     def __init__(self, pid: int, reports: int, alive: int) -> None:
         self.pid = pid
@@ -59,7 +59,7 @@ class Init:
         return _STATUS.unpack(data)[1] if len(data) == _STATUS.size else None
 
     def close(self) -> None:
-        """Let go of the descriptors; an init that lives leaves for that."""
+        """Close the descriptors; an init that lives then leaves."""
         for fd in (self.reports, self._alive):
             os.close(fd)
 
@@ -137,7 +137,7 @@ def _make(body: Callable[[], NoReturn], title: str, shim: int, alive: int, repor
 
 
 def _leave_namespaces() -> bool:
-    """Whether it took a user namespace. Raises OSError."""
+    """Enter new namespaces; whether that took a user namespace. Raises OSError."""
     try:
         unshare(CLONE_NEWPID | CLONE_NEWNS)
         return False
@@ -197,7 +197,7 @@ def _be_init(body: Callable[[], NoReturn], title: str, alive: int, report: int, 
 
 
 def _reap(first: int, report: int) -> None:
-    """Raises ChildProcessError when there is no child."""
+    """Reap one ended child. Raises ChildProcessError when there is no child."""
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:

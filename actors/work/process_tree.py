@@ -15,7 +15,7 @@ _MAX_ROUNDS = 50
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """One line of the process table."""
+    """One process, as the process table shows it."""
 
     pid: int
     parent: int
@@ -24,7 +24,7 @@ class ProcessFacts:
 
 
 def read_process(pid: int) -> ProcessFacts | None:
-    """One process, or None when it is gone."""
+    """Read one process, or None when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -36,7 +36,7 @@ def read_process(pid: int) -> ProcessFacts | None:
 
 
 def process_table() -> list[ProcessFacts]:
-    """Every process there is; those that vanish meanwhile are left out."""
+    """Read every process there is; those that vanish meanwhile are left out."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [facts for facts in map(read_process, pids) if facts is not None]
 
@@ -57,7 +57,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Everything below *pid*, parents before children. Misses what was reparented away from the tree."""
+    """All processes below *pid*, parents before children. Misses what was reparented away from the tree."""
     found: list[int] = []
     todo = [pid]
     while todo:
@@ -68,7 +68,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def living(pids: list[int]) -> list[int]:
-    """Those that are neither gone nor zombies."""
+    """The *pids* that are neither gone nor zombies."""
     facts = (read_process(pid) for pid in pids)
     return [fact.pid for fact in facts if fact is not None and fact.state not in "ZX"]
 

@@ -121,7 +121,7 @@ class Shim:
     # -- starting
 
     def run(self, body: Body, inherited: list[socket.socket]) -> None:
-        """Start the child, see it through, leave the status."""
+        """Start the child, see it through, and leave the status."""
         self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -139,7 +139,7 @@ class Shim:
         self._finish()
 
     def _make_group(self) -> None:
-        """A cgroup to keep the work in, or at least to hold its memory; where it fails, sampling does that."""
+        """Make a cgroup to keep the work in, or at least to limit its memory; where that fails, sampling does it."""
         kind = FreezerGroup if self._containment.kind == "freezer" else KillGroup
         contained = self._containment.kind in ("cgroup", "freezer")
         folder = Path(self._containment.folder) if contained else writable_cgroup() if self._memory_bytes else None
@@ -347,7 +347,7 @@ class Shim:
                 self._first_ended(status)
 
     def _first_ended(self, status: int) -> None:
-        """The command or worker itself has ended."""
+        """Deal with the end of the command or worker itself."""
         self._look_at_clock()
         self._status = status
         if not self._reason:
@@ -380,7 +380,7 @@ class Shim:
         self._terminate(grace_s)
 
     def _look_at_clock(self) -> None:
-        """Once the deadline has passed: kill, and take nothing more of what the work says or left."""
+        """Kill the work once the deadline has passed, and take nothing more of what it says or left."""
         if not self._late and boot_seconds() >= self._deadline:
             self._late = True
             if not self._reason:
@@ -389,7 +389,7 @@ class Shim:
             self._kill()
 
     def _is_over_for_worker(self) -> bool:
-        """In the worker: whether it would write after its deadline."""
+        """Whether the deadline has passed, asked in the worker before it writes."""
         return self._for_worker is not None and boot_seconds() >= self._for_worker.get()
 
     def _kill(self) -> None:
@@ -512,7 +512,7 @@ class Shim:
 
 
 def worker_draft(result: Path) -> Path:
-    """Where a worker leaves its result; the shim gives it its name, unless it came too late."""
+    """The file in which a worker leaves its result; the shim renames it, unless it came too late."""
     return result.with_name(f"{result.name}.draft")
 
 

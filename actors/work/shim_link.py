@@ -29,7 +29,7 @@ class ShimLink:
         self._version = SPEC_VERSION
 
     def connect(self, spec: dict[str, Any]) -> bool:
-        """Call the shim of that spec; ``False`` when nobody listens there."""
+        """Connect to the shim of that spec; ``False`` when nobody listens there."""
         stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         stream.setblocking(False)
         try:

@@ -63,12 +63,12 @@ class AgentSockets:
         self._controllers: dict[int, _Controller] = {}
 
     def listen(self) -> None:
-        """From here on the poll tells of agents."""
+        """Have the poll tell of agents from here on."""
         self._listener.setblocking(False)
         self._poll.register(self._listener, select.POLLIN)
 
     def ready(self, fd: int) -> bool:
-        """Deal with that descriptor; ``False`` when it is none of these."""
+        """Deal with a ready descriptor; ``False`` when it is none of these."""
         if fd == self._listener.fileno():
             self._accept()
         elif fd in self._controllers:
@@ -78,7 +78,7 @@ class AgentSockets:
         return True
 
     def tell_all(self, frame: list[Any]) -> None:
-        """Tell every agent that has proved the token."""
+        """Send to every agent that has proved the token."""
         for controller in [each for each in self._controllers.values() if each.known]:
             self._tell(controller, frame)
 
@@ -143,11 +143,11 @@ class WorkerSocket:
         self._outgoing = bytearray()
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """The socket's descriptor."""
         return self._socket.fileno()
 
     def listen(self) -> None:
-        """From here on the poll tells of it."""
+        """Have the poll tell of the socket from here on."""
         self._poll.register(self._socket, select.POLLIN)
 
     def tell(self, data: bytes) -> bool:
@@ -159,7 +159,7 @@ class WorkerSocket:
         return True
 
     def read(self) -> list[list[Any]]:
-        """What it said; ``closed`` from when it is gone."""
+        """Read what the worker said; ``closed`` is true once it is gone."""
         self._flush()
         try:
             data = self._socket.recv(READ_BYTES, socket.MSG_DONTWAIT)

@@ -129,7 +129,7 @@ def run_job(spec: dict[str, Any], result_path: Path) -> int:
 
 
 class _Client:
-    """One connection: what it taught us, what it waits for."""
+    """One client's connection: the functions it has sent, and what it waits for."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -220,7 +220,7 @@ class Worker:
         listener.setblocking(False)
 
     def run(self) -> NoReturn:
-        """Serve until the shim closes the control socket."""
+        """Serve clients until the shim closes the control socket."""
         sys.stdout = _Tee(self, "stdout", sys.stdout)
         sys.stderr = _Tee(self, "stderr", sys.stderr)
         self._tees = [sys.stdout, sys.stderr]

@@ -33,7 +33,7 @@ UNKNOWN: WorkerEnding = {"ended": False, "reason": "", "exit_code": None, "signa
 
 
 def ending_of(workers_dir: Path, worker_id: str, lease_id: str) -> WorkerEnding:
-    """The ending of a worker that served *lease_id* last; of any other nothing is said.
+    """The ending of a worker that served *lease_id* last; empty for any other.
 
     Its standard error is that of all the sessions it has served: what was there before the lease is left out.
     """
@@ -63,7 +63,7 @@ def ending_of(workers_dir: Path, worker_id: str, lease_id: str) -> WorkerEnding:
 
 
 def write_lease(folder: Path, lease: dict[str, Any]) -> bool:
-    """Remember whom a worker serves, for our own restart (not for the machine's: no fsync).
+    """Write down whom a worker serves, for the agent's restart (not for the machine's: no fsync).
 
     ``False`` on a full disk, or when the worker is gone.
     """
@@ -77,7 +77,7 @@ def write_lease(folder: Path, lease: dict[str, Any]) -> bool:
 
 
 def read_lease(folder: Path) -> dict[str, Any] | None:
-    """Whom a worker serves, or served last."""
+    """The lease that a worker serves, or served last."""
     try:
         data = read_whole(folder, "lease.msgpack", LEASE_BYTES_MAX)
         lease = None if data is None else msgpack.unpackb(data)

@@ -76,7 +76,7 @@ def main(arguments: str) -> None:
 
 
 def _keep_guard(guard: GuardLink, path: str) -> None:
-    """Be known to the guard, so that it stays; start one where there is none.
+    """Stay connected to the guard, so that it stays; start one where there is none.
 
     Where that fails, shims go on without one: what they keep their work in is still ended by them, and by the next
     start.

@@ -66,7 +66,7 @@ class ZygoteLink:
 
     @property
     def pid(self) -> int | None:
-        """The zygote's process, while there is one."""
+        """The zygote's process id, while there is one."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
@@ -104,7 +104,7 @@ class ZygoteLink:
         return waiter
 
     def stop(self, patience_s: float = 2.0) -> None:
-        """End it; shims live on."""
+        """End the zygote; shims live on."""
         self._stopped = True
         self._link.close()
         process, self._process = self._process, None
@@ -117,7 +117,7 @@ class ZygoteLink:
         self._fail_waiting("the host is stopping")
 
     def _watch(self) -> None:
-        """Look whether it hangs, as long as something waits."""
+        """Look whether the zygote hangs, as long as something waits for it."""
         if not self._watching and self._waiting and not self._stopped:
             self._watching = True
             left_s = self._heard_at + FORK_PATIENCE_S - self._runtime.monotonic()

@@ -19,19 +19,19 @@ from .linearizability import UNKNOWN, Operation, apply_register, check
 
 
 class Linearizability(Checker):
-    """Reads and swaps of the settings, each key a register."""
+    """Checks that reads and swaps of the settings, each key a register, are linearizable."""
 
     def __init__(self) -> None:
         self._open: dict[str, ClientCall] = {}
         self._history: list[Operation] = []
 
     def called(self, call: ClientCall) -> None:
-        """Until it is answered, it may have taken effect or not."""
+        """Note a call: until it is answered, it may have taken effect or not."""
         if call.kind == "read" or isinstance(call.command, SetSetting):
             self._open[call.client] = call
 
     def answered(self, call: ClientCall, answer: Any, index: int, now_us: int) -> None:
-        """It took effect between the two moments."""
+        """Note an answer: the call took effect between the two moments."""
         if self._open.pop(call.client, None) is None:
             return
         if isinstance(answer, ActorGridError):
@@ -39,7 +39,7 @@ class Linearizability(Checker):
         self._note(call, answer if call.command is None else answer["previous"], now_us)
 
     def finish(self, states: Mapping[int, Any], now_us: int) -> None:
-        """Search for an order."""
+        """Search for an order that explains all answers."""
         for call in self._open.values():
             if call.command is not None:
                 self._note(call, UNKNOWN, None)
@@ -61,7 +61,7 @@ class Linearizability(Checker):
 
 
 class Freshness(Checker):
-    """A call sees all that anyone was told before it began, and a client's reads never go back.
+    """Checks that a call sees all that anyone was told before it began, and that a client's reads never go back.
 
     For reads, ReadIndex promises it; a write stands in the log after every write answered before it was asked.
     """
@@ -72,7 +72,7 @@ class Freshness(Checker):
         self._seen: dict[str, int] = {}
 
     def called(self, call: ClientCall) -> None:
-        """What was told by now must be seen."""
+        """Note what was told by now: the call must see it."""
         self._floor[call.client] = self._told
 
     def answered(self, call: ClientCall, answer: Any, index: int, now_us: int) -> None:
@@ -92,7 +92,7 @@ class Freshness(Checker):
 
 
 class ExactlyOnce(Checker):
-    """A (session, number) takes effect at one index, and that is the one its client is told."""
+    """Checks that a (session, number) takes effect at one index, which is the one its client is told."""
 
     def __init__(self) -> None:
         self._effects: dict[tuple[str, int], int] = {}
@@ -113,7 +113,7 @@ class ExactlyOnce(Checker):
             )
 
     def answered(self, call: ClientCall, answer: Any, index: int, now_us: int) -> None:
-        """The client was told of that very effect."""
+        """Check that the client was told of that very effect."""
         if call.kind == "write" and self._effects.get((call.session, call.seq)) != index:
             self.fail(
                 "an answer for what never took effect there",

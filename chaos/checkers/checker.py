@@ -18,15 +18,15 @@ Voters = tuple[frozenset[int], ...]
 
 
 class Host(Protocol):
-    """What checkers see of a simulated host, from outside: also what the host itself could not know."""
+    """A simulated host as checkers see it, from outside: also what the host itself could not know."""
 
     @property
     def id(self) -> int:
-        """Its number in the consensus."""
+        """The host's node number in Raft."""
 
     @property
     def durable(self) -> Image:
-        """What its disk surely has now."""
+        """The durable content of the host's disk."""
 
     @property
     def trusted(self) -> bool:
@@ -50,7 +50,7 @@ class AttemptProcess:
 
 @dataclass(frozen=True, slots=True)
 class ClientCall:
-    """What a client asks and what it was told. ``kind`` is "write" (``command``) or "read" (of a setting)."""
+    """A client's call and its answer. ``kind`` is "write" (``command``) or "read" (of a setting)."""
 
     client: str
     kind: str
@@ -62,7 +62,7 @@ class ClientCall:
 
 
 class Checker:
-    """Is told what happens, in order; raises SafetyViolated through ``fail``. What it does not care for it leaves."""
+    """Base of checkers: told what happens, in order; raises SafetyViolated through ``fail``. Override what matters."""
 
     def leads(self, host: Host, term: int) -> None:
         """*host* says that it leads in *term*."""

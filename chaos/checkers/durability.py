@@ -10,7 +10,7 @@ from .checker import Checker, Host, Voters
 
 
 class Durability(Checker):
-    """At the moment a leader finds an entry committed, a majority of each half of its configuration has synced it.
+    """Checks that a majority of each half of the configuration has synced an entry when a leader calls it committed.
 
     A host whose disk broke since counts: it had synced what it said, and stays down.
     """

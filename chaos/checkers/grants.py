@@ -99,7 +99,7 @@ class Grants(Checker):
 
 
 class RunningTogether(Checker):
-    """What hosts really run: never more than a whole device at once, never two attempts of one job.
+    """Checks what hosts really run: never more than a whole device at once, never two attempts of one job.
 
     Members of a gang run beside each other, as long as they are of one attempt and each runs once.
     By true time, whatever the hosts' clocks show; what stands still with its host does not run.
@@ -147,14 +147,14 @@ class RunningTogether(Checker):
             )
 
     def killed(self, process: AttemptProcess) -> None:
-        """It does nothing any more, but its devices are not free."""
+        """Note that a killed process does nothing any more, but that its devices are not free."""
         self._killed.add(process.attempt_id)
 
     def ended(self, process: AttemptProcess, now_us: int) -> None:
-        """It holds nothing any more."""
+        """Note that an ended process holds nothing any more."""
         self._running.pop(process.attempt_id, None)
 
 
 def _beside(one: AttemptProcess, other: AttemptProcess) -> bool:
-    """Whether they are different members of one attempt."""
+    """Whether two processes are different members of one attempt."""
     return one.attempt_id != other.attempt_id and attempt_of(one.attempt_id) == attempt_of(other.attempt_id)

@@ -14,7 +14,7 @@ from .checker import Checker, ClientCall, Host
 
 
 class LostJobs(Checker):
-    """Every job a client was told is accepted is in every voter's ledger at the end, and has ended."""
+    """Checks that every job a client was told is accepted is in every voter's ledger at the end, and has ended."""
 
     def __init__(self) -> None:
         self._accepted: set[str] = set()
@@ -26,7 +26,7 @@ class LostJobs(Checker):
             self._accepted.update(job["job_id"] for job in answer["jobs"])
 
     def applied(self, host: Host, entry: Entry, outcome: Outcome, state: Any) -> None:
-        """A job that ended stays as it ended."""
+        """Check that a job that ended stays as it ended."""
         for kind, id, record in outcome.changes:
             if kind != "job" or record is None:
                 continue

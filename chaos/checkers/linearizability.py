@@ -60,7 +60,7 @@ def check(history: Iterable[Operation], initial: Hashable, apply: Apply, steps_m
 def check_key(
     key: str, operations: Sequence[Operation], initial: Hashable, apply: Apply, steps_max: int = STEPS_MAX
 ) -> SearchVerdict:
-    """The same for the operations of one key.
+    """The verdict on the operations of one key.
 
     Depth first: from each state, any call may be next that began before every remaining one had returned. A set of
     (calls done, state) already seen is not tried again. Needs O(steps_max) time and memory at worst.

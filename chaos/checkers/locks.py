@@ -21,7 +21,7 @@ Token = tuple[int, int]
 
 @dataclass(slots=True)
 class _Lock:
-    """As it was after the last entry about it."""
+    """A lock as it was after the last entry about it."""
 
     slots: int = 1
     holders: dict[str, Token] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class _Lock:
 
 
 class LockGrants(Checker):
-    """Nobody loses a slot but by the release or the expiry of its own; tokens only grow, and the line is kept."""
+    """Checks that nobody loses a slot but by its own release or expiry, that tokens grow, and that the line is kept."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -101,7 +101,7 @@ class LockBeliefs(Checker):
                     self._look(name, owner, f"entry {entry.index}: {decode_entry(entry.data)[2]}")
 
     def believes(self, lock: str, owner: str, token: tuple[int, ...], slots: int) -> None:
-        """Told so, and in time."""
+        """Note that a client was told, in time, that it holds a lock."""
         believers = self._beliefs.setdefault(lock, {})
         believers[owner] = (token[0], token[1])
         if len(believers) > slots:
@@ -109,7 +109,7 @@ class LockBeliefs(Checker):
         self._look(lock, owner, "the answer")
 
     def disbelieves(self, lock: str, owner: str) -> None:
-        """No more."""
+        """Note that a client holds a lock no more."""
         self._beliefs.get(lock, {}).pop(owner, None)
 
     def _look(self, name: str, owner: str, what: str) -> None:
@@ -138,7 +138,7 @@ class LockAnswers(Checker):
                 self._other.add(call.key)
 
     def answered(self, call: ClientCall, answer: Any, index: int, now_us: int) -> None:
-        """Held or not, released or not."""
+        """Note the answer: held or not, released or not."""
         if self._open.pop(call.client, None) is None or call.command is None:
             return
         if isinstance(answer, dict):

@@ -17,20 +17,20 @@ DIGEST_EVERY = 32
 
 
 class ElectionSafety(Checker):
-    """At most one host leads in a term, and no host votes for two in one, whatever it forgot in between."""
+    """Checks that at most one host leads in a term, and that no host votes for two in one, whatever it forgot."""
 
     def __init__(self) -> None:
         self._leaders: dict[int, int] = {}
         self._votes: dict[tuple[int, int], int] = {}
 
     def leads(self, host: Host, term: int) -> None:
-        """The first to lead in a term is the only one."""
+        """Check that the first to lead in a term is the only one."""
         before = self._leaders.setdefault(term, host.id)
         if before != host.id:
             self.fail("two hosts lead in one term", asked=f"host {host.id} in term {term}", found=f"host {before} did")
 
     def votes(self, host: Host, term: int, candidate: int) -> None:
-        """The first vote in a term is the only one."""
+        """Check that the first vote in a term is the only one."""
         before = self._votes.setdefault((host.id, term), candidate)
         if before != candidate:
             self.fail(
@@ -41,7 +41,7 @@ class ElectionSafety(Checker):
 
 
 class LogMatching(Checker):
-    """Two logs with an entry of the same index and term are the same up to there.
+    """Checks that two logs with an entry of the same index and term are the same up to there.
 
     By induction it is enough that such entries hold the same and stand after entries of the same term.
     """
@@ -123,7 +123,7 @@ class StateMachineSafety(Checker):
 
 
 class MembershipChanges(Checker):
-    """Every change of the members that is committed fits those that it changes.
+    """Checks that every committed change of the members fits those that it changes.
 
     Hosts pass over one that does not, so that a hostile leader stops nobody; of an honest one it may never come. It
     does when two changes are under way at once, which lets two majorities decide apart (Ongaro's dissertation, 4.1):
@@ -131,7 +131,7 @@ class MembershipChanges(Checker):
     """
 
     def changes_members(self, host: Host, before: ConfState, entry: Entry) -> None:
-        """Look at it before the host does."""
+        """Check the change before the host applies it."""
         try:
             change = decode_conf_change(entry.data)
             if not isinstance(change, ConfState):  # the beginning of a log names its members

@@ -16,10 +16,10 @@ WAYS = ("cut off", "deaf", "mute", STILL, STILL, ASKS, ASKS)
 
 
 class HostAway(Fault):
-    """A host is cut off, one way or both, or stands still; one time in two it is back as the leader gives it up."""
+    """The fault of a host cut off, one way or both, or standing still; one time in two it is back as it is given up."""
 
     def strike(self, cluster: Cluster, rng: Random) -> str:
-        """Away now, back later."""
+        """Take the host away now, and bring it back later."""
         node, way, lasts_us = _pick(cluster, rng), rng.choice(WAYS), self.duration_us(rng)
         back_when_lost, late_us, still_us = (
             rng.random() < 0.5,
@@ -42,7 +42,7 @@ class HostAway(Fault):
 
 
 def _pick(cluster: Cluster, rng: Random) -> SimulatedHost | None:
-    """A host that only runs work and is there, nine times in ten: were it a voter, often nobody could decide."""
+    """Pick a host that only runs work and is there, nine times in ten: with a voter gone, often nobody could decide."""
     voter, which = rng.random() < 0.1, rng.random()
     leader, config = cluster.leader, cluster.config
     passes = cluster.world.network.passes
@@ -72,7 +72,7 @@ def _later(cluster: Cluster, delay_us: int, action: Callable[[], None]) -> None:
 
 
 def _trap(cluster: Cluster, traps: list[Trap], node: SimulatedHost, action: Callable[[], None]) -> None:
-    """Do it the first time that it is *node* which the traps spring for."""
+    """Act the first time that the traps spring for *node*."""
 
     def spring(who: SimulatedHost) -> None:
         if who is node:
@@ -83,7 +83,7 @@ def _trap(cluster: Cluster, traps: list[Trap], node: SimulatedHost, action: Call
 
 
 def _pause(node: SimulatedHost) -> Callable[[], None]:
-    """Have it stand still; gives how to end that."""
+    """Make the host stand still; gives the call that ends this."""
     node.pause()
     life = node.boots
 
@@ -95,7 +95,7 @@ def _pause(node: SimulatedHost) -> Callable[[], None]:
 
 
 def _cut(cluster: Cluster, node: SimulatedHost, *, hears: bool, is_heard: bool) -> Callable[[], None]:
-    """Let it hear nobody, be heard by nobody, or both; gives how to end that, once."""
+    """Cut the host off in one direction or both; gives the call that ends this, once."""
     others = [f"n{id}" for id in cluster.nodes if id != node.id]
     pairs = [] if hears else [(other, node.name) for other in others]
     pairs += [] if is_heard else [(node.name, other) for other in others]

@@ -14,7 +14,7 @@ class SlowDisk(Fault):
     """Syncs take 5 to 60 times as long for a while."""
 
     def strike(self, cluster: Cluster, rng: Random) -> str:
-        """Slow now, right later."""
+        """Make the disk slow now, and right later."""
         node, slow = pick(cluster, rng), rng.choice((5.0, 20.0, 60.0))
         if node is None:
             return ""
@@ -31,7 +31,7 @@ class FullDisk(Fault):
     """Nothing can be written for a while; the host goes down at its next write and starts when there is room."""
 
     def strike(self, cluster: Cluster, rng: Random) -> str:
-        """Full now, room later."""
+        """Fill the disk now, and make room later."""
         node, lasts_us = pick(cluster, rng), self.duration_us(rng)
         if node is None:
             return ""
@@ -49,7 +49,7 @@ class FailedSync(Fault):
     """The next fsync fails: the host is down until it boots anew, and nobody knows what of that write is there."""
 
     def strike(self, cluster: Cluster, rng: Random) -> str:
-        """Fails at the next one."""
+        """Make the next fsync fail."""
         node, lasts_us = pick(cluster, rng), self.duration_us(rng)
         if node is None:
             return ""
@@ -65,7 +65,7 @@ class FlippedBit(Fault):
     """
 
     def strike(self, cluster: Cluster, rng: Random) -> str:
-        """Break one, if enough are whole."""
+        """Break a record, if enough disks are whole."""
         node = pick(cluster, rng, leader_share=0.2)
         config = cluster.config
         broken = sum(each.disk.broken for each in cluster.nodes.values())

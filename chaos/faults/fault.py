@@ -19,7 +19,7 @@ Strike = Callable[[Cluster, Random], str]
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """One strike, at its time."""
+    """One planned strike of a fault, at its time."""
 
     at_us: int
     fault: str
@@ -36,11 +36,11 @@ class Fault(ABC):
 
     @property
     def name(self) -> str:
-        """What the trace calls it."""
+        """The fault's name in the trace."""
         return type(self).__name__
 
     def plan(self, seed: int, rng: Random, until_us: int) -> list[Injection]:
-        """All strikes of a run."""
+        """The strikes of a whole run."""
         found: list[Injection] = []
         at_us = rng.randrange(50, 2 * self.every_ms) * MS
         while at_us < until_us:
@@ -51,10 +51,10 @@ class Fault(ABC):
 
     @abstractmethod
     def strike(self, cluster: Cluster, rng: Random) -> str:
-        """Do it now, and arrange for its end."""
+        """Strike now, and arrange for the end."""
 
     def duration_us(self, rng: Random) -> int:
-        """How long this one lasts."""
+        """The length of this strike in microseconds."""
         return rng.randrange(*self.lasts_ms) * MS
 
 

@@ -32,7 +32,7 @@ class Crash(Fault):
     """A host loses power and starts again; one time in eight, all of them do."""
 
     def strike(self, cluster: Cluster, rng: Random) -> str:
-        """Down now, up later."""
+        """Crash the host now, and start it later."""
         everyone = rng.random() < 0.125
         one = pick(cluster, rng)
         targets = cluster.up if everyone else [one] if one is not None else []
@@ -46,7 +46,7 @@ class Pause(Fault):
     """A host stands still, then goes on and finds its mail."""
 
     def strike(self, cluster: Cluster, rng: Random) -> str:
-        """Pause now, resume later."""
+        """Pause the host now, and resume it later."""
         node = pick(cluster, rng)
         if node is None or node.paused:
             return ""
@@ -65,7 +65,7 @@ class ClockSkew(Fault):
     """A host's timers run up to twice as fast or half as fast, and its wall clock jumps by up to a minute."""
 
     def strike(self, cluster: Cluster, rng: Random) -> str:
-        """Wrong now, right later."""
+        """Make the clock wrong now, and right later."""
         node = pick(cluster, rng)
         rate, skew_us = rng.choice((0.5, 0.7, 1.5, 2.0)), rng.randrange(-60, 61) * SECOND
         if node is None:
@@ -143,7 +143,7 @@ class OldLeader(Fault):
     """The leader's timers nearly stop and no other host hears it, but clients do: it leads on for itself."""
 
     def strike(self, cluster: Cluster, rng: Random) -> str:
-        """Cut off now, back later."""
+        """Cut the leader off now, and bring it back later."""
         leader, lasts_us = cluster.leader, self.duration_us(rng)
         if leader is None:
             return ""

@@ -27,7 +27,7 @@ class BadWeather(Fault):
     """For a while, messages get lost, come twice, come late and out of order."""
 
     def strike(self, cluster: Cluster, rng: Random) -> str:
-        """New shares of loss and doubling, a new slowness; then as before."""
+        """Set new shares of loss and doubling and a new slowness, then restore the former."""
         network = cluster.world.network
         network.loss = rng.choice((0.0, 0.02, 0.1, 0.3))
         network.doubling = rng.choice((0.0, 0.05, 0.3))
@@ -44,7 +44,7 @@ class Partition(Fault):
     """For a while, some hosts do not hear some others: two groups, one host alone, one direction only, or a bridge."""
 
     def strike(self, cluster: Cluster, rng: Random) -> str:
-        """Cut, and mend later."""
+        """Cut the network, and mend it later."""
         shape = rng.choice(("halves", "alone", "deaf", "mute", "bridge"))
         ids = list(cluster.nodes)
         rng.shuffle(ids)

@@ -14,7 +14,7 @@ from . import cores, hosts, leases, locks
 
 @dataclass(frozen=True)
 class Mutant:
-    """``fast``: caught within a few seeds, so that the tests of every change can wait for it."""
+    """A planted bug. ``fast``: caught within a few seeds, so that the tests of every change can wait for it."""
 
     node_class: type[SimulatedHost]
     says: str
@@ -24,7 +24,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Hunt:
-    """How a mutant fared: caught at the *seeds*-th seed by a checker, or, when that is empty, not at all."""
+    """The result of a hunt: caught at the *seeds*-th seed by a checker, or, when that is empty, not at all."""
 
     name: str
     scenario: str

@@ -24,7 +24,7 @@ class TermForgotten(RaftCore):
     """Starts in the term of its last entry: term and vote are kept in memory only."""
 
     def remembered(self, stored: HardState) -> tuple[int, int]:
-        """Forget both."""
+        """Forget term and vote."""
         return self._log.last_term, 0
 
 

@@ -24,7 +24,7 @@ from actorgrid.errors import LogFailed, StorageError
 
 
 def with_core(core: type[RaftCore]) -> type[SimulatedHost]:
-    """A host with that core."""
+    """The class of a host with that core."""
     return type(f"{core.__name__}Node", (SimulatedHost,), {"core_class": core})
 
 
@@ -35,7 +35,7 @@ class AcksBeforeSync(SimulatedHost):
     """Votes and acknowledgements leave before what they promise is on disk."""
 
     def persist(self, ready: Ready) -> None:
-        """All messages at once."""
+        """Send all messages at once."""
         self.send(ready.persisted_messages)
         super().persist(ready)
 

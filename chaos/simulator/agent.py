@@ -67,7 +67,7 @@ class Agent:
     # -- events
 
     def changed(self, outcome: Outcome) -> None:
-        """An entry changed something; look whether it is about this host."""
+        """Take the changes of an entry, as far as they are about this host."""
         for kind, id, record in outcome.changes:
             if kind == "allocation":
                 if record is None:
@@ -115,7 +115,7 @@ class Agent:
             self._renew()
 
     def _renew(self) -> None:
-        """Ask the leader again, and drop what it has not answered."""
+        """Ask the leader for a renewal again, and drop what it has not answered."""
         self._reads += 1
         context = b"lease %d.%d.%d" % (self._node.id, self._node.boots, self._reads)
         self._read = (context, self._node.boottime, None)
@@ -128,7 +128,7 @@ class Agent:
         self._look()
 
     def _plan(self, patiences: list[float]) -> None:
-        """Renew often enough for these."""
+        """Plan renewals often enough for these processes."""
         every_s = min([RENEW_S, *(patience / RENEWALS_IN_PATIENCE for patience in patiences)])
         self._next_at = min(self._next_at, self._node.boottime + every_s)
         self._node.later(self._node.until_us(self._next_at), self._renew_when_due)
@@ -140,7 +140,7 @@ class Agent:
             self.applied()
 
     def applied(self) -> None:
-        """The state moved on, perhaps as far as the read of the lease has to see."""
+        """Take note that the state moved on, perhaps as far as the read of the lease has to see."""
         if self._read is None or self._read[2] is None or self._read[2] > self._node.ledger.index:
             return
         asked_at, self._read = self._read[1], None
@@ -162,7 +162,7 @@ class Agent:
         )
 
     def _look(self) -> None:
-        """Begin what may begin; say that we are there when that is wanted."""
+        """Start what may start; confirm in the ledger that the host is up when that is wanted."""
         if self._may_start():
             for id, record in list(self._granted.items()):
                 if self._lease.valid(self._node.boottime, isolation_of(record, NO_JOB)):
@@ -181,7 +181,7 @@ class Agent:
         self._asker.write(command, self._confirmed)
 
     def strays(self) -> list[str]:
-        """What lives here and is not in the ledger."""
+        """The work that lives here and is not in the ledger."""
         return [id for id in self._processes if id not in self._node.ledger.allocations]
 
     def _confirmed(self, _told: ClientReply) -> None:
@@ -260,7 +260,7 @@ class Agent:
         self._node.later(self._node.until_us(at), self._look_at_deadlines)
 
     def _look_at_deadlines(self) -> None:
-        """What a shim does: kill what has been without renewal for too long."""
+        """Kill, as a shim does, what has been without renewal for too long."""
         for id, process in list(self._processes.items()):
             if self._node.boottime >= self._deadlines[id]:
                 self._node.world.trace.add(self._node.name, f"isolated: {id}")
@@ -273,7 +273,7 @@ class Agent:
                     self._process_ends(process, "lost", charge=False)
 
     def _disowned(self, id: str) -> None:
-        """The ledger holds it no more: it must not run."""
+        """Kill a process for which the ledger holds no allocation any more."""
         self._granted.pop(id, None)
         process = self._processes.get(id)
         if process is not None:
@@ -309,7 +309,7 @@ class Agent:
         self._asker.write(command, lambda told: self._is_told(id, token, outcome, told))
 
     def _is_told(self, id: str, token: list[int], outcome: str, told: ClientReply) -> None:
-        """A success that the ledger did not wait for: it may count all the same."""
+        """Whether a success is told that the ledger did not wait for: it may count all the same."""
         if outcome == "succeeded" and told.error is None and told.result["already"]:
             self._asker.write(TakeSuccess(id, token, at=self._node.now), lambda told: None)
 

@@ -10,7 +10,7 @@ SECOND = 1_000_000
 
 
 class SimulatedTimer:
-    """Something that is going to happen, unless it is cancelled."""
+    """An action that is going to happen, unless it is cancelled."""
 
     __slots__ = ("action",)
 
@@ -18,12 +18,15 @@ class SimulatedTimer:
         self.action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
-        """Let it not happen; harmless once it did."""
+        """Cancel the action; harmless once it happened."""
         self.action = None
 
 
 class Clock:
-    """Microseconds since the start of the run. Actions due at one moment run in the order they were asked for."""
+    """Virtual time in microseconds since the run's start.
+
+    Actions due at one moment run in the order they were asked for.
+    """
 
     def __init__(self) -> None:
         self.now_us = 0

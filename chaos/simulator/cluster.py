@@ -56,7 +56,7 @@ class Cluster:
             node.boot()
 
     def ids(self) -> list[int]:
-        """Every host anybody might ask."""
+        """The ids of all hosts that anybody might ask."""
         return [id for id in self.nodes if id not in self._retired]
 
     @property
@@ -66,7 +66,7 @@ class Cluster:
 
     @property
     def leader(self) -> SimulatedHost | None:
-        """Who believes to lead in the highest term; None while nobody does."""
+        """The host that believes to lead in the highest term; None while none does."""
         leaders = [node for node in self.up if node.leads]
         return max(leaders, key=lambda node: node.term) if leaders else None
 
@@ -142,11 +142,11 @@ class Cluster:
         self.world.clock.after(OPERATOR_US, self._mend)
 
     def _hopeless(self, node: SimulatedHost) -> bool:
-        """Whether it can never take part again as it is."""
+        """Whether the host can never take part again as it is."""
         return node.disk.broken and not node.up
 
     def _empty(self, id: int) -> bool:
-        """Whether it never was a member."""
+        """Whether the host never was a member."""
         image = self.nodes[id].durable
         return image.snapshot is None and not image.entries
 
@@ -216,7 +216,7 @@ class Cluster:
         return [self.nodes[id] for id in (*config.voters, *config.learners)]
 
     def _spring(self, hooks: list[Trap], id: int) -> None:
-        """A host did something, or something was decided about it: the traps that wait for that."""
+        """Spring the traps that wait for what a host did, or for what was decided about it."""
         for hook in list(hooks):
             hook(self.nodes[id])
 

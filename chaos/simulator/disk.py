@@ -18,7 +18,7 @@ from actorgrid.errors import DiskFull, LogCorrupted, LogFailed
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """A snapshot of one's own: entries after it stay. One from a leader takes the place of the whole log."""
+    """A snapshot of the host's own: entries after it stay. One from a leader takes the place of the whole log."""
 
     snapshot: RaftSnapshot
 
@@ -28,7 +28,7 @@ Record = Entry | HardState | RaftSnapshot | Compaction
 
 @dataclass(slots=True)
 class Image:
-    """What the records written so far amount to. Entries are those after the snapshot's index, without a gap."""
+    """The content that the records written so far give. Entries are those after the snapshot's index, without a gap."""
 
     hard_state: HardState | None = None
     snapshot: RaftSnapshot | None = None
@@ -36,7 +36,7 @@ class Image:
 
     @property
     def last_index(self) -> int:
-        """Of the last entry, or of the snapshot."""
+        """The index of the last entry, or of the snapshot."""
         if self.entries:
             return self.entries[-1].index
         return self.snapshot.index if self.snapshot is not None else 0
@@ -56,7 +56,7 @@ class Image:
         return self.term(index) == term
 
     def take(self, record: Record) -> None:
-        """One record more. An entry replaces what stood at its index and after."""
+        """Take one more record. An entry replaces what stood at its index and after."""
         if isinstance(record, HardState):
             self.hard_state = record
         elif isinstance(record, Entry):
@@ -92,7 +92,7 @@ class Disk:
         self._unsynced.extend(records)
 
     def sync(self) -> None:
-        """All that was written is safe. Raises LogFailed when the disk fails it: what it kept is then unknown."""
+        """Make all that was written safe. Raises LogFailed when the disk fails it: what it kept is then unknown."""
         if self.sync_fails:
             self.sync_fails = False
             self.lose_unsynced()
@@ -110,14 +110,17 @@ class Disk:
         )
 
     def sync_time_us(self) -> int:
-        """How long the next sync takes: 1 to 5 ms, one in fifty ten times that."""
+        """The microseconds that the next sync takes: 1 to 5 ms, one in fifty ten times that."""
         took = self._rng.randrange(1_000, 5_000)
         if self._rng.random() < 0.02:
             took *= 10
         return int(took * self.slow)
 
     def lose_unsynced(self) -> int:
-        """A crash: a beginning of what was not synced survives, broken off within a record. Returns how many went."""
+        """Crash: a beginning of what was not synced survives, broken off within a record.
+
+        Gives how many records went.
+        """
         kept = self._rng.randrange(len(self._unsynced) + 1) if self._unsynced else 0
         for record in self._unsynced[:kept]:
             self.durable.take(record)
@@ -131,7 +134,7 @@ class Disk:
         return self.broken
 
     def recover(self) -> Image:
-        """What a start finds. Raises LogCorrupted for a record that fails its checksum, DiskFull without room."""
+        """Read what a start finds. Raises LogCorrupted for a record that fails its checksum, DiskFull without room."""
         if self.broken:
             raise LogCorrupted(
                 "a record of the simulated log fails its checksum",

@@ -25,7 +25,7 @@ class _Read:
 
 
 class SimulatedGateway:
-    """Lives as long as its host is up. What waits here is forgotten in a crash: whoever asked asks again."""
+    """The gateway of a host that is up. What waits here is forgotten in a crash: whoever asked asks again."""
 
     def __init__(self, node: SimulatedHost) -> None:
         self._node = node
@@ -34,7 +34,7 @@ class SimulatedGateway:
         self._number = 0
 
     def ask(self, sender: str, ask: ClientRequest) -> None:
-        """Answer now or later."""
+        """Take a request; answer now or later."""
         if ask.command is None:
             self.read(sender, ask)
         else:
@@ -74,7 +74,7 @@ class SimulatedGateway:
         return not self._reads
 
     def dropped(self, request: DroppedLater) -> None:
-        """The core says that this is not carried out: whoever asked is to ask again."""
+        """Tell whoever asked to ask again: the core says that the request is not carried out."""
         if request.kind == "read":
             read = self._reads.pop(request.context, None)
             if read is not None:
@@ -92,12 +92,12 @@ class SimulatedGateway:
             self.applied()
 
     def outcome(self, session: str, seq: int, outcome: Outcome) -> None:
-        """A command was applied here: answer who asked for it here."""
+        """Answer who asked here for a command that was applied."""
         for sender, number in self._writes.pop((session, seq), ()):
             self._tell(sender, _told(number, outcome))
 
     def applied(self) -> None:
-        """The state moved on: answer the reads that waited for it."""
+        """Answer the reads that waited for the state to move on."""
         state = self._node.ledger
         done = [
             context for context, read in self._reads.items() if read.index is not None and read.index <= state.index
@@ -107,12 +107,12 @@ class SimulatedGateway:
             self.answer_read(read.sender, read.ask)
 
     def answer_read(self, sender: str, ask: ClientRequest) -> None:
-        """Tell what the state here says now."""
+        """Answer a read from the present state."""
         state = self._node.ledger
         self._tell(sender, ClientReply(ask.number, result=state.settings.get(ask.key), index=state.index))
 
     def jumped(self) -> None:
-        """The state came from a snapshot: outcomes within it were not seen, so who waits is to ask again."""
+        """Tell all who wait to ask again: the state came from a snapshot, whose outcomes were not seen."""
         for waiting in self._writes.values():
             for sender, number in waiting:
                 self._tell(sender, ClientReply(number, retry=True))

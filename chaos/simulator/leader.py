@@ -60,7 +60,7 @@ class LeaderDuties:
         self._heard()
 
     def tick(self) -> None:
-        """Time passes: end leases of locks, look who is away, schedule what has come due."""
+        """Take one tick: end leases of locks, look who is away, schedule what has come due."""
         self._ticks += 1
         if self._ticks % LOOK_TICKS == 0:
             self._look_around()
@@ -72,11 +72,11 @@ class LeaderDuties:
             self._schedule()
 
     def host_down(self) -> None:
-        """Power off."""
+        """Stop, as the host's power is off."""
         self._asker.stop()
 
     def outcome(self, outcome: Outcome) -> None:
-        """An entry was applied on this host."""
+        """Take the outcome of an entry applied on this host."""
         for kind, id, record in outcome.changes:
             if kind == "lock":
                 self._locks.changed(id, record, self._node.monotonic)
@@ -85,13 +85,13 @@ class LeaderDuties:
         self._core.changed(outcome.changes, self._node.now)
 
     def applied(self) -> None:
-        """All that was committed together is applied: decide."""
+        """Decide, once all that was committed together is applied."""
         self._schedule()
 
     # -- hosts that are away
 
     def hears(self, kind: str, sender: int) -> None:
-        """A message of another host came, and nothing was done about it yet."""
+        """Note a message of another host, before anything is done about it."""
         self._heard_of.message(kind, sender, self._node.boottime)
 
     def _heard(self) -> dict[str, float]:
@@ -118,7 +118,7 @@ class LeaderDuties:
             self._asking = None
 
     def read_ready(self, state: ReadState) -> None:
-        """A majority has confirmed that we led when we asked."""
+        """Take the word of a majority that this host led when it asked."""
         if self._asking is None or self._asking[0] != state.context:
             return
         (_, as_of, view), self._asking = self._asking, None

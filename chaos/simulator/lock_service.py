@@ -61,7 +61,7 @@ class WaitingAcquire:
 
 
 class LockService:
-    """Lives as long as its host is up. At most 32 requests at a time; one more is not taken."""
+    """The lock requests of a host that is up: at most 32 at a time; one more is not taken."""
 
     waits_with_ids: ClassVar[bool] = True
 
@@ -75,11 +75,11 @@ class LockService:
         self._asks = 0
 
     def host_down(self) -> None:
-        """Power off."""
+        """Stop, as the host's power is off."""
         self.requester.stop()
 
     def ask(self, sender: str, ask: LockCall) -> None:
-        """A request came on a connection of its own, which may have broken meanwhile."""
+        """Take a request on a connection of its own, which may have broken meanwhile."""
         connection = sender, ask.number
         if connection in self._seen or connection in self._hung_up or self._asks >= LANES_MAX // 2:
             return
@@ -99,7 +99,7 @@ class LockService:
         )
 
     def hung_up(self, sender: str, number: int) -> None:
-        """The host notices that a connection is broken."""
+        """Note that a connection is broken."""
         connection = sender, number
         if len(self._hung_up) < HUNG_UP_MAX:
             self._hung_up.add(connection)
@@ -110,7 +110,7 @@ class LockService:
                 self.clean_up(waiting)
 
     def changed(self, outcome: Outcome) -> None:
-        """An entry was applied on this host."""
+        """Take the changes of an entry applied on this host."""
         for kind, name, record in outcome.changes:
             if kind == "lock":
                 for waiting in list(self._waiting.values()):
@@ -118,12 +118,12 @@ class LockService:
                         self._look(waiting, record)
 
     def jumped(self) -> None:
-        """The state came from a snapshot: what changed is not known."""
+        """Look at every request anew: the state came from a snapshot, and what changed is not known."""
         for waiting in list(self._waiting.values()):
             self._look(waiting, None)
 
     def write(self, command: Command, answer: Any) -> None:
-        """Have *command* committed."""
+        """Propose *command*, until it is committed."""
         self._asks += 1
 
         def answered(told: ClientReply) -> None:
@@ -156,7 +156,7 @@ class LockService:
             self._end(waiting, None, error)
 
     def answered(self, waiting: WaitingAcquire, told: ClientReply) -> None:
-        """The ledger has answered for a request: for mutants that remember it."""
+        """Called when the ledger has answered for a request; for mutants that remember it."""
 
     def _left(self, waiting: WaitingAcquire, told: ClientReply) -> None:
         waiting.asking = False
@@ -204,7 +204,7 @@ class LockService:
         self._tell(waiting.connection, answer, error)
 
     def clean_up(self, waiting: WaitingAcquire) -> None:
-        """The client is gone, and the ledger has answered all that was asked for it."""
+        """Clean up for a client that is gone, once the ledger has answered all that was asked for it."""
         del self._waiting[waiting.connection]
         command = waiting.wait.clean_up(self.node.now)
         if command is not None:

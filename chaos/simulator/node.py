@@ -90,7 +90,7 @@ class SimulatedHost:
 
     @property
     def durable(self) -> Image:
-        """What the disk surely has."""
+        """The durable content of the disk."""
         return self.disk.durable
 
     @property
@@ -104,26 +104,26 @@ class SimulatedHost:
 
     @property
     def leads(self) -> bool:
-        """Whether it believes that it leads."""
+        """Whether the host believes that it leads."""
         return self.up and self.role == "leader"
 
     @property
     def now(self) -> float:
-        """Its wall clock, seconds."""
+        """The host's wall clock, in seconds."""
         return self.world.wall(self.skew_us)
 
     @property
     def monotonic(self) -> float:
-        """Its monotonic clock, seconds: as many ticks as it has counted in this life."""
+        """The host's monotonic clock, in seconds: as many ticks as it has counted since its boot."""
         return self._ticks * self.world.timing.tick_us / SECOND
 
     @property
     def boottime(self) -> float:
-        """Its CLOCK_BOOTTIME, seconds: it goes on while the host stands still, at a pace of its own."""
+        """The host's CLOCK_BOOTTIME, in seconds: it goes on while the host stands still, at a pace of its own."""
         return self.world.now_us * self.pace / SECOND
 
     def until_us(self, boottime: float) -> int:
-        """How long until its CLOCK_BOOTTIME has passed that."""
+        """Microseconds of virtual time until the host's CLOCK_BOOTTIME has passed *at*."""
         return max(0, int((boottime - self.boottime) * SECOND / self.pace)) + MS
 
     # -- life and death

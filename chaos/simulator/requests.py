@@ -31,7 +31,10 @@ class ClientRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClientReply:
-    """An answer. ``retry`` says that nothing was done, and ``leader`` whom to ask; else one of the rest is given."""
+    """The answer to a request.
+
+    ``retry`` says that nothing was done, ``leader`` whom to ask; else one of the rest is given.
+    """
 
     number: int
     retry: bool = False
@@ -52,7 +55,7 @@ class _Pending:
 
 
 class Requester:
-    """One who asks: sends to the host it believes leads, and elsewhere when it hears nothing.
+    """A client that asks: sends to the host it believes leads, and elsewhere when it hears nothing.
 
     A write keeps its (session, seq) however often it is sent; its session takes the next one only after the answer.
     At most 64 sessions at once.

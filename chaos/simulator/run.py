@@ -32,7 +32,10 @@ STEPS_MAX = 2_000_000
 
 @dataclass(frozen=True)
 class RunResult:
-    """What came of a run. ``checker`` is empty when nothing was violated; ``strikes`` counts the faults of the plan."""
+    """The result of a run.
+
+    ``checker`` is empty when nothing was violated; ``strikes`` counts the faults of the plan.
+    """
 
     scenario: str
     seed: int
@@ -53,17 +56,17 @@ class RunResult:
 
     @property
     def replay(self) -> str:
-        """The line that plays it again."""
+        """The command line that plays the run again."""
         left_out = "".join(f" --without {number}" for number in self.without)
         return f"actorgrid chaos run {self.scenario} --seed {self.seed}{left_out} --trace"
 
 
 class Recovery(Checker):
-    """After the faults, the cluster must come to rest: one leader, members that agree, every call answered."""
+    """Checks that the cluster comes to rest after the faults: one leader, members that agree, every call answered."""
 
 
 def checkers() -> list[Checker]:
-    """One of each, for one run."""
+    """One checker of each kind, for one run."""
     return [
         ElectionSafety(),
         LogMatching(),
@@ -194,7 +197,7 @@ class _Run:
         return f"{busy} waits for an answer" if busy else self.cluster.unrecovered()
 
     def figures(self) -> dict[str, int]:
-        """How much happened, for people who wonder whether anything did."""
+        """Figures of how much happened in the run."""
         nodes = self.cluster.nodes.values()
         return {
             "hosts": len(nodes),

@@ -18,7 +18,7 @@ class RunTrace:
         self._lines: deque[tuple[int, str, str]] = deque(maxlen=LINES_MAX)
 
     def add(self, who: str, what: str) -> None:
-        """A line. Callers look at ``keep`` first where making the text costs."""
+        """Add a line. Callers look at ``keep`` first where making the text costs."""
         if self.keep:
             self._lines.append((self._clock.now_us, who, what))
 

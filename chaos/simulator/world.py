@@ -71,7 +71,7 @@ class World:
 
     @property
     def now_us(self) -> int:
-        """Virtual time."""
+        """Virtual time, in microseconds."""
         return self.clock.now_us
 
     def wall(self, skew_us: int = 0) -> float:
@@ -96,7 +96,7 @@ class World:
         self.on_commit(host.id)
 
     def sent(self, host: Host, message: Message) -> None:
-        """*host* hands a message to the network: what it claims by that, it is held to."""
+        """Tell the checkers what *host* claims by a message that it hands to the network."""
         if message.kind in LEADERS_ONLY:
             self.leads(host, message.term)
         elif message.kind == "vote_reply" and not message.reject:
@@ -110,5 +110,5 @@ class World:
 
     @property
     def fingerprint(self) -> str:
-        """Of all that was noted, with the time it took."""
+        """The fingerprint of all that was noted, with its virtual time."""
         return f"{self._print.hexdigest()}-{self.clock.now_us}"

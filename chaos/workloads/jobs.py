@@ -46,7 +46,7 @@ class JobsClient(WorkloadClient):
         return jobs
 
     def terms(self) -> dict[str, Any]:
-        """What else a job asks for."""
+        """Further fields of a job that is submitted."""
         return {}
 
     def thinking_us(self) -> int:
@@ -64,12 +64,12 @@ class LongJobsClient(JobsClient):
     """Its jobs run for seconds, and may go on alone for more or less time."""
 
     def terms(self) -> dict[str, Any]:
-        """How long it runs, and how patient it is."""
+        """The run time and the patience of a job."""
         runs_ms = self.rng.randrange(1_000, 12_000)
         return {"max_isolation_s": self.rng.choice(PATIENCES_S), "env": {RUNS_FOR: str(runs_ms)}}
 
     def thinking_us(self) -> int:
-        """As many as the hosts can run."""
+        """Think so long that the hosts can run all jobs."""
         return self.rng.randrange(500_000, 2_000_000)
 
 

@@ -24,7 +24,7 @@ ASKS_MAX = 8
 
 
 class HoldersClient(WorkloadClient):
-    """One owner after the other: it asks until it is told, holds for a while, and gives back or goes silent."""
+    """A client with one owner after the other: it asks until told, holds for a while, and gives back or goes silent."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         super().__init__(cluster, name)
@@ -44,11 +44,11 @@ class HoldersClient(WorkloadClient):
 
     @property
     def idle(self) -> bool:
-        """Whether it neither asks nor holds."""
+        """Whether the client neither asks nor holds."""
         return self.stopped and not self._busy
 
     def next_call(self) -> None:
-        """A new owner, for one of three locks."""
+        """Begin with a new owner, for one of three locks."""
         self._owners += 1
         self._busy, self._asked, self._token = True, 0, None
         name = NAMES[self.rng.randrange(len(NAMES))]
@@ -74,7 +74,7 @@ class HoldersClient(WorkloadClient):
         self._send("acquire")
 
     def _send(self, verb: Any) -> None:
-        """On a new connection, which may break at any moment."""
+        """Send on a new connection, which may break at any moment."""
         self._connection += 1
         hosts = self._cluster.ids()
         if self._host not in hosts or self.rng.random() < 0.3:
@@ -87,7 +87,7 @@ class HoldersClient(WorkloadClient):
         self._patience = self.world.clock.after(after_us, self._cut)
 
     def _cut(self) -> None:
-        """The connection breaks: the client knows now, its host a little later."""
+        """Break the connection: the client knows now, its host a little later."""
         node, number, noticed_us = self._cluster.nodes[self._host], self._connection, self.rng.randrange(150 * MS)
         if self.rng.random() < 0.2:
             noticed_us += self.rng.randrange(2 * SECOND)
@@ -139,7 +139,7 @@ class HoldersClient(WorkloadClient):
     # -- holding
 
     def _hold(self) -> None:
-        """It is held for the time to live after the question that was answered now."""
+        """Hold the lock, for its time to live after the question that was answered now."""
         token = self._token
         assert token is not None, "what is held has a token"
         if self._ends_us is None:
@@ -165,7 +165,7 @@ class HoldersClient(WorkloadClient):
             self._renew_somehow()
 
     def _renew_somehow(self) -> None:
-        """To ask again under the same owner is a renewal, too."""
+        """Renew, or ask again under the same owner, which is a renewal too."""
         if self.rng.random() < 0.7:
             self._send("renew")
             return

@@ -10,12 +10,12 @@ KEYS = 3
 
 
 class SettingsClient(WorkloadClient):
-    """Reads, and writes values never written before; a write answers the value it replaced."""
+    """A client that reads, and writes values never written before; a write answers the value it replaced."""
 
     _number = 0
 
     def next_call(self) -> None:
-        """Half reads, half writes, of three keys."""
+        """Read or write, half and half, one of three keys."""
         key = f"k{self.rng.randrange(KEYS)}"
         if self.rng.random() < 0.5:
             self.read(key)

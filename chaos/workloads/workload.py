@@ -50,10 +50,10 @@ class WorkloadClient(ABC):
         self.requester.read(key, lambda told: self._answered(call, told))
 
     def answered(self, call: ClientCall, told: ClientReply) -> None:  # noqa: B027 - a client may have nothing to remember
-        """The answer to *call* is here; for clients that remember."""
+        """Called with the answer to *call*; for clients that remember."""
 
     def thinking_us(self) -> int:
-        """How long until the next call."""
+        """Microseconds until the next call."""
         return self.rng.randrange(5_000, 120_000)
 
     def _answered(self, call: ClientCall, told: ClientReply) -> None:

@@ -270,7 +270,7 @@ class Stream:
             self._on_data(data)
 
     def capacity_freed(self) -> None:
-        """It takes more."""
+        """Tell the owner that the stream takes more."""
         if self._on_capacity is not None and not self.over and not self._wants_end:
             self._on_capacity()
 

@@ -168,7 +168,7 @@ class FaultyEnd(PeerEnd):
         self._go_on()
 
     def arrived(self, frame: Frame) -> None:
-        """A frame of the other side."""
+        """Take a frame of the other side."""
         self.session.received(self._network.loop.monotonic())
         self.session.take(frame)
         self._go_on()

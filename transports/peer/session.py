@@ -149,7 +149,7 @@ class PeerSession:
         return self._served_bytes
 
     def received(self, now_s: float) -> None:
-        """Something came from the other side."""
+        """Take note that something came from the other side."""
         self._heard_s = now_s
 
     def tick(self, now_s: float) -> None:
@@ -280,6 +280,7 @@ class PeerSession:
 
     def _put_urgent(self) -> None:
         if self._pong_due is not None:
+            # Before all that waits: behind a megabyte of answers on a slow link it would be taken for silence.
             pong, self._pong_due = encode(Pong(self._pong_due)), None
             self._control.appendleft(pong)
             self._control_bytes += len(pong)
@@ -289,6 +290,8 @@ class PeerSession:
     def _put(self, data: bytes) -> None:
         self._control.append(data)
         self._control_bytes += len(data)
+        # Long before, what is begun here is refused (``_ready_for``) and a large answer becomes a short error. But such
+        # errors and grants have no bound of their own: a peer that asks on and reads nothing of them is cut off.
         if self._control_bytes > 2 * self._limits.unsent_bytes_max + PAYLOAD_BYTES_MAX:
             self._not_reading()
 

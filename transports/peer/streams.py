@@ -130,7 +130,7 @@ class Streams:
     # -- for the owner
 
     def open(self, target: str, head: bytes, compress: bool) -> StreamOpen:
-        """Begin a stream; gives its id and the frame to send. Raises MailboxFull."""
+        """Begin a stream; gives the frame to send. Raises MailboxFull."""
         if sum(stream_id % 2 != self._their_parity for stream_id in self._streams) >= self._limits.streams_max:
             raise MailboxFull(
                 f"{self._limits.streams_max} streams to this host are open", hint="end one, or open it later"
@@ -159,6 +159,7 @@ class Streams:
         taken = min(len(data), self.capacity(stream_id))
         stream.short = taken < len(data)
         if taken:
+            # Copied: the caller may write into its buffer as soon as this returns.
             with memoryview(data) as view:
                 for start in range(0, taken, PIECE_BYTES):
                     stream.queue.append(bytes(view[start : min(start + PIECE_BYTES, taken)]))
@@ -186,6 +187,7 @@ class Streams:
         if stream is None or stream.ended_by_them:
             return
         window = self._limits.stream_window_bytes
+        # No more than came: a reader that counts twice must not make the other side's window larger than it is.
         stream.consumed = min(stream.consumed + count, window - stream.granted)
         if stream.consumed * 4 >= window:
             self._grants[stream_id] = self._grants.get(stream_id, 0) + stream.consumed

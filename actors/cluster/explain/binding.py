@@ -78,7 +78,7 @@ def amounts_of(resources: ResourcesRecord) -> dict[str, int]:
 
 
 def resource_use(hosts: Iterable[HostRecord], allocations: Iterable[AllocationRecord]) -> ResourceUse:
-    """What *hosts* have in all and what is given out on them; records of the ledger."""
+    """The use of the resources of *hosts* together; *hosts* and allocations are records of the ledger."""
     capacity: Counter[str] = Counter()
     ids = set()
     for host in hosts:
@@ -133,7 +133,7 @@ def short_for(ledger: LedgerView, queued: Sequence[Record]) -> dict[str, Any] | 
 
 
 def _shortest(use: ResourceUse, asked: Mapping[str, int]) -> str:
-    """What there is too little of for one more; of several, what there is the smallest part of."""
+    """The resource that does not suffice for one more; of several, the one with the smallest part left."""
     lacking = {name: use.free(name) / asked[name] for name in NAMES if asked[name] > use.free(name)}
     return min(lacking, key=lambda name: lacking[name]) if lacking else ""
 

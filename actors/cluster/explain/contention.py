@@ -105,7 +105,7 @@ def freeing(host: HostRecord, held: list[dict[str, Any]], resources: ResourcesRe
 
 
 def fits_at(host: HostRecord, held: list[dict[str, Any]], resources: ResourcesRecord) -> float | None:
-    """When at the latest *host* has room for *resources*, by the time limits of what is there; else ``None``."""
+    """The time by which *host* has room for *resources*, by its jobs' time limits; ``None`` without such a time."""
     ends = sorted({one["ends_by"] for one in held if one["ends_by"] is not None})
     for end in ends[:LOOKED_AT_MAX]:
         left = [one for one in held if one["ends_by"] is None or one["ends_by"] > end]

@@ -54,7 +54,7 @@ def away_note(job: JobRecord, name: str, quiet_s: float | None) -> list[str]:
 
 
 def stopped_for_another(job: JobRecord, now: float) -> str:
-    """That the running attempt was asked to end, for whom, and how long it has; empty when it was not."""
+    """The sentence that the running attempt was asked to end, for whom and by when; empty when it was not."""
     asked = job["attempts"][-1].get("preemption") if job["attempts"] else None
     if asked is None:
         return ""
@@ -64,7 +64,7 @@ def stopped_for_another(job: JobRecord, now: float) -> str:
 
 
 def waiting_notes(job: JobRecord, now: float) -> list[str]:
-    """How often a waiting job was stopped for others, and its deadline."""
+    """Sentences on how often a waiting job was stopped for others, and on its deadline."""
     notes = []
     last = job["attempts"][-1] if job["attempts"] else NO_ATTEMPT
     if last.get("state") == AttemptState.PREEMPTED:
@@ -78,7 +78,7 @@ def waiting_notes(job: JobRecord, now: float) -> list[str]:
 
 
 def deadline_note(job: JobRecord, now: float) -> list[str]:
-    """When it is to be done, if it said so."""
+    """The sentence on the job's deadline, if it has one."""
     deadline = job.get("deadline")
     if deadline is None:
         return []

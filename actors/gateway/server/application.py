@@ -99,7 +99,7 @@ T = TypeVar("T")
 
 @runtime_checkable
 class ProvableConnection(Protocol):
-    """A connection that keeps its place once a token was shown on it."""
+    """What proves a connection: it keeps its place once a good token was shown on it."""
 
     def prove(self, caller: str) -> None:
         """Raises Overloaded where its owner has too many."""

@@ -37,7 +37,7 @@ class BridgeListener(Protocol):
         """Take one event."""
 
     def events_dropped(self) -> None:
-        """Events were dropped since the last one heard."""
+        """Learn that events were dropped since the last one heard."""
 
 
 @dataclass(slots=True)

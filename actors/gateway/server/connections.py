@@ -32,7 +32,7 @@ class ManagedConnection(Protocol):
         """Whether no request is under way on it."""
 
     def close_now(self) -> None:
-        """Close it now. ``Connections.remove`` may be called from within or later."""
+        """Close the connection now. ``Connections.remove`` may be called from within or later."""
 
 
 class _Entry:

@@ -183,7 +183,7 @@ class Hub:
             self._wake_watches()
 
     def events_dropped(self) -> None:
-        """Events were dropped: everyone reads again what they follow."""
+        """Have every listener read again what it follows, as events were dropped."""
         self._ring.clear()
         self._ring_bytes = 0
         for listener in (*self._events, *self._state):

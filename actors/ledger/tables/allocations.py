@@ -17,7 +17,7 @@ ALLOCATIONS_MAX = 100_000
 
 
 class GrantTarget(NamedTuple):
-    """Where a grant puts one member: on these devices of a host in that incarnation."""
+    """The place of one member: these devices of a host in that incarnation."""
 
     host: str
     incarnation: int

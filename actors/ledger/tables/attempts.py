@@ -356,5 +356,5 @@ def with_success(
 
 
 def superseded(attempt: AttemptRecord, by: int, at: float) -> AttemptRecord:
-    """The live *attempt*, which is to end, as attempt number *by* has done the work."""
+    """The record of a live *attempt* that is to end because attempt number *by* has done the work."""
     return {**attempt, "superseded": {"by": by, "at": at}}

@@ -43,7 +43,7 @@ def change_of(record: LogRecord) -> LogChange:
 
 
 def apply_change(table: EntryTable, change: LogChange, position: int, size: int) -> None:
-    """Have *table* hold what *change*, which lies at *position*, makes of the entries. Raises OutOfPlace."""
+    """Apply *change*, whose record lies at *position*, to *table*. Raises OutOfPlace."""
     if isinstance(change, Cut):
         table.cut(change.index, (table.term(change.index) or 0) if change.term is None else change.term)
     elif isinstance(change, Reset):

@@ -20,11 +20,11 @@ class Affinity(Priority):
         self.patience_s = patience_s
 
     def preferred(self, job: ScheduledJob, now: float) -> tuple[str, ...]:
-        """What it would like, until it has waited long enough."""
+        """The racks and nodes that the job prefers, until it has waited long enough."""
         return job.demand.affinity_soft if job.waited_s(now) < self.patience_s - 1e-6 else ()
 
     def next_change(self, job: ScheduledJob, now: float) -> float | None:
-        """When it rises, or gives up on its affinity."""
+        """The time at which the job rises, or gives up on its affinity."""
         rises = super().next_change(job, now)
         if job.placement is not None or not self.preferred(job, now):
             return rises

@@ -44,5 +44,5 @@ class Gang(Priority):
     hold_after_s = 0.0
 
     def reserves(self, job: ScheduledJob) -> bool:
-        """Only gangs of two or more."""
+        """Whether the job is a gang of two or more."""
         return job.demand.gang > 1

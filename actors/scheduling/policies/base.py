@@ -41,11 +41,11 @@ class SchedulingPolicy:
     """Jobs for which victims are looked for in one pass at most."""
 
     def level(self, job: ScheduledJob, now: float) -> int:
-        """Where *job* stands, 0 (first) to ``levels`` - 1. Asked when it begins to wait, and at ``next_change``."""
+        """The level of *job*, 0 (first) to ``levels`` - 1. Asked when it begins to wait, and at ``next_change``."""
         return 0
 
     def order(self, job: ScheduledJob) -> int:
-        """Its place within a level: lower goes first, equals as they came. Asked when it begins to wait."""
+        """The place of *job* within its level: lower goes first, equals as they came. Asked when it begins to wait."""
         return job.order
 
     def next_change(self, job: ScheduledJob, now: float) -> float | None:
@@ -72,5 +72,5 @@ class SchedulingPolicy:
         """Look at a new *job*, and make a reservation if it needs one. Raises BadRequest to refuse it."""
 
     def gives_up_at(self, job: ScheduledJob) -> float | None:
-        """From when on there is no sense any more in starting *job*; ``None``: there always is."""
+        """The time from which on starting *job* makes no sense any more; ``None``: it always does."""
         return None

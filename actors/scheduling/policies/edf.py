@@ -36,17 +36,17 @@ class EarliestDeadline(SchedulingPolicy):
         self.strict_max = strict_max
 
     def level(self, job: ScheduledJob, now: float) -> int:
-        """Strict, soft, best effort."""
+        """The level by deadline: strict, soft, best effort."""
         if job.request.deadline is None:
             return _BEST_EFFORT
         return _STRICT if job.request.strict else _SOFT
 
     def order(self, job: ScheduledJob) -> int:
-        """The deadline's millisecond; without one, the submission."""
+        """The place by deadline, in milliseconds; without one, by submission."""
         return job.order if job.request.deadline is None else int(job.request.deadline * 1000)
 
     def gives_up_at(self, job: ScheduledJob) -> float | None:
-        """A strict deadline's last moment to start."""
+        """The last moment to start in time for a strict deadline."""
         return _latest_start(job) if _strict(job) else None
 
     def admit(self, job: ScheduledJob, planner: Planner, now: float) -> None:
@@ -101,7 +101,7 @@ class EarliestDeadline(SchedulingPolicy):
 
     @staticmethod
     def _made_room(job: ScheduledJob, planner: Planner, now: float) -> bool:
-        """Plan to stop others for it."""
+        """Plan to stop others so that the job is done in time."""
         plan = choose_victims(planner, job, now, lambda each: each.request.preemptible and not _strict(each))
         if plan is None or plan.start > _latest_start(job):
             return False

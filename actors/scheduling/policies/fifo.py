@@ -6,7 +6,7 @@ from .base import SchedulingPolicy
 
 
 class Fifo(SchedulingPolicy):
-    """In the order of submission. One that does not fit holds up all behind it, so its turn comes for certain."""
+    """First come, first served. A job that does not fit holds up all behind it, so its turn comes for certain."""
 
     name = "fifo"
     overtaking = False

@@ -32,12 +32,12 @@ class LeastAttainedService(SchedulingPolicy):
         self.levels = len(thresholds) + 1
 
     def level(self, job: ScheduledJob, now: float) -> int:
-        """How many thresholds it has passed."""
+        """The number of thresholds that the job has passed."""
         attained = job.attained_gpu_s(now) + _ROUNDING_GPU_S
         return bisect_right(self.thresholds, attained)
 
     def next_change(self, job: ScheduledJob, now: float) -> float | None:
-        """When it falls into the next queue, or begins anew."""
+        """The time at which the job falls into the next queue, or begins anew."""
         level = self.level(job, now)
         if job.placement is None:
             return job.waiting_since + self.patience * job.ran_s if level else None
@@ -47,9 +47,9 @@ class LeastAttainedService(SchedulingPolicy):
         return now + max(0.0, self.thresholds[level] - job.attained_gpu_s(now)) / gpus
 
     def forgives(self, job: ScheduledJob, now: float) -> bool:
-        """Once it has waited long enough."""
+        """Whether the job has waited long enough to begin anew."""
         return job.waited_s(now) + 1e-6 >= self.patience * job.ran_s
 
     def may_stop(self, job: ScheduledJob, victim: ScheduledJob, now: float) -> bool:
-        """Those of lower queues."""
+        """Whether the victim is in a lower queue."""
         return self.level(victim, now) > job.level

@@ -29,11 +29,11 @@ class Priority(SchedulingPolicy):
         self.aged_max = aged_max
 
     def level(self, job: ScheduledJob, now: float) -> int:
-        """127 less the priority it has risen to."""
+        """The level: 127 less the priority that the job has risen to."""
         return _TOP - self._risen(job, now)
 
     def next_change(self, job: ScheduledJob, now: float) -> float | None:
-        """When it rises by a point."""
+        """The time at which the job rises by a point."""
         if job.placement is not None or self._risen(job, now) >= self.aged_max:
             return None
         return job.waiting_since + self.aging_s * (self._points(job, now) + 1)
