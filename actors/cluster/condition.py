@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from actorgrid.actors.ledger.record_types import JobRecord
+from actorgrid.actors.ledger.record_types import HostRecord, JobRecord
 from actorgrid.amounts import duration
 from actorgrid.models import ClusterHealth, HostPresence, NodeHealth
 
@@ -85,7 +85,7 @@ def unsure_note(report: Record, here: str, job: JobRecord, now: float) -> tuple[
     return (f"last known {duration(now - known_at)} ago, it may have ended or moved: {why[0] if why else ''}",)
 
 
-def condition_of(record: Record, reports: Mapping[str, Record], known: Record, now: float) -> Plain:
+def condition_of(record: HostRecord, reports: Mapping[str, Record], known: Record, now: float) -> Plain:
     """The condition of a host: as it says itself, else as the host that is asked knows it."""
     host_id = str(record["host_id"])
     view = known["hosts"].get(host_id, {"presence": HostPresence.UNKNOWN.value, "heard_at": None})

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from time import time
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import actorgrid
 from actorgrid.actors.ledger import commands
@@ -184,13 +184,13 @@ class ClusterManager(LedgerFollower):
                 await self.call("gpu_coordinator", asked, timeout_s=10.0)
             else:
                 await self._check_feasible(job["resources"])
-        settled = await self._settled_dependencies(cast("tuple[JobRecord, ...]", request.jobs))
-        jobs = []
+        settled = await self._settled_dependencies(request.jobs)
+        jobs: list[JobRecord] = []
         for job in request.jobs:
             pool = choose_pool(job["resources"], job["pool"])
             depends_on = [name for name in job["depends_on"] if name not in settled]
             jobs.append({**job, "pool": pool, "depends_on": depends_on})
-        accepted = await self._submissions.accept(cast("list[JobRecord]", jobs))
+        accepted = await self._submissions.accept(jobs)
         self._submitted_total += len(jobs)
         return accepted
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from actorgrid.actors.ledger.record_types import ResourcesRecord
+from actorgrid.actors.ledger.record_types import JobRecord, QuotaRecord, ResourcesRecord
 
 # -- ClusterManager
 
@@ -22,7 +22,7 @@ class AcceptJobs:
     DiskFull, UnknownJob (dependency).
     """
 
-    jobs: tuple[dict[str, Any], ...]
+    jobs: tuple[JobRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class ChangeQuota:
     """
 
     user: str
-    limits: dict[str, Any] | None
+    limits: QuotaRecord | None
     by: str
 
 

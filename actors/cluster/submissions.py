@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from actorgrid.actors.ledger.commands import SubmitJobs
 from actorgrid.actors.ledger.record_types import JobRecord
@@ -88,7 +88,7 @@ class Submissions:
     async def _commit_all(self, requests: list[_Request]) -> None:
         jobs = [job for request in requests for job in request.jobs]
         try:
-            answers = iter((await self._propose(SubmitJobs(cast("list[Plain]", jobs))))["jobs"])
+            answers = iter((await self._propose(SubmitJobs(jobs)))["jobs"])
         except ActorGridError as error:
             if len(requests) == 1 or isinstance(error, NOBODYS_FAULT):
                 for request in requests:

@@ -447,7 +447,7 @@ class Consensus(Server):
         if outcome.error is not None:
             raise outcome.error
         assert outcome.result is not None, "an entry has a result or an error"
-        return Proposed(outcome.index, outcome.result)
+        return Proposed(outcome.index, dict(outcome.result))
 
     def _pump_soon(self) -> None:
         if self._pump_timer is None:

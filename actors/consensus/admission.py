@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from actorgrid.actors.ledger.attempt_ids import attempt_of, job_of, number_of, rank_of
 from actorgrid.actors.ledger.command import Command, Proposer, read_command, refuse_if_too_new
 from actorgrid.actors.ledger.commands import ChangeMember, EndAttempt, ReleaseLease, StartAttempt, TakeSuccess
 from actorgrid.actors.ledger.entry_codec import decode_entry
 from actorgrid.actors.ledger.field_checks import ABSENT
+from actorgrid.actors.ledger.record_types import MemberRecord
 from actorgrid.actors.ledger.state import Ledger
 from actorgrid.actors.raft.messages import ConfState, Entry, Message
 from actorgrid.errors import ActorGridError, NotAVoter
@@ -80,7 +80,7 @@ def _runs_on(command: Command, ledger: Ledger) -> str | None:
     return str(members[rank]["host"]) if rank < len(members) else ""
 
 
-def refuse_here(command: Command, votes: bool, members: Mapping[str, Any], config: ConfState) -> None:
+def refuse_here(command: Command, votes: bool, members: Mapping[str, MemberRecord], config: ConfState) -> None:
     """Refuse a command of this host's own servers by the same rules, with words for people. Raises NotAVoter."""
     if command.proposer is not Proposer.VOTER or votes or not members:
         return

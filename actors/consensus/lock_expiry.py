@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping
-from typing import Any
 
-from actorgrid.actors.ledger.record_types import LockRecord
+from actorgrid.actors.ledger.record_types import LockEntry, LockRecord
 
 MARGIN = 1.1
 """Times the lease: clocks of two hosts may differ in pace by a tenth."""
@@ -30,7 +29,7 @@ class LockExpiry:
     def __init__(self) -> None:
         self._seen: dict[Seen, tuple[int, float]] = {}
         self._heap: list[tuple[float, str, str, int]] = []
-        self._entries: dict[str, dict[str, Mapping[str, Any]]] = {}
+        self._entries: dict[str, dict[str, LockEntry]] = {}
 
     def lead(self, locks: Mapping[str, LockRecord], now_s: float) -> None:
         """Begin as the leader: every lease starts anew."""
@@ -40,11 +39,11 @@ class LockExpiry:
         for name, record in locks.items():
             self.changed(name, record, now_s)
 
-    def changed(self, name: str, record: Mapping[str, Any] | None, now_s: float) -> None:
+    def changed(self, name: str, record: LockRecord | None, now_s: float) -> None:
         """Take the lock's new *record*; ``None`` when nobody holds it any more."""
         before = self._entries.pop(name, {})
         if record is None:
-            present: dict[str, Mapping[str, Any]] = {}
+            present: dict[str, LockEntry] = {}
         else:
             present = {each["owner"]: each for each in (*record["holders"], *record["waiters"])}
         for owner, each in present.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from actorgrid.actors.ledger.record_types import LockRecord
 from actorgrid.supervisors.runtime import Runtime, Timer
@@ -27,7 +26,7 @@ class LockLeases:
         self._expiry.lead(locks, self._runtime.monotonic())
         self.arm()
 
-    def changed(self, name: str, record: Mapping[str, Any] | None) -> None:
+    def changed(self, name: str, record: LockRecord | None) -> None:
         """Take the lock's new *record*; ``None`` when nobody holds it any more."""
         self._expiry.changed(name, record, self._runtime.monotonic())
         self.arm()

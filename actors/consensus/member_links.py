@@ -3,14 +3,12 @@ known."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
-Member = Mapping[str, Any]
+from actorgrid.actors.ledger.record_types import MemberRecord, RemovedRecord
 
 
-def addresses_of(member: Member | None, service: str) -> list[tuple[str, int]]:
+def addresses_of(member: MemberRecord | None, service: str) -> list[tuple[str, int]]:
     """The addresses where a member listens for *service* (raft, calls, join), best first; none if unknown."""
     where = "" if member is None else str(member["addresses"].get(service, ""))
     address, _, port = where.rpartition(":")
@@ -25,7 +23,9 @@ ANOTHER_KEY = " has another certificate than the ledger knows"
 """Its key was replaced by a new one: by this very host, or by a copy of it that was started elsewhere."""
 
 
-def refusal(host_id: str, member: Member | None, fingerprint: str, removed: Member | None = None) -> str | None:
+def refusal(
+    host_id: str, member: MemberRecord | None, fingerprint: str, removed: RemovedRecord | None = None
+) -> str | None:
     """Why a host is refused whose certificate is good and says that it is *host_id*; ``None`` when it is not."""
     if member is None and removed is not None:
         return f"{host_id}{REMOVED} at {_shown(removed['at'])} by {removed['by'] or 'request'}"

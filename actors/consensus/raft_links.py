@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from actorgrid.actors.ledger.commands import FoundCluster
+from actorgrid.actors.ledger.record_types import MemberRecord, RemovedRecord
 from actorgrid.actors.raft.codec import MessageEncoder, decode_message
 from actorgrid.actors.raft.messages import Message
 from actorgrid.errors import FrameTooLarge, MailboxFull, MalformedMessage
@@ -28,7 +29,7 @@ GOODBYE_S = 3.0
 """How long the links of a host that left in order are kept, for it to hear that it has left."""
 log = logging.getLogger("actorgrid.consensus")
 
-Members = Mapping[str, Mapping[str, Any]]
+Members = Mapping[str, MemberRecord]
 
 
 class MakeNet(Protocol):
@@ -52,7 +53,7 @@ class VoterPlan:
     node: int
     make_net: MakeNet
     founding: bool = False
-    seeds: Members = field(default_factory=dict)
+    seeds: Mapping[str, MemberRecord] = field(default_factory=dict)
     renew: Callable[[PeerHosts], None] | None = None
     """Has the net use what lies on disk now for its next links."""
     founds: FoundCluster | None = None
@@ -71,7 +72,7 @@ class RaftLinks:
         loop: NetLoop,
         plan: VoterPlan,
         members: Callable[[], Members],
-        removed: Callable[[], Members],
+        removed: Callable[[], Mapping[str, RemovedRecord]],
         on_refused: Callable[[str, str], None],
         on_message: Callable[[str, Message], None],
         on_unreachable: Callable[[int], None],
@@ -95,7 +96,8 @@ class RaftLinks:
 
     def member_changed(self, host_id: str, gone: bool) -> None:
         """Follow a change of one member's record. One that left in order keeps its links a little, to hear of it."""
-        if gone and self._removed().get(host_id, {}).get("left"):
+        removed = self._removed().get(host_id)
+        if gone and removed is not None and removed.get("left"):
             self._loop.after(GOODBYE_S, self.members_changed)
         else:
             self.members_changed()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import re
-from typing import Any
+from typing import cast
 
 from actorgrid.demand import Demand
 from actorgrid.errors import MalformedBody, PythonMismatch
 from actorgrid.models import Resources, TaskRequest
 
 from ..ledger.record_checks import JOB_FIELDS_SINCE
-from ..ledger.record_types import ResourcesRecord
+from ..ledger.record_types import JobRecord, ResourcesRecord
 from ..ledger.records import UNKNOWN_USER
 
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -59,7 +59,7 @@ def job_record(
     max_isolation_s: float,
     kill_grace_s: float,
     now: float,
-) -> dict[str, Any]:
+) -> JobRecord:
     """The record of a job as submitted: everything but its state and attempts, which are the ledger's.
 
     The deadline counts from *now*; what the request leaves open is as the host has it now.
@@ -71,7 +71,7 @@ def job_record(
         name = request.name or "function"
     else:
         name = request.name or os.path.basename(request.command[0])[:200]
-    return {
+    record = {
         "job_id": request.task_id,
         "name": name,
         "user_id": request.user_id or UNKNOWN_USER,
@@ -96,6 +96,7 @@ def job_record(
         "submitted_at": now,
         **{each: value for each in JOB_FIELDS_SINCE if (value := getattr(request, each))},
     }
+    return cast("JobRecord", record)
 
 
 def job_checks(request: TaskRequest, where: str = "") -> None:

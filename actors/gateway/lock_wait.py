@@ -8,18 +8,18 @@ to guess whose they were: that took locks from who held them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from actorgrid.actors.ledger.answers import HoldAnswer, ReleaseAnswer
 from actorgrid.actors.ledger.field_checks import ABSENT, Absent
+from actorgrid.actors.ledger.record_types import LockEntry, LockRecord
 from actorgrid.errors import LockLost, LockTimeout
 
 from ..consensus.lock_expiry import WAITER_LEASE_S
 from ..ledger.commands import AcquireLock, ReleaseLock, RenewLock
 
 RENEWS_A_LEASE = 3
-Plain = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class CommitLeave:
 class GiveAnswer:
     """Answer the client with this. ``asked_s``: since when the lease counts at the latest."""
 
-    answer: Plain
+    answer: HoldAnswer
     asked_s: float
 
 
@@ -81,7 +81,7 @@ class LockWait:
         self._ends_s = now_s + terms.wait_s
         self._renew_every_s = max(terms.ttl_s, WAITER_LEASE_S) / RENEWS_A_LEASE
         self._asked_s = now_s
-        self._answer: Plain = {}
+        self._answer = cast("HoldAnswer", {})  # known from ``answered`` on
         self._over = False  # the time to wait is, and its end was told to the ledger
         self._unsure = False  # the record is not known: the ledger is asked
 
@@ -99,12 +99,12 @@ class LockWait:
             request=self._request,
         )
 
-    def answered(self, answer: Plain, asked_s: float) -> None:
+    def answered(self, answer: HoldAnswer, asked_s: float) -> None:
         """Take the ledger's answer about the owner, to a command proposed at *asked_s*."""
         self._answer, self._asked_s, self._unsure = answer, asked_s, False
         self._look_at(answer.get("request"))
 
-    def changed(self, record: Mapping[str, Any] | None, now_s: float) -> None:
+    def changed(self, record: LockRecord | None, now_s: float) -> None:
         """Take the lock's new record; ``None``: it is gone, or unknown.
 
         Raises LockLost when the owner has asked anew.
@@ -152,7 +152,7 @@ class LockWait:
         seen = self._answer["renewals"]
         return CommitLeave(ReleaseLock(terms.name, terms.owner, at=at, renewals=seen, request=self._request))
 
-    def left(self, answer: Plain) -> None:
+    def left(self, answer: ReleaseAnswer) -> None:
         """Take the ledger's answer to leaving the line; who was not in it any more may hold the lock by now."""
         self._unsure = not answer["released"]
 
@@ -172,7 +172,7 @@ class LockWait:
         return ReleaseLock(self._terms.name, self._terms.owner, at=at, request=self._request)
 
 
-def entry_of(record: Mapping[str, Any] | None, owner: str) -> Plain | None:
+def entry_of(record: LockRecord | None, owner: str) -> LockEntry | None:
     """The part of a lock's record that is about *owner*."""
     those = () if record is None else (*record["holders"], *record["waiters"])
     return next((each for each in those if each["owner"] == owner), None)

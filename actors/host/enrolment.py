@@ -12,13 +12,14 @@ import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from time import time
-from typing import Any
+from typing import cast
 
 from cryptography import x509
 
 import actorgrid
 from actorgrid.actors.files.departure import refuse_departed
 from actorgrid.actors.files.identity import ensure_host_id, write_atomically
+from actorgrid.actors.ledger.record_types import MemberRecord
 from actorgrid.configs.paths import HostPaths
 from actorgrid.configs.schema import Settings
 from actorgrid.errors import CertificateRefused, DataDirUnusable, InvalidSetting, WrongState
@@ -71,7 +72,7 @@ class Enrolment:
     founding: bool
     address: str
     base_port: int
-    seeds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    seeds: dict[str, MemberRecord] = field(default_factory=dict)
 
     @property
     def listens(self) -> dict[str, str]:
@@ -303,8 +304,8 @@ def _visit(
     return welcome, addresses[0], HostMaterial(key, welcome.certificate, welcome.bundle)
 
 
-def _seeds(welcome: JoinWelcome) -> dict[str, dict[str, Any]]:
-    return {
+def _seeds(welcome: JoinWelcome) -> dict[str, MemberRecord]:
+    seeds = {
         voter.host_id: {
             "node": voter.node,
             "addresses": {"raft": voter.raft, "calls": voter.calls},
@@ -312,3 +313,4 @@ def _seeds(welcome: JoinWelcome) -> dict[str, dict[str, Any]]:
         }
         for voter in welcome.voters
     }
+    return cast("dict[str, MemberRecord]", seeds)  # as much of their records as links go by

@@ -55,7 +55,14 @@ from .record_checks import (
     check_resources,
     job_version,
 )
-from .record_types import ApiKeyRecord, BundleRecord, EndFacts, JoinTokenRecord, ResourcesRecord
+from .record_types import (
+    ApiKeyRecord,
+    BundleRecord,
+    EndFacts,
+    JoinTokenRecord,
+    QuotaRecord,
+    ResourcesRecord,
+)
 from .records import END_FACTS, UNKNOWN_USER
 
 LIMITS_SINCE = 2
@@ -107,7 +114,7 @@ class SetQuota(Command):
     """
 
     user: User
-    limits: Table | None
+    limits: Annotated[QuotaRecord, is_table] | None
     by: Text = ""
 
     @classmethod

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .command import Command
-from .field_checks import Plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +19,9 @@ class EntryContext:
     token: list[int]
 
 
-Verb = Callable[[Any, EntryContext], Plain]
+Verb = Callable[[Any, EntryContext], Mapping[str, Any]]
 """Carries out one command; gives the answer, or raises what it is refused with, and then nothing has changed."""
-_F = TypeVar("_F", bound=Callable[..., Plain])
+_F = TypeVar("_F", bound=Callable[..., Mapping[str, Any]])
 
 
 def applies(command: type[Command]) -> Callable[[_F], _F]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, Final, Literal
 
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.errors import BadRequest
 
 DEPTH_MAX = 16
@@ -236,7 +237,7 @@ WaitingBytes = Annotated[dict[str, int], is_waiting_bytes]
 LockRequest = Annotated[list[Any], is_lock_request]
 Outcome = Annotated[str, lambda value: value in OUTCOMES]
 Priority = Annotated[int, is_priority]
-Jobs = Annotated[list[Plain], lambda value: isinstance(value, list) and len(value) <= JOBS_MAX]
+Jobs = Annotated[list[JobRecord], lambda value: isinstance(value, list) and len(value) <= JOBS_MAX]
 Absence = Annotated[float, lambda value: is_number(value) and 0 <= value <= ABSENCE_MAX_S]
 LockName = Annotated[str, lambda value: isinstance(value, str) and 0 < len(value) <= LOCK_NAME_MAX]
 LockTtl = Annotated[float, lambda value: is_number(value) and LOCK_TTL_MIN_S <= value <= LOCK_TTL_MAX_S]

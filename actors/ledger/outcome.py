@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ class Outcome:
     """
 
     index: int
-    result: dict[str, Any] | None
+    result: Mapping[str, Any] | None
     error: ActorGridError | None
     changes: tuple[Change, ...] = ()
     events: tuple[Event, ...] = ()

@@ -12,8 +12,8 @@ whole, 100,000 more by id and state; 1,000 attempts per job, of which the first 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar
 
 from actorgrid.actors.ledger.record_types import JobRecord, OwnerRecord
 from actorgrid.errors import (
@@ -176,7 +176,7 @@ class Ledger:
             self._sessions.used(session)
             return earlier
         self._changes, self._events = [], []
-        result: dict[str, Any] | None = None
+        result: Mapping[str, Any] | None = None
         error: ActorGridError | None = None
         try:
             plain = command.to_plain() if isinstance(command, Command) else command
@@ -386,7 +386,7 @@ class Ledger:
             duplicate = job_id in fresh or self._jobs.known(job_id)
             answers.append({"job_id": job_id, "duplicate": duplicate})
             if not duplicate:
-                fresh[job_id] = cast("JobRecord", given)  # the fields it lacks are put in when it is accepted
+                fresh[job_id] = given  # the fields it lacks are put in when it is accepted
         live = self._jobs.live_count
         if live + len(fresh) > LIVE_JOBS_MAX:
             raise QueueFull(

@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from actorgrid.actors.ledger.record_types import DeviceRecord
 from actorgrid.fencing import FencingToken
 from actorgrid.task_context import ATTEMPT_NUMBER, CPU_MILLI, CREDENTIAL_FILE, JOB_ID, LEASE_ID, LENT_CPU_MILLI, TOKEN
 
@@ -41,7 +41,7 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name in _PASSED_ON or name.startswith("LC_")}
 
 
-def device_variables(host_devices: Iterable[Mapping[str, Any]], granted: Iterable[str]) -> dict[str, str]:
+def device_variables(host_devices: Iterable[DeviceRecord], granted: Iterable[str]) -> dict[str, str]:
     """Visible-device variables for the granted UUIDs, out of all devices of the host.
 
     Each vendor's variable is always set: empty when nothing of that vendor was granted, so that work without
@@ -118,7 +118,7 @@ def with_own_commands(path: str, folder: str = os.path.dirname(sys.executable)) 
 
 
 def enforcement(
-    host_devices: Iterable[Mapping[str, Any]], granted: Iterable[str], gpu_milli: int, gpu_memory_mib: int
+    host_devices: Iterable[DeviceRecord], granted: Iterable[str], gpu_milli: int, gpu_memory_mib: int
 ) -> str:
     """How strongly a grant's limits hold: ``none`` or ``cooperative`` (visible-device variables).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -231,7 +232,7 @@ class _TakesLocks(Ledger):
         super().__init__()
         acquire = self._verbs[AcquireLock]
 
-        def grab(command: AcquireLock, entry: EntryContext) -> dict[str, Any]:
+        def grab(command: AcquireLock, entry: EntryContext) -> Mapping[str, Any]:
             record = self.locks.get(command.name)
             if record is not None and not command.wait:
                 del self.locks[command.name]
@@ -251,7 +252,7 @@ class _CrowdsLocks(Ledger):
         super().__init__()
         acquire = self._verbs[AcquireLock]
 
-        def crowd(command: AcquireLock, entry: EntryContext) -> dict[str, Any]:
+        def crowd(command: AcquireLock, entry: EntryContext) -> Mapping[str, Any]:
             record = self.locks.get(command.name)
             if record is not None and record["slots"] > 1:
                 room = record["slots"] + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from actorgrid.actors.gateway.lock_wait import entry_of
@@ -54,7 +55,7 @@ class _Changed(Ledger):
         super().__init__()
         acquire = self._verbs[AcquireLock]
 
-        def with_rule(command: AcquireLock, entry: EntryContext) -> dict[str, Any]:
+        def with_rule(command: AcquireLock, entry: EntryContext) -> Mapping[str, Any]:
             right, locks._newest = locks._newest, type(self).rule
             try:
                 return acquire(command, entry)

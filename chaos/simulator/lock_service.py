@@ -11,9 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from actorgrid.actors.gateway.lock_wait import CommitLeave, CommitRequest, GiveAnswer, LockWait, WaitTerms
+from actorgrid.actors.ledger.answers import HoldAnswer
 from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import ReleaseLock, RenewLock
 from actorgrid.actors.ledger.outcome import Outcome
+from actorgrid.actors.ledger.record_types import LockRecord
 from actorgrid.errors import ActorGridError, LockLost
 
 from .clock import MS, SECOND
@@ -40,7 +42,7 @@ class LockReply:
     """The answer on a connection: how the owner stands, or why it does not."""
 
     number: int
-    answer: dict[str, Any] | None = None
+    answer: HoldAnswer | None = None
     error: ActorGridError | None = None
 
 
@@ -57,7 +59,7 @@ class WaitingAcquire:
     asking: bool = True
     open: bool = True
     news: bool = False
-    record: dict[str, Any] | None = None
+    record: LockRecord | None = None
 
 
 class LockService:
@@ -166,7 +168,7 @@ class LockService:
         waiting.wait.left(told.result)
         self._advance(waiting)
 
-    def _look(self, waiting: WaitingAcquire, record: dict[str, Any] | None) -> None:
+    def _look(self, waiting: WaitingAcquire, record: LockRecord | None) -> None:
         waiting.news, waiting.record = True, record
         if not waiting.asking and waiting.open:
             self._advance(waiting)
@@ -199,7 +201,7 @@ class LockService:
         if self._waiting.get(waiting.connection) is waiting and waiting.open and not waiting.asking:
             self._advance(waiting)
 
-    def _end(self, waiting: WaitingAcquire, answer: dict[str, Any] | None, error: ActorGridError | None) -> None:
+    def _end(self, waiting: WaitingAcquire, answer: HoldAnswer | None, error: ActorGridError | None) -> None:
         del self._waiting[waiting.connection]
         self._tell(waiting.connection, answer, error)
 
@@ -210,6 +212,6 @@ class LockService:
         if command is not None:
             self.write(command, lambda told: None)
 
-    def _tell(self, connection: Connection, answer: dict[str, Any] | None, error: ActorGridError | None) -> None:
+    def _tell(self, connection: Connection, answer: HoldAnswer | None, error: ActorGridError | None) -> None:
         sender, number = connection
         self.node.world.network.send(self.node.name, sender, LockReply(number, answer, error))

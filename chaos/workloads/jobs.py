@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.ledger.commands import CancelJob, SubmitJobs
+from actorgrid.actors.ledger.record_types import JobRecord
 from actorgrid.chaos.simulator.agent import RUNS_FOR
 
 from .workload import Workload, WorkloadClient
@@ -28,7 +29,7 @@ class JobsClient(WorkloadClient):
             return
         jobs = self.new_jobs()
         self._last = jobs[-1]["job_id"]
-        self.write(jobs[0]["job_id"], SubmitJobs(jobs, at=at))
+        self.write(jobs[0]["job_id"], SubmitJobs(cast("list[JobRecord]", jobs), at=at))
 
     def new_jobs(self) -> list[dict[str, Any]]:
         """What is submitted together."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from actorgrid.actors.gateway.lock_wait import WaitTerms
+from actorgrid.actors.ledger.answers import HoldAnswer
 from actorgrid.chaos.simulator.clock import MS, SECOND, SimulatedTimer
 from actorgrid.chaos.simulator.cluster import Cluster
 from actorgrid.chaos.simulator.lock_service import LockCall, LockReply
@@ -112,7 +113,7 @@ class HoldersClient(WorkloadClient):
         else:
             self._renewed(told.answer, told.error)
 
-    def _acquired(self, answer: dict[str, Any] | None, error: ActorGridError | None) -> None:
+    def _acquired(self, answer: HoldAnswer | None, error: ActorGridError | None) -> None:
         if answer is None:
             if isinstance(error, LockLost):
                 self._acquire()
@@ -121,13 +122,14 @@ class HoldersClient(WorkloadClient):
         elif not answer["held"]:
             self._acquire()
         else:
+            assert answer["token"] is not None, "who holds a lock has its token"
             self._token, self._ends_us = tuple(answer["token"]), None
             if self.world.now_us - self._sent_us > self._terms.ttl_s * SECOND / 10:
                 self._send("renew")  # the lease began when it was granted, which may be any time since the question
             else:
                 self._hold()
 
-    def _renewed(self, answer: dict[str, Any] | None, error: ActorGridError | None) -> None:
+    def _renewed(self, answer: HoldAnswer | None, error: ActorGridError | None) -> None:
         if answer is not None:
             self._hold()
         elif self._ends_us is None and isinstance(error, LockLost):

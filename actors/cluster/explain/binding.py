@@ -21,8 +21,8 @@ Record = Mapping[str, Any]
 class LedgerView(Protocol):
     """The part of a host's copy of the ledger that is needed here."""
 
-    hosts: dict[str, Any]
-    allocations: dict[str, Any]
+    hosts: dict[str, HostRecord]
+    allocations: dict[str, AllocationRecord]
     job_counts: Mapping[str, int]
 
 

@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Iterable
 from time import time
-from typing import Any
+from typing import Any, cast
 
 from actorgrid.actors.gateway.lock_wait import CommitLeave, CommitRequest, GiveAnswer, LockWait, WaitTerms
 from actorgrid.actors.gateway.schemas.locks import (
@@ -27,6 +27,7 @@ from actorgrid.actors.gateway.schemas.locks import (
 )
 from actorgrid.actors.gateway.server.auth import ADMIN
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
+from actorgrid.actors.ledger.answers import HoldAnswer
 from actorgrid.actors.ledger.command import Command
 from actorgrid.actors.ledger.commands import BreakLock, ReleaseLock, RenewLock
 from actorgrid.actors.ledger.field_checks import LOCK_NAME_MAX
@@ -153,7 +154,7 @@ class _Wait:
         )
         self._loop = asyncio.get_running_loop()
         self._wait = LockWait(self._terms, os.urandom(REQUEST_ID_BYTES).hex(), self._loop.time())
-        self._asked: asyncio.Future[Plain] | None = None
+        self._asked: asyncio.Future[HoldAnswer] | None = None
 
     async def through(self) -> Plain:
         """The answer. Raises LockHeld, LockTimeout, LockLost when it was taken out of the line, and what others do."""
@@ -174,7 +175,7 @@ class _Wait:
                         if self._call.app.stopping:
                             raise HostUnreachable("this host is stopping", hint="ask again: the place in line is kept")
                         if changed:
-                            self._wait.changed(watch.record, self._loop.time())
+                            self._wait.changed(cast("LockRecord | None", watch.record), self._loop.time())
         except asyncio.CancelledError:
             if self._asked is not None:
                 if self._call.app.stopping:
@@ -201,7 +202,7 @@ class _Wait:
         else:
             self._wait.answered(answer, asked_s)
 
-    async def _clean_up(self, asked: asyncio.Future[Plain]) -> None:
+    async def _clean_up(self, asked: asyncio.Future[HoldAnswer]) -> None:
         """The client is gone: so is what this request of its was given. Only once it was given, or never is."""
         terms = self._terms
         with contextlib.suppress(ActorGridError):
@@ -214,9 +215,8 @@ class _Wait:
             log.info("lock %s of %s, who left, is given back by its lease: %s", terms.name, terms.owner, error)
 
 
-async def _commit(call: RequestContext, command: Command) -> Plain:
-    answer: Plain = await call.propose(command)
-    return answer
+async def _commit(call: RequestContext, command: Command) -> Any:
+    return await call.propose(command)
 
 
 def _name(call: RequestContext) -> str:
@@ -239,7 +239,7 @@ def fence(token: list[int]) -> int:
     return (token[0] << EPOCH_BITS) + token[1]
 
 
-def _answer(name: str, owner: str, answer: Plain, asked_s: float) -> Plain:
+def _answer(name: str, owner: str, answer: HoldAnswer, asked_s: float) -> Plain:
     token = answer["token"]
     spent_s = asyncio.get_running_loop().time() - asked_s
     return {

@@ -8,6 +8,7 @@ from actorgrid.actors.cluster.messages import ChangeQuota
 from actorgrid.actors.gateway.schemas.answers import QuotaRequest, QuotasAnswer, QuotaSet
 from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTable
 from actorgrid.actors.ledger.messages import Query
+from actorgrid.actors.ledger.record_types import QuotaRecord
 from actorgrid.errors import BadRequest, NotFound
 
 ROUTES = RouteTable(Route)
@@ -27,7 +28,7 @@ async def get_quotas(call: RequestContext) -> Any:
 async def put_quota(call: RequestContext) -> Any:
     """Hold a user to limits; the user * is everyone without a quota of one's own."""
     wanted = call.body_as(QuotaRequest)
-    limits = {
+    limits: QuotaRecord = {
         "gpu_milli": _milli(wanted.gpus),
         "gpu_memory_mib": _mib(wanted.gpu_memory_bytes),
         "cpu_milli": _milli(wanted.cpus),
@@ -43,7 +44,7 @@ async def delete_quota(call: RequestContext) -> Any:
     return await _set(call, None)
 
 
-async def _set(call: RequestContext, limits: dict[str, Any] | None) -> dict[str, Any]:
+async def _set(call: RequestContext, limits: QuotaRecord | None) -> dict[str, Any]:
     user = call.part("user")
     if len(user) > USER_MAX or not user.isprintable():
         raise BadRequest(
@@ -53,7 +54,7 @@ async def _set(call: RequestContext, limits: dict[str, Any] | None) -> dict[str,
     return {"user": user, "limits": _shown(answer["limits"]), "previous": _shown(answer["previous"])}
 
 
-def _shown(amounts: dict[str, Any] | None) -> dict[str, Any] | None:
+def _shown(amounts: QuotaRecord | None) -> dict[str, Any] | None:
     """The ledger's amounts in the units of requests."""
     if amounts is None:
         return None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
-
 from actorgrid.actors.ledger.record_types import AllocationRecord, DeviceRecord, HostRecord, ResourcesRecord
 from actorgrid.errors import Overcommit, WrongState
 
@@ -56,8 +53,20 @@ class Capacity:
                 asked=f"{wanted} device(s)",
                 found=f"indexes {gpu_indexes}",
             )
-        _fit(f"CPU of host {host_id}", "milli", self.used_cpu_milli(host_id), resources, "cpu_milli", host)
-        _fit(f"memory of host {host_id}", "MiB", self.used_memory_mib(host_id), resources, "memory_mib", host)
+        _fit(
+            f"CPU of host {host_id}",
+            "milli",
+            self.used_cpu_milli(host_id),
+            resources.get("cpu_milli", 0),
+            host["cpu_milli"],
+        )
+        _fit(
+            f"memory of host {host_id}",
+            "MiB",
+            self.used_memory_mib(host_id),
+            resources.get("memory_mib", 0),
+            host["memory_mib"],
+        )
         by_index = {device["index"]: device for device in host["devices"]}
         found = []
         for index in gpu_indexes:
@@ -68,8 +77,8 @@ class Capacity:
                 )
             milli, memory_mib = self.used_device(host_id, index)
             what = f"device {index} of host {host_id}"
-            _fit(what, "milli", milli, resources, "gpu_milli", {"gpu_milli": DEVICE_MILLI})
-            _fit(what, "MiB", memory_mib, resources, "gpu_memory_mib", {"gpu_memory_mib": device["memory_mib"]})
+            _fit(what, "milli", milli, resources.get("gpu_milli", 0), DEVICE_MILLI)
+            _fit(what, "MiB", memory_mib, resources.get("gpu_memory_mib", 0), device["memory_mib"])
             found.append(device)
         return found
 
@@ -85,12 +94,11 @@ class Capacity:
             )
 
 
-def _fit(what: str, unit: str, used: int, resources: ResourcesRecord, name: str, capacity: Mapping[str, Any]) -> None:
-    asked = cast("int", resources.get(name, 0))
-    if asked and used + asked > capacity[name]:
+def _fit(what: str, unit: str, used: int, asked: int, capacity: int) -> None:
+    if asked and used + asked > capacity:
         raise Overcommit(
             f"{what} does not have that much left",
             asked=f"{asked} {unit}",
-            found=f"{max(0, capacity[name] - used)} {unit} free of {capacity[name]}",
+            found=f"{max(0, capacity - used)} {unit} free of {capacity}",
             hint="wait for work there to end, or place it elsewhere",
         )

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from actorgrid.actors.ledger.answers import HoldAnswer, ReleaseAnswer
 from actorgrid.actors.ledger.commands import AcquireLock, BreakLock, ExpireLock, ReleaseLock, RenewLock
 from actorgrid.actors.ledger.entry import EntryContext, applies
 from actorgrid.actors.ledger.field_checks import ABSENT, Plain
@@ -28,7 +29,6 @@ from actorgrid.errors import LockHeld, LockLost, LockSlotsDiffer, QueueFull, Sta
 LOCKS_MAX = 10_000
 WAITERS_MAX = 1_000
 
-Answer = dict[str, Any]
 _NOBODYS = [0, ""]
 
 
@@ -56,7 +56,7 @@ class Locks:
         self.records.update((record["name"], record) for record in records)
 
     @applies(AcquireLock)
-    def acquire(self, command: AcquireLock, entry: EntryContext) -> Answer:
+    def acquire(self, command: AcquireLock, entry: EntryContext) -> HoldAnswer:
         """Acquire the lock under *token*, or wait in line for it.
 
         Asked again by the same owner, the same answer, and a sign of life with the time to live that is said now.
@@ -109,7 +109,7 @@ class Locks:
         return self._answer(name, owner)
 
     @applies(RenewLock)
-    def renew(self, command: RenewLock, _entry: EntryContext) -> Answer:
+    def renew(self, command: RenewLock, _entry: EntryContext) -> HoldAnswer:
         """Count a sign of life of a holder or waiter. Raises LockLost for anyone else, StaleToken for an old token.
 
         One that names its request is a host's, for a client that waits there: LockLost when that client has asked
@@ -139,7 +139,7 @@ class Locks:
         return self._answer(name, owner)
 
     @applies(ReleaseLock)
-    def release(self, command: ReleaseLock, entry: EntryContext) -> Answer:
+    def release(self, command: ReleaseLock, entry: EntryContext) -> ReleaseAnswer:
         """Give the lock back, or leave the line. One that is not held by *owner* is no error; StaleToken may be.
 
         Whoever releases for another that seems to be gone names the ``request`` that it was given to: then nothing is
@@ -149,12 +149,12 @@ class Locks:
         return {"released": self._remove(command, entry, "released")}
 
     @applies(BreakLock)
-    def break_open(self, command: BreakLock, entry: EntryContext) -> Answer:
+    def break_open(self, command: BreakLock, entry: EntryContext) -> dict[str, bool]:
         """Take the lock, or the place in line, from its owner on somebody's word."""
         return {"broken": self._take_away(command, entry)}
 
     @applies(ExpireLock)
-    def expire(self, command: ExpireLock, entry: EntryContext) -> Answer:
+    def expire(self, command: ExpireLock, entry: EntryContext) -> dict[str, bool]:
         """Take the lock, or the place in line, from one who has not renewed since the leader looked."""
         return {"expired": self._remove(command, entry, "expired")}
 
@@ -205,21 +205,23 @@ class Locks:
         self.records[record["name"]] = record
         self._changed(record["name"], record, word)
 
-    def _answer(self, name: str, owner: str) -> Answer:
+    def _answer(self, name: str, owner: str) -> HoldAnswer:
         """The answer to an owner: its token once it holds the lock; its place in line, from 1, until then."""
         record = self.records[name]
         mine = _find(record, owner)
         assert mine is not None, f"{owner} was given lock {name}, or a place in its line"
         place = 0 if mine["token"] is not None else 1 + record["waiters"].index(mine)
-        return {
+        answer: HoldAnswer = {
             "held": mine["token"] is not None,
             "token": mine["token"],
             "position": place,
             "slots": record["slots"],
             "ttl_s": mine["ttl_s"],
             "renewals": mine["renewals"],
-            **({"request": mine["request"]} if "request" in mine else {}),
         }
+        if "request" in mine:
+            answer["request"] = mine["request"]
+        return answer
 
 
 def of_one_holder(record: Plain) -> LockRecord:

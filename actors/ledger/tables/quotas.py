@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from actorgrid.actors.ledger.answers import QuotaUseRecord
 from actorgrid.actors.ledger.commands import SetQuota
 from actorgrid.actors.ledger.entry import EntryContext, applies
 from actorgrid.actors.ledger.field_checks import Plain
@@ -204,7 +205,7 @@ class Quotas:
                     hint="wait for some to start, cancel some, or have the quota raised (actorgrid quota)",
                 )
 
-    def rows(self) -> list[Plain]:
+    def rows(self) -> list[QuotaUseRecord]:
         """Rows to show, by user: those with a quota of their own, with something held or with jobs waiting.
 
         Each: ``user``, ``limits`` (``None``: not limited), ``default`` (they are everyone's), ``used``.
