@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .call import CommandContext, json_option, pass_call
+from .chaos_gossip import gossip, gossip_figures
 from .printing import say
 from .show import progress, table
 
@@ -24,6 +25,10 @@ SHOWN_FAILURES = 5
 @click.group()
 def command() -> None:
     """Run clusters of the real cores on virtual time, with seeded faults."""
+
+
+command.add_command(gossip)
+command.add_command(gossip_figures)
 
 
 @command.command("list")

@@ -1,0 +1,137 @@
+"""``chaos gossip`` and ``chaos gossip-figures``: membership on virtual time, its faults and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+import click
+
+from .call import CommandContext, json_option, pass_call
+from .printing import say
+from .show import progress, table
+
+VIOLATED_CODE = 1
+
+
+@click.command("gossip")
+@click.argument("scenarios", nargs=-1, metavar="[SCENARIO]...")
+@click.option(
+    "--seeds", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="Seeds of each scenario."
+)
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="The first seed.")
+@click.option("--mutants", is_flag=True, help="Hunt the planted bugs instead: each must be caught.")
+@json_option
+@pass_call
+def gossip(call: CommandContext, /, scenarios: Sequence[str], seeds: int, seed: int, mutants: bool) -> int:
+    """Play what befalls small clusters of membership cores, all scenarios or those named.
+
+    Leaves with 1 when anything was violated, or a planted bug was not caught.
+    """
+    from actorgrid.chaos.gossip.mutants import MUTANTS, hunt
+    from actorgrid.chaos.gossip.scenarios import SCENARIOS, play
+
+    found: list[dict[str, Any]] = []
+    with progress(call.json) as report:
+        if mutants:
+            for name, mutant in MUTANTS.items():
+                caught, what = hunt(name, seeds)
+                found.append(
+                    {"mutant": name, "says": mutant.says, "scenario": mutant.scenario, "seeds": caught, "what": what}
+                )
+                report(name, len(found), len(MUTANTS))
+            failed = any(not each["what"] for each in found)
+        else:
+            chosen = list(dict.fromkeys(scenarios)) or list(SCENARIOS)
+            for name in chosen:
+                violations = [
+                    {"seed": number, "what": what}
+                    for number in range(seed, seed + seeds)
+                    if (what := play(name, number))
+                ]
+                says = (SCENARIOS[name].__doc__ or "").partition("\n")[0]
+                found.append({"scenario": name, "says": says, "runs": seeds, "violations": violations})
+                report(name, len(found), len(chosen))
+            failed = any(each["violations"] for each in found)
+    if call.json:
+        call.document(found)
+    elif mutants:
+        rows = [
+            [each["mutant"], each["says"], each["scenario"], str(each["seeds"]), each["what"] or "-"] for each in found
+        ]
+        table(["MUTANT", "WHAT IT DOES WRONG", "SCENARIO", "SEEDS>", "CAUGHT BY"], rows, "there are none")
+    else:
+        rows = [[each["scenario"], str(each["runs"]), str(len(each["violations"])), each["says"]] for each in found]
+        table(["SCENARIO", "RUNS>", "VIOLATIONS>", "WHAT HAPPENS"], rows, "nothing was run")
+        for each in found:
+            for violation in each["violations"][:5]:
+                say(f"{each['scenario']}, seed {violation['seed']}: {violation['what']}")
+    return VIOLATED_CODE if failed else 0
+
+
+@click.command("gossip-figures")
+@click.option("--hosts", type=click.IntRange(4, 8_000), default=200, show_default=True, help="How many hosts.")
+@click.option("--profile", default="lan", show_default=True, help="lan, lan_fast or wan.")
+@click.option(
+    "--loss", type=click.FloatRange(0.0, 0.9), default=0.0, show_default=True, help="Share of datagrams lost."
+)
+@click.option("--slow", type=click.FloatRange(0.0, 1.0), default=0.0, show_default=True, help="Share of slow hosts.")
+@click.option("--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="Of virtual time.")
+@click.option("--events", type=click.IntRange(1, 1_000), default=10, show_default=True, help="Deaths, and joins.")
+@click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@json_option
+@pass_call
+def gossip_figures(
+    call: CommandContext,
+    /,
+    hosts: int,
+    profile: str,
+    loss: float,
+    slow: float,
+    seconds: float,
+    events: int,
+    seed: int,
+) -> int:
+    """Measure membership of many hosts: how soon a death and a join are known, what it costs, what is invented.
+
+    With slow hosts (which stand still for 10 s at a time), plain SWIM and Lifeguard are compared.
+    """
+    from actorgrid.actors.membership.profiles import PROFILES
+    from actorgrid.chaos.gossip.measures import comparisons, deaths, joins, traffic
+    from actorgrid.errors import BadRequest
+
+    if profile not in PROFILES:
+        raise BadRequest(f"there is no profile {profile!r}", asked=profile, found=f"known: {', '.join(PROFILES)}")
+    chosen = PROFILES[profile]
+    if slow:
+        found: dict[str, Any] = {
+            name: asdict(traffic(hosts, each, loss, seed, seconds, slow)) for name, each in comparisons(chosen)
+        }
+    else:
+        died = deaths(hosts, chosen, loss, seed, min(events, hosts // 2))
+        joined = joins(hosts, chosen, loss, seed, events)
+        found = {
+            "traffic": asdict(traffic(hosts, chosen, loss, seed, seconds)),
+            "first suspicion, s": _spread(died.first_suspicion),
+            "declared dead, s": _spread(died.declared),
+            "death known to all, s after that": _spread(died.known_to_all),
+            "join known to all, s": _spread(joined.known_to_all),
+            "not known to all": {"events": died.missing + joined.missing},
+        }
+    if call.json:
+        call.document(found)
+    else:
+        table(["WHAT", "FIGURES"], [[name, _shown(each)] for name, each in found.items()], "nothing")
+    return 0
+
+
+def _spread(samples: Sequence[float]) -> dict[str, float]:
+    if not samples:
+        return {"events": 0}
+    return {"events": len(samples), "median": round(median(samples), 3), "max": round(max(samples), 3)}
+
+
+def _shown(figures: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())

@@ -1,0 +1,62 @@
+"""``actorgrid chaos gossip`` and ``gossip-figures``: what they print, and how they leave."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from actorgrid.chaos.gossip import scenarios
+from actorgrid.chaos.gossip.mutants import MUTANTS
+from actorgrid.cli.main import cli
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["chaos", *words])
+    return int(left.value.code or 0), capsys.readouterr().out
+
+
+def test_scenarios_are_played_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "gossip", "one_dies", "farewell", "--seeds", "2", "--json")
+    assert code == 0
+    assert [(each["scenario"], each["runs"], each["violations"]) for each in json.loads(out)] == [
+        ("one_dies", 2, []),
+        ("farewell", 2, []),
+    ]
+
+
+def test_a_violation_leaves_with_one_and_names_its_seed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant = MUTANTS["never_refutes"]
+    monkeypatch.setitem(scenarios.SCENARIOS, "accused", lambda seed, _: scenarios.accused(seed, mutant.parts))
+    code, out = run(capsys, "gossip", "accused", "--seeds", "1", "--seed", "3")
+    assert code == 1
+    assert "accused, seed 3: host-" in out
+
+
+def test_a_scenario_that_there_is_not_is_a_named_error(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = run(capsys, "gossip", "nowhere")
+    assert code not in (0, 1)
+
+
+def test_planted_bugs_are_hunted(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "gossip", "--mutants", "--seeds", "60", "--json")
+    assert code == 0
+    assert {each["mutant"] for each in json.loads(out) if each["what"]} == set(MUTANTS)
+    code, out = run(capsys, "gossip", "--mutants", "--seeds", "1")
+    assert code == 1 and "judges_after_sleep" in out
+
+
+def test_figures_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("gossip-figures", "--hosts", "20", "--seconds", "10", "--events", "2")
+    code, out = run(capsys, *words, "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert told["traffic"]["datagrams_per_s"] == pytest.approx(2.0, abs=0.3)
+    assert told["declared dead, s"]["events"] == 2
+    code, out = run(capsys, *words, "--slow", "0.2")
+    assert code == 0 and "Lifeguard, stalls forgiven" in out
+    code, _ = run(capsys, *words, "--profile", "nowhere")
+    assert code not in (0, 1)
