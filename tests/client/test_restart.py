@@ -17,6 +17,10 @@ from tests.client.stand_in import wait_until
 ROOT = Path(__file__).resolve().parents[2]
 
 
+# Work outlives the agent for this long. How long a start takes on a busy machine is not what is asked here.
+PATIENT = ("--set", "work.max_isolation_s=120")
+
+
 class Agent:
     """An agent that can be killed and started again on the same port."""
 
@@ -28,7 +32,10 @@ class Agent:
     def up(self) -> None:
         command = ["up", "--json", "--port", str(self.port), "--data-dir", str(self.data_dir), "--gpus", "4xH100-80GB"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "actorgrid", *command], stdout=subprocess.PIPE, cwd=ROOT, stderr=subprocess.DEVNULL
+            [sys.executable, "-m", "actorgrid", *command, *PATIENT],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+            stderr=subprocess.DEVNULL,
         )
         assert self.process.stdout is not None
         ready = json.loads(self.process.stdout.readline())

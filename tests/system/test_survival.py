@@ -55,7 +55,8 @@ def job_id(accepted: dict[str, object]) -> str:
 
 
 def test_work_runs_on_without_the_agent_and_the_next_start_adopts_it(make_agent: MakeAgent, tmp_path: Path) -> None:
-    agent = make_agent().start()
+    # Its patience is not the subject: on a busy machine the next start may take longer than the 10 s of the default.
+    agent = make_agent("work.max_isolation_s=120").start()
     client = agent.client()
     job = job_id(client.submit_job(command=["sh", "-c", write_when_told(tmp_path, "job")], gpus=1, cpus=0.1))
     script = tmp_path / "go"
