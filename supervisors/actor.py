@@ -54,6 +54,8 @@ _OTHER_FORK_HINT = "see to what the error names; the folder of the boot must be 
 class ServerActor(Actor):  # type: ignore[misc]
     """The process of one server. Its first message is HostServer, from its supervisor."""
 
+    takes_nothing = True  # its ``__init__``: see ``UnixManager``
+
     def __init__(self) -> None:
         super().__init__()
         self.runtime: ActorRuntime | None = None

@@ -37,9 +37,10 @@ from actorgrid.supervisors.wire import TreeSettings
 from actorgrid.transports.unix.system import sweep
 
 from ..work.newest_grant import newest_grant
+from .aiohttp_server import load_server
 from .children import CHILDREN, OF_A_CLUSTER
 from .context import HostContext
-from .idle_memory import fill_gaps, give_back_file_pages
+from .idle_memory import give_back_file_pages, ready_to_fork
 from .lock import AgentLock, handed_down
 from .logs import AgentLog, logging_to
 from .messages import HostAddress, HostRestarts, HostStopped
@@ -56,7 +57,7 @@ _STOP_MARGIN_S = 15.0
 _STOP_S_MAX = 4 * 3600.0
 _SUPERVISOR = "actorgrid.actors.host.supervisor:HostSupervisor"
 # Loaded once, before the fork, and shared by all processes: each would cost every process its own copy.
-_PRELOAD = ("aiohttp", "aiohttp.web", "uvloop", "pydantic", "msgpack", "prometheus_client", "psutil", "sqlite3")
+_PRELOAD = ("aiohttp.web", "uvloop", "pydantic", "msgpack", "prometheus_client", "psutil", "sqlite3")
 # What servers load only on a host of a cluster, and then several of them.
 _PRELOAD_OF_A_CLUSTER = ("actorgrid.actors.consensus.raft_links", "actorgrid.actors.gateway.server.tls_listener")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -141,9 +142,7 @@ def _run(
     setproctitle("actorgrid: up")
     read_token(paths.token_file)
     _preload(specs, taken is not None)
-    gc.collect()
-    fill_gaps()
-    gc.freeze()
+    ready_to_fork()
     gc.enable()
     try:
         return _Agent(settings, paths, specs, on_ready, lines, taken, may_exec, notes).run()
@@ -167,6 +166,7 @@ def _take_place(
 
 def _preload(specs: Sequence[ChildSpec], of_a_cluster: bool) -> None:
     more = _PRELOAD_OF_A_CLUSTER if of_a_cluster else ()
+    load_server()
     for module in (*_PRELOAD, *more, "actorgrid.actors.host.supervisor", *(spec.module for spec in specs)):
         try:
             importlib.import_module(module)

@@ -54,8 +54,8 @@ def idle(runs: int) -> Iterator[Figure]:
         yield Figure("idle agent, PSS without workers", "MB", sizes, False, must=120, stretch=70, note=note)
 
 
-PSS_MB_MUST = {"consensus": 16.5, "gateway": 17.5, "gpu_coordinator": 15.0, "worker_manager": 15.0, "up": 13.0}
-OTHER_PSS_MB_MUST = 12.5
+PSS_MB_MUST = {"consensus": 15.0, "gateway": 16.0, "gpu_coordinator": 13.5, "worker_manager": 13.5, "up": 12.0}
+OTHER_PSS_MB_MUST = 11.5
 START_CPU_S_MUST = {"up": 1.0, "host": 0.15}
 OTHER_START_CPU_S_MUST = 0.1
 """Measured plus about a tenth of memory and a third of CPU: what comes on top is a library that came along."""

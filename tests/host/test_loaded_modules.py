@@ -26,7 +26,8 @@ NOT_ALONE = {
     "actorgrid.actors.gateway.server.tls_listener",
     "actorgrid.transports.peer.link",
 }
-NOWHERE = {"yaml", "pydantic_settings", "dotenv", "rich", "numpy", "cloudpickle", "pynvml", "amdsmi", "actorgrid.chaos"}
+NOWHERE = {"yaml", "pydantic_settings", "dotenv", "rich", "numpy", "cloudpickle", "pynvml", "amdsmi"}
+NOWHERE |= {"actorgrid.chaos", "aiohttp.client"}
 READING_COMMANDS = ("actorgrid.cli.show", "actorgrid.cli.jobs")
 
 

@@ -25,6 +25,13 @@ _CAPABILITY = {
     "B200": "10.0",
     "B300": "10.3",
 }
+# Compiled when loaded, before the fork: the compiler of expressions is 40 functions that no process needs otherwise.
+_VENDORS = {
+    "amd": re.compile(r"mi\d|radeon|rx\d|instinct"),
+    "intel": re.compile(r"max|flex|arc|gaudi"),
+    "apple": re.compile(r"m\d+(pro|max|ultra)?$"),
+    "qualcomm": re.compile(r"adreno|cloudai|aic\d"),
+}
 _POWER_W = {"T4": 70, "L4": 72, "A10": 150, "P100": 250, "V100": 300, "A40": 300, "L40S": 350, "A100": 400}
 _IDLE_SHARE = 0.1
 _FULL_POWER_W = 700
@@ -34,15 +41,7 @@ _IDLE_C, _FULL_C = 32.0, 74.0
 def vendor_of_model(model: str) -> str:
     """Whose model it is, from its name; NVIDIA's when nothing says otherwise."""
     lower = model.lower()
-    if re.match(r"mi\d|radeon|rx\d|instinct", lower):
-        return "amd"
-    if re.match(r"max|flex|arc|gaudi", lower):
-        return "intel"
-    if re.match(r"m\d+(pro|max|ultra)?$", lower):
-        return "apple"
-    if re.match(r"adreno|cloudai|aic\d", lower):
-        return "qualcomm"
-    return "nvidia"
+    return next((vendor for vendor, models in _VENDORS.items() if models.match(lower)), "nvidia")
 
 
 def simulated_devices(spec: str, host_id: str) -> list[Device]:

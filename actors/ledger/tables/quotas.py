@@ -9,7 +9,6 @@ Bound: 10,000 quotas.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -247,6 +246,8 @@ def refuse_over_whole(user: str, limits: QuotaRecord | None, resources: Resource
 
 
 def _no_quota(user: str, known: Collection[str]) -> NotFound:
+    import difflib
+
     close = difflib.get_close_matches(user, list(known), n=1, cutoff=0.5)
     return NotFound(
         f"user {user} has no quota of one's own",
