@@ -61,8 +61,6 @@ MAX_READ_BYTES = 16 * 2**20
 BATCH_BYTES = 2**20
 ROUND_S = 1.0
 """Between two digests to three other hosts: what a lost push costs at most, and 93 bytes a second when all is equal."""
-PUSH_DELAY_S = 0.002
-"""What comes in so short a time goes to other hosts in one packet."""
 MAX_MAJORITY_WAITS = 4096
 MAX_WITHIN_S = 60.0
 STATUS_PEERS = 100
@@ -97,7 +95,7 @@ class DistributedState(Server):
         self._sizes: dict[str, int] = {}
         self._watches: dict[tuple[str, str], None] = {}
         self._waiting: list[Waiter] = []
-        self._flush_due = self._push_due = self._push_to_all = False
+        self._flush_due = False
         self._majority: list[_MajorityWait] = []
         self._members_known = False
         self._figures = dict.fromkeys(
@@ -302,9 +300,10 @@ class DistributedState(Server):
         if staged:
             self._last_commit_s = self.runtime.monotonic() - begun_s
             self._figures["commits"] += 1
-        if replica.gossip.fresh:
-            self._push_soon()
         self._cast(sends)
+        # At once: what came together is one packet already, and what comes while it is under way waits for its
+        # acknowledgement.
+        self._push()
         self._settle_changes(replica)
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
@@ -427,16 +426,9 @@ class DistributedState(Server):
         if self._failure is None:
             self._cast(self._durably(replica.round) or [])
 
-    def _push_soon(self, to_all: bool = False) -> None:
-        self._push_to_all = self._push_to_all or to_all
-        if not self._push_due and self.host.enrolment is not None:
-            self._push_due = True
-            self.runtime.after(PUSH_DELAY_S, self._push)
-
     def _push(self) -> None:
-        to_all, self._push_due, self._push_to_all = self._push_to_all, False, False
-        if self._replica is not None and self._failure is None:
-            self._cast(self._replica.push(everybody=to_all))
+        if self._replica is not None and self.host.enrolment is not None:
+            self._cast(self._replica.push())
 
     def _cast(self, sends: list[Send]) -> None:
         batch: list[tuple[str, bytes]] = []
@@ -461,7 +453,7 @@ class DistributedState(Server):
         wait = _MajorityWait(origin, sequence, Waiter())
         self._majority.append(wait)
         timer = self.runtime.after(within_s, lambda: wait.waiter.fail(self._not_replicated(wait, within_s)))
-        self._push_soon(to_all=True)
+        self._cast(self._live().offer_to_all(origin, sequence))
         self._look_at_majorities()
         try:
             await wait.waiter

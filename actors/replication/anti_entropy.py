@@ -168,20 +168,30 @@ class AntiEntropy:
             found += self._send(name, digest)
         return found
 
-    def push(self, everybody: bool = False) -> list[Instruction]:
-        """Offer what is new and durable to a few peers that are not known to have it; to *everybody*: to all such."""
+    def push(self) -> list[Instruction]:
+        """Offer what is new and durable to a few peers that are not known to have it."""
         fresh, self._fresh = self._fresh, {}
+        found: list[Instruction] = []
+        for name in self._some(self._without(fresh)):
+            found += self._offer(name, fresh)
+        return found
+
+    def offer_to_all(self, origin: Replica, sequence: int) -> list[Instruction]:
+        """Offer one origin's deltas, from *sequence* on, to all peers that are not known to have them."""
+        fresh = {origin: sequence}
+        found: list[Instruction] = []
+        for name in self._without(fresh):
+            found += self._offer(name, fresh)
+        return found
+
+    def _without(self, fresh: Vector) -> list[str]:
         if not fresh:
             return []
-        without = [
+        return [
             name
             for name in self._others
             if any(self._peer(name).known.get(origin, 0) < self.vector[origin] for origin in fresh)
         ]
-        found: list[Instruction] = []
-        for name in without if everybody else self._some(without):
-            found += self._offer(name, fresh)
-        return found
 
     def holders(self, origin: Replica, sequence: int) -> int:
         """How many members hold that delta durably, as far as is known; we among them."""
@@ -203,11 +213,6 @@ class AntiEntropy:
     def origins(self) -> int:
         """The size of the vector."""
         return len(self.vector)
-
-    @property
-    def fresh(self) -> bool:
-        """Whether ``push`` has something to offer."""
-        return bool(self._fresh)
 
     @property
     def log_bytes(self) -> int:

@@ -106,9 +106,13 @@ class StateReplica:
         """Begin a round of anti-entropy. Raises as ``commit``."""
         return self.commit() + self._do(self.gossip.round())
 
-    def push(self, everybody: bool = False) -> list[Send]:
-        """Offer what is new to a few, or to all."""
-        return self._do(self.gossip.push(everybody))
+    def push(self) -> list[Send]:
+        """Offer what is new to a few."""
+        return self._do(self.gossip.push())
+
+    def offer_to_all(self, origin: Replica, sequence: int) -> list[Send]:
+        """Offer what is new of one origin to all."""
+        return self._do(self.gossip.offer_to_all(origin, sequence))
 
     def set_members(self, members: Iterable[str]) -> None:
         """The hosts of the cluster."""

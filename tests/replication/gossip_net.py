@@ -102,7 +102,10 @@ class Town:
         host.pending.clear()
 
     def push(self, name: str, everybody: bool = False) -> None:
-        self._post(name, self.hosts[name].replica.push(everybody))
+        replica = self.hosts[name].replica
+        if everybody and replica.me in replica.gossip.vector:
+            self._post(name, replica.offer_to_all(replica.me, replica.gossip.vector[replica.me]))
+        self._post(name, replica.push())
 
     def round(self, name: str) -> None:
         self.commit(name)
