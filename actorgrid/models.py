@@ -565,6 +565,10 @@ class StateMutation(RequestBody):
     ] = "put"
     value: Any = None
     field: str | None = Field(default=None, max_length=STATE_KEY_MAX)
+    durability: Literal["host", "majority"] = "host"
+    """Whose disks it has to be on before it is answered: this host's, or those of more than half of the members."""
+    within_s: float = Field(default=5.0, gt=0, le=60)
+    """How long to wait for a majority."""
 
 
 class SettingChange(RequestBody):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -36,11 +37,33 @@ class StateCommands(click.Group):
 
 @click.group(cls=StateCommands)
 def command() -> None:
-    """Read and change the shared state.
+    """Read and change the shared state, which all hosts of a cluster have.
 
-    Values are JSON; what is not valid JSON is taken as text: 5 is a number, five a word, '"5"' a text. A key keeps the
-    type of its first write.
+    A write is on this host's disk when the command ends, and reaches the others some milliseconds later; hosts that
+    cannot reach each other go on, and agree again when they can. Values are JSON; what is not valid JSON is taken as
+    text: 5 is a number, five a word, '"5"' a text. A key keeps the type of its first write.
     """
+
+
+def _durability(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of commands that write."""
+    within = click.option(
+        "--within",
+        "within_s",
+        type=click.FloatRange(0, 60, min_open=True),
+        default=5.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long to wait for a majority; the write stays in any case.",
+    )
+    whose = click.option(
+        "--durability",
+        type=click.Choice(["host", "majority"]),
+        default="host",
+        show_default=True,
+        help="Whose disks it has to be on when the command ends: this host's, or a majority's.",
+    )
+    return whose(within(function))
 
 
 def _value(text: str) -> Any:
@@ -77,38 +100,43 @@ def get(call: CommandContext, key: str) -> None:
 @click.argument("key")
 @click.argument("value")
 @click.option("--type", "kind", type=click.Choice(["lww_register", "mv_register"]), default="lww_register")
+@_durability
 @host_command
-def put(call: CommandContext, key: str, value: str, kind: str) -> None:
+def put(call: CommandContext, key: str, value: str, kind: str, durability: Any, within_s: float) -> None:
     """Set a register."""
-    _answer(call, key, _state(call).put(key, _value(value), type=kind))
+    _answer(call, key, _state(call).put(key, _value(value), type=kind, durability=durability, within_s=within_s))
 
 
 @command.command("incr", context_settings={"ignore_unknown_options": True})
 @click.argument("key")
 @click.argument("by", type=int, default=1)
+@_durability
 @host_command
-def incr(call: CommandContext, key: str, by: int) -> None:
+def incr(call: CommandContext, key: str, by: int, durability: Any, within_s: float) -> None:
     """Add to a counter; a negative number takes away."""
     state = _state(call)
-    _answer(call, key, state.increment(key, by) if by >= 0 else state.decrement(key, -by))
+    change = state.increment if by >= 0 else state.decrement
+    _answer(call, key, change(key, abs(by), durability=durability, within_s=within_s))
 
 
 @command.command("add")
 @click.argument("key")
 @click.argument("value")
+@_durability
 @host_command
-def add(call: CommandContext, key: str, value: str) -> None:
+def add(call: CommandContext, key: str, value: str, durability: Any, within_s: float) -> None:
     """Add to a set."""
-    _answer(call, key, _state(call).add_to_set(key, _value(value)))
+    _answer(call, key, _state(call).add_to_set(key, _value(value), durability=durability, within_s=within_s))
 
 
 @command.command("remove")
 @click.argument("key")
 @click.argument("value")
+@_durability
 @host_command
-def remove(call: CommandContext, key: str, value: str) -> None:
+def remove(call: CommandContext, key: str, value: str, durability: Any, within_s: float) -> None:
     """Remove from a set."""
-    _answer(call, key, _state(call).remove_from_set(key, _value(value)))
+    _answer(call, key, _state(call).remove_from_set(key, _value(value), durability=durability, within_s=within_s))
 
 
 @command.command("list")

@@ -26,6 +26,7 @@ MODULES = (
     "actors",
     "cluster",
     "cluster_agents",
+    "gossip",
     "host",
     "jobs",
     "ledger",

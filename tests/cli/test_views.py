@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actorgrid.cli.show import share, size, span
-from actorgrid.errors import SettingNotLive
+from actorgrid.errors import NotReplicated, SettingNotLive
 
 from .conftest import Door, Invoke
 
@@ -112,6 +112,19 @@ def test_state_sends_the_mutator(call: Invoke, door: Door, words: list[str], bod
     assert result.stdout == '["now"]\n'
     assert door.asked[-1][2] == {**body, "field": None}
     assert json.loads(call("state", *words, "--json").stdout) == {"key": "a/b", "value": ["now"]}
+
+
+def test_a_write_may_ask_for_a_majority_and_says_what_to_make_of_none(call: Invoke, door: Door) -> None:
+    door.on("POST /api/state/k", {"key": "k", "type": "lww_register", "value": 1})
+    assert call("state", "put", "k", "1", "--durability", "majority", "--within", "3").exit_code == 0
+    asked = door.asked[-1][2]
+    assert (asked["durability"], asked["within_s"]) == ("majority", 3.0)
+    assert call("state", "put", "k", "1", "--within", "0").exit_code == 2
+    error = NotReplicated("too few", asked="2 of 3 members", found="1 have it on their disks", hint="it stays")
+    door.fail("POST /api/state/k", error)
+    result = call("state", "incr", "k", "--durability", "majority")
+    assert result.exit_code == NotReplicated.exit_code == 5
+    assert "2 of 3 members" in result.stderr and "it stays" in result.stderr
 
 
 def test_state_reads_texts_plainly(call: Invoke, door: Door) -> None:

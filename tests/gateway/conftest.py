@@ -440,10 +440,12 @@ class DistributedState(StandIn):
         self.entries: dict[str, dict[str, Any]] = {}
         self.watched: list[str] = []
         self.unwatched: list[str] = []
+        self.mutations: list[replication.Mutate] = []
 
     @handles(replication.Mutate)
     def mutate(self, request: replication.Mutate) -> dict[str, Any]:
         self.check()
+        self.mutations.append(request)
         return self.put(request.key, request.value, request.type)
 
     def put(self, key: str, value: Any, kind: str = "lww_register") -> dict[str, Any]:

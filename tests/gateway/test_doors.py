@@ -306,6 +306,16 @@ def test_sessions_pass_their_resources_on(town: Any) -> None:
     assert reply.error["code"] == "PythonMismatch"
 
 
+def test_a_write_may_ask_for_a_majority_within_some_time(town: Any) -> None:
+    assert town.http("POST", "/api/state/k", json={"value": 1, "durability": "majority", "within_s": 2}).status == 200
+    asked = town.servers["distributed_state"].mutations[-1]
+    assert (asked.durability, asked.within_s) == ("majority", 2.0)
+    assert town.http("POST", "/api/state/k", json={"value": 1}).status == 200
+    assert town.servers["distributed_state"].mutations[-1].durability == "host"
+    for wrong in ({"durability": "all"}, {"within_s": 0}, {"within_s": 61}, {"within_s": "long"}):
+        assert town.http("POST", "/api/state/k", json={"value": 1, **wrong}).status == 400
+
+
 def test_state_keys_may_hold_slashes_and_anything_else(town: Any) -> None:
     reply = town.http("POST", "/api/state/models/a%20b/%C3%A9", json={"value": [1]})
     assert reply.json == {"key": "models/a b/é", "type": "lww_register", "value": [1]}

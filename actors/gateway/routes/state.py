@@ -17,7 +17,7 @@ from actorgrid.actors.gateway.server.route import RequestContext, Route, RouteTa
 from actorgrid.actors.gateway.server.stream import send_events
 from actorgrid.actors.ledger.messages import Query
 from actorgrid.actors.replication.messages import Mutate, Read, ReadPrefix
-from actorgrid.errors import BadRequest, DiskFull, StateTypeConflict, UnknownKey
+from actorgrid.errors import BadRequest, DiskFull, NotReplicated, StateTypeConflict, UnknownKey
 from actorgrid.models import StateEntry, StateMutation
 from actorgrid.sizes import STATE_KEY_MAX
 
@@ -74,13 +74,26 @@ async def get_key(call: RequestContext) -> Any:
 
 
 @ROUTES.add(
-    "POST", "/api/state/{key:.+}", StateEntry, "state", request=StateMutation, errors=(StateTypeConflict, DiskFull)
+    "POST",
+    "/api/state/{key:.+}",
+    StateEntry,
+    "state",
+    request=StateMutation,
+    errors=(StateTypeConflict, DiskFull, NotReplicated),
 )
 async def post_key(call: RequestContext) -> Any:
     """Apply one mutator to one key."""
     change = call.body_as(StateMutation)
-    request = Mutate(_key(call), change.type, change.operation, change.value, change.field)
-    return await call.ask("distributed_state", request, 10.0)
+    request = Mutate(
+        _key(call),
+        change.type,
+        change.operation,
+        change.value,
+        change.field,
+        durability=change.durability,
+        within_s=change.within_s,
+    )
+    return await call.ask("distributed_state", request, 10.0 + change.within_s)
 
 
 @ROUTES.add("GET", "/api/events", "text/event-stream", "events", query=EventsQuery)
