@@ -6,7 +6,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from actorgrid.actors.gateway.server.application import EXPECTED
+from actorgrid.actors.host.children import CHILDREN, OF_A_CLUSTER
 
 
 def scrape(town: Any, **more: Any) -> dict[str, list[Any]]:
@@ -19,13 +19,18 @@ def scrape(town: Any, **more: Any) -> dict[str, list[Any]]:
 def test_every_server_is_asked_without_a_token(town: Any) -> None:
     found = scrape(town, token=None)
     up = {sample.labels["server"]: sample.value for sample in found["actorgrid_up"]}
-    assert up == dict.fromkeys(("host", *EXPECTED), 1.0)
+    assert up == dict.fromkeys(("host", *(child.id for child in OF_A_CLUSTER)), 1.0)
     assert {sample.labels["server"] for sample in found["actorgrid_process_resident_memory_bytes"]} == {
         "consensus",
         "gateway",
     }
     assert found["actorgrid_jobs_queued"][0].value == 2
     assert {sample.labels["state"]: sample.value for sample in found["actorgrid_jobs"]} == {"queued": 2, "running": 1}
+
+
+def test_a_host_that_is_alone_has_no_servers_of_a_cluster_to_ask(real_town: Any) -> None:
+    up = {sample.labels["server"] for sample in scrape(real_town)["actorgrid_up"]}
+    assert up == {"host", *(child.id for child in CHILDREN)}
 
 
 def test_a_server_that_does_not_answer_is_down_and_the_rest_is_there(town: Any) -> None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 from aiohttp import web
 
 import actorgrid
-from actorgrid.actors.cluster.fault_detector import EXPECTED
 from actorgrid.actors.gateway.blobs import BlobStore
 from actorgrid.actors.gateway.routes import (
     cluster,
@@ -38,6 +37,7 @@ from actorgrid.actors.gateway.routes import (
     tokens,
     trust,
 )
+from actorgrid.actors.host.children import CHILDREN, OF_A_CLUSTER
 from actorgrid.actors.host.context import HostContext
 from actorgrid.actors.ledger.client import LedgerClient
 from actorgrid.actors.telemetry.collect import collect
@@ -198,7 +198,9 @@ class GatewayApp:
         async def read(pids: dict[str, int]) -> Any:
             return await self.in_pool(lambda: read_processes(pids))
 
-        reading = await collect(self.bridge.call, ("host", *EXPECTED), read, ("gateway", os.getpid()))
+        children = CHILDREN if self.host.enrolment is None else OF_A_CLUSTER
+        names = ("host", *(child.id for child in children))
+        reading = await collect(self.bridge.call, names, read, ("gateway", os.getpid()))
         self.figures.note(len(self.connections), self.gate.refused_total)
         return render(reading, self.host.hostname, self.figures)
 
