@@ -27,7 +27,7 @@ SERVERS = (
     "fault_detector",
     "gateway",
 )
-READY_S = 30.0
+READY_S = 100.0
 
 
 class Agent:
