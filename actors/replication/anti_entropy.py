@@ -262,6 +262,8 @@ class AntiEntropy:
             case Ack():
                 return self._ack(name, message)
             case Descend():
+                if self._peer(name).spent_bytes >= self.limits.peer_bytes_a_round:
+                    return []  # it asks again
                 return self._send(name, answer_descend(self._tree, self.me[1], message))
             case Below():
                 if self._walk is None or not self._walk.belongs(name, message):

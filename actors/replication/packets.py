@@ -25,6 +25,10 @@ MESSAGE_BYTES_MAX = 16 * 2**20
 FRAGMENT_BYTES = PACKET_BYTES - 64
 FRAGMENTS_MAX = MESSAGE_BYTES_MAX // FRAGMENT_BYTES + 1
 SEQUENCE_MAX = 2**48
+NODES_MAX = 64
+"""Of one question of a walk: the answer is up to 16 times as long."""
+ITEMS_MAX = 4096
+"""Deltas, or states, in one message: to look at one takes some 50 us, and nothing else is done meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,16 +186,21 @@ def _message(kind: int, fields: list[Any]) -> Message:
             asks = check_count(flags, 0)
             return VectorTold(from_plain(vector), check_count(opening, 0), bool(asks & 1), bool(asks & 2))
         case 3:
-            [runs] = fields
-            return Deltas(tuple(_run(run) for run in runs))
+            [plain] = fields
+            runs = tuple(_run(run) for run in plain)
+            _few(sum(len(run.deltas) for run in runs), ITEMS_MAX)
+            return Deltas(runs)
         case 4:
             [vector] = fields
             return Ack(from_plain(vector))
         case 5:
             walk, nodes = fields
+            _few(len(nodes), NODES_MAX)
             return Descend(check_count(walk, 0), tuple(_node(node) for node in nodes))
         case 6:
             walk, opening, below = fields
+            _few(len(below), NODES_MAX)
+            _few(max((len(nodes) for _path, nodes in below), default=0), FAN_OUT)
             return Below(
                 check_count(walk, 0),
                 check_count(opening, 0),
@@ -199,11 +208,13 @@ def _message(kind: int, fields: list[Any]) -> Message:
             )
         case 7:
             walk, buckets = fields
+            _few(len(buckets), NODES_MAX)
             return Listing(
                 check_count(walk, 0), tuple((_bucket(path), _after(after), _digests(d)) for path, after, d in buckets)
             )
         case 8:
             walk, opening, buckets = fields
+            _few(sum(len(states) for _path, _after, states in buckets), ITEMS_MAX)
             return States(
                 check_count(walk, 0),
                 check_count(opening, 0),
@@ -215,6 +226,11 @@ def _message(kind: int, fields: list[Any]) -> Message:
     if not data or len(data) > FRAGMENT_BYTES:
         raise MalformedBody("a fragment of a wrong size")
     return Fragment(check_count(number, 0), index, count, data)
+
+
+def _few(count: int, most: int) -> None:
+    if count > most:
+        raise MalformedBody(f"{count} in one message of the shared state, at most {most}")
 
 
 def _run(plain: Any) -> DeltaRun:

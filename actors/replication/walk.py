@@ -11,10 +11,10 @@ intervals.
 from __future__ import annotations
 
 from .key_tree import DEPTH, KeyTree, Path, differing
-from .packets import Below, Descend, Listing, States
+from .packets import NODES_MAX, Below, Descend, Listing, States
 from .version_vector import Vector
 
-NODES_IN_FLIGHT = 64
+NODES_IN_FLIGHT = NODES_MAX
 """Nodes and buckets asked of at once: an answer has up to 16 nodes of 134 B for each, or the states of a key or two."""
 PATIENCE_ROUNDS = 5
 """In a round without an answer all that is open is asked again; after so many the walk is given up."""
