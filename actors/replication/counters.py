@@ -17,6 +17,11 @@ MAX_COUNT = 2**63 - 1
 """Highest total one replica may have counted up, and down."""
 
 
+def shown_count(total: int) -> int:
+    """*total*, or the nearest number of 64 bits: several replicas together may have counted further, or claim to."""
+    return max(-(2**63), min(2**64 - 1, total))
+
+
 def check_amount(amount: Any, so_far: int = 0) -> int:
     """Check that *amount* is a whole number from 1 that leaves the total in range. Raises BadRequest."""
     if type(amount) is not int or amount < 1:
@@ -41,8 +46,8 @@ class GCounter(Crdt):
 
     @property
     def value(self) -> int:
-        """The sum over replicas."""
-        return sum(self._entries.values())
+        """The sum over replicas, at most what 64 bits hold."""
+        return shown_count(sum(self._entries.values()))
 
     def increment(self, replica: Replica, amount: int = 1) -> Self:
         """Count up; the delta holds this replica's new total."""
@@ -86,8 +91,8 @@ class PNCounter(Crdt):
 
     @property
     def value(self) -> int:
-        """All that was counted up, less all that was counted down."""
-        return sum(up - down for up, down in self._entries.values())
+        """All that was counted up, less all that was counted down, within what 64 bits hold."""
+        return shown_count(sum(up - down for up, down in self._entries.values()))
 
     def increment(self, replica: Replica, amount: int = 1) -> Self:
         """Count up."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, cast
 from actorgrid.errors import BadRequest, MalformedBody, StateTypeConflict
 
 from .causal import Dot, Replica, check_count
-from .counters import check_amount
+from .counters import check_amount, shown_count
 from .dotted import Dotted, EWFlag, Head, MVRegister, ORSet, Rest
 from .lww import Stamp, check_drift, next_stamp
 from .plain import MAX_ELEMENTS, check_key, decode_value, encode_value
@@ -156,7 +156,7 @@ class ORMap(Dotted):
             return decode_value(max(writes)[3])
         if shown == COUNTER:
             totals = [self._entries[dot][2] for dot in rests[(COUNTER,)]]
-            return sum(up - down for up, down in totals)
+            return shown_count(sum(up - down for up, down in totals))
         inner = self._nested(field, NESTED[shown])
         return inner.plain if plain else inner.value
 

@@ -33,7 +33,7 @@ from actorgrid.actors.replication.packets import (
     encode,
 )
 from actorgrid.actors.replication.replica import StateReplica
-from actorgrid.actors.replication.types import GCounter, LWWRegister, MVRegister, ORSet
+from actorgrid.actors.replication.types import GCounter, LWWRegister, MVRegister, ORSet, PNCounter
 from actorgrid.errors import MalformedBody, NotSupported
 from tests.replication.gossip_net import NOW_US, Town
 
@@ -269,6 +269,17 @@ def test_dots_beyond_all_counting_do_no_harm(town: Town) -> None:
     replica = town.hosts["host-0"].replica
     assert town.mutate("host-0", "k", "or_set", "add", "x") == {"x"}
     replica.commit()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_counters_beyond_64_bits_are_shown_as_the_last_of_them(town: Town, sign: int) -> None:
+    """Else nobody could be answered: the number does not fit the wire."""
+    most = 2**63 - 1
+    entries = {(f"h{number}", 1): (most, 0) if sign > 0 else (0, most) for number in range(3)}
+    offer(town, deltas((OTHER, 1, [("k", PNCounter(entries).to_bytes())])))
+    shown = town.hosts["host-0"].replica.states["k"]["pn_counter"].value
+    assert shown == (2**64 - 1 if sign > 0 else -(2**63))
+    value(shown)
 
 
 def test_a_stranger_is_not_heard(town: Town) -> None:

@@ -11,6 +11,7 @@ from zlib import crc32
 import msgpack
 
 from actorgrid.actors.consensus.raft_links import TARGET
+from actorgrid.actors.links.actor import SHARED_STATE
 from actorgrid.actors.links.pieces import pack
 from actorgrid.actors.raft.codec import encode_message
 from actorgrid.actors.raft.messages import ConfState, Entry, Message, MessageKind, SnapshotChunk
@@ -24,6 +25,7 @@ from actorgrid.transports.peer.net import PeerNet
 from tests.hostile.mutations import ODD, ROUNDS, mutated
 from tests.links.test_hostile_services import CALLS
 from tests.processes import until
+from tests.replication.test_hostile_packets import packet as odd_packet
 from tests.system.cluster_host import ADDRESS, ClusterHost
 
 CALLS_PORT, RAFT_PORT = 1, 2
@@ -97,7 +99,7 @@ def test_whatever_a_member_sends_with_its_own_certificate_stops_no_other_host(
     first, second = make_host("a", 1).found(), make_host("b", 1)
     second.join(first, first.token()["token"])
     ids = until(lambda: (hosts := first.hosts()).keys() == {1, 2} and hosts, "two hosts")
-    victim = str(ids[1]["node_id"])
+    victim, sender = (str(ids[node]["node_id"]) for node in (1, 2))
     second.stop()
     servers = {process.pid for process in first.processes()}
 
@@ -114,6 +116,10 @@ def test_whatever_a_member_sends_with_its_own_certificate_stops_no_other_host(
             if number % 50 == 0:
                 loop.run_until(lambda: unsent(raft, victim) == 0, 30.0, "what was said is on its way")
         assert raft.stats()["hosts"][victim]["casts_dropped"] == 0
+        for number in range(MESSAGES * ROUNDS):
+            calls.cast(victim, SHARED_STATE, odd_packet(dice, 1 + number % 5, (sender, 1)))
+            if number % 50 == 0:
+                loop.run_until(lambda: unsent(calls, victim) == 0, 30.0, "what was said is on its way")
         for _ in range(BATCHES * ROUNDS):
             answers: list[PendingAnswer] = []
             for _ in range(BATCH):
@@ -133,6 +139,9 @@ def test_whatever_a_member_sends_with_its_own_certificate_stops_no_other_host(
     assert outcomes["BadRequest"] > BATCHES, outcomes
     assert not outcomes.keys() & {"PeerGone", "HostUnreachable", "ActorDown"}, outcomes
     assert {process.pid for process in first.processes()} >= servers, "a server of the host died"
+    refused = first.cli_json("inspect", "distributed_state")["inspect"]["status"]["refused"]
+    assert sum(refused.values()) > MESSAGES // 2, refused
+    assert first.client().state.increment("still/counts") == 1
     assert first.ended("--", "true")["state"] == "succeeded"
 
 
