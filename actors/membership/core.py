@@ -17,7 +17,15 @@ from heapq import heapify, heappop, heappush
 from math import inf
 
 from .broadcasts import BroadcastQueue
-from .instructions import FarewellSaid, Instruction, MemberChanged, MemberUnreachable, SendPacket, SendState
+from .instructions import (
+    AskByLink,
+    FarewellSaid,
+    Instruction,
+    MemberChanged,
+    MemberUnreachable,
+    SendPacket,
+    SendState,
+)
 from .local_health import LocalHealth
 from .packets import ACK, GOSSIP, NACK, PING, PING_REQ, SEQUENCE_MAX, FullState, Packet, record_bytes, room_bytes
 from .phi import LinkTimes
@@ -37,7 +45,8 @@ from .suspicion import Suspicion
 from .table import MemberTable, RandomSource
 
 RELAYS_MAX = 512
-"""Probes made for others at a time; who asks beyond it is not answered, as if the packet was lost."""
+"""Probes made for others within the time that one may take; who asks beyond it is not answered, as if the packet was
+lost."""
 REMOVED_MAX = 4_096
 """Names that were removed and are refused; of more, the one removed first is forgotten."""
 NACK_SHARE = 0.8
@@ -211,6 +220,16 @@ class MembershipCore:
         self._silent = False
         if state.wants_reply:
             self.instructions.append(SendState(source, self._full_state(wants_reply=False)))
+        self._settle()
+
+    def answered_by_link(self, sequence: int, now: float) -> None:
+        """A member that ``AskByLink`` named is there. That its datagrams do not come is no sign of our own health."""
+        self._enter(now)
+        if sequence == self._probe_sequence and self._phase == _ASKED_OTHERS:
+            self._phase = _RESTING
+            self._probe_at = self._probe_ends
+        else:
+            self._ignore("unasked")
         self._settle()
 
     # -- words about members
@@ -397,6 +416,9 @@ class MembershipCore:
         ):
             self._helpers.append(helper.name)
             self._send(helper.address, PING_REQ, self._probe_sequence, target)
+        known = self.table.records.get(target)
+        if self._profile.ask_by_link and known is not None:
+            self.instructions.append(AskByLink(known.address, target, self._probe_sequence))
 
     def _answered(self, packet: Packet) -> None:
         if packet.sequence == self._probe_sequence and self._phase != _RESTING:
@@ -429,7 +451,7 @@ class MembershipCore:
             # Only to who is known: nobody is to send datagrams anywhere through us.
             self._ignore("unknown_target")
             return
-        if len(self._relays) >= RELAYS_MAX:
+        if len(self._relay_ends) >= RELAYS_MAX:
             self._ignore("relays_full")
             return
         sequence = self._next_sequence()

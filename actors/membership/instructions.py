@@ -22,6 +22,14 @@ class SendState(NamedTuple):
     state: FullState
 
 
+class AskByLink(NamedTuple):
+    """Ask over a link whether ``member`` is there, and tell ``answered_by_link`` the ``sequence`` if it is."""
+
+    to: str
+    member: str
+    sequence: int
+
+
 class MemberChanged(NamedTuple):
     """A member is in another state than before; ``before`` is None for one that was not known."""
 
@@ -45,4 +53,4 @@ class FarewellSaid(NamedTuple):
     """This host's leaving was passed on as often as news are; it may close its socket."""
 
 
-Instruction = SendPacket | SendState | MemberChanged | MemberUnreachable | FarewellSaid
+Instruction = SendPacket | SendState | AskByLink | MemberChanged | MemberUnreachable | FarewellSaid

@@ -28,6 +28,8 @@ class MembershipProfile:
     * ``retransmit_multiplier``: how often each member passes a word on, times the logarithm of the members
     * ``push_pull_s``: between two exchanges of full states; ``reconnect_s``: between two tries to reach one of the dead
     * ``stall_s``: a core that is woken later than this stood still itself, and judges nobody by that time
+    * ``ask_by_link``: who does not answer is asked over a link too, while others are asked to help (``AskByLink``):
+      where datagrams are lost, links still pass. For owners that have links
     * ``lifeguard``: local health, confirmed suspicions, nacks and buddies; off is plain SWIM, to compare with
     """
 
@@ -46,6 +48,7 @@ class MembershipProfile:
     push_pull_s: float = 30.0
     reconnect_s: float = 30.0
     stall_s: float = 1.0
+    ask_by_link: bool = False
     lifeguard: bool = True
     forgive_stalls: bool = True
 
@@ -71,7 +74,6 @@ PROFILES = {
         probe_timeout_s=0.2,
         probe_timeout_min_s=0.1,
         suspicion_multiplier=2.0,
-        gossip_interval_s=0.15,
         stall_s=0.4,
     ),
     "wan": MembershipProfile(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from actorgrid.actors.membership.core import MembershipCore
-from actorgrid.actors.membership.instructions import MemberChanged, MemberUnreachable, SendPacket, SendState
+from actorgrid.actors.membership.instructions import AskByLink, MemberChanged, MemberUnreachable, SendPacket, SendState
 from actorgrid.actors.membership.packets import (
     FullState,
     Packet,
@@ -223,6 +223,8 @@ class GossipSimulation:
                     self._send(host, instruction.to, instruction.packet)  # type: ignore[union-attr]
                 elif kind is SendState:
                     self._send_state(host, instruction.to, instruction.state)  # type: ignore[union-attr]
+                elif kind is AskByLink:
+                    self._ask_by_link(host, instruction)  # type: ignore[arg-type]
                 elif self.seen is not None and kind in (MemberChanged, MemberUnreachable):
                     self.seen(host, instruction, self.now)  # type: ignore[arg-type]
             instructions.clear()
@@ -259,6 +261,20 @@ class GossipSimulation:
         if (receiver.side, host.side) in self.network.cut:
             return
         self._push(self.now + 0.01 + 0.05 * self._random(), receiver, state, host.address)
+
+    def _ask_by_link(self, host: GossipHost, asked: AskByLink) -> None:
+        """There and back, as far as neither way is cut and both run."""
+        member, core = self._by_address.get(asked.to), host.core
+
+        def answer() -> None:
+            if host.core is core and host.up and host.standing_until <= self.now:
+                core.answered_by_link(asked.sequence, host.time(self.now))
+                self._carry_out(host)
+
+        if member is None or not member.up or member.standing_until > self.now:
+            return
+        if {(host.side, member.side), (member.side, host.side)}.isdisjoint(self.network.cut):
+            self.at(self.now + 0.01 + 0.05 * self._random(), answer)
 
     def _arrive(self, host: GossipHost, what: object, source: str) -> None:
         if not host.up:

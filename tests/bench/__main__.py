@@ -33,6 +33,7 @@ MODULES = (
     "ledger_log",
     "locks",
     "many_links",
+    "membership",
     "memory_pool",
     "peer_links",
     "peers",

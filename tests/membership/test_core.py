@@ -9,7 +9,7 @@ from itertools import permutations
 import pytest
 
 from actorgrid.actors.membership.core import RELAYS_MAX, REMOVED_MAX
-from actorgrid.actors.membership.instructions import FarewellSaid, MemberChanged, SendPacket, SendState
+from actorgrid.actors.membership.instructions import AskByLink, FarewellSaid, MemberChanged, SendPacket, SendState
 from actorgrid.actors.membership.packets import ACK, GOSSIP, MEMBERS_MAX, NACK, PING, PING_REQ, FullState, Packet
 from actorgrid.actors.membership.records import (
     ALIVE,
@@ -83,6 +83,19 @@ def test_an_answer_of_somebody_who_was_not_asked_counts_for_nothing() -> None:
     host.runs(1.1)
     assert host.core.ignored == {"unasked": 1}
     assert host.state(ping.packet.target) == SUSPECT
+
+
+def test_a_member_that_answers_over_a_link_is_not_suspected() -> None:
+    host = Alone(profile=replace(LAN, ask_by_link=True))
+    target = host.probes().packet.target
+    (asked,) = [each for each in host.runs(LAN.probe_timeout_s) if isinstance(each, AskByLink)]
+    assert (asked.to, asked.member) == (f"{target}:7403", target)
+    host.core.answered_by_link(asked.sequence, host.now)
+    assert changes(host.runs(0.4)) == []
+    assert host.core.health.score == 0
+    host.runs(0.2)
+    host.core.answered_by_link(asked.sequence, host.now)  # late
+    assert host.core.ignored == {"unasked": 1}
 
 
 def test_a_helper_passes_the_answer_on_and_says_when_there_is_none() -> None:
@@ -420,7 +433,8 @@ def test_no_packet_makes_the_core_raise_or_its_books_grow_without_bound() -> Non
         host.told()
         core = host.core
         assert len(core._expiries) <= 4 * len(core._suspicions) + 70
-        assert len(core._relays) <= RELAYS_MAX
+        assert set(core._relays) <= {sequence for _, sequence in core._relay_ends}
+        assert len(core._relay_ends) <= RELAYS_MAX
         assert set(core._suspicions) == {name for name, record in core.table.records.items() if record.state == SUSPECT}
         assert set(core._dead_since) == {name for name, record in core.table.records.items() if record.state == DEAD}
         assert core.size == 1 + sum(record.state <= SUSPECT for record in core.table.records.values())

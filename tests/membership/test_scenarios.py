@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from actorgrid.actors.membership.profiles import PROFILES
@@ -75,15 +77,21 @@ def test_a_host_at_rest_sends_a_ping_and_an_answer_an_interval() -> None:
     assert rest.false_suspicions == rest.false_deaths == 0
 
 
-def test_slow_hosts_declare_healthy_ones_dead_without_lifeguard_only() -> None:
+def test_links_answer_where_datagrams_are_lost() -> None:
+    without = traffic(60, LAN, 0.2, 1, 30)
+    with_links = traffic(60, replace(LAN, ask_by_link=True), 0.2, 1, 30)
+    assert without.false_suspicions > 10
+    assert with_links.false_suspicions == 0
+
+
+def test_slow_hosts_declare_healthy_ones_dead_unless_they_know_that_they_stood_still() -> None:
     found = {name: traffic(60, each, 0.0, 2, 120, slow_share=0.1) for name, each in comparisons(FAST)}
-    swim, lifeguard, forgiving = found.values()
-    assert swim.false_deaths > 0
-    assert lifeguard.false_deaths < swim.false_deaths
-    assert forgiving.false_deaths == 0
+    assert found["SWIM"].false_deaths > 0
+    assert found["Lifeguard, stalls forgiven"].false_deaths == 0
 
 
 @pytest.mark.system
+@pytest.mark.timeout(900)  # half a minute of one core, on machines that are busy
 def test_a_thousand_hosts_lose_nobody_who_lives() -> None:
     assert traffic(1_000, LAN, 0.05, 1, 60).false_deaths == 0
     died = deaths(1_000, LAN, 0.05, 1, 10)
