@@ -107,6 +107,7 @@ class SupervisorRuntime(ActorRuntime):
                 child.last_words = from_error(error)
                 self.kill_child(child_id)
                 return Started(pid, child.ref)
+        # Only what gets its order is watched; the one above is being killed.
         self._watchdog.watch(child_id, spec.max_handler_s)
         self.process.tell(address, self._order_for(child_id, spec, arguments, child))
         return Started(pid, child.ref)

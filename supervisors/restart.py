@@ -451,12 +451,14 @@ class SupervisorCore:
 
     def _restart(self, child: Child, delay_s: float, now_s: float) -> None:
         child.state = "restarting"
+        # Who has to wait is not counted yet: ``_settle`` comes here again, and one restart would count twice.
         if self._grouped and (self.phase == "starting" or self._requested):
             self._deferred.append(child.id)
         elif not self._intensity.allows(now_s):
             self._give_up(child)
         elif self._grouped:
             if self._group is not None:
+                # Left to run, the pause of the group before would start this one while its members are being stopped.
                 self._table.cancel(Tag("retry", self._group.cause))
             members = who_shares_fate(self.flags.strategy, tuple(self._table.children), child.id)
             self._group = _Group(child.id, members, delay_s)
@@ -478,6 +480,7 @@ class SupervisorCore:
     def _go_on_with_group(self, group: _Group, now_s: float) -> None:
         if group.phase == "stopping":
             for member in self._table.living(group.members):
+                # One at a time: who was started later may use who was started before, until its own end.
                 self._table.stop(member, f"stopped to be restarted with {group.cause}")
                 return
             members = [self._table.children[member] for member in group.members if member in self._table.children]
@@ -538,12 +541,15 @@ class SupervisorCore:
             return
         waited_for = self._table.living(tuple(self._table.children))
         if waited_for:
+            # One at a time, as above; but children of one spec know no order, and there may be thousands, each with its
+            # time to stop: OTP, too, stops these all at once.
             for child in waited_for if self._template is not None else waited_for[:1]:
                 self._table.stop(child, self._why)
             return
         self.phase = "ended"
         for child in self.children():
             self._table.reply_start(child, self._stopped_while_starting(child))  # of one that does not die
+        # Before Exit: who waits for our start hears why from that, and the end that follows need not be told again.
         if self._own_start_error is not None:
             self._table.out.append(StartEnded(self._own_start_error))
         self._table.out.append(Exit(self._exit))

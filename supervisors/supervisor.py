@@ -200,6 +200,8 @@ class Supervisor(Server):
     async def stop_children(self, reason: str) -> None:
         """Stop what runs, in reverse order, each within its ``shutdown``; nothing is started any more."""
         ended = Waiter()
+        # Before the core is told: where nothing runs, its Exit comes within that call, and an end that nobody waits for
+        # makes ``_leave`` end the process.
         self._wait_for_end.append(ended)
         self._carry_out(self._core.shutdown(reason))
         if not self._over:
@@ -246,6 +248,7 @@ class Supervisor(Server):
         self._ended_at[child_id] = time()
         was_asked = child.state == "stopping"
         instructions = tell(self.runtime.monotonic())
+        # Before the instructions are carried out: the log tells an end before the start that follows from it.
         if child.last_exit is not None:
             # One that crashes on its own is told even if it was being stopped by then: nobody else tells it.
             crashed = child.last_exit.kind == "error" and child.last_exit.traceback != ""

@@ -71,6 +71,7 @@ class CoordinatorCore:
         records.jobs, records.allocations, records.hosts, records.quotas = jobs, allocations, hosts, quotas
         self.proposals.load()
         self.jobs.load()
+        # What waited did so by records of before; it goes with its scheduler.
         self.drop_queue()
         self.mirror.rebuild()  # before anybody is queued: the policy looks at what runs before it lets one wait
         self.leases.load(now)
@@ -126,6 +127,8 @@ class CoordinatorCore:
     def schedule(self, now: float, limit: int) -> list[Grant]:
         """What to propose now, at most *limit* grants; each is reserved from here on."""
         self.mirror.now = now
+        # The engine first: whether a job's deadline can be kept is asked of it. Then the jobs that were left open, or
+        # they would wait for the next round.
         self.mirror.catch_up()
         self.jobs.catch_up(now)
         self.mirror.weigh_arrivals(now)

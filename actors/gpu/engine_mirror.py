@@ -79,6 +79,7 @@ class EngineMirror:
 
     def rebuild(self) -> None:
         """The engine anew: hosts and allocations from the ledger, then what is proposed, then devices held back."""
+        # First: over an engine that counts as stale, ``_fence`` holds nothing back.
         self.stale = False
         self.notes.clear()
         self._models.clear()
@@ -86,6 +87,7 @@ class EngineMirror:
         self._fences.clear()
         if self.arrivals.told:
             self._tell_typical_tasks()
+        # Before anything is placed: it forgets what ran, and is then told of each that the new engine holds.
         self.scheduler.rebind(self.engine, self.now)
         self._gaps = self._add_nodes()
         # What the ledger holds goes first: a proposed grant that is in its way will be refused there, not the other
@@ -125,6 +127,7 @@ class EngineMirror:
         """The ledger holds nothing under *id* any more."""
         self.notes.pop(id, None)
         if id not in self.engine:
+            # What no host has room for any more counts for its user all the same (``_adopt``).
             self.scheduler.gave_back(id)
             return
         self.release(id)

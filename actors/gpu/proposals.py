@@ -209,4 +209,5 @@ class Proposals:
 
 def retry_delay_s(refusals: int) -> float:
     """How long work waits whose grant was refused *refusals* times in a row: the ledger is not asked in a loop."""
+    # Ten doublings are past the most already; a thousand, which take three hours of refusals, overflow a float.
     return min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(refusals - 1, 10))

@@ -41,6 +41,7 @@ class WaitingLeases:
         """Start (again) from a snapshot, with a scheduler in which nothing waits."""
         # One that was granted while nobody told us waits for nothing more.
         self._waiting = {id: each for id, each in self._waiting.items() if id not in self._records.allocations}
+        # Those that are being granted have their room in the engine already: queued too, they could get it twice.
         for id, each in self._waiting.items():
             if id not in self._proposals.grants:
                 self._queue(each.lease, 0.0, now)

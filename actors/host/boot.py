@@ -103,6 +103,7 @@ def run_host(
     with AgentLock(paths.lock_file) as lock:
         if lock.handed_down:
             join = None  # it was let in by the start before this one
+        # Under the lock: who finds that an agent runs on this directory must not write into its log, nor rotate it.
         with logging_to(paths.log_file, monitoring.log_max_bytes, monitoring.log_level) as lines:
             if as_root is not None:
                 notes.append(as_root)
@@ -263,6 +264,7 @@ class _Agent:
         except PeerGone as error:
             log.error("the actor system died: %s", error)
         finally:
+            # First: to end the tree may take a while, and nobody is to be sent to an address where nobody answers.
             self._paths.agent_file.unlink(missing_ok=True)
             tree.close()
         return bool(self._stopping) and not (self._restarts and not self._may_exec)
@@ -333,6 +335,7 @@ class _Agent:
         limits = [spec.shutdown_s() for spec in self._specs]
         if any(limit is None for limit in limits):
             return _STOP_S_MAX
+        # Their sum, since they are stopped one after the other.
         return min(_STOP_S_MAX, sum(limit or 0.0 for limit in limits) + _STOP_MARGIN_S)
 
     def _announce(self, url: str, boot_id: str, first: bool) -> None:

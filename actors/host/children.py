@@ -6,6 +6,7 @@ from actorgrid.supervisors.child import ChildSpec, check_children
 
 CHILDREN = check_children(
     (
+        # First up and last down: the ledger is here, and all below work by it.
         ChildSpec("consensus", "actorgrid.actors.consensus.actor:Consensus", shutdown=10.0),
         ChildSpec("distributed_state", "actorgrid.actors.replication.actor:DistributedState", shutdown=10.0),
         ChildSpec("gpu_coordinator", "actorgrid.actors.gpu.coordinator:GPUCoordinator"),
@@ -14,6 +15,7 @@ CHILDREN = check_children(
         ChildSpec("cluster_manager", "actorgrid.actors.cluster.manager:ClusterManager"),
         ChildSpec("load_balancer", "actorgrid.actors.cluster.load_balancer:LoadBalancer"),
         ChildSpec("fault_detector", "actorgrid.actors.cluster.fault_detector:FaultDetector"),
+        # After all that it asks: a request would otherwise come before there is anybody to serve it.
         ChildSpec("gateway", "actorgrid.actors.gateway.actor:Gateway"),
     )
 )

@@ -36,6 +36,8 @@ class AgentLock:
 
     def _inherited(self) -> int:
         """The descriptor that was handed down, if it is one of this very file; else -1."""
+        # Neither the name nor, below, the descriptor goes on to programs that are started from here: the directory
+        # would stay locked for as long as those run.
         text = os.environ.pop(HANDED_DOWN, "")
         if not text.isdecimal():
             return -1
@@ -62,6 +64,7 @@ class AgentLock:
         except BaseException:
             os.close(self._fd)
             raise
+        # Not before the lock is ours: until then the file says who has it.
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
         return self

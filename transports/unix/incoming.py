@@ -122,6 +122,8 @@ class IncomingConnections:
             connection.close()
             return
         self._short = False
+        # The oldest makes room: connections that say nothing would otherwise keep out who has the key, each for its 5
+        # s.
         if len(self.unproven) >= UNPROVEN_MAX:
             self._refuse(next(iter(self.unproven)), "too many connections have not proven who they are")
         connection.setblocking(False)
@@ -151,6 +153,8 @@ class IncomingConnections:
             self._prove(link)
 
     def _prove(self, link: IncomingConnection) -> None:
+        # No more than its claim, whose length is checked before the rest is read: whoever has not proven who it is
+        # costs no more memory than that.
         wanted = handshake.claim_length(link.head) or handshake.CLAIM_BYTES_MIN
         try:
             data = link.connection.recv(wanted - len(link.head))
@@ -193,6 +197,8 @@ class IncomingConnections:
         for fd in link.files:
             os.close(fd)
         link.files = []
+        # Before it is closed: a closed socket does not tell its number, and its handler would stay for whoever gets the
+        # number next.
         self._loop.remove(link.connection.fileno())
         link.connection.close()
 

@@ -171,6 +171,7 @@ class UnixLoop:
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call back once, in a turn of the loop; it cannot be cancelled."""
+        # The count keeps two of one moment apart, and in order: callbacks cannot be compared.
         heapq.heappush(self._alarms, (monotonic() + delay_s, next(self._count), callback))
 
     def soon(self, callback: Callable[[], None]) -> None:
@@ -218,6 +219,7 @@ class UnixLoop:
             now = monotonic()
             while self._alarms and self._alarms[0][0] <= now:
                 heapq.heappop(self._alarms)[2]()
+        # Only those that are there now: one that asks to be called again would otherwise keep this turn from ending.
         for _ in range(len(self._soon)):
             self._soon.popleft()()
 

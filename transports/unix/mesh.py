@@ -121,6 +121,7 @@ class Mesh:
         """Close everything and remove our socket file. What is still queued is undelivered."""
         if self.loop.closed:
             return
+        # The loop last: both take their descriptors out of it, which a closed epoll does not allow.
         self.outgoing.close()
         self.incoming.close()
         self.loop.close()

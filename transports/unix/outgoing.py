@@ -110,6 +110,8 @@ class OutgoingConnections:
                 self._flush(link)
             return
         header = HEADER.pack(size, kind)
+        # Behind what waits: sent at once it would overtake that, and frames arrive in the order in which they were
+        # posted.
         if link.state != "ready" or link.queue:
             self._make_room(link, HEADER.size + size)
             link.queue.add((header, payload), done)
@@ -142,6 +144,7 @@ class OutgoingConnections:
         if link is None:
             link = OutgoingConnection(peer, self._chunks)
             self._dial(link)
+            # Not before it is dialled: that raises for a peer which is not there, and its link would stay.
             self.links[peer] = link
         return link
 
@@ -165,6 +168,7 @@ class OutgoingConnections:
         full = link.is_full(size)
         if link.state == "ready" and (full or queue.frames % _FLUSH_FRAMES == _FLUSH_FRAMES - 1):
             self._flush(link)
+            # It may have been lost just now: what is queued on a lost link is never sent, and nobody is told so.
             if self.links.get(link.peer) is not link:
                 raise PeerGone(f"{link.peer} closed its socket")
             full = link.is_full(size)
@@ -179,6 +183,8 @@ class OutgoingConnections:
         self._arm(link)
 
     def _arm(self, link: OutgoingConnection) -> None:
+        # To hear that it can be written to only while there is something to write: else that is so all the time, and
+        # the loop never waits.
         wanted = link.state == "ready" and bool(link.queue) and not link.offered
         if wanted != link.armed and link.connection is not None:
             link.armed = wanted
@@ -192,6 +198,7 @@ class OutgoingConnections:
         self._arm(link)
         if link.capacity_waiters and link.has_capacity:
             waiters, link.capacity_waiters = link.capacity_waiters, []
+            # Not from here: they post, and that may flush this very queue.
             for callback in waiters:
                 self._loop.soon(callback)
 
@@ -356,6 +363,7 @@ class OutgoingConnections:
     def _lose(self, link: OutgoingConnection) -> None:
         if self.links.get(link.peer) is not link:
             return
+        # First: who is told below that its message was not sent may post again, which has to dial anew.
         del self.links[link.peer]
         self._retry.pop(link, None)
         link.state = "lost"
@@ -387,6 +395,7 @@ class OutgoingConnections:
         wait_s = min(timeout_s, _RETRY_S) if self._retry else timeout_s
         for fd, events in poller.poll(wait_s * 1000):  # the event bits of poll and epoll are the same
             self._loop.handle(fd, events)
+        # Alarms do not fire in this poll: the dial that waits for one would not be made before it ends.
         self.redial()
 
     def close(self) -> None:

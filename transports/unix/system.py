@@ -51,6 +51,8 @@ def die_with_parent(parent_pid: int) -> None:
     """Have the kernel kill this process when its parent ends; leaves at once if that happened already."""
     if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    # After the call, which says nothing of a parent that has ended already: asked before, its end in between would be
+    # missed.
     if os.getppid() != parent_pid:
         os._exit(1)
 
@@ -78,6 +80,7 @@ class _UnixProcesses(MultiProcReplicator):  # type: ignore[misc]
         self, childAddr: Any, childClass: Any, globalName: Any, parentAddr: Any, notifyAddr: Any, **options: Any
     ) -> None:
         endpoint = self.transport.prepEndpoint(childAddr, self.capabilities)
+        # Before the fork: a first child that ends at once would not be heard of.
         if not self._sigchld:
             signal.signal(signal.SIGCHLD, self.signalChildDied)
             self._sigchld = True
@@ -309,8 +312,11 @@ def _enter_process(parent_pid: int, parent: UnixTransport, endpoint: UnixEndpoin
     die_with_parent(parent_pid)
     parent.mesh.abandon()
     signal.set_wakeup_fd(-1)
+    # A handler in Python would return to the instruction that failed, which fails again: this process would spin and
+    # not die.
     for number in _FATAL_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
+    # Inherited, it would write to the number of the parent's eventfd, which is closed here or somebody else's by then.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Ctrl-C and a closed terminal are for the process in front, which stops us in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -322,6 +322,7 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
         self.mesh.loop.soon(lambda: intent.tx_done(status))
 
     def _peer_lost(self, peer: str) -> None:
+        # Before the news of its end, which would otherwise come before its last words (``PeerLost``).
         self.mesh.read_rest(peer)
         if self.external and peer == ADMIN:
             self._admin_lost = True
@@ -363,6 +364,7 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
                     return envelope
                 if not handler(envelope):
                     return Thespian__Run_HandlerResult(False)
+                # After each message: where they come faster than they are handled, the run would never end in time.
                 if self._expired():
                     return Thespian__Run_Expired()
             if self._aborted():
@@ -398,6 +400,7 @@ class UnixTransport(asyncTransportBase, wakeupTransportBase):  # type: ignore[mi
             inbox.append((name, INTERNAL, DescriptorsReady(loop.readable, loop.writable)))
             loop.readable, loop.writable = [], []
         if self._check_children:
+            # Before anybody looks: a child that ends from here on sets it anew.
             self._check_children = False
             inbox.append((name, INTERNAL, ChildMayHaveDied()))
         if self._shutdown_signalled:
