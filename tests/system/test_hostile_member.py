@@ -117,7 +117,7 @@ def test_whatever_a_member_sends_with_its_own_certificate_stops_no_other_host(
                 loop.run_until(lambda: unsent(raft, victim) == 0, 30.0, "what was said is on its way")
         assert raft.stats()["hosts"][victim]["casts_dropped"] == 0
         for number in range(MESSAGES * ROUNDS):
-            calls.cast(victim, SHARED_STATE, odd_packet(dice, 1 + number % 5, (sender, 1)))
+            calls.cast(victim, SHARED_STATE, odd_packet(dice, 1 + number, (sender, 1)))
             if number % 50 == 0:
                 loop.run_until(lambda: unsent(calls, victim) == 0, 30.0, "what was said is on its way")
         for _ in range(BATCHES * ROUNDS):
@@ -140,7 +140,7 @@ def test_whatever_a_member_sends_with_its_own_certificate_stops_no_other_host(
     assert not outcomes.keys() & {"PeerGone", "HostUnreachable", "ActorDown"}, outcomes
     assert {process.pid for process in first.processes()} >= servers, "a server of the host died"
     refused = first.cli_json("inspect", "distributed_state")["inspect"]["status"]["refused"]
-    assert sum(refused.values()) > MESSAGES // 2, refused
+    assert sum(refused.values()) > MESSAGES // 4, refused
     assert first.client().state.increment("still/counts") == 1
     assert first.ended("--", "true")["state"] == "succeeded"
 
