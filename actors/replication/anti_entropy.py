@@ -170,6 +170,8 @@ class AntiEntropy:
 
     def push(self) -> list[Instruction]:
         """Offer what is new and durable to a few peers that are not known to have it."""
+        if not self._fresh:
+            return []
         fresh, self._fresh = self._fresh, {}
         found: list[Instruction] = []
         for name in self._some(self._without(fresh)):
@@ -185,8 +187,6 @@ class AntiEntropy:
         return found
 
     def _without(self, fresh: Vector) -> list[str]:
-        if not fresh:
-            return []
         return [
             name
             for name in self._others

@@ -272,6 +272,23 @@ def test_a_value_of_a_megabyte_goes_in_fragments(town: Town) -> None:
     assert town.hosts["host-1"].replica.states["big"]["lww_register"].value == big
 
 
+def test_an_empty_host_gets_thousands_of_keys_in_a_round_or_two(tmp_path: Path) -> None:
+    town = Town(tmp_path, 2, 1, GossipLimits(log_bytes=0))
+    for number in range(3000):
+        town.mutate("host-0", f"key/{number}", "lww_register", "put", number)
+    town.commit("host-0")
+    rounds = 0
+    while not town.converged() and rounds < 5:
+        rounds += 1
+        for name in town.names:
+            town.round(name)
+        while town.deliver():
+            pass
+    assert rounds <= 2
+    assert town.hosts["host-1"].replica.gossip.counts["states_taken"] == 3000, "each of them once"
+    town.close()
+
+
 def test_deltas_of_a_host_that_left_still_reach_who_has_not_heard_of_them(town: Town) -> None:
     town.sides = {"host-2": 1}
     town.mutate("host-0", "hits", "g_counter", "increment", 3)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -117,6 +119,24 @@ def test_a_host_that_lost_its_state_gets_it_back_and_counts_on(cluster: NetClust
     cluster[4].up()
     assert increment(cluster, 4, "kept", 2) >= 2
     until(lambda: shown(cluster, "kept") == [10] * HOSTS, "nothing is lost, nothing counted twice", within_s=60)
+
+
+def test_a_killed_server_of_the_state_comes_back_among_its_peers(cluster: NetCluster) -> None:
+    increment(cluster, 3, "killed", 5)
+    pid = cluster[3].pid_of("distributed_state")
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+    def again() -> bool:
+        try:
+            return bool(increment(cluster, 3, "again"))
+        except ActorGridError:
+            return False
+
+    until(again, "it takes writes")
+    increment(cluster, 1, "killed", 1)
+    increment(cluster, 3, "killed", 1, durability="majority", within_s=30)
+    until(lambda: shown(cluster, "killed") == [7] * HOSTS, "all have all of it")
 
 
 def test_inspect_shows_the_peers(cluster: NetCluster) -> None:
