@@ -247,6 +247,7 @@ class SupervisorRuntime(ActorRuntime):
         if reason.moments is None and not reason.is_normal and (handler := child.heartbeat.read().handler):
             reason = reason.with_moments(LastMoments(handler))  # it could not say more than its heartbeat
         child.heartbeat.close()
+        # Its names go before we tell of its end: who then looks one up, to ask again, must not find the dead one.
         self._bury(address)
         self._remember(address, reason)
         for asker in child.asked_by:

@@ -215,6 +215,7 @@ class Signals:
                 self._watchers.pop(source.address, None)
         elif isinstance(signal, DownSignal):
             target = self._monitors.get(signal.id)
+            # Only of the one that is monitored: ids are small numbers, and anybody may send one.
             if target is not None and target.address == source.address:
                 self._forget_monitor(signal.id)
                 return [Deliver(Down(MonitorRef(signal.id), target, signal.reason))]
@@ -225,6 +226,7 @@ class Signals:
         elif signal.linked:
             if self._links.pop(source.address, None) is not None:  # else: unlinked while it was under way
                 return self._exit(source, signal.reason)
+        # Asked for, this cannot be trapped, as OTP's exit(Pid, kill); over a link, above, it can.
         elif signal.reason.kind == "killed":
             return [Die(signal.reason)]
         else:

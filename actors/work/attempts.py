@@ -278,6 +278,7 @@ class HostAttempts:
         del self.live[attempt_id]
         if facts is not None:
             self._credentials.remove(attempt.directory.credential_file)
+            # Only now that the ledger knows: what has the mark is not reported again by the next start.
             attempt.directory.mark_reported()
             self.on_reported(attempt.directory)
         while self._waiting and len(self.live) < self._server.host.settings.work.max_attempts:
@@ -295,6 +296,7 @@ class HostAttempts:
         while True:
             if self._left:
                 return None
+            # Looked for before its shim is: what is over needs none.
             status = directory.read_status()
             if status is not None:
                 return await self._ended(attempt, status)
@@ -324,9 +326,11 @@ class HostAttempts:
                 continue
             pid = directory.shim_pid()
             if pid is None:
+                # Again: it may have written it, and gone, since the look above.
                 status = directory.read_status()
                 if status is not None:
                     return await self._ended(attempt, status)
+                # Before it is told as lost: the ledger then gives what it held to others.
                 await end_marked(self._server, self._tag, directory)
                 if started.get("boot_id") != self._boot:
                     return outcome_of_lost(directory.attempt_id, "host")

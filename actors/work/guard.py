@@ -259,12 +259,15 @@ def be_guard(path: str, ready: int) -> None:
         # The first to run when the machine wakes, and under any load: it has next to nothing to do.
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(_REAL_TIME))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        # What lies there is a dead guard's: a living one has been asked for above.
         with suppress(FileNotFoundError):
             os.unlink(path)
         listener.bind(path)
+        # Before it listens: until then nobody can connect.
         os.chmod(path, 0o600)
         listener.listen(1024)
         listener.setblocking(False)
+        # Not before it listens: whoever waits for this connects next.
         os.close(ready)
         Guard(listener).run()  # its socket is left lying: by now another guard may have put its own there
 

@@ -126,11 +126,13 @@ class Shim:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: self._stop("stopped", self._spec["grace_s"]))
+        # Before the guard and the worker see it: a deadline that was never set reads as 0, which is long over.
         self._renew(self._deadline)
         self._make_group()
         self._start(body, inherited)
         self._poll.register(self._wake, select.POLLIN)
         self._poll.register(self._timer.fd, select.POLLIN)
+        # After the start: whoever connects is told the pid of what runs.
         self._agents.listen()
         if self._spec["timeout_s"] is not None:
             self._timeout_at = time.monotonic() + self._spec["timeout_s"]
@@ -188,6 +190,7 @@ class Shim:
             self._child = os.fork()
             if self._child == 0:
                 self._be_child(body, shim_pid, pipes, inherited)
+        # Our own ends first: with one of them open here, the read below would not end.
         for fd in pipes:
             os.close(fd)
         for end in inherited:
@@ -198,6 +201,7 @@ class Shim:
         ]
         for stream in self._streams:
             self._poll.register(stream.pipe or 0, select.POLLIN)
+        # Until the last other end is closed: by exec, by a worker before its body runs, or with what could not be done.
         with open(fault_read, "rb") as faults:
             self._error = faults.read(4096).decode("utf-8", "replace")
         if self._init is not None:
@@ -304,6 +308,7 @@ class Shim:
             until = min(until, FULL_DISK_RETRY_S)
         if self._guard is not None and self._guard.socket is None:
             until = min(until, GUARD_AGAIN_S)
+        # Rounded up: cut off, the wait would end just before its time, with nothing to do yet.
         return max(0, int(until * 1000) + 1)
 
     def _ready(self, fd: int) -> None:
@@ -348,6 +353,7 @@ class Shim:
 
     def _first_ended(self, status: int) -> None:
         """Deal with the end of the command or worker itself."""
+        # First: what ended after its deadline was isolated, whatever its exit code says.
         self._look_at_clock()
         self._status = status
         if not self._reason:
@@ -403,6 +409,7 @@ class Shim:
         if self._kill_at == float("inf"):
             for pid in {*self._enclosure.members(), *([] if self._init else living(descendants(os.getpid())))}:
                 send(pid, signal.SIGTERM)
+                # One that is stopped takes the SIGTERM only when it goes on.
                 send(pid, signal.SIGCONT)
         self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
 
@@ -423,9 +430,11 @@ class Shim:
                     time.sleep(0.05)
             stream.close()
         if self._group is not None:
+            # Asked before it is removed, for what the kernel counted goes with it.
             if self._group.was_exceeded() and self._reason == "exited":
                 self._reason = "memory"
             self._group.remove()
+        # Before the status is written: whoever finds that takes the attempt for over, and looks for its result.
         if not self._late and self._draft.exists():
             self._draft.rename(self._dir.result)
         code = signal_number = None
@@ -542,6 +551,8 @@ def run_shim(folder: str, ready: int, deadline: float, containment: Containment)
     path = Path(folder)
     directory = AttemptDir(path.parent, path.name)
     spec = directory.read_spec()
+    # ``take`` comes last: what is taken counts as begun for good, so it must not be while there is a reason not to
+    # begin.
     if spec is None or boot_seconds() >= deadline or directory.take() is None:
         return
     gc.enable()

@@ -44,6 +44,8 @@ def main(arguments: str) -> None:
     control = socket.socket(fileno=fd)
     control.set_inheritable(False)
     decoder = FrameDecoder()
+    # Shims are forked from here and share its memory. The collector writes into every object that it looks at, which
+    # would give each its own copy: so garbage goes now, and what stays is not looked at again.
     gc.collect()
     gc.disable()
     gc.freeze()
@@ -94,6 +96,7 @@ def _fork(folder: str, deadline: float, containment: Containment) -> list[object
         middle = os.fork()
     except OSError as error:
         os.close(ready_read)
+        # Before the read below, which ends when all have closed it: where no shim starts, it would not.
         os.close(ready_write)
         return ["failed", folder, f"cannot fork: {error.strerror}"]
     if middle == 0:

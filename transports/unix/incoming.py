@@ -122,8 +122,7 @@ class IncomingConnections:
             connection.close()
             return
         self._short = False
-        # The oldest makes room: connections that say nothing would otherwise keep out who has the key, each for its 5
-        # s.
+        # The oldest makes room: connections that say nothing would keep out who has the key, for 5 s each.
         if len(self.unproven) >= UNPROVEN_MAX:
             self._refuse(next(iter(self.unproven)), "too many connections have not proven who they are")
         connection.setblocking(False)

@@ -192,6 +192,7 @@ class GatewayApp:
         """The metrics as text. Those who ask while one scrape is under way share it."""
         if self._scrape is None or self._scrape.done():
             self._scrape = asyncio.create_task(self._collect())
+        # Shielded: were the first to ask cancelled, the others would lose the scrape that they share.
         return await asyncio.shield(self._scrape)
 
     async def _collect(self) -> bytes:
@@ -256,6 +257,7 @@ class GatewayApp:
             else:
                 query = None
             caller, only = REQUEST_STATE.get().caller, REQUEST_STATE.get().only
+            # Before the body is read: what the caller may not do must not cost memory.
             check_route(route, only)
             if route.request is None:
                 result = await route.handler(RequestContext(self, request, None, query, caller, only))
@@ -330,6 +332,7 @@ class GatewayApp:
         source = "" if is_here(request.remote) else str(request.remote)
         token = request.headers.get("Authorization")
         now_s = asyncio.get_running_loop().time()
+        # The credentials of work first: for the other check they are wrong tokens, and count as such.
         work = self.gate.check_work(token, now_s, source)
         if work is None:
             caller = self.gate.check(token, now_s, time.time(), source)

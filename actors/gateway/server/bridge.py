@@ -106,6 +106,7 @@ class Bridge:
                 self._server.spawn(self._carry_out(pending))
             else:
                 pending()
+        # The rest in a turn of its own: many requests must not keep the server from all else.
         self._wake()
 
     async def _carry_out(self, pending: _PendingCall) -> None:
@@ -137,6 +138,7 @@ class Bridge:
 
     def post(self, action: Callable[[], None]) -> None:
         """Have *action* called in the server's thread. Unbounded: for the life of the loop, not for requests."""
+        # Put there before the server is woken: woken first, it could look, find nothing, and not be woken again.
         self._inbox.append(action)
         self._wake()
 
@@ -204,6 +206,7 @@ class Bridge:
         self._pending.clear()
 
     def _deliver(self) -> None:
+        # Cleared before the queue is read: whoever adds after that has us called again.
         self._called = False
         while True:
             try:
@@ -214,6 +217,7 @@ class Bridge:
                 if self._listener is not None:
                     self._listener.receive(value)
                 continue
+            # Here, and not where a caller gives up: until its answer is back, the server is at work for it.
             self.in_flight -= 1
             self._pending.discard(future)
             if future.done():  # its caller gave up

@@ -138,6 +138,7 @@ class Connections:
 
     def _close(self, connection: ManagedConnection) -> None:
         self.closed_total += 1
+        # First, so that its place is free at once: what the loop has to say of its end comes later.
         self.remove(connection)
         connection.close_now()
 

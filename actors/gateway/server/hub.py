@@ -240,6 +240,7 @@ class Hub:
                 hint="close streams that are not read, or share one",
             )
         group.add(listener)
+        # ``close`` has been through the others: without this, one that comes now would wait for ever.
         if self._closed:
             listener.end(self._closed)
         try:

@@ -211,11 +211,13 @@ class LoopThread(threading.Thread):
 
         listening = await loop.create_server(partial(connect, True), sock=self._sock, backlog=1024)
         secured = None if self._secured is None else asyncio.create_task(self._secured.serve(partial(connect, False)))
+        # Before the server hears that it is ready: what it tells to a bridge that is not open is dropped.
         self._bridge.open(loop, self._hub)
         self._bridge.post(lambda: self._on_ready(app))
         try:
             await self._finish.wait()
         finally:
+            # The doors first: nobody is to come in while those who are inside are seen off.
             listening.close()
             if secured is not None:
                 secured.cancel()
@@ -223,10 +225,12 @@ class LoopThread(threading.Thread):
                     await secured
             await self._drain(app)
             await runner.cleanup()
+            # Last: handlers use its threads until they have ended.
             app.close()
 
     async def _drain(self, app: GatewayApp) -> None:
         """Answer what waits for others at once, let what is being sent be sent, then hang up."""
+        # First: who asks from here on is refused, and does not begin what the rest is to end.
         app.stopping = True
         self._bridge.stop_waiting()
         app.hub.close("stopping")

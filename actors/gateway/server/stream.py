@@ -61,6 +61,7 @@ async def begin(request: web.Request, content_type: str, headers: dict[str, str]
     """Send the head of a chunked answer; from here on an error can only break it off."""
     response = web.StreamResponse(headers=headers)
     response.content_type = content_type
+    # Before the head goes out: an error that comes while it does cannot be answered any more.
     REQUEST_STATE.get().streaming = True
     await response.prepare(request)
     return response
@@ -70,6 +71,7 @@ async def send_bytes(
     request: web.Request, pieces: AsyncGenerator[bytes], headers: dict[str, str]
 ) -> web.StreamResponse:
     """Send raw bytes, chunked, until *pieces* end. A client that is gone or too slow ends it early."""
+    # Left unfinished, a generator is closed some time later; what it has open is to be closed now.
     async with aclosing(pieces):
         response = await begin(request, "application/octet-stream", headers)
         async for piece in pieces:

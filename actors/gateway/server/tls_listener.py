@@ -36,6 +36,7 @@ class Certificate:
     def __init__(self, folder: Path) -> None:
         """Raises KeyUnusable, and what ``load_material`` does."""
         self._folder = folder
+        # Marked before it is read: one that comes in between is then found by the next look.
         self._seen = self._mark()
         self._use(self._load())
 
@@ -44,6 +45,7 @@ class Certificate:
         mark = self._mark()
         if mark == self._seen:
             return False
+        # Before it is tried: one that cannot be used is logged once, and not at each look.
         self._seen = mark
         try:
             self._use(self._load())
@@ -115,6 +117,7 @@ class TlsListener:
 
     def _give_up(self, task: asyncio.Task[None]) -> None:
         self.refused_total += 1
+        # At once: a task that is cancelled stays for another turn, and would be counted, and chosen, again.
         del self._tasks[task]
         task.cancel()
 
