@@ -290,6 +290,7 @@ class ActorRuntime:
         held, self._held = self._held or deque(), None
         if not self._stopping:
             self.heartbeat.running()
+        # Before what was held is handled: that may take longer than a start is given.
         self.process.tell(self.owner, ServerStarted(os.getpid()))
         if self.server is None:
             raise AssertionError("a start ended well without a server")

@@ -198,6 +198,7 @@ class OwnHeartbeat:
         """
         self._words[_STOP_LIMIT] = _NO_LIMIT if limit_s is None else _limit_ms(limit_s)
         self._words[_STOP_SINCE] = monotonic_ns()
+        # Last: whoever reads this state takes the two above for those of the stop.
         self._words[_STATE] = _STATES.index("stopping")
 
     def beat(self) -> None:
@@ -228,6 +229,7 @@ class OwnHeartbeat:
                 self._names[what] = slot
                 name = what.encode("utf-8", "replace")[:_NAME_BYTES]
                 start = _NAMES_AT + (slot - 1) * _NAME_BYTES
+                # Before an order has its number: a reader looks the name up by that.
                 self._map[start : start + len(name)] = name
         order = (slot << _LIMIT_BITS) | (_AS_WATCHED if limit_s is None else _limit_ms(limit_s))
         if len(self._orders) < _ORDERS_MAX:

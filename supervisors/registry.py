@@ -77,6 +77,7 @@ class Registry:
         encoded, target = _encode(key), _target(ref)
         _check_alive(ref, self._is_alive(ref.address), key)
         with _NAMING:
+            # Noted first: a burial goes by the notes, and a link without one would never be removed.
             entry = self._own(_UNIQUE + encoded, ref, key)
             try:
                 os.symlink(target, f"{self._unique}/{encoded}")
@@ -94,6 +95,7 @@ class Registry:
         """Take *key* from *ref*; ``False`` when it did not have it, and then nothing happens."""
         encoded = _encode(key)
         with _NAMING:
+            # The note last, for the same reason.
             removed = self._free(encoded, _address(ref.address))
             _remove(f"{self._owned_by(ref.address)}/{_UNIQUE}{encoded}")
         return removed

@@ -45,7 +45,7 @@ class ClusterDevice:
 
     @property
     def device_id(self) -> str:
-        """Its UUID."""
+        """The device's UUID."""
         return self.device.uuid
 
     @property
@@ -55,19 +55,21 @@ class ClusterDevice:
 
     @property
     def memory_total_bytes(self) -> int:
-        """As its last sample says, else as it was registered."""
+        """The device's memory in bytes: as its last sample says, else as it was registered."""
         said = self.metrics.memory_total_bytes if self.metrics else None
         return self.device.memory_mib << 20 if said is None else said
 
     @property
     def memory_free_bytes(self) -> int | None:
-        """What its last sample leaves free; ``None`` when that is not known."""
+        """The bytes of memory that its last sample leaves free; ``None`` when that is not known."""
         used = self.metrics.memory_used_bytes if self.metrics else None
         return None if used is None else max(0, self.memory_total_bytes - used)
 
 
 class GpuClusteringManager:
-    """At most 100,000 devices, the last *history_per_device* samples of each.
+    """Keeps the devices of a cluster with their samples, chooses among them, and splits work among them.
+
+    Bounds: 100,000 devices, and the last *history_per_device* samples of each.
 
     *engine* may be given, exchanged or taken away at any time; see :meth:`select_best_device`.
     """
@@ -132,7 +134,7 @@ class GpuClusteringManager:
         self.history.forget(device_id)
 
     def device(self, device_id: str) -> ClusterDevice:
-        """One device. Raises UnknownNode."""
+        """The device of that UUID. Raises UnknownNode."""
         found = self._devices.get(device_id)
         if found is None:
             raise UnknownNode(
@@ -164,9 +166,9 @@ class GpuClusteringManager:
         self._devices[metrics.device_id] = ClusterDevice(known.device, known.node, metrics, score, known.problem)
 
     def get_aggregated_metrics(self, at: float | None = None) -> dict[str, Any]:
-        """The cluster in one picture, from the last sample of each device; with *at*, as it was at that time.
+        """The figures of all devices together, from the last sample of each; with *at*, as they were at that time.
 
-        What it holds: :func:`~actorgrid.actors.gpu.telemetry_history.aggregate`, and ``devices_unavailable``.
+        They are those of :func:`~actorgrid.actors.gpu.telemetry_history.aggregate`, and ``devices_unavailable``.
         """
         latest = self.history.latest
         picture = aggregate(

@@ -58,7 +58,7 @@ HOLD_S = 2.0
 
 
 class GPUCoordinator(Server):
-    """Answers for devices and places what waits; see ``messages.py``."""
+    """The server that answers for devices and places what waits; ``messages.py`` has what it takes."""
 
     name = "gpu_coordinator"
 
@@ -93,11 +93,11 @@ class GPUCoordinator(Server):
         self._registration.inventory.stop()
 
     def peer_restarted(self, name: str) -> None:
-        """A new Consensus does not know us."""
+        """Subscribe again where it is Consensus that was restarted: the new one does not know us."""
         self._ledger.peer_restarted(name)
 
     def setting_changed(self, key: str) -> None:
-        """The queue's size is live."""
+        """Take over the size of the queue, which may change while the host runs."""
         if key == "scheduling.queue_max":
             self._core.mirror.scheduler.queue_max = self.host.settings.scheduling.queue_max
 
@@ -120,7 +120,7 @@ class GPUCoordinator(Server):
         return found
 
     def _held_back_by(self) -> str:
-        """What keeps all placing back just now; ``""`` for nothing."""
+        """The reason why nothing is placed just now; ``""`` when there is none."""
         if self._registration.problem or self.runtime.monotonic() >= self._hold_until:
             return self._registration.problem
         return self._hold_reason
@@ -134,6 +134,7 @@ class GPUCoordinator(Server):
     def _on_snapshot(self, _snapshot: LedgerSnapshot) -> None:
         if not self._ledger.leads:
             self._leave_to_leader()
+        # Before the load, which builds the engine by it: told afterwards, it would have to be built twice.
         self._core.mirror.set_absent(frozenset(self._ledger.absent))
         self._load()
         for lease_id in list(self._lease_waiters):
@@ -154,7 +155,7 @@ class GPUCoordinator(Server):
         self._kick()
 
     def _leadership_changed(self) -> None:
-        """Only where the ledger's leader is, work is placed; a new leader starts from what the ledger says."""
+        """Start to place from what the ledger says where this host leads it, or leave that to the one that does."""
         if self._ledger.leads:
             self._load()
         else:
@@ -203,6 +204,7 @@ class GPUCoordinator(Server):
             self.runtime.after(0.0, self._schedule)
 
     def _schedule(self) -> None:
+        # First: whoever kicks from here on asks for another turn.
         self._kicked = False
         now = time()
         if self.runtime.monotonic() < self._hold_until:
@@ -341,6 +343,7 @@ class GPUCoordinator(Server):
 
     @handles(AcquireLease)
     async def _acquire_lease(self, request: AcquireLease) -> dict[str, Any] | AllocationRecord:
+        # Asked for again because its answer was lost, a lease is not granted a second time.
         if request.lease_id in self._ledger.allocations:
             return self._ledger.allocations[request.lease_id]
         check_exec((), request.env)
@@ -362,7 +365,7 @@ class GPUCoordinator(Server):
             self._take_waiter(lease_id).set(self._ledger.allocations[lease_id])
 
     def _take_waiter(self, lease_id: str) -> Waiter:
-        """Who waits for that lease, to be answered: nobody does any more."""
+        """Take out whoever waits for that lease, to be answered: nobody does any more."""
         waiter, timer = self._lease_waiters.pop(lease_id)
         timer.cancel()
         return waiter
@@ -422,7 +425,7 @@ class GPUCoordinator(Server):
         }
 
     def metrics(self) -> dict[str, float]:
-        """Devices, what is given out of them, the queue, and placement latencies."""
+        """The figures of devices, of what is given out of them, of the queue, and of placement latencies."""
         devices = sum(len(host["devices"]) for host in self._ledger.hosts.values())
         figures = {
             "gpu_devices": float(devices),
@@ -443,7 +446,7 @@ class GPUCoordinator(Server):
         return figures | self._registration.sampling.figures()
 
     def status(self) -> dict[str, Any]:
-        """What it knows and does, with ``notes`` people should read."""
+        """The state of devices, queue and probe, with ``notes`` that people should read."""
         inventory = self._registration.inventory.status()
         notes = [*inventory.pop("notes"), *self._core.mirror.notes.values()]
         if problem := self._held_back_by():

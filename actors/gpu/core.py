@@ -27,7 +27,7 @@ from .waiting_leases import WaitingLeases
 
 
 class CoordinatorCore:
-    """What joins the ledger's records, the engine at what they say, who waits for room, and what is proposed.
+    """Joins the ledger's records, the engine at what they say, who waits for room, and what is proposed.
 
     All of it is rebuilt from the ledger at any time, but for the leases that wait. *policy* says where, *queue* who
     goes first and who may be stopped for whom. *clock_ns* only measures how long placing took.
@@ -79,14 +79,14 @@ class CoordinatorCore:
             self.hold_queue(now)
 
     def hold_queue(self, now: float) -> None:
-        """Know what waits from here on; when it was dropped, that takes about 15 us for each job."""
+        """Queue what waits, and follow it from here on; when it was dropped, that takes about 15 us for each job."""
         if not self.holds_queue:
             self.holds_queue = True
             self.mirror.catch_up()  # the policy looks at what runs before it lets one wait
             self.jobs.queue_all(now)
 
     def drop_queue(self) -> None:
-        """Know no more what waits, nor follow it: for a host on which nothing is placed and nobody asks."""
+        """Drop the queue, and follow no more what waits: for a host on which nothing is placed and nobody asks."""
         self.holds_queue = False
         self.jobs.clear()
         self.mirror.renew_scheduler()
@@ -125,7 +125,7 @@ class CoordinatorCore:
     # -- deciding
 
     def schedule(self, now: float, limit: int) -> list[Grant]:
-        """What to propose now, at most *limit* grants; each is reserved from here on."""
+        """Decide what to propose now, at most *limit* grants; each is reserved from here on."""
         self.mirror.now = now
         # The engine first: whether a job's deadline can be kept is asked of it. Then the jobs that were left open, or
         # they would wait for the next round.
@@ -144,7 +144,7 @@ class CoordinatorCore:
 
     @property
     def next_wakeup(self) -> float | None:
-        """When ``schedule`` next has something to do without any news."""
+        """The time at which ``schedule`` next has something to do without any news; ``None``: at none."""
         return self.mirror.scheduler.next_wakeup
 
     def _grant(self, start: Start) -> Grant:
@@ -175,7 +175,7 @@ class CoordinatorCore:
         self.proposals.terminate(AttemptPreemption(decision.id, grace_s, for_job, now, token))
 
     def _give_up(self, decision: Refuse, now: float) -> None:
-        """The policy lets one wait no longer: its job is to fail, its lease is answered."""
+        """Give up one that the policy lets wait no longer: its job is to fail, its lease is answered."""
         job_id = self.jobs.job_under(decision.id)
         self.jobs.withdraw_attempt(decision.id)
         if self.leases.find(decision.id) is not None:
@@ -186,9 +186,9 @@ class CoordinatorCore:
     # -- answers to what was proposed
 
     def committed(self, grant: Grant, now: float) -> None:
-        """*grant* is in the ledger up to where the mappings are. If they do not show it, it has ended already.
+        """Settle *grant*, which is in the ledger up to where the mappings are: one they do not show has ended already.
 
-        That can pass unseen: the ledger restarts, or sends to others before us, and work ends in milliseconds.
+        Its end can pass unseen: the ledger restarts, or sends to others before us, and work ends in milliseconds.
         """
         if self.proposals.grants.get(grant.id) is not grant:
             return
@@ -200,7 +200,7 @@ class CoordinatorCore:
             self.jobs.queue(job, now)
 
     def refused(self, grant: Grant, now: float) -> None:
-        """The ledger did not commit *grant*, for certain: forget it, and try again from what the ledger says."""
+        """Forget *grant*, which the ledger has not committed for certain, and try again from what the ledger says."""
         if self.proposals.grants.pop(grant.id, None) is None:
             return
         self.proposals.attempt_over(grant.id)
@@ -214,14 +214,14 @@ class CoordinatorCore:
             self.jobs.try_again(grant.job_id, now)
 
     def termination_refused(self, termination: Termination) -> None:
-        """The ledger did not commit it, for certain: forget it, and decide again from what the ledger says."""
+        """Forget one that the ledger has not committed for certain, and decide again from what the ledger says."""
         self.proposals.drop(termination)
         if isinstance(termination, JobFailure):
             self.jobs.doubt(termination.job_id)
         self.mirror.invalidate()
 
     def forget(self) -> None:
-        """This host leads no more: what it proposed is settled without it, and who leads goes on from the ledger."""
+        """Forget what is proposed: this host leads no more, and who does goes on from the ledger, which settles it."""
         self.proposals.clear()
         self.leases.clear()
         self.jobs.forget_refusals()

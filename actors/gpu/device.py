@@ -29,7 +29,7 @@ class Device:
     numa_node: int | None = None
 
     def to_record(self) -> dict[str, Any]:
-        """As the ledger's host record holds it."""
+        """The device as the ledger's host record holds it."""
         return asdict(self)
 
     @classmethod
@@ -40,7 +40,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """What a device said last: each reading a value, or ``None`` and a reason in ``unsupported``; never 0 for unknown.
+    """The last readings of a device: each is a value, or ``None`` and a reason in ``unsupported``; never 0 for unknown.
 
     ``error`` is set when the device itself is in trouble; then nothing is placed on it.
     """
@@ -54,12 +54,12 @@ class Readings:
 
     @classmethod
     def none(cls, reason: str, error: str = "") -> Readings:
-        """Nothing readable, for one reason."""
+        """Readings of a device of which nothing can be read, for one reason."""
         return cls(unsupported=dict.fromkeys(READINGS, reason), error=error)
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Readings:
-        """What :func:`dataclasses.asdict` made of readings."""
+        """The readings that :func:`dataclasses.asdict` made *record* of; fields of later versions are passed over."""
         return cls(**{known.name: record[known.name] for known in fields(cls) if known.name in record})
 
 
@@ -68,7 +68,7 @@ READINGS = ("memory_used_mib", "utilization_percent", "temperature_celsius", "po
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What a vendor's library found at start. ``outcome`` is one of OUTCOMES; ``problems`` are for people."""
+    """The report of what a vendor's library found. ``outcome`` is one of OUTCOMES; ``problems`` are for people."""
 
     vendor: str
     outcome: str

@@ -31,7 +31,7 @@ _NO_MEMORY_LIMIT = 2**40
 
 
 class EngineMirror:
-    """``engine``, and over it the ``scheduler``, which is told what runs and who may have how much.
+    """Keeps ``engine`` at what the ledger says, and ``scheduler``, over it, at what runs and who may have how much.
 
     ``arrivals`` is the mix of work that ``engine`` weighs by; ``notes`` say, by placement, what is given out and does
     not fit any more. ``now`` is when news came last. Ask the engine or the scheduler only after ``catch_up``.
@@ -69,7 +69,7 @@ class EngineMirror:
     # -- what the ledger says
 
     def invalidate(self) -> None:
-        """Something has changed that is not followed step by step: ``catch_up`` has to build the engine anew."""
+        """Have ``catch_up`` build the engine anew: something has changed that is not followed step by step."""
         self.stale = True
 
     def catch_up(self) -> None:
@@ -78,7 +78,7 @@ class EngineMirror:
             self.rebuild()
 
     def rebuild(self) -> None:
-        """The engine anew: hosts and allocations from the ledger, then what is proposed, then devices held back."""
+        """Build the engine anew: the ledger's hosts and allocations, then what is proposed, then devices held back."""
         # First: over an engine that counts as stale, ``_fence`` holds nothing back.
         self.stale = False
         self.notes.clear()
@@ -106,7 +106,7 @@ class EngineMirror:
         self.scheduler.refresh(self.now)
 
     def renew_scheduler(self) -> None:
-        """Have a scheduler in which nothing waits; what runs it is told by ``catch_up``."""
+        """Take a new scheduler, in which nothing waits; what runs it is told by ``catch_up``."""
         self.stale = True
         self.scheduler = self._new_scheduler(self.scheduler.queue_max)
         self.limit_tenants()
@@ -116,7 +116,7 @@ class EngineMirror:
         self.scheduler.limit(*limits_of(self._records.quotas), self.now)
 
     def granted(self, id: str, records: list[AllocationRecord]) -> None:
-        """The ledger holds *records* under *id*: as proposed from here, or otherwise."""
+        """Hold what the ledger holds under *id*: *records*, as they were proposed from here, or otherwise."""
         if id in self.engine:
             if self.engine.placement(id).shares == shares_of(records):
                 return
@@ -124,7 +124,7 @@ class EngineMirror:
         self.stale = not self._adopt(id, records) or self.stale
 
     def ended(self, id: str) -> None:
-        """The ledger holds nothing under *id* any more."""
+        """Give back what is held under *id*: the ledger holds nothing under it any more."""
         self.notes.pop(id, None)
         if id not in self.engine:
             # What no host has room for any more counts for its user all the same (``_adopt``).
@@ -145,18 +145,18 @@ class EngineMirror:
     # -- what hosts and devices are like
 
     def set_unhealthy(self, devices: Mapping[str, str]) -> None:
-        """The UUIDs of devices in trouble, with what troubles them; nothing new is placed there."""
+        """Set the devices in trouble, by UUID with what troubles them; nothing new is placed there."""
         if dict(devices) != self.unhealthy:
             self.unhealthy = dict(devices)
             self._fence()
             self.scheduler.refresh(self.now)
 
     def set_absent(self, hosts: frozenset[str]) -> None:
-        """Hosts that the leader has not heard of for a while; nothing new is placed there."""
+        """Set the hosts that the leader has not heard of for a while; nothing new is placed there."""
         self.absent, self.stale = hosts, self.stale or hosts != self.absent
 
     def set_scores(self, scores: Mapping[tuple[str, int], int]) -> None:
-        """How well devices do, 0 to 1000 by (host, index): what the policy ``device_score`` goes by."""
+        """Set how well devices do, 0 to 1000 by (host, index): what the policy ``device_score`` goes by."""
         self.scores = dict(scores)
         if not self.stale:
             self._score_devices()

@@ -21,7 +21,7 @@ Device = Mapping[str, Any]
 
 
 def model_name(device: Device) -> str:
-    """How the engine tells devices apart: one model may come with different amounts of memory."""
+    """The engine's name of a device's model, with its memory: one model may come with different amounts."""
     return f"{device.get('model', '')} {device['memory_mib']} MiB"
 
 

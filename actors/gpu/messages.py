@@ -9,11 +9,12 @@ from actorgrid.actors.ledger.record_types import ResourcesRecord
 
 @dataclass(frozen=True, slots=True)
 class CheckFeasible:
-    """Could an empty cluster serve this? Answer: None. Raises UnknownGpuModel, TooManyGpus, RequestTooLarge.
+    """Asks whether an empty cluster could serve this. Answer: None.
 
-    Also BadRequest for device UUIDs that do not exist, and HostError while this host's devices are not known yet. With
-    a ``deadline`` (seconds since the epoch) also whether it could be kept now, running for at most ``limit_s``: raises
-    AdmissionRefused, where the scheduling policy knows deadlines.
+    Raises UnknownGpuModel, TooManyGpus, RequestTooLarge, BadRequest for device UUIDs that do not exist, and HostError
+    while this host's devices are not known yet. With a ``deadline`` (seconds since the epoch) also whether it could be
+    kept now, running for at most ``limit_s`` seconds: raises AdmissionRefused, where the scheduling policy knows
+    deadlines.
     """
 
     resources: ResourcesRecord
@@ -23,7 +24,7 @@ class CheckFeasible:
 
 @dataclass(frozen=True, slots=True)
 class Explain:
-    """Why does this not fit now? Answer: the engine's ``explain()`` dict, with ``position`` for a queued job.
+    """Asks why this does not fit now. Answer: the engine's ``explain()`` dict, with ``position`` for a queued job.
 
     For a job also ``depends_on`` (those still open), ``not_before`` and ``stands_aside`` (its user's quota is used up);
     ``host`` says what keeps all placing back, ``unfit`` [{"host", "gpu", "why"}] which devices take nothing new.
@@ -35,7 +36,7 @@ class Explain:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """All devices with their latest readings. Answer: list of dicts (models.GPUDevice fields).
+    """Asks for all devices with their latest readings. Answer: list of dicts (models.GPUDevice fields).
 
     A reading that is ``None`` has its reason in ``unsupported`` {reading: reason}; ``error`` says what is wrong
     with a device whose status is error. ``seen`` is the ledger's index the sender has seen; none older is told.
@@ -48,12 +49,12 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class OwnReadings:
-    """What this host reads of its devices. Answer: by UUID the fields of ``device.Readings``, and ``score``."""
+    """Asks what this host reads of its devices. Answer: by UUID the fields of ``device.Readings``, and ``score``."""
 
 
 @dataclass(frozen=True, slots=True)
 class AcquireLease:
-    """Place and commit an allocation for a session, waiting at most ``wait_s`` for room.
+    """Asks for an allocation for a session, placed and committed, waiting at most ``wait_s`` seconds for room.
 
     Answer: the allocation record. Raises Overloaded when no room came free in time, QuotaExceeded when its user may
     never hold that much, or as CheckFeasible.
@@ -75,11 +76,11 @@ class AcquireLease:
 
 @dataclass(frozen=True, slots=True)
 class RecentDecisions:
-    """The latest committed decisions, newest first. Answer: list of dicts (models.SchedulingDecision fields)."""
+    """Asks for the latest committed decisions, newest first. Answer: dicts (models.SchedulingDecision fields)."""
 
     limit: int = 100
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyReport:
-    """Placement latencies lately. Answer: {"p50_us", "p99_us", "count", "policy", "compiled"}."""
+    """Asks how long placing took lately. Answer: {"p50_us", "p99_us", "count", "policy", "compiled"}."""

@@ -15,7 +15,7 @@ from ..ledger.attempt_ids import attempt_of, job_of
 
 @dataclass(slots=True)
 class PlacementRecords:
-    """What the ledger says of jobs, allocations, hosts and quotas, on host *own_host* in its life *own_incarnation*.
+    """Holds what the ledger says of jobs, allocations, hosts and quotas, on host *own_host* in life *own_incarnation*.
 
     The mappings are their owner's, who keeps them current but for hosts: those are told by ``host_changed``.
     """
@@ -34,7 +34,7 @@ class PlacementRecords:
         return own is not None and own["incarnation"] == self.own_incarnation
 
     def host_changed(self, id: str, record: HostRecord | None) -> None:
-        """A host's record is another; ``None`` when it was removed."""
+        """Take over a host's new record; ``None`` when it was removed."""
         if record is None:
             self.hosts.pop(id, None)
         else:

@@ -222,7 +222,10 @@ class DeviceProbe:
 
 
 def look_once(vendor: str, timeout_s: float) -> ProbeReport:
-    """What a child of *vendor*'s library finds now; waits for it, and ends it. Never raises: trouble is an outcome."""
+    """The report of what a child of *vendor*'s library finds now, which it waits for and ends.
+
+    Never raises: trouble is an outcome.
+    """
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -311,7 +314,7 @@ def _serve(vendor: Vendor, connection: socket.socket) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """The child's whole life."""
+    """Be the child, for the whole of its life."""
     name, fd, parent = argv
     _die_with(int(parent))
     try:

@@ -44,7 +44,7 @@ class Grant:
 
     @property
     def host(self) -> str:
-        """Where it is, or its first member."""
+        """The host that it is on, or its first member."""
         return self.shares[0][0]
 
     def command(self, term: int, ports: tuple[int, int] = PORTS) -> GrantAttempt | GrantGang | GrantLease:
@@ -71,7 +71,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class AttemptPreemption:
-    """An attempt is to end within *grace_s* so that *for_job*, a job or lease, can start. Decided at *at*.
+    """The decision, made at *at*, that an attempt end within *grace_s* so that *for_job*, a job or lease, can start.
 
     *token* is ``None`` as long as the attempt's own grant is not committed.
     """
@@ -89,7 +89,7 @@ class AttemptPreemption:
 
 @dataclass(frozen=True, slots=True)
 class JobFailure:
-    """A waiting job is to fail with *error*, as its deadline cannot be kept."""
+    """The decision that a waiting job fail with *error*, as its deadline cannot be kept."""
 
     job_id: str
     error: dict[str, Any]
@@ -103,7 +103,7 @@ Termination = AttemptPreemption | JobFailure
 
 
 class Proposals:
-    """Decisions not yet seen in the ledger: at most one grant and one preemption per attempt, one failure per job."""
+    """Keeps decisions not yet seen in the ledger: at most one grant and preemption per attempt, one failure per job."""
 
     def __init__(self, records: PlacementRecords) -> None:
         self.grants: dict[str, Grant] = {}
@@ -124,7 +124,7 @@ class Proposals:
                 del self.failures[id]
 
     def clear(self) -> None:
-        """Another host decides from here on: what was proposed is settled without this one."""
+        """Drop all that is proposed: another host decides from here on, and it is settled without this one."""
         self.grants.clear()
         self.preemptions.clear()
         self.failures.clear()
@@ -132,7 +132,7 @@ class Proposals:
 
     @property
     def under_way(self) -> int:
-        """How many there are."""
+        """The number of decisions under way."""
         return len(self.grants) + len(self.preemptions) + len(self.failures)
 
     def concerns_job(self, job_id: str) -> bool:
@@ -152,7 +152,7 @@ class Proposals:
             self._new.append(termination)
 
     def take_terminations(self) -> list[Termination]:
-        """Those to be proposed since this was asked last."""
+        """The terminations to be proposed since this was asked last."""
         taken, self._new = self._new, []
         return [each for each in taken if self.stands(each)]
 
@@ -163,7 +163,7 @@ class Proposals:
         return self.failures.get(termination.job_id) == termination
 
     def drop(self, termination: Termination) -> None:
-        """The ledger did not commit it."""
+        """Forget a termination that the ledger did not commit."""
         if isinstance(termination, AttemptPreemption):
             self.preemptions.pop(termination.attempt_id, None)
         else:
@@ -172,23 +172,26 @@ class Proposals:
     # -- what the ledger says
 
     def attempt_granted(self, id: str, allocation: AllocationRecord) -> None:
-        """The ledger holds its allocation: now it can be stopped."""
+        """Take note that the ledger holds an attempt's allocation: now it can be stopped."""
         preemption = self.preemptions.get(id)
         if preemption is not None and preemption.token is None:
             self.terminate(replace(preemption, token=tuple(allocation["token"])))
 
     def attempt_over(self, id: str) -> None:
-        """It has ended, or was never granted."""
+        """Forget the preemption of an attempt that has ended, or was never granted."""
         self.preemptions.pop(id, None)
 
     def job_waits_no_more(self, job_id: str, record: JobRecord | None) -> None:
-        """A job's record has changed, and is no longer that of a waiting one."""
+        """Take note that a job's record has changed, and is no longer that of a waiting one."""
         self.failures.pop(job_id, None)
         if record is not None and record["attempts"] and record["attempts"][-1].get("preemption") is not None:
             self.attempt_over(record["attempts"][-1]["attempt_id"])
 
     def stopping(self, attempt_id: str) -> tuple[float | None, str]:
-        """When a running attempt will have stopped, and the waiting id of whom it is stopped for."""
+        """The time at which a running attempt will have stopped, and the waiting id of whom it is stopped for.
+
+        ``(None, "")`` for one that is not to stop.
+        """
         asked = self._asked(attempt_id)
         preemption = self.preemptions.get(attempt_id)
         if asked is not None:
@@ -208,6 +211,9 @@ class Proposals:
 
 
 def retry_delay_s(refusals: int) -> float:
-    """How long work waits whose grant was refused *refusals* times in a row: the ledger is not asked in a loop."""
+    """The seconds that work waits whose grant was refused *refusals* times in a row, from 1.
+
+    0.1 at first, then twice as long each time, at most 10: the ledger is not asked in a loop.
+    """
     # Ten doublings are past the most already; a thousand, which take three hours of refusals, overflow a float.
     return min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(refusals - 1, 10))

@@ -68,7 +68,7 @@ class HostSampling:
         return {(known.node, known.device.index): known.score.permille for known in self.manager.list_devices()}
 
     def figures(self) -> dict[str, float]:
-        """For ``/metrics``: what the devices read together; what none of them reads is left out."""
+        """The figures for ``/metrics``: what the devices read together; what none of them reads is left out."""
         picture = self.manager.get_aggregated_metrics()
         figures = {
             "gpus_memory_used_bytes": picture["used_memory_bytes"],

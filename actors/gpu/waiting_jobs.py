@@ -23,7 +23,7 @@ _TRIAL = "?"
 
 
 class WaitingJobs:
-    """Which jobs wait, each under the id of its next attempt: at most as many as the scheduler's queue holds.
+    """Keeps the jobs that wait, each under the id of its next attempt: at most as many as the scheduler's queue holds.
 
     The others stay in the ledger, and are queued when half of the queue is free.
     """
@@ -72,17 +72,17 @@ class WaitingJobs:
         self._doubtful[job_id] = None
 
     def clear(self) -> None:
-        """Know no more what waits."""
+        """Forget what waits."""
         self._queued.clear()
         self._doubtful.clear()
         self._ended.clear()
 
     def forget_refusals(self) -> None:
-        """Another host grants from here on."""
+        """Forget how often grants were refused: another host grants from here on."""
         self._refusals.clear()
 
     def changed(self, id: str, record: JobRecord | None, now: float) -> None:
-        """A job's record is another; ``None`` when the ledger has none any more."""
+        """Follow a job to its new record; ``None`` when the ledger has none any more."""
         state = None if record is None else record["state"]
         if record is not None and state == JobState.QUEUED:
             if not self._proposals.concerns_job(id):
@@ -123,18 +123,18 @@ class WaitingJobs:
         return self._queued.get(job_id) if job_id is not None else None
 
     def started(self, id: str) -> str:
-        """The scheduler has placed what waited under *id*: gives the job, ``""`` for a lease."""
+        """Take note that what waited under *id* waits no longer; gives the job, ``""`` for a lease."""
         job_id = self.job_under(id)
         self._queued.pop(job_id, None)
         return job_id
 
     def withdraw_attempt(self, id: str) -> None:
-        """What waits under *id*, a job or a lease, waits no longer."""
+        """Let what waits under *id*, a job or a lease, wait no longer."""
         self.started(id)
         self._mirror.scheduler.withdraw(id)
 
     def try_again(self, job_id: str, now: float) -> None:
-        """A grant for *job_id* was refused: let it wait, longer each time."""
+        """Let *job_id* wait again after a grant for it was refused, longer each time."""
         job = self._records.queued_job(job_id)
         if job is None:
             self._refusals.pop(job_id, None)
@@ -146,7 +146,10 @@ class WaitingJobs:
     # -- refusals of the policy
 
     def check_deadline(self, resources: ResourcesRecord, deadline: float, limit_s: float | None, now: float) -> None:
-        """Raises AdmissionRefused when the policy would refuse such a job now, or when the queue is full."""
+        """Check that the policy would take a job of that deadline (seconds since the epoch) and time limit now.
+
+        Raises AdmissionRefused when it would not, or when the queue is full.
+        """
         self._mirror.catch_up()
         demand = Demand.of(resources)
         request = Request(_TRIAL, demand, expected_s=limit_s, deadline=deadline, strict=limit_s is not None)
@@ -156,7 +159,7 @@ class WaitingJobs:
             raise admission_refused(error, error.message, deadline, limit_s, now) from None
 
     def give_up(self, job_id: str, decision: Refuse, now: float) -> None:
-        """The policy lets *job_id* wait no longer: it is to fail."""
+        """Have *job_id* fail, which the policy lets wait no longer."""
         if (job := self._records.queued_job(job_id)) is not None:
             text = decision.why if decision.error is None else decision.error.message
             self._fail(job, decision.error, text, now)

@@ -27,7 +27,7 @@ class _WaitingLease:
 
 
 class WaitingLeases:
-    """Which leases wait, or are being granted: at most WAITING_LEASES_MAX."""
+    """Keeps the leases that wait or are being granted: at most WAITING_LEASES_MAX."""
 
     def __init__(self, records: PlacementRecords, proposals: Proposals, mirror: EngineMirror) -> None:
         self._records = records
@@ -70,18 +70,18 @@ class WaitingLeases:
         return None if found is None else found.lease
 
     def settled(self, lease_id: str) -> None:
-        """The ledger has granted it."""
+        """Forget a lease that the ledger has granted."""
         self._waiting.pop(lease_id, None)
 
     def try_again(self, lease_id: str, now: float) -> None:
-        """A grant for it was refused: let it wait, longer each time."""
+        """Let a lease wait again after a grant for it was refused, longer each time."""
         found = self._waiting.get(lease_id)
         if found is not None:
             found.refusals += 1
             self._queue(found.lease, now + retry_delay_s(found.refusals), now)
 
     def give_up(self, decision: Refuse, now: float) -> None:
-        """The policy lets it wait no longer: who asked for it is to be told."""
+        """Give up a lease that the policy lets wait no longer: who asked for it is to be told."""
         del self._waiting[decision.id]
         self._refused[decision.id] = admission_refused(decision.error, decision.why, None, None, now)
 
@@ -111,7 +111,7 @@ class WaitingLeases:
         )
 
     def clear(self) -> None:
-        """Another host grants from here on; who waits asks there."""
+        """Forget all leases: another host grants from here on, and who waits asks there."""
         self._waiting.clear()
         self._refused.clear()
 

@@ -293,6 +293,8 @@ class _Agent:
                 if not self._stopping:
                     log.info("host restarts: asked for by %s", event.message.by)
                     self._restarts, self._stopping = True, "restart"
+                    # Before the stop: where the mark lies, the worker manager leaves its work running as it stops; else
+                    # it may end it.
                     write_atomically(restart_mark, b"%d" % event.message.absence_index)
                     deadline = monotonic() + self._stop_limit_s()
                     tree.stop(self._stopping)

@@ -135,6 +135,7 @@ def enrol(
         return None
     _refuse_no_port(settings)
     enrolment, material = _join(paths, settings, order, say) if order is not None else _found(paths, settings)
+    # In this order: an enrolment that is kept without its certificate is refused at every later start.
     store_material(paths.security_dir, material)
     _keep(paths, enrolment)
     return enrolment, material

@@ -99,6 +99,7 @@ class AgentLog(logging.Handler):
         with self.lock or _NOTHING:
             if self._fd < 0 or self._size() < self._max_bytes:
                 return False
+            # From the oldest on: the other way round, each would replace the next before that has moved.
             for number in range(KEPT, 0, -1):
                 older = self._path.with_name(f"{self._path.name}.{number - 1}") if number > 1 else self._path
                 if older.exists():

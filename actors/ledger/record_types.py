@@ -19,19 +19,19 @@ class ResourcesRecord(TypedDict, total=False):
     gpus: float
     """As people ask for it: whole devices, or a share of one."""
     gpu_count: int
-    """How many devices."""
+    """How many devices it asks for."""
     gpu_milli: int
-    """Thousandths of each device."""
+    """Thousandths that it asks for of each device."""
     gpu_memory_mib: int
-    """MiB of each device's memory."""
+    """MiB that it asks for of each device's memory."""
     gpu_models: list[str]
     """Models that will do; empty: any."""
     gpu_affinity: list[str]
     """UUIDs of the only devices that will do; empty: any."""
     cpu_milli: int
-    """Thousandths of a core."""
+    """CPU, in thousandths of a core."""
     memory_mib: int
-    """MiB of the host's memory."""
+    """Memory of the host, in MiB."""
     gang: int
     """How many members start together; missing: one."""
     spread: bool
@@ -42,9 +42,9 @@ class PreemptionRecord(TypedDict):
     """The request that an attempt end for another."""
 
     asked_at: float
-    """When it was asked."""
+    """When it was asked for."""
     grace_s: float
-    """Seconds between SIGTERM and SIGKILL."""
+    """Seconds that its processes have between SIGTERM and SIGKILL."""
     for_job: str
     """The job, or lease, that is to have its place."""
 
@@ -53,18 +53,18 @@ class RendezvousRecord(TypedDict):
     """The address at which the members of a gang meet."""
 
     address: str
-    """Of the host of rank 0."""
+    """The address of rank 0's host."""
     port: int
-    """At which rank 0 listens."""
+    """The port on which rank 0 listens."""
 
 
 class EndingRecord(TypedDict):
     """The reason why the members of a gang that still run are to end."""
 
     rank: int
-    """Of the first that did not succeed."""
+    """The rank of the first member that did not succeed."""
     at: float
-    """When it ended."""
+    """When that member ended."""
 
 
 class SupersededRecord(TypedDict):
@@ -80,40 +80,40 @@ class EndFacts(TypedDict):
     """The facts of how processes ended; ``None`` where one is not known."""
 
     exit_code: int | None
-    """Of the process."""
+    """The exit code of its process."""
     signal: int | None
-    """That killed it."""
+    """The signal that killed its process."""
     max_rss_bytes: int | None
-    """The most memory that a process of it had."""
+    """The most memory that one of its processes had, in bytes; all together, where their memory is limited."""
     cpu_s: float | None
-    """CPU seconds of all its processes."""
+    """CPU time of all its processes, in seconds."""
     result_bytes: int | None
-    """Of the result on its host's disk."""
+    """The size of the result on its host's disk, in bytes."""
 
 
 class GangMemberRecord(EndFacts):
     """One member of a gang's attempt."""
 
     rank: int
-    """From 0."""
+    """Its place in the gang, from 0."""
     host: str
-    """Where it runs."""
+    """The id of the host where it runs."""
     incarnation: int
-    """Of that host."""
+    """The incarnation of that host when it was granted."""
     address: str
-    """At which the others reach it."""
+    """The address at which the others reach it."""
     allocation_id: str
-    """Of what it holds."""
+    """The id of what it holds."""
     gpu_indexes: list[int]
     """Its devices, by index on that host."""
     gpu_uuids: list[str]
-    """The same devices."""
+    """The same devices, by UUID."""
     state: str
-    """placed, running, or how it ended."""
+    """placed, running, or the way in which it ended."""
     started_at: float | None
-    """When its process ran."""
+    """When its process was started."""
     ended_at: float | None
-    """When its processes were gone."""
+    """When the last of its processes was gone."""
     charged: bool
     """Whether its end counts against the job's retries."""
     error: ErrorRecord | None
@@ -124,39 +124,39 @@ class AttemptRecord(EndFacts):
     """One try to run a job. For a gang, host and devices are those of rank 0."""
 
     number: int
-    """From 1."""
+    """Its place among the job's attempts, from 1."""
     attempt_id: str
-    """JOB.NUMBER."""
+    """Its id: JOB.NUMBER."""
     allocation_id: str
-    """Of what it holds."""
+    """The id of what it holds."""
     host: str
-    """Where it runs."""
+    """The id of the host where it runs."""
     incarnation: int
-    """Of that host."""
+    """The incarnation of that host when it was granted."""
     state: str
-    """placed, running, or how it ended."""
+    """placed, running, or the way in which it ended."""
     token: list[int]
-    """Fencing token of its grant."""
+    """The fencing token of its grant."""
     gpu_indexes: list[int]
     """Its devices, by index on that host."""
     gpu_uuids: list[str]
-    """The same devices."""
+    """The same devices, by UUID."""
     placed_at: float
     """When it was granted."""
     started_at: float | None
-    """When its process ran."""
+    """When its process was started."""
     ended_at: float | None
-    """When its processes were gone."""
+    """When the last of its processes was gone."""
     error: ErrorRecord | None
     """Why it did not succeed."""
     preemption: PreemptionRecord | None
     """Set when it is to end for another."""
     placement_latency_us: float | None
-    """How long the decision took."""
+    """How long the decision to place it took, in microseconds."""
     members: NotRequired[list[GangMemberRecord]]
-    """Of a gang, by rank."""
+    """The members of a gang, by rank."""
     rendezvous: NotRequired[RendezvousRecord]
-    """Of a gang."""
+    """Where the members of a gang meet."""
     ending: NotRequired[EndingRecord | None]
     """Of a gang: set when its members are to end."""
     superseded: NotRequired[SupersededRecord]
@@ -169,35 +169,35 @@ class JobRecord(TypedDict):
     """A job, from its acceptance on."""
 
     job_id: str
-    """Given by whoever submits."""
+    """Its id, given by whoever submits."""
     name: str
-    """For people."""
+    """Its name, for people."""
     user_id: str
-    """Whose quota it counts for."""
+    """The user whose quota it counts for."""
     kind: str
     """command or function."""
     command: list[str]
-    """Its argv; empty for a function."""
+    """The program and its arguments; empty for a function."""
     payload_digest: str | None
-    """SHA-256 of the pickled function."""
+    """SHA-256 of the pickled function, in hex."""
     stdin_digest: str | None
-    """SHA-256 of what its standard input holds."""
+    """SHA-256 of what its standard input holds, in hex."""
     python: str | None
-    """major.minor that the function needs."""
+    """The Python that the function needs, as major.minor."""
     priority: int
     """0 to 100, higher first."""
     policy: str
-    """Which policy it was submitted under."""
+    """The policy under which it was submitted."""
     env: dict[str, str]
-    """Variables it asked for."""
+    """The environment variables that it asked for."""
     cwd: str | None
     """Its working directory."""
     max_execution_time_s: float | None
-    """Of each attempt."""
+    """How long each attempt may run, in seconds."""
     pool: str | None
-    """Of workers, for a function."""
+    """The pool of workers, for a function."""
     max_isolation_s: float
-    """How long it may go on without its cluster."""
+    """Seconds that it may go on without its cluster."""
     retries_left: int
     """How many more attempts may fail."""
     deadline: float | None
@@ -205,15 +205,15 @@ class JobRecord(TypedDict):
     preemptible: bool
     """Whether it may be stopped for others."""
     grace_s: float
-    """Seconds it gets then."""
+    """Seconds that it gets between SIGTERM and SIGKILL when it is stopped for others."""
     submitted_at: float
-    """By its submitter's clock."""
+    """When it was submitted, by its submitter's clock."""
     depends_on: list[str]
-    """Jobs that have to succeed first."""
+    """The ids of jobs that have to succeed first."""
     resources: ResourcesRecord
-    """What each attempt asks for."""
+    """The resources that each attempt asks for."""
     ordinal: int
-    """In the order of acceptance, from 1."""
+    """Its place in the order of acceptance, from 1."""
     state: str
     """queued, placed, running, or a final one (``JobState``)."""
     cancel_requested: bool
@@ -221,7 +221,7 @@ class JobRecord(TypedDict):
     preemptions: int
     """How often it was stopped for others."""
     submitted_index: int
-    """The entry that accepted it."""
+    """The index of the entry that accepted it."""
     not_before: float
     """When its next attempt may begin."""
     ended_at: float | None
@@ -229,7 +229,7 @@ class JobRecord(TypedDict):
     error: ErrorRecord | None
     """Why it did not succeed."""
     attempts: list[AttemptRecord]
-    """The first, and the latest 49."""
+    """Its attempts: the first, and the latest 49."""
     annotations: NotRequired[dict[str, str]]
     """What its submitter noted about it."""
     taken: NotRequired[int]
@@ -242,52 +242,52 @@ class OwnerRecord(TypedDict):
     kind: str
     """attempt or session."""
     job_id: NotRequired[str]
-    """Of an attempt."""
+    """The job, of an attempt."""
     attempt: NotRequired[int]
-    """Its number."""
+    """The attempt's number."""
     rank: NotRequired[int]
-    """Of a member of a gang."""
+    """The rank, of a gang's member."""
     session_id: NotRequired[str]
-    """Of a lease."""
+    """The session, of a lease."""
     lease_id: NotRequired[str]
-    """The lease."""
+    """The lease's id."""
 
 
 class AllocationRecord(TypedDict):
     """The resources given out to one attempt, member of a gang, or lease."""
 
     allocation_id: str
-    """That of the attempt, member or lease."""
+    """Its id: that of the attempt, member or lease."""
     owner: OwnerRecord
-    """Whose it is."""
+    """The attempt, member or lease that has it."""
     host: str
-    """Where."""
+    """The id of the host whose resources they are."""
     incarnation: int
-    """Of that host."""
+    """The incarnation of that host."""
     gpu_indexes: list[int]
     """Its devices, by index on that host."""
     gpu_uuids: list[str]
-    """The same devices."""
+    """The same devices, by UUID."""
     gpu_milli: int
-    """Thousandths of each."""
+    """Thousandths of each device."""
     gpu_memory_mib: int
-    """MiB of each."""
+    """MiB of each device's memory."""
     cpu_milli: int
-    """Thousandths of a core."""
+    """CPU, in thousandths of a core."""
     memory_mib: int
-    """MiB of the host's memory."""
+    """Memory of the host, in MiB."""
     token: list[int]
-    """Fencing token."""
+    """The fencing token of its grant."""
     granted_at: float
-    """When."""
+    """When it was granted."""
     pool: str | None
-    """Of workers."""
+    """The pool of workers that it is for."""
     env: dict[str, str]
-    """Of a lease's worker."""
+    """The environment variables of a lease's worker."""
     user_id: str
-    """Whose quota it counts for."""
+    """The user whose quota it counts for."""
     max_isolation_s: NotRequired[float]
-    """How long it may go on without its cluster."""
+    """Seconds that it may go on without its cluster."""
     port: NotRequired[int | None]
     """At which its gang meets, of rank 0."""
 
@@ -296,23 +296,23 @@ class DeviceRecord(TypedDict):
     """A device as its host registered it."""
 
     uuid: str
-    """The vendor's."""
+    """Its UUID, as its vendor gives it."""
     index: int
-    """On its host."""
+    """Its number on its host."""
     memory_mib: int
-    """In all."""
+    """All of its memory, in MiB."""
     vendor: str
     """nvidia, amd, intel, or simulated."""
     model: str
-    """As the vendor calls it."""
+    """Its model, as the vendor calls it."""
     source: str
     """What it is known from."""
     compute_capability: str | None
-    """major.minor, of CUDA."""
+    """The compute capability of CUDA, as major.minor."""
     pcie_bus_id: str | None
-    """domain:bus:device.function."""
+    """Its place on the bus, as domain:bus:device.function."""
     numa_node: int | None
-    """It is nearest to."""
+    """The NUMA node that it is nearest to."""
     unfit: NotRequired[str]
     """Why it gets nothing new."""
 
@@ -321,29 +321,29 @@ class HostRecord(TypedDict):
     """A host that has registered for work."""
 
     host_id: str
-    """Its own, for good."""
+    """Its id, which it keeps for good."""
     incarnation: int
     """How often its agent started."""
     cpu_milli: int
-    """Thousandths of a core that work may have."""
+    """CPU that work may have, in thousandths of a core."""
     memory_mib: int
-    """MiB that work may have."""
+    """Memory that work may have, in MiB."""
     devices: list[DeviceRecord]
-    """By index."""
+    """Its devices, by index."""
     hostname: str
-    """For people."""
+    """Its name, for people."""
     boot_id: NotRequired[str]
-    """Of the agent's start."""
+    """The id of the agent's start."""
     state: str
     """up, down or lost."""
     address: str | None
-    """Of its door."""
+    """The address of its HTTP door."""
     port: int | None
-    """Of its door."""
+    """The port of its HTTP door."""
     rack: NotRequired[str | None]
     """Where it stands."""
     registered_at: float
-    """When it came up."""
+    """When it registered."""
     seen_index: NotRequired[int]
     """Where it last said that it is there."""
     draining: NotRequired[bool]
@@ -364,34 +364,34 @@ class MemberRecord(TypedDict):
     """A host that belongs to the cluster."""
 
     host_id: str
-    """Its own."""
+    """The id of the host."""
     node: int
     """Its number in Raft, never given twice."""
     addresses: dict[str, str]
-    """By what listens there: raft, calls, join."""
+    """Its ADDRESS:PORT, by what listens there: raft, calls, join, https."""
     fingerprints: list[str]
     """Of the certificates that are believed, the newest last."""
     rack: str | None
     """Where it stands."""
     version: str
-    """Of its software."""
+    """The version of its software."""
     ledger_version: int
-    """Of the commands that it knows."""
+    """The version of the commands that it knows."""
     votes: bool
     """Whether it may become a voter."""
     joined_at: float
-    """When."""
+    """When it joined."""
 
 
 class LockEntry(TypedDict):
     """A holder of a lock, or a waiter in its line."""
 
     owner: str
-    """Who asks: a thread, not a user."""
+    """The thread that asks, not a user."""
     user_id: str
-    """Whose it is."""
+    """The user whose it is."""
     ttl_s: float
-    """How long it is held without a sign of life."""
+    """Seconds that it is held without a sign of life."""
     renewals: int
     """Signs of life so far."""
     since: float
@@ -419,24 +419,24 @@ class QuotaRecord(TypedDict):
     """The limits of what a user may hold at once; ``None`` is no limit."""
 
     gpu_milli: int | None
-    """Thousandths of devices."""
+    """Devices, in thousandths."""
     gpu_memory_mib: int | None
-    """MiB of device memory."""
+    """Memory of devices, in MiB."""
     cpu_milli: int | None
-    """Thousandths of a core."""
+    """CPU, in thousandths of a core."""
     memory_mib: int | None
-    """MiB of memory."""
+    """Memory of hosts, in MiB."""
     jobs_waiting: int | None
-    """Jobs."""
+    """How many jobs may wait."""
 
 
 class JoinTokenRecord(TypedDict):
     """A join token as the ledger keeps it: nothing of it opens anything."""
 
     id: str
-    """First part of the token's text."""
+    """Its id: the first part of its text."""
     cluster_id: str
-    """Which cluster it is for."""
+    """The cluster that it is for."""
     authority: str
     """Fingerprint of the cluster's authority."""
     verify_key: str
@@ -444,15 +444,15 @@ class JoinTokenRecord(TypedDict):
     made_by: str
     """Whoever asked for it."""
     made_at: float
-    """When."""
+    """When it was made."""
     expires_at: float
     """Until when it lets anybody in."""
     uses_max: int
-    """How many hosts."""
+    """How many hosts it lets in."""
     roles: list[str]
-    """What they become."""
+    """The roles that those become."""
     used_by: list[Any]
-    """[host, fingerprint] of each."""
+    """[host, fingerprint] of each host that it let in."""
     revoked_at: float | None
     """When it was taken back."""
 
@@ -461,17 +461,17 @@ class ApiKeyRecord(TypedDict):
     """An API key as the ledger keeps it."""
 
     id: str
-    """First part of the key's text."""
+    """Its id: the first part of its text."""
     sha256: str
-    """Of the text, in hex."""
+    """SHA-256 of its text, in hex."""
     user_id: str
-    """Whom it opens doors for."""
+    """The user for whom it opens doors."""
     roles: list[str]
-    """What may be done with it."""
+    """The roles that say what may be done with it."""
     made_by: str
     """Whoever asked for it."""
     made_at: float
-    """When."""
+    """When it was made."""
     expires_at: float
     """Until when it opens anything."""
     revoked_at: float | None
@@ -482,78 +482,78 @@ class RemovedRecord(TypedDict):
     """A host that was a member and is none any more."""
 
     node: int
-    """The number it had."""
+    """The number that it had in Raft."""
     at: float
     """When it was removed."""
     by: str
-    """On whose word."""
+    """The one on whose word it was removed."""
     left: bool
-    """In order, by its own will or as planned."""
+    """Whether it left in order, by its own will or as planned."""
 
 
 class AuthorityRecord(TypedDict):
     """One generation of the cluster's authority, in a bundle."""
 
     generation: int
-    """From 1."""
+    """Its number, from 1."""
     state: str
     """waiting, signing or accepted."""
     certificate: str
-    """PEM."""
+    """Its certificate, as PEM."""
     endorsements: dict[str, str]
-    """By the generations around it: signatures in hex."""
+    """Signatures of the generations around it, in hex, by their numbers."""
 
 
 class BundleRecord(TypedDict):
     """The trust bundle: the authorities that the cluster accepts."""
 
     format: int
-    """Of the bundle."""
+    """The format of the bundle."""
     cluster_id: str
-    """Whose it is."""
+    """The cluster that it is for."""
     version: int
-    """From 1; each step is one more."""
+    """Its version, from 1; each step is one more."""
     authorities: list[AuthorityRecord]
-    """One or two."""
+    """The authorities that are accepted, one or two."""
 
 
 class CertificateRequestRecord(TypedDict):
     """A certificate that a host asks for."""
 
     id: int
-    """The entry that asked."""
+    """The index of the entry that asked."""
     csr: str
-    """PKCS #10, in hex."""
+    """The request, as PKCS #10 in hex."""
     addresses: list[str]
-    """That it is to name."""
+    """The addresses that the certificate is to name."""
 
 
 class IssuedRecord(TypedDict):
     """A certificate that was made and not taken yet."""
 
     certificate: str
-    """PEM."""
+    """The certificate, as PEM."""
 
 
 class TrustRecord(TypedDict, total=False):
     """A host's part in the cluster's trust: its certificate, keys and requests; under ``@bundle`` the bundle alone."""
 
     bundle: BundleRecord
-    """The cluster's."""
+    """The cluster's trust bundle."""
     host_id: str
-    """Whose record it is."""
+    """The host whose record it is."""
     certificate: str
-    """PEM; empty before it said so."""
+    """Its certificate, as PEM; empty before it said so."""
     fingerprint: str
-    """Of that certificate."""
+    """The fingerprint of that certificate."""
     generation: int
-    """That issued it."""
+    """The generation that issued it."""
     valid_until: float
-    """Of that certificate."""
+    """When that certificate runs out."""
     bundle_version: int
-    """Of the bundle that it has."""
+    """The version of the bundle that it has."""
     keys: list[int]
-    """Generations whose key it has."""
+    """The generations whose key it has."""
     sealed: dict[str, str]
     """Keys on their way to it, by generation, in hex."""
     request: CertificateRequestRecord | None
