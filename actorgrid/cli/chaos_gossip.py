@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -14,6 +15,7 @@ from .printing import say
 from .show import progress, table
 
 VIOLATED_CODE = 1
+PICTURE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command("gossip")
@@ -81,6 +83,7 @@ def gossip(call: CommandContext, /, scenarios: Sequence[str], seeds: int, seed: 
 @click.option("--seconds", type=click.FloatRange(1.0), default=60.0, show_default=True, help="Of virtual time.")
 @click.option("--events", type=click.IntRange(1, 1_000), default=10, show_default=True, help="Deaths, and joins.")
 @click.option("--seed", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--plot", "picture", type=PICTURE, metavar="FILE", help="Draw deaths and joins: a .png or .svg file.")
 @json_option
 @pass_call
 def gossip_figures(
@@ -93,6 +96,7 @@ def gossip_figures(
     seconds: float,
     events: int,
     seed: int,
+    picture: Path | None,
 ) -> int:
     """Measure membership of many hosts: how soon a death and a join are known, what it costs, what is invented.
 
@@ -100,8 +104,14 @@ def gossip_figures(
     """
     from actorgrid.actors.membership.profiles import PROFILES
     from actorgrid.chaos.gossip.measures import comparisons, deaths, joins, traffic
+    from actorgrid.chaos.gossip.picture import draw
     from actorgrid.errors import BadRequest
+    from actorgrid.replay import plots
 
+    if picture is not None:
+        plots.check(picture)
+        if slow:
+            raise BadRequest("there is no picture of slow hosts", asked="--slow, --plot", hint="leave one of them out")
     if profile not in PROFILES:
         raise BadRequest(f"there is no profile {profile!r}", asked=profile, found=f"known: {', '.join(PROFILES)}")
     chosen = PROFILES[profile]
@@ -120,6 +130,9 @@ def gossip_figures(
             "join known to all, s": _spread(joined.known_to_all),
             "not known to all": {"events": died.missing + joined.missing},
         }
+        if picture is not None:
+            lost = f"{loss:.0%} of datagrams lost"
+            draw(picture, f"{hosts} simulated hosts, profile {profile}, {lost}, {events} of each", died, joined)
     if call.json:
         call.document(found)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,18 @@ def test_planted_bugs_are_hunted(capsys: pytest.CaptureFixture[str]) -> None:
     assert {each["mutant"] for each in json.loads(out) if each["what"]} == set(MUTANTS)
     code, out = run(capsys, "gossip", "--mutants", "--seeds", "1")
     assert code == 1 and "judges_after_sleep" in out
+
+
+def test_a_picture_is_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
+    words = ("gossip-figures", "--hosts", "16", "--seconds", "5", "--events", "2", "--plot")
+    drawn = [tmp_path / "one.png", tmp_path / "two.png"]
+    for path in drawn:
+        assert run(capsys, *words, str(path))[0] == 0
+    assert drawn[0].read_bytes() == drawn[1].read_bytes()
+    assert drawn[0].read_bytes().startswith(b"\x89PNG")
+    for wrong in (("file.txt",), (str(tmp_path / "x.png"), "--slow", "0.1"), (str(tmp_path / "no" / "x.png"),)):
+        assert run(capsys, *words, *wrong)[0] not in (0, 1)
 
 
 def test_figures_are_told(capsys: pytest.CaptureFixture[str]) -> None:
