@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from actorgrid.errors import ActorGridError, BadRequest, NotSupported
+from actorgrid.errors import ActorGridError, BadRequest, NotSupported, Overloaded
 
+from .assembly import Assembly
 from .causal import Replica
 from .delta_log import DeltaLog, DottedDelta
 from .exchange import (
@@ -82,6 +83,7 @@ class AntiEntropy:
         self._tree = tree
         self._states_held = states
         self._dice = dice
+        self._assembly = Assembly(limits.partial_peers, limits.patience_rounds)
         self._log = DeltaLog(limits.log_bytes)
         for row in rows:
             if row.sequence <= self.vector.get(row.origin, 0):
@@ -120,6 +122,7 @@ class AntiEntropy:
         self._others = sorted(self.members - {self.me[0]})
         for gone in self.peers.keys() - self.members:
             del self.peers[gone]
+        self._assembly.keep_only(self.members)
         if self._walk is not None and self._walk.peer not in self.members:
             self._walk = None
 
@@ -127,7 +130,8 @@ class AntiEntropy:
         """All that was staged is durable: it counts from here on, is acknowledged, and may be told to others."""
         for row in self._rows:
             self._log.add(row)
-            self._fresh.setdefault(row.origin, row.sequence)
+            if row.origin == self.me or not self._few_others:
+                self._fresh.setdefault(row.origin, row.sequence)
         rows, self._rows = self._rows, []
         if rows or self._staged:
             self.vector.update(self._staged)
@@ -153,6 +157,7 @@ class AntiEntropy:
         self.counts["rounds"] += 1
         self._tree.work(self.limits.tree_keys_a_round)
         found: list[Instruction] = []
+        self._assembly.round()
         for peer in self.peers.values():
             self._pass_round(peer)
         if self._walk is not None:
@@ -174,7 +179,8 @@ class AntiEntropy:
             return []
         fresh, self._fresh = self._fresh, {}
         found: list[Instruction] = []
-        for name in self._some(self._without(fresh)):
+        without = self._without(fresh)
+        for name in without if self._few_others else self._some(without):
             found += self._offer(name, fresh)
         return found
 
@@ -240,13 +246,15 @@ class AntiEntropy:
         try:
             message = decode_message(packet)
             if isinstance(message, Fragment):
-                whole = self._assemble(name, message)
+                whole = self._assembly.add(name, message)
                 if whole is None:
                     return []
                 message = decode_message(whole)
             return self._took(name, message, now_us)
         except NotSupported:
             self.refused["version"] += 1
+        except Overloaded:
+            self.refused["too_many_fragments"] += 1
         except ActorGridError:
             self.refused["malformed"] += 1
         return []
@@ -433,9 +441,6 @@ class AntiEntropy:
     def _pass_round(self, peer: Peer) -> None:
         peer.spent_bytes = 0
         peer.gap_told = False
-        peer.parts_rounds += 1
-        if peer.parts_rounds > self.limits.patience_rounds:
-            peer.parts = {}
         if peer.in_flight:
             peer.waited_rounds += 1
             if peer.waited_rounds >= self.limits.patience_rounds:
@@ -532,21 +537,6 @@ class AntiEntropy:
 
     # -- bytes
 
-    def _assemble(self, name: str, part: Fragment) -> bytes | None:
-        peer = self._peer(name)
-        if peer.parts_of != (part.message, part.count) or not peer.parts:
-            others = sum(bool(other.parts) for other in self.peers.values() if other is not peer)
-            if others >= self.limits.partial_peers:
-                self.refused["too_many_fragments"] += 1
-                return None
-            peer.parts, peer.parts_of = {}, (part.message, part.count)
-        peer.parts[part.index] = part.data
-        peer.parts_rounds = 0
-        if len(peer.parts) < part.count:
-            return None
-        parts, peer.parts = peer.parts, {}
-        return b"".join(parts[index] for index in range(part.count))
-
     def _send(self, name: str, message: Message) -> list[Instruction]:
         data = encode(message)
         self._peer(name).spent_bytes += len(data)
@@ -585,6 +575,10 @@ class AntiEntropy:
 
     def _peer(self, name: str) -> Peer:
         return self.peers.setdefault(name, Peer())
+
+    @property
+    def _few_others(self) -> bool:
+        return len(self._others) <= self.limits.all_at
 
     def _some(self, names: list[str]) -> list[str]:
         return self._dice.sample(names, min(self.limits.fan_out, len(names)))

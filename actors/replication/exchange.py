@@ -58,6 +58,9 @@ class GossipLimits:
 
     fan_out: int = 3
     """Peers that a push goes to, and that a round begins with."""
+    all_at: int = 6
+    """With up to so many other members a push goes to all of them, and nobody passes it on: with four others that is 4
+    packets and 4 acknowledgements in place of 12 each. What is lost, digests find."""
     packet_bytes: int = PACKET_BYTES - 4096
     """Of deltas or states in one message; one that is larger goes alone, in fragments."""
     peer_bytes_a_round: int = 4 * 2**20
@@ -131,6 +134,3 @@ class Peer:
     spent_bytes: int = 0
     gap_told: bool = False
     """Whether it was told of a gap in this round."""
-    parts: dict[int, bytes] = field(default_factory=dict)
-    parts_of: tuple[int, int] = (0, 0)
-    parts_rounds: int = 0

@@ -50,7 +50,7 @@ class Town:
     def __init__(self, directory: Path, count: int, seed: int, limits: GossipLimits | None = None) -> None:
         self.dice = random.Random(seed)
         self.directory = directory
-        self.limits = limits or GossipLimits()
+        self.limits = limits or GossipLimits(all_at=0)
         self.loss, self.doubles, self.reorders = 0.0, 0.0, False
         self.wire: deque[tuple[str, str, bytes]] = deque()
         self.sides: dict[str, int] = {}

@@ -113,6 +113,19 @@ def test_ten_of_a_hundred_thousand_keys_are_repaired_in_ten_kilobytes_and_five_r
         side.close()
 
 
+def test_in_a_small_cluster_a_put_is_one_packet_to_each_host_and_its_acknowledgement(tmp_path: Path) -> None:
+    town = Town(tmp_path, 5, 1, GossipLimits())
+    town.mutate("host-0", "hits", "g_counter", "increment")
+    town.commit("host-0")
+    town.push("host-0")
+    packets = 0
+    while town.deliver():
+        packets += 1
+    assert packets == 8
+    assert {host.replica.states["hits"]["g_counter"].value for host in town.hosts.values()} == {1}
+    town.close()
+
+
 def test_a_packet_keeps_to_its_size_and_one_set_is_under_way_to_a_peer(town: Town) -> None:
     for number in range(200):
         town.mutate("host-0", f"k{number}", "lww_register", "put", "x" * 1000)

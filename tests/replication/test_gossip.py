@@ -24,7 +24,7 @@ from actorgrid.actors.replication.walk import Walk
 from tests.replication.gossip_net import KEPT, LOST, OPERATIONS, TRUNCATED, Town, play
 from tests.replication.gossip_rounds import spread
 
-SHORT_LOG = GossipLimits(log_bytes=800)
+SHORT_LOG = GossipLimits(log_bytes=800)  # and few enough hosts that nobody passes anything on
 """Three or four deltas: what is older comes by walks."""
 
 
